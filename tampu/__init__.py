@@ -1,0 +1,1 @@
+"""A local-LLM engine and server in Python on ggml."""

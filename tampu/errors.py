@@ -1,0 +1,73 @@
+"""Every exception that tampu raises on purpose.
+
+    TampuError
+    ├── ModelFileError         a model's file is damaged, incomplete or not a model at all
+    ├── UnsupportedModelError  a sound file with an architecture or tokeniser that is not known
+    ├── ModelNotFoundError     no model of that name or path
+    ├── LoadCancelledError     loading was cancelled by its caller
+    ├── OutOfMemoryError       a tensor, cache or graph does not fit
+    ├── ShapeError             tensors whose shapes or types do not go together
+    ├── ComputeError           the backend failed while computing, or its result is unusable
+    ├── RequestError           a request that can never be answered: unknown option, bad value
+    │   └── ContextLengthError     a prompt longer than the context
+    ├── RunnerDiedError        the process or thread that ran the model is gone
+    └── SettingsError          an environment variable or flag with a bad value
+
+Each message is one line and says what is wrong, where, and what to do. Two borders translate:
+`ml/` turns ggml's codes into these, `server/` turns these into HTTP statuses.
+"""
+
+from __future__ import annotations
+
+
+class TampuError(Exception):
+    """The root: catch it to catch everything that tampu raises on purpose."""
+
+
+class ModelFileError(TampuError):
+    """A model file that must not be used; `field` names the part, `reason` what is wrong with it."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}")
+        self.field = field
+        self.reason = reason
+
+
+class UnsupportedModelError(TampuError):
+    """A sound file with an architecture, tokeniser or feature that tampu does not have."""
+
+
+class ModelNotFoundError(TampuError):
+    """No model of that name, and no file at that path."""
+
+
+class LoadCancelledError(TampuError):
+    """Loading was cancelled; nothing stays allocated."""
+
+
+class OutOfMemoryError(TampuError):
+    """Memory for a tensor, the cache or a graph could not be had."""
+
+
+class ShapeError(TampuError):
+    """Data or tensors whose shapes or types do not go together."""
+
+
+class ComputeError(TampuError):
+    """The backend failed while computing, or the result is unusable (NaN logits)."""
+
+
+class RequestError(TampuError):
+    """A request that can never be answered as it stands."""
+
+
+class ContextLengthError(RequestError):
+    """A prompt that is longer than the context."""
+
+
+class RunnerDiedError(TampuError):
+    """The thread or process that ran the model has ended; the message says why."""
+
+
+class SettingsError(TampuError):
+    """An environment variable, setting or flag with a bad value."""
