@@ -1,0 +1,195 @@
+"""The devices at work: where memory comes from, and the one place where graphs are computed.
+
+All computing happens on one thread of the backend's own, because OpenMP keeps a team of workers
+for each thread that computes. Inputs are written, the graph computed and the outputs copied out in
+one task, so that no other graph can come between and reuse the memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tampu.errors import ComputeError, OutOfMemoryError, ShapeError
+from tampu.ml.context import Context
+from tampu.ml.devices import Device, default_threads, find_devices, log_system
+from tampu.ml.library import OpaquePointer, gg
+from tampu.ml.tensor import Tensor
+from tampu.ml.types import GGMLType
+
+T = TypeVar("T")
+
+_OUTPUT_TYPES = {GGMLType.F32: np.float32, GGMLType.F16: np.float16, GGMLType.I32: np.int32}
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """What a graph gave.
+
+    Attributes:
+        outputs: copies of the tensors asked for.
+        compute_ns: time spent in ggml.
+    """
+
+    outputs: list[npt.NDArray[np.generic]]
+    compute_ns: int
+
+
+class Backend:
+    """Computes graphs on this machine's devices."""
+
+    def __init__(self, *, threads: int | None = None, max_nodes: int = 8192) -> None:
+        """Start the devices.
+
+        Args:
+            threads: for the CPU; None: one for each physical core.
+            max_nodes: the most tensors that a graph may have.
+
+        Raises:
+            ComputeError: if the CPU device cannot be started.
+        """
+        self.threads = threads or default_threads()
+        self.max_nodes = max_nodes
+        self.devices = find_devices()
+        self._cpu = next(device for device in self.devices if device.kind == "cpu")
+        self._handle = int(gg.ggml_backend_dev_init(self._cpu.handle, b"") or 0)
+        if not self._handle:
+            raise ComputeError("ggml cannot start its CPU device")
+        gg.ggml_backend_cpu_set_n_threads(self._handle, self.threads)
+        handles = (ctypes.c_void_p * 1)(self._handle)
+        types = (ctypes.c_void_p * 1)(self._cpu.buffer_type)
+        self._scheduler = int(
+            gg.ggml_backend_sched_new(handles, types, 1, max_nodes, False, True) or 0  # noqa: FBT003
+        )
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tampu-compute")
+        log_system(self.devices, self.threads)
+
+    # -- memory ----------------------------------------------------------------------------------
+
+    @property
+    def cpu(self) -> Device:
+        """The device that the program itself runs on."""
+        return self._cpu
+
+    @property
+    def host_buffer_type(self) -> OpaquePointer:
+        """Where inputs and constants live."""
+        return self._cpu.buffer_type
+
+    def layer_buffer_type(self, _index: int) -> OpaquePointer:
+        """Where the cache of a layer lives: with the device that computes the layer."""
+        return self._cpu.buffer_type
+
+    def context(self, nodes: int | None = None) -> Context:
+        """Return an empty graph for at most `nodes` tensors.
+
+        Raises:
+            ComputeError: if `nodes` is more than the backend was made for.
+        """
+        if nodes is not None and nodes > self.max_nodes:
+            raise ComputeError(f"a graph of {nodes} tensors is over the limit of {self.max_nodes}")
+        return Context(self, nodes or self.max_nodes)
+
+    def reserve(self, context: Context) -> None:
+        """Allocate the memory that computing this graph takes, and keep it for all later graphs.
+
+        Raises:
+            OutOfMemoryError: if the memory cannot be had.
+        """
+        self.call(lambda: self._reserve(context))
+
+    @property
+    def graph_bytes(self) -> int:
+        """Bytes allocated for what graphs compute."""
+        return int(gg.ggml_backend_sched_get_buffer_size(self._scheduler, self._handle))
+
+    # -- computing -------------------------------------------------------------------------------
+
+    def call(self, task: Callable[[], T]) -> T:
+        """Run a task on the compute thread and wait for it."""
+        return self._thread.submit(task).result()
+
+    def compute(
+        self,
+        context: Context,
+        inputs: Sequence[tuple[Tensor, npt.NDArray[np.generic]]],
+        outputs: Sequence[Tensor],
+    ) -> Computed:
+        """Compute a graph and return copies of its outputs; see `submit`."""
+        return self.submit(context, inputs, outputs).result()
+
+    def submit(
+        self,
+        context: Context,
+        inputs: Sequence[tuple[Tensor, npt.NDArray[np.generic]]],
+        outputs: Sequence[Tensor],
+    ) -> Future[Computed]:
+        """Begin to compute a graph.
+
+        Args:
+            context: the graph; it may be computed any number of times.
+            inputs: data for every input of the graph; the arrays must not change until it is done.
+            outputs: tensors marked with `Context.output`.
+
+        Returns:
+            The outputs, or:
+            ComputeError: if the device fails.
+            ShapeError: if an array does not fill its input.
+            OutOfMemoryError: if the graph does not fit.
+        """
+        return self._thread.submit(self._compute, context, inputs, outputs)
+
+    def close(self) -> None:
+        """Wait for what is being computed, then free everything; twice is harmless."""
+        self._thread.shutdown()
+        if self._scheduler:
+            gg.ggml_backend_sched_free(self._scheduler)
+            gg.ggml_backend_free(self._handle)
+            self._scheduler = self._handle = 0
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _reserve(self, context: Context) -> None:
+        gg.ggml_backend_sched_reset(self._scheduler)
+        if not gg.ggml_backend_sched_reserve(self._scheduler, context.graph):
+            raise OutOfMemoryError("no memory for the largest graph: choose a smaller context")
+
+    def _compute(
+        self,
+        context: Context,
+        inputs: Sequence[tuple[Tensor, npt.NDArray[np.generic]]],
+        outputs: Sequence[Tensor],
+    ) -> Computed:
+        gg.ggml_backend_sched_reset(self._scheduler)
+        if not gg.ggml_backend_sched_alloc_graph(self._scheduler, context.graph):
+            raise OutOfMemoryError("no memory for a graph: use a smaller context or batch")
+        for tensor, data in inputs:
+            _write(tensor, data)
+        began = time.perf_counter_ns()
+        status = gg.ggml_backend_sched_graph_compute(self._scheduler, context.graph)
+        elapsed = time.perf_counter_ns() - began
+        if status != 0:
+            raise ComputeError(f"ggml failed to compute a graph (status {status})")
+        return Computed([_read(tensor) for tensor in outputs], elapsed)
+
+
+def _write(tensor: Tensor, data: npt.NDArray[np.generic]) -> None:
+    """Copy an array into an input; an input that no node of the graph uses has no memory."""
+    if data.nbytes != tensor.size_bytes or not data.flags.c_contiguous:
+        raise ShapeError(f"{data.shape} {data.dtype} does not fill the input {tensor!r}")
+    if tensor.pointer.contents.buffer:
+        gg.ggml_backend_tensor_set(tensor.pointer, data.ctypes.data, 0, data.nbytes)
+
+
+def _read(tensor: Tensor) -> npt.NDArray[np.generic]:
+    """Copy a computed tensor out."""
+    data = np.empty(tensor.shape, _OUTPUT_TYPES[tensor.type])
+    gg.ggml_backend_tensor_get(tensor.pointer, data.ctypes.data, 0, data.nbytes)
+    return data

@@ -1,0 +1,170 @@
+"""A graph being built, and memory for tensors that are not computed.
+
+A `Context` holds the headers of a graph's tensors; the backend's scheduler finds the memory for
+what the graph computes. Tensors with memory of their own (constants, caches) come from one of its
+`Storage`s: `host` for data that the program supplies, `layer(i)` for what lives with a layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tampu.errors import ComputeError, OutOfMemoryError, ShapeError
+from tampu.ml.library import GraphPointer, OpaquePointer, TensorPointer, gg
+from tampu.ml.tensor import Shape, Tensor
+from tampu.ml.types import GGMLType
+
+if TYPE_CHECKING:
+    from tampu.ml.backend import Backend
+
+Floats: TypeAlias = Sequence[float] | npt.NDArray[np.float32]
+Integers: TypeAlias = Sequence[int] | npt.NDArray[np.int32]
+
+
+class Context:
+    """The graph being built; close it to free the graph and what its storages allocated.
+
+    Attributes:
+        arena: ggml's context, which holds the headers of the tensors.
+        graph: ggml's graph, of the nodes forwarded so far.
+    """
+
+    def __init__(self, backend: Backend, nodes: int) -> None:
+        """Make room for a graph of at most `nodes` tensors.
+
+        Raises:
+            OutOfMemoryError: if the headers find no memory.
+        """
+        size = gg.ggml_tensor_overhead() * (nodes + 16)
+        size += gg.ggml_graph_overhead_custom(nodes, False)  # noqa: FBT003 - ctypes is positional
+        parameters = gg.ggml_init_params(mem_size=size, mem_buffer=None, no_alloc=True)
+        arena = gg.ggml_init(parameters)
+        if not arena:
+            raise OutOfMemoryError(f"no memory for a graph of {nodes} tensors ({size} bytes)")
+        self.backend = backend
+        self.arena: OpaquePointer = int(arena)
+        self.graph: GraphPointer = gg.ggml_new_graph_custom(arena, nodes, False)  # noqa: FBT003
+        self._nodes = nodes
+        self._count = 0
+        self._buffers: list[OpaquePointer] = []
+
+    @property
+    def host(self) -> Storage:
+        """Memory that the program itself reads and writes, whatever the devices are."""
+        return Storage(self, self.backend.host_buffer_type)
+
+    def layer(self, index: int) -> Storage:
+        """Memory on the device that computes layer `index`."""
+        return Storage(self, self.backend.layer_buffer_type(index))
+
+    def input(self, name: str, shape: Shape, type: GGMLType) -> Tensor:
+        """Return a tensor whose data is given to each `Backend.compute` of this graph."""
+        tensor = self.declare(shape, type)
+        gg.ggml_set_name(tensor.pointer, name.encode())
+        gg.ggml_set_input(tensor.pointer)
+        return tensor
+
+    def output(self, tensor: Tensor) -> Tensor:
+        """Mark a tensor as one whose data is read after computing, and forward it."""
+        gg.ggml_set_output(tensor.pointer)
+        self.forward(tensor)
+        return tensor
+
+    def forward(self, *tensors: Tensor) -> None:
+        """Append to the graph what these tensors need, in this order, and themselves."""
+        for tensor in tensors:
+            gg.ggml_build_forward_expand(self.graph, tensor.pointer)
+
+    def declare(self, shape: Shape, type: GGMLType) -> Tensor:
+        """Return a tensor without memory.
+
+        Raises:
+            ShapeError: for a rank over 4, a length under 1 or a row of broken blocks.
+        """
+        if not 1 <= len(shape) <= 4 or min(shape) < 1 or shape[-1] % type.block_size:
+            raise ShapeError(f"no tensor of type {type.name} has the shape {shape}")
+        lengths = [*reversed(shape), *[1] * (4 - len(shape))]
+        return self.wrap(gg.ggml_new_tensor_4d(self.arena, int(type), *lengths), shape, type)
+
+    def wrap(self, pointer: TensorPointer, shape: Shape, type: GGMLType) -> Tensor:
+        """Return a handle on a tensor that ggml just made in this context.
+
+        Raises:
+            ComputeError: when the graph outgrows the context.
+        """
+        self._count += 1
+        if self._count > self._nodes:
+            raise ComputeError(f"the graph has more than {self._nodes} tensors")
+        return Tensor(pointer, shape, type, self)
+
+    def own(self, buffer: OpaquePointer) -> None:
+        """Free this buffer when the context is closed."""
+        self._buffers.append(buffer)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that its storages hold."""
+        return sum(int(gg.ggml_backend_buffer_get_size(buffer)) for buffer in self._buffers)
+
+    def close(self) -> None:
+        """Free everything; twice is harmless."""
+        for buffer in self._buffers:
+            gg.ggml_backend_buffer_free(buffer)
+        self._buffers.clear()
+        if self.arena:
+            gg.ggml_free(self.arena)
+            self.arena = 0
+
+
+class Storage:
+    """Makes tensors with memory of one kind; all four ways refuse bad shapes and raise alike.
+
+    Raises (each method):
+        ShapeError: if the data does not fill the shape exactly, or the shape cannot be.
+        OutOfMemoryError: if the memory cannot be had.
+    """
+
+    def __init__(self, context: Context, buffer_type: OpaquePointer) -> None:
+        self._context = context
+        self._buffer_type = buffer_type
+
+    def empty(self, shape: Shape, type: GGMLType) -> Tensor:
+        """Return a tensor whose elements are not set."""
+        tensor = self._context.declare(shape, type)
+        size = int(gg.ggml_backend_buft_get_alloc_size(self._buffer_type, tensor.pointer))
+        buffer = gg.ggml_backend_buft_alloc_buffer(self._buffer_type, size)
+        if not buffer:
+            raise OutOfMemoryError(f"no memory for a tensor {shape} of {type.name}: {size} bytes")
+        self._context.own(int(buffer))
+        base = gg.ggml_backend_buffer_get_base(buffer)
+        if gg.ggml_backend_tensor_alloc(buffer, tensor.pointer, base) != 0:
+            raise OutOfMemoryError(f"ggml refused a tensor {shape} of {type.name}")
+        tensor.context = None
+        return tensor
+
+    def zeros(self, shape: Shape, type: GGMLType) -> Tensor:
+        """Return a tensor of zeros."""
+        tensor = self.empty(shape, type)
+        gg.ggml_set_zero(tensor.pointer)
+        return tensor
+
+    def from_floats(self, values: Floats, shape: Shape) -> Tensor:
+        """Return an F32 tensor of these values, in the order of the shape."""
+        return self._from_array(np.asarray(values, np.float32), shape, GGMLType.F32)
+
+    def from_integers(self, values: Integers, shape: Shape) -> Tensor:
+        """Return an I32 tensor of these values, in the order of the shape."""
+        return self._from_array(np.asarray(values, np.int32), shape, GGMLType.I32)
+
+    def _from_array(self, array: npt.NDArray[np.generic], shape: Shape, type: GGMLType) -> Tensor:
+        if array.size != math.prod(shape):
+            raise ShapeError(f"{array.size} values do not fill the shape {shape}")
+        tensor = self.empty(shape, type)
+        data = np.ascontiguousarray(array)
+        gg.ggml_backend_tensor_set(tensor.pointer, data.ctypes.data, 0, data.nbytes)
+        return tensor

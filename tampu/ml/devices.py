@@ -1,0 +1,118 @@
+"""The devices that ggml finds on this machine, in its order, and what they can do."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+
+import psutil
+
+from tampu.ml.library import OpaquePointer, gg
+
+log = logging.getLogger("tampu.ml")
+
+_KINDS = {0: "cpu", 1: "gpu", 2: "integrated-gpu", 3: "accelerator"}
+
+
+class _Feature(ctypes.Structure):
+    """A name and value pair of `ggml_backend_get_features`; the bindings lack it."""
+
+    _fields_ = (("name", ctypes.c_char_p), ("value", ctypes.c_char_p))
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device.
+
+    Attributes:
+        handle: ggml's device.
+        name: of its kind, as ggml calls it: `CPU`, `CUDA0`.
+        index: among the devices of the same name.
+        kind: `cpu`, `gpu`, `integrated-gpu` or `accelerator`.
+        description: the product's name.
+    """
+
+    handle: OpaquePointer
+    name: str
+    index: int
+    kind: str
+    description: str
+
+    def memory(self) -> tuple[int, int]:
+        """Return the free and the total memory in bytes."""
+        free, total = ctypes.c_size_t(0), ctypes.c_size_t(0)
+        gg.ggml_backend_dev_memory(self.handle, ctypes.byref(free), ctypes.byref(total))
+        if self.kind == "cpu":
+            memory = psutil.virtual_memory()
+            return int(memory.available), int(memory.total)
+        return free.value, total.value
+
+    @property
+    def buffer_type(self) -> OpaquePointer:
+        """The device's plain buffer type."""
+        return int(gg.ggml_backend_dev_buffer_type(self.handle) or 0)
+
+    @cached_property
+    def packed_buffer_types(self) -> tuple[OpaquePointer, ...]:
+        """Buffer types that store weights in another layout to multiply faster."""
+        function = self._procedure(b"ggml_backend_dev_get_extra_bufts")
+        if not function:
+            return ()
+        prototype = ctypes.CFUNCTYPE(ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p)
+        listed = prototype(function)(self.handle)
+        found: list[int] = []
+        while listed and listed[len(found)]:
+            found.append(int(listed[len(found)] or 0))
+        return tuple(found)
+
+    def features(self) -> dict[str, str]:
+        """Return what the device's code was built for and found, such as `AVX512: 1`."""
+        function = self._procedure(b"ggml_backend_get_features")
+        if not function:
+            return {}
+        prototype = ctypes.CFUNCTYPE(ctypes.POINTER(_Feature), ctypes.c_void_p)
+        listed = prototype(function)(gg.ggml_backend_dev_backend_reg(self.handle))
+        found: dict[str, str] = {}
+        index = 0
+        while listed[index].name:
+            found[listed[index].name.decode()] = (listed[index].value or b"").decode()
+            index += 1
+        return found
+
+    def _procedure(self, name: bytes) -> int | None:
+        registry = gg.ggml_backend_dev_backend_reg(self.handle)
+        address = gg.ggml_backend_reg_get_proc_address(registry, name)
+        return int(address) if address else None
+
+
+def find_devices() -> tuple[Device, ...]:
+    """Return the machine's devices in ggml's order, indices counted per name."""
+    seen: Counter[str] = Counter()
+    devices = []
+    for position in range(gg.ggml_backend_dev_count()):
+        handle = gg.ggml_backend_dev_get(position)
+        name = (gg.ggml_backend_dev_name(handle) or b"").decode()
+        description = (gg.ggml_backend_dev_description(handle) or b"").decode()
+        kind = _KINDS.get(gg.ggml_backend_dev_type(handle), "accelerator")
+        devices.append(Device(int(handle), name, seen[name], kind, description))
+        seen[name] += 1
+    return tuple(devices)
+
+
+def log_system(devices: tuple[Device, ...], threads: int) -> None:
+    """Log each device with its features: one record with the groups as fields."""
+    groups = {f"{d.name}.{d.index}": {"device": d.description, **d.features()} for d in devices}
+    text = " | ".join(
+        f"{name}: " + " ".join(f"{key}={value}" for key, value in group.items())
+        for name, group in groups.items()
+    )
+    log.info("system: %s | threads=%d", text, threads, extra={"system": groups, "threads": threads})
+
+
+def default_threads() -> int:
+    """Return the number of physical cores that this process may use."""
+    usable = len(psutil.Process().cpu_affinity() or [0])
+    return max(1, min(usable, psutil.cpu_count(logical=False) or usable))

@@ -1,0 +1,44 @@
+"""The ggml library: its bindings, what is wrong in them set right, and its log.
+
+Everything in `ml/` takes `gg` from here, so that the corrections always hold. Pointers that ggml
+keeps opaque are integers; tensors and graphs are ctypes pointers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from typing import Any, TypeAlias
+
+import ggml.ggml as gg
+
+__all__ = ["GraphPointer", "OpaquePointer", "TensorPointer", "gg"]
+
+TensorPointer: TypeAlias = Any  # ctypes pointer to a ggml_tensor; the bindings do not type it
+GraphPointer: TypeAlias = Any
+OpaquePointer: TypeAlias = int
+
+log = logging.getLogger("tampu.ml")
+
+# These return pointers, but the bindings declare a 32-bit int: the upper half would be lost.
+for _name in (
+    "ggml_backend_alloc_buffer",
+    "ggml_backend_cpu_buffer_from_ptr",
+    "ggml_backend_cpu_buffer_type",
+    "ggml_backend_sched_get_tensor_backend",
+    "ggml_backend_vk_buffer_type",
+    "ggml_backend_vk_host_buffer_type",
+):
+    if _name in vars(gg):
+        vars(gg)[_name].restype = ctypes.c_void_p
+
+_LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
+
+
+def _forward_log(level: int, text: bytes, _user: object) -> None:
+    """Pass one line of ggml's own log on to Python's logging (5 continues the line before)."""
+    log.log(_LEVELS.get(level, logging.DEBUG), "%s", text.decode("utf-8", "replace").rstrip())
+
+
+_log_callback = gg.ggml_log_callback(_forward_log)  # ggml keeps the bare address: hold a reference
+gg.ggml_log_set(_log_callback, None)

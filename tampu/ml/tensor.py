@@ -1,0 +1,362 @@
+"""Typed handles on ggml tensors, with the operations that architectures are written in.
+
+Shapes are in NumPy's order, slowest dimension first: an activation is (tokens, features), a weight
+(outputs, inputs). An operation adds a node to the graph of its operand's context and computes
+nothing; ggml kills the process on operands that do not fit, so each operation checks them first.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from tampu.errors import ShapeError
+from tampu.ml.library import TensorPointer, gg
+from tampu.ml.types import GGMLType
+
+if TYPE_CHECKING:
+    from tampu.ml.context import Context
+
+Shape: TypeAlias = tuple[int, ...]
+Operation: TypeAlias = Callable[..., TensorPointer]
+
+
+class RopeMode(enum.IntEnum):
+    """Which features form a rotated pair (ggml's numbers)."""
+
+    INTERLEAVED = 0  # neighbours: 2i and 2i + 1
+    HALVES = 2  # i and i + dimensions / 2, as in GPT-NeoX
+
+
+@dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """How rotary frequencies are stretched for longer contexts (YaRN, arXiv:2309.00071).
+
+    Attributes:
+        frequency_scale: positions are multiplied by this (linear scaling by 1 / factor).
+        original_context: the length the model was trained on first, for YaRN.
+        extrapolation: YaRN's mix factor; 0: linear scaling alone.
+        magnitude: the result is multiplied by this.
+        beta_fast: rotations above which YaRN keeps a frequency.
+        beta_slow: rotations below which YaRN scales it fully.
+    """
+
+    frequency_scale: float = 1.0
+    original_context: int = 131072
+    extrapolation: float = 0.0
+    magnitude: float = 1.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+
+
+class Tensor:
+    """A tensor in a graph, or a weight or cache that graphs use.
+
+    Attributes:
+        pointer: ggml's tensor.
+        shape: slowest dimension first.
+        type: of the elements.
+        context: the graph being built; None for weights and caches, which belong to no graph.
+    """
+
+    __slots__ = ("context", "pointer", "shape", "type")
+
+    def __init__(
+        self, pointer: TensorPointer, shape: Shape, type: GGMLType, context: Context | None = None
+    ) -> None:
+        self.pointer = pointer
+        self.shape = shape
+        self.type = type
+        self.context = context
+
+    # -- what it is ------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The tensor's name in its file, or what ggml calls it."""
+        return bytes(self.pointer.contents.name).decode("utf-8", "replace")
+
+    @property
+    def strides(self) -> Shape:
+        """Bytes from one element to the next along each dimension, slowest first."""
+        steps = self.pointer.contents.nb
+        return tuple(steps[i] for i in reversed(range(len(self.shape))))
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its elements."""
+        return int(gg.ggml_nbytes(self.pointer))
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether its elements lie without gaps in the order of its shape."""
+        return bool(gg.ggml_is_contiguous(self.pointer))
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.name!r}, {self.shape}, {self.type.name})"
+
+    # -- arithmetic ------------------------------------------------------------------------------
+
+    def __add__(self, other: Tensor) -> Tensor:
+        """Return the sum; `other` is repeated along dimensions where it fits."""
+        return self._elementwise(gg.ggml_add, other, "add")
+
+    def __mul__(self, other: Tensor | float) -> Tensor:
+        """Return the product with a number or, element by element, with a tensor."""
+        if isinstance(other, Tensor):
+            return self._elementwise(gg.ggml_mul, other, "multiply")
+        context = self._context()
+        return self._like(gg.ggml_scale(context.arena, self.pointer, float(other)))
+
+    def linear(self, weight: Tensor) -> Tensor:
+        """Return self · weightᵀ: (..., n, inputs) with (..., outputs, inputs) -> (..., n, outputs).
+
+        The leading dimensions of `weight` are repeated to fit, as grouped-query attention wants.
+        """
+        inputs, outputs = weight.shape[-1], weight.shape[-2] if len(weight.shape) > 1 else 1
+        lead, weight_lead = self.shape[:-2], weight.shape[:-2]
+        fits = len(weight_lead) <= len(lead) or not weight_lead
+        for mine, theirs in zip(reversed(lead), reversed(weight_lead), strict=False):
+            fits = fits and mine % theirs == 0
+        if self.shape[-1] != inputs or not fits:
+            raise ShapeError(
+                f"linear: {self.shape} does not fit weight {weight.name} {weight.shape}"
+            )
+        context = self._context(weight)
+        pointer = gg.ggml_mul_mat(context.arena, weight.pointer, self.pointer)
+        return context.wrap(pointer, (*self.shape[:-1], outputs), GGMLType.F32)
+
+    def with_full_precision(self) -> Tensor:
+        """Ask for 32-bit accumulation in the product that made this tensor."""
+        gg.ggml_mul_mat_set_prec(self.pointer, gg.GGML_PREC_F32)
+        return self
+
+    # -- activations and norms -------------------------------------------------------------------
+
+    def silu(self) -> Tensor:
+        """Return x · sigmoid(x)."""
+        return self._like(gg.ggml_silu(self._context().arena, self.pointer))
+
+    def gelu(self) -> Tensor:
+        """Return GELU in its tanh form (ggml takes it from a half-precision table)."""
+        return self._like(gg.ggml_gelu(self._context().arena, self.pointer))
+
+    def tanh(self) -> Tensor:
+        """Return the hyperbolic tangent."""
+        return self._like(gg.ggml_tanh(self._context().arena, self.pointer))
+
+    def silu_gate(self, up: Tensor) -> Tensor:
+        """Return silu(self) · up in one pass (SwiGLU, arXiv:2002.05202)."""
+        return self._gate(gg.ggml_swiglu_split, up)
+
+    def gelu_gate(self, up: Tensor) -> Tensor:
+        """Return gelu(self) · up in one pass (GEGLU, arXiv:2002.05202), GELU in its tanh form."""
+        return self._gate(gg.ggml_geglu_split, up)
+
+    def rms_norm(self, epsilon: float) -> Tensor:
+        """Return x / sqrt(mean(x²) + epsilon) over the last dimension (arXiv:1910.07467)."""
+        return self._like(gg.ggml_rms_norm(self._context().arena, self.pointer, epsilon))
+
+    def softmax(self, mask: Tensor | None, scale: float) -> Tensor:
+        """Scale, add the mask and take the softmax over the last dimension."""
+        if mask is not None and mask.shape[-2:] != self.shape[-2:]:
+            raise ShapeError(f"softmax: mask {mask.shape} does not fit scores {self.shape}")
+        pointer = gg.ggml_soft_max_ext(
+            self._context().arena, self.pointer, mask.pointer if mask else None, scale, 0.0
+        )
+        return self._like(pointer)
+
+    # -- rows ------------------------------------------------------------------------------------
+
+    def rows(self, indices: Tensor) -> Tensor:
+        """Return the rows that `indices` (I32, (n,)) names: (rows, features) -> (n, features)."""
+        if len(self.shape) != 2 or len(indices.shape) != 1 or indices.type is not GGMLType.I32:
+            raise ShapeError(f"rows: {indices!r} cannot index {self!r}")
+        context = self._context(indices)
+        pointer = gg.ggml_get_rows(context.arena, self.pointer, indices.pointer)
+        return context.wrap(pointer, (indices.shape[0], self.shape[1]), GGMLType.F32)
+
+    def set_rows(self, values: Tensor, indices: Tensor) -> Tensor:
+        """Write `values` (n, features) over the rows that `indices` (I64, (n,)) names.
+
+        Returns:
+            This tensor after the write, a view: a graph must use it, or have it forwarded, before
+            it reads the rows.
+        """
+        if values.shape != (indices.shape[0], self.shape[-1]) or values.type is not GGMLType.F32:
+            raise ShapeError(f"set_rows: {values!r} does not fit {self!r} by {indices!r}")
+        context = self._context(values)
+        pointer = gg.ggml_set_rows(context.arena, self.pointer, values.pointer, indices.pointer)
+        return context.wrap(pointer, self.shape, self.type)
+
+    # -- shape -----------------------------------------------------------------------------------
+
+    def reshape(self, *shape: int) -> Tensor:
+        """Return the same elements in another shape; one length may be -1; copies if it must.
+
+        Raises:
+            ShapeError: if the number of elements is not the same.
+        """
+        count = math.prod(self.shape)
+        if -1 in shape:
+            known = -math.prod(shape)
+            if known <= 0 or count % known:
+                raise ShapeError(f"reshape: {self.shape} does not fill {shape}")
+            shape = tuple(count // known if length == -1 else length for length in shape)
+        if math.prod(shape) != count or not 1 <= len(shape) <= 4:
+            raise ShapeError(f"reshape: {self.shape} does not fill {shape}")
+        source = self if self.is_contiguous else self.contiguous()
+        context = self._context()
+        lengths = [*reversed(shape), *[1] * (4 - len(shape))]
+        pointer = gg.ggml_reshape_4d(context.arena, source.pointer, *lengths)
+        return context.wrap(pointer, shape, self.type)
+
+    def transpose(self, *axes: int) -> Tensor:
+        """Return a view with the axes in another order, as `numpy.transpose` names them."""
+        rank = len(self.shape)
+        if sorted(axes) != list(range(rank)):
+            raise ShapeError(f"transpose: axes {axes} are not those of {self.shape}")
+        targets = [0, 1, 2, 3]
+        for target, source in enumerate(axes):
+            targets[rank - 1 - source] = rank - 1 - target
+        context = self._context()
+        pointer = gg.ggml_permute(context.arena, self.pointer, *targets)
+        return context.wrap(pointer, tuple(self.shape[axis] for axis in axes), self.type)
+
+    def contiguous(self) -> Tensor:
+        """Return a copy whose elements lie in the order of its shape."""
+        return self._like(gg.ggml_cont(self._context().arena, self.pointer))
+
+    def cast(self, type: GGMLType) -> Tensor:
+        """Return a contiguous copy with elements of another type."""
+        context = self._context()
+        pointer = gg.ggml_cast(context.arena, self.pointer, int(type))
+        return context.wrap(pointer, self.shape, type)
+
+    def strided(
+        self, shape: Shape, strides: Shape, offset: int = 0, *, context: Context | None = None
+    ) -> Tensor:
+        """Return a view with the given byte strides, slowest first; elements of a row are adjacent.
+
+        Args:
+            shape: of the view.
+            strides: bytes between neighbours, for all dimensions but the last.
+            offset: bytes from this tensor's beginning.
+            context: the graph to add the view to, for a weight or cache that has none.
+        """
+        last = (shape[-1] // self.type.block_size) * self.type.block_bytes
+        reach = offset + last + sum((n - 1) * s for n, s in zip(shape, strides, strict=False))
+        if len(strides) != len(shape) - 1 or offset < 0 or reach > self.size_bytes:
+            raise ShapeError(f"strided: {shape} by {strides} from {offset} leaves {self!r}")
+        context = context or self._context()
+        lengths = [*reversed(shape), *[1] * (4 - len(shape))]
+        steps = [*reversed(strides)]
+        steps += [lengths[len(steps)] * (steps[-1] if steps else last)] * (3 - len(steps))
+        pointer = gg.ggml_view_4d(context.arena, self.pointer, *lengths, *steps, offset)
+        return context.wrap(pointer, shape, self.type)
+
+    # -- attention -------------------------------------------------------------------------------
+
+    def rope(
+        self,
+        positions: Tensor,
+        *,
+        dimensions: int,
+        base: float,
+        mode: RopeMode,
+        scaling: RopeScaling,
+        factors: Tensor | None = None,
+    ) -> Tensor:
+        """Return (tokens, heads, features) with pairs of features rotated by position.
+
+        Source: RoFormer, arXiv:2104.09864.
+
+        Args:
+            positions: I32, (tokens,).
+            dimensions: how many of the features are rotated, from the first.
+            base: of the geometric series of frequencies.
+            mode: which features form a pair.
+            scaling: for contexts longer than the model was trained on.
+            factors: F32, (dimensions / 2,): each frequency is divided by its factor.
+        """
+        tokens, _, features = self.shape
+        fits = positions.shape == (tokens,) and dimensions <= features and dimensions % 2 == 0
+        if not fits or (factors is not None and factors.shape[0] < dimensions // 2):
+            raise ShapeError(f"rope: {dimensions} dimensions at {positions!r} of {self!r}")
+        pointer = gg.ggml_rope_ext(
+            self._context().arena,
+            self.pointer,
+            positions.pointer,
+            factors.pointer if factors else None,
+            dimensions,
+            int(mode),
+            scaling.original_context,
+            base,
+            scaling.frequency_scale,
+            scaling.extrapolation,
+            scaling.magnitude,
+            scaling.beta_fast,
+            scaling.beta_slow,
+        )
+        return self._like(pointer)
+
+    def flash_attention(self, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
+        """Return softmax(scale · q kᵀ + mask) · v without storing the scores (arXiv:2205.14135).
+
+        Args:
+            keys: (kv_heads, history, features); `self` is (heads, tokens, features).
+            values: (kv_heads, history, value_features).
+            mask: F16, (tokens, history).
+            scale: of the scores.
+
+        Returns:
+            (tokens, heads, value_features), contiguous.
+        """
+        heads, tokens, features = self.shape
+        kv_heads, history, _ = keys.shape
+        fits = heads % kv_heads == 0 and keys.shape[2] == features
+        fits = fits and values.shape[:2] == (kv_heads, history) and mask.shape == (tokens, history)
+        if not fits or mask.type is not GGMLType.F16:
+            raise ShapeError(f"flash_attention: {self!r}, {keys!r}, {values!r}, {mask!r}")
+        context = self._context()
+        pointer = gg.ggml_flash_attn_ext(
+            context.arena,
+            self.pointer,
+            keys.pointer,
+            values.pointer,
+            mask.pointer,
+            scale,
+            0.0,
+            0.0,
+        )
+        gg.ggml_flash_attn_ext_set_prec(pointer, gg.GGML_PREC_F32)
+        return context.wrap(pointer, (tokens, heads, values.shape[2]), GGMLType.F32)
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _context(self, other: Tensor | None = None) -> Context:
+        context = self.context or (other.context if other is not None else None)
+        if context is None:
+            raise ShapeError(f"{self!r} belongs to no graph: use it with an activation")
+        return context
+
+    def _like(self, pointer: TensorPointer) -> Tensor:
+        return self._context().wrap(pointer, self.shape, self.type)
+
+    def _elementwise(self, operation: Operation, other: Tensor, verb: str) -> Tensor:
+        lead = len(self.shape) - len(other.shape)
+        fits = lead >= 0 and all(
+            mine % theirs == 0 for mine, theirs in zip(self.shape[lead:], other.shape, strict=True)
+        )
+        if not fits:
+            raise ShapeError(f"{verb}: {other!r} does not fit {self!r}")
+        context = self._context(other)
+        return self._like(operation(context.arena, self.pointer, other.pointer))
+
+    def _gate(self, operation: Operation, up: Tensor) -> Tensor:
+        if up.shape != self.shape:
+            raise ShapeError(f"gate: {self!r} and {up!r} are unlike")
+        return self._like(operation(self._context().arena, self.pointer, up.pointer))

@@ -1,0 +1,94 @@
+"""What a caller may ask of one generation: limits, stop strings and sampling."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tampu.errors import RequestError
+from tampu.sampling import SamplingOptions
+
+
+class GenerateOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits, stop strings and sampling of one request.
+
+    Attributes:
+        max_tokens: at most this many tokens are generated; None: until the model ends.
+        stop: the answer ends before the first of these strings.
+        keep: tokens at the beginning of the prompt that a context shift keeps; -1: the whole prompt.
+        shift: whether the oldest tokens are dropped when the context is full; else it ends there.
+        truncate: whether a prompt longer than the context is cut in its middle; else it is refused.
+        ignore_eos: go on after the model's end token.
+        logprobs: return the log-probability of each token.
+        top_logprobs: and of this many likeliest tokens, 0 to 20.
+
+    The other fields are those of `SamplingOptions`.
+    """
+
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    keep: int = 4
+    shift: bool = True
+    truncate: bool = False
+    ignore_eos: bool = False
+    logprobs: bool = False
+    top_logprobs: int = 0
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.9
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repeat_last_n: int = 64
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    logit_bias: dict[int, float] = {}
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range.
+
+        Raises:
+            RequestError: naming the option and the range allowed.
+        """
+        if self.max_tokens is not None and self.max_tokens < 0:
+            raise RequestError(f"max_tokens must be 0 or more, not {self.max_tokens}")
+        if self.keep < -1:
+            raise RequestError(f"keep must be -1 (the whole prompt) or more, not {self.keep}")
+        if not 0 <= self.top_logprobs <= 20:
+            raise RequestError(f"top_logprobs must be 0 to 20, not {self.top_logprobs}")
+        if any(not stop for stop in self.stop):
+            raise RequestError("stop strings must not be empty")
+        self.sampling()
+
+    def sampling(self) -> SamplingOptions:
+        """Return the part that the sampler needs.
+
+        Raises:
+            RequestError: naming the option and the range allowed.
+        """
+        return SamplingOptions(
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            typical_p=self.typical_p,
+            repeat_last_n=self.repeat_last_n,
+            repeat_penalty=self.repeat_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            seed=self.seed,
+            logit_bias=self.logit_bias,
+        )
+
+
+def generate_options(values: dict[str, object]) -> GenerateOptions:
+    """Check loose keyword values and return them as options.
+
+    Raises:
+        RequestError: for an unknown name or a value of the wrong type.
+    """
+    try:
+        return msgspec.convert(values, GenerateOptions)
+    except msgspec.ValidationError as error:
+        known = ", ".join(GenerateOptions.__struct_fields__)
+        raise RequestError(f"generation options: {error} (known: {known})") from None
