@@ -7,6 +7,7 @@ Nothing here reads files. `Metadata` is built from any mapping, so a test needs 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import TypeAlias, overload
 
 import numpy as np
@@ -72,21 +73,23 @@ class StringArray(Sequence[str]):
         return self._data[self._starts[index] + _LENGTH_BYTES : self._starts[index + 1]]
 
     def decoded(self) -> list[str]:
-        """Return all strings; one pass over the data unless a string holds a NUL."""
+        """Return all strings.
+
+        Where no string holds a NUL, overwriting the lengths with zeros leaves a text that can be
+        decoded and split as a whole, which is several times faster than string by string.
+        """
         count = len(self)
-        if count == 0:
-            return []
-        keep = np.ones(len(self._data), dtype=np.bool_)
-        heads = self._starts[:-1]
-        for byte in range(_LENGTH_BYTES - 1):
-            keep[heads + byte] = False
         joined = np.frombuffer(self._data, dtype=np.uint8).copy()
-        joined[heads + _LENGTH_BYTES - 1] = 0  # the separator in front of each string
-        text = joined[keep].tobytes().decode("utf-8", "surrogateescape")
-        strings = text.split("\0")
-        if len(strings) == count + 1:
-            return strings[1:]
-        return [self[index] for index in range(count)]
+        for byte in range(_LENGTH_BYTES):
+            joined[self._starts[:-1] + byte] = 0
+        data = joined.tobytes()
+        if data.count(b"\0") == count * _LENGTH_BYTES:
+            return data.decode("utf-8", "surrogateescape").split("\0" * _LENGTH_BYTES)[1:]
+        ends = self._starts.tolist()
+        return [
+            self._data[start + _LENGTH_BYTES : end].decode("utf-8", "surrogateescape")
+            for start, end in pairwise(ends)
+        ]
 
 
 class Metadata(Mapping[str, Value]):
