@@ -1,0 +1,121 @@
+"""Chat templates: a conversation as the prompt text that the model was trained on.
+
+The template is Jinja from the model's file (`tokenizer.chat_template`), written for Hugging Face's
+`apply_chat_template`, and rendered here to the same text. It is a stranger's code: see `sandbox`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Template, TemplateError, TemplateSyntaxError
+
+from tampu.chat.sandbox import TemplateEnvironment
+from tampu.errors import ModelFileError, RequestError
+
+if TYPE_CHECKING:
+    from tampu.ml.metadata import Metadata
+
+KEY = "tokenizer.chat_template"
+_MESSAGE_LIMIT = 500
+# What a template's own code may raise, being code: it is the template that is wrong, not tampu.
+_FAULTS = (
+    TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError,
+    RecursionError, MemoryError,
+)  # fmt: skip
+
+
+class ChatTemplate:
+    """A model's template, compiled; rendering may be done from several threads.
+
+    Attributes:
+        source: the Jinja text.
+    """
+
+    def __init__(self, source: str, tool_source: str | None = None) -> None:
+        """Compile the template, and the model's other one for conversations with tools if any.
+
+        Raises:
+            ModelFileError: when it is no Jinja.
+        """
+        self.source = source
+        self._environment = TemplateEnvironment()
+        self._template = self._compile(source)
+        self._tool_template = self._compile(tool_source) if tool_source else self._template
+        self._tool_source = tool_source or source
+
+    @classmethod
+    def from_metadata(cls, metadata: Metadata) -> ChatTemplate | None:
+        """Return the template of a model file; None if it has none.
+
+        Raises:
+            ModelFileError: when it is no Jinja.
+        """
+        source = metadata.string(KEY, default="")
+        return cls(source, metadata.string(f"{KEY}.tool_use", default="")) if source else None
+
+    @property
+    def supports_tools(self) -> bool:
+        """Whether the template shows tools to the model."""
+        return "tools" in self._tool_source or "tool_call" in self._tool_source
+
+    @property
+    def supports_thinking(self) -> bool:
+        """Whether the template knows of reasoning between think tags."""
+        return "</think>" in self.source
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        bos_token: str,
+        eos_token: str,
+        **variables: Any,
+    ) -> str:
+        """Return the prompt for the conversation.
+
+        Args:
+            messages: each with `role` and `content`, in the form of Hugging Face's templates.
+            tools: functions that the model may call, each `{"type": "function", "function": ...}`.
+            add_generation_prompt: end with the beginning of the assistant's answer.
+            bos_token: the text of the vocabulary's token that begins a text.
+            eos_token: the text of the one that ends it.
+            variables: more of what a template may ask for, such as `enable_thinking`.
+
+        Raises:
+            RequestError: when the template refuses the conversation, or fails.
+        """
+        template = self._tool_template if tools else self._template
+        values = {
+            "messages": messages,
+            "tools": tools or None,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+            "bos_token": bos_token,
+            "eos_token": eos_token,
+        }
+        try:
+            return self._render(template, values | variables)
+        except _FAULTS as error:
+            reason = f"{error or type(error).__name__}"[:_MESSAGE_LIMIT]
+            raise RequestError(f"the model's chat template: {reason}") from error
+
+    def _render(self, template: Template, values: Mapping[str, Any]) -> str:
+        budget = self._environment.start()
+        pieces: list[str] = []
+        for piece in template.generate(values):
+            budget.check_time()
+            budget.spend_output(len(piece))
+            pieces.append(piece)
+        return "".join(pieces)
+
+    def _compile(self, source: str) -> Template:
+        try:
+            return self._environment.from_string(source)
+        except TemplateSyntaxError as error:
+            raise ModelFileError(KEY, f"line {error.lineno}: {error.message}") from error
+        except (TemplateError, RecursionError, MemoryError) as error:
+            raise ModelFileError(KEY, f"{error or type(error).__name__}") from error

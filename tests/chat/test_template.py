@@ -1,0 +1,184 @@
+"""Chat templates: what Hugging Face's templates rely on, and what a hostile one must not get."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tampu.chat.template import ChatTemplate
+from tampu.errors import ModelFileError, RequestError, TampuError
+from tampu.ml.metadata import Metadata
+
+CHATML = """\
+{% for message in messages %}
+    {% if message.role == 'system' and not loop.first %}
+        {{ raise_exception('system must come first') }}
+    {% endif %}
+    {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+{%- endfor %}
+{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}
+"""
+USER = [{"role": "user", "content": "hello"}]
+
+
+def render(source: str, messages=USER, **variables):
+    template = ChatTemplate(source)
+    return template.render(messages, bos_token="<s>", eos_token="</s>", **variables)
+
+
+def test_a_conversation_is_rendered_with_the_beginning_of_the_answer():
+    expected = "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
+    assert render(CHATML) == expected
+    assert render(CHATML, add_generation_prompt=False) == "<|im_start|>user\nhello<|im_end|>\n"
+
+
+def test_the_text_of_a_message_is_not_escaped():
+    messages = [{"role": "user", "content": "<b> & \"x\" 'y'"}]
+    assert render("{{ messages[0].content }}", messages) == "<b> & \"x\" 'y'"
+
+
+def test_special_tokens_tools_and_other_variables_reach_the_template():
+    source = "{{ bos_token }}{{ tools[0].function.name }}{{ eos_token }}{{ enable_thinking }}"
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    assert render(source, tools=tools, enable_thinking=False) == "<s>f</s>False"
+
+
+def test_tools_are_none_when_there_are_none():
+    assert render("{{ tools is none }}", tools=[]) == "True"
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("{{ {'b': '<é>', 'a': 1} | tojson }}", '{"b": "<é>", "a": 1}'),
+        ("{{ [1] | tojson(indent=2) }}", "[\n  1\n]"),
+        ("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "01"),
+        ("{% set n = namespace(x=1) %}{% set n.x = n.x + 1 %}{{ n.x }}", "2"),
+        ("{% macro m(a) %}[{{ a }}]{% endmacro %}{{ m('x') ~ m(2) }}", "[x][2]"),
+        ("{% generation %}{{ 'as it is' }}{% endgeneration %}", "as it is"),
+        ("{{ 'a b'.split() | join('+') }}{{ ' x '.strip() }}", "a+bx"),
+        ("{{ messages | map(attribute='role') | join(',') }}", "user"),
+        ("{{ 'a\nb' | indent(2) }}", "a\n  b"),
+        ("{{ '%s-%02d' | format('a', 3) }}{{ '{}!'.format('b') }}", "a-03b!"),
+        ("{{ 'x' * 3 + 'y' }}{{ 7 % 4 }}{{ 2 ** 3 }}", "xxxy38"),
+        ("{{ missing is defined }}{{ missing }}", "False"),
+        ("{{ 'abab' | replace('a', 'c') }}{{ 'abab'.replace('b', '') }}", "cbcbaa"),
+        ("{%- if true %}\n  x\n{%- endif %}", "  x"),
+    ],
+)
+def test_what_the_templates_of_hugging_face_use_works(source, expected):
+    assert render(source) == expected
+
+
+def test_todays_date_is_formatted():
+    assert render("{{ strftime_now('%Y') }}") == time.strftime("%Y")
+
+
+def test_a_refusal_of_the_template_is_the_requests_error():
+    messages = [*USER, {"role": "system", "content": "x"}]
+    with pytest.raises(RequestError, match="chat template: system must come first"):
+        render(CHATML, messages)
+
+
+def test_a_refusals_text_is_cut():
+    with pytest.raises(RequestError) as caught:
+        render("{{ raise_exception('x' * 5000) }}")
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("source", ["{% if %}", "{{ 'a' | lipsum }}", "{% for x in %}", "{{ x"])
+def test_what_is_no_jinja_is_refused_when_the_model_is_read(source):
+    with pytest.raises(ModelFileError, match=r"tokenizer\.chat_template"):
+        ChatTemplate(source)
+
+
+def test_the_line_of_a_syntax_error_is_named():
+    with pytest.raises(ModelFileError, match="line 2"):
+        ChatTemplate("ok\n{% if %}")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ messages.append(1) }}",
+        "{{ messages.__class__ }}{{ messages.__class__.__mro__ }}",
+        "{{ raise_exception.__globals__ }}{{ raise_exception.__globals__['os'] }}",
+        "{{ '{0.__class__.__mro__}'.format(messages) }}",
+        "{% include 'x' %}",
+        "{% import 'x' as x %}",
+        "{% extends 'x' %}",
+        "{{ lipsum() }}",
+        "{{ cycler(1) }}",
+        "{{ 1 / 0 }}",
+        "{{ messages[0].content + 1 }}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+        "{{ 'x' * 1000000000 }}",
+        "{{ 1000000000 * 'x' }}",
+        "{{ [0] * 1000000000 }}",
+        "{{ 10 ** 10 ** 10 }}",
+        "{{ 'x'.center(1000000000) }}",
+        "{{ 'x'.ljust(width=1000000000) }}",
+        "{{ 'x' | indent(1000000000) }}",
+        "{{ '%1000000000d' % 1 }}",
+        "{{ '%*d' % (1000000000, 1) }}",
+        "{{ '%1000000000d' | format(1) }}",
+        "{{ '{:1000000000}'.format(1) }}",
+        "{{ '{:{}}'.format(1, 1000000000) }}",
+        "{% set n = namespace(s='xxxxxxxx') %}"
+        "{% for i in range(40) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
+        "{% set n = namespace(s=['x']) %}"
+        "{% for i in range(40) %}{% set n.s = n.s + n.s %}{% endfor %}",
+        "{% set s = 'x' * 8000000 %}{{ ([s] * 1000) | join }}",
+        "{% set s = 'x' * 8000 %}{{ s | replace('x', s) }}",
+        "{% set s = 'x' * 8000 %}{{ s.replace('x', s) }}",
+        "{% set s = 'x' * 8000 %}{{ s.join(range(90000) | map('string') | list) }}",
+        "{% for i in range(1000000000) %}{% endfor %}",
+        "{% set s = 'x' * 1000000 %}{% for i in range(100) %}{{ s }}{% endfor %}",
+    ],
+)
+def test_a_hostile_template_ends_in_an_error(source):
+    with pytest.raises(TampuError):
+        render(source)
+
+
+@pytest.mark.slow
+def test_a_template_that_does_not_end_is_stopped():
+    loops = "{% set r = range(90000) %}{% for a in r %}{% for b in r %}{% endfor %}{% endfor %}"
+    start = time.monotonic()
+    with pytest.raises(RequestError, match="more than 2 s"):
+        render(loops)
+    assert time.monotonic() - start < 4
+
+
+def test_a_deeply_nested_template_is_refused():
+    with pytest.raises(ModelFileError):
+        ChatTemplate("{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}")
+
+
+def test_the_template_is_found_in_the_metadata():
+    values = {"general.architecture": "llama", "tokenizer.chat_template": CHATML}
+    template = ChatTemplate.from_metadata(Metadata(values))
+    assert template is not None
+    assert template.source == CHATML
+    assert ChatTemplate.from_metadata(Metadata({"general.architecture": "llama"})) is None
+
+
+def test_the_models_own_template_for_tools_is_used_with_tools():
+    values = {
+        "general.architecture": "llama",
+        "tokenizer.chat_template": "plain",
+        "tokenizer.chat_template.tool_use": "with {{ tools | length }}",
+    }
+    template = ChatTemplate.from_metadata(Metadata(values))
+    assert template is not None
+    assert template.render(USER, bos_token="", eos_token="") == "plain"
+    assert template.render(USER, tools=[{}], bos_token="", eos_token="") == "with 1"
+    assert template.supports_tools
+
+
+def test_a_template_tells_what_it_supports():
+    assert not ChatTemplate(CHATML).supports_tools
+    assert ChatTemplate("{% if tools %}x{% endif %}").supports_tools
+    assert not ChatTemplate(CHATML).supports_thinking
+    assert ChatTemplate("<think>{{ x }}</think>").supports_thinking
