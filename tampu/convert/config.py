@@ -1,0 +1,152 @@
+"""A checkpoint's config.json behind typed getters, and its rotary settings in one form.
+
+Missing and mistyped values are errors that name the key. The Hub's older layout (`rope_theta`,
+`rope_scaling`) and that of transformers 5 (`rope_parameters`) read the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tampu.errors import ModelFileError, UnsupportedModelError
+
+MAX_INTEGER = (1 << 31) - 1
+
+
+class Config:
+    """One JSON object of config.json; a value of null counts as absent."""
+
+    def __init__(self, values: Mapping[str, Any], where: str = "config.json") -> None:
+        self.values = values
+        self.where = where
+
+    def __contains__(self, key: str) -> bool:
+        return self.values.get(key) is not None
+
+    def error(self, key: str, reason: str) -> ModelFileError:
+        """Return the error that says what is wrong with `key`."""
+        return ModelFileError(f"{self.where}: {key}", reason)
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        """Return a positive integer."""
+        value = self._value(key, default)
+        if type(value) is not int or not 0 < value <= MAX_INTEGER:
+            raise self.error(key, f"{value!r} is not a positive integer")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """Return a positive, finite number."""
+        value = self._value(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.error(key, f"{value!r} is not a number")
+        if not (math.isfinite(value) and value > 0):
+            raise self.error(key, f"{value!r} is not a positive number")
+        return float(value)
+
+    def string(self, key: str, default: str | None = None) -> str:
+        """Return a string."""
+        value = self._value(key, default)
+        if not isinstance(value, str):
+            raise self.error(key, f"{value!r} is not a string")
+        return value
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        """Return true or false."""
+        value = self._value(key, default)
+        if not isinstance(value, bool):
+            raise self.error(key, f"{value!r} is neither true nor false")
+        return value
+
+    def strings(self, key: str) -> list[str]:
+        """Return a list of strings; empty if it is absent."""
+        value = self._value(key, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.error(key, "is not a list of strings")
+        return value
+
+    def section(self, key: str) -> Config:
+        """Return an object inside this one."""
+        value = self._value(key, None)
+        if not isinstance(value, dict):
+            raise self.error(key, "is not an object")
+        return Config(value, f"{self.where}: {key}")
+
+    def require(self, key: str, allowed: Sequence[object], default: object) -> None:
+        """Raise UnsupportedModelError unless the value is one of those that are converted."""
+        value = self.values.get(key, default)
+        if value not in allowed:
+            shown = " or ".join(repr(item) for item in allowed)
+            raise UnsupportedModelError(
+                f"{self.where}: {key} is {value!r}; only {shown} is supported"
+            )
+
+    def _value(self, key: str, default: object) -> object:
+        value = self.values.get(key)
+        if value is None:
+            value = default
+        if value is None:
+            raise self.error(key, "is missing")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotary position embeddings: the base, and how positions beyond training are scaled."""
+
+    base: float
+    kind: str  # none, linear, llama3 or yarn
+    settings: Config = field(repr=False)
+
+    def metadata(self) -> dict[str, object]:
+        """Return GGUF's keys. The factors of `llama3` are a tensor: see `llama3_factors`."""
+        keys: dict[str, object] = {"rope.freq_base": self.base}
+        if self.kind in ("linear", "yarn"):
+            keys["rope.scaling.type"] = self.kind
+            keys["rope.scaling.factor"] = self.settings.number("factor")
+        if self.kind == "yarn":
+            keys |= _yarn_metadata(self.settings)
+        return keys
+
+
+def read_rope(config: Config, *, layers: str = "full_attention", base: float = 10_000.0) -> Rope:
+    """Return the rotary settings of `layers` (they differ by kind of layer in few models).
+
+    Args:
+        config: the text model's configuration.
+        layers: the kind of layer, as `rope_parameters` and `layer_types` call it.
+        base: the family's default base.
+    """
+    settings = config
+    if "rope_parameters" in config:
+        settings = config.section("rope_parameters")
+        if layers in settings:
+            settings = settings.section(layers)
+        base = settings.number("rope_theta", base)
+    else:
+        base = config.number("rope_theta", base)
+        settings = config.section("rope_scaling") if "rope_scaling" in config else Config({})
+    settings.require("partial_rotary_factor", (None, 1, 1.0), None)
+    kind = settings.string("rope_type", settings.string("type", "default"))
+    if kind == "default":
+        return Rope(base, "none", settings)
+    if kind not in ("linear", "llama3", "yarn"):
+        raise UnsupportedModelError(
+            f"{settings.where}: rope type {kind!r} is not supported; linear, llama3 and yarn are"
+        )
+    return Rope(base, kind, settings)
+
+
+def _yarn_metadata(settings: Config) -> dict[str, object]:
+    for key in ("attention_factor", "mscale", "mscale_all_dim"):
+        settings.require(key, (None,), None)
+    settings.require("truncate", (True,), default=True)
+    keys: dict[str, object] = {
+        "rope.scaling.original_context_length": settings.integer("original_max_position_embeddings")
+    }
+    for key in ("beta_fast", "beta_slow"):
+        if key in settings:
+            keys[f"rope.scaling.yarn_{key}"] = settings.number(key)
+    return keys

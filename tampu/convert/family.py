@@ -1,0 +1,178 @@
+"""What a family of models declares about its conversion, and the rules that hold for all of them.
+
+A family is a table of tensor names, a function from config.json to GGUF's keys, and where needed a
+change of values. Names match exactly: a tensor that the table doesn't know is an error, and so is
+one that the table expects and the checkpoint lacks. `{}` stands for a layer's number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tampu.convert.checkpoint import Stored, StoredTensor
+from tampu.convert.config import Config, read_rope
+from tampu.errors import ModelFileError, UnsupportedModelError
+
+Parameters = dict[str, object]
+_NUMBER = re.compile(r"\.(\d+)\.")
+_SHOWN = 5
+
+
+def keep(name: str, values: Stored, parameters: Parameters) -> Stored:  # noqa: ARG001
+    """Return the values unchanged: the transformation of families that have none."""
+    return values
+
+
+def nothing(config: Config) -> dict[str, npt.NDArray[np.float32]]:  # noqa: ARG001
+    """Return no tensors: for families that make none from their configuration."""
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """How one family's checkpoints become GGUF files.
+
+    Attributes:
+        architecture: GGUF's general.architecture; the prefix of the keys.
+        checkpoints: the names in config.json's `architectures`.
+        names: a checkpoint's tensor -> GGUF's, both without `.weight` and `.bias`.
+        parameters: config.json -> keys without the architecture's prefix; refuses what the
+            architecture cannot express.
+        prefixes: replaced at the start of a name, in this order, before `names` is asked: the same
+            model has been saved under several.
+        ignored: names in a checkpoint that carry no weights of the model.
+        optional: names that a checkpoint may lack.
+        tied: whether the output is the token embedding if config.json doesn't say.
+        transform: (GGUF name, values, parameters) -> values, as the architecture stores them.
+        made: tensors that come from config.json.
+    """
+
+    architecture: str
+    checkpoints: tuple[str, ...]
+    names: Mapping[str, str]
+    parameters: Callable[[Config], Parameters]
+    prefixes: tuple[tuple[str, str], ...] = ()
+    ignored: frozenset[str] = frozenset()
+    optional: frozenset[str] = frozenset()
+    tied: bool = False
+    transform: Callable[[str, Stored, Parameters], Stored] = keep
+    made: Callable[[Config], dict[str, npt.NDArray[np.float32]]] = nothing
+
+    def rename(self, name: str) -> str | None:
+        """Return GGUF's name of a checkpoint's tensor, None if it is to be left out.
+
+        Raises:
+            ModelFileError: if the name isn't known.
+        """
+        for old, new in self.prefixes:
+            if name.startswith(old):
+                name = new + name[len(old) :]
+        numbers = _NUMBER.findall(name)
+        template = _NUMBER.sub(".{}.", name)
+        if template in self.ignored:
+            return None
+        if template in self.names:  # a whole name
+            return self.names[template].format(*numbers)
+        stem, _, leaf = template.rpartition(".")
+        if stem not in self.names or leaf not in ("weight", "bias"):
+            raise ModelFileError(name, f"a tensor that {self.architecture} doesn't have")
+        return f"{self.names[stem].format(*numbers)}.{leaf}"
+
+    def plan(
+        self, tensors: Iterable[StoredTensor], parameters: Parameters, *, tied: bool
+    ) -> dict[str, StoredTensor]:
+        """Return the tensors under their GGUF names, in the order in which they are written.
+
+        Raises:
+            ModelFileError: if two tensors get the same name, one is unknown or one is missing.
+        """
+        plan: dict[str, StoredTensor] = {}
+        for tensor in tensors:
+            name = self.rename(tensor.name)
+            if name is None or (tied and name == "output.weight"):
+                continue
+            if name in plan:
+                both = f"{plan[name].name} and {tensor.name}"
+                raise ModelFileError(name, f"duplicate tensor name: {both}")
+            plan[name] = tensor
+        missing = [name for name in self._expected(parameters, tied=tied) if name not in plan]
+        if missing:
+            shown = ", ".join(missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
+            raise ModelFileError("checkpoint", f"{len(missing)} tensors are missing: {shown}")
+        return dict(sorted(plan.items(), key=lambda item: _reading_order(item[0])))
+
+    def _expected(self, parameters: Parameters, *, tied: bool) -> Iterable[str]:
+        for name in self.names.values():
+            if name in self.optional or (tied and name == "output"):
+                continue
+            leaf = "" if name.endswith(".weight") else ".weight"
+            count = parameters["vision.block_count" if name.startswith("v.") else "block_count"]
+            if "{}" not in name:
+                yield name + leaf
+            elif isinstance(count, int):
+                yield from (name.format(index) + leaf for index in range(count))
+
+
+def _reading_order(name: str) -> tuple[int, int, str]:
+    """Order as a model reads: embedding, layers by number, output, projector, vision tower."""
+    heads = ("token_embd", "rope_freqs", "blk", "output_norm", "output", "mm", "v")
+    number = _NUMBER.search(name)
+    return heads.index(name.split(".")[0]), int(number[1]) if number else -1, name
+
+
+def text_parameters(config: Config, *, scalings: tuple[str, ...]) -> Parameters:
+    """Return the keys that every decoder has.
+
+    Args:
+        config: the text model's configuration.
+        scalings: the kinds of rotary scaling that the architecture knows.
+
+    Raises:
+        ModelFileError: if a value is missing or impossible.
+        UnsupportedModelError: if the rotary scaling is of another kind.
+    """
+    heads = config.integer("num_attention_heads")
+    key_value_heads = config.integer("num_key_value_heads", heads)
+    if heads % key_value_heads:
+        reason = f"{heads} heads are not a multiple of {key_value_heads}"
+        raise config.error("num_key_value_heads", reason)
+    embedding = config.integer("hidden_size")
+    if "head_dim" not in config and embedding % heads:
+        raise config.error("hidden_size", f"{embedding} is not a multiple of {heads} heads")
+    head_size = config.integer("head_dim", embedding // heads)
+    if head_size % 2:
+        raise config.error("head_dim", f"{head_size} is odd: rotary embeddings take pairs")
+    rope = read_rope(config)
+    if rope.kind not in scalings:
+        raise UnsupportedModelError(f"{rope.settings.where}: rope type {rope.kind!r} is not known")
+    return {
+        "vocab_size": config.integer("vocab_size"),
+        "context_length": config.integer("max_position_embeddings"),
+        "embedding_length": embedding,
+        "block_count": config.integer("num_hidden_layers"),
+        "feed_forward_length": config.integer("intermediate_size"),
+        "attention.head_count": heads,
+        "attention.head_count_kv": key_value_heads,
+        "attention.key_length": head_size,
+        "attention.value_length": head_size,
+        "attention.layer_norm_rms_epsilon": config.number("rms_norm_eps", 1e-6),
+        "rope.dimension_count": head_size,
+        **rope.metadata(),
+    }
+
+
+def within_window(parameters: Parameters, window: int | None) -> Parameters:
+    """Return the parameters with the context limited to a sliding window over all layers.
+
+    Up to that length the window changes nothing. The llama and qwen2 architectures have no window,
+    and beyond it they would compute something else than the model.
+    """
+    length = parameters["context_length"]
+    if window is not None and isinstance(length, int) and window < length:
+        return parameters | {"context_length": window}
+    return parameters

@@ -1,0 +1,99 @@
+"""Llama 1 to 3.3 and Mistral: `llama` in GGUF, which rotates neighbouring elements of a head.
+
+Checkpoints rotate the first half of a head with the second, so the rows of the query and key
+projections are reordered. Llama 3's scaling of frequencies becomes the tensor `rope_freqs`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from tampu.convert.checkpoint import Stored
+from tampu.convert.config import Config, read_rope
+from tampu.convert.family import Family, Parameters, text_parameters, within_window
+
+NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.layers.{}.input_layernorm": "blk.{}.attn_norm",
+    "model.layers.{}.self_attn.q_proj": "blk.{}.attn_q",
+    "model.layers.{}.self_attn.k_proj": "blk.{}.attn_k",
+    "model.layers.{}.self_attn.v_proj": "blk.{}.attn_v",
+    "model.layers.{}.self_attn.o_proj": "blk.{}.attn_output",
+    "model.layers.{}.post_attention_layernorm": "blk.{}.ffn_norm",
+    "model.layers.{}.mlp.gate_proj": "blk.{}.ffn_gate",
+    "model.layers.{}.mlp.up_proj": "blk.{}.ffn_up",
+    "model.layers.{}.mlp.down_proj": "blk.{}.ffn_down",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+}
+
+
+def parameters(config: Config) -> Parameters:
+    """Return the keys of `llama`."""
+    config.require("hidden_act", ("silu",), "silu")
+    window = config.integer("sliding_window") if "sliding_window" in config else None
+    keys = text_parameters(config, scalings=("none", "linear", "llama3", "yarn"))
+    return within_window(keys, window)
+
+
+def interleave(values: Stored, heads: int) -> Stored:
+    """Return the rows of a projection so that both halves of each head alternate.
+
+    [heads * size, ...] with the rows 0, 1, 2, 3 of a head of four become 0, 2, 1, 3.
+    """
+    size = values.shape[0] // heads
+    halves = values.reshape(heads, 2, size // 2, *values.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(values.shape)
+
+
+def transform(name: str, values: Stored, parameters: Parameters) -> Stored:
+    """Reorder the rows of the query and key projections, and their biases."""
+    for part, key in (
+        (".attn_q.", "attention.head_count"),
+        (".attn_k.", "attention.head_count_kv"),
+    ):
+        heads = parameters[key]
+        if part in name and isinstance(heads, int):
+            return interleave(values, heads)
+    return values
+
+
+def rope_factors(config: Config) -> dict[str, npt.NDArray[np.float32]]:
+    """Return the divisors of the rotary frequencies for `llama3` scaling: [head size / 2].
+
+    Wavelengths longer than original / low are stretched by the factor, those shorter than
+    original / high stay, and between them the frequency moves linearly from one to the other.
+    Source: the Llama 3.1 reference implementation.
+    """
+    rope = read_rope(config)
+    if rope.kind != "llama3":
+        return {}
+    factor = rope.settings.number("factor", 8.0)
+    low = rope.settings.number("low_freq_factor", 1.0)
+    high = rope.settings.number("high_freq_factor", 4.0)
+    original = rope.settings.integer("original_max_position_embeddings", 8192)
+    if high <= low:
+        raise rope.settings.error("high_freq_factor", f"{high} is not above low_freq_factor {low}")
+    heads = config.integer("num_attention_heads")
+    size = config.integer("head_dim", config.integer("hidden_size") // heads)
+    frequency = rope.base ** -(np.arange(0, size, 2, dtype=np.float64) / size)
+    turns = original * frequency / (2 * math.pi)  # in the original context
+    share = np.clip((turns - low) / (high - low), 0, 1)
+    divisors = 1 / ((1 - share) / factor + share)
+    return {"rope_freqs.weight": divisors.astype(np.float32)}
+
+
+LLAMA = Family(
+    architecture="llama",
+    checkpoints=("LlamaForCausalLM", "MistralForCausalLM"),
+    names=NAMES,
+    parameters=parameters,
+    ignored=frozenset(
+        {"model.rotary_emb.inv_freq", "model.layers.{}.self_attn.rotary_emb.inv_freq"}
+    ),
+    transform=transform,
+    made=rope_factors,
+)

@@ -1,0 +1,71 @@
+"""Recognises how a byte-level tokeniser splits text before merging, by the name GGUF gives to it.
+
+The patterns are facts about the published tokenisers; `tokenizer.ggml.pre` holds the name, and a
+reader finds the same pattern again by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tampu.errors import ModelFileError, UnsupportedModelError
+
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_REST_SLASH = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_UPPER = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+_LOWER = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+LLAMA3 = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|" + _REST
+QWEN2 = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|" + _REST
+TEKKEN = f"{_UPPER}|{_LOWER}" + r"|\p{N}|" + _REST_SLASH
+O200K = f"{_UPPER}{_CONTRACTIONS}?|{_LOWER}{_CONTRACTIONS}?" + r"|\p{N}{1,3}|" + _REST_SLASH
+
+_NAMES = {
+    (GPT2,): "gpt-2",
+    (LLAMA3,): "llama-bpe",
+    (QWEN2,): "qwen2",
+    (TEKKEN,): "tekken",
+    (O200K,): "gpt-4o",
+    (r"\p{N}", GPT2): "smollm",
+}
+
+Node = Mapping[str, Any]
+
+
+def pretokenizer_name(node: Node | None, where: str = "tokenizer.json") -> str:
+    """Return GGUF's name of a byte-level tokeniser's `pre_tokenizer`.
+
+    Raises:
+        UnsupportedModelError: if the patterns are of no known tokeniser.
+    """
+    steps = tuple(step for part in flatten(node, "pretokenizers") for step in _patterns(part))
+    name = _NAMES.get(steps)
+    if name is None:
+        shown = " then ".join(repr(step) for step in steps)
+        raise UnsupportedModelError(f"{where}: the pre-tokeniser {shown} is not known")
+    return name
+
+
+def flatten(node: Node | None, children: str, depth: int = 8) -> list[Node]:
+    """Return the parts of a `Sequence` of normalisers or pre-tokenisers, nested ones in place."""
+    if node is None:
+        return []
+    if node.get("type") != "Sequence":
+        return [node]
+    if depth == 0:
+        raise ModelFileError("tokenizer.json", "sequences are nested too deeply")
+    return [part for child in node[children] for part in flatten(child, children, depth - 1)]
+
+
+def _patterns(node: Node) -> list[str]:
+    match node:
+        case {"type": "Split", "pattern": {"Regex": str(pattern)}}:
+            return [pattern]
+        case {"type": "Digits", "individual_digits": True}:
+            return [r"\p{N}"]
+        case {"type": "ByteLevel"}:
+            return [GPT2] if node.get("use_regex", True) else []
+    return [str(node.get("type"))]

@@ -1,0 +1,164 @@
+"""Reads a tokenizer.json: the BPE vocabularies, byte-level or in SentencePiece's manner.
+
+A byte-level one becomes GGUF's `gpt2` with its merges; one with byte fallback becomes `llama`,
+where the order of the merges is told by scores: a piece's score is minus the rank of the merge
+that first makes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tampu.convert.pretokenizers import flatten, pretokenizer_name
+from tampu.errors import ModelFileError, UnsupportedModelError
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+FILE = "tokenizer.json"
+
+
+@dataclass(slots=True)
+class Pieces:
+    """A vocabulary by id, before added tokens and padding."""
+
+    model: str  # tokenizer.ggml.model: gpt2 or llama
+    tokens: list[str]
+    types: list[int]
+    scores: list[float] | None = None  # llama
+    merges: list[str] | None = None  # gpt2
+    pre: str = "default"
+    add_space_prefix: bool | None = None
+
+
+def is_byte_level(tokenizer: Mapping[str, Any]) -> bool:
+    """Whether the vocabulary is written in GPT-2's printable form of bytes."""
+    parts = [
+        *flatten(tokenizer.get("pre_tokenizer"), "pretokenizers"),
+        *flatten(tokenizer.get("decoder"), "decoders"),
+    ]
+    return any(part.get("type") == "ByteLevel" for part in parts)
+
+
+def read_pieces(tokenizer: Mapping[str, Any]) -> Pieces:
+    """Return the vocabulary of a tokenizer.json.
+
+    Raises:
+        ModelFileError: if it is damaged.
+        UnsupportedModelError: if it is not a BPE model, or splits text in an unknown way.
+    """
+    model = tokenizer.get("model")
+    if not isinstance(model, dict):
+        raise ModelFileError(FILE, "has no model")
+    kind = model.get("type", "BPE")
+    if kind != "BPE":
+        raise UnsupportedModelError(f"{FILE}: a {kind} tokeniser; only BPE is supported")
+    tokens, types = _by_id(model.get("vocab"))
+    pairs = _pairs(model.get("merges"))
+    if is_byte_level(tokenizer):
+        merges = [f"{left} {right}" for left, right in pairs]
+        pre = pretokenizer_name(tokenizer.get("pre_tokenizer"))
+        return Pieces("gpt2", tokens, types, merges=merges, pre=pre)
+    if not model.get("byte_fallback"):
+        raise UnsupportedModelError(f"{FILE}: a BPE without bytes is not supported")
+    _mark_bytes(tokens, types, model.get("unk_token"))
+    return Pieces(
+        "llama",
+        tokens,
+        types,
+        scores=_scores(tokens, types, pairs),
+        add_space_prefix=_adds_space_prefix(tokenizer),
+    )
+
+
+def added_tokens(tokenizer: Mapping[str, Any]) -> list[tuple[int, str, bool]]:
+    """Return (id, text, whether it is special) of the added tokens."""
+    found = tokenizer.get("added_tokens") or []
+    if not isinstance(found, list):
+        raise ModelFileError(FILE, "added_tokens is not a list")
+    result = []
+    for token in found:
+        match token:
+            case {"id": int(id_), "content": str(text)}:
+                result.append((id_, text, token.get("special") is True))
+            case _:
+                raise ModelFileError(FILE, f"a bad added token: {str(token)[:80]}")
+    return result
+
+
+def adds_first(tokenizer: Mapping[str, Any]) -> str | None:
+    """Return the token that the post-processor puts in front of a text, None if there is none."""
+    for part in flatten(tokenizer.get("post_processor"), "processors"):
+        match part:
+            case {
+                "type": "TemplateProcessing",
+                "single": [{"SpecialToken": {"id": str(text)}}, *_],
+            }:
+                return text
+    return None
+
+
+def _by_id(vocabulary: object) -> tuple[list[str], list[int]]:
+    """Return the tokens in the order of their ids; ids that are left out become unused tokens."""
+    if not isinstance(vocabulary, dict) or not vocabulary:
+        raise ModelFileError(FILE, "has no vocabulary")
+    ids = vocabulary.values()
+    if not all(type(id_) is int for id_ in ids):
+        raise ModelFileError(FILE, "an id in the vocabulary is not an integer")
+    size = max(ids) + 1
+    # A few ids are left out in published files, never most of them.
+    if min(ids) < 0 or size > 2 * len(vocabulary) + 1024:
+        raise ModelFileError(FILE, f"ids up to {size - 1} for {len(vocabulary)} tokens")
+    tokens, types = [f"[PAD{id_}]" for id_ in range(size)], [UNUSED] * size
+    for text, id_ in vocabulary.items():
+        tokens[id_], types[id_] = text, NORMAL
+    return tokens, types
+
+
+def _pairs(merges: object) -> list[tuple[str, str]]:
+    """Return the merges, which a file holds as pairs or as strings with a blank between."""
+    if not isinstance(merges, list):
+        raise ModelFileError(FILE, "has no merges")
+    pairs = []
+    for merge in merges:
+        parts = merge.split(" ") if isinstance(merge, str) else merge
+        match parts:
+            case [str(left), str(right)]:
+                pairs.append((left, right))
+            case _:
+                raise ModelFileError(FILE, f"a bad merge: {str(merge)[:80]}")
+    return pairs
+
+
+def _mark_bytes(tokens: Sequence[str], types: list[int], unknown: object) -> None:
+    bytes_ = {f"<0x{value:02X}>" for value in range(256)}
+    for id_, text in enumerate(tokens):
+        if text in bytes_:
+            types[id_] = BYTE
+        elif text == unknown:
+            types[id_] = UNKNOWN
+
+
+def _scores(
+    tokens: Sequence[str], types: Sequence[int], pairs: Sequence[tuple[str, str]]
+) -> list[float]:
+    """Return minus the rank of each piece's first merge; a piece without one comes last."""
+    ranks: dict[str, int] = {}
+    for rank, (left, right) in enumerate(pairs):
+        ranks.setdefault(left + right, rank)
+    return [
+        -float(ranks.get(text, len(pairs))) if kind == NORMAL else 0.0
+        for text, kind in zip(tokens, types, strict=True)
+    ]
+
+
+def _adds_space_prefix(tokenizer: Mapping[str, Any]) -> bool:
+    parts = [
+        *flatten(tokenizer.get("normalizer"), "normalizers"),
+        *flatten(tokenizer.get("pre_tokenizer"), "pretokenizers"),
+    ]
+    return any(
+        part.get("type") == "Prepend"
+        or (part.get("type") == "Metaspace" and part.get("prepend_scheme") in ("always", "first"))
+        for part in parts
+    )

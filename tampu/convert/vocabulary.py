@@ -1,0 +1,241 @@
+"""A checkpoint's tokeniser as GGUF's `tokenizer.*` keys.
+
+The vocabulary comes from tokenizer.json or tokenizer.model, special tokens from
+tokenizer_config.json, the ids that end a text from generation_config.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tampu.convert.checkpoint import Checkpoint
+from tampu.convert.sentencepiece import read_sentencepiece
+from tampu.convert.tokenizer_json import (
+    CONTROL,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    Pieces,
+    added_tokens,
+    adds_first,
+    is_byte_level,
+    read_pieces,
+)
+from tampu.errors import ModelFileError
+
+_CONFIG = "tokenizer_config.json"
+# The name in tokenizer_config.json and config.json: GGUF's name of the id.
+_SPECIAL = {
+    "bos": "bos",
+    "unk": "unknown",
+    "sep": "seperator",  # so it is spelt in GGUF
+    "pad": "padding",
+    "mask": "mask",
+}
+_ADDED_SCORE = -1000.0
+
+
+def tokenizer_metadata(checkpoint: Checkpoint, size: int) -> dict[str, object]:
+    """Return the keys of the tokeniser for a model with `size` rows of token embeddings.
+
+    Raises:
+        ModelFileError: if a file is missing or damaged, or has more tokens than the model.
+        UnsupportedModelError: if the tokeniser is of an unknown kind.
+    """
+    tokenizer = checkpoint.json("tokenizer.json")
+    settings = checkpoint.json(_CONFIG) or {}
+    pieces = _read_pieces(checkpoint, tokenizer)
+    if len(pieces.tokens) > size:
+        reason = f"{len(pieces.tokens)} tokens for a model with {size}"
+        raise ModelFileError("tokenizer", reason)
+    _place_added(pieces, _all_added(checkpoint, tokenizer, settings), size)
+    _pad(pieces, size)
+    ids = {text: id_ for id_, text in enumerate(pieces.tokens)}
+    keys: dict[str, object] = {
+        "tokenizer.ggml.model": pieces.model,
+        "tokenizer.ggml.pre": pieces.pre,
+        "tokenizer.ggml.tokens": pieces.tokens,
+        "tokenizer.ggml.token_type": pieces.types,
+    }
+    if pieces.scores is not None:
+        keys["tokenizer.ggml.scores"] = pieces.scores
+    if pieces.merges is not None:
+        keys["tokenizer.ggml.merges"] = pieces.merges
+    if pieces.add_space_prefix is not None:
+        keys["tokenizer.ggml.add_space_prefix"] = pieces.add_space_prefix
+    keys |= _special_ids(checkpoint, settings, ids)
+    keys |= _end_ids(checkpoint, settings, ids)
+    keys |= _added_around(tokenizer, settings, pieces.model)
+    keys |= _templates(checkpoint, settings)
+    return keys
+
+
+def _read_pieces(checkpoint: Checkpoint, tokenizer: Mapping[str, Any] | None) -> Pieces:
+    """Return the vocabulary; a SentencePiece file is nearer to its source than its twin in JSON."""
+    if tokenizer is not None and is_byte_level(tokenizer):
+        return read_pieces(tokenizer)
+    data = checkpoint.data("tokenizer.model")
+    if data is not None:
+        model = read_sentencepiece(data)
+        return Pieces(
+            "llama",
+            model.pieces,
+            model.types,
+            scores=model.scores,
+            add_space_prefix=model.add_space_prefix,
+        )
+    if tokenizer is None:
+        raise ModelFileError(str(checkpoint.folder), "no tokenizer.json and no tokenizer.model")
+    return read_pieces(tokenizer)
+
+
+def _all_added(
+    checkpoint: Checkpoint, tokenizer: Mapping[str, Any] | None, settings: Mapping[str, Any]
+) -> dict[int, tuple[str, bool]]:
+    """Return id -> (text, whether it is special); the newest kind of file has the last word."""
+    added: dict[int, tuple[str, bool]] = {}
+    for text, id_ in (checkpoint.json("added_tokens.json") or {}).items():
+        if type(id_) is not int:
+            raise ModelFileError("added_tokens.json", f"the id of {text!r} is not an integer")
+        added[id_] = (text, False)
+    decoder = settings.get("added_tokens_decoder") or {}
+    if not isinstance(decoder, dict):
+        raise ModelFileError(_CONFIG, "added_tokens_decoder is not an object")
+    for key, token in decoder.items():
+        match token:
+            case {"content": str(text)} if key.isdecimal():
+                added[int(key)] = (text, token.get("special") is True)
+            case _:
+                raise ModelFileError(_CONFIG, f"a bad added token: {key[:20]!r}")
+    if tokenizer is not None:
+        added |= {id_: (text, special) for id_, text, special in added_tokens(tokenizer)}
+    return added
+
+
+def _place_added(pieces: Pieces, added: Mapping[int, tuple[str, bool]], size: int) -> None:
+    """Put added tokens at their ids; one that the model has no row for can never be used."""
+    _pad(pieces, max((id_ + 1 for id_ in added if id_ < size), default=0))
+    for id_, (text, special) in added.items():
+        if id_ < 0:
+            raise ModelFileError("tokenizer", f"the added token {text!r} has the id {id_}")
+        if id_ < size:
+            if pieces.scores is not None and pieces.tokens[id_] != text:
+                pieces.scores[id_] = _ADDED_SCORE
+            if pieces.types[id_] != UNKNOWN:
+                pieces.types[id_] = CONTROL if special else USER_DEFINED
+            pieces.tokens[id_] = text
+
+
+def _pad(pieces: Pieces, size: int) -> None:
+    """Fill the vocabulary up to `size` with tokens that no text contains."""
+    count = len(pieces.tokens)
+    pieces.tokens += [f"[PAD{id_}]" for id_ in range(count, size)]
+    pieces.types += [UNUSED] * (size - count)
+    if pieces.scores is not None:
+        pieces.scores += [_ADDED_SCORE] * (size - count)
+
+
+def _named_id(settings: Mapping[str, Any], key: str, ids: Mapping[str, int]) -> int | None:
+    """Return the id of a special token that tokenizer_config.json names, if it has one."""
+    match settings.get(f"{key}_token"):
+        case str(text) | {"content": str(text)}:
+            return ids.get(text)
+    return None
+
+
+def _id_list(value: object, where: str, ids: Mapping[str, int]) -> list[int]:
+    """Return an id or a list of ids as a list without repetitions."""
+    found = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(type(id_) is int and 0 <= id_ < len(ids) for id_ in found):
+        raise ModelFileError(where, f"{value!r} is not a token's id or a list of them")
+    return list(dict.fromkeys(found))
+
+
+def _special_ids(
+    checkpoint: Checkpoint, settings: Mapping[str, Any], ids: Mapping[str, int]
+) -> dict[str, object]:
+    keys: dict[str, object] = {}
+    for key, name in _SPECIAL.items():
+        id_ = _named_id(settings, key, ids)
+        if id_ is None:
+            stated = _text_config(checkpoint).get(f"{key}_token_id")
+            id_ = stated if type(stated) is int and 0 <= stated < len(ids) else None
+        if id_ is not None:
+            keys[f"tokenizer.ggml.{name}_token_id"] = id_
+    return keys
+
+
+def _text_config(checkpoint: Checkpoint) -> Mapping[str, Any]:
+    text = checkpoint.config.get("text_config")
+    return {**text, **checkpoint.config} if isinstance(text, dict) else checkpoint.config
+
+
+def _end_ids(
+    checkpoint: Checkpoint, settings: Mapping[str, Any], ids: Mapping[str, int]
+) -> dict[str, object]:
+    """Return the ids that end a text: the first as llama.cpp expects it, all if they are several.
+
+    The tokeniser's own end is recorded as the end of a turn if generation_config.json lacks it.
+    """
+    generation = checkpoint.json("generation_config.json") or {}
+    named = _named_id(settings, "eos", ids)
+    ends = (
+        _id_list(generation.get("eos_token_id"), "generation_config.json: eos_token_id", ids)
+        or _id_list(_text_config(checkpoint).get("eos_token_id"), "config.json: eos_token_id", ids)
+        or ([named] if named is not None else [])
+    )
+    keys: dict[str, object] = {}
+    if ends:
+        keys["tokenizer.ggml.eos_token_id"] = ends[0]
+    if len(ends) > 1:
+        keys["tokenizer.ggml.eos_token_ids"] = ends
+    if named is not None and named not in ends:
+        keys["tokenizer.ggml.eot_token_id"] = named
+    return keys
+
+
+def _added_around(
+    tokenizer: Mapping[str, Any] | None, settings: Mapping[str, Any], model: str
+) -> dict[str, object]:
+    """Return whether the first and the last special token are put around a text."""
+    first = settings.get("add_bos_token")
+    if not isinstance(first, bool):
+        first = adds_first(tokenizer) is not None if tokenizer is not None else model == "llama"
+    last = settings.get("add_eos_token")
+    return {
+        "tokenizer.ggml.add_bos_token": first,
+        "tokenizer.ggml.add_eos_token": last if isinstance(last, bool) else False,
+    }
+
+
+def _templates(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> dict[str, object]:
+    """Return the chat templates: the default one, and others under their names."""
+    data = checkpoint.data("chat_template.jinja")
+    found: object = settings.get("chat_template")
+    if data is not None:
+        try:
+            found = data.decode()
+        except UnicodeDecodeError as error:
+            raise ModelFileError("chat_template.jinja", "is not UTF-8") from error
+    elif found is None:
+        found = (checkpoint.json("chat_template.json") or {}).get("chat_template")
+    if found is None:
+        return {}
+    if isinstance(found, str):
+        return {"tokenizer.chat_template": found}
+    named = dict(_named_templates(found))
+    default = named.pop("default", None)
+    keys: dict[str, object] = {} if default is None else {"tokenizer.chat_template": default}
+    if named:
+        keys["tokenizer.chat_templates"] = list(named)
+    return keys | {f"tokenizer.chat_template.{name}": text for name, text in named.items()}
+
+
+def _named_templates(found: object) -> Iterable[tuple[str, str]]:
+    for entry in found if isinstance(found, list) else [found]:
+        match entry:
+            case {"name": str(name), "template": str(text)} if name.isidentifier():
+                yield name, text
+            case _:
+                raise ModelFileError(_CONFIG, "chat_template is neither a text nor named texts")
