@@ -166,13 +166,9 @@ def text_parameters(config: Config, *, scalings: tuple[str, ...]) -> Parameters:
     }
 
 
-def within_window(parameters: Parameters, window: int | None) -> Parameters:
-    """Return the parameters with the context limited to a sliding window over all layers.
-
-    Up to that length the window changes nothing. The llama and qwen2 architectures have no window,
-    and beyond it they would compute something else than the model.
-    """
+def with_window(parameters: Parameters, window: int | None) -> Parameters:
+    """Return the parameters with a sliding window over all layers, if it is below the context."""
     length = parameters["context_length"]
-    if window is not None and isinstance(length, int) and window < length:
-        return parameters | {"context_length": window}
-    return parameters
+    if window is None or (isinstance(length, int) and window >= length):
+        return parameters
+    return parameters | {"attention.sliding_window": window}

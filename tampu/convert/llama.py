@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tampu.convert.checkpoint import Stored
 from tampu.convert.config import Config, read_rope
-from tampu.convert.family import Family, Parameters, text_parameters, within_window
+from tampu.convert.family import Family, Parameters, text_parameters, with_window
 
 NAMES = {
     "model.embed_tokens": "token_embd",
@@ -36,7 +36,7 @@ def parameters(config: Config) -> Parameters:
     config.require("hidden_act", ("silu",), "silu")
     window = config.integer("sliding_window") if "sliding_window" in config else None
     keys = text_parameters(config, scalings=("none", "linear", "llama3", "yarn"))
-    return within_window(keys, window)
+    return with_window(keys, window)
 
 
 def interleave(values: Stored, heads: int) -> Stored:

@@ -7,18 +7,36 @@ first half of a head with the second, as GGUF's architectures do: no rows are re
 from __future__ import annotations
 
 from tampu.convert.config import Config
-from tampu.convert.family import Family, Parameters, text_parameters, within_window
+from tampu.convert.family import Family, Parameters, text_parameters, with_window
 from tampu.convert.llama import NAMES
+from tampu.errors import UnsupportedModelError
 
 
 def parameters(config: Config) -> Parameters:
     """Return the keys of `qwen2` and `qwen3`."""
     config.require("hidden_act", ("silu",), "silu")
-    window = None
-    if config.flag("use_sliding_window", default=False) and "sliding_window" in config:
-        window = config.integer("sliding_window")
     keys = text_parameters(config, scalings=("none", "linear", "yarn"))
-    return within_window(keys, window)
+    return with_window(keys, _window(config))
+
+
+def _window(config: Config) -> int | None:
+    """Return the sliding window of all layers, None if there is none.
+
+    Raises:
+        UnsupportedModelError: if only the upper layers have it.
+    """
+    if not config.flag("use_sliding_window", default=False) or "sliding_window" not in config:
+        return None
+    layers = config.integer("num_hidden_layers")
+    full = config.values.get("max_window_layers", layers)
+    if full == 0:
+        return config.integer("sliding_window")
+    if type(full) is int and full >= layers:
+        return None
+    raise UnsupportedModelError(
+        f"{config.where}: max_window_layers is {full!r}; a window in some of the layers only is "
+        "not supported"
+    )
 
 
 QWEN2 = Family(

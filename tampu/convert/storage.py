@@ -6,14 +6,12 @@ multiplies only unquantised (the patch convolution, a projection used transposed
 
 from __future__ import annotations
 
-from typing import Any
-
-import gguf
 import numpy as np
 import numpy.typing as npt
 
 from tampu.convert.checkpoint import Stored, to_float32
-from tampu.errors import ModelFileError
+from tampu.errors import ComputeError, ModelFileError
+from tampu.ml.quantize import quantize
 from tampu.ml.types import GGMLType
 
 # The types a file can be converted to, with GGUF's general.file_type.
@@ -42,7 +40,7 @@ def encode(name: str, values: Stored, kind: GGMLType) -> npt.NDArray[np.uint8]:
     Works a few rows at a time, so that the memory it takes is that of its result.
 
     Raises:
-        ModelFileError: if a finite value doesn't fit into F16.
+        ModelFileError: if a finite value doesn't fit into F16, or one that isn't into blocks.
     """
     table = values.reshape(-1, values.shape[-1])
     rows, columns = table.shape
@@ -52,8 +50,10 @@ def encode(name: str, values: Stored, kind: GGMLType) -> npt.NDArray[np.uint8]:
         part = to_float32(table[row : row + step])
         if kind == GGMLType.F16:
             _require_half_range(name, part)
-        encoded: npt.NDArray[Any] = gguf.quantize(part, gguf.GGMLQuantizationType(int(kind)))
-        result[row : row + step] = np.ascontiguousarray(encoded).view(np.uint8)
+        try:
+            result[row : row + step] = quantize(part, kind)
+        except ComputeError as error:
+            raise ModelFileError(name, str(error)) from error
     return result
 
 
