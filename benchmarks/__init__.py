@@ -1,0 +1,1 @@
+"""Models to measure with, and the figures that the project publishes."""
