@@ -1,0 +1,115 @@
+"""A conversation as the prompt's tokens, shortened at its beginning when it is too long."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from tampu.chat.template import ChatTemplate
+from tampu.errors import ContextLengthError
+
+
+class Vocabulary(Protocol):
+    """What a prompt needs of a tokenizer."""
+
+    @property
+    def bos(self) -> int | None:
+        """The token that begins a text, if there is one."""
+        ...
+
+    @property
+    def eos(self) -> frozenset[int]:
+        """The tokens that end an answer."""
+        ...
+
+    def encode(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True
+    ) -> list[int]:
+        """Return the tokens of a text."""
+        ...
+
+    def token_text(self, id: int) -> str:
+        """Return a token as text."""
+        ...
+
+
+class PromptBuilder:
+    """Turns conversations into prompts for one model."""
+
+    def __init__(self, template: ChatTemplate, vocabulary: Vocabulary) -> None:
+        self._template = template
+        self._vocabulary = vocabulary
+        bos = vocabulary.bos
+        self._bos_text = "" if bos is None else vocabulary.token_text(bos)
+        self._eos_text = vocabulary.token_text(min(vocabulary.eos)) if vocabulary.eos else ""
+
+    def tokens(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        limit: int,
+        truncate: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Return the prompt's tokens, at most `limit` of them where messages can be dropped.
+
+        The oldest exchanges are dropped first; system messages and the last message stay, so the
+        prompt may be longer still, and it is for the engine to cut or refuse it.
+
+        Raises:
+            ContextLengthError: when it is too long and `truncate` is off.
+            RequestError: when the template refuses the conversation.
+        """
+        prompt = self._encode(messages, tools, variables)
+        if len(prompt) <= limit:
+            return prompt
+        if not truncate:
+            raise ContextLengthError(
+                f"the prompt has {len(prompt)} tokens, the context {limit}: shorten the "
+                "conversation, load the model with a longer context, or allow truncation"
+            )
+        starts = _starts(messages)
+        shortest = self._encode(_from(messages, starts[-1]), tools, variables)
+        first, last = 0, len(starts) - 1
+        while first < last:
+            middle = (first + last) // 2
+            shorter = self._encode(_from(messages, starts[middle]), tools, variables)
+            if len(shorter) <= limit:
+                shortest, last = shorter, middle
+            else:
+                first = middle + 1
+        return shortest
+
+    def _encode(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        variables: Mapping[str, Any] | None,
+    ) -> list[int]:
+        text = self._template.render(
+            messages,
+            tools=tools,
+            bos_token=self._bos_text,
+            eos_token=self._eos_text,
+            **(variables or {}),
+        )
+        begins = bool(self._bos_text) and text.startswith(self._bos_text)
+        return self._vocabulary.encode(text, add_special=not begins, parse_special=True)
+
+
+def _starts(messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Return where a shortened conversation may begin: at a user's message, or at the last.
+
+    Not elsewhere: templates refuse what begins with an answer, or with the result of a tool whose
+    call is not there.
+    """
+    last = len(messages) - 1
+    return [i for i, message in enumerate(messages) if message["role"] == "user" or i == last]
+
+
+def _from(messages: Sequence[Mapping[str, Any]], start: int) -> list[Mapping[str, Any]]:
+    """Return the system messages before `start`, and all from there on."""
+    return [message for message in messages[:start] if message["role"] == "system"] + [
+        *messages[start:]
+    ]

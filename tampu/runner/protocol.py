@@ -1,0 +1,180 @@
+"""What the server and a model's process say to each other, as msgpack frames over a socket pair.
+
+The server sends one `Load`, then any number of `Generate` and `Cancel`; closing the socket ends
+the process. The process answers with `Progress` until it is `Ready` or has `Refused`, then with an
+`Answer` per event of a request: at most one `Prompted`, any number of `Piece`, then one `Done` or
+`Failed`. A frame is its length (4 bytes, little-endian) and that many bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, TypeAlias
+
+import msgspec
+
+from tampu import errors
+from tampu.errors import ModelFileError, TampuError
+from tampu.runner.events import Done, Failed
+from tampu.runner.request import GenerateOptions
+
+HEADER = struct.Struct("<I")
+MAX_FRAME = 256 * 1024 * 1024
+
+
+class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a model is loaded; other values need another process.
+
+    Attributes:
+        context: the length of the context in tokens, for each slot.
+        slots: how many requests run at once.
+        batch: how many tokens of prompts are computed in one step.
+        threads: threads of the CPU; None: as many as it has fast cores.
+        cache_type: the type of the KV cache.
+        flash_attention: whether to use it; None: where it is faster.
+    """
+
+    context: int = 4096
+    slots: int = 1
+    batch: int = 512
+    threads: int | None = None
+    cache_type: str = "f16"
+    flash_attention: bool | None = None
+
+
+class TextPrompt(msgspec.Struct, frozen=True, tag="text"):
+    """A prompt as it stands: no template is applied."""
+
+    text: str
+
+
+class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="chat"):
+    """A conversation for the model's chat template.
+
+    Attributes:
+        messages: in the form of Hugging Face's templates.
+        tools: functions that the model may call.
+        variables: more values for the template.
+        before: tokens of an earlier exchange that go in front.
+        plain: the prompt for a model without a template; None: such a model refuses.
+    """
+
+    messages: tuple[dict[str, Any], ...]
+    tools: tuple[dict[str, Any], ...] | None = None
+    variables: dict[str, Any] = {}
+    before: tuple[int, ...] = ()
+    plain: str | None = None
+
+
+Prompt: TypeAlias = TextPrompt | ChatPrompt
+
+
+class Load(msgspec.Struct, frozen=True, tag="load"):
+    """Load this file; always the first command."""
+
+    path: str
+    options: LoadOptions
+
+
+class Generate(msgspec.Struct, frozen=True, tag="generate"):
+    """Begin a request; `request` is the server's number for it."""
+
+    request: int
+    prompt: Prompt
+    options: GenerateOptions
+
+
+class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
+    """Nobody waits for this request any more; it ends with `Done("cancelled")`."""
+
+    request: int
+
+
+Command: TypeAlias = Load | Generate | Cancel
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """This part of the model (0 to 1) is loaded."""
+
+    fraction: float
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The model is loaded: the context per slot in tokens, and the memory taken."""
+
+    context: int
+    memory_bytes: int
+    device_bytes: int = 0
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """The model could not be loaded; `kind` names a class of `tampu.errors`."""
+
+    kind: str
+    message: str
+
+
+class Prompted(msgspec.Struct, frozen=True, tag="prompted"):
+    """The request's prompt is these tokens."""
+
+    tokens: tuple[int, ...]
+
+
+class TokenScore(msgspec.Struct, frozen=True):
+    """A token's bytes and log-probability, and those of the likeliest in its place."""
+
+    token: bytes
+    logprob: float
+    top: tuple[tuple[bytes, float], ...] = ()
+
+
+class Piece(msgspec.Struct, frozen=True, tag="piece"):
+    """A piece of the answer; never half a character."""
+
+    text: str
+    tokens: tuple[int, ...] = ()
+    scores: tuple[TokenScore, ...] = ()
+
+
+RequestEvent: TypeAlias = Prompted | Piece | Done | Failed
+
+
+class Answer(msgspec.Struct, frozen=True, tag="answer"):
+    """One event of one request."""
+
+    request: int
+    event: RequestEvent
+
+
+Reply: TypeAlias = Progress | Ready | Refused | Answer
+
+_encoder = msgspec.msgpack.Encoder()
+_commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
+_replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+
+
+def to_frame(message: Command | Reply) -> bytes:
+    """Return a message as the bytes that go over the socket."""
+    body = _encoder.encode(message)
+    return HEADER.pack(len(body)) + body
+
+
+def to_command(body: bytes) -> Command:
+    """Return the command in a frame's body."""
+    return _commands.decode(body)
+
+
+def to_reply(body: bytes) -> Reply:
+    """Return the reply in a frame's body."""
+    return _replies.decode(body)
+
+
+def to_error(kind: str, message: str) -> TampuError:
+    """Return the exception that a `Failed` or `Refused` stands for."""
+    if kind == ModelFileError.__name__:
+        field, _, reason = message.partition(": ")
+        return ModelFileError(field, reason)
+    found = vars(errors).get(kind)
+    if isinstance(found, type) and issubclass(found, TampuError):
+        return found(message)
+    return TampuError(message)

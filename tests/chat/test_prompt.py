@@ -1,0 +1,62 @@
+"""Prompts of conversations: special tokens, and what is dropped when they are too long."""
+
+from __future__ import annotations
+
+import pytest
+
+from tampu.chat.prompt import PromptBuilder
+from tampu.chat.template import ChatTemplate
+from tampu.errors import ContextLengthError
+
+SOURCE = """\
+{{ bos_token }}{% for message in messages %}
+{{ message.role[0] }}{{ message.content }}{{ eos_token }}{% endfor %}
+{% if messages[0].role == 'assistant' %}{{ raise_exception('user first') }}{% endif %}
+"""
+
+
+class Letters:
+    """One token per character, and one more in front if specials are asked for."""
+
+    bos = 1
+    eos = frozenset({2})
+
+    def encode(self, text, *, add_special=True, parse_special=True):
+        assert parse_special
+        return [1] * add_special + [ord(character) for character in text]
+
+    def token_text(self, id):
+        return {1: "^", 2: "$"}[id]
+
+
+def prompt(messages, source=SOURCE, **options):
+    builder = PromptBuilder(ChatTemplate(source), Letters())
+    tokens = builder.tokens(messages, **{"limit": 100, **options})
+    return "".join(map(chr, tokens))
+
+
+def talk(*texts):
+    roles = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
+    return [{"role": roles[text[0]], "content": text[1:]} for text in texts]
+
+
+def test_a_begin_token_that_the_template_writes_is_not_doubled():
+    assert prompt(talk("uhi")) == "^uhi$"
+    assert prompt(talk("uhi"), "{{ messages[0].content }}") == "\x01hi"
+
+
+def test_the_oldest_exchanges_are_dropped_until_it_fits():
+    messages = talk("sS", "u1", "a2", "u3", "a4", "u5")
+    assert prompt(messages, limit=19) == "^sS$u1$a2$u3$a4$u5$"
+    assert prompt(messages, limit=18) == "^sS$u3$a4$u5$"
+    assert prompt(messages, limit=12) == "^sS$u5$"
+
+
+def test_system_messages_and_the_last_message_stay_even_if_they_do_not_fit():
+    assert prompt(talk("sS", "u1", "a2", "u3"), limit=2) == "^sS$u3$"
+    assert prompt(talk("u1", "a2", "t3"), limit=2) == "^t3$"
+
+
+def test_without_truncation_a_long_conversation_is_refused():
+    with pytest.raises(ContextLengthError, match="10 tokens, the context 9"):
+        prompt(talk("u1", "a2", "u3"), limit=9, truncate=False)
