@@ -1,0 +1,308 @@
+"""The server's side of a model's process: start it, ask it, notice its death.
+
+Everything here runs on one event loop and needs no lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from tampu.errors import RunnerDiedError
+from tampu.runner.events import Done, Failed
+from tampu.runner.protocol import (
+    HEADER,
+    MAX_FRAME,
+    Answer,
+    Cancel,
+    Command,
+    Generate,
+    Load,
+    LoadOptions,
+    Piece,
+    Progress,
+    Prompt,
+    Prompted,
+    Ready,
+    Refused,
+    Reply,
+    RequestEvent,
+    to_error,
+    to_frame,
+    to_reply,
+)
+from tampu.runner.request import GenerateOptions
+
+logger = logging.getLogger(__name__)
+
+Progressed: TypeAlias = Callable[[float], None]
+
+PROGRAM = (sys.executable, "-P", "-m", "tampu.runner.process")
+
+_CLOSE_SECONDS = 5.0
+_EXIT_SECONDS = 1.0
+
+
+class Runner(Protocol):
+    """A loaded model, wherever it runs."""
+
+    @property
+    def ready(self) -> Ready:
+        """What loading it has given."""
+        ...
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it takes requests."""
+        ...
+
+    def generate(
+        self, prompt: Prompt, options: GenerateOptions
+    ) -> AsyncIterator[Prompted | Piece | Done]:
+        """Yield the events of one request; closing the iterator cancels it.
+
+        Raises:
+            TampuError: when the request fails; RunnerDiedError when the model has died.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Free the model; what still runs ends with RunnerDiedError."""
+        ...
+
+
+class WorkerProcess:
+    """A model in a process of its own."""
+
+    def __init__(
+        self,
+        process: Process,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        name: str,
+    ) -> None:
+        """Take over a process and our end of its socket; `start_worker` does it all."""
+        self.name = name
+        self._process = process
+        self._writer = writer
+        self._ready: Ready | None = None
+        self._loading: asyncio.Queue[Progress | Ready | Refused | None] = asyncio.Queue()
+        self._requests: dict[int, asyncio.Queue[RequestEvent | None]] = {}
+        self._numbers = count(1)
+        self._output: deque[str] = deque(maxlen=20)
+        self._cause = ""
+        self._is_closing = False
+        self._output_reader = asyncio.create_task(self._read_output(process.stdout))
+        self._reader = asyncio.create_task(self._read_replies(reader))
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    @property
+    def ready(self) -> Ready:
+        """What loading has given."""
+        if self._ready is None:
+            raise RunnerDiedError(f"model {self.name!r} is not loaded")
+        return self._ready
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it takes requests."""
+        return not self._cause and not self._is_closing
+
+    async def load(
+        self, path: Path, options: LoadOptions, progress: Progressed, stall_s: float
+    ) -> None:
+        """Have the process load a model.
+
+        Raises:
+            TampuError: the process's own refusal; RunnerDiedError when it died, or when nothing
+                was loaded for `stall_s` seconds.
+        """
+        await self._send(Load(str(path), options))
+        while self._ready is None:
+            try:
+                async with asyncio.timeout(stall_s):
+                    reply = await self._loading.get()
+            except TimeoutError:
+                self._kill()
+                message = f"model {self.name!r}: nothing was loaded for {stall_s:g} s"
+                raise RunnerDiedError(message) from None
+            match reply:
+                case Progress(fraction=fraction):
+                    progress(fraction)
+                case Ready():
+                    self._ready = reply
+                case Refused(kind=kind, message=message):
+                    raise to_error(kind, message)
+                case None:
+                    raise self._death()
+
+    async def generate(
+        self, prompt: Prompt, options: GenerateOptions
+    ) -> AsyncIterator[Prompted | Piece | Done]:
+        """Yield the events of one request; closing the iterator cancels it."""
+        if not self.is_alive:
+            raise self._death()
+        request = next(self._numbers)
+        events: asyncio.Queue[RequestEvent | None] = asyncio.Queue()
+        self._requests[request] = events
+        is_over = False
+        try:
+            await self._send(Generate(request, prompt, options))
+            while not is_over:
+                event = await events.get()
+                is_over = event is None or isinstance(event, (Done, Failed))
+                if event is None:
+                    raise self._death()
+                if isinstance(event, Failed):
+                    raise to_error(event.kind, event.message)
+                yield event
+        finally:
+            del self._requests[request]
+            if not is_over:
+                self._cancel(request)
+
+    async def close(self) -> None:
+        """End the process: by closing the socket, and by force if it does not follow."""
+        self._is_closing = True
+        self._writer.close()
+        await asyncio.gather(self._reader, self._output_reader)
+
+    async def _send(self, command: Command) -> None:
+        try:
+            self._writer.write(to_frame(command))
+            await self._writer.drain()
+        except ConnectionError:
+            logger.debug("model %r is gone; its death is told by the reader", self.name)
+
+    def _cancel(self, request: int) -> None:
+        if self.is_alive:
+            self._writer.write(to_frame(Cancel(request)))
+
+    async def _read_replies(self, reader: asyncio.StreamReader) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                [length] = HEADER.unpack(await reader.readexactly(HEADER.size))
+                if length > MAX_FRAME:
+                    break
+                self._receive(to_reply(await reader.readexactly(length)))
+        await self._end()
+
+    def _receive(self, reply: Reply) -> None:
+        if not isinstance(reply, Answer):
+            self._loading.put_nowait(reply)
+        elif reply.request in self._requests:
+            self._requests[reply.request].put_nowait(reply.event)
+
+    async def _end(self) -> None:
+        """The socket has closed: find out why, and tell all who wait."""
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS if self._is_closing else _EXIT_SECONDS):
+                await self._process.wait()
+        except TimeoutError:
+            logger.warning("the process of model %r does not end: killed", self.name)
+            self._kill()
+            await self._process.wait()
+        await asyncio.wait({self._output_reader}, timeout=_EXIT_SECONDS)
+        self._cause = describe_exit(self._process.returncode or 0, list(self._output))
+        if not self._is_closing:
+            logger.error("model %r died: %s", self.name, self._cause)
+        self._loading.put_nowait(None)
+        for events in self._requests.values():
+            events.put_nowait(None)
+
+    async def _read_output(self, output: asyncio.StreamReader | None) -> None:
+        """Keep the last lines that the process writes, for the cause of its death."""
+        while output is not None:
+            try:
+                line = await output.readline()
+            except ValueError:  # a line too long for the buffer; what there was of it is gone
+                continue
+            if not line:
+                break
+            text = "".join(c for c in line.decode("utf-8", "replace").strip() if c.isprintable())
+            if text:
+                self._output.append(text)
+                logger.info("%s: %s", self.name, text)
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError):
+            self._process.kill()
+
+    def _death(self) -> RunnerDiedError:
+        cause = self._cause or "it was unloaded"
+        return RunnerDiedError(f"the process of model {self.name!r} has ended: {cause}")
+
+
+async def start_worker(
+    path: Path,
+    options: LoadOptions,
+    *,
+    name: str,
+    environment: Mapping[str, str],
+    progress: Progressed = lambda _: None,
+    stall_s: float = 300.0,
+    program: Sequence[str] = PROGRAM,
+) -> WorkerProcess:
+    """Start a process and load a model into it.
+
+    Args:
+        path: the model's file.
+        options: how it is loaded.
+        name: what the model is called in messages.
+        environment: the process's whole environment.
+        progress: is told how much (0 to 1) is loaded.
+        stall_s: loading is given up after so many seconds without progress.
+        program: what runs in the process.
+
+    Raises:
+        TampuError: when the model cannot be loaded; the process has ended then.
+    """
+    ours, theirs = socket.socketpair()
+    with theirs:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(*program, "--socket", str(theirs.fileno())),
+                stdin=DEVNULL,
+                stdout=PIPE,
+                stderr=STDOUT,
+                pass_fds=[theirs.fileno()],
+                env=dict(environment),
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            raise
+    reader, writer = await asyncio.open_unix_connection(sock=ours)
+    worker = WorkerProcess(process, reader, writer, name)
+    try:
+        await worker.load(path, options, progress, stall_s)
+    except BaseException:
+        await asyncio.shield(worker.close())
+        raise
+    return worker
+
+
+def describe_exit(code: int, output: list[str]) -> str:
+    """Return why a process ended, from its exit code and the last lines it wrote."""
+    if code >= 0:
+        cause = f"exit code {code}"
+    else:
+        try:
+            cause = f"signal {signal.Signals(-code).name}"
+        except ValueError:
+            cause = f"signal {-code}"
+    return f"{cause}: {output[-1][:500]}" if output else cause

@@ -1,0 +1,62 @@
+"""The entry point of a model's own process: `python -m tampu.runner.process --socket FD`."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import logging
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from tampu.engine import Engine
+from tampu.runner.protocol import Load, Ready
+from tampu.runner.worker import Worker
+
+
+def confine() -> None:
+    """Tie this process to its parent, and take from it what it has no use for."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":
+        set_parent_death_signal, set_no_new_privileges = 1, 38
+        library = ctypes.CDLL(None, use_errno=True)
+        library.prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)
+        library.prctl(set_no_new_privileges, 1, 0, 0, 0)
+        with suppress(OSError):  # in some containers /proc cannot be written
+            Path("/proc/self/oom_score_adj").write_text("500")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve one model until the socket closes."""
+    parser = argparse.ArgumentParser(description="Run one model for a tampu server.")
+    parser.add_argument("--socket", type=int, required=True, help="descriptor of a stream socket")
+    options = parser.parse_args(arguments)
+    confine()
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    with socket.socket(fileno=options.socket) as connection:
+        Worker(connection, load_engine).run()
+
+
+@contextmanager
+def load_engine(
+    load: Load, progress: Callable[[float], None], cancelled: Callable[[], bool]
+) -> Iterator[tuple[Engine, Ready]]:
+    """Load the engine for a load command; it is closed at the end.
+
+    Raises:
+        TampuError: when the model cannot be loaded.
+    """
+    options = msgspec.structs.asdict(load.options)
+    with Engine.load(load.path, progress=progress, cancelled=cancelled, **options) as engine:
+        yield engine, Ready(engine.context, engine.memory.total_bytes)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+"""What a model's process does: serve one engine over a socket, in `tampu.runner.protocol`.
+
+Three threads: the caller's loads, renders, tokenises and submits; one reads commands; one writes
+replies, so that the engine's thread never waits for the server.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from queue import SimpleQueue
+from typing import Protocol, TypeAlias
+
+from tampu.chat.prompt import PromptBuilder, Vocabulary
+from tampu.chat.template import ChatTemplate
+from tampu.errors import RequestError, TampuError
+from tampu.runner.events import Done, Event, Failed, Text, TokenLogprob
+from tampu.runner.protocol import (
+    HEADER,
+    Answer,
+    Cancel,
+    Command,
+    Generate,
+    Load,
+    Piece,
+    Progress,
+    Prompt,
+    Prompted,
+    Ready,
+    Refused,
+    Reply,
+    TextPrompt,
+    TokenScore,
+    to_command,
+    to_frame,
+)
+from tampu.runner.request import GenerateOptions
+
+logger = logging.getLogger(__name__)
+
+# A process whose server is gone may finish what the device computes, not more.
+_LAST_SECONDS = 10.0
+
+
+class Handle(Protocol):
+    """A request that runs in the engine."""
+
+    def cancel(self) -> None:
+        """End it soon, with `Done("cancelled")`."""
+        ...
+
+
+class ByteVocabulary(Vocabulary, Protocol):
+    """A tokenizer that also tells a token's bytes."""
+
+    def token_bytes(self, id: int) -> bytes:
+        """Return the bytes that a token stands for."""
+        ...
+
+
+class RunningModel(Protocol):
+    """What this process needs of an engine."""
+
+    @property
+    def context(self) -> int:
+        """The context length of a slot in tokens."""
+        ...
+
+    @property
+    def template(self) -> ChatTemplate | None:
+        """The model's chat template."""
+        ...
+
+    @property
+    def tokenizer(self) -> ByteVocabulary:
+        """The model's tokenizer."""
+        ...
+
+    def submit(
+        self, prompt: Sequence[int], options: GenerateOptions, sink: Callable[[Event], None]
+    ) -> Handle:
+        """Begin a request; `sink` receives its events on another thread."""
+        ...
+
+
+class Loader(Protocol):
+    """Loads an engine; what it returns is closed at the end."""
+
+    def __call__(
+        self, load: Load, progress: Callable[[float], None], cancelled: Callable[[], bool]
+    ) -> AbstractContextManager[tuple[RunningModel, Ready]]:
+        """Load the model, or raise TampuError."""
+        ...
+
+
+class _Ended:
+    """In the inbox: the engine is done with this request."""
+
+    def __init__(self, request: int) -> None:
+        self.request = request
+
+
+_Inbox: TypeAlias = SimpleQueue[Command | _Ended | None]
+
+
+class Worker:
+    """One model behind a socket."""
+
+    def __init__(self, connection: socket.socket, loader: Loader) -> None:
+        self._connection = connection
+        self._loader = loader
+        self._inbox: _Inbox = SimpleQueue()
+        self._outbox: SimpleQueue[Reply | None] = SimpleQueue()
+        self._closed = threading.Event()
+        self._handles: dict[int, Handle] = {}
+
+    def run(self) -> None:
+        """Serve until the other side closes the socket."""
+        reader = threading.Thread(target=self._read, name="tampu-reader", daemon=True)
+        writer = threading.Thread(target=self._write, name="tampu-writer", daemon=True)
+        reader.start()
+        writer.start()
+        load = self._inbox.get()
+        if isinstance(load, Load):
+            self._serve(load)
+        self._outbox.put(None)
+        writer.join()
+
+    def _serve(self, load: Load) -> None:
+        def progress(fraction: float) -> None:
+            self._outbox.put(Progress(fraction))
+
+        with ExitStack() as stack:
+            try:
+                loaded = self._loader(load, progress, self._closed.is_set)
+                model, ready = stack.enter_context(loaded)
+            except TampuError as error:
+                self._outbox.put(Refused(type(error).__name__, str(error)))
+                return
+            self._outbox.put(ready)
+            while (command := self._inbox.get()) is not None:
+                self._obey(model, command)
+
+    def _obey(self, model: RunningModel, command: Command | _Ended) -> None:
+        match command:
+            case Generate():
+                self._begin(model, command)
+            case Cancel(request=request):
+                if request in self._handles:
+                    self._handles[request].cancel()
+            case _Ended(request=request):
+                self._handles.pop(request, None)
+            case Load():
+                logger.warning("a second load command was ignored")
+
+    def _begin(self, model: RunningModel, command: Generate) -> None:
+        request = command.request
+        tokenizer = model.tokenizer
+
+        def sink(event: Event) -> None:
+            self._outbox.put(Answer(request, to_piece(event, tokenizer)))
+            if not isinstance(event, Text):
+                self._inbox.put(_Ended(request))
+
+        try:
+            tokens = prompt_tokens(model, command.prompt, truncate=command.options.truncate)
+            self._outbox.put(Answer(request, Prompted(tuple(tokens))))
+            self._handles[request] = model.submit(tokens, command.options, sink)
+        except TampuError as error:
+            failed = Failed(type(error).__name__, str(error))
+            self._outbox.put(Answer(request, failed))
+
+    def _read(self) -> None:
+        for body in read_frames(self._connection):
+            self._inbox.put(to_command(body))
+        self._closed.set()
+        self._inbox.put(None)
+        last = threading.Timer(_LAST_SECONDS, os._exit, (1,))
+        last.daemon = True
+        last.start()
+
+    def _write(self) -> None:
+        try:
+            while (reply := self._outbox.get()) is not None:
+                self._connection.sendall(to_frame(reply))
+        except OSError as error:
+            logger.info("the server is gone: %s", error)
+
+
+def prompt_tokens(model: RunningModel, prompt: Prompt, *, truncate: bool) -> list[int]:
+    """Return a prompt's tokens.
+
+    Raises:
+        RequestError: when the model has no template or its template refuses the conversation.
+        ContextLengthError: when the prompt is too long and must not be shortened.
+    """
+    if isinstance(prompt, TextPrompt):
+        return model.tokenizer.encode(prompt.text)
+    before = list(prompt.before)
+    if model.template is None:
+        if prompt.plain is None:
+            raise RequestError("the model has no chat template: give it a prompt, not messages")
+        return before + model.tokenizer.encode(prompt.plain, add_special=not before)
+    builder = PromptBuilder(model.template, model.tokenizer)
+    limit = max(model.context - 1 - len(before), 1)
+    return before + builder.tokens(
+        prompt.messages,
+        limit=limit,
+        truncate=truncate,
+        tools=prompt.tools,
+        variables=prompt.variables,
+    )
+
+
+def to_piece(event: Event, tokenizer: ByteVocabulary) -> Piece | Done | Failed:
+    """Return an event with the bytes of its tokens, since the server has no vocabulary."""
+    if not isinstance(event, Text):
+        return event
+
+    def score(token: TokenLogprob) -> TokenScore:
+        top = tuple((tokenizer.token_bytes(other), value) for other, value in token.top)
+        return TokenScore(tokenizer.token_bytes(token.token), token.logprob, top)
+
+    return Piece(event.text, event.tokens, tuple(score(token) for token in event.logprobs))
+
+
+def read_frames(connection: socket.socket) -> Iterator[bytes]:
+    """Yield the bodies of frames until the other side closes or breaks the connection."""
+    with connection.makefile("rb") as stream:
+        while True:
+            try:
+                header = stream.read(HEADER.size)
+                if len(header) < HEADER.size:
+                    return
+                [length] = HEADER.unpack(header)
+                body = stream.read(length)
+            except OSError:
+                return
+            if len(body) < length:
+                return
+            yield body

@@ -1,0 +1,104 @@
+"""A model without weights in the worker's frame: what it does is what its prompt says.
+
+Run as a program it is a model's process: `python fake_model.py --socket FD`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+from tampu.chat.template import ChatTemplate
+from tampu.errors import LoadCancelledError, ModelFileError
+from tampu.runner.events import Done, Failed, Text, TokenLogprob, Usage
+from tampu.runner.protocol import Ready
+from tampu.runner.worker import Worker
+
+
+class Characters:
+    """One token per character."""
+
+    bos = None
+    eos = frozenset({0})
+
+    def encode(self, text, **_):
+        return list(map(ord, text))
+
+    def token_text(self, id):
+        return chr(id)
+
+    def token_bytes(self, id):
+        return chr(id).encode()
+
+
+class Request:
+    def __init__(self):
+        self.cancelled = threading.Event()
+
+    def cancel(self):
+        self.cancelled.set()
+
+
+class FakeModel:
+    """Says its prompt again, a character at a time, unless the prompt is one of its orders."""
+
+    context = 100
+    tokenizer = Characters()
+
+    def __init__(self, template=None):
+        self.template = template
+
+    def submit(self, prompt, _options, sink):
+        request = Request()
+        text = "".join(map(chr, prompt))
+        threading.Thread(target=self._run, args=(text, request, sink), daemon=True).start()
+        return request
+
+    def _run(self, text, request, sink):
+        order, _, argument = text.partition(" ")
+        if order == "exit":
+            os.write(1, f"saying {argument}\x1b[31m\n".encode())
+            os._exit(7)
+        if order == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if order == "fail":
+            sink(Failed("ComputeError", argument))
+            return
+        while order == "forever" and not request.cancelled.is_set():
+            sink(Text("x", (120,)))
+            time.sleep(0.01)
+        for character in "" if request.cancelled.is_set() else text:
+            sink(Text(character, (ord(character),), (TokenLogprob(ord(character), -1.0),)))
+        reason = "cancelled" if request.cancelled.is_set() else "stop"
+        sink(Done(reason, Usage(prompt_tokens=len(text), generated_tokens=len(text))))
+
+
+@contextmanager
+def load_fake(load, progress, cancelled):
+    match Path(load.path).name:
+        case "damaged":
+            raise ModelFileError("magic", "is not GGUF")
+        case "hangs":
+            time.sleep(60)
+        case "slow":
+            for step in range(1000):
+                progress(step / 1000)
+                if cancelled():
+                    raise LoadCancelledError("cancelled")
+                time.sleep(0.01)
+    progress(1.0)
+    yield (
+        FakeModel(ChatTemplate("{{ messages[-1].content }}") if "chat" in load.path else None),
+        Ready(load.options.context, 1000),
+    )
+
+
+if __name__ == "__main__":
+    with socket.socket(fileno=int(sys.argv[-1])) as connection:
+        Worker(connection, load_fake).run()

@@ -1,0 +1,219 @@
+"""A model's process and the server's side of it: requests, cancelling, and every way to die."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tampu.errors import ComputeError, ModelFileError, RequestError, RunnerDiedError
+from tampu.runner.client import describe_exit, start_worker
+from tampu.runner.events import Done
+from tampu.runner.protocol import (
+    ChatPrompt,
+    LoadOptions,
+    Piece,
+    Prompted,
+    TextPrompt,
+    TokenScore,
+    to_error,
+)
+from tampu.runner.request import GenerateOptions
+
+pytestmark = pytest.mark.server
+
+PROGRAM = (sys.executable, str(Path(__file__).with_name("fake_model.py")))
+OPTIONS = GenerateOptions()
+
+
+def run(test):
+    """Run an async test for at most 20 seconds."""
+    asyncio.run(asyncio.wait_for(test, 20))
+
+
+async def start(path="model", **options):
+    environment = {"PATH": os.defpath}
+    return await start_worker(
+        Path(path), LoadOptions(), name="m", environment=environment, program=PROGRAM, **options
+    )
+
+
+async def collect(worker, text):
+    return [event async for event in worker.generate(TextPrompt(text), OPTIONS)]
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_request_comes_back_as_its_events():
+    async def test():
+        seen = []
+        worker = await start(progress=seen.append)
+        assert seen == [1.0]
+        assert worker.ready.context == 4096
+        events = await collect(worker, "hé")
+        await worker.close()
+        assert events == [
+            Prompted((104, 233)),
+            Piece("h", (104,), (TokenScore(b"h", -1.0),)),
+            Piece("é", (233,), (TokenScore("é".encode(), -1.0),)),
+            events[-1],
+        ]
+        assert isinstance(events[-1], Done)
+        assert not is_running(worker.pid)
+
+    run(test())
+
+
+def test_requests_run_at_once_and_keep_apart():
+    async def test():
+        worker = await start()
+        texts = [f"text {i}" for i in range(20)]
+        results = await asyncio.gather(*(collect(worker, text) for text in texts))
+        await worker.close()
+        said = ["".join(e.text for e in events if isinstance(e, Piece)) for events in results]
+        assert said == texts
+
+    run(test())
+
+
+def test_a_conversation_goes_through_the_models_template():
+    async def test():
+        worker = await start("chat")
+        prompt = ChatPrompt(messages=({"role": "user", "content": "hi"},), before=(65,))
+        events = [event async for event in worker.generate(prompt, OPTIONS)]
+        await worker.close()
+        assert events[0] == Prompted((65, 104, 105))
+
+    run(test())
+
+
+def test_a_model_without_a_template_refuses_messages_unless_there_is_a_plain_prompt():
+    async def test():
+        worker = await start()
+        messages = ({"role": "user", "content": "hi"},)
+        with pytest.raises(RequestError, match="no chat template"):
+            await anext(worker.generate(ChatPrompt(messages=messages), OPTIONS))
+        plain = ChatPrompt(messages=messages, plain="yo")
+        assert await anext(worker.generate(plain, OPTIONS)) == Prompted((121, 111))
+        await worker.close()
+
+    run(test())
+
+
+def test_an_iterator_that_is_closed_cancels_its_request():
+    async def test():
+        worker = await start()
+        events = worker.generate(TextPrompt("forever"), OPTIONS)
+        assert await anext(events) == Prompted(tuple(map(ord, "forever")))
+        await anext(events)
+        await events.aclose()
+        assert [e.text for e in (await collect(worker, "ok"))[1:-1]] == ["o", "k"]
+        await worker.close()
+
+    run(test())
+
+
+def test_an_error_of_the_request_is_raised_with_its_class_and_leaves_the_model_alive():
+    async def test():
+        worker = await start()
+        with pytest.raises(ComputeError, match="NaN"):
+            await collect(worker, "fail NaN")
+        assert worker.is_alive
+        await worker.close()
+
+    run(test())
+
+
+def test_a_damaged_model_is_refused_and_its_process_ends():
+    async def test():
+        with pytest.raises(ModelFileError, match="magic: is not GGUF"):
+            await start("damaged")
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("order", "cause"), [("kill now", "signal SIGKILL"), ("exit bye", r"exit code 7: saying bye")]
+)
+def test_a_death_ends_all_requests_with_its_cause_within_two_seconds(order, cause):
+    async def test():
+        worker = await start()
+        other = asyncio.create_task(collect(worker, "forever"))
+        await asyncio.sleep(0.05)
+        begin = time.monotonic()
+        with pytest.raises(RunnerDiedError, match=cause):
+            await collect(worker, order)
+        with pytest.raises(RunnerDiedError, match=cause):
+            await other
+        assert time.monotonic() - begin < 2
+        assert not worker.is_alive
+        with pytest.raises(RunnerDiedError, match=cause):
+            await collect(worker, "hello")
+        await worker.close()
+
+    run(test())
+
+
+def test_a_process_killed_from_outside_is_noticed():
+    async def test():
+        worker = await start()
+        os.kill(worker.pid, signal.SIGABRT)
+        with pytest.raises(RunnerDiedError, match="SIGABRT"):
+            await collect(worker, "forever")
+        await worker.close()
+
+    run(test())
+
+
+def test_loading_that_stands_still_is_given_up():
+    async def test():
+        with pytest.raises(RunnerDiedError, match=r"nothing was loaded for 0\.5 s"):
+            await start("hangs", stall_s=0.5)
+
+    run(test())
+
+
+def test_loading_can_be_cancelled():
+    async def test():
+        loading = asyncio.create_task(start("slow"))
+        await asyncio.sleep(0.5)
+        loading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await loading
+
+    run(test())
+
+
+def test_requests_under_way_end_when_the_model_is_closed():
+    async def test():
+        worker = await start()
+        request = asyncio.create_task(collect(worker, "forever"))
+        await asyncio.sleep(0.05)
+        await worker.close()
+        with pytest.raises(RunnerDiedError):
+            await request
+
+    run(test())
+
+
+def test_an_exit_is_described_by_signal_or_code_and_the_last_line():
+    assert describe_exit(-9, []) == "signal SIGKILL"
+    assert describe_exit(-6, ["a", "GGML_ASSERT"]) == "signal SIGABRT: GGML_ASSERT"
+    assert describe_exit(3, ["x" * 1000]) == "exit code 3: " + "x" * 500
+    assert describe_exit(-99, []) == "signal 99"
+
+
+def test_an_unknown_kind_of_error_is_still_an_error():
+    assert type(to_error("RequestError", "x")) is RequestError
+    assert str(to_error("ModelFileError", "magic: wrong")) == "magic: wrong"
+    assert str(to_error("os", "text")) == "text"
