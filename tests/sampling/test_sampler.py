@@ -1,0 +1,245 @@
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from support import sampling as reference
+
+from tampu.errors import ComputeError, RequestError, ShapeError
+from tampu.sampling import Sampler, SamplingOptions
+
+QUARTERS = st.integers(-80, 80).map(lambda quarters: quarters / 4)
+LOGITS = arrays.arrays(np.float32, st.integers(1, 80), elements=QUARTERS)
+
+
+def sampler(size, **options):
+    return Sampler(SamplingOptions(**{"seed": 1, **options}), size)
+
+
+def distribution(logits, count=20_000, **options):
+    one = sampler(len(logits), **options)
+    return reference.frequencies([one.sample(logits) for _ in range(count)], len(logits))
+
+
+def kept(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0):
+    """The distribution that the filters leave, by sorting."""
+    order = reference.descending(logits)[: top_k or None]
+    weights = np.zeros(len(logits), np.float32)
+    weights[order] = reference.softmax(logits[order], temperature)
+    result = np.where(weights >= min_p * weights.max(), weights, 0)
+    if top_p < 1:
+        inside = reference.nucleus(weights, top_p)
+        result[np.setdiff1d(np.arange(len(logits)), inside)] = 0
+    return result / result.sum(dtype=np.float64)
+
+
+@pytest.mark.seed("S59")
+@given(LOGITS)
+def test_temperature_zero_takes_the_first_of_the_best_whatever_else_is_asked(logits):
+    one = sampler(len(logits), temperature=0.0, top_k=5, top_p=0.3, min_p=0.2, typical_p=0.5)
+    assert one.greedy
+    assert one.sample(logits) == int(np.argmax(logits))
+
+
+def test_greedy_takes_the_first_of_equals():
+    assert sampler(4, temperature=0).sample(np.float32([1, 3, 3, 2])) == 1
+
+
+@pytest.mark.seed("S57")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 1.0, "top_k": 0, "top_p": 1.0},
+        {"temperature": 0.5, "top_k": 0, "top_p": 1.0},
+        {"temperature": 1.0, "top_k": 3, "top_p": 1.0},
+        {"temperature": 1.0, "top_k": 0, "top_p": 0.7},
+        {"temperature": 2.0, "top_k": 6, "top_p": 0.7},
+        {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.3},
+        {"temperature": 1.5, "top_k": 5, "top_p": 0.9, "min_p": 0.3},
+        {"temperature": 1.5, "top_k": 0, "top_p": 0.9, "min_p": 0.3},
+    ],
+)
+def test_tokens_come_with_the_probability_that_the_options_give_them(options):
+    logits = np.float32([0.2, 1.9, -1.0, 1.1, 0.0, 2.0, -3.0, 0.7, 1.0])
+    assert reference.close(distribution(logits, **options), kept(logits, **options), 20_000)
+
+
+@given(LOGITS, st.integers(1, 90), st.floats(0.01, 0.99), st.floats(0.1, 2.0))
+def test_top_k_and_top_p_leave_out_what_a_full_sort_leaves_out(logits, k, p, temperature):
+    token = sampler(len(logits), top_k=k, top_p=p, temperature=temperature, seed=None).sample(
+        logits
+    )
+    allowed = kept(logits, temperature, k, min(p + 1e-5, 1.0))
+    assert allowed[token] > 0
+
+
+@given(LOGITS, st.integers(0, 2**64))
+def test_the_same_seed_gives_the_same_tokens(logits, seed):
+    for top_k in (0, 40):
+        one, other = (sampler(len(logits), seed=seed, top_k=top_k) for _ in range(2))
+        assert [one.sample(logits) for _ in range(8)] == [other.sample(logits) for _ in range(8)]
+
+
+@pytest.mark.parametrize("seed", [None, -1])
+def test_no_seed_gives_other_tokens_each_time(seed):
+    logits = np.zeros(1000, np.float32)
+    one, other = (sampler(1000, seed=seed, top_k=0) for _ in range(2))
+    assert [one.sample(logits) for _ in range(10)] != [other.sample(logits) for _ in range(10)]
+
+
+def test_other_seeds_give_other_tokens():
+    logits = np.zeros(1000, np.float32)
+    one, other = (sampler(1000, seed=seed, top_k=0) for seed in (0, 1))
+    assert [one.sample(logits) for _ in range(10)] != [other.sample(logits) for _ in range(10)]
+
+
+def test_a_seed_means_the_same_in_every_release():
+    logits = np.linspace(0, 3, 500, dtype=np.float32)
+    tokens = [sampler(500, seed=42, top_k=top_k).sample(logits) for top_k in (40, 0)]
+    assert tokens == [473, 466]
+
+
+@pytest.mark.parametrize("top_k", [0, 2, 40])
+@pytest.mark.parametrize("size", [5, 6000])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_unusable_logits_are_an_error(top_k, size, temperature):
+    one = sampler(size, top_k=top_k, temperature=temperature)
+    zeros = np.zeros(size, np.float32)
+    for bad in (np.nan, np.inf):
+        logits = zeros.copy()
+        logits[size // 2] = bad
+        with pytest.raises(ComputeError, match="unusable"):
+            one.sample(logits)
+    with pytest.raises(ComputeError, match="forbidden"):
+        one.sample(np.full(size, -np.inf, np.float32))
+
+
+@pytest.mark.parametrize("top_k", [0, 3, 40])
+@pytest.mark.parametrize("typical_p", [1.0, 0.9])
+def test_forbidden_tokens_never_come(top_k, typical_p):
+    logits = np.full(6000, -np.inf, np.float32)
+    logits[[7, 5000]] = 1.0
+    one = sampler(6000, top_k=top_k, typical_p=typical_p, top_p=1.0)
+    assert {one.sample(logits) for _ in range(50)} == {7, 5000}
+
+
+@pytest.mark.parametrize("top_k", [0, 5])
+def test_typical_p_can_leave_out_the_best(top_k):
+    logits = np.log(np.float32([0.6, 0.2, 0.1, 0.05, 0.05]))
+    one = sampler(5, top_k=top_k, temperature=1.0, top_p=1.0, typical_p=0.1)
+    assert {one.sample(logits) for _ in range(20)} == {1}
+
+
+@pytest.mark.parametrize(
+    ("logits", "needs"),
+    [
+        (np.zeros(4, np.float32), "shape"),
+        (np.zeros((1, 5), np.float32), "shape"),
+        (np.zeros(5, np.float64), "float32"),
+    ],
+)
+def test_logits_of_another_shape_or_type_are_refused(logits, needs):
+    with pytest.raises(ShapeError, match=needs):
+        sampler(5).sample(logits)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_the_callers_logits_stay_as_they_were(temperature):
+    logits = np.linspace(0, 1, 50, dtype=np.float32)
+    logits.flags.writeable = False
+    for top_k in (0, 5):
+        one = sampler(
+            50, temperature=temperature, top_k=top_k, repeat_penalty=1.5, logit_bias={3: 1.0}
+        )
+        one.prime([49, 48])
+        one.sample(logits)
+
+
+def test_a_repeat_penalty_works_at_temperature_zero():
+    one = sampler(3, temperature=0, repeat_penalty=2.0)
+    logits = np.float32([1.0, 1.9, 1.8])
+    assert [one.sample(logits) for _ in range(3)] == [1, 2, 0]
+
+
+def test_the_prompt_counts_for_the_penalties():
+    one = sampler(3, temperature=0, presence_penalty=1.0)
+    one.prime([1])
+    assert one.sample(np.float32([1.0, 1.9, 0.0])) == 0
+
+
+def test_penalties_look_at_the_last_tokens_only():
+    one = sampler(4, temperature=0, presence_penalty=5.0, repeat_last_n=2)
+    one.prime([0, 0, 0, 1])
+    logits = np.float32([3, 2, 1, 0])
+    assert [one.sample(logits) for _ in range(4)] == [2, 0, 1, 2]
+
+
+def test_penalties_over_the_whole_context_forget_nothing():
+    one = sampler(3, temperature=0, frequency_penalty=0.01, repeat_last_n=-1)
+    one.prime([0] * 150)
+    logits = np.float32([1.0, 0.0, -9.0])
+    assert [one.sample(logits) for _ in range(2)] == [1, 1]
+
+
+def test_no_window_means_no_penalties():
+    one = sampler(3, temperature=0, presence_penalty=9.0, repeat_last_n=0)
+    one.prime([1])
+    assert one.sample(np.float32([0, 1, 0])) == 1
+
+
+def test_the_frequency_penalty_grows_with_each_time():
+    one = sampler(2, temperature=0, frequency_penalty=1.0)
+    assert [one.sample(np.float32([2.5, 0.0])) for _ in range(5)] == [0, 0, 0, 1, 0]
+
+
+def test_a_bias_moves_and_forbids_tokens():
+    logits = np.float32([0, 1, 2])
+    assert sampler(3, temperature=0, logit_bias={0: 3.0}).sample(logits) == 0
+    assert sampler(3, temperature=0, logit_bias={2: -np.inf}).sample(logits) == 1
+
+
+def test_a_bias_for_an_unknown_token_is_refused():
+    with pytest.raises(RequestError, match="logit_bias names token 3; the vocabulary ends at 2"):
+        sampler(3, logit_bias={3: 1.0})
+
+
+def test_a_prompt_token_outside_the_vocabulary_is_refused():
+    with pytest.raises(RequestError, match="token 3 of the prompt"):
+        sampler(3, repeat_penalty=1.1).prime([0, 3])
+
+
+def test_the_temperature_comes_before_top_p():
+    # 0.5, 0.3, 0.2: at temperature 1 the nucleus 0.75 has two tokens, at 0.3 only one.
+    logits = np.log(np.float32([0.5, 0.3, 0.2]))
+    for top_k in (0, 3):
+        hot = sampler(3, temperature=1.0, top_p=0.75, top_k=top_k)
+        cold = sampler(3, temperature=0.3, top_p=0.75, top_k=top_k)
+        assert {hot.sample(logits) for _ in range(100)} == {0, 1}
+        assert {cold.sample(logits) for _ in range(100)} == {0}
+
+
+def test_top_p_sees_what_top_k_left():
+    # 0.4, 0.3, 0.3: of all, 0.4 is less than half; of the best two it is more.
+    logits = np.log(np.float32([0.4, 0.3, 0.3]))
+    one = sampler(3, temperature=1.0, top_k=2, top_p=0.5)
+    assert {one.sample(logits) for _ in range(100)} == {0}
+
+
+@pytest.mark.seed("S58")
+@pytest.mark.parametrize("top_k", [40, 0])
+def test_a_token_of_a_large_vocabulary_is_drawn_much_faster_than_sorting_it(top_k):
+    logits = np.random.default_rng(0).normal(0, 3, 128_256).astype(np.float32)
+    one = sampler(len(logits), top_k=top_k)
+    assert 3 * fastest(lambda: one.sample(logits)) < fastest(lambda: np.argsort(-logits))
+
+
+def fastest(call):
+    """The least time of a few calls: what the code costs on a machine that does other things."""
+    times = []
+    for _ in range(20):
+        start = time.perf_counter_ns()
+        call()
+        times.append(time.perf_counter_ns() - start)
+    return min(times)
