@@ -1,0 +1,222 @@
+"""Tiny checkpoints of each architecture, made with transformers as a publisher would save them.
+
+The weights are drawn so that every part matters: with transformers' own initialisation attention is
+almost uniform, norms are one and biases zero, and most mistakes stay invisible. They are numbers
+that F16 and BF16 hold exactly, so that storing them in either changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from support.tiny_tokenizers import write_byte_level, write_gemma, write_sentencepiece
+from transformers import PreTrainedModel
+
+transformers.utils.logging.disable_progress_bar()
+
+SEED = 1
+VOCABULARY = 512
+CONTEXT = 512
+
+_TEXT = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": CONTEXT,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": None,
+}
+_GEMMA_TEXT = _TEXT | {
+    "num_hidden_layers": 7,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True,
+    "sliding_window": 16,
+    "query_pre_attn_scalar": 24,  # unlike the head size
+    "rope_theta": 1e6,
+    "rope_local_base_freq": 1e4,
+}
+_SIGLIP = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": 112,
+    "patch_size": 14,
+    "vision_use_head": False,
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a checkpoint is made of.
+
+    `approximate` says that ggml's CPU code takes the activation from a table in half precision.
+    """
+
+    architecture: str
+    config: type[transformers.PreTrainedConfig]
+    values: dict[str, Any] = field(default_factory=dict)
+    tokenizer: str = "llama3"
+    approximate: bool = False
+
+
+def _llama(**changes: Any) -> Recipe:
+    return Recipe("LlamaForCausalLM", transformers.LlamaConfig, _TEXT | changes)
+
+
+def _gemma3(**changes: Any) -> Recipe:
+    return Recipe(
+        "Gemma3ForCausalLM",
+        transformers.Gemma3TextConfig,
+        _GEMMA_TEXT | changes,
+        "gemma",
+        approximate=True,
+    )
+
+
+def _mistral(**changes: Any) -> Recipe:
+    values = _TEXT | {"head_dim": 64, "num_attention_heads": 3, "num_key_value_heads": 1} | changes
+    return Recipe("MistralForCausalLM", transformers.MistralConfig, values, "sentencepiece")
+
+
+def _qwen3(**changes: Any) -> Recipe:
+    values = _TEXT | {"head_dim": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
+    values |= {"tie_word_embeddings": True, "rope_theta": 1e6} | changes
+    return Recipe("Qwen3ForCausalLM", transformers.Qwen3Config, values, "qwen2")
+
+
+RECIPES: dict[str, Recipe] = {
+    "llama": _llama(),
+    "llama_wide_heads": _llama(
+        hidden_size=96, num_attention_heads=3, num_key_value_heads=1, head_dim=64
+    ),
+    "llama_rope_llama3": _llama(
+        rope_theta=500_000.0,
+        rope_scaling={
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+    ),
+    "llama_rope_linear": _llama(rope_scaling={"rope_type": "linear", "factor": 4.0}),
+    "llama_biases": _llama(attention_bias=True, mlp_bias=True),
+    "llama_tied": _llama(tie_word_embeddings=True),
+    "mistral": _mistral(sliding_window=None),
+    "mistral_window": _mistral(sliding_window=16),
+    "qwen2": Recipe(
+        "Qwen2ForCausalLM", transformers.Qwen2Config, _TEXT | {"rope_theta": 1e6}, "qwen2"
+    ),
+    "qwen3": _qwen3(),
+    "qwen3_yarn": _qwen3(
+        max_position_embeddings=128,
+        rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
+    ),
+    "gemma3_text": _gemma3(rope_scaling={"rope_type": "linear", "factor": 8.0}),
+    "gemma3_period": _gemma3(
+        num_key_value_heads=1, query_pre_attn_scalar=32, sliding_window_pattern=3
+    ),
+    "gemma3_vision": Recipe(
+        "Gemma3ForConditionalGeneration",
+        transformers.Gemma3Config,
+        {
+            "text_config": _GEMMA_TEXT | {"num_hidden_layers": 6},
+            "vision_config": _SIGLIP,
+            "mm_tokens_per_image": 16,
+            "image_token_index": 8,
+            "boi_token_index": 6,
+            "eoi_token_index": 7,
+        },
+        "gemma",
+        approximate=True,
+    ),
+}
+
+_TOKENIZERS = {
+    "llama3": lambda folder: write_byte_level(folder, "llama3"),
+    "qwen2": lambda folder: write_byte_level(folder, "qwen2"),
+    "sentencepiece": write_sentencepiece,
+    "gemma": write_gemma,
+}
+
+
+def make_checkpoint(name: str, folder: Path, *, seed: int = SEED) -> Path:
+    """Write the checkpoint `name` to `folder` and return the folder."""
+    recipe = RECIPES[name]
+    config = recipe.config(**recipe.values)
+    config._attn_implementation = "eager"
+    model = getattr(transformers, recipe.architecture)(config).float().eval()
+    draw_weights(model, seed)
+    model.tie_weights()
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder)
+    _TOKENIZERS[recipe.tokenizer](folder)
+    generation = {"bos_token_id": 1, "eos_token_id": [2, 5]}
+    (folder / "generation_config.json").write_text(json.dumps(generation))
+    return folder
+
+
+def load_reference(name: str, folder: Path) -> PreTrainedModel:
+    """Return transformers' model of a checkpoint, in float32 with plain attention."""
+    model = getattr(transformers, RECIPES[name].architecture).from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    )
+    return model.eval()
+
+
+def draw_weights(model: PreTrainedModel, seed: int) -> None:
+    """Draw all weights; each tensor has its own generator, so that one more changes no other."""
+    owners = dict(model.named_modules())
+    gemma = "gemma" in model.config.model_type
+    tied = bool(model.config.tie_word_embeddings)
+    for name, parameter in model.named_parameters():
+        generator = torch.Generator().manual_seed((zlib.crc32(name.encode()) ^ seed) & 0x7FFFFFFF)
+        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
+        kind = type(owners[name.rpartition(".")[0]]).__name__
+        values = _drawn(name, kind, parameter, noise, tied=tied, gemma=gemma)
+        with torch.no_grad():
+            parameter.copy_(values.to(torch.bfloat16).to(torch.float16).float())
+    for module in owners.values():
+        if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
+            with torch.no_grad():
+                module.weight[module.padding_idx].zero_()
+
+
+def _drawn(
+    name: str, kind: str, old: torch.Tensor, noise: torch.Tensor, *, tied: bool, gemma: bool
+) -> torch.Tensor:
+    """Return the values of one tensor from noise of mean 0 and deviation 1."""
+    if "norm" in kind.lower():
+        neutral = old.detach().float()  # 1, or 0 where 1 is added in the model
+        if tied and name.endswith("model.norm.weight") and "vision" not in name:
+            neutral = neutral + (5.0 if gemma else 1.5)  # a tied embedding is small: spread logits
+        return neutral + 0.2 * noise
+    if name.endswith("bias"):
+        return 0.15 * noise
+    if "embed_tokens" in name:
+        if not tied:
+            return noise
+        # Large ones would make every token predict itself; Gemma multiplies them again.
+        return noise * (0.5 / math.sqrt(old.shape[1]) if gemma else 0.1)
+    if "position_embedding" in name:
+        return 0.4 * noise
+    if "lm_head" in name:
+        return noise * (3.0 / math.sqrt(old.shape[1]))
+    inputs = old.shape[0] if "projection_weight" in name else math.prod(old.shape[1:])
+    sharp = 1.6 if "q_proj" in name or "k_proj" in name else 1.0
+    return noise * (sharp / math.sqrt(inputs))

@@ -1,0 +1,141 @@
+"""Small tokenisers in each family's style, trained on the sources of the standard library.
+
+In all of them 1 begins and 2 ends a text, and 5 ends a turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import functools
+import inspect
+import io
+import json
+import re
+import textwrap
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+
+SIZE = 480
+
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+PATTERNS = {
+    "llama3": _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|" + _REST,
+    "qwen2": _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|" + _REST,
+}
+_BYTE_LEVEL_SPECIALS = {
+    "llama3": ["<|pad|>", "<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>"],
+    "qwen2": ["<|pad|>", "<|begin_of_text|>", "<|endoftext|>", "<|im_start|>"],
+}
+_GEMMA_SPECIALS = ["<pad>", "<bos>", "<eos>", "<unk>", "<start_of_turn>", "<end_of_turn>"]
+_GEMMA_SPECIALS += ["<start_of_image>", "<end_of_image>", "<image_soft_token>"]
+TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+
+
+@functools.cache
+def _corpus() -> list[str]:
+    modules = (argparse, ast, inspect, textwrap, typing)
+    return [inspect.getsource(module) for module in modules] + ["Zażółć gęślą jaźń 你好 🙂\n"] * 5
+
+
+def write_byte_level(folder: Path, style: str) -> None:
+    """Write a byte-level BPE in the style of Llama 3 or Qwen 2."""
+    tokenizer = Tokenizer(models.BPE(ignore_merges=style == "llama3"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PATTERNS[style]), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    end_of_turn = "<|im_end|>" if style == "qwen2" else "<|eot_id|>"
+    names = [*_BYTE_LEVEL_SPECIALS[style], "<|reserved|>", end_of_turn]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    _train(tokenizer, names, _corpus(), initial_alphabet=alphabet)
+    settings: dict[str, Any] = {"eos_token": end_of_turn, "pad_token": names[0]}
+    if style == "llama3":
+        settings["bos_token"] = names[1]
+        tokenizer.post_processor = _begin_with(names[1])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    _write_settings(folder, settings)
+
+
+def write_gemma(folder: Path) -> None:
+    """Write a BPE over characters with byte fallback, as Gemma's tokenizer.json has it."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    byte_tokens = [f"<0x{value:02X}>" for value in range(256)]
+    # Nothing splits the text before merging, so the trainer gets it word by word.
+    words = [word for text in _corpus() for word in re.findall(r"\s?\S+", text)]
+    _train(tokenizer, _GEMMA_SPECIALS + byte_tokens, words, limit_alphabet=100)
+    tokenizer.post_processor = _begin_with("<bos>")
+    tree = json.loads(tokenizer.to_str())
+    tree["added_tokens"] = [t for t in tree["added_tokens"] if t["content"] in _GEMMA_SPECIALS]
+    (folder / "tokenizer.json").write_text(json.dumps(tree))
+    names = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>"}
+    _write_settings(folder, names | {"unk_token": "<unk>", "add_bos_token": True})
+
+
+def write_sentencepiece(folder: Path) -> None:
+    """Write a SentencePiece BPE, as Llama 2 and the first Mistral models have it."""
+    model = io.BytesIO()
+    lines = [line for text in _corpus() for line in text.split("\n") if line.strip()]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=SIZE,
+        byte_fallback=True,
+        character_coverage=0.995,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        user_defined_symbols=["[INST]"],
+        unk_id=0,
+        bos_id=1,
+        eos_id=2,
+        minloglevel=2,
+    )
+    (folder / "tokenizer.model").write_bytes(model.getvalue())
+    names = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    _write_settings(folder, names | {"add_bos_token": True, "add_eos_token": False})
+
+
+def _train(tokenizer: Tokenizer, specials: list[str], texts: Sequence[str], **options: Any) -> None:
+    trainer = trainers.BpeTrainer(
+        vocab_size=SIZE,
+        special_tokens=[AddedToken(name, special=True, normalized=False) for name in specials],
+        show_progress=False,
+        **options,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+
+
+def _begin_with(token: str) -> processors.TemplateProcessing:
+    return processors.TemplateProcessing(
+        single=f"{token} $A", pair=f"{token} $A {token} $B", special_tokens=[(token, 1)]
+    )
+
+
+def _write_settings(folder: Path, settings: dict[str, Any]) -> None:
+    tree = settings | {"chat_template": TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(tree))
