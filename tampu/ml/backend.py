@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 
 from tampu.errors import ComputeError, OutOfMemoryError, ShapeError
 from tampu.ml.context import Context
@@ -72,6 +73,11 @@ class Backend:
         log_system(self.devices, self.threads)
 
     # -- memory ----------------------------------------------------------------------------------
+
+    @staticmethod
+    def available_memory() -> int:
+        """Return how many bytes the machine could still give out."""
+        return int(psutil.virtual_memory().available)
 
     @property
     def cpu(self) -> Device:

@@ -14,10 +14,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
+import psutil
 
+from tampu.chat.prompt import PromptBuilder
 from tampu.engine import Engine
 from tampu.runner.protocol import Load, Ready
-from tampu.runner.worker import Worker
+from tampu.runner.worker import Loaded, Worker
 
 
 def confine() -> None:
@@ -47,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 @contextmanager
 def load_engine(
     load: Load, progress: Callable[[float], None], cancelled: Callable[[], bool]
-) -> Iterator[tuple[Engine, Ready]]:
+) -> Iterator[Loaded]:
     """Load the engine for a load command; it is closed at the end.
 
     Raises:
@@ -55,7 +57,16 @@ def load_engine(
     """
     options = msgspec.structs.asdict(load.options)
     with Engine.load(load.path, progress=progress, cancelled=cancelled, **options) as engine:
-        yield engine, Ready(engine.context, engine.memory.total_bytes)
+        memory_bytes = psutil.Process().memory_info().rss
+        yield Loaded(engine, prompt_builder(engine), Ready(engine.context, memory_bytes))
+
+
+def prompt_builder(engine: Engine) -> PromptBuilder | None:
+    """Return what makes prompts of conversations; None if the model has no template."""
+    if engine.template is None:
+        return None
+    eos = engine.info.metadata.integer("tokenizer.ggml.eos_token_id", default=-1)
+    return PromptBuilder(engine.template, engine.tokenizer, None if eos < 0 else eos)
 
 
 if __name__ == "__main__":

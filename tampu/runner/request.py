@@ -14,9 +14,9 @@ class GenerateOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     Attributes:
         max_tokens: at most this many tokens are generated; None: until the model ends.
         stop: the answer ends before the first of these strings.
-        keep: tokens at the beginning of the prompt that a context shift keeps; -1: the whole prompt.
-        shift: whether the oldest tokens are dropped when the context is full; else it ends there.
-        truncate: whether a prompt longer than the context is cut in its middle; else it is refused.
+        keep: tokens at the beginning that a context shift keeps; -1: the whole prompt.
+        shift: whether old tokens are dropped when the context is full; else it ends there.
+        truncate: whether a prompt longer than the context is cut; else it is refused.
         ignore_eos: go on after the model's end token.
         logprobs: return the log-probability of each token.
         top_logprobs: and of this many likeliest tokens, 0 to 20.

@@ -12,11 +12,11 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Protocol, TypeAlias
 
 from tampu.chat.prompt import PromptBuilder, Vocabulary
-from tampu.chat.template import ChatTemplate
 from tampu.errors import RequestError, TampuError
 from tampu.runner.events import Done, Event, Failed, Text, TokenLogprob
 from tampu.runner.protocol import (
@@ -71,11 +71,6 @@ class RunningModel(Protocol):
         ...
 
     @property
-    def template(self) -> ChatTemplate | None:
-        """The model's chat template."""
-        ...
-
-    @property
     def tokenizer(self) -> ByteVocabulary:
         """The model's tokenizer."""
         ...
@@ -87,12 +82,21 @@ class RunningModel(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A loaded model; `prompts` is None if it has no chat template."""
+
+    model: RunningModel
+    prompts: PromptBuilder | None
+    ready: Ready
+
+
 class Loader(Protocol):
-    """Loads an engine; what it returns is closed at the end."""
+    """Loads a model; what it returns is closed at the end."""
 
     def __call__(
         self, load: Load, progress: Callable[[float], None], cancelled: Callable[[], bool]
-    ) -> AbstractContextManager[tuple[RunningModel, Ready]]:
+    ) -> AbstractContextManager[Loaded]:
         """Load the model, or raise TampuError."""
         ...
 
@@ -136,19 +140,19 @@ class Worker:
 
         with ExitStack() as stack:
             try:
-                loaded = self._loader(load, progress, self._closed.is_set)
-                model, ready = stack.enter_context(loaded)
+                loading = self._loader(load, progress, self._closed.is_set)
+                loaded = stack.enter_context(loading)
             except TampuError as error:
                 self._outbox.put(Refused(type(error).__name__, str(error)))
                 return
-            self._outbox.put(ready)
+            self._outbox.put(loaded.ready)
             while (command := self._inbox.get()) is not None:
-                self._obey(model, command)
+                self._obey(loaded, command)
 
-    def _obey(self, model: RunningModel, command: Command | _Ended) -> None:
+    def _obey(self, loaded: Loaded, command: Command | _Ended) -> None:
         match command:
             case Generate():
-                self._begin(model, command)
+                self._begin(loaded, command)
             case Cancel(request=request):
                 if request in self._handles:
                     self._handles[request].cancel()
@@ -157,9 +161,9 @@ class Worker:
             case Load():
                 logger.warning("a second load command was ignored")
 
-    def _begin(self, model: RunningModel, command: Generate) -> None:
+    def _begin(self, loaded: Loaded, command: Generate) -> None:
         request = command.request
-        tokenizer = model.tokenizer
+        tokenizer = loaded.model.tokenizer
 
         def sink(event: Event) -> None:
             self._outbox.put(Answer(request, to_piece(event, tokenizer)))
@@ -167,9 +171,9 @@ class Worker:
                 self._inbox.put(_Ended(request))
 
         try:
-            tokens = prompt_tokens(model, command.prompt, truncate=command.options.truncate)
+            tokens = prompt_tokens(loaded, command.prompt, truncate=command.options.truncate)
             self._outbox.put(Answer(request, Prompted(tuple(tokens))))
-            self._handles[request] = model.submit(tokens, command.options, sink)
+            self._handles[request] = loaded.model.submit(tokens, command.options, sink)
         except TampuError as error:
             failed = Failed(type(error).__name__, str(error))
             self._outbox.put(Answer(request, failed))
@@ -191,25 +195,24 @@ class Worker:
             logger.info("the server is gone: %s", error)
 
 
-def prompt_tokens(model: RunningModel, prompt: Prompt, *, truncate: bool) -> list[int]:
+def prompt_tokens(loaded: Loaded, prompt: Prompt, *, truncate: bool) -> list[int]:
     """Return a prompt's tokens.
 
     Raises:
         RequestError: when the model has no template or its template refuses the conversation.
         ContextLengthError: when the prompt is too long and must not be shortened.
     """
+    tokenizer = loaded.model.tokenizer
     if isinstance(prompt, TextPrompt):
-        return model.tokenizer.encode(prompt.text)
+        return tokenizer.encode(prompt.text)
     before = list(prompt.before)
-    if model.template is None:
+    if loaded.prompts is None:
         if prompt.plain is None:
             raise RequestError("the model has no chat template: give it a prompt, not messages")
-        return before + model.tokenizer.encode(prompt.plain, add_special=not before)
-    builder = PromptBuilder(model.template, model.tokenizer)
-    limit = max(model.context - 1 - len(before), 1)
-    return before + builder.tokens(
+        return before + tokenizer.encode(prompt.plain, add_special=not before)
+    return before + loaded.prompts.tokens(
         prompt.messages,
-        limit=limit,
+        limit=max(loaded.model.context - 1 - len(before), 1),
         truncate=truncate,
         tools=prompt.tools,
         variables=prompt.variables,

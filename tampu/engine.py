@@ -1,0 +1,448 @@
+"""The public Python API over one loaded model.
+
+    with Engine.load("model.gguf") as engine:
+        print(engine.generate("Once upon a time", max_tokens=50).text)
+
+The engine computes on threads of its own, so any thread may call it, and several may at once: their
+requests are batched together, up to `slots` of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tampu import errors
+from tampu.catalog import resolve
+from tampu.chat.template import ChatTemplate
+from tampu.errors import ContextLengthError, RequestError
+from tampu.loading import LoadedModel, LoadOptions, load_model
+from tampu.modelinfo import ModelInfo
+from tampu.runner.events import Done, Event, Failed, FinishReason, Text, TokenLogprob, Usage
+from tampu.runner.loop import Runner
+from tampu.runner.request import GenerateOptions, generate_options
+from tampu.runner.sequence import Probe, Sink
+from tampu.runner.sequence import Sequence as RunningSequence
+from tampu.runner.text import TextStream
+from tampu.sampling import Sampler
+from tampu.tokenizer import Tokenizer
+
+log = logging.getLogger("tampu")
+
+Prompt: TypeAlias = str | Sequence[int]
+Message: TypeAlias = Mapping[str, Any]
+
+_PROBE_BYTES = 64 * 2**20  # logits of one chunk of a probe
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A finished answer.
+
+    Attributes:
+        text: of the answer.
+        tokens: its token ids, without the end token.
+        reason: why it ended: `stop`, `length` or `cancelled`.
+        usage: counts and durations.
+        logprobs: one entry per token, if asked for.
+    """
+
+    text: str
+    tokens: list[int]
+    reason: FinishReason
+    usage: Usage
+    logprobs: list[TokenLogprob]
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """A request under way."""
+
+    _runner: Runner
+    _sequence: RunningSequence
+
+    def cancel(self) -> None:
+        """End the request before its next token; its sink still receives `Done`."""
+        self._runner.cancel(self._sequence)
+
+
+class Engine:
+    """One loaded model.
+
+    Attributes:
+        info: what the file says of the model.
+        context: the most tokens of one request, prompt and answer together.
+        tokenizer: of the model.
+        template: its chat template; None if the file has none.
+        load_ns: how long loading took.
+    """
+
+    def __init__(self, model: LoadedModel, load_ns: int) -> None:
+        """Take over a loaded model; `Engine.load` is the usual way."""
+        self._model = model
+        self.info: ModelInfo = model.info
+        self.context = model.options.context
+        self.tokenizer: Tokenizer = model.tokenizer
+        self.template = ChatTemplate.from_metadata(model.info.metadata)
+        self.load_ns = load_ns
+        self.runner = Runner(model.scheduler, model.graphs, model.tokenizer)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        context: int = 4096,
+        slots: int = 1,
+        threads: int | None = None,
+        batch: int = 512,
+        cache_type: str = "f16",
+        flash_attention: bool | None = None,
+        progress: Callable[[float], None] | None = None,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> Self:
+        """Load a model.
+
+        Args:
+            path: of a GGUF file, or the name of a model that is known.
+            context: the most tokens of one request.
+            slots: the most requests that are computed together.
+            threads: of the CPU; None: one for each physical core.
+            batch: the most tokens that are computed at once.
+            cache_type: of keys and values: f32, f16, q8_0 or q4_0.
+            flash_attention: fused attention always, never, or where it is faster (None).
+            progress: called with the part loaded, 0 to 1, from any thread.
+            cancelled: asked from time to time whether to give up.
+
+        Raises:
+            ModelNotFoundError: if there is no such model.
+            ModelFileError: for a file that is damaged, incomplete or no model.
+            UnsupportedModelError: for an architecture or tokeniser that is not known.
+            OutOfMemoryError: if it does not fit, with the numbers.
+            LoadCancelledError: if `cancelled` says so.
+            RequestError: for an option out of its range.
+        """
+        began = time.monotonic_ns()
+        options = LoadOptions(
+            context=context,
+            slots=slots,
+            threads=threads,
+            batch=batch,
+            cache_type=cache_type,
+            flash_attention=flash_attention,
+        )
+        model = load_model(resolve(str(path)), options, progress=progress, cancelled=cancelled)
+        return cls(model, time.monotonic_ns() - began)
+
+    def close(self) -> None:
+        """End all requests and free the model; twice is harmless."""
+        self.runner.close()
+        self._model.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- tokens ----------------------------------------------------------------------------------
+
+    def tokenize(
+        self,
+        text: str,
+        add_special: bool = True,
+        parse_special: bool = True,  # noqa: FBT001, FBT002
+    ) -> list[int]:
+        """Return a text's token ids.
+
+        Args:
+            text: to encode.
+            add_special: put the model's beginning token in front, if it wants one.
+            parse_special: read control tokens written in the text as tokens.
+        """
+        return self.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """Return the text of token ids, without control tokens."""
+        return self.tokenizer.decode(ids)
+
+    # -- generating ------------------------------------------------------------------------------
+
+    def generate(self, prompt: Prompt, **options: object) -> Completion:
+        """Return the model's continuation of a prompt.
+
+        Args:
+            prompt: text or token ids.
+            options: the fields of `GenerateOptions`.
+
+        Raises:
+            RequestError: for an unknown option or a value out of its range.
+            ContextLengthError: for a prompt longer than the context.
+            ComputeError: if the model gives no usable result.
+        """
+        return _completion(self.stream(prompt, **options))
+
+    def stream(self, prompt: Prompt, **options: object) -> Iterator[Text | Done]:
+        """Return the continuation piece by piece, `Done` last; closing the iterator cancels.
+
+        Raises:
+            As `generate`.
+        """
+        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        handle = self.submit(prompt, generate_options(options), events.put)
+        return _drain(events, handle)
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Message] | None = None,
+        **options: object,
+    ) -> Completion:
+        """Return the model's next message in a conversation.
+
+        Args:
+            messages: with `role` and `content`, as in the chat APIs.
+            tools: that the model may call, as in the chat APIs.
+            options: the fields of `GenerateOptions`.
+
+        Raises:
+            RequestError: also if the model has no chat template, or the template refuses.
+        """
+        return _completion(self.stream_chat(messages, tools=tools, **options))
+
+    def stream_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Message] | None = None,
+        **options: object,
+    ) -> Iterator[Text | Done]:
+        """Return the next message piece by piece, as `stream` does."""
+        return self.stream(self.chat_prompt(messages, tools=tools), **options)
+
+    def chat_prompt(
+        self, messages: Sequence[Message], *, tools: Sequence[Message] | None = None
+    ) -> list[int]:
+        """Return the token ids of a conversation, ready for the model's answer.
+
+        Raises:
+            RequestError: if the model has no chat template, or the template refuses.
+        """
+        if self.template is None:
+            raise RequestError(f"{self.info.path.name} has no chat template: use generate")
+        beginning = self.tokenizer.token_text(self.tokenizer.bos) if self.tokenizer.bos else ""
+        eos = self.info.metadata.integer("tokenizer.ggml.eos_token_id", -1)
+        text = self.template.render(
+            messages,
+            tools=tools,
+            bos_token=beginning,
+            eos_token=self.tokenizer.token_text(eos) if eos >= 0 else "",
+        )
+        has_beginning = bool(beginning) and text.startswith(beginning)
+        return self.tokenizer.encode(text, add_special=not has_beginning)
+
+    def submit(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> Handle:
+        """Begin a request.
+
+        Args:
+            prompt: text or token ids.
+            options: limits, stop strings, sampling.
+            sink: receives the events, on the runner's thread; it must not block.
+
+        Raises:
+            RequestError: for an empty prompt or a token that is not in the vocabulary.
+            ContextLengthError: for a prompt longer than the context.
+            RunnerDiedError: if the engine is closed.
+        """
+        given = self._tokens(prompt)
+        tokens = _fit(given, self.context, options)
+        sampler = Sampler(options.sampling(), self.tokenizer.vocabulary_size)
+        sampler.prime(tokens.tolist())
+        room = np.zeros(self.context + 1, np.int32)
+        room[: len(tokens)] = tokens
+        sequence = RunningSequence(
+            options=options,
+            sampler=sampler,
+            text=TextStream(options.stop, self.tokenizer.decoder()),
+            sink=sink,
+            tokens=room,
+            length=len(tokens),
+            prompt_length=len(tokens),
+            cells=np.zeros(self.context, np.int32),
+            dropped=len(given) - len(tokens),
+        )
+        self.runner.submit(sequence)
+        return Handle(self.runner, sequence)
+
+    # -- asynchronous ----------------------------------------------------------------------------
+
+    async def astream(self, prompt: Prompt, **options: object) -> AsyncIterator[Text | Done]:
+        """Yield what `stream` gives, without blocking the event loop."""
+        loop = asyncio.get_running_loop()
+        events: asyncio.Queue[Event] = asyncio.Queue()
+
+        def sink(event: Event) -> None:
+            loop.call_soon_threadsafe(events.put_nowait, event)
+
+        handle = self.submit(prompt, generate_options(options), sink)
+        try:
+            while True:
+                event = _checked(await events.get())
+                yield event
+                if isinstance(event, Done):
+                    return
+        finally:
+            handle.cancel()
+
+    async def astream_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Message] | None = None,
+        **options: object,
+    ) -> AsyncIterator[Text | Done]:
+        """Yield what `stream_chat` gives, without blocking the event loop."""
+        async for event in self.astream(self.chat_prompt(messages, tools=tools), **options):
+            yield event
+
+    async def agenerate(self, prompt: Prompt, **options: object) -> Completion:
+        """Return what `generate` returns, without blocking the event loop."""
+        return _completion(iter([event async for event in self.astream(prompt, **options)]))
+
+    async def achat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Message] | None = None,
+        **options: object,
+    ) -> Completion:
+        """Return what `chat` returns, without blocking the event loop."""
+        return await self.agenerate(self.chat_prompt(messages, tools=tools), **options)
+
+    # -- looking inside --------------------------------------------------------------------------
+
+    def logits(
+        self, prompt: Prompt, images: Sequence[object] = (), *, chunk: int | None = None
+    ) -> npt.NDArray[np.float32]:
+        """Return the logits of every position of a text.
+
+        Args:
+            prompt: text or token ids.
+            images: pictures in the prompt; no architecture takes any yet.
+            chunk: how many tokens to compute at a time; None: as many as fit.
+
+        Returns:
+            (positions, vocabulary).
+
+        Raises:
+            RequestError: for an empty prompt, unknown tokens, or images.
+            ContextLengthError: for a prompt longer than the context.
+        """
+        if images:
+            raise RequestError(f"{self.info.path.name} takes no images")
+        width = self.tokenizer.vocabulary_size
+        most = max(1, min(self._model.options.batch, _PROBE_BYTES // (4 * width)))
+        return self._probe(prompt, min(chunk or most, most), wants_logits=True)
+
+    def embed(self, texts: str | Sequence[str]) -> npt.NDArray[np.float32]:
+        """Return the embeddings of texts: pooled final hidden states, of length 1 each.
+
+        Pooling is what the file says (mean, first or last token), mean by default.
+
+        Returns:
+            (texts, features).
+
+        Raises:
+            As `logits`.
+        """
+        pooling = self.info.metadata.integer("pooling_type", 1)
+        rows = []
+        for text in [texts] if isinstance(texts, str) else texts:
+            hidden = self._probe(text, self._model.options.batch, wants_logits=False)
+            pooled = {2: hidden[0], 3: hidden[-1]}.get(pooling, hidden.mean(axis=0))
+            rows.append(pooled / max(float(np.linalg.norm(pooled)), 1e-12))
+        return np.asarray(rows, np.float32)
+
+    def _probe(self, prompt: Prompt, chunk: int, *, wants_logits: bool) -> npt.NDArray[np.float32]:
+        tokens = self._tokens(prompt)
+        if len(tokens) > self.context:
+            raise _too_long(len(tokens), self.context)
+        rows: list[npt.NDArray[np.float32]] = []
+        outcome: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+        self.runner.submit(Probe(tokens, chunk, wants_logits, rows.append, outcome.put))
+        error = outcome.get()
+        if error is not None:
+            raise error
+        return np.concatenate(rows)
+
+    def _tokens(self, prompt: Prompt) -> npt.NDArray[np.int32]:
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        if not ids:
+            raise RequestError("the prompt is empty: it must have at least one token")
+        limit = self.tokenizer.vocabulary_size
+        wrong = next((token for token in ids if not 0 <= token < limit), None)
+        if wrong is not None:
+            raise RequestError(f"token {wrong} is not in the vocabulary of {limit} tokens")
+        return np.asarray(ids, np.int32)
+
+
+def _fit(
+    tokens: npt.NDArray[np.int32], context: int, options: GenerateOptions
+) -> npt.NDArray[np.int32]:
+    """Return the prompt, its middle cut out if it must be and may be."""
+    if len(tokens) <= context:
+        return tokens
+    if not options.truncate:
+        raise _too_long(len(tokens), context)
+    keep = context - 1 if options.keep < 0 else min(options.keep, context - 1)
+    log.warning("the prompt of %d tokens is cut to the context of %d", len(tokens), context)
+    return np.concatenate([tokens[:keep], tokens[len(tokens) - (context - keep) :]])
+
+
+def _too_long(length: int, context: int) -> ContextLengthError:
+    return ContextLengthError(
+        f"the prompt has {length} tokens, the context {context}: "
+        "shorten the prompt or load the model with a larger context"
+    )
+
+
+def _checked(event: Event) -> Text | Done:
+    """Return an event, or raise the error that it reports."""
+    if isinstance(event, Failed):
+        kind = vars(errors).get(event.kind, errors.TampuError)
+        error: errors.TampuError = kind(event.message)
+        raise error
+    return event
+
+
+def _drain(events: queue.SimpleQueue[Event], handle: Handle) -> Iterator[Text | Done]:
+    try:
+        while True:
+            event = _checked(events.get())
+            yield event
+            if isinstance(event, Done):
+                return
+    finally:
+        handle.cancel()
+
+
+def _completion(events: Iterator[Text | Done]) -> Completion:
+    texts: list[Text] = []
+    for event in events:
+        if isinstance(event, Done):
+            tokens = [token for text in texts for token in text.tokens]
+            logprobs = [entry for text in texts for entry in text.logprobs]
+            answer = "".join(text.text for text in texts)
+            return Completion(answer, tokens, event.reason, event.usage, logprobs)
+        texts.append(event)
+    raise errors.RunnerDiedError("the answer broke off")

@@ -1,0 +1,161 @@
+"""From a file to a model that is ready to run: weights, tokeniser, cache and the largest graph."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from tampu.errors import ModelFileError, OutOfMemoryError, RequestError, ShapeError
+from tampu.kvcache import AttentionKind, CausalCache, Cells, Prefixes, cache_bytes
+from tampu.ml import Backend, Weights
+from tampu.ml.gguf import read_gguf
+from tampu.modelinfo import ModelInfo, describe
+from tampu.models import bind_model
+from tampu.nn import Model
+from tampu.runner.graphs import Graphs
+from tampu.runner.scheduler import Scheduler
+from tampu.tokenizer import Tokenizer, load_tokenizer
+
+log = logging.getLogger("tampu")
+
+_OUTPUT_BYTES = 64 * 2**20  # logits that one batch may give at most
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """How a model is loaded; see `Engine.load`."""
+
+    context: int
+    slots: int
+    threads: int | None
+    batch: int
+    cache_type: str
+    flash_attention: bool | None
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range.
+
+        Raises:
+            RequestError: naming the option and the range allowed.
+        """
+        ranges = {
+            "context": (self.context, 4, 2**31 - 1),
+            "slots": (self.slots, 1, 1024),
+            "threads": (self.threads or 1, 1, 512),
+            "batch": (self.batch, 1, 65536),
+        }
+        for name, (value, lowest, highest) in ranges.items():
+            if not lowest <= value <= highest:
+                raise RequestError(f"{name} must be {lowest} to {highest}, not {value}")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model and all that belongs to it; `close` frees it."""
+
+    info: ModelInfo
+    options: LoadOptions
+    tokenizer: Tokenizer
+    scheduler: Scheduler
+    graphs: Graphs
+    _resources: ExitStack
+
+    def close(self) -> None:
+        """Free everything; twice is harmless. Nothing may be computing."""
+        self._resources.close()
+
+
+def load_model(
+    path: Path,
+    options: LoadOptions,
+    *,
+    progress: Callable[[float], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> LoadedModel:
+    """Load a model; on an error nothing stays allocated.
+
+    Raises:
+        As `Engine.load`.
+    """
+    file = read_gguf(path)
+    info = describe(file)
+    with ExitStack() as resources:
+        weights = resources.enter_context(Weights(file))
+        model = bind_model(weights)
+        _check_memory(model, info, options)
+        reader = resources.enter_context(ThreadPoolExecutor(1, thread_name_prefix="tampu-load"))
+        tokenizer = reader.submit(load_tokenizer, file.metadata)
+        backend = Backend(threads=options.threads, max_nodes=max(2048, 16 * len(file.tensors)))
+        resources.callback(backend.close)
+        cache = CausalCache(
+            backend,
+            model.cache_shapes(),
+            options.context * options.slots,
+            type_name=options.cache_type,
+            attention=attention_kind(options),
+        )
+        resources.callback(cache.close)
+        weights.load(backend, progress=progress, cancelled=cancelled)
+        graphs = Graphs(backend, model, cache)
+        resources.callback(graphs.close)
+        vocabulary = tokenizer.result().vocabulary_size
+        _reserve(graphs, options, vocabulary)
+        cells = Cells(cache.cells)
+        prefixes = Prefixes(cells)
+        scheduler = Scheduler(cells, prefixes, slots=options.slots, batch=options.batch)
+        _log_memory(info, weights, cache, backend)
+        return LoadedModel(
+            info, options, tokenizer.result(), scheduler, graphs, resources.pop_all()
+        )
+
+
+def attention_kind(options: LoadOptions) -> AttentionKind:
+    """Return how attention is computed; quantised caches know only the fused way."""
+    is_quantised = options.cache_type in ("q8_0", "q4_0")
+    if options.flash_attention or (is_quantised and options.flash_attention is None):
+        return AttentionKind.FUSED
+    return AttentionKind.PLAIN if options.flash_attention is False else AttentionKind.MIXED
+
+
+def _reserve(graphs: Graphs, options: LoadOptions, vocabulary: int) -> None:
+    outputs = max(options.slots, min(options.batch, _OUTPUT_BYTES // (4 * vocabulary)))
+    try:
+        graphs.reserve(options.batch, outputs)
+    except ShapeError as error:
+        raise ModelFileError("tensors", str(error)) from None
+
+
+def _check_memory(model: Model, info: ModelInfo, options: LoadOptions) -> None:
+    """Refuse a context whose cache cannot fit, before anything is allocated."""
+    tokens = options.context * options.slots
+    needed = cache_bytes(model.cache_shapes(), tokens, options.cache_type)
+    available = Backend.available_memory()
+    if needed + info.size_bytes <= available:
+        return
+    fitting = max(0, int(options.context * (available - info.size_bytes) / needed))
+    raise OutOfMemoryError(
+        f"a context of {options.context} tokens in {options.slots} slots needs "
+        f"{needed / _GIB:.1f} GiB and the weights {info.size_bytes / _GIB:.1f} GiB, "
+        f"{available / _GIB:.1f} GiB are available: choose a context of at most {fitting}"
+    )
+
+
+def _log_memory(info: ModelInfo, weights: Weights, cache: CausalCache, backend: Backend) -> None:
+    log.info(
+        "loaded %s: weights %d MiB mapped and %d MiB packed, cache %d MiB, graphs %d MiB",
+        info.path.name,
+        *(
+            size // 2**20
+            for size in (
+                weights.mapped_bytes,
+                weights.packed_bytes,
+                cache.size_bytes,
+                backend.graph_bytes,
+            )
+        ),
+    )

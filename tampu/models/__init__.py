@@ -1,0 +1,80 @@
+"""The table of architectures, and how a file becomes a model."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import Any
+
+from tampu.errors import ModelFileError, UnsupportedModelError
+from tampu.ml import RopeMode, Weights
+from tampu.nn import Model, bind, read_options
+
+__all__ = ["Architecture", "architectures", "bind_model"]
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """Where an architecture's class is, and what its files leave unsaid.
+
+    Attributes:
+        path: `module:class`.
+        constants: options that no file holds.
+    """
+
+    path: str
+    constants: Mapping[str, Any] = field(default_factory=dict)
+
+    def load(self) -> type[Model]:
+        """Import the class."""
+        module, _, name = self.path.partition(":")
+        found: type[Model] = vars(importlib.import_module(module))[name]
+        return found
+
+
+_HALVES = {"rope_mode": RopeMode.HALVES}
+
+_BUILT_IN: Mapping[str, Architecture] = {
+    "gemma3": Architecture("tampu.models.gemma3:Gemma3"),
+    "llama": Architecture("tampu.models.llama:Llama", {"rope_mode": RopeMode.INTERLEAVED}),
+    "qwen2": Architecture("tampu.models.llama:Llama", _HALVES),
+    "qwen3": Architecture("tampu.models.llama:Llama", _HALVES),
+}
+
+
+def architectures() -> dict[str, Architecture]:
+    """Return the architectures known, by their names in files; plug-ins may add to them.
+
+    A plug-in package names its classes in the entry-point group `tampu.models`.
+    """
+    plugged = {
+        point.name: Architecture(point.value) for point in entry_points(group="tampu.models")
+    }
+    return {**_BUILT_IN, **plugged}
+
+
+def bind_model(weights: Weights) -> Model:
+    """Return the model that a file holds; its weights have no memory yet.
+
+    Raises:
+        UnsupportedModelError: for an architecture that is not known.
+        ModelFileError: for options or tensors that are missing, wrong or too many.
+    """
+    metadata = weights.file.metadata
+    known = architectures()
+    entry = known.get(metadata.architecture)
+    if entry is None:
+        names = ", ".join(sorted(known))
+        raise UnsupportedModelError(
+            f"architecture '{metadata.architecture}' is not known; known are: {names}"
+        )
+    kind = entry.load()
+    options = read_options(kind.options_type, metadata, entry.constants)
+    model = bind(kind, weights, options)
+    model.options = options
+    left = [name for name in weights.unused() if not name.startswith(kind.unused)]
+    if left:
+        raise ModelFileError("tensors", f"not known to the architecture: {', '.join(left[:8])}")
+    return model

@@ -1,0 +1,91 @@
+"""Scaled dot-product attention over a cached history."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tampu.ml import GGMLType, Tensor
+
+# From this many queries on, ggml's fused attention works in tiles, if all is F32.
+_TILED_QUERIES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """All that a batch may attend to in one layer.
+
+    Attributes:
+        keys: (kv_heads, history, head_dim), a view of the cache.
+        values: (kv_heads, history, head_dim), or (kv_heads, head_dim, history) if transposed.
+        mask: F16, (tokens, history): 0 where a token attends, -inf elsewhere.
+        is_transposed: the layout of the values.
+        use_flash: whether to take ggml's fused operation.
+    """
+
+    keys: Tensor
+    values: Tensor
+    mask: Tensor
+    is_transposed: bool
+    use_flash: bool
+
+
+class LayerCache(Protocol):
+    """What a layer sees of the cache."""
+
+    def update(self, keys: Tensor, values: Tensor) -> History:
+        """Store this batch's keys and values and return all that the batch may attend to.
+
+        Args:
+            keys: (tokens, kv_heads, head_dim), already rotated.
+            values: as `keys`.
+
+        Raises:
+            ShapeError: if they do not fit the cache.
+        """
+        ...
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, cache: LayerCache, *, scale: float) -> Tensor:
+    """Return softmax(scale · q kᵀ + mask) · v over the layer's history (arXiv:1706.03762).
+
+    Query heads share key heads in groups (grouped-query attention, arXiv:2305.13245).
+
+    Args:
+        q: (tokens, heads, head_dim).
+        k: (tokens, kv_heads, head_dim).
+        v: as `k`.
+        cache: of this layer; takes k and v in.
+        scale: of the scores, usually head_dim ** -0.5.
+
+    Returns:
+        (tokens, heads * head_dim).
+    """
+    tokens, heads, head_dim = q.shape
+    history = cache.update(k, v)
+    queries = q.transpose(1, 0, 2)
+    if history.use_flash:
+        keys, values = _tiled(history) if tokens >= _TILED_QUERIES else _as_stored(history)
+        mixed = queries.flash_attention(keys, values, history.mask, scale)
+    else:
+        scores = queries.linear(history.keys).with_full_precision()
+        weights = scores.softmax(history.mask, scale)
+        mixed = weights.linear(_transposed(history)).transpose(1, 0, 2)
+    return mixed.reshape(tokens, heads * head_dim)
+
+
+def _as_stored(history: History) -> tuple[Tensor, Tensor]:
+    values = history.values.transpose(0, 2, 1) if history.is_transposed else history.values
+    return history.keys, values.contiguous() if history.is_transposed else values
+
+
+def _tiled(history: History) -> tuple[Tensor, Tensor]:
+    """Return the history in F32, which the tiled path takes whatever the cache's type is."""
+    values = history.values.transpose(0, 2, 1) if history.is_transposed else history.values
+    return history.keys.cast(GGMLType.F32), values.cast(GGMLType.F32)
+
+
+def _transposed(history: History) -> Tensor:
+    if history.is_transposed:
+        return history.values
+    return history.values.transpose(0, 2, 1).contiguous()

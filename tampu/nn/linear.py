@@ -1,0 +1,29 @@
+"""Projections and look-ups."""
+
+from __future__ import annotations
+
+from tampu.ml import Tensor
+from tampu.ml.weights import Use
+from tampu.nn.module import Module, gguf
+
+
+class Linear(Module):
+    """y = x · Wᵀ + b, the weight (outputs, inputs) in any type that ggml multiplies by."""
+
+    weight: Tensor = gguf("weight", use=Use.PRODUCT)
+    bias: Tensor | None = gguf("bias")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return (tokens, outputs) for x (tokens, inputs)."""
+        y = x.linear(self.weight)
+        return y + self.bias if self.bias else y
+
+
+class Embedding(Module):
+    """A table (entries, features) whose rows are looked up."""
+
+    weight: Tensor = gguf("weight", use=Use.ROWS)
+
+    def __call__(self, indices: Tensor) -> Tensor:
+        """Return (n, features) for I32 indices (n,)."""
+        return self.weight.rows(indices)

@@ -1,0 +1,140 @@
+"""Modules whose weights are declared as annotated attributes and bound by their GGUF names.
+
+    class Layer(Module):
+        norm: RMSNorm = gguf("ffn_norm")
+        bias: Tensor | None = gguf("ffn_bias.weight")
+
+Binding is strict both ways: every tensor that is declared and not optional must be in the file (all
+that are missing are named at once), and the caller learns which tensors nothing used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from typing import Any, TypeVar
+
+from tampu.errors import ModelFileError
+from tampu.ml import Tensor, Weights
+from tampu.ml.weights import Use
+
+M = TypeVar("M", bound="Module")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Declaration:
+    """Where in the file an attribute's tensors are."""
+
+    names: tuple[str, ...]
+    count: str | None
+    use: Use
+
+
+def gguf(
+    name: str = "", *, or_: str | None = None, count: str | None = None, use: Use = Use.ELEMENTS
+) -> Any:
+    """Declare where an attribute's tensors are in the file.
+
+    Args:
+        name: the part of the tensors' names for this attribute; empty: no part of its own.
+        or_: the name to take when the file has nothing under the first.
+        count: for a list of modules, the option that holds its length; the index follows the name.
+        use: for a tensor, what the model does with it.
+    """
+    return _Declaration((name,) if or_ is None else (name, or_), count, use)
+
+
+class Module:
+    """A part of a model; subclasses declare their weights with `gguf`."""
+
+
+def bind(kind: type[M], weights: Weights, options: object) -> M:
+    """Return a model with each declared attribute set to its tensor or module.
+
+    Raises:
+        ModelFileError: naming every tensor that is missing.
+    """
+    binding = _Binding(weights, options)
+    model = binding.module(kind, "")
+    if binding.missing:
+        raise ModelFileError("tensors", f"missing from the file: {', '.join(binding.missing)}")
+    return model
+
+
+class _Binding:
+    """One walk over the declarations of a model."""
+
+    def __init__(self, weights: Weights, options: object) -> None:
+        self.weights = weights
+        self.options = options
+        self.missing: list[str] = []
+
+    def module(self, kind: type[M], prefix: str) -> M:
+        module = kind()
+        for attribute, declaration, hint in _declarations(kind):
+            setattr(module, attribute, self._value(declaration, hint, prefix))
+        return module
+
+    def _value(self, declaration: _Declaration, hint: Any, prefix: str) -> object:
+        wanted, optional = _unwrap(hint)
+        names = [prefix + name for name in declaration.names]
+        name = next((n for n in names if self._present(wanted, n)), None)
+        if name is None:
+            if optional:
+                return None
+            name = names[0]
+        if wanted is Tensor:
+            return self._tensor(name, declaration.use)
+        if typing.get_origin(wanted) is list:
+            (kind,) = typing.get_args(wanted)
+            length = _length(self.options, declaration.count)
+            return [self.module(kind, f"{name}.{index}.") for index in range(length)]
+        return self.module(wanted, _dotted(name))
+
+    def _tensor(self, name: str, use: Use) -> Tensor | None:
+        if name in self.weights:
+            return self.weights.use(name, use)
+        self.missing.append(name)
+        return None
+
+    def _present(self, wanted: Any, name: str) -> bool:
+        """Return whether the file has any tensor of what is declared under this name."""
+        if wanted is Tensor:
+            return name in self.weights
+        if typing.get_origin(wanted) is list:
+            return True
+        prefix = _dotted(name)
+        return any(
+            self._present(_unwrap(hint)[0], prefix + inner)
+            for _, part, hint in _declarations(wanted)
+            for inner in part.names
+        )
+
+
+def _declarations(kind: type[Module]) -> list[tuple[str, _Declaration, Any]]:
+    hints = typing.get_type_hints(kind)
+    return [
+        (name, vars(owner)[name], hints[name])
+        for owner in reversed(kind.__mro__)
+        for name in vars(owner)
+        if isinstance(vars(owner)[name], _Declaration)
+    ]
+
+
+def _unwrap(hint: Any) -> tuple[Any, bool]:
+    """Return the type without None, and whether None was allowed."""
+    if isinstance(hint, types.UnionType):
+        (wanted,) = [part for part in typing.get_args(hint) if part is not type(None)]
+        return wanted, True
+    return hint, False
+
+
+def _dotted(name: str) -> str:
+    return name + "." if name and not name.endswith(".") else name
+
+
+def _length(options: object, count: str | None) -> int:
+    if count is None:
+        raise TypeError("a list of modules must declare its count")
+    return int(getattr(options, count))

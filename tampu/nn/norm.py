@@ -1,0 +1,16 @@
+"""Normalisation."""
+
+from __future__ import annotations
+
+from tampu.ml import Tensor
+from tampu.nn.module import Module, gguf
+
+
+class RMSNorm(Module):
+    """Root mean square norm with a learnt scale (arXiv:1910.07467)."""
+
+    weight: Tensor = gguf("weight")
+
+    def __call__(self, x: Tensor, epsilon: float) -> Tensor:
+        """Return the normed x, of its shape; the last dimension is normed."""
+        return x.rms_norm(epsilon) * self.weight

@@ -1,0 +1,78 @@
+"""Rotary position embedding, as one layer of a model applies it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tampu.errors import UnsupportedModelError
+from tampu.ml import RopeMode, RopeScaling, Tensor
+from tampu.ml.metadata import Metadata
+
+UNSCALED = RopeScaling()
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotates queries and keys by position (RoFormer, arXiv:2104.09864).
+
+    Attributes:
+        dimensions: how many features of a head are rotated, from the first.
+        base: of the geometric series of frequencies.
+        mode: which features form a pair.
+        scaling: for contexts longer than the model was trained on.
+        factors: F32, (dimensions / 2,): divides each frequency (Llama 3.1).
+    """
+
+    dimensions: int
+    base: float
+    mode: RopeMode
+    scaling: RopeScaling = UNSCALED
+    factors: Tensor | None = None
+
+    def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Return x (tokens, heads, features) rotated to positions (tokens,)."""
+        return x.rope(
+            positions,
+            dimensions=self.dimensions,
+            base=self.base,
+            mode=self.mode,
+            scaling=self.scaling,
+            factors=self.factors,
+        )
+
+
+def read_rope_scaling(metadata: Metadata) -> RopeScaling:
+    """Return the scaling that a file asks for under `rope.scaling`.
+
+    Raises:
+        UnsupportedModelError: for a kind of scaling that is not known.
+    """
+    factor = (
+        metadata.number("rope.scaling.factor", metadata.number("rope.scale_linear", 1.0)) or 1.0
+    )
+    kind = metadata.string("rope.scaling.type", "linear" if factor != 1.0 else "none")
+    if kind == "none":
+        return UNSCALED
+    if kind == "linear":
+        return RopeScaling(frequency_scale=1.0 / factor)
+    if kind == "yarn":
+        return _yarn(metadata, factor)
+    raise UnsupportedModelError(
+        f"RoPE scaling of type '{kind}' is not known: none, linear, yarn are"
+    )
+
+
+def _yarn(metadata: Metadata, factor: float) -> RopeScaling:
+    """Return YaRN's settings; ggml multiplies by 0.1 ln(factor) + 1 itself, as YaRN wants."""
+    magnitude = metadata.number("rope.scaling.attn_factor", 1.0)
+    return RopeScaling(
+        frequency_scale=1.0 / factor,
+        original_context=metadata.integer(
+            "rope.scaling.original_context_length", metadata.integer("context_length")
+        ),
+        extrapolation=metadata.number("rope.scaling.yarn_ext_factor", 1.0),
+        magnitude=magnitude if math.isfinite(magnitude) else 1.0,
+        beta_fast=metadata.number("rope.scaling.yarn_beta_fast", 32.0),
+        beta_slow=metadata.number("rope.scaling.yarn_beta_slow", 1.0),
+    )

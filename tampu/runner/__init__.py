@@ -1,0 +1,1 @@
+"""The run loop: sequences, batches and prefix reuse over one loaded model."""
