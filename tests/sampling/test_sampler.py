@@ -18,7 +18,7 @@ def sampler(size, **options):
     return Sampler(SamplingOptions(**{"seed": 1, **options}), size)
 
 
-def distribution(logits, count=20_000, **options):
+def distribution(logits, count=5_000, **options):
     one = sampler(len(logits), **options)
     return reference.frequencies([one.sample(logits) for _ in range(count)], len(logits))
 
@@ -63,7 +63,7 @@ def test_greedy_takes_the_first_of_equals():
 )
 def test_tokens_come_with_the_probability_that_the_options_give_them(options):
     logits = np.float32([0.2, 1.9, -1.0, 1.1, 0.0, 2.0, -3.0, 0.7, 1.0])
-    assert reference.close(distribution(logits, **options), kept(logits, **options), 20_000)
+    assert reference.close(distribution(logits, **options), kept(logits, **options), 5_000)
 
 
 @given(LOGITS, st.integers(1, 90), st.floats(0.01, 0.99), st.floats(0.1, 2.0))

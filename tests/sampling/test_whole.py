@@ -78,9 +78,9 @@ def test_what_is_kept_comes_with_its_probability(p, least):
         kept[[token for token in range(len(weights)) if token not in inside]] = 0
     random = np.random.default_rng(7)
     whole = WholeVocabulary(len(weights))
-    tokens = [whole.draw(weights, p, least, random) for _ in range(20_000)]
+    tokens = [whole.draw(weights, p, least, random) for _ in range(5_000)]
     observed = reference.frequencies(tokens, len(weights))
-    assert reference.close(observed, kept / kept.sum(dtype=np.float64), 20_000)
+    assert reference.close(observed, kept / kept.sum(dtype=np.float64), 5_000)
 
 
 def test_few_rounds_are_needed_for_a_tiny_nucleus():
