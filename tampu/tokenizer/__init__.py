@@ -1,0 +1,19 @@
+"""Text to tokens and back, from a model file's metadata.
+
+- loading.py: `load_tokenizer(metadata)`, the way in
+- tokenizer.py: `Tokenizer`, what all families share
+- vocabulary.py: tokens, types, scores; special tokens and their roles
+- special.py: special tokens in a text
+- family.py: the interfaces that the three families implement
+- bytepair.py: byte-level BPE (pretokenizers.py: how texts are cut into words)
+- sentencepiece.py: SentencePiece BPE (cuts.py: where a text falls into parts)
+- wordpiece.py: BERT's WordPiece
+- merging.py: the merging that both kinds of BPE share (memo.py remembers words)
+- decoding.py: tokens to text, one by one
+"""
+
+from tampu.tokenizer.decoding import TRACE, IncrementalDecoder
+from tampu.tokenizer.loading import load_tokenizer
+from tampu.tokenizer.tokenizer import Tokenizer
+
+__all__ = ["TRACE", "IncrementalDecoder", "Tokenizer", "load_tokenizer"]

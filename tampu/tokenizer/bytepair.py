@@ -1,0 +1,104 @@
+"""Byte-level byte-pair encoding, `tokenizer.ggml.model` = "gpt2": Llama 3, Qwen, GPT and others.
+
+A text is cut into words, each word is written in an alphabet of 256 printable characters that stand
+for the bytes, and adjacent symbols are merged in the order of the list of merges. Merges that name
+unknown tokens are skipped; characters of the alphabet without a token are dropped.
+
+Sources: GPT-2's published encoder for the alphabet; Hugging Face's `tokenizers` for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tampu.ml.gguf import Metadata
+from tampu.tokenizer.memo import Memo
+from tampu.tokenizer.merging import NEVER, Merger
+from tampu.tokenizer.pretokenizers import PreTokenizer, find
+from tampu.tokenizer.vocabulary import Defaults, TokenType, Vocabulary, read_specials
+
+MERGES = "tokenizer.ggml.merges"
+
+
+def _alphabet() -> dict[str, int]:
+    """Return the byte that each of the 256 characters stands for.
+
+    Visible Latin-1 characters stand for themselves; the others follow from U+0100 on.
+    """
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in visible]
+    alphabet = {chr(byte): byte for byte in visible}
+    return alphabet | {chr(0x100 + index): byte for index, byte in enumerate(others)}
+
+
+_ALPHABET = _alphabet()
+
+
+class BytePair:
+    """The byte-pair family."""
+
+    adds_space = False
+
+    def __init__(self, metadata: Metadata, vocabulary: Vocabulary) -> None:
+        """Read what the family needs.
+
+        Raises:
+            ModelFileError: if the merges are missing or a special token is wrong.
+            UnsupportedModelError: if the pre-tokeniser is not known.
+        """
+        self._vocabulary = vocabulary
+        self._pretokenizer = find(metadata.string("tokenizer.ggml.pre", "default"))
+        self._merges = metadata.strings(MERGES)
+        defaults = Defaults(adds_bos=self._pretokenizer.adds_bos)
+        self.specials = read_specials(metadata, vocabulary, defaults)
+
+    def normalize(self, text: str) -> str:
+        """Return the text as it is."""
+        return text
+
+    def spell(self, token: int) -> bytes:
+        """Return the bytes for which a token stands."""
+        text = self._vocabulary.texts[token]
+        if self._vocabulary.is_type(token, TokenType.NORMAL, TokenType.UNUSED):
+            try:
+                return bytes(map(_ALPHABET.__getitem__, text))
+            except KeyError:
+                pass  # not in the alphabet of bytes: it stands for its own characters
+        return text.encode("utf-8", "surrogateescape")
+
+    def build_encoder(self) -> BytePairEncoder:
+        """Build the dictionaries of tokens and merges."""
+        return BytePairEncoder(self._vocabulary.mergeable(), self._merges, self._pretokenizer)
+
+
+class BytePairEncoder:
+    """Cuts a text into words and merges each word once."""
+
+    def __init__(
+        self, ids: dict[str, int], merges: Sequence[str], pretokenizer: PreTokenizer
+    ) -> None:
+        self._ids = ids
+        self._order = dict(zip(merges, range(len(merges)), strict=True))
+        self._cut = pretokenizer.build().pre_tokenize_str
+        self._whole_words = pretokenizer.whole_words
+        self._merger = Merger(self._rank)
+        self._words = Memo(self._encode_word)
+
+    def encode(self, text: str, *, after_special: bool) -> list[int]:  # noqa: ARG002
+        """Return the ids of a text; what comes before it makes no difference."""
+        words = self._words
+        ids: list[int] = []
+        for word, _ in self._cut(text):
+            ids += words[word]
+        return ids
+
+    def _encode_word(self, word: str) -> list[int]:
+        ids = self._ids
+        if self._whole_words and word in ids:
+            return [ids[word]]
+        symbols = [symbol for symbol in word if symbol in ids]
+        return [ids[symbol] for symbol in self._merger.merge(symbols)]
+
+    def _rank(self, left: str, right: str) -> int:
+        rank = self._order.get(f"{left} {right}", NEVER)
+        return rank if rank == NEVER or left + right in self._ids else NEVER

@@ -1,0 +1,40 @@
+"""The tokeniser that a model file describes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tampu.errors import UnsupportedModelError
+from tampu.ml.gguf import Metadata
+from tampu.tokenizer.bytepair import BytePair
+from tampu.tokenizer.family import Family
+from tampu.tokenizer.sentencepiece import SentencePiece
+from tampu.tokenizer.tokenizer import Tokenizer
+from tampu.tokenizer.vocabulary import Vocabulary, read_vocabulary
+from tampu.tokenizer.wordpiece import WordPiece
+
+_FAMILIES: dict[str, Callable[[Metadata, Vocabulary], Family]] = {
+    "gpt2": BytePair,
+    "llama": SentencePiece,
+    "bert": WordPiece,
+}
+
+
+def load_tokenizer(metadata: Metadata) -> Tokenizer:
+    """Return the tokeniser that `tokenizer.ggml.*` describes.
+
+    Takes a few milliseconds; the dictionaries for encoding are built at the first `encode` or by
+    `Tokenizer.prepare`.
+
+    Raises:
+        ModelFileError: naming the key and what is wrong with it.
+        UnsupportedModelError: if the kind of tokeniser is not known.
+    """
+    name = metadata.string("tokenizer.ggml.model")
+    if name not in _FAMILIES:
+        raise UnsupportedModelError(
+            f"the tokeniser {name!r} (tokenizer.ggml.model) is not known; "
+            f"known are {', '.join(sorted(_FAMILIES))}"
+        )
+    vocabulary = read_vocabulary(metadata)
+    return Tokenizer(vocabulary, _FAMILIES[name](metadata, vocabulary))

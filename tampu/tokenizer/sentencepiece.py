@@ -1,0 +1,160 @@
+"""SentencePiece's byte-pair encoding, `tokenizer.ggml.model` = "llama": Llama 2, Mistral, Gemma.
+
+Spaces become U+2581; then the adjacent pair whose joined text is the token with the highest score
+is merged, the leftmost of equals, over and over. A character that is no token becomes its bytes, or
+the unknown token if the vocabulary has no bytes; unknown tokens in a row are one.
+
+The space before a text: where `tokenizer.ggml.add_space_prefix` holds (it does unless the file says
+otherwise), a text gets a space in front at its beginning and after each special token, as llama.cpp
+and Hugging Face's converted tokenisers do it; SentencePiece itself knows no special tokens in a
+text.
+
+User-defined tokens: SentencePiece looks for them after replacing the spaces, so texts are compared
+in that form. Those with a space in them are found this way only where no space is put in front,
+which would be part of them; else they are merged like all others (as llama.cpp does).
+
+Source: Kudo and Richardson, arXiv:1808.06226, and the behaviour of the `sentencepiece` library.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from tampu.errors import ModelFileError
+from tampu.ml.gguf import Metadata
+from tampu.tokenizer.cuts import SafeCuts
+from tampu.tokenizer.memo import Memo
+from tampu.tokenizer.merging import NEVER, Merger
+from tampu.tokenizer.vocabulary import (
+    SCORES,
+    TYPES,
+    Defaults,
+    TokenType,
+    Vocabulary,
+    read_specials,
+)
+
+SPACE = "\u2581"
+_BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
+_DEFAULTS = Defaults(bos=1, eos=2, unknown=0, adds_bos=True)
+
+
+class SentencePiece:
+    """The SentencePiece family."""
+
+    def __init__(self, metadata: Metadata, vocabulary: Vocabulary) -> None:
+        """Read what the family needs.
+
+        Raises:
+            ModelFileError: if scores or types are missing or a special token is wrong.
+        """
+        for key in (SCORES, TYPES):
+            if not metadata.has(key):
+                raise ModelFileError(f"key '{key}'", "is missing; SentencePiece needs it")
+        self._vocabulary = vocabulary
+        self.adds_space = metadata.boolean("tokenizer.ggml.add_space_prefix", default=True)
+        self.specials = read_specials(metadata, vocabulary, _DEFAULTS)
+        if self.adds_space:
+            self._merge_tokens_with_spaces()
+
+    def normalize(self, text: str) -> str:
+        """Return the text with U+2581 for each space."""
+        return text.replace(" ", SPACE)
+
+    def spell(self, token: int) -> bytes:
+        """Return the bytes for which a token stands."""
+        text = self._vocabulary.texts[token]
+        if self._vocabulary.is_type(token, TokenType.BYTE) and (byte := _BYTE.fullmatch(text)):
+            return bytes.fromhex(byte[1])
+        return text.replace(SPACE, " ").encode("utf-8", "surrogateescape")
+
+    def build_encoder(self) -> SentencePieceEncoder:
+        """Build the dictionary of tokens and what goes with it."""
+        return SentencePieceEncoder(
+            self._vocabulary.mergeable(),
+            _ranks(self._vocabulary.scores),
+            self._byte_ids(),
+            self.specials.unknown,
+            adds_space=self.adds_space,
+        )
+
+    def _merge_tokens_with_spaces(self) -> None:
+        for token in self._vocabulary.ids(TokenType.USER_DEFINED):
+            if SPACE in self.normalize(self._vocabulary.texts[token]):
+                self._vocabulary.types[token] = TokenType.NORMAL
+
+    def _byte_ids(self) -> list[int]:
+        """Return the tokens of the 256 bytes, or nothing if one of them is missing."""
+        tokens = {self.spell(token): token for token in self._vocabulary.ids(TokenType.BYTE)}
+        ids = [tokens[byte] for byte in (bytes([value]) for value in range(256)) if byte in tokens]
+        return ids if len(ids) == 256 else []
+
+
+class SentencePieceEncoder:
+    """Cuts a text where no merge can reach across, and merges each part once."""
+
+    def __init__(
+        self,
+        ids: dict[str, int],
+        ranks: list[int],
+        byte_ids: list[int],
+        unknown: int | None,
+        *,
+        adds_space: bool,
+    ) -> None:
+        self._ids = ids
+        self._ranks = ranks
+        self._byte_ids = byte_ids
+        self._unknown = [] if unknown is None else [unknown]
+        self._adds_space = adds_space
+        self._cuts = SafeCuts(ids)
+        self._merger = Merger(self._rank)
+        self._parts = Memo(self._encode_part)
+
+    def encode(self, text: str, *, after_special: bool) -> list[int]:
+        """Return the ids of a text in which U+2581 stands for a space."""
+        if self._adds_space and after_special:
+            text = SPACE + text
+        parts = self._parts
+        ids: list[int] = []
+        for part in self._cuts.split(text):
+            ids += parts[part]
+        return ids if self._byte_ids else self._without_repeated_unknown(ids)
+
+    def _encode_part(self, part: str) -> list[int]:
+        ids: list[int] = []
+        for symbol in self._merger.merge(list(part)):
+            token = self._ids.get(symbol)
+            if token is not None:
+                ids.append(token)
+            elif self._byte_ids:
+                ids += [self._byte_ids[byte] for byte in symbol.encode()]
+            else:
+                ids += self._unknown
+        return ids
+
+    def _rank(self, left: str, right: str) -> int:
+        token = self._ids.get(left + right)
+        return NEVER if token is None else self._ranks[token]
+
+    def _without_repeated_unknown(self, ids: Iterable[int]) -> list[int]:
+        kept: list[int] = []
+        for token in ids:
+            if token not in self._unknown or kept[-1:] != [token]:
+                kept.append(token)
+        return kept
+
+
+def _ranks(scores: npt.NDArray[np.float32]) -> list[int]:
+    """Return integers from 0 to 2^32 - 1 in the reverse order of the scores, equal for equal ones.
+
+    The bits of a float are in order if its sign is; those of a negative one are in reverse order.
+    """
+    bits = (0.0 - scores).view(np.uint32)  # not -scores: that makes two different zeros
+    sign = np.uint32(1 << 31)
+    ranks: list[int] = np.where(bits & sign, ~bits, bits | sign).tolist()
+    return ranks

@@ -1,0 +1,179 @@
+"""The tokeniser of one model: text to tokens and back, the same for all families.
+
+Special tokens in a text. Control tokens are looked for only if the caller asks for it
+(`parse_special`): text from a user must not be able to end a turn. User-defined tokens are looked
+for always, as Hugging Face's tokenisers and llama.cpp do it, because they are text that the model
+knows as one token. The beginning and end of sequence are added only if the caller asks for it
+(`add_special`), for the first piece of a text that is tokenised in pieces.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from functools import cached_property
+
+from tampu.errors import RequestError
+from tampu.tokenizer.decoding import TRACE, IncrementalDecoder, logger
+from tampu.tokenizer.family import Encoder, Family
+from tampu.tokenizer.special import SpecialMatcher
+from tampu.tokenizer.vocabulary import HIDDEN_TYPES, TokenType, Vocabulary
+
+
+class Tokenizer:
+    """Text to tokens and back; may be used by several threads at once.
+
+    Attributes:
+        vocabulary: the tokens and what they are.
+        vocabulary_size: how many there are.
+        bos: the token that begins a text, if there is one.
+        eos: all tokens that end one.
+        adds_bos: whether `encode` puts `bos` in front where special tokens are added.
+        adds_eos: whether it puts the end of sequence at the end.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, family: Family) -> None:
+        self.vocabulary = vocabulary
+        self.vocabulary_size = len(vocabulary)
+        specials = family.specials
+        self.bos = specials.bos
+        self.eos = specials.ends
+        self.adds_bos = specials.adds_bos
+        self.adds_eos = specials.adds_eos
+        self._prefix = [specials.bos] if specials.adds_bos and specials.bos is not None else []
+        self._suffix = [specials.eos] if specials.adds_eos and specials.eos is not None else []
+        self._family = family
+        self._lock = threading.Lock()
+        self._built: Encoder | None = None
+
+    def __repr__(self) -> str:
+        return f"<Tokenizer {type(self._family).__name__} of {self.vocabulary_size} tokens>"
+
+    def prepare(self) -> None:
+        """Build what `encode` needs, if it isn't built yet; may be called from another thread."""
+        self._encoder()
+
+    def encode(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True
+    ) -> list[int]:
+        """Return the tokens of a text.
+
+        Args:
+            text: anything; lone surrogates become U+FFFD.
+            add_special: whether to add the begin and end of sequence that the model wants; True
+                for a whole text or the first piece of one, be it empty.
+            parse_special: whether control tokens that are written out in the text ("<|eot_id|>")
+                become those tokens; if not, they are text like any other.
+        """
+        ids = [*self._prefix] if add_special else []
+        encoder = self._encoder()
+        matcher = self._all_specials if parse_special else self._user_defined
+        after_special = True
+        for part in matcher.split(self._family.normalize(_well_formed(text))):
+            if isinstance(part, int):
+                ids.append(part)
+            else:
+                ids += encoder.encode(part, after_special=after_special)
+            after_special = isinstance(part, int)
+        if add_special:
+            ids += self._suffix
+            self._warn_of_doubled_bos(ids)
+        logger.log(TRACE, "encode %r -> %s", text, ids, extra={"text": text, "ids": ids})
+        return ids
+
+    def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
+        """Return the text of tokens.
+
+        A space in front that the model's own tokeniser adds when it encodes is taken off again.
+
+        Args:
+            ids: the tokens.
+            special: whether control tokens are shown as they are written, or left out.
+        """
+        ids = list(ids)
+        spell = self._spell_shown if special else self.token_bytes
+        spelling = b"".join(map(spell, ids))
+        if self._family.adds_space:
+            spelling = spelling.removeprefix(b" ")
+        text = spelling.decode("utf-8", "replace")
+        logger.log(TRACE, "decode %s -> %r", ids, text, extra={"text": text, "ids": ids})
+        return text
+
+    def decoder(self, *, special: bool = False, continues: bool = True) -> IncrementalDecoder:
+        """Return a decoder for the tokens of one text as they come.
+
+        Args:
+            special: as for `decode`.
+            continues: whether the text goes on from another, such as an answer from its prompt; a
+                space at its beginning then counts. If not, the outcome is that of `decode`.
+        """
+        return IncrementalDecoder(
+            self._spell_shown if special else self.token_bytes,
+            strip_space=self._family.adds_space and not continues,
+        )
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return the bytes for which a token stands; b"" for control tokens.
+
+        Raises:
+            RequestError: if there is no such token.
+        """
+        return b"" if self.is_control(token) else self._family.spell(token)
+
+    def token_text(self, token: int) -> str:
+        """Return a token as text for people: control tokens as written, broken bytes as U+FFFD."""
+        return self._spell_shown(token).decode("utf-8", "replace")
+
+    def is_control(self, token: int) -> bool:
+        """Return whether a token is no text: a control token or the unknown token."""
+        self._check(token)
+        return self.vocabulary.is_type(token, *HIDDEN_TYPES)
+
+    def is_end(self, token: int) -> bool:
+        """Return whether a token ends a text."""
+        return token in self.eos
+
+    def _spell_shown(self, token: int) -> bytes:
+        self._check(token)
+        return self._family.spell(token)
+
+    def _check(self, token: int) -> None:
+        if not 0 <= token < self.vocabulary_size:
+            raise RequestError(
+                f"token {token} is outside the vocabulary; ids go from 0 to "
+                f"{self.vocabulary_size - 1}"
+            )
+
+    def _encoder(self) -> Encoder:
+        if self._built is None:
+            with self._lock:
+                if self._built is None:
+                    self._built = self._family.build_encoder()
+        return self._built
+
+    @cached_property
+    def _user_defined(self) -> SpecialMatcher:
+        return self._matcher(TokenType.USER_DEFINED)
+
+    @cached_property
+    def _all_specials(self) -> SpecialMatcher:
+        return self._matcher(TokenType.USER_DEFINED, *HIDDEN_TYPES)
+
+    def _matcher(self, *types: TokenType) -> SpecialMatcher:
+        texts = self.vocabulary.by_text(self.vocabulary.ids(*types))
+        return SpecialMatcher({self._family.normalize(text): texts[text] for text in texts})
+
+    def _warn_of_doubled_bos(self, ids: list[int]) -> None:
+        if self._prefix and ids[1:2] == self._prefix:
+            logger.warning(
+                "the prompt begins with the token %r and gets another in front; "
+                "leave it out of the prompt or don't add special tokens",
+                self.token_text(ids[0]),
+            )
+
+
+def _well_formed(text: str) -> str:
+    """Return the text with U+FFFD for surrogates that are no pair, and pairs joined."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,0 +1,121 @@
+"""WordPiece, `tokenizer.ggml.model` = "bert": the tokeniser of embedding models, by the library.
+
+GGUF turns the spelling of the original vocabulary round: a piece that begins a word has U+2581 in
+front (the original has nothing), one that goes on has nothing (the original has "##"), and tokens
+in square brackets stay as they are. Here it is turned back.
+
+Whether capitals are lowered: `tokenizer.ggml.normalizer.lowercase`, else whether the vocabulary has
+no capitals; whether accents are taken off: `...strip_accents`, else as for capitals (that is what
+the library's BERT normaliser does).
+"""
+
+from __future__ import annotations
+
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+from tampu.errors import ModelFileError
+from tampu.ml.gguf import Metadata
+from tampu.tokenizer.sentencepiece import SPACE
+from tampu.tokenizer.vocabulary import (
+    HIDDEN_TYPES,
+    Defaults,
+    Specials,
+    TokenType,
+    Vocabulary,
+    read_specials,
+)
+
+_LONGEST_WORD = 100  # characters; a longer one is unknown, as in the original
+_TIGHT = frozenset({".", "?", "!", ","})  # written without a space before them
+
+
+class WordPiece:
+    """The WordPiece family."""
+
+    adds_space = True
+
+    def __init__(self, metadata: Metadata, vocabulary: Vocabulary) -> None:
+        """Read what the family needs.
+
+        Raises:
+            ModelFileError: if there is no unknown token or a special token is wrong.
+        """
+        self._metadata = metadata
+        self._vocabulary = vocabulary
+        self.specials = self._read_specials()
+
+    def normalize(self, text: str) -> str:
+        """Return the text as it is."""
+        return text
+
+    def spell(self, token: int) -> bytes:
+        """Return the bytes for which a token stands, a space before each word."""
+        original = _original(self._vocabulary.texts[token])
+        if original.startswith("##"):
+            original = original[2:]
+        elif original not in _TIGHT:
+            original = f" {original}"
+        return original.encode("utf-8", "surrogateescape")
+
+    def build_encoder(self) -> WordPieceEncoder:
+        """Build the library's object."""
+        texts = list(map(_original, self._vocabulary.texts))
+        unknown = self.specials.unknown
+        if unknown is None:
+            raise ModelFileError("key 'tokenizer.ggml.unknown_token_id'", "is missing")
+        has_capitals = any(text != text.lower() for text in texts if not _is_bracketed(text))
+        lowers = self._metadata.boolean(
+            "tokenizer.ggml.normalizer.lowercase", default=not has_capitals
+        )
+        strips = self._metadata.boolean("tokenizer.ggml.normalizer.strip_accents", default=lowers)
+        tokenizer = Tokenizer(
+            models.WordPiece(
+                dict(zip(texts, range(len(texts)), strict=True)),
+                unk_token=texts[unknown],
+                max_input_chars_per_word=_LONGEST_WORD,
+            )
+        )
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowers, strip_accents=strips)
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        return WordPieceEncoder(tokenizer)
+
+    def _read_specials(self) -> Specials:
+        """Read the roles; BERT's names for begin and end are [CLS] and [SEP]."""
+        vocabulary = self._vocabulary
+        known = vocabulary.by_text(vocabulary.ids(*HIDDEN_TYPES, TokenType.NORMAL))
+        values = dict(self._metadata)
+        for role, names in (("bos", ("cls",)), ("eos", ("seperator", "separator", "sep"))):
+            for name in names:
+                value = values.get(f"tokenizer.ggml.{name}_token_id")
+                if value is not None:
+                    values.setdefault(f"tokenizer.ggml.{role}_token_id", value)
+        defaults = Defaults(
+            bos=known.get("[CLS]"),
+            eos=known.get("[SEP]"),
+            unknown=known.get("[UNK]"),
+            adds_bos=True,
+            adds_eos=True,
+        )
+        return read_specials(Metadata(values), vocabulary, defaults)
+
+
+class WordPieceEncoder:
+    """Hands texts to the library."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def encode(self, text: str, *, after_special: bool) -> list[int]:  # noqa: ARG002
+        """Return the ids of a text; what comes before it makes no difference."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+
+def _is_bracketed(text: str) -> bool:
+    return text.startswith("[") and text.endswith("]")
+
+
+def _original(text: str) -> str:
+    if text.startswith(SPACE):
+        return text[1:]
+    return text if _is_bracketed(text) else f"##{text}"
