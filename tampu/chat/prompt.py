@@ -17,11 +17,6 @@ class Vocabulary(Protocol):
         """The token that begins a text, if there is one."""
         ...
 
-    @property
-    def eos(self) -> frozenset[int]:
-        """The tokens that end an answer."""
-        ...
-
     def encode(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> list[int]:
@@ -36,12 +31,15 @@ class Vocabulary(Protocol):
 class PromptBuilder:
     """Turns conversations into prompts for one model."""
 
-    def __init__(self, template: ChatTemplate, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self, template: ChatTemplate, vocabulary: Vocabulary, eos: int | None = None
+    ) -> None:
+        """Take the model's template and tokenizer, and the token that ends its texts."""
         self._template = template
         self._vocabulary = vocabulary
-        bos = vocabulary.bos
-        self._bos_text = "" if bos is None else vocabulary.token_text(bos)
-        self._eos_text = vocabulary.token_text(min(vocabulary.eos)) if vocabulary.eos else ""
+        self._bos_text, self._eos_text = (
+            "" if token is None else vocabulary.token_text(token) for token in (vocabulary.bos, eos)
+        )
 
     def tokens(
         self,

@@ -28,7 +28,7 @@ from tampu.runner.protocol import (
     Command,
     Generate,
     Load,
-    LoadOptions,
+    ModelOptions,
     Piece,
     Progress,
     Prompt,
@@ -123,7 +123,7 @@ class WorkerProcess:
         return not self._cause and not self._is_closing
 
     async def load(
-        self, path: Path, options: LoadOptions, progress: Progressed, stall_s: float
+        self, path: Path, options: ModelOptions, progress: Progressed, stall_s: float
     ) -> None:
         """Have the process load a model.
 
@@ -249,7 +249,7 @@ class WorkerProcess:
 
 async def start_worker(
     path: Path,
-    options: LoadOptions,
+    options: ModelOptions,
     *,
     name: str,
     environment: Mapping[str, str],

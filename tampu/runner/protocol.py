@@ -22,7 +22,7 @@ HEADER = struct.Struct("<I")
 MAX_FRAME = 256 * 1024 * 1024
 
 
-class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
+class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a model is loaded; other values need another process.
 
     Attributes:
@@ -73,7 +73,7 @@ class Load(msgspec.Struct, frozen=True, tag="load"):
     """Load this file; always the first command."""
 
     path: str
-    options: LoadOptions
+    options: ModelOptions
 
 
 class Generate(msgspec.Struct, frozen=True, tag="generate"):

@@ -19,7 +19,6 @@ class Letters:
     """One token per character, and one more in front if specials are asked for."""
 
     bos = 1
-    eos = frozenset({2})
 
     def encode(self, text, *, add_special=True, parse_special=True):
         assert parse_special
@@ -30,7 +29,7 @@ class Letters:
 
 
 def prompt(messages, source=SOURCE, **options):
-    builder = PromptBuilder(ChatTemplate(source), Letters())
+    builder = PromptBuilder(ChatTemplate(source), Letters(), eos=2)
     tokens = builder.tokens(messages, **{"limit": 100, **options})
     return "".join(map(chr, tokens))
 

@@ -14,18 +14,18 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+from tampu.chat.prompt import PromptBuilder
 from tampu.chat.template import ChatTemplate
 from tampu.errors import LoadCancelledError, ModelFileError
 from tampu.runner.events import Done, Failed, Text, TokenLogprob, Usage
 from tampu.runner.protocol import Ready
-from tampu.runner.worker import Worker
+from tampu.runner.worker import Loaded, Worker
 
 
 class Characters:
     """One token per character."""
 
     bos = None
-    eos = frozenset({0})
 
     def encode(self, text, **_):
         return list(map(ord, text))
@@ -50,9 +50,6 @@ class FakeModel:
 
     context = 100
     tokenizer = Characters()
-
-    def __init__(self, template=None):
-        self.template = template
 
     def submit(self, prompt, _options, sink):
         request = Request()
@@ -93,10 +90,9 @@ def load_fake(load, progress, cancelled):
                     raise LoadCancelledError("cancelled")
                 time.sleep(0.01)
     progress(1.0)
-    yield (
-        FakeModel(ChatTemplate("{{ messages[-1].content }}") if "chat" in load.path else None),
-        Ready(load.options.context, 1000),
-    )
+    template = ChatTemplate("{{ messages[-1].content }}")
+    prompts = PromptBuilder(template, Characters()) if "chat" in load.path else None
+    yield Loaded(FakeModel(), prompts, Ready(load.options.context, 1000))
 
 
 if __name__ == "__main__":

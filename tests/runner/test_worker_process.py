@@ -16,7 +16,7 @@ from tampu.runner.client import describe_exit, start_worker
 from tampu.runner.events import Done
 from tampu.runner.protocol import (
     ChatPrompt,
-    LoadOptions,
+    ModelOptions,
     Piece,
     Prompted,
     TextPrompt,
@@ -39,7 +39,7 @@ def run(test):
 async def start(path="model", **options):
     environment = {"PATH": os.defpath}
     return await start_worker(
-        Path(path), LoadOptions(), name="m", environment=environment, program=PROGRAM, **options
+        Path(path), ModelOptions(), name="m", environment=environment, program=PROGRAM, **options
     )
 
 
