@@ -1,0 +1,180 @@
+"""Whole conversions of a checkpoint of a few numbers, and the command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import typer
+from support import handmade_checkpoints as handmade
+
+from tampu.cli.convert import convert_command
+from tampu.convert import TYPES, convert
+from tampu.convert.llama import interleave
+from tampu.convert.storage import storage_type
+from tampu.errors import ModelFileError, UnsupportedModelError
+from tampu.ml.gguf import GGMLType, read_gguf
+from tampu.ml.quantize import dequantize
+
+
+def values(path: Path, name: str) -> npt.NDArray[np.float32]:
+    info = read_gguf(path).tensors[name]
+    data = path.read_bytes()[info.offset : info.offset + info.size_bytes]
+    return dequantize(data, info.type, info.shape)
+
+
+def converted(folder: Path, type_: str = "F32", **files: Any) -> Path:
+    source = handmade.write(folder / "tiny", **files)
+    convert(source, folder / "out.gguf", type_)
+    return folder / "out.gguf"
+
+
+def test_the_file_holds_the_weights_under_their_new_names(tmp_path: Path) -> None:
+    path = converted(tmp_path)
+    weights = handmade.weights()
+    np.testing.assert_array_equal(
+        values(path, "token_embd.weight"), weights["model.embed_tokens.weight"]
+    )
+    np.testing.assert_array_equal(
+        values(path, "blk.0.attn_q.weight"),
+        interleave(weights["model.layers.0.self_attn.q_proj.weight"], handmade.HEADS),
+    )
+    assert len(read_gguf(path).tensors) == len(weights)
+
+
+def test_the_file_says_what_it_holds(tmp_path: Path) -> None:
+    metadata = read_gguf(converted(tmp_path, "F16")).metadata
+    assert metadata.architecture == "llama"
+    assert metadata.string("general.name") == "tiny"
+    assert metadata.integer("general.file_type") == 1
+    assert metadata.integer("general.quantization_version") == 2
+    assert metadata.integer("block_count") == 1
+    assert metadata.integer("attention.head_count_kv") == handmade.KV_HEADS
+    assert metadata.number("rope.freq_base") == 10_000.0
+    assert list(metadata.strings("tokenizer.ggml.tokens"))[:2] == ["a", "b"]
+
+
+@pytest.mark.parametrize("type_", TYPES)
+def test_matrices_get_the_type_that_was_asked_for_and_vectors_stay_f32(
+    tmp_path: Path, type_: str
+) -> None:
+    path = converted(tmp_path, type_)
+    for name, info in read_gguf(path).tensors.items():
+        assert info.type.name == ("F32" if len(info.shape) == 1 else type_), name
+    weight = handmade.weights()["model.layers.0.mlp.up_proj.weight"]
+    error = np.abs(values(path, "blk.0.ffn_up.weight") - weight).max()
+    assert error <= {"F32": 0, "F16": 2e-3, "BF16": 2e-2, "Q8_0": 2e-2}[type_]
+    assert error > 0 or type_ == "F32"
+
+
+STORAGE = [
+    ("blk.0.attn_q.weight", (64, 64), "Q8_0", "Q8_0"),
+    ("blk.0.attn_q.weight", (64, 72), "Q8_0", "F16"),  # no whole number of blocks
+    ("v.patch_embedding.weight", (64, 3, 14, 14), "F16", "F16"),
+    ("v.patch_embedding.weight", (64, 3, 16, 32), "Q8_0", "F16"),
+    ("v.patch_embedding.weight", (64, 3, 14, 14), "F32", "F32"),
+    ("v.blk.0.attn_q.weight", (64, 64), "BF16", "F16"),
+    ("v.blk.0.attn_q.weight", (64, 64), "Q8_0", "Q8_0"),
+    ("mm.mm_input_projection.weight", (64, 128), "Q8_0", "F16"),
+    ("v.position_embedding.weight", (64, 64), "Q8_0", "F32"),
+    ("output_norm.weight", (64,), "Q8_0", "F32"),
+]
+
+
+@pytest.mark.parametrize(("name", "shape", "wanted", "expected"), STORAGE)
+def test_where_a_tensor_is_stored_otherwise(
+    name: str, shape: tuple[int, ...], wanted: str, expected: str
+) -> None:
+    assert storage_type(name, shape, GGMLType[wanted]).name == expected
+
+
+def test_a_number_that_f16_cannot_hold_is_an_error(tmp_path: Path) -> None:
+    tensors = handmade.weights()
+    tensors["lm_head.weight"][0, 0] = 1e5
+    with pytest.raises(ModelFileError, match=r"output\.weight: 100000 is beyond"):
+        converted(tmp_path, "F16", tensors=tensors)
+    assert converted(tmp_path, "BF16", tensors=tensors).exists()
+
+
+def test_a_number_that_blocks_cannot_hold_is_an_error(tmp_path: Path) -> None:
+    tensors = handmade.weights()
+    tensors["lm_head.weight"][0, 0] = np.nan
+    with pytest.raises(ModelFileError, match=r"output\.weight: .*NaN"):
+        converted(tmp_path, "Q8_0", tensors=tensors)
+
+
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    tensors = handmade.weights()
+    tensors["lm_head.weight"][0, 0] = 1e5  # noticed while writing: it is the last tensor
+    out = tmp_path / "out.gguf"
+    out.write_bytes(b"old")
+    with pytest.raises(ModelFileError):
+        converted(tmp_path, "F16", tensors=tensors)
+    assert out.read_bytes() == b"old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.gguf", "tiny"]
+
+
+def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    source = handmade.write(tmp_path / "tiny")
+    with pytest.raises(ModelFileError, match="cannot be written"):
+        convert(source, tmp_path / "nowhere" / "out.gguf")
+
+
+def test_a_file_of_our_own_says_how_it_was_trained(tmp_path: Path) -> None:
+    training = {"seed": 7, "commit": "abc", "loss": 0.5, "log": [1, 2]}
+    metadata = read_gguf(converted(tmp_path, training=training)).metadata
+    assert metadata["tampu.training.seed"] == 7
+    assert metadata["tampu.training.commit"] == "abc"
+    assert metadata["tampu.training.loss"] == 0.5
+    assert "tampu.training.log" not in metadata
+
+
+def test_given_metadata_wins(tmp_path: Path) -> None:
+    source = handmade.write(tmp_path / "tiny")
+    given = {"general.name": "other", "general.license": "mit", "x.big": 2**40, "x.low": -1}
+    convert(source, tmp_path / "out.gguf", metadata=given)
+    metadata = read_gguf(tmp_path / "out.gguf").metadata
+    assert metadata.string("general.name") == "other"
+    assert metadata.string("general.license") == "mit"
+    assert metadata["x.big"] == 2**40
+    assert metadata["x.low"] == -1
+
+
+@pytest.mark.parametrize("names", [["PhiForCausalLM"], [], None, 5, "LlamaForCausalLM"])
+def test_an_unknown_architecture_names_those_that_are_known(tmp_path: Path, names: Any) -> None:
+    config = handmade.CONFIG | {"architectures": names}
+    with pytest.raises(UnsupportedModelError, match=r"not known; known: LlamaForCausalLM, .*Qwen3"):
+        converted(tmp_path, config=config)
+
+
+def test_an_unknown_type_names_those_that_are_known(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModelError, match="known: F32, F16, Q8_0, BF16"):
+        converted(tmp_path, "Q4_0")
+
+
+def test_a_repository_with_code_of_its_own_is_only_read(tmp_path: Path) -> None:
+    config = handmade.CONFIG | {"auto_map": {"AutoModel": "modeling.Evil"}}
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "modeling.py").write_text("raise SystemExit('executed')")
+    assert converted(tmp_path, config=config).exists()
+
+
+def test_the_command_writes_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    convert_command(handmade.write(tmp_path / "tiny"), tmp_path / "out.gguf", "Q8_0")
+    assert read_gguf(tmp_path / "out.gguf").metadata.integer("general.file_type") == 7
+    assert "out.gguf" in capsys.readouterr().out
+
+
+def test_the_command_says_in_one_line_what_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = handmade.CONFIG | {"architectures": ["PhiForCausalLM"]}
+    source = handmade.write(tmp_path / "tiny", config=config)
+    with pytest.raises(typer.Exit) as error:
+        convert_command(source, tmp_path / "out.gguf")
+    assert error.value.exit_code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("tampu convert: architecture 'PhiForCausalLM' is not known")
