@@ -12,12 +12,19 @@ from __future__ import annotations
 
 import random
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Protocol
 
+import numpy as np
+
 from tampu.errors import RequestError
+from tampu.kvcache import Segment
+from tampu.loading import LoadOptions, load_model
+from tampu.runner.graphs import StepInputs
 
 
 class Subject(Protocol):
@@ -48,6 +55,77 @@ class Subject(Protocol):
     def close(self) -> None:
         """Free everything."""
         ...
+
+
+class Native:
+    """tampu itself with one model: a `Subject`.
+
+    It computes the graphs that the run loop computes, without the loop's pipeline: Python's
+    preparation of a step, the copying of inputs and logits and the compute count, sampling not.
+    """
+
+    name = "tampu"
+
+    def __init__(
+        self, model: Path, *, threads: int, context: int, flash_attention: bool | None = None
+    ) -> None:
+        """Load a model.
+
+        Raises:
+            TampuError: as `tampu.loading.load_model`.
+        """
+        options = LoadOptions(
+            context=context,
+            slots=1,
+            threads=threads,
+            batch=512,
+            cache_type="f16",
+            flash_attention=flash_attention,
+        )
+        self._model = load_model(model, options)
+        self._batch = options.batch
+        self._held: list[int] = []
+        self.vocabulary = self._model.tokenizer.vocabulary_size
+
+    def rewind(self, depth: Sequence[int]) -> None:
+        """Have these tokens as the history, and nothing after them."""
+        wanted = list(depth)
+        if wanted[: len(self._held)] != self._held:
+            self._held = []
+        missing = wanted[len(self._held) :]
+        self._compute(missing, len(self._held), self._batch)
+        self._held = wanted
+
+    def prefill(self, tokens: Sequence[int]) -> float:
+        """Compute tokens in batches; return the seconds that it took."""
+        began = time.perf_counter()
+        self._compute(tokens, len(self._held), self._batch)
+        return time.perf_counter() - began
+
+    def decode(self, tokens: Sequence[int]) -> float:
+        """Compute tokens one at a time; return the seconds that it took."""
+        began = time.perf_counter()
+        self._compute(tokens, len(self._held), 1)
+        return time.perf_counter() - began
+
+    def close(self) -> None:
+        """Free the model; twice is harmless."""
+        self._model.close()
+
+    def _compute(self, tokens: Sequence[int], start: int, batch: int) -> None:
+        """Compute tokens from a position on, the logits of each batch's last token too."""
+        cells = np.arange(start + len(tokens), dtype=np.int32)
+        for first in range(0, len(tokens), batch):
+            part = np.asarray(tokens[first : first + batch], np.int32)
+            position = start + first
+            end = position + len(part)
+            inputs = StepInputs(
+                part,
+                np.arange(position, end, dtype=np.int32),
+                np.array([len(part) - 1], np.int32),
+                [Segment(cells[:end], position)],
+            )
+            self._model.graphs.submit(inputs).result()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,36 +178,41 @@ def parse_depths(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def context_for(tests: Sequence[Work], depths: Sequence[int]) -> int:
-    """Return how large a context must be for all combinations."""
-    return max(depths) + max(test.tokens for test in tests)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to measure: every work at every depth, `repetitions` times each."""
 
+    works: Sequence[Work]
+    depths: Sequence[int]
+    threads: int
+    repetitions: int
 
-def measure(
-    ours: Subject,
-    peer: Subject | None,
-    work: Work,
-    *,
-    depth: int,
-    threads: int,
-    repetitions: int,
-) -> Result:
-    """Run one test at one depth; see the module for how."""
-    source = random.Random(f"{work.name}@{depth}")
-    subjects = [ours] if peer is None else [ours, peer]
-    vocabulary = min(subject.vocabulary for subject in subjects)
-    history = random_tokens(depth, vocabulary, random.Random(depth))
-    speeds: list[list[float]] = [[] for _ in subjects]
-    for turn in range(repetitions + 1):
-        tokens = random_tokens(work.tokens, vocabulary, source)
-        for subject, found in zip(subjects, speeds, strict=True):
-            speed = run_once(subject, work, history, tokens)
-            if turn > 0:
-                found.append(speed)
-    if peer is None:
-        return Result(work.name, depth, threads, median(speeds[0]), None, None)
-    ratio = median(own / other for own, other in zip(*speeds, strict=True))
-    return Result(work.name, depth, threads, median(speeds[0]), median(speeds[1]), ratio)
+    @property
+    def context(self) -> int:
+        """How large a context must be for all combinations."""
+        return max(self.depths) + max(work.tokens for work in self.works)
+
+    def run(self, ours: Subject, peer: Subject | None) -> list[Result]:
+        """Measure everything, depth by depth; see the module for how."""
+        return [self.measure(ours, peer, work, at) for at in self.depths for work in self.works]
+
+    def measure(self, ours: Subject, peer: Subject | None, work: Work, depth: int) -> Result:
+        """Measure one work at one depth."""
+        subjects = [ours] if peer is None else [ours, peer]
+        vocabulary = min(subject.vocabulary for subject in subjects)
+        history = random_tokens(depth, vocabulary, random.Random(depth))
+        source = random.Random(f"{work.name}@{depth}")
+        speeds: list[list[float]] = [[] for _ in subjects]
+        for turn in range(self.repetitions + 1):
+            tokens = random_tokens(work.tokens, vocabulary, source)
+            for subject, found in zip(subjects, speeds, strict=True):
+                speed = run_once(subject, work, history, tokens)
+                if turn > 0:
+                    found.append(speed)
+        if peer is None:
+            return Result(work.name, depth, self.threads, median(speeds[0]), None, None)
+        ratio = median(own / other for own, other in zip(*speeds, strict=True))
+        return Result(work.name, depth, self.threads, median(speeds[0]), median(speeds[1]), ratio)
 
 
 def run_once(subject: Subject, work: Work, history: Sequence[int], tokens: Sequence[int]) -> float:

@@ -179,7 +179,7 @@ class _Library:
         if not model:
             raise RuntimeError(f"cannot load the model: {self._last_lines()}")
         parameters = self._call["llama_context_default_params"]()
-        parameters.words[0] = request["context"]
+        parameters.words[0] = max(request["context"], PHYSICAL_BATCH)
         parameters.words[2] = PHYSICAL_BATCH
         self._context = self._call["llama_init_from_model"](model, parameters)
         if not self._context:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tampu.bench import Work, context_for, measure, parse_depths, parse_tests
+from tampu.bench import Plan, Work, parse_depths, parse_tests
 from tampu.errors import RequestError
 
 
@@ -39,6 +39,11 @@ class Clockwork:
         return next(self._seconds)
 
 
+def measure(ours, peer, work: Work, *, depth: int, threads: int, repetitions: int):
+    plan = Plan(works=[work], depths=[depth], threads=threads, repetitions=repetitions)
+    return plan.run(ours, peer)[0]
+
+
 def test_tests_are_read_as_they_are_written() -> None:
     assert parse_tests("pp512, tg64") == [Work("pp", 512), Work("tg", 64)]
     assert parse_tests("tg1")[0].name == "tg1"
@@ -63,7 +68,8 @@ def test_other_depths_are_refused(text: str) -> None:
 
 
 def test_the_context_holds_the_deepest_and_longest() -> None:
-    assert context_for(parse_tests("pp512,tg64"), [0, 2048]) == 2560
+    plan = Plan(works=parse_tests("pp512,tg64"), depths=[0, 2048], threads=1, repetitions=1)
+    assert plan.context == 2560
 
 
 def test_subjects_take_turns_after_one_unmeasured_round() -> None:

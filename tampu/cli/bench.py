@@ -1,0 +1,96 @@
+"""`tampu bench`: how fast a model runs here, alone or side by side with llama.cpp."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tampu.errors import RequestError, TampuError
+
+if TYPE_CHECKING:
+    from tampu.bench import Plan, Result
+
+PEER = "llama.cpp"
+
+
+def bench_command(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, or a model's name.")],
+    tests: Annotated[
+        str, typer.Option(help="ppN: prefill of N tokens; tgN: decoding of N tokens.")
+    ] = "pp512,tg64",
+    depth: Annotated[str, typer.Option(help="Tokens of history before the test.")] = "0",
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=512, help="CPU threads; else one for each core.")
+    ] = None,
+    repetitions: Annotated[int, typer.Option(min=1, max=1000, help="Of each test.")] = 3,
+    peer: Annotated[
+        str | None, typer.Option(help=f"Measure side by side with: {PEER} (pip extra `bench`).")
+    ] = None,
+    peer_library: Annotated[
+        Path | None, typer.Option(help="Another libllama than that of the xllamacpp package.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure prefill and decoding speed in tokens per second."""
+    try:
+        plan = _plan(tests, depth, threads, repetitions)
+        results, names = _measure(plan, model, peer, peer_library)
+    except TampuError as error:
+        print(f"tampu bench: {error}", file=sys.stderr)
+        raise typer.Exit(2) from error
+    print(_as_json(results) if json else _as_table(results, names))
+
+
+def _plan(tests: str, depth: str, threads: int | None, repetitions: int) -> Plan:
+    from tampu.bench import Plan, parse_depths, parse_tests
+    from tampu.ml.devices import default_threads
+
+    return Plan(
+        works=parse_tests(tests),
+        depths=parse_depths(depth),
+        threads=threads or default_threads(),
+        repetitions=repetitions,
+    )
+
+
+def _measure(
+    plan: Plan, model: str, peer: str | None, library: Path | None
+) -> tuple[list[Result], list[str]]:
+    """Measure everything; return the results and what each subject is."""
+    from tampu.bench import Native
+    from tampu.catalog import resolve
+    from tampu.peer import Peer
+
+    if peer not in (None, PEER):
+        raise RequestError(f"unknown peer {peer!r}: the only one is {PEER}")
+    path = resolve(model)
+    threads, context = plan.threads, plan.context
+    with ExitStack() as opened:
+        ours = opened.enter_context(closing(Native(path, threads=threads, context=context)))
+        if peer is None:
+            return plan.run(ours, None), [ours.name]
+        other = Peer(path, threads=threads, context=context, library=library)
+        opened.callback(other.close)
+        return plan.run(ours, other), [ours.name, f"{other.name} ({other.system})"]
+
+
+def _as_json(results: list[Result]) -> str:
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(results), indent=2).decode()
+
+
+def _as_table(results: list[Result], names: list[str]) -> str:
+    lines = [f"{'test':>8} {'depth':>6} {'threads':>7} {'tokens/s':>10} {'peer':>10} {'ratio':>6}"]
+    for result in results:
+        peer = f"{result.peer_tokens_per_second:.2f}" if result.peer_tokens_per_second else "-"
+        ratio = f"{result.ratio:.2f}" if result.ratio else "-"
+        lines.append(
+            f"{result.test:>8} {result.depth:>6} {result.threads:>7} "
+            f"{result.tokens_per_second:>10.2f} {peer:>10} {ratio:>6}"
+        )
+    return "\n".join([*lines, *(f"peer: {name}" for name in names[1:])])
