@@ -14,20 +14,19 @@ import logging
 import queue
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from tampu import errors
 from tampu.catalog import resolve
 from tampu.chat.template import ChatTemplate
-from tampu.errors import ContextLengthError, RequestError
+from tampu.completion import Completion, Handle, checked, completion, drain, fit_prompt, too_long
+from tampu.errors import RequestError
 from tampu.loading import LoadedModel, LoadOptions, load_model
 from tampu.modelinfo import ModelInfo
-from tampu.runner.events import Done, Event, Failed, FinishReason, Text, TokenLogprob, Usage
+from tampu.runner.events import Done, Event, Text
 from tampu.runner.loop import Runner
 from tampu.runner.request import GenerateOptions, generate_options
 from tampu.runner.sequence import Probe, Sink
@@ -42,37 +41,6 @@ Prompt: TypeAlias = str | Sequence[int]
 Message: TypeAlias = Mapping[str, Any]
 
 _PROBE_BYTES = 64 * 2**20  # logits of one chunk of a probe
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """A finished answer.
-
-    Attributes:
-        text: of the answer.
-        tokens: its token ids, without the end token.
-        reason: why it ended: `stop`, `length` or `cancelled`.
-        usage: counts and durations.
-        logprobs: one entry per token, if asked for.
-    """
-
-    text: str
-    tokens: list[int]
-    reason: FinishReason
-    usage: Usage
-    logprobs: list[TokenLogprob]
-
-
-@dataclass(frozen=True, slots=True)
-class Handle:
-    """A request under way."""
-
-    _runner: Runner
-    _sequence: RunningSequence
-
-    def cancel(self) -> None:
-        """End the request before its next token; its sink still receives `Done`."""
-        self._runner.cancel(self._sequence)
 
 
 class Engine:
@@ -189,7 +157,7 @@ class Engine:
             ContextLengthError: for a prompt longer than the context.
             ComputeError: if the model gives no usable result.
         """
-        return _completion(self.stream(prompt, **options))
+        return completion(self.stream(prompt, **options))
 
     def stream(self, prompt: Prompt, **options: object) -> Iterator[Text | Done]:
         """Return the continuation piece by piece, `Done` last; closing the iterator cancels.
@@ -199,7 +167,7 @@ class Engine:
         """
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         handle = self.submit(prompt, generate_options(options), events.put)
-        return _drain(events, handle)
+        return drain(events, handle)
 
     def chat(
         self,
@@ -218,7 +186,7 @@ class Engine:
         Raises:
             RequestError: also if the model has no chat template, or the template refuses.
         """
-        return _completion(self.stream_chat(messages, tools=tools, **options))
+        return completion(self.stream_chat(messages, tools=tools, **options))
 
     def stream_chat(
         self,
@@ -265,7 +233,7 @@ class Engine:
             RunnerDiedError: if the engine is closed.
         """
         given = self._tokens(prompt)
-        tokens = _fit(given, self.context, options)
+        tokens = fit_prompt(given, self.context, options)
         sampler = Sampler(options.sampling(), self.tokenizer.vocabulary_size)
         sampler.prime(tokens.tolist())
         room = np.zeros(self.context + 1, np.int32)
@@ -297,7 +265,7 @@ class Engine:
         handle = self.submit(prompt, generate_options(options), sink)
         try:
             while True:
-                event = _checked(await events.get())
+                event = checked(await events.get())
                 yield event
                 if isinstance(event, Done):
                     return
@@ -317,7 +285,7 @@ class Engine:
 
     async def agenerate(self, prompt: Prompt, **options: object) -> Completion:
         """Return what `generate` returns, without blocking the event loop."""
-        return _completion(iter([event async for event in self.astream(prompt, **options)]))
+        return completion(iter([event async for event in self.astream(prompt, **options)]))
 
     async def achat(
         self,
@@ -376,7 +344,7 @@ class Engine:
     def _probe(self, prompt: Prompt, chunk: int, *, wants_logits: bool) -> npt.NDArray[np.float32]:
         tokens = self._tokens(prompt)
         if len(tokens) > self.context:
-            raise _too_long(len(tokens), self.context)
+            raise too_long(len(tokens), self.context)
         rows: list[npt.NDArray[np.float32]] = []
         outcome: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self.runner.submit(Probe(tokens, chunk, wants_logits, rows.append, outcome.put))
@@ -394,55 +362,3 @@ class Engine:
         if wrong is not None:
             raise RequestError(f"token {wrong} is not in the vocabulary of {limit} tokens")
         return np.asarray(ids, np.int32)
-
-
-def _fit(
-    tokens: npt.NDArray[np.int32], context: int, options: GenerateOptions
-) -> npt.NDArray[np.int32]:
-    """Return the prompt, its middle cut out if it must be and may be."""
-    if len(tokens) <= context:
-        return tokens
-    if not options.truncate:
-        raise _too_long(len(tokens), context)
-    keep = context - 1 if options.keep < 0 else min(options.keep, context - 1)
-    log.warning("the prompt of %d tokens is cut to the context of %d", len(tokens), context)
-    return np.concatenate([tokens[:keep], tokens[len(tokens) - (context - keep) :]])
-
-
-def _too_long(length: int, context: int) -> ContextLengthError:
-    return ContextLengthError(
-        f"the prompt has {length} tokens, the context {context}: "
-        "shorten the prompt or load the model with a larger context"
-    )
-
-
-def _checked(event: Event) -> Text | Done:
-    """Return an event, or raise the error that it reports."""
-    if isinstance(event, Failed):
-        kind = vars(errors).get(event.kind, errors.TampuError)
-        error: errors.TampuError = kind(event.message)
-        raise error
-    return event
-
-
-def _drain(events: queue.SimpleQueue[Event], handle: Handle) -> Iterator[Text | Done]:
-    try:
-        while True:
-            event = _checked(events.get())
-            yield event
-            if isinstance(event, Done):
-                return
-    finally:
-        handle.cancel()
-
-
-def _completion(events: Iterator[Text | Done]) -> Completion:
-    texts: list[Text] = []
-    for event in events:
-        if isinstance(event, Done):
-            tokens = [token for text in texts for token in text.tokens]
-            logprobs = [entry for text in texts for entry in text.logprobs]
-            answer = "".join(text.text for text in texts)
-            return Completion(answer, tokens, event.reason, event.usage, logprobs)
-        texts.append(event)
-    raise errors.RunnerDiedError("the answer broke off")

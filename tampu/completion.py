@@ -1,0 +1,106 @@
+"""Requests as a caller sees them: prompts that fit, answers whole or piece by piece, errors."""
+
+from __future__ import annotations
+
+import logging
+import queue
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tampu import errors
+from tampu.errors import ContextLengthError
+from tampu.runner.events import Done, Event, Failed, FinishReason, Text, TokenLogprob, Usage
+from tampu.runner.loop import Runner
+from tampu.runner.request import GenerateOptions
+from tampu.runner.sequence import Sequence as RunningSequence
+
+log = logging.getLogger("tampu")
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A finished answer.
+
+    Attributes:
+        text: of the answer.
+        tokens: its token ids, without the end token.
+        reason: why it ended: `stop`, `length` or `cancelled`.
+        usage: counts and durations.
+        logprobs: one entry per token, if asked for.
+    """
+
+    text: str
+    tokens: list[int]
+    reason: FinishReason
+    usage: Usage
+    logprobs: list[TokenLogprob]
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """A request under way."""
+
+    _runner: Runner
+    _sequence: RunningSequence
+
+    def cancel(self) -> None:
+        """End the request before its next token; its sink still receives `Done`."""
+        self._runner.cancel(self._sequence)
+
+
+def fit_prompt(
+    tokens: npt.NDArray[np.int32], context: int, options: GenerateOptions
+) -> npt.NDArray[np.int32]:
+    """Return the prompt, its middle cut out if it must be and may be."""
+    if len(tokens) <= context:
+        return tokens
+    if not options.truncate:
+        raise too_long(len(tokens), context)
+    keep = context - 1 if options.keep < 0 else min(options.keep, context - 1)
+    log.warning("the prompt of %d tokens is cut to the context of %d", len(tokens), context)
+    return np.concatenate([tokens[:keep], tokens[len(tokens) - (context - keep) :]])
+
+
+def too_long(length: int, context: int) -> ContextLengthError:
+    """Return the error for a prompt that the context cannot hold."""
+    return ContextLengthError(
+        f"the prompt has {length} tokens, the context {context}: "
+        "shorten the prompt or load the model with a larger context"
+    )
+
+
+def checked(event: Event) -> Text | Done:
+    """Return an event, or raise the error that it reports."""
+    if isinstance(event, Failed):
+        kind = vars(errors).get(event.kind, errors.TampuError)
+        error: errors.TampuError = kind(event.message)
+        raise error
+    return event
+
+
+def drain(events: queue.SimpleQueue[Event], handle: Handle) -> Iterator[Text | Done]:
+    """Yield what a request's sink receives; closing the iterator cancels the request."""
+    try:
+        while True:
+            event = checked(events.get())
+            yield event
+            if isinstance(event, Done):
+                return
+    finally:
+        handle.cancel()
+
+
+def completion(events: Iterator[Text | Done]) -> Completion:
+    """Return a whole answer from its pieces."""
+    texts: list[Text] = []
+    for event in events:
+        if isinstance(event, Done):
+            tokens = [token for text in texts for token in text.tokens]
+            logprobs = [entry for text in texts for entry in text.logprobs]
+            answer = "".join(text.text for text in texts)
+            return Completion(answer, tokens, event.reason, event.usage, logprobs)
+        texts.append(event)
+    raise errors.RunnerDiedError("the answer broke off")
