@@ -1,0 +1,1 @@
+"""Trains tampu's tiny built-in multimodal model from scratch on data it generates itself."""
