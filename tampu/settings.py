@@ -1,0 +1,261 @@
+"""The environment: the only module that reads it, once, into an object that cannot change.
+
+Each setting has a variable of its own name, `TAMPU_...`; where Ollama has one for the same thing
+it works too, so that a machine set up for Ollama need not be set up again. Ours wins. An empty
+variable counts as absent. A value that makes no sense is an error, never a silent default, and
+so is a `TAMPU_...` that does not exist.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self, TypeVar
+
+from tampu.durations import parse_duration
+from tampu.errors import SettingsError
+
+T = TypeVar("T")
+
+CACHE_TYPES = ("f16", "f32", "q8_0", "q4_0")
+DEFAULT_PORT = 11434
+
+_OURS = "TAMPU_"
+_THEIRS = "OLLAMA_"
+_SHARED = (
+    "CONTEXT_LENGTH",
+    "DEBUG",
+    "FLASH_ATTENTION",
+    "HOST",
+    "KEEP_ALIVE",
+    "KV_CACHE_TYPE",
+    "LOAD_TIMEOUT",
+    "MAX_LOADED_MODELS",
+    "MAX_QUEUE",
+    "MODELS",
+    "NUM_PARALLEL",
+    "ORIGINS",
+)
+_OWN = ("CACHE", "THREADS")
+_SCHEME_PORTS = {"http": 80, "https": 443}
+_TRUE = frozenset({"1", "t", "true", "y", "yes", "on"})
+_FALSE = frozenset({"0", "f", "false", "n", "no", "off"})
+_LARGEST_PORT = 65_535
+_TRACE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the server listens and clients connect."""
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    scheme: str = "http"
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the environment says; the name of each variable stands behind its setting.
+
+    Attributes:
+        address: HOST, "host", "host:port", ":port" or "scheme://host:port".
+        models: MODELS, the folder of models.
+        cache: CACHE, the folder for what can be made again; else XDG_CACHE_HOME/tampu.
+        context: CONTEXT_LENGTH in tokens; None lets the model and the memory decide.
+        slots: NUM_PARALLEL, sequences at once for each model.
+        threads: THREADS for computing; None takes one for each core.
+        flash_attention: FLASH_ATTENTION; None lets the model decide.
+        cache_type: KV_CACHE_TYPE, how keys and values are stored.
+        keep_alive_s: KEEP_ALIVE, how long an idle model stays loaded; None is for ever. A number
+            without a unit is in seconds.
+        load_timeout_s: LOAD_TIMEOUT, how long loading may make no progress; None is for ever.
+        max_loaded_models: MAX_LOADED_MODELS; None (there: 0) lets the memory decide.
+        max_queue: MAX_QUEUE, requests that may wait.
+        origins: ORIGINS, separated by commas: web pages that may call the server, besides local.
+        debug: DEBUG, 0 to 2: the higher, the more is logged.
+    """
+
+    address: Address = field(default_factory=Address)
+    models: Path
+    cache: Path
+    context: int | None = None
+    slots: int = 1
+    threads: int | None = None
+    flash_attention: bool | None = None
+    cache_type: str = "f16"
+    keep_alive_s: float | None = 300.0
+    load_timeout_s: float | None = 300.0
+    max_loaded_models: int | None = None
+    max_queue: int = 512
+    origins: tuple[str, ...] = ()
+    debug: int = 0
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
+        """Read the variables of this process, or of `environment`.
+
+        Raises:
+            SettingsError: a malformed value or an unknown variable.
+        """
+        read = _Reader(os.environ if environment is None else environment)
+        read.refuse_unknown()
+        return cls(
+            address=read.value("HOST", parse_address, Address()),
+            models=read.folder("MODELS", "XDG_DATA_HOME", ".local/share", "models"),
+            cache=read.folder("CACHE", "XDG_CACHE_HOME", ".cache", ""),
+            context=read.value("CONTEXT_LENGTH", _count(0), None) or None,
+            slots=read.value("NUM_PARALLEL", _count(0), 1) or 1,
+            threads=read.value("THREADS", _count(1), None),
+            flash_attention=read.value("FLASH_ATTENTION", _boolean, None),
+            cache_type=read.value("KV_CACHE_TYPE", _cache_type, "f16"),
+            keep_alive_s=_unless_negative(read.value("KEEP_ALIVE", _seconds, 300.0)),
+            load_timeout_s=_if_positive(read.value("LOAD_TIMEOUT", _seconds, 300.0)),
+            max_loaded_models=read.value("MAX_LOADED_MODELS", _count(0), None) or None,
+            max_queue=read.value("MAX_QUEUE", _count(0), 512),
+            origins=read.value("ORIGINS", _list, ()),
+            debug=read.value("DEBUG", _debug, 0),
+        )
+
+
+def parse_address(text: str) -> Address:
+    """Return the address that "host", "host:port", ":port" or "scheme://host:port" stands for.
+
+    As with Ollama, a scheme without a port means the scheme's own port.
+
+    Raises:
+        ValueError: for anything else; the message says what is expected.
+    """
+    scheme, separator, rest = text.rpartition("://")
+    scheme = scheme.lower() if separator else "http"
+    if scheme not in _SCHEME_PORTS:
+        raise ValueError(f"the scheme is {scheme!r}; it must be http or https")
+    host, port = _split_port(rest.rstrip("/"))
+    if any(letter in " /@?#\\" for letter in host):
+        raise ValueError(f"the host is {host!r}; expected a name or an IP address")
+    default = _SCHEME_PORTS[scheme] if separator else DEFAULT_PORT
+    return Address(host or Address().host, default if port is None else _port(port), scheme)
+
+
+class _Reader:
+    """Takes values from the environment and says where a bad one came from."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+
+    def refuse_unknown(self) -> None:
+        known = {_OURS + name for name in (*_SHARED, *_OWN)}
+        for name in sorted(self._environment):
+            if name.startswith(_OURS) and name not in known:
+                near = difflib.get_close_matches(name, sorted(known), 1)
+                hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
+                raise SettingsError(f"the environment has {name}, which is no setting; {hint}")
+
+    def value(self, name: str, parse: Callable[[str], T], default: T) -> T:
+        prefixes = (_OURS, _THEIRS) if name in _SHARED else (_OURS,)
+        for variable in (prefix + name for prefix in prefixes):
+            text = self._text(variable)
+            if text:
+                try:
+                    return parse(text)
+                except ValueError as error:
+                    raise SettingsError(f"{variable} is {text!r}: {error}") from error
+        return default
+
+    def folder(self, name: str, base: str, base_in_home: str, inside: str) -> Path:
+        """Return the folder of that variable, else `inside` tampu's own in the user's `base`."""
+        chosen = self.value(name, _path, None)
+        if chosen is not None:
+            return chosen
+        parent = Path(self._text(base))
+        if not parent.is_absolute():  # the XDG specification: a relative one is ignored
+            parent = self._home() / base_in_home
+        return parent / "tampu" / inside
+
+    def _home(self) -> Path:
+        try:
+            return Path(self._text("HOME") or Path.home())
+        except RuntimeError as error:
+            raise SettingsError("no home folder is known: set HOME, or all folders") from error
+
+    def _text(self, variable: str) -> str:
+        return self._environment.get(variable, "").strip().strip("\"'").strip()
+
+
+def _split_port(text: str) -> tuple[str, str | None]:
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or rest[:1] not in ("", ":"):
+            raise ValueError("expected an IPv6 address in brackets, such as [::1]:11434")
+        return _ipv6(host), rest[1:] or None
+    if text.count(":") > 1:
+        return _ipv6(text), None
+    host, _, port = text.partition(":")
+    return host, port or None
+
+
+def _ipv6(text: str) -> str:
+    try:
+        return str(ipaddress.IPv6Address(text))
+    except ValueError:
+        raise ValueError(f"{text!r} is no IPv6 address; expected host:port or [::1]:port") from None
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) > _LARGEST_PORT:
+        raise ValueError(f"the port is {text!r}; it must be a number from 0 to {_LARGEST_PORT}")
+    return int(text)
+
+
+def _count(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdigit()) or int(text) < least:
+            raise ValueError(f"it must be a whole number of {least} or more")
+        return int(text)
+
+    return parse
+
+
+def _boolean(text: str) -> bool:
+    word = text.lower()
+    if word not in _TRUE | _FALSE:
+        raise ValueError("it must be 1 or 0, true or false")
+    return word in _TRUE
+
+
+def _debug(text: str) -> int:
+    return _TRACE if text == str(_TRACE) else int(_boolean(text))
+
+
+def _cache_type(text: str) -> str:
+    if text.lower() not in CACHE_TYPES:
+        raise ValueError(f"it must be one of {', '.join(CACHE_TYPES)}")
+    return text.lower()
+
+
+def _seconds(text: str) -> float:
+    number = text.removeprefix("-")
+    return float(text) if number.isascii() and number.isdigit() else parse_duration(text)
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _path(text: str) -> Path:
+    return Path(text).expanduser()
+
+
+def _unless_negative(seconds: float) -> float | None:
+    return None if seconds < 0 else seconds
+
+
+def _if_positive(seconds: float) -> float | None:
+    return seconds if seconds > 0 else None
