@@ -24,7 +24,7 @@ import numpy as np
 from tampu.errors import RequestError
 from tampu.kvcache import Segment
 from tampu.loading import LoadOptions, load_model
-from tampu.runner.graphs import StepInputs
+from tampu.runner.graphs import GraphCounts, StepInputs
 
 
 class Subject(Protocol):
@@ -107,6 +107,11 @@ class Native:
         began = time.perf_counter()
         self._compute(tokens, len(self._held), 1)
         return time.perf_counter() - began
+
+    @property
+    def graph_counts(self) -> GraphCounts:
+        """How often graphs were built and used again."""
+        return self._model.graphs.counts
 
     def close(self) -> None:
         """Free the model; twice is harmless."""

@@ -1,0 +1,69 @@
+"""The models to measure with: their vocabulary, and how their types are mixed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from benchmarks.models import MIXTURES, VOCABULARY, has_more_bits, plan, rope_factors
+from benchmarks.vocabulary import Vocabulary, byte_alphabet, make_vocabulary
+from tampu.ml.types import GGMLType
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> Vocabulary:
+    return make_vocabulary()
+
+
+def test_the_vocabulary_is_as_large_as_llama_3s(vocabulary: Vocabulary) -> None:
+    assert len(vocabulary.tokens) == len(vocabulary.types) == VOCABULARY
+    assert len(set(vocabulary.tokens)) == VOCABULARY
+    assert len(vocabulary.merges) == len(set(vocabulary.merges)) == 280_147
+    assert vocabulary.tokens[vocabulary.begin_of_text] == "<|begin_of_text|>"
+    assert vocabulary.tokens[vocabulary.end_of_turn] == "<|eot_id|>"
+
+
+def test_each_merge_makes_a_token_of_two_tokens(vocabulary: Vocabulary) -> None:
+    known = set(vocabulary.tokens)
+    made = set()
+    for merge in vocabulary.merges:
+        first, second = merge.split(" ")
+        assert first in known
+        assert second in known
+        made.add(first + second)
+    assert made == set(vocabulary.tokens[256 : vocabulary.begin_of_text])
+
+
+def test_the_alphabet_has_a_character_for_each_byte() -> None:
+    assert len(set(byte_alphabet())) == 256
+    assert "Ġ" in byte_alphabet()
+
+
+def test_q4_k_m_is_mixed_as_llama_cpp_mixes_it() -> None:
+    kinds = Counter(tensor.kind for tensor in plan(MIXTURES["Q4_K_M"], 16))
+    assert kinds == {GGMLType.F32: 34, GGMLType.Q4_K: 96, GGMLType.Q6_K: 17}
+    assert [layer for layer in range(16) if has_more_bits(layer, 16)] == [
+        0,
+        1,
+        4,
+        7,
+        10,
+        13,
+        14,
+        15,
+    ]
+
+
+@pytest.mark.parametrize("kind", ["F16", "Q8_0"])
+def test_the_other_mixtures_have_one_type_of_matrix(kind: str) -> None:
+    assert {tensor.kind for tensor in plan(MIXTURES[kind], 2)} == {GGMLType.F32, GGMLType[kind]}
+
+
+def test_fast_frequencies_stay_and_slow_ones_are_stretched() -> None:
+    factors = rope_factors()
+    assert factors.shape == (32,)
+    assert factors[0] == 1
+    assert factors[-1] == 32
+    assert np.all(np.diff(factors) >= 0)
