@@ -1,0 +1,59 @@
+# Everything from a fresh clone: `make run` answers a question, `make test` runs the tests.
+# Both set up .venv first; a second call finds it there and is quick.
+# `requirements.lock` says which versions; PYTHON=python3.12 chooses the interpreter.
+
+VENV := .venv
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
+INPUTS := pyproject.toml requirements.lock tools/setup/check_ggml.py
+
+.PHONY: run test lint format types bench lock clean
+
+run: $(VENV)/installed
+	$(VENV)/bin/tampu run demo "What is 27 + 58?"
+
+test: $(VENV)/installed-test
+	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)
+
+lint: $(VENV)/installed-test
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+
+format: $(VENV)/installed-test
+	$(VENV)/bin/ruff check --fix
+	$(VENV)/bin/ruff format
+
+types: $(VENV)/installed-test
+	$(VENV)/bin/mypy
+
+bench: $(VENV)/installed-bench
+	$(VENV)/bin/python benchmarks/sampler.py
+	$(VENV)/bin/tampu bench demo --peer llama.cpp
+
+# The versions in .venv become the lock; do it after changing pyproject.toml, then run the tests.
+lock: $(VENV)/installed-test $(VENV)/installed-bench
+	sh tools/setup/lock.sh $(VENV) > requirements.lock.new
+	mv requirements.lock.new requirements.lock
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/bin/python:
+	sh tools/setup/venv.sh $(VENV)
+
+# ggml is compiled here, for this processor: pip's cache of wheels does not know the flags, and
+# with SOURCE_DATE_EPOCH set ggml would be compiled for any processor, several times slower.
+$(VENV)/installed: $(INPUTS) | $(VENV)/bin/python
+	@echo "setup: compiling ggml for this processor; this takes a minute or two"
+	CMAKE_ARGS="-DGGML_LLAMAFILE=ON $$CMAKE_ARGS" env -u SOURCE_DATE_EPOCH \
+		$(PIP) install --no-cache-dir --no-binary ggml-python -c requirements.lock ggml-python
+	$(VENV)/bin/python tools/setup/check_ggml.py
+	$(PIP) install -c requirements.lock -e .
+	touch $@
+
+$(VENV)/installed-test: $(VENV)/installed
+	$(PIP) install -c requirements.lock -e ".[test]"
+	touch $@
+
+$(VENV)/installed-bench: $(VENV)/installed
+	$(PIP) install -c requirements.lock -e ".[bench]"
+	touch $@

@@ -1,0 +1,34 @@
+"""What every test relies on: a clean environment, no threads left behind, repeatable examples."""
+
+import os
+import threading
+import time
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+GRACE_S = 5.0
+OURS = ("TAMPU_", "OLLAMA_")
+TERMINAL = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR")
+
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", parent=settings.get_profile("default"), derandomize=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))  # noqa: TID251
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch):
+    for name in list(os.environ):  # noqa: TID251
+        if name.startswith(OURS) or name in TERMINAL:
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def no_threads_left():
+    before = set(threading.enumerate())
+    yield
+    end = time.monotonic() + GRACE_S
+    while left := [thread for thread in threading.enumerate() if thread not in before]:
+        if time.monotonic() > end:
+            pytest.fail(f"threads left running: {', '.join(thread.name for thread in left)}")
+        time.sleep(0.01)

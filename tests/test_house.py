@@ -1,0 +1,167 @@
+"""The rules of the house that a tool does not check already."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import tampu
+
+ROOT = Path(tampu.__file__).parent
+TESTS = Path(__file__).parent
+MODULES = sorted(ROOT.rglob("*.py"))
+LONGEST = 450
+
+# From the bottom up; a module imports from its own package and from the lines below its own.
+LAYERS = [
+    ("errors", "version", "durations"),
+    ("settings",),
+    ("ml",),
+    ("nn", "tokenizer", "sampling", "vision", "chat"),
+    ("kvcache",),
+    ("models", "modelinfo", "convert"),
+    ("runner", "catalog"),
+    ("loading", "completion", "peer"),
+    ("bench", "engine"),
+    ("runner.worker", "runner.process"),  # the engine in a process of its own
+    ("store",),
+    ("server",),
+    ("cli",),
+]
+# The packages that know least, and all that each may know.
+ONLY = {
+    "ml": {"errors"},
+    "nn": {"errors", "ml"},
+    "models": {"errors", "ml", "nn", "kvcache", "vision"},
+    "tokenizer": {"errors", "ml"},
+    "sampling": {"errors"},
+}
+HOLDERS = {
+    "ggml": {"ml"},
+    "fastapi": {"server"},
+    "starlette": {"server"},
+    "uvicorn": {"server", "cli"},
+    "typer": {"cli"},
+    "rich": {"cli"},
+    "prompt_toolkit": {"cli"},
+    "tokenizers": {"tokenizer"},
+    "gguf": {"convert"},
+}
+NEVER = {"torch", "transformers", "pickle", "marshal", "shelve", "dill", "imp"}
+NAMES_OF_NOTHING = {"utils", "util", "helpers", "common", "misc", "shared"}
+
+
+def tree(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def dotted(path):
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imports(path) -> Iterator[str]:
+    """The dotted names that a module imports, in functions too."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module == "tampu":
+            yield from (f"tampu.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def package(name):
+    return name.partition(".")[0]
+
+
+def links():
+    """Pairs of modules of tampu, where the first imports the second from another package."""
+    for path in MODULES:
+        name = dotted(path)
+        for other in sorted(imports(path)):
+            other = other.removeprefix("tampu.")
+            inside = (ROOT / package(other)).exists() or (ROOT / f"{package(other)}.py").exists()
+            if inside and package(other) != package(name) and name != "__init__":
+                yield name, other
+
+
+def layer(name):
+    """The line of LAYERS for a module: that of its own name if it has one, else its package's."""
+    lines = [number for number, names in enumerate(LAYERS) if name in names]
+    return lines[0] if lines or "." not in name else layer(package(name))
+
+
+def test_every_module_has_its_place():
+    placed = {name for names in LAYERS for name in names}
+    assert {package(dotted(path)) for path in MODULES} - {"__init__"} <= placed
+
+
+def test_imports_point_downward():
+    assert [(name, other) for name, other in links() if layer(other) >= layer(name)] == []
+
+
+def test_the_lower_packages_know_only_what_they_need():
+    strays = [
+        (name, other)
+        for name, other in links()
+        if package(other) not in ONLY.get(package(name), {package(other)})
+    ]
+    assert strays == []
+
+
+def test_each_library_is_used_where_it_belongs():
+    strays = [
+        (dotted(path), name)
+        for path in MODULES
+        for name in sorted(imports(path))
+        if package(name) in NEVER
+        or package(dotted(path)) not in HOLDERS.get(package(name), {package(dotted(path))})
+    ]
+    assert strays == []
+
+
+def test_nothing_evaluates_text():
+    calls = [
+        (dotted(path), node.func.id)
+        for path in MODULES
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ]
+    assert [call for call in calls if call[1] in {"eval", "exec", "compile", "__import__"}] == []
+
+
+def test_only_the_settings_read_the_environment():
+    read = [
+        (dotted(path), node.attr)
+        for path in MODULES
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "os"
+        and node.attr in {"environ", "environb", "getenv", "putenv"}
+    ]
+    assert {name for name, _ in read} == {"settings"}
+
+
+def test_a_file_is_one_idea():
+    lengths = {dotted(path): len(path.read_text("utf-8").splitlines()) for path in MODULES}
+    assert {name: length for name, length in lengths.items() if length > LONGEST} == {}
+    assert [path.name for path in MODULES if path.stem in NAMES_OF_NOTHING] == []
+
+
+def test_each_module_says_what_it_is():
+    assert [dotted(path) for path in MODULES if not ast.get_docstring(tree(path))] == []
+
+
+def test_the_public_names_are_sorted_and_there():
+    assert list(tampu.__all__) == sorted(tampu.__all__)
+    assert [name for name in tampu.__all__ if not hasattr(tampu, name)] == []
+
+
+def test_the_package_says_that_it_is_typed():
+    assert (ROOT / "py.typed").is_file()
+
+
+def test_the_tests_mirror_the_package():
+    packages = {path.name for path in ROOT.iterdir() if (path / "__init__.py").is_file()}
+    folders = {path.name for path in TESTS.iterdir() if any(path.glob("test_*.py"))}
+    assert folders - {"parity", "benchmarks", "tools"} <= packages

@@ -1,0 +1,23 @@
+"""Says whether ggml was compiled with the matrix kernels that prompts need, or fails."""
+
+from __future__ import annotations
+
+import sys
+
+import ggml  # noqa: TID251 -- no tampu is installed yet
+
+REMEDY = """\
+setup: ggml was compiled without GGML_LLAMAFILE, so that prompts would be read at half the speed.
+Install it anew:
+  .venv/bin/python -m pip uninstall -y ggml-python && make run"""
+
+
+def main() -> int:
+    if ggml.ggml_cpu_has_llamafile():
+        return 0
+    print(REMEDY, file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
