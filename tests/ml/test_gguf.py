@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hostile import (
+from support.hostile import (
     CASES,
     STRING,
     UINT32,
