@@ -46,6 +46,13 @@ _TRUE = frozenset({"1", "t", "true", "y", "yes", "on"})
 _FALSE = frozenset({"0", "f", "false", "n", "no", "off"})
 _LARGEST_PORT = 65_535
 _TRACE = 2
+# What a process that runs a model may know of the environment: where things are and which devices
+# to use, but no keys and tokens that the server may have been started with.
+_PASSED_ON = frozenset({
+    "CUDA_VISIBLE_DEVICES", "DYLD_LIBRARY_PATH", "GGML_VK_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL",
+    "HIP_VISIBLE_DEVICES", "HOME", "HSA_OVERRIDE_GFX_VERSION", "LANG", "LC_ALL", "LD_LIBRARY_PATH",
+    "OMP_NUM_THREADS", "PATH", "PYTHONPATH", "ROCR_VISIBLE_DEVICES", "TMPDIR", "TZ", "VIRTUAL_ENV",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,3 +266,10 @@ def _unless_negative(seconds: float) -> float | None:
 
 def _if_positive(seconds: float) -> float | None:
     return seconds if seconds > 0 else None
+
+
+def runner_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the whole environment for a process that runs a model."""
+    given = os.environ if environment is None else environment
+    kept = {name: value for name, value in given.items() if name in _PASSED_ON}
+    return kept | {"GGML_NO_BACKTRACE": "1", "PYTHONUNBUFFERED": "1"}

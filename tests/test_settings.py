@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tampu.errors import SettingsError
-from tampu.settings import Address, Settings, parse_address
+from tampu.settings import Address, Settings, parse_address, runner_environment
 
 
 def read(**environment):
@@ -148,3 +148,12 @@ def test_any_text_is_an_address_or_a_value_error(text):
 def test_this_process_environment_is_the_default(monkeypatch):
     monkeypatch.setenv("OLLAMA_MAX_QUEUE", "3")
     assert Settings.from_environment().max_queue == 3
+
+
+def test_the_process_of_a_model_gets_no_secrets():
+    given = {"PATH": "/bin", "HF_TOKEN": "x", "CUDA_VISIBLE_DEVICES": "1", "GGML_BACKEND_PATH": "/"}
+    kept = runner_environment(given)
+    assert kept["PATH"] == "/bin"
+    assert kept["CUDA_VISIBLE_DEVICES"] == "1"
+    assert kept["GGML_NO_BACKTRACE"] == "1"
+    assert not kept.keys() & {"HF_TOKEN", "GGML_BACKEND_PATH"}

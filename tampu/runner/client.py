@@ -12,7 +12,7 @@ import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -68,7 +68,7 @@ class Runner(Protocol):
 
     def generate(
         self, prompt: Prompt, options: GenerateOptions
-    ) -> AsyncIterator[Prompted | Piece | Done]:
+    ) -> AsyncGenerator[Prompted | Piece | Done, None]:
         """Yield the events of one request; closing the iterator cancels it.
 
         Raises:
@@ -152,7 +152,7 @@ class WorkerProcess:
 
     async def generate(
         self, prompt: Prompt, options: GenerateOptions
-    ) -> AsyncIterator[Prompted | Piece | Done]:
+    ) -> AsyncGenerator[Prompted | Piece | Done, None]:
         """Yield the events of one request; closing the iterator cancels it."""
         if not self.is_alive:
             raise self._death()

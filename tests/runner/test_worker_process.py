@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support import fake_model
 
 from tampu.errors import ComputeError, ModelFileError, RequestError, RunnerDiedError
 from tampu.runner.client import describe_exit, start_worker
@@ -27,7 +28,7 @@ from tampu.runner.request import GenerateOptions
 
 pytestmark = pytest.mark.server
 
-PROGRAM = (sys.executable, str(Path(__file__).with_name("fake_model.py")))
+PROGRAM = (sys.executable, str(Path(fake_model.__file__)))
 OPTIONS = GenerateOptions()
 
 

@@ -1,0 +1,1 @@
+"""The HTTP server: models in memory, and the API families over them."""

@@ -1,0 +1,59 @@
+"""Request bodies: read with a limit, and decoded strictly into a struct."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+
+import msgspec
+from fastapi import Request
+from starlette.requests import ClientDisconnect
+
+from tampu.errors import RequestError
+from tampu.server.errors import BodyTooLargeError
+
+MAX_BODY = 64 * 1024 * 1024
+IDLE_SECONDS = 30.0
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+async def read_body(request: Request, kind: type[T]) -> T:
+    """Return a request's JSON body as a struct, whatever its content type says.
+
+    Raises:
+        BodyTooLargeError: for more than 64 MiB.
+        RequestError: for an empty body, bad JSON, or a field of the wrong type.
+    """
+    body = await _read(request)
+    if not body.strip():
+        raise RequestError("missing request body")
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise RequestError(f"invalid request: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestError(f"invalid JSON: {error}") from error
+    except RecursionError as error:
+        raise RequestError("invalid JSON: nested too deeply") from error
+
+
+async def _read(request: Request) -> bytes:
+    declared = request.headers.get("content-length", "0")
+    if declared.isdecimal() and int(declared) > MAX_BODY:
+        raise BodyTooLargeError(f"the request body is larger than {MAX_BODY} bytes")
+    body = bytearray()
+    chunks = request.stream()
+    try:
+        while True:
+            async with asyncio.timeout(IDLE_SECONDS):
+                chunk = await anext(chunks)
+            body += chunk
+            if len(body) > MAX_BODY:
+                raise BodyTooLargeError(f"the request body is larger than {MAX_BODY} bytes")
+    except StopAsyncIteration:
+        return bytes(body)
+    except TimeoutError as error:
+        raise RequestError(f"the request body stopped for {IDLE_SECONDS:g} s") from error
+    except ClientDisconnect as error:
+        raise RequestError("the request body is incomplete") from error

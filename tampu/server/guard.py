@@ -1,0 +1,88 @@
+"""Who may ask: the names by which this server may be called, and the pages that may call it.
+
+A web page anywhere can make its visitor's browser send requests to this machine. The Host header
+keeps out pages whose name was made to point here (DNS rebinding); the Origin and Sec-Fetch-Site
+headers keep out the others.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from http import HTTPStatus
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tampu.server.answer import JSONAnswer
+
+ORIGINS = (
+    r"https?://(localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1\])(:\d+)?"
+    r"|(app|file|tauri|vscode-webview|vscode-file)://.*"
+)
+_ORIGIN = re.compile(ORIGINS)
+_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or name can only be this machine's own."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def host_name(header: str) -> str | None:
+    """Return the name in a Host header, in lower case; None if it is none."""
+    match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[\w.-]+)(:\d{1,5})?", header, re.ASCII)
+    return match[1].strip("[]").rstrip(".").lower() if match else None
+
+
+class Guard:
+    """Middleware: answers 403 to requests by a foreign name or from a foreign page."""
+
+    def __init__(self, app: ASGIApp, bound: str) -> None:
+        """Guard a server that is bound to an address."""
+        self._app = app
+        self._is_local = is_loopback(bound)
+        self._names = {socket.gethostname().lower(), bound.strip("[]").lower()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer it with 403."""
+        if scope["type"] == "http":
+            refusal = self._refusal(scope["method"], Headers(scope=scope))
+            if refusal is not None:
+                await refusal(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _refusal(self, method: str, headers: Headers) -> Response | None:
+        hosts = headers.getlist("host")
+        if not all(self._is_ours(host) for host in hosts) or len(hosts) > 1:
+            return JSONAnswer({"error": "this server has another name"}, HTTPStatus.FORBIDDEN)
+        if method in _SAFE_METHODS:
+            return None
+        origin = headers.get("origin")
+        is_foreign = origin is not None and not _ORIGIN.fullmatch(origin)
+        if is_foreign or (origin is None and headers.get("sec-fetch-site") == "cross-site"):
+            return JSONAnswer({"error": "this page may not call"}, HTTPStatus.FORBIDDEN)
+        return None
+
+    def _is_ours(self, header: str) -> bool:
+        if not header:
+            return True
+        name = host_name(header)
+        if name is None:
+            return False
+        return is_loopback(name) or name in self._names or not (self._is_local or _is_name(name))
+
+
+def _is_name(host: str) -> bool:
+    """Whether it is a name, that a stranger's name server may have made up."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return True
+    return False

@@ -1,0 +1,65 @@
+"""A request of any API family in one form: what the server does with it is the same for all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from tampu.errors import RequestError
+from tampu.runner.protocol import ModelOptions, Prompt
+from tampu.runner.request import GenerateOptions
+
+
+class Overrides(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Of the options that a model is loaded with, those that a request asks for; None: any."""
+
+    context: int | None = None
+    batch: int | None = None
+    threads: int | None = None
+
+    def fit(self, options: ModelOptions) -> bool:
+        """Whether a model loaded with these options will do."""
+        return self.apply(options) == options
+
+    def apply(self, options: ModelOptions) -> ModelOptions:
+        """Return the options with these in place."""
+        given = {name: value for name, value in msgspec.structs.asdict(self).items() if value}
+        return msgspec.structs.replace(options, **given)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a request wants.
+
+    Attributes:
+        model: the name as the client wrote it.
+        overrides: how the model is to be loaded.
+        keep_alive_s: how long it stays loaded afterwards; None: the server's default; infinite:
+            for ever.
+        prompt: None: only load it.
+        options: limits, stop strings and sampling.
+    """
+
+    model: str
+    overrides: Overrides = field(default_factory=Overrides)
+    keep_alive_s: float | None = None
+    prompt: Prompt | None = None
+    options: GenerateOptions = field(default_factory=GenerateOptions)
+
+    def limited(self, context: int) -> GenerateOptions:
+        """Return the options with an end: at most ten contexts are generated."""
+        limit = 10 * context
+        wanted = self.options.max_tokens
+        fewest = limit if wanted is None else min(wanted, limit)
+        return msgspec.structs.replace(self.options, max_tokens=fewest)
+
+
+def require(*, holds: bool, message: str) -> None:
+    """Refuse a request unless something holds.
+
+    Raises:
+        RequestError: with the message.
+    """
+    if not holds:
+        raise RequestError(message)

@@ -1,0 +1,67 @@
+"""The application in this process, over fake models and files that only have a head."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+from support.fake_runner import FakeStart
+from support.tiny_gguf import write_gguf
+
+from tampu.catalog import Catalog
+from tampu.runner.protocol import ModelOptions
+from tampu.server.app import ServerOptions, create_app
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    write_gguf(folder / "m.gguf")
+    write_gguf(folder / "base.gguf", template=None)
+    write_gguf(folder / "thinker.gguf", template="{{ messages[0].content }}</think>")
+    write_gguf(folder / "embedder.gguf", llama__pooling_type=1)
+    (folder / "broken.gguf").write_bytes(b"GGUF and then nothing")
+    return folder
+
+
+class Site:
+    """A running application and a client of it."""
+
+    def __init__(self, folder: Path, start: FakeStart, options: ServerOptions) -> None:
+        self.start = start
+        self.app = create_app(options, Catalog(folder), start)
+        self.transport = httpx.ASGITransport(self.app)
+
+    def call(self, *requests):
+        """Make requests (method, path, options) one after the other; return the answers."""
+        return self.run(lambda client: self._in_turn(client, requests))
+
+    def run(self, test):
+        """Run `test(client)` with the application started, for at most ten seconds."""
+        return asyncio.run(asyncio.wait_for(self._run(test), 10))
+
+    async def _run(self, test):
+        async with self.app.router.lifespan_context(self.app):
+            url = "http://127.0.0.1:11434"
+            async with httpx.AsyncClient(transport=self.transport, base_url=url) as client:
+                return await test(client)
+
+    async def _in_turn(self, client, requests):
+        return [await client.request(method, path, **rest) for method, path, rest in requests]
+
+
+@pytest.fixture
+def site(model_folder):
+    return Site(model_folder, FakeStart(), ServerOptions(model=ModelOptions(context=1024)))
+
+
+@pytest.fixture
+def post(site):
+    """Post JSON to a path and return the answer."""
+
+    def post(path, **body):
+        return site.call(("POST", path, {"json": body}))[0]
+
+    return post

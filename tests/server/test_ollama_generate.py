@@ -1,0 +1,198 @@
+"""`POST /api/generate`: the form of the answer, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from support.fake_runner import is_duration, lines_of
+
+from tampu.runner.protocol import ChatPrompt, TextPrompt
+from tampu.runner.request import GenerateOptions
+
+
+def test_the_answer_streams_line_by_line_with_counts_at_the_end(post):
+    *pieces, last = lines_of(post("/api/generate", model="m", prompt="hello big world"))
+    assert [piece["response"] for piece in pieces] == ["hello", " big", " world"]
+    for piece in pieces:
+        assert set(piece) == {"model", "created_at", "response", "done"}
+        assert piece["model"] == "m"
+        assert piece["created_at"].endswith("Z")
+        assert piece["done"] is False
+    assert last["response"] == ""
+    assert last["done"] is True
+    assert last["done_reason"] == "stop"
+    assert last["context"] == [1, 2, 3, 10, 11, 12]
+    assert last["prompt_eval_count"] == 3
+    assert last["prompt_eval_cached_count"] == 1
+    assert last["prompt_eval_duration"] == 5
+    assert last["eval_count"] == 2
+    assert last["eval_duration"] == 7
+    assert is_duration(last["total_duration"])
+    assert is_duration(last["load_duration"])
+
+
+def test_without_streaming_the_answer_is_one_object(post):
+    response = post("/api/generate", model="m:latest", prompt="hello world", stream=False)
+    assert response.headers["content-type"] == "application/json; charset=utf-8"
+    answer = response.json()
+    assert answer["model"] == "m:latest"
+    assert answer["response"] == "hello world"
+    assert answer["done"] is True
+    assert answer["eval_count"] == 2
+
+
+def test_the_prompt_goes_through_the_template_with_the_system_message_and_the_context(site, post):
+    post("/api/generate", model="m", prompt="hi", system="be kind", context=[7, 8])
+    [(_, runner)] = site.start.runners
+    prompt, _ = runner.requests[0]
+    assert prompt == ChatPrompt(
+        messages=(
+            {"role": "system", "content": "be kind"},
+            {"role": "user", "content": "hi"},
+        ),
+        before=(7, 8),
+        plain="be kind\n\nhi",
+    )
+
+
+def test_a_raw_prompt_stays_as_it_is_and_gives_no_context(site, post):
+    *_, last = lines_of(post("/api/generate", model="m", prompt="hi", raw=True))
+    assert site.start.runners[0][1].requests[0][0] == TextPrompt("hi")
+    assert "context" not in last
+
+
+def test_the_options_reach_the_model(site, post):
+    options = {
+        "num_keep": 5, "seed": 42, "num_predict": 7, "top_k": 3, "top_p": 0.5, "min_p": 0.1,
+        "typical_p": 0.7, "temperature": 0, "repeat_last_n": 8, "repeat_penalty": 1.1,
+        "presence_penalty": 0.2, "frequency_penalty": 0.3, "stop": ["a", "b"],
+    }  # fmt: skip
+    post("/api/generate", model="m", prompt="x", options=options, shift=False, truncate=False)
+    assert site.start.runners[0][1].requests[0][1] == GenerateOptions(
+        max_tokens=7, stop=("a", "b"), keep=5, shift=False, truncate=False, temperature=0.0,
+        top_k=3, top_p=0.5, min_p=0.1, typical_p=0.7, repeat_last_n=8, repeat_penalty=1.1,
+        presence_penalty=0.2, frequency_penalty=0.3, seed=42,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("limit", [None, -1, -2, 10**9])
+def test_a_request_without_an_end_stops_after_ten_contexts(site, post, limit):
+    post("/api/generate", model="m", prompt="x", options={"num_predict": limit, "seed": -1})
+    _, options = site.start.runners[0][1].requests[0]
+    assert options.max_tokens == 10 * 1024
+    assert options.seed is None
+
+
+def test_unknown_options_and_fields_are_ignored(post):
+    response = post("/api/generate", model="m", prompt="x", options={"zzz": 1}, zzz=2)
+    assert response.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("num_predict", "7", "num_predict"), ("num_predict", 1.5, "num_predict"),
+        ("num_predict", True, "num_predict"), ("temperature", "hot", "temperature"),
+        ("temperature", -1, "temperature"), ("stop", "x", "stop"), ("stop", [1], "stop"),
+        ("stop", ["x"] * 17, "16 strings"), ("stop", ["x" * 1025], "1024"),
+        ("stop", [""], "stop"), ("use_mmap", 1, "use_mmap"), ("num_ctx", 0, "num_ctx"),
+        ("num_ctx", -1, "num_ctx"), ("num_thread", 10**6, "num_thread"),
+        ("num_batch", -7, "num_batch"), ("top_p", 2, "top_p"), ("mirostat", "x", "mirostat"),
+    ],
+)  # fmt: skip
+def test_an_option_of_the_wrong_type_or_range_is_refused_by_name(post, name, value, told):
+    response = post("/api/generate", model="m", prompt="x", options={name: value})
+    assert response.status_code == 400
+    assert told in response.json()["error"]
+
+
+def test_every_option_refuses_a_value_of_the_wrong_type(site):
+    from tampu.server.wire.ollama_options import Options
+
+    names = Options.__struct_fields__
+    calls = [
+        ("POST", "/api/generate", {"json": {"model": "m", "prompt": "x", "options": {name: {}}}})
+        for name in names
+    ]
+    for name, response in zip(names, site.call(*calls), strict=True):
+        assert response.status_code == 400
+        assert name in response.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({"model": ""}, "model is required"),
+        ({}, "model is required"),
+        ({"model": "m", "prompt": 1}, "prompt"),
+        ({"model": "m", "prompt": "x", "stream": "no"}, "stream"),
+        ({"model": "m", "prompt": "x", "raw": True, "system": "s"}, "raw mode"),
+        ({"model": "m", "prompt": "x", "raw": True, "context": [1]}, "raw mode"),
+        ({"model": "m", "prompt": "x", "suffix": "y"}, "does not support insert"),
+        ({"model": "m", "prompt": "x", "template": "{{ .Prompt }}"}, "'template' is not supported"),
+        ({"model": "m", "prompt": "x", "format": "json"}, "'format' is not supported yet"),
+        ({"model": "m", "prompt": "x", "format": {"type": "object"}}, "not supported yet"),
+        ({"model": "m", "prompt": "x", "images": ["aGk="]}, "does not support images"),
+        ({"model": "m", "prompt": "x", "think": True}, "does not support thinking"),
+        ({"model": "m", "prompt": "x", "think": "high"}, "does not support thinking"),
+        ({"model": "m", "prompt": "x", "think": "much"}, "think must be"),
+        ({"model": "m", "prompt": "x", "top_logprobs": 21}, "top_logprobs"),
+        ({"model": "m", "prompt": "x", "keep_alive": "5"}, "keep_alive"),
+        ({"model": "m", "prompt": "x", "keep_alive": "1e99h"}, "keep_alive"),
+        ({"model": "embedder", "prompt": "x"}, "does not support generate"),
+    ],
+)
+def test_a_request_that_cannot_be_answered_is_refused(post, body, told):
+    response = post("/api/generate", **body)
+    assert response.status_code == 400
+    assert told in response.json()["error"]
+    assert response.headers["content-type"] == "application/json; charset=utf-8"
+
+
+def test_thinking_can_be_switched_on_a_model_that_thinks(site, post):
+    post("/api/generate", model="thinker", prompt="x", think="low")
+    prompt, _ = site.start.runners[0][1].requests[0]
+    assert prompt.variables == {"enable_thinking": True, "reasoning_effort": "low"}
+
+
+@pytest.mark.parametrize("empty", [None, ""])
+def test_an_empty_format_is_none(post, empty):
+    assert post("/api/generate", model="m", prompt="x", format=empty).status_code == 200
+
+
+def test_log_probabilities_come_with_their_pieces(post):
+    answer = post("/api/generate", model="m", prompt="hi you", logprobs=True, top_logprobs=2)
+    first, second, _ = lines_of(answer)
+    assert first["logprobs"] == [
+        {
+            "token": "hi",
+            "logprob": -0.5,
+            "bytes": [104, 105],
+            "top_logprobs": [
+                {"token": "a", "logprob": -0.5, "bytes": [97]},
+                {"token": "\ufffd", "logprob": -1.0, "bytes": [255]},
+            ],
+        }
+    ]
+    assert second["logprobs"][0]["token"] == " you"
+    joined = post("/api/generate", model="m", prompt="hi you", logprobs=True, stream=False)
+    assert [score["token"] for score in joined.json()["logprobs"]] == ["hi", " you"]
+
+
+@pytest.mark.parametrize("body", [{}, {"prompt": ""}, {"prompt": "", "stream": False}])
+def test_an_empty_prompt_loads_the_model(site, post, body):
+    response = post("/api/generate", model="m", **body)
+    assert response.headers["content-type"] == "application/json; charset=utf-8"
+    answer = response.json()
+    assert (answer["response"], answer["done"], answer["done_reason"]) == ("", True, "load")
+    assert len(site.start.runners) == 1
+
+
+def test_an_empty_prompt_with_no_keep_alive_unloads_the_model(site):
+    load = ("POST", "/api/generate", {"json": {"model": "m"}})
+    unload = ("POST", "/api/generate", {"json": {"model": "m", "keep_alive": 0}})
+    processes = ("GET", "/api/ps", {})
+    answers = site.call(load, processes, unload, processes)
+    assert [model["name"] for model in answers[1].json()["models"]] == ["m:latest"]
+    assert answers[2].json()["done_reason"] == "unload"
+    assert answers[3].json() == {"models": []}
+    assert not site.start.runners[0][1].is_alive

@@ -1,0 +1,91 @@
+"""A model without a process: what it says is what its prompt asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+
+from tampu.errors import ComputeError, RunnerDiedError
+from tampu.runner.events import Done, Usage
+from tampu.runner.protocol import Piece, Prompted, Ready, TokenScore
+
+USAGE = Usage(
+    prompt_tokens=3, cached_tokens=1, prompt_ns=5, generated_tokens=2, generated_ns=7, total_ns=12
+)
+
+
+class FakeRunner:
+    """Says the text of its prompt word by word; some words are orders."""
+
+    def __init__(self, options):
+        self.ready = Ready(options.context, 1000)
+        self.options = options
+        self.is_alive = True
+        self.requests = []
+        self.cancelled = 0
+        self.running = 0
+
+    async def generate(self, prompt, options):
+        self.requests.append((prompt, options))
+        text = prompt.text if hasattr(prompt, "text") else prompt.messages[-1]["content"]
+        self.running += 1
+        try:
+            async for event in self._say(text, options):
+                yield event
+        except (asyncio.CancelledError, GeneratorExit):
+            self.cancelled += 1
+            raise
+        finally:
+            self.running -= 1
+
+    async def _say(self, text, options):
+        if text == "refuse":
+            raise ComputeError("logits are NaN in /home/user/models/x.gguf")
+        yield Prompted((1, 2, 3))
+        words = text.split(" ")
+        for index, word in enumerate(words):
+            if word == "die":
+                self.is_alive = False
+                raise RunnerDiedError("the process of model 'm' has ended: signal SIGKILL")
+            while word == "forever":
+                yield Piece("x")
+                await asyncio.sleep(0.001)
+            if word == "wait":
+                await asyncio.sleep(3600)
+            piece = word if index == 0 else f" {word}"
+            score = TokenScore(piece.encode(), -0.5, ((b"a", -0.5), (b"\xff", -1.0)))
+            yield Piece(piece, (10 + index,), (score,) if options.logprobs else ())
+            await asyncio.sleep(0)
+        yield Done("stop", USAGE)
+
+    async def close(self):
+        self.is_alive = False
+
+
+class FakeStart:
+    """Loads fake models, and counts."""
+
+    def __init__(self):
+        self.runners = []
+        self.error = None
+        self.delay_s = 0.0
+
+    async def __call__(self, entry, options):
+        await asyncio.sleep(self.delay_s)
+        if self.error is not None:
+            raise self.error
+        runner = FakeRunner(options)
+        self.runners.append((entry.name, runner))
+        return runner
+
+
+def lines_of(response):
+    """Return the objects of a streamed answer, and check its form."""
+    assert response.headers["content-type"] == "application/x-ndjson"
+    assert response.content.endswith(b"\n")
+    return [json.loads(line) for line in response.content.decode().splitlines()]
+
+
+def is_duration(value):
+    return isinstance(value, int) and value > 0 and math.isfinite(value)
