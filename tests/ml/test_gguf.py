@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.hostile import (
     CASES,
     STRING,
@@ -25,8 +27,6 @@ from support.hostile import (
     tensor,
     u32,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tampu.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
 from tampu.ml.gguf import GGMLType, GGUFFile, Metadata, TensorInfo, read_gguf
