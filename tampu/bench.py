@@ -26,6 +26,8 @@ from tampu.kvcache import Segment
 from tampu.loading import LoadOptions, load_model
 from tampu.runner.graphs import GraphCounts, StepInputs
 
+QUIET_S = 0.05  # OpenMP's workers spin for some milliseconds after the last work
+
 
 class Subject(Protocol):
     """Something that runs one model. Seconds are wall time of the computing alone."""
@@ -221,7 +223,8 @@ class Plan:
 
 
 def run_once(subject: Subject, work: Work, history: Sequence[int], tokens: Sequence[int]) -> float:
-    """Return the tokens per second of one repetition."""
+    """Return the tokens per second of one repetition, once all processors are quiet."""
+    time.sleep(QUIET_S)
     subject.rewind(history)
     seconds = subject.prefill(tokens) if work.kind == "pp" else subject.decode(tokens)
     return len(tokens) / seconds

@@ -7,9 +7,8 @@ so neither the pipe nor the start counts. A physical batch is 512 tokens, all ot
 llama.cpp's own defaults (flash attention automatic, f16 cache, memory map, repacked weights), and
 only the last token of a batch asks for logits.
 
-It must be another process: two OpenMP teams in one process would wait for each other. Between two
-measurements the child sleeps in a read of its pipe; OpenMP's workers stop spinning after some
-milliseconds, for which `Peer` waits before it answers.
+It is another process so that the two engines share nothing, neither OpenMP's workers nor memory.
+Between two measurements the child sleeps in a read of its pipe.
 
 Run as a program (`python -m tampu.peer LIBRARY`), this module is the child: one JSON object per
 line in, one out.
@@ -29,7 +28,6 @@ from typing import Any
 
 from tampu.errors import ComputeError, RequestError, RunnerDiedError, TampuError
 
-QUIET_S = 0.05  # how long OpenMP's workers may go on spinning after the last work
 PHYSICAL_BATCH = 512
 _LOG_LINES = 20
 
@@ -108,7 +106,6 @@ class Peer:
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise ComputeError(f"llama.cpp: {answer['error']}")
-        time.sleep(QUIET_S)
         return answer
 
 
