@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from tampu.chat.template import ChatTemplate
 from tampu.ml.gguf import GGUFFile, read_gguf
@@ -32,6 +36,7 @@ class ModelInfo:
         size_bytes: its size.
         architecture: GGUF's name of the architecture.
         parameters: the number of weights.
+        tensors: the number of tensors that they are in.
         quantization: the name of the file's quantisation, such as Q4_K_M.
         context: the context length it was trained for, in tokens.
         embedding_length: the width of its hidden state.
@@ -44,6 +49,7 @@ class ModelInfo:
     size_bytes: int
     architecture: str
     parameters: int
+    tensors: int
     quantization: str
     context: int
     embedding_length: int
@@ -75,6 +81,7 @@ def describe(file: GGUFFile) -> ModelInfo:
         size_bytes=file.size_bytes,
         architecture=metadata.architecture,
         parameters=sum(math.prod(tensor.shape) for tensor in file.tensors.values()),
+        tensors=len(file.tensors),
         quantization=_quantization(file),
         context=metadata.integer("context_length", default=0),
         embedding_length=metadata.integer("embedding_length", default=0),
@@ -92,6 +99,11 @@ def read_model_info(path: str | Path) -> ModelInfo:
         ModelFileError: if it is not a sound model file.
     """
     return describe(read_gguf(path))
+
+
+def plain_metadata(metadata: Metadata, *, longest: int | None = None) -> dict[str, Any]:
+    """Return metadata as JSON can hold it; None stands for an array of more than `longest`."""
+    return {key: _plain(value, longest) for key, value in metadata.items()}
 
 
 def human_number(count: int) -> str:
@@ -124,3 +136,20 @@ def _capabilities(metadata: Metadata, template: ChatTemplate | None) -> tuple[st
     if template and template.supports_thinking:
         found.append("thinking")
     return tuple(found)
+
+
+def _plain(value: object, longest: int | None) -> object:
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, (np.ndarray, Sequence)):
+        if longest is not None and len(value) > longest:
+            return None
+        return value.tolist() if isinstance(value, np.ndarray) else [_text(item) for item in value]
+    return str(value)
+
+
+def _text(text: str) -> str:
+    """Return a text that JSON can hold: bytes that were no UTF-8 become replacement characters."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

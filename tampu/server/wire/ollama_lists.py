@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from tampu.catalog import TAG, Entry
-from tampu.modelinfo import ModelInfo
+from tampu.modelinfo import ModelInfo, plain_metadata
 from tampu.server.loaded import LoadedModel
 from tampu.server.wire.ollama import timestamp
 
@@ -142,28 +141,7 @@ def _digest(entry: Entry) -> str:
 
 
 def _model_info(info: ModelInfo, *, verbose: bool) -> dict[str, Any]:
-    shown: dict[str, Any] = {
-        key: _plain(value, verbose=verbose)
-        for key, value in info.metadata.items()
-        if key not in _HIDDEN
-    }
-    shown["general.parameter_count"] = info.parameters
-    return shown
-
-
-def _plain(value: object, *, verbose: bool) -> object:
-    """Return a value for JSON; a long array is None."""
-    if isinstance(value, (str, bool, int, float)):
-        return _text(value) if isinstance(value, str) else value
-    if isinstance(value, np.ndarray):
-        return value.tolist() if verbose or len(value) <= _MOST_VALUES else None
-    if isinstance(value, Sequence):
-        if verbose or len(value) <= _MOST_VALUES:
-            return [_text(item) for item in value]
-        return None
-    return str(value)
-
-
-def _text(text: str) -> str:
-    """Return a text that JSON can hold: bytes that were no UTF-8 become replacement characters."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    shown = plain_metadata(info.metadata, longest=None if verbose else _MOST_VALUES)
+    for key in _HIDDEN:
+        shown.pop(key, None)
+    return shown | {"general.parameter_count": info.parameters}
