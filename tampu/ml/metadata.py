@@ -6,7 +6,7 @@ Nothing here reads files. `Metadata` is built from any mapping, so a test needs 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TypeAlias, overload
 
@@ -38,6 +38,14 @@ class StringArray(Sequence[str]):
         self._data = data
         self._starts = starts
 
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> StringArray:
+        """Return an array of these texts."""
+        raw = [text.encode("utf-8", "surrogateescape") for text in texts]
+        data = b"".join(len(text).to_bytes(_LENGTH_BYTES, "little") + text for text in raw)
+        lengths = [0, *(len(text) + _LENGTH_BYTES for text in raw)]
+        return cls(data, np.cumsum(lengths, dtype=np.int64))
+
     def __len__(self) -> int:
         return len(self._starts) - 1
 
@@ -64,6 +72,16 @@ class StringArray(Sequence[str]):
 
     def __repr__(self) -> str:
         return f"<StringArray of {len(self)} strings>"
+
+    @property
+    def data(self) -> bytes:
+        """The bytes of all strings as they are in the file, each behind its length."""
+        return self._data
+
+    @property
+    def starts(self) -> npt.NDArray[np.int64]:
+        """Where in `data` each string's length begins, and the end of the last string."""
+        return self._starts
 
     def raw(self, index: int) -> bytes:
         """Return the bytes of one string."""

@@ -9,13 +9,18 @@ Sources: GPT-2's published encoder for the alphabet; Hugging Face's `tokenizers`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tampu.ml.gguf import Metadata
+from tampu.tokenizer.index import ABSENT, TextIndex
 from tampu.tokenizer.memo import Memo
 from tampu.tokenizer.merging import NEVER, Merger
 from tampu.tokenizer.pretokenizers import PreTokenizer, find
-from tampu.tokenizer.vocabulary import Defaults, TokenType, Vocabulary, read_specials
+from tampu.tokenizer.vocabulary import (
+    Defaults,
+    TokenType,
+    Vocabulary,
+    read_specials,
+    read_texts,
+)
 
 MERGES = "tokenizer.ggml.merges"
 
@@ -48,7 +53,7 @@ class BytePair:
         """
         self._vocabulary = vocabulary
         self._pretokenizer = find(metadata.string("tokenizer.ggml.pre", "default"))
-        self._merges = metadata.strings(MERGES)
+        self._merges = read_texts(metadata, MERGES)
         defaults = Defaults(adds_bos=self._pretokenizer.adds_bos)
         self.specials = read_specials(metadata, vocabulary, defaults)
 
@@ -67,18 +72,25 @@ class BytePair:
         return text.encode("utf-8", "surrogateescape")
 
     def build_encoder(self) -> BytePairEncoder:
-        """Build the dictionaries of tokens and merges."""
-        return BytePairEncoder(self._vocabulary.mergeable(), self._merges, self._pretokenizer)
+        """Build the indices of tokens and merges."""
+        return BytePairEncoder(
+            self._vocabulary.mergeable(), TextIndex(self._merges), self._pretokenizer
+        )
 
 
 class BytePairEncoder:
     """Cuts a text into words and merges each word once."""
 
-    def __init__(
-        self, ids: dict[str, int], merges: Sequence[str], pretokenizer: PreTokenizer
-    ) -> None:
-        self._ids = ids
-        self._order = dict(zip(merges, range(len(merges)), strict=True))
+    def __init__(self, tokens: TextIndex, merges: TextIndex, pretokenizer: PreTokenizer) -> None:
+        """Prepare for texts.
+
+        Args:
+            tokens: finds the id of a text that is a token.
+            merges: finds the place of "left right" in the order of merges.
+            pretokenizer: how texts are cut into words.
+        """
+        self._ids = Memo(tokens.find)
+        self._order = Memo(merges.find)
         self._cut = pretokenizer.build().pre_tokenize_str
         self._whole_words = pretokenizer.whole_words
         self._merger = Merger(self._rank)
@@ -94,11 +106,13 @@ class BytePairEncoder:
 
     def _encode_word(self, word: str) -> list[int]:
         ids = self._ids
-        if self._whole_words and word in ids:
+        if self._whole_words and ids[word] != ABSENT:
             return [ids[word]]
-        symbols = [symbol for symbol in word if symbol in ids]
+        symbols = [symbol for symbol in word if ids[symbol] != ABSENT]
         return [ids[symbol] for symbol in self._merger.merge(symbols)]
 
     def _rank(self, left: str, right: str) -> int:
-        rank = self._order.get(f"{left} {right}", NEVER)
-        return rank if rank == NEVER or left + right in self._ids else NEVER
+        if self._ids[left + right] == ABSENT:
+            return NEVER
+        rank = self._order[f"{left} {right}"]
+        return NEVER if rank == ABSENT else rank

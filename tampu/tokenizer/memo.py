@@ -1,28 +1,30 @@
-"""The words that were tokenised already."""
+"""A dictionary that fills itself and forgets everything when it is full."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
-_MAX_WORDS = 65_536  # some 15 MB; a text of 300,000 tokens has about 20,000 different words
-_MAX_LENGTH = 64  # characters; longer ones hardly ever come again
+V = TypeVar("V")
+
+_MAX_ITEMS = 65_536  # some 10 MB; a text of 300,000 tokens has about 20,000 different words
+_MAX_LENGTH = 64  # characters; longer texts hardly ever come again
 
 
-class Memo(dict[str, list[int]]):
-    """A dictionary that fills itself: `memo[word]` encodes a new word and remembers it.
+class Memo(dict[str, V]):
+    """What `compute` returned: `memo[text]` computes it for a new text and remembers it.
 
-    Several threads may use it at once: at worst a word is encoded twice. It empties itself when
-    it is full.
+    Several threads may use it at once: at worst something is computed twice.
     """
 
-    def __init__(self, encode: Callable[[str], list[int]]) -> None:
+    def __init__(self, compute: Callable[[str], V]) -> None:
         super().__init__()
-        self._encode = encode
+        self._compute = compute
 
-    def __missing__(self, word: str) -> list[int]:
-        ids = self._encode(word)
-        if len(word) <= _MAX_LENGTH:
-            if len(self) >= _MAX_WORDS:
+    def __missing__(self, text: str) -> V:
+        value = self._compute(text)
+        if len(text) <= _MAX_LENGTH:
+            if len(self) >= _MAX_ITEMS:
                 self.clear()
-            self[word] = ids
-        return ids
+            self[text] = value
+        return value

@@ -27,6 +27,7 @@ import numpy.typing as npt
 from tampu.errors import ModelFileError
 from tampu.ml.gguf import Metadata
 from tampu.tokenizer.cuts import SafeCuts
+from tampu.tokenizer.index import ABSENT
 from tampu.tokenizer.memo import Memo
 from tampu.tokenizer.merging import NEVER, Merger
 from tampu.tokenizer.vocabulary import (
@@ -73,13 +74,9 @@ class SentencePiece:
         return text.replace(SPACE, " ").encode("utf-8", "surrogateescape")
 
     def build_encoder(self) -> SentencePieceEncoder:
-        """Build the dictionary of tokens and what goes with it."""
+        """Build the index of tokens and what goes with it."""
         return SentencePieceEncoder(
-            self._vocabulary.mergeable(),
-            _ranks(self._vocabulary.scores),
-            self._byte_ids(),
-            self.specials.unknown,
-            adds_space=self.adds_space,
+            self._vocabulary, self._byte_ids(), self.specials.unknown, adds_space=self.adds_space
         )
 
     def _merge_tokens_with_spaces(self) -> None:
@@ -99,19 +96,26 @@ class SentencePieceEncoder:
 
     def __init__(
         self,
-        ids: dict[str, int],
-        ranks: list[int],
+        vocabulary: Vocabulary,
         byte_ids: list[int],
         unknown: int | None,
         *,
         adds_space: bool,
     ) -> None:
-        self._ids = ids
-        self._ranks = ranks
+        """Prepare for texts.
+
+        Args:
+            vocabulary: the tokens and their scores.
+            byte_ids: the tokens of the 256 bytes, or none.
+            unknown: what stands for a character that is no token and has no bytes.
+            adds_space: whether texts get a space in front.
+        """
+        self._ids = Memo(vocabulary.mergeable().find)
+        self._ranks = _ranks(vocabulary.scores).data
         self._byte_ids = byte_ids
         self._unknown = [] if unknown is None else [unknown]
         self._adds_space = adds_space
-        self._cuts = SafeCuts(ids)
+        self._cuts = SafeCuts(vocabulary.texts)
         self._merger = Merger(self._rank)
         self._parts = Memo(self._encode_part)
 
@@ -128,8 +132,8 @@ class SentencePieceEncoder:
     def _encode_part(self, part: str) -> list[int]:
         ids: list[int] = []
         for symbol in self._merger.merge(list(part)):
-            token = self._ids.get(symbol)
-            if token is not None:
+            token = self._ids[symbol]
+            if token != ABSENT:
                 ids.append(token)
             elif self._byte_ids:
                 ids += [self._byte_ids[byte] for byte in symbol.encode()]
@@ -138,8 +142,8 @@ class SentencePieceEncoder:
         return ids
 
     def _rank(self, left: str, right: str) -> int:
-        token = self._ids.get(left + right)
-        return NEVER if token is None else self._ranks[token]
+        token = self._ids[left + right]
+        return NEVER if token == ABSENT else self._ranks[token]
 
     def _without_repeated_unknown(self, ids: Iterable[int]) -> list[int]:
         kept: list[int] = []
@@ -149,12 +153,11 @@ class SentencePieceEncoder:
         return kept
 
 
-def _ranks(scores: npt.NDArray[np.float32]) -> list[int]:
+def _ranks(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
     """Return integers from 0 to 2^32 - 1 in the reverse order of the scores, equal for equal ones.
 
     The bits of a float are in order if its sign is; those of a negative one are in reverse order.
     """
     bits = (0.0 - scores).view(np.uint32)  # not -scores: that makes two different zeros
     sign = np.uint32(1 << 31)
-    ranks: list[int] = np.where(bits & sign, ~bits, bits | sign).tolist()
-    return ranks
+    return np.where(bits & sign, ~bits, bits | sign)

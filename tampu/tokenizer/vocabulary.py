@@ -13,7 +13,7 @@ control token, so that it is neither shown nor found in text whose special token
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.errors import ModelFileError
-from tampu.ml.gguf import Metadata
+from tampu.ml.gguf import Metadata, StringArray
+from tampu.tokenizer.index import TextIndex
 
 TOKENS = "tokenizer.ggml.tokens"
 SCORES = "tokenizer.ggml.scores"
@@ -98,7 +99,7 @@ class Vocabulary:
     by what they are called.
     """
 
-    texts: Sequence[str]
+    texts: StringArray
     types: npt.NDArray[np.uint8]
     scores: npt.NDArray[np.float32]
     end_markers: frozenset[int] = frozenset()
@@ -119,18 +120,13 @@ class Vocabulary:
         """Return whether the token is of one of these types."""
         return int(self.types[token]) in types
 
-    def mergeable(self) -> dict[str, int]:
-        """Return the ids, by text, of all tokens that ordinary text may become.
+    def mergeable(self) -> TextIndex:
+        """Return an index of all tokens that ordinary text may become.
 
         Control tokens, the unknown token and bytes are not among them: "</s>" in a text must not
-        become the end of sequence because "</" and "s>" are tokens too. Decodes the vocabulary.
+        become the end of sequence because "</" and "s>" are tokens too.
         """
-        texts = list(self.texts)
-        ids = dict(zip(texts, range(len(texts)), strict=True))
-        for token in self.ids(*HIDDEN_TYPES, TokenType.BYTE):
-            if ids.get(texts[token]) == token:
-                del ids[texts[token]]
-        return ids
+        return TextIndex(self.texts, ~np.isin(self.types, (*HIDDEN_TYPES, TokenType.BYTE)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +158,7 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
     Raises:
         ModelFileError: naming the key and what is wrong with it.
     """
-    texts = metadata.strings(TOKENS)
+    texts = read_texts(metadata, TOKENS)
     if len(texts) == 0:
         raise ModelFileError(f"key '{TOKENS}'", "is empty; a model needs a vocabulary")
     types = np.full(len(texts), TokenType.NORMAL, dtype=np.uint8)
@@ -201,6 +197,16 @@ def read_specials(metadata: Metadata, vocabulary: Vocabulary, defaults: Defaults
         adds_bos=_adds(metadata, "bos", bos, default=defaults.adds_bos),
         adds_eos=_adds(metadata, "eos", eos, default=defaults.adds_eos),
     )
+
+
+def read_texts(metadata: Metadata, key: str) -> StringArray:
+    """Return an array of texts in the form in which a file has it.
+
+    Raises:
+        ModelFileError: if it is missing or something else.
+    """
+    texts = metadata.strings(key)
+    return texts if isinstance(texts, StringArray) else StringArray.of(texts)
 
 
 def _checked_types(metadata: Metadata, count: int) -> npt.NDArray[np.uint8]:

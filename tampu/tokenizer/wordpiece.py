@@ -43,6 +43,9 @@ class WordPiece:
         self._metadata = metadata
         self._vocabulary = vocabulary
         self.specials = self._read_specials()
+        if self.specials.unknown is None:
+            raise ModelFileError("key 'tokenizer.ggml.unknown_token_id'", "is missing")
+        self._unknown = self.specials.unknown
 
     def normalize(self, text: str) -> str:
         """Return the text as it is."""
@@ -60,9 +63,6 @@ class WordPiece:
     def build_encoder(self) -> WordPieceEncoder:
         """Build the library's object."""
         texts = list(map(_original, self._vocabulary.texts))
-        unknown = self.specials.unknown
-        if unknown is None:
-            raise ModelFileError("key 'tokenizer.ggml.unknown_token_id'", "is missing")
         has_capitals = any(text != text.lower() for text in texts if not _is_bracketed(text))
         lowers = self._metadata.boolean(
             "tokenizer.ggml.normalizer.lowercase", default=not has_capitals
@@ -71,7 +71,7 @@ class WordPiece:
         tokenizer = Tokenizer(
             models.WordPiece(
                 dict(zip(texts, range(len(texts)), strict=True)),
-                unk_token=texts[unknown],
+                unk_token=texts[self._unknown],
                 max_input_chars_per_word=_LONGEST_WORD,
             )
         )
