@@ -32,12 +32,14 @@ class ServerOptions:
         host: the address it is bound to.
         keep_alive_s: how long a model stays in memory after its last use.
         most_models: how many are in memory at most.
+        origins: web pages that may call it, besides local ones.
         model: how models are loaded unless a request says otherwise.
     """
 
     host: str = "127.0.0.1"
     keep_alive_s: float = 300.0
     most_models: int = 3
+    origins: tuple[str, ...] = ()
     model: ModelOptions = field(default_factory=ModelOptions)
 
 
@@ -65,11 +67,12 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> FastAP
     app.include_router(ollama_routes(models, catalog))
     app.add_middleware(
         CORSMiddleware,
+        allow_origins=options.origins,
         allow_origin_regex=ORIGINS,
         allow_methods=["GET", "HEAD", "POST", "DELETE"],
         allow_headers=["*"],
     )
-    app.add_middleware(Guard, bound=options.host)
+    app.add_middleware(Guard, bound=options.host, origins=options.origins)
     app.add_exception_handler(TampuError, _tampu_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _bug)

@@ -11,6 +11,7 @@ from starlette.requests import ClientDisconnect
 
 from tampu.errors import RequestError
 from tampu.server.errors import BodyTooLargeError
+from tampu.server.wire.ollama_options import readable
 
 MAX_BODY = 64 * 1024 * 1024
 IDLE_SECONDS = 30.0
@@ -31,7 +32,7 @@ async def read_body(request: Request, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
-        raise RequestError(f"invalid request: {error}") from error
+        raise RequestError(f"invalid request: {readable(error)}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"invalid JSON: {error}") from error
     except RecursionError as error:

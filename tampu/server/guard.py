@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
+from collections.abc import Sequence
 from http import HTTPStatus
 
 from starlette.datastructures import Headers
@@ -43,9 +44,10 @@ def host_name(header: str) -> str | None:
 class Guard:
     """Middleware: answers 403 to requests by a foreign name or from a foreign page."""
 
-    def __init__(self, app: ASGIApp, bound: str) -> None:
-        """Guard a server that is bound to an address."""
+    def __init__(self, app: ASGIApp, bound: str, origins: Sequence[str] = ()) -> None:
+        """Guard a server that is bound to an address; pages of these origins may call it too."""
         self._app = app
+        self._origins = frozenset(origins)
         self._is_local = is_loopback(bound)
         self._names = {socket.gethostname().lower(), bound.strip("[]").lower()}
 
@@ -65,10 +67,13 @@ class Guard:
         if method in _SAFE_METHODS:
             return None
         origin = headers.get("origin")
-        is_foreign = origin is not None and not _ORIGIN.fullmatch(origin)
+        is_foreign = origin is not None and not self._is_known(origin)
         if is_foreign or (origin is None and headers.get("sec-fetch-site") == "cross-site"):
             return JSONAnswer({"error": "this page may not call"}, HTTPStatus.FORBIDDEN)
         return None
+
+    def _is_known(self, origin: str) -> bool:
+        return origin in self._origins or _ORIGIN.fullmatch(origin) is not None
 
     def _is_ours(self, header: str) -> bool:
         if not header:

@@ -24,10 +24,8 @@ class Score(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class _Line(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What all lines have; the counts and durations (ns) are the last line's alone."""
+    """What all lines end with; the counts and durations (ns) are the last line's alone."""
 
-    model: str
-    created_at: str
     done: bool
     done_reason: str = ""
     total_duration: int = 0
@@ -40,16 +38,20 @@ class _Line(msgspec.Struct, kw_only=True, omit_defaults=True):
     logprobs: list[Score] | None = None
 
 
-class GenerateLine(_Line, kw_only=True):
+class GenerateLine(_Line, omit_defaults=True):
     """A line of the answer to `POST /api/generate`."""
 
+    model: str
+    created_at: str
     response: str
     context: list[int] | None = None
 
 
-class ChatLine(_Line, kw_only=True):
+class ChatLine(_Line, omit_defaults=True):
     """A line of the answer to `POST /api/chat`."""
 
+    model: str
+    created_at: str
     message: Message
 
 

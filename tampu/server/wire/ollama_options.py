@@ -82,7 +82,7 @@ def read_options(
     try:
         options = msgspec.convert(given, Options)
     except msgspec.ValidationError as error:
-        raise RequestError(f"options: {error}") from error
+        raise RequestError(f"options: {readable(error)}") from error
     _log_ignored(given)
     by_name = msgspec.structs.asdict(options)
     values: dict[str, Any] = {
@@ -96,6 +96,11 @@ def read_options(
     return _overrides(options, info), GenerateOptions(
         **{name: value for name, value in values.items() if value is not None}
     )
+
+
+def readable(error: msgspec.ValidationError) -> str:
+    """Return what msgspec says, without the null that every option may also be."""
+    return str(error).replace(" | null", "")
 
 
 def _overrides(options: Options, info: ModelInfo) -> Overrides:

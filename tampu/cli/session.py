@@ -1,0 +1,117 @@
+"""A conversation with a loaded model: messages, parameters, and answers piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from typing import Any, Protocol
+
+import msgspec
+
+from tampu.chat.template import ChatTemplate
+from tampu.cli.parameters import generate_options
+from tampu.durations import format_duration
+from tampu.modelinfo import ModelInfo
+from tampu.runner.events import Done, Text, Usage
+from tampu.runner.request import GenerateOptions
+
+
+class Model(Protocol):
+    """What a conversation needs of an engine."""
+
+    info: ModelInfo
+    template: ChatTemplate | None
+
+    def stream(self, prompt: str, **options: Any) -> Iterator[Text | Done]:
+        """Yield the continuation of a prompt."""
+        ...
+
+    def stream_chat(self, messages: list[dict[str, str]], **options: Any) -> Iterator[Text | Done]:
+        """Yield the next message of a conversation."""
+        ...
+
+
+class Session:
+    """One conversation.
+
+    Attributes:
+        system: the system message; empty: none.
+        parameters: by Ollama's names.
+        messages: the conversation so far, without the system message.
+        usage: what the last answer cost; None before the first.
+    """
+
+    def __init__(self, model: Model, system: str, parameters: dict[str, Any]) -> None:
+        self.model = model
+        self.system = system
+        self.parameters = parameters
+        self.messages: list[dict[str, str]] = []
+        self.usage: Usage | None = None
+
+    def check(self) -> None:
+        """Refuse parameters out of their range.
+
+        Raises:
+            RequestError: naming the parameter.
+        """
+        self._options()
+
+    def clear(self) -> None:
+        """Forget the messages."""
+        self.messages.clear()
+
+    def answer(self, text: str) -> Iterator[str]:
+        """Yield the pieces of the answer to a message; closing the iterator stops it.
+
+        What was said until then stays in the conversation. A model without a template continues
+        the text instead, and remembers nothing.
+
+        Raises:
+            TampuError: when there is no answer; the message is not in the conversation then.
+        """
+        said: list[str] = []
+        with closing(self._events(text)) as events:
+            try:
+                for event in events:
+                    if isinstance(event, Done):
+                        self.usage = event.usage
+                    else:
+                        said.append(event.text)
+                        yield event.text
+            finally:
+                if said:
+                    self.messages += [
+                        {"role": "user", "content": text},
+                        {"role": "assistant", "content": "".join(said)},
+                    ]
+
+    def _events(self, text: str) -> Generator[Text | Done, None, None]:
+        options = msgspec.structs.asdict(self._options())
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        if self.model.template is None:
+            yield from self.model.stream(f"{self.system}\n\n{text}" if system else text, **options)
+            return
+        messages = [*system, *self.messages, {"role": "user", "content": text}]
+        yield from self.model.stream_chat(messages, **options)
+
+    def _options(self) -> GenerateOptions:
+        return generate_options(self.parameters, self.model.info)
+
+
+def timing_lines(usage: Usage, load_ns: int) -> str:
+    """Return what an answer cost, as `ollama run --verbose` prints it."""
+    rows = [
+        ("total duration", format_duration(load_ns + usage.total_ns)),
+        ("load duration", format_duration(load_ns)),
+        ("prompt eval count", f"{usage.prompt_tokens} token(s)"),
+        ("prompt eval duration", format_duration(usage.prompt_ns)),
+        ("prompt eval rate", _rate(usage.prompt_tokens, usage.prompt_ns)),
+        ("eval count", f"{usage.generated_tokens} token(s)"),
+        ("eval duration", format_duration(usage.generated_ns)),
+        ("eval rate", _rate(usage.generated_tokens, usage.generated_ns)),
+    ]
+    return "\n".join(f"{name + ':':<22}{value}" for name, value in rows)
+
+
+def _rate(tokens: int, nanoseconds: int) -> str:
+    return f"{tokens * 1e9 / nanoseconds if nanoseconds else 0:.2f} tokens/s"
