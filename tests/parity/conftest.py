@@ -1,0 +1,31 @@
+"""One laboratory per session: checkpoints, their files, transformers' answers, each made once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.laboratory import Laboratory
+
+_LABORATORY = pytest.StashKey[Laboratory]()
+
+
+@pytest.fixture(scope="session")
+def laboratory(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Laboratory]:
+    laboratory = Laboratory(tmp_path_factory.mktemp("checkpoints"))
+    request.config.stash[_LABORATORY] = laboratory
+    yield laboratory
+    laboratory.close()
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    laboratory = config.stash.get(_LABORATORY, None)
+    if laboratory is None:
+        return
+    terminalreporter.section("largest relative error against transformers")
+    for line in laboratory.report():
+        terminalreporter.write_line(line)

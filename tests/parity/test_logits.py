@@ -1,0 +1,126 @@
+"""The logits of every architecture equal those of Hugging Face transformers.
+
+The tolerances are those of the project's rules for fidelity; an error of 1e-6 is the noise of
+float32. Gemma's activation comes from a half-precision table in ggml's CPU code.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.checkpoints import RECIPES
+from support.laboratory import (
+    LENGTH,
+    Laboratory,
+    answer,
+    divergence,
+    relative_error,
+    round_activations,
+    tokens,
+)
+
+pytestmark = pytest.mark.parity
+
+NAMES = list(RECIPES)
+TYPICAL = ["llama_rope_llama3", "mistral_window", "qwen2", "qwen3", "gemma3_text"]
+
+
+def exact(name: str) -> float:
+    return 2e-3 if RECIPES[name].approximate else 1e-5
+
+
+@pytest.mark.seed("S24", "S25", "S26", "S35")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_text_at_once_in_chunks_and_token_by_token(laboratory: Laboratory, name: str) -> None:
+    reference = laboratory.answer(name)
+    with laboratory.engine(name) as engine:
+        for chunk, what in ((None, "at once"), (7, "in chunks of 7"), (1, "token by token")):
+            ours = engine.logits(tokens(), chunk=chunk)
+            laboratory.compare(name, ours, reference, f"F32, {what}", exact(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_error_does_not_grow_along_the_text(laboratory: Laboratory, name: str) -> None:
+    reference = laboratory.answer(name)
+    with laboratory.engine(name) as engine:
+        ours = engine.logits(tokens())
+    quarter = LENGTH // 4
+    first = relative_error(ours[:quarter], reference[:quarter])
+    last = relative_error(ours[-quarter:], reference[-quarter:])
+    assert last < 3 * first
+
+
+@pytest.mark.parametrize("name", TYPICAL)
+@pytest.mark.parametrize("length", [1, 2, 16, 17])
+def test_short_texts_and_those_around_the_window(
+    laboratory: Laboratory, name: str, length: int
+) -> None:
+    with laboratory.engine(name) as engine:
+        ours = engine.logits(tokens(length))
+    laboratory.compare(name, ours, laboratory.answer(name, length), "F32, short texts", exact(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_half_precision_cache(laboratory: Laboratory, name: str) -> None:
+    with laboratory.engine(name, cache="f16") as engine:
+        ours = engine.logits(tokens())
+    laboratory.compare(name, ours, laboratory.answer(name), "F32, cache F16", 2e-3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fused_attention(laboratory: Laboratory, name: str) -> None:
+    reference = laboratory.answer(name)
+    with laboratory.engine(name, cache="f32", flash=True) as engine:
+        for chunk in (None, 1):
+            ours = engine.logits(tokens(), chunk=chunk)
+            laboratory.compare(name, ours, reference, "F32, fused attention", exact(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fused_attention_with_a_half_precision_cache(laboratory: Laboratory, name: str) -> None:
+    reference, what = laboratory.answer(name), "F32, cache F16, fused attention"
+    with laboratory.engine(name, cache="f16", flash=True) as engine:
+        laboratory.compare(name, engine.logits(tokens()), reference, what, 2e-3)
+        # For few tokens at a time ggml also adds up the values in half precision.
+        ours = engine.logits(tokens(), chunk=1)
+        laboratory.compare(name, ours, reference, f"{what}, token by token", 4e-3)
+
+
+@pytest.mark.parametrize("name", TYPICAL)
+@pytest.mark.parametrize("flash", [False, True])
+@pytest.mark.parametrize(("type_", "limit"), [("F16", 3e-3), ("BF16", 1e-2)])
+def test_weights_of_sixteen_bits(
+    laboratory: Laboratory, name: str, type_: str, limit: float, flash: bool
+) -> None:
+    with laboratory.engine(name, type_, cache="f16", flash=flash) as engine:
+        ours = engine.logits(tokens())
+    what = f"{type_}, cache F16" + (", fused attention" if flash else "")
+    laboratory.compare(name, ours, laboratory.answer(name), what, limit)
+
+
+@pytest.mark.parametrize("name", TYPICAL)
+def test_quantised_weights_against_their_dequantised_values(
+    laboratory: Laboratory, name: str
+) -> None:
+    """ggml rounds activations too, and each rounding that falls otherwise changes all that follow.
+
+    So the measure is transformers with the same weights and its own activations rounded: ours must
+    not be further from the exact answer than that is.
+    """
+    model = laboratory.quantized_reference(name, "Q8_0")
+    reference = answer(model, tokens())
+    rounded = answer(round_activations(model), tokens())
+    with laboratory.engine(name, "Q8_0", cache="f16") as engine:
+        ours = engine.logits(tokens())
+    limit = 1.2 * relative_error(rounded, reference)
+    laboratory.compare(name, ours, reference, "Q8_0, cache F16", min(limit, 4e-2))
+    assert divergence(ours, reference) < 1.4 * divergence(rounded, reference)
+    # The weights themselves were rounded: the comparison was with their stored values.
+    assert np.abs(reference - laboratory.answer(name)).max() > 1e-2
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3_text"])
+def test_a_quantised_cache(laboratory: Laboratory, name: str) -> None:
+    with laboratory.engine(name, cache="q8_0", flash=True) as engine:
+        ours = engine.logits(tokens())
+    laboratory.compare(name, ours, laboratory.answer(name), "F32, cache Q8_0", 3e-2)

@@ -1,0 +1,192 @@
+"""Where the engine and transformers answer the same questions, and their answers are compared."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from support.checkpoints import RECIPES, load_reference, make_checkpoint
+from transformers import PreTrainedModel
+
+from tampu.convert import FAMILIES, convert
+from tampu.engine import Engine
+from tampu.ml.gguf import GGMLType, read_gguf
+from tampu.ml.quantize import dequantize, quantize
+
+Logits = npt.NDArray[np.float32]
+
+LENGTH = 100  # beyond every sliding window and every original rotary range
+GREEDY = 16
+_CONTEXT = 256
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """The tokens that always take the best, and by how much it led each time."""
+
+    tokens: list[int]
+    leads: list[float]
+
+
+def relative_error(ours: Logits, reference: Logits) -> float:
+    """Return ||ours - reference|| / ||reference||."""
+    return float(np.linalg.norm(ours - reference) / np.linalg.norm(reference))
+
+
+def divergence(ours: Logits, reference: Logits) -> float:
+    """Return the mean Kullback-Leibler divergence of our distribution from the reference's."""
+
+    def log_softmax(x: Logits) -> npt.NDArray[np.float64]:
+        shifted = x.astype(np.float64) - x.max(axis=-1, keepdims=True)
+        result: npt.NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+        return result
+
+    p, q = log_softmax(reference), log_softmax(ours)
+    return float((np.exp(p) * (p - q)).sum(axis=-1).mean())
+
+
+def tokens(length: int = LENGTH, seed: int = 0) -> list[int]:
+    """Return a text of random tokens, without the special ones in front of the vocabulary."""
+    return [int(token) for token in np.random.default_rng(seed).integers(9, 480, length)]
+
+
+class Laboratory:
+    """Makes each checkpoint, file and reference once, and keeps the errors that were measured."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._errors: dict[tuple[str, str], float] = {}
+        self.checkpoint = functools.cache(self._checkpoint)
+        self.file = functools.cache(self._file)
+        self.reference = functools.cache(self._reference)
+        self.answer = functools.cache(self._answer)
+        self.greedy = functools.cache(self._greedy)
+        torch.set_num_threads(2)
+
+    def close(self) -> None:
+        """Let go of all models."""
+        for method in (self.reference, self.answer, self.greedy):
+            method.cache_clear()
+
+    def engine(
+        self,
+        name: str,
+        type_: str = "F32",
+        *,
+        cache: str = "f32",
+        flash: bool = False,
+        slots: int = 1,
+    ) -> Engine:
+        """Return the engine with the model `name` in a file of the type `type_`."""
+        return Engine.load(
+            self.file(name, type_),
+            context=_CONTEXT,
+            slots=slots,
+            threads=2,
+            cache_type=cache,
+            flash_attention=flash,
+        )
+
+    def compare(self, name: str, ours: Logits, reference: Logits, what: str, limit: float) -> None:
+        """Require that the logits agree within `limit`, and the best tokens where they are clear.
+
+        A token is clear if its lead over the second is more than ten times the largest difference.
+        """
+        assert ours.shape == reference.shape
+        error = relative_error(ours, reference)
+        largest = float(np.abs(ours - reference).max())
+        key = (what, name)
+        self._errors[key] = max(error, self._errors.get(key, 0.0))
+        assert error <= limit, f"{name}, {what}: relative error {error:.2e}, at most {limit:.0e}"
+        best = np.sort(reference, axis=-1)[:, -2:]
+        clear = best[:, 1] - best[:, 0] > 10 * largest
+        assert (ours.argmax(-1) == reference.argmax(-1))[clear].all(), f"{name}, {what}"
+
+    def report(self) -> list[str]:
+        """Return one line for each comparison and model."""
+        return [
+            f"{what:32} {name:20} {error:.1e}"
+            for (what, name), error in sorted(self._errors.items())
+        ]
+
+    def quantized_reference(self, name: str, type_: str) -> PreTrainedModel:
+        """Return transformers' model with the weights as the file of the type `type_` has them."""
+        path = self.file(name, type_)
+        model = load_reference(name, self.checkpoint(name))
+        recipe = RECIPES[name]
+        family = FAMILIES[recipe.architecture]
+        data = path.read_bytes()
+        infos = read_gguf(path).tensors
+        with torch.no_grad():
+            for own_name, parameter in model.named_parameters():
+                new_name = family.rename(own_name)
+                info = infos.get(new_name) if new_name else None
+                if info is None or info.type == GGMLType.F32:
+                    continue
+                stored = data[info.offset : info.offset + info.size_bytes]
+                values = dequantize(stored, info.type, info.shape)
+                if family.architecture == "llama" and (
+                    "attn_q" in info.name or "attn_k" in info.name
+                ):
+                    values = _halves(values, recipe.values["head_dim"])
+                parameter.copy_(torch.from_numpy(values))
+        return model
+
+    def _checkpoint(self, name: str) -> Path:
+        return make_checkpoint(name, self._folder / name)
+
+    def _file(self, name: str, type_: str = "F32") -> Path:
+        path = self._folder / f"{name}-{type_}.gguf"
+        convert(self.checkpoint(name), path, type_)
+        return path
+
+    def _reference(self, name: str) -> PreTrainedModel:
+        return load_reference(name, self.checkpoint(name))
+
+    def _answer(self, name: str, length: int = LENGTH) -> Logits:
+        return answer(self.reference(name), tokens(length))
+
+    def _greedy(self, name: str, length: int, seed: int = 0) -> Greedy:
+        """Continue a text with the best token each time, the whole text computed anew."""
+        model, text = self.reference(name), tokens(length, seed)
+        leads = []
+        for _ in range(GREEDY):
+            last = answer(model, text)[-1]
+            second, best = np.argsort(last)[-2:]
+            text.append(int(best))
+            leads.append(float(last[best] - last[second]))
+        return Greedy(text[length:], leads)
+
+
+def answer(model: PreTrainedModel, text: Sequence[int]) -> Logits:
+    """Return transformers' logits of every position: (positions, vocabulary)."""
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([list(text)])).logits[0]
+    result: Logits = logits.float().numpy()
+    return result
+
+
+def round_activations(model: PreTrainedModel) -> PreTrainedModel:
+    """Make every multiplication of `model` round its activations to Q8_0 first, as ggml does."""
+
+    def rounded(_: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
+        values = arguments[0].numpy().astype(np.float32)
+        stored = quantize(values, GGMLType.Q8_0)
+        return (torch.from_numpy(dequantize(stored, GGMLType.Q8_0, values.shape)),)
+
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.register_forward_pre_hook(rounded)
+    return model
+
+
+def _halves(values: npt.NDArray[np.float32], size: int) -> npt.NDArray[np.float32]:
+    """Undo the alternating order of a head's rows."""
+    heads = values.shape[0] // size
+    rows = values.reshape(heads, size // 2, 2, *values.shape[1:])
+    return np.ascontiguousarray(rows.swapaxes(1, 2)).reshape(values.shape)
