@@ -84,7 +84,7 @@ class Engine:
             path: of a GGUF file, or the name of a model that is known.
             context: the most tokens of one request.
             slots: the most requests that are computed together.
-            threads: of the CPU; None: one for each physical core.
+            threads: of the CPU; None: one for each physical core, one alone for a tiny model.
             batch: the most tokens that are computed at once.
             cache_type: of keys and values: f32, f16, q8_0 or q4_0.
             flash_attention: fused attention always, never, or where it is faster (None).
@@ -127,7 +127,7 @@ class Engine:
     def tokenize(
         self,
         text: str,
-        add_special: bool = True,
+        add_special: bool = True,  # noqa: FBT001, FBT002 - as Hugging Face's
         parse_special: bool = True,  # noqa: FBT001, FBT002
     ) -> list[int]:
         """Return a text's token ids.

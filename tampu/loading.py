@@ -23,6 +23,7 @@ from tampu.tokenizer import Tokenizer, load_tokenizer
 log = logging.getLogger("tampu")
 
 _OUTPUT_BYTES = 64 * 2**20  # logits that one batch may give at most
+_SMALL_BYTES = 64 * 2**20  # a file so small that dividing each product costs more than it saves
 _GIB = 2**30
 
 
@@ -90,7 +91,8 @@ def load_model(
         _check_memory(model, info, options)
         reader = resources.enter_context(ThreadPoolExecutor(1, thread_name_prefix="tampu-load"))
         tokenizer = reader.submit(load_tokenizer, file.metadata)
-        backend = Backend(threads=options.threads, max_nodes=max(2048, 16 * len(file.tensors)))
+        threads = options.threads or (1 if file.size_bytes < _SMALL_BYTES else None)
+        backend = Backend(threads=threads, max_nodes=max(2048, 16 * len(file.tensors)))
         resources.callback(backend.close)
         cache = CausalCache(
             backend,
