@@ -63,7 +63,7 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> FastAP
         yield
         await models.close()
 
-    app = FastAPI(title="tampu", lifespan=lifespan, openapi_url=None)
+    app = FastAPI(title="tampu", lifespan=lifespan, openapi_url=None, redirect_slashes=False)
     app.include_router(ollama_routes(models, catalog))
     app.add_middleware(
         CORSMiddleware,

@@ -1,0 +1,240 @@
+"""HTTP itself: bodies, methods, names and origins, errors before and after the first line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from support.fake_runner import lines_of
+
+from tampu.errors import (
+    ContextLengthError,
+    ModelFileError,
+    OutOfMemoryError,
+    RunnerDiedError,
+    TampuError,
+    UnsupportedModelError,
+)
+from tampu.server import body
+from tampu.server.errors import STATUS, BusyError, public_message, status_of
+from tampu.server.guard import host_name, is_loopback
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"  ", b"{", b"[]", b'"x"', b"null", b'{"model": NaN}', b'{"keep_alive": 1e400}',
+        b'{"keep_alive": ' + b"1" * 5000 + b"}", b'{"model": "\xff"}', b"\xef\xbb\xbf{}",
+        b'{"model": "\\ud800"}', b'{"options": ' + b'{"a":' * 100_000, b'{"prompt": "a\x00b"}',
+    ],
+)  # fmt: skip
+def test_a_body_that_is_no_request_is_refused(site, content):
+    [response] = site.call(("POST", "/api/generate", {"content": content}))
+    assert response.status_code == 400
+    assert response.json()["error"]
+
+
+def test_the_content_type_does_not_matter(site):
+    headers = {"content-type": "text/plain"}
+    content = json.dumps({"model": "m", "prompt": "x"})
+    [response] = site.call(("POST", "/api/generate", {"content": content, "headers": headers}))
+    assert response.status_code == 200
+
+
+def test_a_body_over_the_limit_is_refused_with_and_without_its_length(site, monkeypatch):
+    monkeypatch.setattr(body, "MAX_BODY", 1000)
+
+    async def chunks():
+        for _ in range(20):
+            yield b"x" * 100
+
+    responses = site.call(
+        ("POST", "/api/generate", {"content": b"x" * 1001}),
+        ("POST", "/api/chat", {"content": chunks()}),
+    )
+    assert [response.status_code for response in responses] == [413, 413]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("PUT", "/api/generate"), ("GET", "/api/chat"), ("DELETE", "/api/tags"), ("POST", "/api/ps")],
+)
+def test_a_wrong_method_is_405(site, method, path):
+    [response] = site.call((method, path, {}))
+    assert response.status_code == 405
+    assert response.json() == {"error": "method not allowed"}
+
+
+@pytest.mark.parametrize("path", ["/nope", "/api/nope", "/docs", "/openapi.json", "/api/tags/"])
+def test_an_unknown_path_is_404(site, path):
+    [response] = site.call(("GET", path, {"follow_redirects": True}))
+    assert response.status_code == 404
+
+
+def test_an_unknown_model_is_404_in_the_words_clients_know(post):
+    for path in ("/api/generate", "/api/chat", "/api/show"):
+        response = post(path, model="x", prompt="y")
+        assert response.status_code == 404
+        assert response.json() == {"error": "model 'x' not found"}
+
+
+@pytest.mark.parametrize("name", ["../m", "/etc/passwd", "m.gguf", "m/../m", "m:7b", "\x00"])
+def test_a_path_is_no_name(post, name):
+    assert post("/api/show", model=name).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200), ("localhost:11434", 200), ("127.0.0.1:1", 200), ("[::1]:11434", 200),
+        ("LOCALHOST", 200), ("a.localhost", 200), ("localhost.", 200), ("127.9.9.9", 200),
+        ("evil.com", 403), ("localhost.evil.com", 403), ("127.0.0.1.nip.io", 403),
+        ("localhost/?", 403), ("localhost#", 403), ("a.local", 403), ("a.internal", 403),
+        ("192.168.1.1", 403), ("localhost:x", 403), ("evil.com@localhost", 403), ("0x7f.1", 403),
+        ("xlocalhost", 403), (" ", 403),
+    ],
+)  # fmt: skip
+def test_only_the_names_of_this_machine_are_answered(site, host, status):
+    [response] = site.call(("GET", "/api/tags", {"headers": {"host": host}}))
+    assert response.status_code == status
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200), ({"origin": "http://localhost:3000"}, 200), ({"origin": "app://x"}, 200),
+        ({"origin": "http://evil.com"}, 403), ({"origin": "null"}, 403),
+        ({"origin": "http://localhost.evil.com"}, 403), ({"origin": "http://notlocalhost"}, 403),
+        ({"sec-fetch-site": "cross-site"}, 403), ({"sec-fetch-site": "same-origin"}, 200),
+    ],
+)  # fmt: skip
+def test_pages_of_strangers_may_not_ask(site, headers, status):
+    options = {"json": {"model": "m", "prompt": "x"}, "headers": headers}
+    [response] = site.call(("POST", "/api/generate", options))
+    assert response.status_code == status
+    assert response.headers.get("access-control-allow-origin") != "*"
+
+
+def test_local_pages_get_the_headers_that_browsers_ask_for(site):
+    headers = {
+        "origin": "http://localhost:3000",
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "content-type",
+    }
+    local, foreign = site.call(
+        ("OPTIONS", "/api/chat", {"headers": headers}),
+        ("OPTIONS", "/api/chat", {"headers": headers | {"origin": "http://evil.com"}}),
+    )
+    assert local.headers["access-control-allow-origin"] == "http://localhost:3000"
+    assert "access-control-allow-origin" not in foreign.headers
+
+
+def test_names_in_host_headers_are_read():
+    assert host_name("[::1]:5") == "::1"
+    assert host_name("A.b:80") == "a.b"
+    assert host_name("a b") is None
+    assert is_loopback("127.1.2.3")
+    assert not is_loopback("8.8.8.8")
+
+
+def test_an_error_before_the_first_line_has_its_status_and_no_path(post):
+    for options in ({}, {"stream": False}):
+        response = post("/api/generate", model="m", prompt="refuse", **options)
+        assert response.status_code == 500
+        assert response.json() == {"error": "logits are NaN in x.gguf"}
+
+
+def test_an_error_after_the_first_line_is_a_line(post):
+    first, last = lines_of(post("/api/generate", model="m", prompt="hello die"))
+    assert first["response"] == "hello"
+    assert last == {"error": "the process of model 'm' has ended: signal SIGKILL"}
+
+
+def test_an_error_without_streaming_is_the_answer(post):
+    response = post("/api/generate", model="m", prompt="hello die", stream=False)
+    assert response.status_code == 500
+    assert "SIGKILL" in response.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ModelFileError("magic", "is wrong"), 500),
+        (UnsupportedModelError("architecture 'x'"), 400),
+        (OutOfMemoryError("no room"), 500),
+        (RunnerDiedError("died"), 500),
+        (ContextLengthError("too long"), 400),
+        (BusyError("busy"), 503),
+        (TampuError("other"), 500),
+    ],
+)
+def test_an_error_of_loading_has_the_status_of_its_class(site, post, error, status):
+    site.start.error = error
+    response = post("/api/generate", model="m", prompt="x")
+    assert response.status_code == status
+    assert response.json() == {"error": str(error)}
+    assert ("retry-after" in response.headers) == (status == 503)
+
+
+def test_every_error_has_a_status():
+    assert STATUS[-1][0] is TampuError
+    assert status_of(TampuError("x")) == 500
+
+
+@pytest.mark.parametrize(
+    ("text", "public"),
+    [
+        ("cannot open /home/me/a b/m.gguf: denied", "cannot open m.gguf: denied"),
+        ("'/x/y/z.gguf' is damaged", "'z.gguf' is damaged"),
+        ("~/models/m.gguf", "m.gguf"),
+        ("12 of 3/4 tokens and/or http", "12 of 3/4 tokens and/or http"),
+    ],
+)
+def test_messages_name_files_without_their_folders(text, public):
+    assert public_message(TampuError(text)) == public
+
+
+def test_a_bug_is_told_without_its_details(site):
+    site.start.error = ZeroDivisionError("secret /path")
+    site.transport.raise_app_exceptions = False
+    [response] = site.call(("POST", "/api/generate", {"json": {"model": "m", "prompt": "x"}}))
+    assert response.status_code == 500
+    assert "secret" not in response.text
+
+
+def test_a_client_that_leaves_cancels_its_request(site):
+    async def leave(prompt, after):
+        """Send a request over ASGI and disconnect after so many messages of the answer."""
+        gone = asyncio.Event()
+        sent = []
+        content = json.dumps({"model": "m", "prompt": prompt}).encode()
+        received = [{"type": "http.request", "body": content, "more_body": False}]
+
+        async def receive():
+            if received:
+                return received.pop()
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message):
+            sent.append(message)
+            if len(sent) == after:
+                gone.set()
+
+        if after == 0:
+            asyncio.get_running_loop().call_later(0.05, gone.set)
+        scope = {
+            "type": "http", "method": "POST", "path": "/api/generate", "raw_path": b"/api/generate",
+            "query_string": b"", "headers": [], "http_version": "1.1", "scheme": "http",
+        }  # fmt: skip
+        await asyncio.wait_for(site.app(scope, receive, send), 5)
+        return sent
+
+    async def test(_):
+        assert len(await leave("forever", after=3)) >= 3
+        assert await leave("wait", after=0) == []
+        [(_, runner)] = site.start.runners
+        assert (runner.cancelled, runner.running) == (2, 0)
+
+    site.run(test)

@@ -1,0 +1,195 @@
+"""The models in memory: loaded once, kept for a while, reloaded, made room for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from support.fake_runner import FakeStart
+
+from tampu.catalog import Catalog
+from tampu.errors import ModelFileError
+from tampu.runner.protocol import ModelOptions
+from tampu.server.errors import BusyError
+from tampu.server.job import Overrides
+from tampu.server.loaded import LoadedModels
+
+ANY = Overrides()
+
+
+@pytest.fixture
+def entry(model_folder):
+    return Catalog(model_folder).describe
+
+
+@pytest.fixture
+def start():
+    return FakeStart()
+
+
+def run(start, test, *, keep_alive_s=60.0, most=3):
+    """Run `test(models)` on a keeper that is closed afterwards."""
+
+    async def with_models():
+        options = ModelOptions(context=1024)
+        models = LoadedModels(start, options=options, keep_alive_s=keep_alive_s, most=most)
+        try:
+            await test(models)
+        finally:
+            await models.close()
+
+    asyncio.run(asyncio.wait_for(with_models(), 10))
+    assert all(not runner.is_alive for _, runner in start.runners)
+
+
+def names(models):
+    return sorted(model.entry.name for model in models.models())
+
+
+async def touch(models, entry, overrides=ANY, keep_alive_s=None):
+    async with models.use(entry, overrides, keep_alive_s) as model:
+        return model
+
+
+def test_a_model_is_loaded_once_however_many_ask(start, entry):
+    start.delay_s = 0.01
+
+    async def test(models):
+        used = await asyncio.gather(*(touch(models, entry("m")) for _ in range(50)))
+        assert len(set(map(id, used))) == 1
+
+    run(start, test)
+    assert len(start.runners) == 1
+
+
+def test_all_who_wait_get_the_error_of_one_failed_load(start, entry):
+    start.error = ModelFileError("magic", "is wrong")
+    start.delay_s = 0.01
+
+    async def test(models):
+        loads = (touch(models, entry("m")) for _ in range(5))
+        errors = await asyncio.gather(*loads, return_exceptions=True)
+        assert {type(error) for error in errors} == {ModelFileError}
+        start.error = None
+        await touch(models, entry("m"))
+
+    run(start, test)
+
+
+def test_loading_goes_on_when_the_one_who_asked_leaves(start, entry):
+    start.delay_s = 0.05
+
+    async def test(models):
+        first = asyncio.create_task(touch(models, entry("m")))
+        await asyncio.sleep(0.01)
+        first.cancel()
+        await touch(models, entry("m"))
+
+    run(start, test)
+    assert len(start.runners) == 1
+
+
+def test_an_unused_model_goes_when_its_time_is_up(start, entry):
+    async def test(models):
+        await touch(models, entry("m"), keep_alive_s=0.02)
+        await touch(models, entry("base"), keep_alive_s=float("inf"))
+        assert names(models) == ["base", "m"]
+        await asyncio.sleep(0.1)
+        assert names(models) == ["base"]
+
+    run(start, test)
+
+
+def test_a_model_in_use_stays_and_its_time_begins_anew(start, entry):
+    async def test(models):
+        async with models.use(entry("m"), ANY, 0.02):
+            await asyncio.sleep(0.05)
+            assert names(models) == ["m"]
+        assert names(models) == ["m"]
+        await asyncio.sleep(0.05)
+        assert names(models) == []
+
+    run(start, test)
+
+
+def test_no_keep_alive_unloads_at_once(start, entry):
+    async def test(models):
+        await touch(models, entry("m"), keep_alive_s=0)
+        assert names(models) == []
+        await asyncio.sleep(0)
+        assert not start.runners[0][1].is_alive
+
+    run(start, test)
+
+
+def test_unloading_waits_for_the_last_user(start, entry):
+    async def test(models):
+        async with models.use(entry("m"), ANY, None) as model:
+            await models.unload("m")
+            assert names(models) == []
+            assert model.runner.is_alive
+        await asyncio.sleep(0)
+        assert not model.runner.is_alive
+        await models.unload("m")
+
+    run(start, test)
+
+
+def test_other_load_options_replace_an_idle_model(start, entry):
+    async def test(models):
+        await touch(models, entry("m"))
+        await touch(models, entry("m"), Overrides(context=512))
+        await touch(models, entry("m"))
+        await touch(models, entry("m"), Overrides(context=512))
+
+    run(start, test)
+    assert [runner.options.context for _, runner in start.runners] == [1024, 512]
+
+
+def test_other_load_options_wait_until_the_model_is_idle(start, entry):
+    async def test(models):
+        async with models.use(entry("m"), ANY, None) as first:
+            other = asyncio.create_task(touch(models, entry("m"), Overrides(context=512)))
+            await asyncio.sleep(0.02)
+            assert not other.done()
+            assert first.runner.is_alive
+        assert (await other).options.context == 512
+
+    run(start, test)
+
+
+def test_the_context_is_at_most_what_the_model_was_trained_for(start, entry):
+    async def test(models):
+        models._options = ModelOptions(context=100_000)
+        assert (await touch(models, entry("m"))).options.context == 2048
+
+    run(start, test)
+
+
+def test_a_dead_model_is_loaded_again(start, entry):
+    async def test(models):
+        model = await touch(models, entry("m"))
+        model.runner.is_alive = False
+        assert (await touch(models, entry("m"))).runner is not model.runner
+
+    run(start, test)
+
+
+def test_the_idle_model_that_would_go_first_makes_room(start, entry):
+    async def test(models):
+        await touch(models, entry("m"), keep_alive_s=50)
+        await touch(models, entry("base"), keep_alive_s=10)
+        await touch(models, entry("thinker"), keep_alive_s=30)
+        assert names(models) == ["m", "thinker"]
+
+    run(start, test, most=2)
+
+
+def test_without_an_idle_model_there_is_no_room(start, entry):
+    async def test(models):
+        async with models.use(entry("m"), ANY, None):
+            with pytest.raises(BusyError):
+                await touch(models, entry("base"))
+        await touch(models, entry("base"))
+
+    run(start, test, most=1)

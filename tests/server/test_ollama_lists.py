@@ -1,0 +1,107 @@
+"""Lists, details, liveness."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+
+from tampu.version import __version__
+
+
+def get(site, path):
+    return site.call(("GET", path, {}))[0]
+
+
+def test_clients_find_the_server_by_its_text(site):
+    got, head = site.call(("GET", "/", {}), ("HEAD", "/", {}))
+    assert (got.text, got.headers["content-type"]) == (
+        "Ollama is running",
+        "text/plain; charset=utf-8",
+    )
+    assert (head.status_code, head.text) == (200, "")
+
+
+def test_the_version_is_one_that_clients_can_compare(site):
+    got, head = site.call(("GET", "/api/version", {}), ("HEAD", "/api/version", {}))
+    version = got.json()["version"]
+    assert tuple(map(int, version.split("."))) >= (0, 20)
+    assert got.json()["tampu"] == __version__
+    assert head.status_code == 200
+
+
+def test_the_models_are_listed_without_the_broken_one(site):
+    models = {model["name"]: model for model in get(site, "/api/tags").json()["models"]}
+    assert set(models) >= {"m:latest", "base:latest", "thinker:latest", "embedder:latest"}
+    assert "broken:latest" not in models
+    model = models["m:latest"]
+    assert model["model"] == "m:latest"
+    assert len(bytes.fromhex(model["digest"])) == 32
+    assert model["size"] > 1000
+    assert datetime.fromisoformat(model["modified_at"]).tzinfo is not None
+    assert model["details"] == {
+        "parent_model": "",
+        "format": "gguf",
+        "family": "llama",
+        "families": ["llama"],
+        "parameter_size": "640",
+        "quantization_level": "Q4_K_M",
+        "context_length": 2048,
+        "embedding_length": 64,
+    }
+
+
+@pytest.mark.parametrize("body", [{"model": "m"}, {"name": "M:latest"}])
+def test_a_model_is_shown_in_detail(post, body):
+    shown = post("/api/show", **body).json()
+    assert shown["capabilities"] == ["completion", "tools"]
+    assert shown["license"] == "apache-2.0"
+    assert "m.content" in shown["template"]
+    assert shown["details"]["family"] == "llama"
+    info = shown["model_info"]
+    assert info["general.architecture"] == "llama"
+    assert info["general.parameter_count"] == 640
+    assert info["llama.context_length"] == 2048
+    assert info["tokenizer.ggml.tokens"] is None
+    assert "general.name" not in info
+    assert "tokenizer.chat_template" not in info
+
+
+def test_long_arrays_are_shown_when_asked_for(post):
+    shown = post("/api/show", model="m", verbose=True).json()
+    assert shown["model_info"]["tokenizer.ggml.tokens"][:2] == ["t0", "t1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "capabilities"),
+    [("base", ["completion"]), ("thinker", ["completion", "thinking"]),
+     ("embedder", ["embedding", "tools"])],
+)  # fmt: skip
+def test_capabilities_come_from_the_file(post, name, capabilities):
+    assert post("/api/show", model=name).json()["capabilities"] == capabilities
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [({}, 400), ({"model": ""}, 400), ({"model": "x"}, 404), ({"model": 1}, 400)],
+)
+def test_what_cannot_be_shown_is_an_error(post, body, status):
+    assert post("/api/show", **body).status_code == status
+
+
+def test_a_model_in_memory_is_listed_with_its_end(site):
+    ask = ("POST", "/api/generate", {"json": {"model": "m", "prompt": "x", "keep_alive": "10m"}})
+    forever = (
+        "POST",
+        "/api/generate",
+        {"json": {"model": "base", "prompt": "x", "keep_alive": -1}},
+    )
+    *_, response = site.call(ask, forever, ("GET", "/api/ps", {}))
+    base, m = response.json()["models"]
+    assert (base["name"], m["name"]) == ("base:latest", "m:latest")
+    assert m["size"] == 1000
+    assert m["size_vram"] == 0
+    assert m["context_length"] == 1024
+    stays_s = datetime.fromisoformat(m["expires_at"]).timestamp() - datetime.now().timestamp()
+    assert 590 < stays_s <= 600
+    assert datetime.fromisoformat(base["expires_at"]).year > 2200
