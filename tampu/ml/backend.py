@@ -27,7 +27,12 @@ from tampu.ml.types import GGMLType
 
 T = TypeVar("T")
 
-_OUTPUT_TYPES = {GGMLType.F32: np.float32, GGMLType.F16: np.float16, GGMLType.I32: np.int32}
+_DATA_TYPES: dict[GGMLType, np.dtype[np.generic]] = {
+    GGMLType.F32: np.dtype(np.float32),
+    GGMLType.F16: np.dtype(np.float16),
+    GGMLType.I32: np.dtype(np.int32),
+    GGMLType.I64: np.dtype(np.int64),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +71,10 @@ class Backend:
         gg.ggml_backend_cpu_set_n_threads(self._handle, self.threads)
         handles = (ctypes.c_void_p * 1)(self._handle)
         types = (ctypes.c_void_p * 1)(self._cpu.buffer_type)
+        # A node has at most three operands from outside the graph, and ggml counts those too.
+        size = 4 * max_nodes
         self._scheduler = int(
-            gg.ggml_backend_sched_new(handles, types, 1, max_nodes, False, True) or 0  # noqa: FBT003
+            gg.ggml_backend_sched_new(handles, types, 1, size, False, True) or 0  # noqa: FBT003
         )
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tampu-compute")
         log_system(self.devices, self.threads)
@@ -163,9 +170,18 @@ class Backend:
     # -- inside ----------------------------------------------------------------------------------
 
     def _reserve(self, context: Context) -> None:
+        self._plan(context)
+
+    def _plan(self, context: Context) -> None:
+        """Find places for what a graph computes.
+
+        Without this, ggml would give a new graph the places of the one before if both have as many
+        nodes, though they may be others: results would be overwritten before they are used.
+        """
         gg.ggml_backend_sched_reset(self._scheduler)
         if not gg.ggml_backend_sched_reserve(self._scheduler, context.graph):
-            raise OutOfMemoryError("no memory for the largest graph: choose a smaller context")
+            raise OutOfMemoryError("no memory for a graph: use a smaller context or batch")
+        context.is_planned = True
 
     def _compute(
         self,
@@ -173,6 +189,8 @@ class Backend:
         inputs: Sequence[tuple[Tensor, npt.NDArray[np.generic]]],
         outputs: Sequence[Tensor],
     ) -> Computed:
+        if not context.is_planned:
+            self._plan(context)
         gg.ggml_backend_sched_reset(self._scheduler)
         if not gg.ggml_backend_sched_alloc_graph(self._scheduler, context.graph):
             raise OutOfMemoryError("no memory for a graph: use a smaller context or batch")
@@ -188,7 +206,8 @@ class Backend:
 
 def _write(tensor: Tensor, data: npt.NDArray[np.generic]) -> None:
     """Copy an array into an input; an input that no node of the graph uses has no memory."""
-    if data.nbytes != tensor.size_bytes or not data.flags.c_contiguous:
+    fits = data.nbytes == tensor.size_bytes and data.dtype == _DATA_TYPES.get(tensor.type)
+    if not fits or not data.flags.c_contiguous:
         raise ShapeError(f"{data.shape} {data.dtype} does not fill the input {tensor!r}")
     if tensor.pointer.contents.buffer:
         gg.ggml_backend_tensor_set(tensor.pointer, data.ctypes.data, 0, data.nbytes)
@@ -196,6 +215,8 @@ def _write(tensor: Tensor, data: npt.NDArray[np.generic]) -> None:
 
 def _read(tensor: Tensor) -> npt.NDArray[np.generic]:
     """Copy a computed tensor out."""
-    data = np.empty(tensor.shape, _OUTPUT_TYPES[tensor.type])
+    if tensor.type not in _DATA_TYPES or not tensor.pointer.contents.buffer:
+        raise ShapeError(f"{tensor!r} is no output of the graph")
+    data = np.empty(tensor.shape, _DATA_TYPES[tensor.type])
     gg.ggml_backend_tensor_get(tensor.pointer, data.ctypes.data, 0, data.nbytes)
     return data

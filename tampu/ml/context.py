@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 Floats: TypeAlias = Sequence[float] | npt.NDArray[np.float32]
 Integers: TypeAlias = Sequence[int] | npt.NDArray[np.int32]
 
+_COUNTABLE = 2**62
+
 
 class Context:
     """The graph being built; close it to free the graph and what its storages allocated.
 
     Attributes:
-        arena: ggml's context, which holds the headers of the tensors.
         graph: ggml's graph, of the nodes forwarded so far.
+        is_planned: whether the backend has found places for what the graph computes.
     """
 
     def __init__(self, backend: Backend, nodes: int) -> None:
@@ -47,11 +49,25 @@ class Context:
         if not arena:
             raise OutOfMemoryError(f"no memory for a graph of {nodes} tensors ({size} bytes)")
         self.backend = backend
-        self.arena: OpaquePointer = int(arena)
+        self.is_planned = False
+        self._arena: OpaquePointer = int(arena)
         self.graph: GraphPointer = gg.ggml_new_graph_custom(arena, nodes, False)  # noqa: FBT003
         self._nodes = nodes
         self._count = 0
         self._buffers: list[OpaquePointer] = []
+
+    @property
+    def arena(self) -> OpaquePointer:
+        """The memory for the headers of tensors, to make one more tensor.
+
+        Raises:
+            ComputeError: when the graph would outgrow the context, or is closed.
+        """
+        if not self._arena:
+            raise ComputeError("the graph is closed")
+        if self._count >= self._nodes:
+            raise ComputeError(f"the graph has more than {self._nodes} tensors")
+        return self._arena
 
     @property
     def host(self) -> Storage:
@@ -70,7 +86,8 @@ class Context:
         return tensor
 
     def output(self, tensor: Tensor) -> Tensor:
-        """Mark a tensor as one whose data is read after computing, and forward it."""
+        """Return a tensor whose data can be read after computing: this one, or a copy of a view."""
+        tensor = tensor if tensor.is_contiguous else tensor.contiguous()
         gg.ggml_set_output(tensor.pointer)
         self.forward(tensor)
         return tensor
@@ -84,22 +101,18 @@ class Context:
         """Return a tensor without memory.
 
         Raises:
-            ShapeError: for a rank over 4, a length under 1 or a row of broken blocks.
+            ShapeError: for a rank over 4, a length under 1, a row of broken blocks, or more bytes
+                than can be counted.
         """
-        if not 1 <= len(shape) <= 4 or min(shape) < 1 or shape[-1] % type.block_size:
+        is_shape = 1 <= len(shape) <= 4 and min(shape) >= 1 and shape[-1] % type.block_size == 0
+        if not is_shape or type.size_of(math.prod(shape)) >= _COUNTABLE:
             raise ShapeError(f"no tensor of type {type.name} has the shape {shape}")
         lengths = [*reversed(shape), *[1] * (4 - len(shape))]
         return self.wrap(gg.ggml_new_tensor_4d(self.arena, int(type), *lengths), shape, type)
 
     def wrap(self, pointer: TensorPointer, shape: Shape, type: GGMLType) -> Tensor:
-        """Return a handle on a tensor that ggml just made in this context.
-
-        Raises:
-            ComputeError: when the graph outgrows the context.
-        """
+        """Return a handle on a tensor that ggml just made in this context."""
         self._count += 1
-        if self._count > self._nodes:
-            raise ComputeError(f"the graph has more than {self._nodes} tensors")
         return Tensor(pointer, shape, type, self)
 
     def own(self, buffer: OpaquePointer) -> None:
@@ -116,9 +129,9 @@ class Context:
         for buffer in self._buffers:
             gg.ggml_backend_buffer_free(buffer)
         self._buffers.clear()
-        if self.arena:
-            gg.ggml_free(self.arena)
-            self.arena = 0
+        if self._arena:
+            gg.ggml_free(self._arena)
+            self._arena = 0
 
 
 class Storage:

@@ -29,7 +29,7 @@ class Device:
 
     Attributes:
         handle: ggml's device.
-        name: of its kind, as ggml calls it: `CPU`, `CUDA0`.
+        name: of its kind, as ggml calls it: `CPU`, `CUDA`.
         index: among the devices of the same name.
         kind: `cpu`, `gpu`, `integrated-gpu` or `accelerator`.
         description: the product's name.
@@ -94,7 +94,8 @@ def find_devices() -> tuple[Device, ...]:
     devices = []
     for position in range(gg.ggml_backend_dev_count()):
         handle = gg.ggml_backend_dev_get(position)
-        name = (gg.ggml_backend_dev_name(handle) or b"").decode()
+        registry = gg.ggml_backend_dev_backend_reg(handle)
+        name = (gg.ggml_backend_reg_name(registry) or b"").decode()
         description = (gg.ggml_backend_dev_description(handle) or b"").decode()
         kind = _KINDS.get(gg.ggml_backend_dev_type(handle), "accelerator")
         devices.append(Device(int(handle), name, seen[name], kind, description))
@@ -114,5 +115,7 @@ def log_system(devices: tuple[Device, ...], threads: int) -> None:
 
 def default_threads() -> int:
     """Return the number of physical cores that this process may use."""
+    if psutil.MACOS:  # does not bind processes to cores
+        return psutil.cpu_count(logical=False) or 1
     usable = len(psutil.Process().cpu_affinity() or [0])
     return max(1, min(usable, psutil.cpu_count(logical=False) or usable))

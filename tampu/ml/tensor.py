@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tampu.errors import ShapeError
 from tampu.ml.library import TensorPointer, gg
+from tampu.ml.operands import FLOATS, READABLE, SINGLE, WRITABLE, divides, require
 from tampu.ml.types import GGMLType
 
 if TYPE_CHECKING:
@@ -95,6 +96,11 @@ class Tensor:
         """Whether its elements lie without gaps in the order of its shape."""
         return bool(gg.ggml_is_contiguous(self.pointer))
 
+    @property
+    def has_whole_rows(self) -> bool:
+        """Whether the elements of a row are neighbours, as most operations want them."""
+        return int(self.pointer.contents.nb[0]) == self.type.block_bytes
+
     def __repr__(self) -> str:
         return f"Tensor({self.name!r}, {self.shape}, {self.type.name})"
 
@@ -108,8 +114,8 @@ class Tensor:
         """Return the product with a number or, element by element, with a tensor."""
         if isinstance(other, Tensor):
             return self._elementwise(gg.ggml_mul, other, "multiply")
-        context = self._context()
-        return self._like(gg.ggml_scale(context.arena, self.pointer, float(other)))
+        require(self.type is GGMLType.F32 and self.is_contiguous, "scale", self)
+        return self._like(gg.ggml_scale(self._context().arena, self.pointer, float(other)))
 
     def linear(self, weight: Tensor) -> Tensor:
         """Return self · weightᵀ: (..., n, inputs) with (..., outputs, inputs) -> (..., n, outputs).
@@ -117,20 +123,16 @@ class Tensor:
         The leading dimensions of `weight` are repeated to fit, as grouped-query attention wants.
         """
         inputs, outputs = weight.shape[-1], weight.shape[-2] if len(weight.shape) > 1 else 1
-        lead, weight_lead = self.shape[:-2], weight.shape[:-2]
-        fits = len(weight_lead) <= len(lead) or not weight_lead
-        for mine, theirs in zip(reversed(lead), reversed(weight_lead), strict=False):
-            fits = fits and mine % theirs == 0
-        if self.shape[-1] != inputs or not fits:
-            raise ShapeError(
-                f"linear: {self.shape} does not fit weight {weight.name} {weight.shape}"
-            )
+        fits = self.shape[-1] == inputs and divides(weight.shape[:-2], self.shape[:-2])
+        is_known = self._is(SINGLE) and weight._is(READABLE)
+        require(fits and is_known, "linear", self, weight)
         context = self._context(weight)
         pointer = gg.ggml_mul_mat(context.arena, weight.pointer, self.pointer)
         return context.wrap(pointer, (*self.shape[:-1], outputs), GGMLType.F32)
 
     def with_full_precision(self) -> Tensor:
         """Ask for 32-bit accumulation in the product that made this tensor."""
+        require(self.pointer.contents.op == gg.GGML_OP_MUL_MAT, "no product", self)
         gg.ggml_mul_mat_set_prec(self.pointer, gg.GGML_PREC_F32)
         return self
 
@@ -138,15 +140,15 @@ class Tensor:
 
     def silu(self) -> Tensor:
         """Return x · sigmoid(x)."""
-        return self._like(gg.ggml_silu(self._context().arena, self.pointer))
+        return self._activated(gg.ggml_silu)
 
     def gelu(self) -> Tensor:
         """Return GELU in its tanh form (ggml takes it from a half-precision table)."""
-        return self._like(gg.ggml_gelu(self._context().arena, self.pointer))
+        return self._activated(gg.ggml_gelu)
 
     def tanh(self) -> Tensor:
         """Return the hyperbolic tangent."""
-        return self._like(gg.ggml_tanh(self._context().arena, self.pointer))
+        return self._activated(gg.ggml_tanh)
 
     def silu_gate(self, up: Tensor) -> Tensor:
         """Return silu(self) · up in one pass (SwiGLU, arXiv:2002.05202)."""
@@ -158,12 +160,15 @@ class Tensor:
 
     def rms_norm(self, epsilon: float) -> Tensor:
         """Return x / sqrt(mean(x²) + epsilon) over the last dimension (arXiv:1910.07467)."""
+        require(self._is(SINGLE) and epsilon >= 0, f"rms_norm with epsilon {epsilon}", self)
         return self._like(gg.ggml_rms_norm(self._context().arena, self.pointer, epsilon))
 
     def softmax(self, mask: Tensor | None, scale: float) -> Tensor:
         """Scale, add the mask and take the softmax over the last dimension."""
-        if mask is not None and mask.shape[-2:] != self.shape[-2:]:
-            raise ShapeError(f"softmax: mask {mask.shape} does not fit scores {self.shape}")
+        require(self.type is GGMLType.F32 and self.is_contiguous, "softmax", self)
+        if mask is not None:
+            fits = mask.shape[-2:] == self.shape[-2:] and divides(mask.shape, self.shape)
+            require(fits and mask.type in FLOATS and mask.is_contiguous, "softmax", self, mask)
         pointer = gg.ggml_soft_max_ext(
             self._context().arena, self.pointer, mask.pointer if mask else None, scale, 0.0
         )
@@ -173,8 +178,8 @@ class Tensor:
 
     def rows(self, indices: Tensor) -> Tensor:
         """Return the rows that `indices` (I32, (n,)) names: (rows, features) -> (n, features)."""
-        if len(self.shape) != 2 or len(indices.shape) != 1 or indices.type is not GGMLType.I32:
-            raise ShapeError(f"rows: {indices!r} cannot index {self!r}")
+        fits = len(self.shape) == 2 and len(indices.shape) == 1 and indices.type is GGMLType.I32
+        require(fits and self._is(READABLE), "rows", self, indices)
         context = self._context(indices)
         pointer = gg.ggml_get_rows(context.arena, self.pointer, indices.pointer)
         return context.wrap(pointer, (indices.shape[0], self.shape[1]), GGMLType.F32)
@@ -186,8 +191,10 @@ class Tensor:
             This tensor after the write, a view: a graph must use it, or have it forwarded, before
             it reads the rows.
         """
-        if values.shape != (indices.shape[0], self.shape[-1]) or values.type is not GGMLType.F32:
-            raise ShapeError(f"set_rows: {values!r} does not fit {self!r} by {indices!r}")
+        fits = len(self.shape) == 2 and indices.shape == values.shape[:1]
+        fits = fits and values.shape[1:] == self.shape[1:] and indices.type is GGMLType.I64
+        is_known = self._is(WRITABLE) and values._is(SINGLE)
+        require(fits and is_known, "set_rows", self, values, indices)
         context = self._context(values)
         pointer = gg.ggml_set_rows(context.arena, self.pointer, values.pointer, indices.pointer)
         return context.wrap(pointer, self.shape, self.type)
@@ -204,10 +211,11 @@ class Tensor:
         if -1 in shape:
             known = -math.prod(shape)
             if known <= 0 or count % known:
-                raise ShapeError(f"reshape: {self.shape} does not fill {shape}")
+                raise ShapeError(f"reshape: {self!r} does not fill {shape}")
             shape = tuple(count // known if length == -1 else length for length in shape)
-        if math.prod(shape) != count or not 1 <= len(shape) <= 4:
-            raise ShapeError(f"reshape: {self.shape} does not fill {shape}")
+        fits = math.prod(shape) == count and 1 <= len(shape) <= 4 and min(shape) >= 1
+        if not fits or shape[-1] % self.type.block_size:
+            raise ShapeError(f"reshape: {self!r} does not fill {shape}")
         source = self if self.is_contiguous else self.contiguous()
         context = self._context()
         lengths = [*reversed(shape), *[1] * (4 - len(shape))]
@@ -217,8 +225,9 @@ class Tensor:
     def transpose(self, *axes: int) -> Tensor:
         """Return a view with the axes in another order, as `numpy.transpose` names them."""
         rank = len(self.shape)
-        if sorted(axes) != list(range(rank)):
-            raise ShapeError(f"transpose: axes {axes} are not those of {self.shape}")
+        fits = sorted(axes) == list(range(rank))
+        fits = fits and (axes[-1] == rank - 1 or not self.type.is_quantized)
+        require(fits, f"transpose to {axes}", self)
         targets = [0, 1, 2, 3]
         for target, source in enumerate(axes):
             targets[rank - 1 - source] = rank - 1 - target
@@ -232,6 +241,13 @@ class Tensor:
 
     def cast(self, type: GGMLType) -> Tensor:
         """Return a contiguous copy with elements of another type."""
+        if type is self.type:
+            return self.contiguous()
+        is_known = self.type in READABLE and type in WRITABLE
+        if self.type.is_quantized or type.is_quantized:  # to or from F32, whole rows at a time
+            is_known = is_known and GGMLType.F32 in (self.type, type) and self.has_whole_rows
+        fits = self.shape[-1] % type.block_size == 0
+        require(fits and is_known, f"cast to {type.name}", self)
         context = self._context()
         pointer = gg.ggml_cast(context.arena, self.pointer, int(type))
         return context.wrap(pointer, self.shape, type)
@@ -247,9 +263,15 @@ class Tensor:
             offset: bytes from this tensor's beginning.
             context: the graph to add the view to, for a weight or cache that has none.
         """
-        last = (shape[-1] // self.type.block_size) * self.type.block_bytes
+        kind = self.type
+        fits = 1 <= len(shape) <= 4 and len(strides) == len(shape) - 1
+        fits = fits and min(shape) >= 1 and min((*strides, offset)) >= 0
+        fits = fits and all(n % kind.block_bytes == 0 for n in (*strides, offset))
+        if not fits or shape[-1] % kind.block_size:
+            raise ShapeError(f"strided: {shape} by {strides} from {offset} is no view of {self!r}")
+        last = kind.size_of(shape[-1])
         reach = offset + last + sum((n - 1) * s for n, s in zip(shape, strides, strict=False))
-        if len(strides) != len(shape) - 1 or offset < 0 or reach > self.size_bytes:
+        if reach > self.size_bytes:
             raise ShapeError(f"strided: {shape} by {strides} from {offset} leaves {self!r}")
         context = context or self._context()
         lengths = [*reversed(shape), *[1] * (4 - len(shape))]
@@ -282,10 +304,13 @@ class Tensor:
             scaling: for contexts longer than the model was trained on.
             factors: F32, (dimensions / 2,): each frequency is divided by its factor.
         """
-        tokens, _, features = self.shape
-        fits = positions.shape == (tokens,) and dimensions <= features and dimensions % 2 == 0
-        if not fits or (factors is not None and factors.shape[0] < dimensions // 2):
-            raise ShapeError(f"rope: {dimensions} dimensions at {positions!r} of {self!r}")
+        fits = len(self.shape) == 3 and positions.shape == self.shape[:1]
+        fits = fits and 0 < dimensions <= self.shape[-1] and dimensions % 2 == 0
+        is_known = self._is(SINGLE) and positions.type is GGMLType.I32
+        require(fits and is_known, f"rope of {dimensions} dimensions", self, positions)
+        if factors is not None:
+            fits = len(factors.shape) == 1 and factors.shape[0] >= dimensions // 2
+            require(fits and factors._is(SINGLE), f"rope of {dimensions} dimensions", factors)
         pointer = gg.ggml_rope_ext(
             self._context().arena,
             self.pointer,
@@ -315,12 +340,14 @@ class Tensor:
         Returns:
             (tokens, heads, value_features), contiguous.
         """
-        heads, tokens, features = self.shape
-        kv_heads, history, _ = keys.shape
-        fits = heads % kv_heads == 0 and keys.shape[2] == features
-        fits = fits and values.shape[:2] == (kv_heads, history) and mask.shape == (tokens, history)
-        if not fits or mask.type is not GGMLType.F16:
-            raise ShapeError(f"flash_attention: {self!r}, {keys!r}, {values!r}, {mask!r}")
+        operands = (self, keys, values, mask)
+        ranks = [len(operand.shape) for operand in operands]
+        fits = ranks == [3, 3, 3, 2] and self.shape[0] % keys.shape[0] == 0
+        fits = fits and keys.shape[2] == self.shape[2] and values.shape[:2] == keys.shape[:2]
+        fits = fits and mask.shape == (self.shape[1], keys.shape[1])
+        is_known = self._is(SINGLE) and keys._is(READABLE) and values._is(READABLE)
+        is_known = is_known and mask.type is GGMLType.F16 and mask.is_contiguous
+        require(fits and is_known, "flash_attention", *operands)
         context = self._context()
         pointer = gg.ggml_flash_attn_ext(
             context.arena,
@@ -333,7 +360,8 @@ class Tensor:
             0.0,
         )
         gg.ggml_flash_attn_ext_set_prec(pointer, gg.GGML_PREC_F32)
-        return context.wrap(pointer, (tokens, heads, values.shape[2]), GGMLType.F32)
+        shape = (self.shape[1], self.shape[0], values.shape[2])
+        return context.wrap(pointer, shape, GGMLType.F32)
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -346,17 +374,21 @@ class Tensor:
     def _like(self, pointer: TensorPointer) -> Tensor:
         return self._context().wrap(pointer, self.shape, self.type)
 
+    def _is(self, types: frozenset[GGMLType]) -> bool:
+        """Whether it is of one of these types, with whole rows."""
+        return self.type in types and self.has_whole_rows
+
+    def _activated(self, operation: Operation) -> Tensor:
+        require(self._is(FLOATS), "activation", self)
+        return self._like(operation(self._context().arena, self.pointer))
+
     def _elementwise(self, operation: Operation, other: Tensor, verb: str) -> Tensor:
-        lead = len(self.shape) - len(other.shape)
-        fits = lead >= 0 and all(
-            mine % theirs == 0 for mine, theirs in zip(self.shape[lead:], other.shape, strict=True)
-        )
-        if not fits:
-            raise ShapeError(f"{verb}: {other!r} does not fit {self!r}")
+        is_known = self._is(SINGLE) and other._is(SINGLE)
+        require(divides(other.shape, self.shape) and is_known, verb, self, other)
         context = self._context(other)
         return self._like(operation(context.arena, self.pointer, other.pointer))
 
     def _gate(self, operation: Operation, up: Tensor) -> Tensor:
-        if up.shape != self.shape:
-            raise ShapeError(f"gate: {self!r} and {up!r} are unlike")
+        fits = up.shape == self.shape and up.type is self.type and self.type in FLOATS
+        require(fits and self.is_contiguous and up.is_contiguous, "gate", self, up)
         return self._like(operation(self._context().arena, self.pointer, up.pointer))

@@ -1,0 +1,1 @@
+from support.graphs import backend, compute, context, given  # noqa: F401

@@ -1,0 +1,246 @@
+"""Computing graphs: the same one again, several in turns, and what is refused."""
+
+import threading
+
+import numpy as np
+import psutil
+import pytest
+from support.graphs import floats, integers
+
+from tampu.errors import ComputeError, OutOfMemoryError, ShapeError
+from tampu.ml import Backend, GGMLType
+from tampu.ml.library import gg
+
+F32, F16, I32 = GGMLType.F32, GGMLType.F16, GGMLType.I32
+
+
+class Graph:
+    """A graph with one input, built by a function."""
+
+    def __init__(self, backend, shape, build):
+        self.backend = backend
+        self.context = backend.context(64)
+        self.x = self.context.input("x", shape, F32)
+        self.y = self.context.output(build(self.x))
+
+    def __call__(self, data):
+        return self.backend.compute(self.context, [(self.x, data)], [self.y]).outputs[0]
+
+    def close(self):
+        self.context.close()
+
+
+@pytest.fixture
+def graph(backend):
+    made = []
+
+    def make(shape, build):
+        made.append(Graph(backend, shape, build))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+# Again and in turns
+
+
+def test_a_graph_is_computed_again_with_other_inputs(graph):
+    double = graph((2, 3), lambda x: x + x)
+    for seed in range(5):
+        x = floats(2, 3, seed=seed)
+        assert np.array_equal(double(x), 2 * x)
+
+
+def test_outputs_are_copies_that_stay(graph):
+    double = graph((2,), lambda x: x + x)
+    first = double(np.float32([1, 2]))
+    double(np.float32([3, 4]))
+    assert first.tolist() == [2, 4]
+
+
+@pytest.mark.seed("S18")
+def test_graphs_in_turns_keep_their_results(graph):
+    chain = graph((4, 8), lambda x: ((x.silu() + x) * 2.0).rms_norm(1e-5) + x)
+    product = graph((16, 64), lambda x: x.linear(x).softmax(None, 0.1))
+    alone = [chain(floats(4, 8, seed=1)), product(floats(16, 64, seed=2))]
+    for _ in range(5):
+        assert np.array_equal(chain(floats(4, 8, seed=1)), alone[0])
+        assert np.array_equal(product(floats(16, 64, seed=2)), alone[1])
+
+
+def test_a_graph_does_not_take_the_places_of_another_with_as_many_nodes(graph):
+    x = floats(3, 4)
+    norm = graph((3, 4), lambda x: x.reshape(4, 3).rms_norm(1.0))  # overwrites its operand
+    norm(x)
+    turn = graph((3, 4), lambda x: x.transpose(1, 0).contiguous())  # must not
+    assert np.array_equal(turn(x), x.T)
+
+
+def test_casting_to_the_same_type_copies(graph):
+    x = floats(3, 4)
+    graph((3, 4), lambda x: x.reshape(4, 3) * 1.0)(x)
+    assert np.array_equal(graph((3, 4), lambda x: x.transpose(1, 0).cast(F32))(x), x.T)
+
+
+def test_a_view_is_read_in_the_order_of_its_shape(graph):
+    x = floats(3, 4)
+    assert np.array_equal(graph((3, 4), lambda x: x.transpose(1, 0))(x), x.T)
+    assert np.array_equal(graph((3, 4), lambda x: x.strided((3, 2), (16,), 8))(x), x[:, 2:])
+
+
+def test_a_graph_has_several_outputs(backend, context):
+    x = context.input("x", (3,), F32)
+    middle = context.output(x * 2.0)
+    last = context.output((middle + x).silu())
+    data = [(x, np.zeros(3, np.float32) + 1)]
+    found = backend.compute(context, data, [last, middle]).outputs
+    assert found[1].tolist() == [2, 2, 2]
+    assert found[0][0] == pytest.approx(3 / (1 + np.exp(-3)))
+
+
+def test_computing_takes_time(graph, backend):
+    double = graph((2,), lambda x: x + x)
+    data = [(double.x, np.zeros(2, np.float32))]
+    assert backend.compute(double.context, data, [double.y]).compute_ns > 0
+
+
+def test_threads_that_compute_at_once_do_not_disturb_each_other(graph):
+    graphs = [graph((8,), lambda x, n=n: x * float(n)) for n in range(4)]
+    wrong = []
+
+    def work(n):
+        for seed in range(30):
+            x = floats(8, seed=seed)
+            if not np.array_equal(graphs[n](x), x * np.float32(n)):
+                wrong.append(n)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+# Inputs
+
+
+@pytest.mark.seed("S28")
+def test_an_input_that_nothing_uses_takes_data_all_the_same(backend, context):
+    unused, x = context.input("unused", (5,), I32), context.input("x", (2,), F32)
+    y = context.output(x + x)
+    data = [(unused, integers(1, 2, 3, 4, 5)), (x, np.float32([1, 2]))]
+    assert backend.compute(context, data, [y]).outputs[0].tolist() == [2, 4]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        np.zeros(5, np.float32),
+        np.zeros(7, np.float32),
+        np.zeros(0, np.float32),
+        np.zeros(6, np.float64),
+        np.zeros(6, np.float16),
+        np.zeros(6, np.int32),  # as many bytes
+        np.zeros((6, 2), np.float32)[:, 0],  # not contiguous
+    ],
+)
+def test_data_that_does_not_fill_its_input_is_refused(graph, data):
+    double = graph((2, 3), lambda x: x + x)
+    with pytest.raises(ShapeError, match="does not fill the input"):
+        double(data)
+    x = floats(2, 3)
+    assert np.array_equal(double(x), 2 * x)  # and the backend goes on
+
+
+def test_only_outputs_can_be_read(backend, context):
+    x = context.input("x", (32,), F32)
+    packed = context.output((x + x).cast(GGMLType.Q8_0))
+    other = x * 3.0
+    data = [(x, np.zeros(32, np.float32))]
+    for tensor in (packed, other):
+        with pytest.raises(ShapeError, match="no output"):
+            backend.compute(context, data, [tensor])
+
+
+# Memory
+
+
+@pytest.mark.seed("S39", "S40")
+def test_after_reserving_the_largest_graph_nothing_grows():
+    backend = Backend(threads=1, max_nodes=64)
+    shapes = [(64, 64), (1, 1), (16, 64), (63, 64), (64, 64), (2, 3)]
+    build = lambda x: (x.silu() + x).rms_norm(1e-5).linear(x).softmax(None, 1.0)  # noqa: E731
+    largest = Graph(backend, (64, 64), build)
+    backend.reserve(largest.context)
+    reserved = backend.graph_bytes
+    assert reserved > 0
+    for shape in shapes:
+        small = Graph(backend, shape, build)
+        small(floats(*shape))
+        assert backend.graph_bytes == reserved
+        small.close()
+    largest.close()
+    backend.close()
+
+
+@pytest.mark.seed("S41")
+def test_a_graph_for_which_there_is_no_memory_is_refused(backend, graph, monkeypatch):
+    double = graph((2,), lambda x: x + x)
+    with monkeypatch.context() as patch:
+        patch.setattr(gg, "ggml_backend_sched_reserve", lambda *_: False)
+        with pytest.raises(OutOfMemoryError, match="no memory for a graph"):
+            backend.reserve(double.context)
+        with pytest.raises(OutOfMemoryError, match="no memory for a graph"):
+            double(np.float32([1, 2]))
+    assert double(np.float32([1, 2])).tolist() == [2, 4]
+    with monkeypatch.context() as patch:
+        patch.setattr(gg, "ggml_backend_sched_alloc_graph", lambda *_: False)
+        with pytest.raises(OutOfMemoryError, match="no memory for a graph"):
+            double(np.float32([1, 2]))
+
+
+def test_a_device_that_fails_is_reported(graph, monkeypatch):
+    double = graph((2,), lambda x: x + x)
+    monkeypatch.setattr(gg, "ggml_backend_sched_graph_compute", lambda *_: 2)
+    with pytest.raises(ComputeError, match="status 2"):
+        double(np.float32([1, 2]))
+
+
+def test_the_memory_that_is_free_is_known():
+    available = Backend.available_memory()
+    assert 0 < available <= psutil.virtual_memory().total
+
+
+# Its life
+
+
+def test_a_graph_may_not_be_larger_than_the_backend_allows(backend):
+    with pytest.raises(ComputeError, match="1025 tensors is over the limit of 1024"):
+        backend.context(1025)
+
+
+@pytest.mark.seed("S75")
+def test_the_number_of_threads_is_the_one_asked_for():
+    backend = Backend(threads=3, max_nodes=16)
+    assert backend.threads == 3
+    backend.close()
+
+
+def test_a_processor_that_cannot_be_started_is_reported(monkeypatch):
+    monkeypatch.setattr(gg, "ggml_backend_dev_init", lambda *_: None)
+    with pytest.raises(ComputeError, match="cannot start its CPU device"):
+        Backend(threads=1)
+
+
+def test_closing_waits_for_what_is_being_computed_and_twice_is_harmless():
+    backend = Backend(threads=1, max_nodes=64)
+    chain = Graph(backend, (256, 256), lambda x: x.linear(x).linear(x))
+    done = backend.submit(chain.context, [(chain.x, floats(256, 256))], [chain.y])
+    backend.close()
+    assert done.done()
+    assert done.exception() is None
+    backend.close()
+    chain.close()

@@ -1,0 +1,98 @@
+"""The devices, and what is logged of them."""
+
+import logging
+
+import psutil
+import pytest
+
+from tampu.ml import Backend
+from tampu.ml.devices import Device, default_threads, find_devices, log_system
+from tampu.ml.library import gg
+
+NAMES = [("CUDA", 1), ("CUDA", 1), ("BLAS", 3), ("CPU", 0)]
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine with two graphics processors; the handles are positions from 1."""
+    monkeypatch.setattr(gg, "ggml_backend_dev_count", lambda: len(NAMES))
+    monkeypatch.setattr(gg, "ggml_backend_dev_get", lambda position: position + 1)
+    monkeypatch.setattr(gg, "ggml_backend_dev_backend_reg", lambda handle: handle)
+    monkeypatch.setattr(gg, "ggml_backend_reg_name", lambda h: NAMES[h - 1][0].encode())
+    monkeypatch.setattr(gg, "ggml_backend_dev_description", lambda h: f"product {h}".encode())
+    monkeypatch.setattr(gg, "ggml_backend_dev_type", lambda h: NAMES[h - 1][1])
+    monkeypatch.setattr(gg, "ggml_backend_reg_get_proc_address", lambda *_: None)
+
+
+@pytest.mark.seed("S69", "S70")
+@pytest.mark.usefixtures("machine")
+def test_devices_keep_ggmls_order_and_are_counted_per_name():
+    found = [(device.name, device.index, device.kind) for device in find_devices()]
+    assert found == [
+        ("CUDA", 0, "gpu"),
+        ("CUDA", 1, "gpu"),
+        ("BLAS", 0, "accelerator"),
+        ("CPU", 0, "cpu"),
+    ]
+
+
+@pytest.mark.seed("S68", "S70")
+@pytest.mark.usefixtures("machine")
+def test_the_log_has_one_group_for_each_device(caplog):
+    with caplog.at_level(logging.INFO, "tampu.ml"):
+        log_system(find_devices(), threads=6)
+    (record,) = caplog.records
+    assert list(record.system) == ["CUDA.0", "CUDA.1", "BLAS.0", "CPU.0"]
+    assert record.system["CUDA.1"] == {"device": "product 2"}
+    assert record.threads == 6
+
+
+@pytest.mark.seed("S67", "S68", "S71")
+def test_a_backend_logs_the_system_when_it_starts(caplog):
+    with caplog.at_level(logging.INFO, "tampu.ml"):
+        Backend(threads=1, max_nodes=16).close()
+    (record,) = [record for record in caplog.records if record.levelno == logging.INFO]
+    assert "CPU.0" in record.system
+    assert "threads=1" in record.getMessage()
+    features = record.system["CPU.0"]
+    assert features["device"]
+    assert len(features) > 1  # the features of the code that computes, such as AVX2
+
+
+def test_the_processor_is_one_of_the_devices():
+    (cpu,) = [device for device in find_devices() if device.kind == "cpu"]
+    assert (cpu.name, cpu.index) == ("CPU", 0)
+    assert cpu.buffer_type
+    assert isinstance(cpu.packed_buffer_types, tuple)
+
+
+def test_the_processors_memory_is_the_machines():
+    cpu = next(device for device in find_devices() if device.kind == "cpu")
+    free, total = cpu.memory()
+    assert 0 < free <= total == psutil.virtual_memory().total
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_device_without_further_abilities_has_none():
+    device = Device(1, "CUDA", 0, "gpu", "product")
+    assert device.features() == {}
+    assert device.packed_buffer_types == ()
+
+
+@pytest.mark.parametrize(
+    ("usable", "physical", "threads"),
+    [([0, 1, 2, 3], 2, 2), ([0], 8, 1), ([0, 1], 8, 2), ([0, 1, 2], None, 3)],
+)
+def test_the_default_is_a_thread_for_each_core_that_may_be_used(
+    monkeypatch, usable, physical, threads
+):
+    monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: usable)
+    monkeypatch.setattr(psutil, "cpu_count", lambda **_: physical)
+    assert default_threads() == threads
+
+
+def test_a_system_that_cannot_bind_processes_has_all_its_cores(monkeypatch):
+    monkeypatch.delattr(psutil.Process, "cpu_affinity")
+    monkeypatch.setattr(psutil, "MACOS", True)
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 8 if logical else 4)
+    assert default_threads() == 4

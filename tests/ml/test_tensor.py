@@ -1,0 +1,299 @@
+"""Operations on tensors against NumPy."""
+
+import numpy as np
+import pytest
+from support.graphs import floats, integers
+from support.reference import gelu, rope, silu, softmax
+
+from tampu.ml import GGMLType, RopeMode, RopeScaling
+
+HALVES, NEIGHBOURS = RopeMode.HALVES, RopeMode.INTERLEAVED
+
+
+def close(found, expected, *, atol=1e-5):
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=atol)
+
+
+# What a tensor is
+
+
+def test_a_tensor_names_its_shape_slowest_dimension_first(context):
+    x = context.input("x", (2, 3, 5), GGMLType.F32)
+    assert x.shape == (2, 3, 5)
+    assert x.strides == (60, 20, 4)
+    assert x.size_bytes == 120
+    assert x.is_contiguous
+    assert repr(x) == "Tensor('x', (2, 3, 5), F32)"
+
+
+def test_a_quantised_tensor_counts_its_blocks(context):
+    x = context.input("x", (2, 64), GGMLType.Q8_0)
+    assert x.size_bytes == 2 * 2 * 34
+
+
+# Arithmetic
+
+
+@pytest.mark.parametrize(
+    ("shape", "other"),
+    [
+        ((2, 3), (2, 3)),
+        ((2, 3), (3,)),
+        ((2, 3), (1, 3)),
+        ((2, 3), (2, 1)),
+        ((2, 3), (1,)),
+        ((4, 2, 3), (2, 3)),
+        ((2, 4, 2, 3), (4, 1, 3)),
+    ],
+)
+def test_sums_and_products_repeat_the_second_as_numpy_does(compute, shape, other):
+    x, y = floats(*shape), floats(*other, seed=1)
+    total, product = compute(lambda x, y: (x + y, x * y), x, y)
+    close(total, x + y)
+    close(product, x * y)
+
+
+def test_a_sum_repeats_whole_blocks_of_the_second(compute):
+    x, y = floats(4, 3), floats(2, 3, seed=1)
+    close(compute(lambda x, y: x + y, x, y), x + np.tile(y, (2, 1)))
+
+
+def test_a_product_with_a_number_scales(compute):
+    x = floats(2, 3)
+    close(compute(lambda x: x * -0.5, x), x * -0.5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "weight"),
+    [
+        ((1, 4), (3, 4)),
+        ((5, 4), (3, 4)),
+        ((5, 4), (1, 4)),
+        ((2, 5, 4), (2, 3, 4)),
+        ((6, 5, 4), (2, 3, 4)),
+        ((6, 5, 4), (3, 4)),
+        ((2, 6, 5, 4), (3, 3, 4)),
+    ],
+)
+def test_linear_multiplies_by_the_transposed_weight_and_repeats_it_for_groups(
+    compute, shape, weight
+):
+    x, w = floats(*shape), floats(*weight, seed=1)
+    lead = x.shape[-3] // w.shape[-3] if len(w.shape) > 2 else 1
+    expected = (
+        x @ np.repeat(w, lead, axis=-3).swapaxes(-1, -2) if lead > 1 else x @ w.swapaxes(-1, -2)
+    )
+    close(compute(lambda x, w: x.linear(w), x, w), expected)
+
+
+def test_linear_takes_half_precision_weights(compute):
+    x, w = floats(3, 8), floats(2, 8, seed=1).astype(np.float16)
+    found = compute(lambda x, w: x.linear(w).with_full_precision(), x, w)
+    np.testing.assert_allclose(found, x @ w.T.astype(np.float32), rtol=1e-2, atol=1e-2)
+
+
+# Activations and norms
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "atol"),
+    [("silu", silu, 1e-5), ("gelu", gelu, 5e-3), ("tanh", np.tanh, 1e-5)],
+)
+def test_activations_are_those_of_numpy(compute, name, function, atol):
+    x = floats(2, 8) * 3
+    close(compute(lambda x: getattr(x, name)(), x), function(x), atol=atol)
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "atol"), [("silu_gate", silu, 1e-5), ("gelu_gate", gelu, 1e-2)]
+)
+def test_gates_multiply_the_activation_by_the_second(compute, name, function, atol):
+    gate, up = floats(2, 8) * 3, floats(2, 8, seed=1)
+    found = compute(lambda gate, up: getattr(gate, name)(up), gate, up)
+    close(found, function(gate) * up, atol=atol)
+
+
+@pytest.mark.parametrize("epsilon", [1e-6, 1e-5, 1.0])
+def test_rms_norm_divides_by_the_root_of_the_mean_square(compute, epsilon):
+    x = floats(2, 3, 8) * 5
+    expected = x / np.sqrt((x**2).mean(-1, keepdims=True) + epsilon)
+    close(compute(lambda x: x.rms_norm(epsilon), x), expected)
+
+
+def test_rms_norm_of_zeros_is_zero(compute):
+    close(compute(lambda x: x.rms_norm(1e-6), np.zeros((1, 4), np.float32)), np.zeros((1, 4)))
+
+
+@pytest.mark.parametrize("type_", [np.float32, np.float16])
+def test_softmax_scales_then_masks(compute, type_):
+    scores = floats(2, 3, 4)
+    hidden = -np.inf
+    mask = np.array([[0, hidden, 0, 0], [0, 0, 0, 0], [hidden, hidden, hidden, 0]], type_)
+    found = compute(lambda s, m: s.softmax(m, 0.25), scores, mask)
+    close(found, softmax(scores * 0.25 + mask))
+    assert (found[:, 2] == [0, 0, 0, 1]).all()
+
+
+def test_softmax_without_a_mask_sums_to_one(compute):
+    scores = floats(3, 4)
+    found = compute(lambda s: s.softmax(None, 2.0), scores)
+    close(found, softmax(scores * 2))
+    close(found.sum(-1), np.ones(3))
+
+
+# Rows
+
+
+@pytest.mark.parametrize("type_", [np.float32, np.float16])
+def test_rows_are_looked_up_as_numpy_does(compute, type_):
+    table = floats(5, 4).astype(type_)
+    found = compute(lambda t, i: t.rows(i), table, integers(4, 0, 4))
+    assert found.dtype == np.float32
+    close(found, table[[4, 0, 4]])
+
+
+@pytest.mark.parametrize(
+    ("type_", "error"), [(GGMLType.F32, 0.0), (GGMLType.F16, 2e-3), (GGMLType.Q8_0, 2e-2)]
+)
+def test_rows_are_written_where_the_indices_say_and_the_others_stay(backend, context, type_, error):
+    cache = context.host.zeros((6, 32), type_)
+    rows = context.input("rows", (2,), GGMLType.I64)
+    values = context.input("values", (2, 32), GGMLType.F32)
+    context.forward(cache.set_rows(values, rows))
+    every = context.input("every", (6,), GGMLType.I32)
+    result = context.output(cache.rows(every))
+
+    expected = np.zeros((6, 32), np.float32)
+    for places, seed in (([4, 1], 1), ([0, 4], 2)):
+        new = floats(2, 32, seed=seed)
+        expected[places] = new
+        data = [(rows, np.array(places)), (values, new), (every, np.arange(6, dtype=np.int32))]
+        found = backend.compute(context, data, [result]).outputs[0]
+        np.testing.assert_allclose(found, expected, atol=error)
+
+
+# Shape
+
+
+@pytest.mark.parametrize(
+    ("shape", "wanted", "found"),
+    [
+        ((2, 6), (3, 4), (3, 4)),
+        ((2, 6), (-1, 4), (3, 4)),
+        ((2, 6), (-1,), (12,)),
+        ((2, 6), (2, 2, -1), (2, 2, 3)),
+        ((2, 6), (1, 12, 1, 1), (1, 12, 1, 1)),
+    ],
+)
+def test_reshape_keeps_the_order_of_the_elements(compute, shape, wanted, found):
+    x = floats(*shape)
+    result = compute(lambda x: x.reshape(*wanted), x)
+    assert result.shape == found
+    close(result, x.reshape(found))
+
+
+@pytest.mark.parametrize(
+    "axes", [(1, 0), (0, 1), (1, 0, 2), (2, 0, 1), (2, 1, 0), (0, 2, 1), (3, 1, 0, 2), (1, 2, 3, 0)]
+)
+def test_transpose_takes_axes_as_numpy_does(compute, axes):
+    x = floats(*(2, 3, 4, 5)[: len(axes)])
+    found = compute(lambda x: x.transpose(*axes).contiguous(), x)
+    close(found, x.transpose(axes))
+
+
+def test_a_transposed_tensor_is_copied_when_it_is_reshaped(compute):
+    x = floats(2, 3, 4)
+    found = compute(lambda x: x.transpose(1, 0, 2).reshape(3, 8), x)
+    close(found, x.transpose(1, 0, 2).reshape(3, 8))
+
+
+def test_a_transposed_tensor_shows_its_strides(context):
+    x = context.input("x", (2, 3, 5), GGMLType.F32).transpose(2, 0, 1)
+    assert (x.shape, x.strides, x.is_contiguous) == ((5, 2, 3), (4, 60, 20), False)
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "offset"),
+    [
+        ((4,), (), 8),
+        ((3, 2), (24,), 4),
+        ((2, 3, 2), (8, 24), 0),
+        ((2, 3, 2, 1), (8, 24, 4), 0),
+        ((1, 24), (96,), 0),
+    ],
+)
+def test_strided_views_are_those_of_numpy(compute, shape, strides, offset):
+    x = floats(4, 6)
+    view = np.lib.stride_tricks.as_strided(x.reshape(-1)[offset // 4 :], shape, (*strides, 4))
+    close(compute(lambda x: x.strided(shape, strides, offset).contiguous(), x), view)
+
+
+def test_a_view_of_a_cache_joins_the_graph_that_asks(backend, context):
+    cache = context.host.from_floats(range(6), (2, 3))
+    result = context.output(cache.strided((2,), (), 12, context=context) * 10.0)
+    assert backend.compute(context, [], [result]).outputs[0].tolist() == [30, 40]
+
+
+@pytest.mark.parametrize(
+    ("type_", "error"), [(GGMLType.F16, 2e-3), (GGMLType.BF16, 2e-2), (GGMLType.Q8_0, 2e-2)]
+)
+def test_cast_changes_the_type_and_back(compute, type_, error):
+    x = floats(2, 32)
+    found = compute(lambda x: x.cast(type_).cast(GGMLType.F32), x)
+    np.testing.assert_allclose(found, x, atol=error)
+    assert type_ is GGMLType.F32 or not np.array_equal(found, x)
+
+
+def test_cast_takes_a_transposed_tensor(compute):
+    x = floats(2, 3)
+    close(compute(lambda x: x.transpose(1, 0).cast(GGMLType.F32), x), x.T)
+
+
+# Attention
+
+SCALINGS = {
+    "none": RopeScaling(),
+    "linear": RopeScaling(frequency_scale=0.25),
+    "magnitude": RopeScaling(magnitude=1.5),
+    "yarn": RopeScaling(frequency_scale=0.25, original_context=32, extrapolation=1.0),
+}
+
+
+@pytest.mark.parametrize("mode", [HALVES, NEIGHBOURS])
+@pytest.mark.parametrize("dimensions", [2, 8, 16])
+@pytest.mark.parametrize("scaling", SCALINGS)
+@pytest.mark.parametrize("with_factors", [False, True])
+def test_rope_rotates_pairs_by_position(compute, mode, dimensions, scaling, with_factors):
+    x, positions = floats(4, 2, 16), integers(0, 1, 7, 1000)
+    factors = np.linspace(1, 8, dimensions // 2, dtype=np.float32) if with_factors else None
+    settings = {"dimensions": dimensions, "base": 1e4, "mode": mode, "scaling": SCALINGS[scaling]}
+    arrays = [x, positions] if factors is None else [x, positions, factors]
+    found = compute(lambda x, p, f=None: x.rope(p, **settings, factors=f), *arrays)
+    close(found, rope(x, positions, **settings, factors=factors), atol=2e-4)
+    assert np.array_equal(found[..., dimensions:], x[..., dimensions:])
+
+
+def test_rope_keeps_products_of_equal_distance(compute):
+    x = np.repeat(floats(1, 1, 8), 2, axis=0)
+    settings = {"dimensions": 8, "base": 1e4, "mode": HALVES, "scaling": RopeScaling()}
+    near = compute(lambda x, p: x.rope(p, **settings), x, integers(3, 10))
+    assert np.allclose(np.linalg.norm(near, axis=-1), np.linalg.norm(x, axis=-1))
+
+
+@pytest.mark.parametrize("type_", [GGMLType.F32, GGMLType.F16])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (4, 2), (3, 1)])
+@pytest.mark.parametrize("tokens", [1, 3, 70])
+def test_flash_attention_is_softmax_attention(compute, type_, heads, kv_heads, tokens):
+    history = tokens + 5
+    q = floats(heads, tokens, 32)
+    k, v = floats(kv_heads, history, 32, seed=1), floats(kv_heads, history, 16, seed=2)
+    mask = np.where(
+        np.arange(history) <= np.arange(tokens)[:, None] + 5, np.float16(0), np.float16(-np.inf)
+    )
+    found = compute(
+        lambda q, k, v, m: q.flash_attention(k.cast(type_), v.cast(type_), m, 0.3), q, k, v, mask
+    )
+    groups = heads // kv_heads
+    scores = softmax(q @ np.repeat(k, groups, 0).swapaxes(1, 2) * 0.3 + mask)
+    expected = (scores @ np.repeat(v, groups, 0)).transpose(1, 0, 2)
+    np.testing.assert_allclose(found, expected, atol=5e-3 if type_ is GGMLType.F16 else 1e-4)
