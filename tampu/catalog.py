@@ -32,7 +32,7 @@ def resolve(name_or_path: str, folder: Path | None = None) -> Path:
     path = Path(name_or_path).expanduser()
     if path.is_file():
         return path
-    if path.suffix == SUFFIX or path.is_absolute() or len(path.parts) > 1:
+    if path.suffix == SUFFIX or "/" in name_or_path:
         reason = "is a folder; give the file in it" if path.is_dir() else "there is no such file"
         raise ModelNotFoundError(f"{name_or_path}: {reason}")
     return Catalog(folder).find(name_or_path)

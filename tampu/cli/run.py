@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +15,7 @@ from tampu.errors import RequestError
 if TYPE_CHECKING:
     from tampu.cli.session import Session
     from tampu.engine import Engine
+    from tampu.settings import Settings
 
 DEFAULT_CONTEXT = 4096
 
@@ -48,6 +50,7 @@ def run_command(
     parameters = read_assignments(option or [])
     given = {"num_predict": num_predict, "seed": seed}
     parameters |= {name: value for name, value in given.items() if value is not None}
+    find(model)
     question = read_question(prompt or [])
     with loaded(model, context, threads) as engine:
         session = Session(engine, system, parameters)
@@ -68,11 +71,15 @@ def read_question(words: list[str]) -> str | None:
     Raises:
         RequestError: when there is neither a prompt nor a terminal.
     """
-    piped = "" if sys.stdin.isatty() else sys.stdin.read()
+    is_terminal = sys.stdin is not None and sys.stdin.isatty()
+    try:
+        piped = "" if is_terminal or sys.stdin is None else sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise RequestError("what is piped in is no text in UTF-8") from error
     parts = [part for part in (piped, " ".join(words)) if part.strip()]
     if parts:
         return " ".join(parts)
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not (is_terminal and sys.stdout.isatty()):
         raise RequestError("there is no prompt: give one as an argument or on standard input")
     return None
 
@@ -94,6 +101,19 @@ def print_timing(session: Session, load_ns: int) -> None:
         print(f"\n{timing_lines(session.usage, load_ns)}", file=sys.stderr)
 
 
+def find(model: str) -> tuple[Settings, Path]:
+    """Return the settings, and the file of a model.
+
+    Raises:
+        ModelNotFoundError: saying which models there are.
+    """
+    from tampu.catalog import resolve
+    from tampu.settings import Settings
+
+    settings = Settings.from_environment()
+    return settings, resolve(model, settings.models)
+
+
 @contextmanager
 def loaded(model: str, context: int | None, threads: int | None) -> Iterator[Engine]:
     """Load a model, with a spinner if someone watches.
@@ -101,12 +121,9 @@ def loaded(model: str, context: int | None, threads: int | None) -> Iterator[Eng
     Raises:
         TampuError: when it cannot be loaded.
     """
-    from tampu.catalog import resolve
     from tampu.modelinfo import read_model_info
-    from tampu.settings import Settings
 
-    settings = Settings.from_environment()
-    path = resolve(model, settings.models)
+    settings, path = find(model)
     longest = read_model_info(path).context
     wanted = context or settings.context or DEFAULT_CONTEXT
     if longest and context and context > longest:

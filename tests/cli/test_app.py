@@ -1,0 +1,142 @@
+"""The command as a whole: its version, its errors, `show`."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+from support.tiny_gguf import write_gguf
+
+from tampu.cli import app
+from tampu.errors import ModelNotFoundError
+from tampu.version import __version__
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Run the command with nothing piped in; return exit code, output and errors."""
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+
+    def run(*arguments):
+        code = app.run([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def test_the_version_is_told_before_anything_is_imported():
+    program = (
+        "import sys; sys.argv = ['tampu', '--version']\n"
+        "from tampu.cli.entry import main; main()\n"
+        "assert not {'typer', 'rich', 'numpy', 'msgspec'} & sys.modules.keys()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"tampu version {__version__}\n"), done.stderr
+
+
+def test_the_version_is_told_among_other_options_too(run):
+    assert run("--debug", "--version") == (0, f"tampu version {__version__}\n", "")
+
+
+def test_without_a_command_there_is_help(run):
+    code, out, _ = run()
+    assert code == 0
+    for command in ("run", "serve", "show", "bench", "convert"):
+        assert command in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["bogus"], "No such command 'bogus'"),
+        (["show"], "Missing argument 'MODEL'"),
+        (["show", "x", "--bogus"], "No such option"),
+        (["show", "nowhere.gguf"], "nowhere.gguf: there is no such file"),
+        (["show", "nothing"], "model 'nothing' not found"),
+        (["run", "nothing", "hi"], "model 'nothing' not found"),
+        (["run", "x", "hi", "--threads", "0"], "--threads"),
+        (["run", "x", "hi", "-o", "temperature"], "write name=value"),
+        (["run", "x", "hi", "-o", "temprature=1"], "did you mean temperature?"),
+        (["run", "x", "hi", "-o", "temperature=hot"], "temperature: Expected `float`"),
+        (["run", "x", "hi", "-o", "num_ctx=5"], "use --context"),
+        (["serve", "--host", "0.0.0.0"], "--insecure-no-auth"),
+        (["serve", "--port", "70000"], "--port"),
+        (["serve", "--model", "nowhere.gguf"], "nowhere.gguf: there is no such file"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(run, arguments, told):
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("Error: ")
+    assert err.count("\n") == 1
+    assert told in err
+
+
+def test_a_damaged_model_is_one_line_too(run, tmp_path):
+    (tmp_path / "m.gguf").write_bytes(b"GGUF\x03\x00\x00\x00")
+    for command in (["show"], ["run"]):
+        code, _, err = run(*command, tmp_path / "m.gguf", *(["hi"] if command == ["run"] else []))
+        assert code == 2
+        assert err.startswith("Error: ")
+        assert err.count("\n") == 1
+
+
+def test_debug_shows_the_traceback(run):
+    with pytest.raises(ModelNotFoundError):
+        run("show", "nowhere.gguf", "--debug")
+
+
+def test_a_bad_setting_is_an_error(run, monkeypatch):
+    monkeypatch.setenv("TAMPU_CONTEXT_LENGTH", "many")
+    code, _, err = run("show", "nothing")
+    assert code == 2
+    assert "TAMPU_CONTEXT_LENGTH" in err
+
+
+def test_a_port_in_use_is_an_error(run):
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        code, _, err = run("serve", "--port", other.getsockname()[1])
+    assert code == 2
+    assert "does another server run there?" in err
+
+
+def test_a_model_is_shown(run, tmp_path):
+    template = "line 1 \x1b[31m\nline 2\nline 3"
+    path = write_gguf(tmp_path / "m.gguf", template=template)
+    code, out, _ = run("show", path)
+    assert code == 0
+    assert out.startswith(
+        "  Model\n"
+        "    architecture        llama\n"
+        "    parameters          640\n"
+        "    context length      2048\n"
+        "    embedding length    64\n"
+        "    quantization        Q4_K_M\n"
+        "    tensors             1\n"
+        "\n"
+        "  Capabilities\n"
+        "    completion\n"
+        "\n"
+        "  Template\n"
+        "    line 1 [31m\n"
+        "    line 2\n"
+        "    ...\n"
+        "\n"
+        "  License\n"
+        "    apache-2.0\n"
+    )
+
+
+def test_a_model_is_shown_as_json(run, tmp_path):
+    code, out, _ = run("show", write_gguf(tmp_path / "m.gguf"), "--json")
+    shown = json.loads(out)
+    assert code == 0
+    assert shown["architecture"] == "llama"
+    assert shown["metadata"]["llama.context_length"] == 2048
+    assert shown["metadata"]["tokenizer.ggml.tokens"] is None
