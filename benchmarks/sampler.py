@@ -24,6 +24,7 @@ CASES: dict[str, dict[str, Any]] = {
     "top-p 0.9": {"top_k": 0},
     "top-p 0.99, temperature 1": {"top_k": 0, "top_p": 0.99, "temperature": 1.0},
     "min-p 0.05": {"top_k": 0, "top_p": 1.0, "min_p": 0.05},
+    "min-p 0.05, top-p 0.9": {"top_k": 0, "min_p": 0.05},
     "no filter": {"top_k": 0, "top_p": 1.0},
     "top-k 40, typical-p 0.9": {"typical_p": 0.9, "top_p": 1.0},
     "typical-p 0.9": {"top_k": 0, "typical_p": 0.9, "top_p": 1.0},

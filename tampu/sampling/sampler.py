@@ -14,15 +14,17 @@ filter sees the probabilities renormalised over what the former one kept.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tampu.errors import RequestError, ShapeError
-from tampu.sampling.candidates import Candidates, best_of, require_finite
+from tampu.sampling.candidates import Candidates, at_or_above, best_of, require_finite
 from tampu.sampling.options import RANDOM_SEED, SamplingOptions
 from tampu.sampling.transforms import (
+    COLDEST,
     Floats,
     drawn,
     min_p,
@@ -117,6 +119,9 @@ class Sampler:
             return self._pick(best_of(logits, self._size), self._size)
         best = logits.max()
         require_finite(float(best))
+        if o.top_p >= 1.0 and o.min_p > 0.0:  # no total is needed, so most weights are not either
+            reach = max(o.temperature, COLDEST) * (math.log(o.min_p) - 1.0)  # rather too far
+            return self._pick(at_or_above(logits, float(best) + reach), self._size)
         weights = weigh(logits, best, o.temperature, out=self._weights)
         return self._whole.draw(weights, o.top_p, o.min_p, self._random)
 

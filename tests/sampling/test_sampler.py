@@ -220,6 +220,14 @@ def test_the_temperature_comes_before_top_p():
         assert {cold.sample(logits) for _ in range(100)} == {0}
 
 
+@pytest.mark.parametrize("min_p", [5e-324, 1e-9, 0.5, 0.999, 1.0])
+def test_min_p_alone_leaves_out_what_a_full_sort_leaves_out(min_p):
+    logits = np.random.default_rng(2).normal(0, 0.5, 300).astype(np.float32)
+    one = sampler(300, top_k=0, top_p=1.0, min_p=min_p)
+    allowed = kept(logits, 0.8, min_p=min_p)
+    assert all(allowed[one.sample(logits)] > 0 for _ in range(200))
+
+
 def test_top_p_sees_what_top_k_left():
     # 0.4, 0.3, 0.3: of all, 0.4 is less than half; of the best two it is more.
     logits = np.log(np.float32([0.4, 0.3, 0.3]))
