@@ -1,18 +1,18 @@
 """The devices at work: where memory comes from, and the one place where graphs are computed.
 
 All computing happens on one thread of the backend's own, because OpenMP keeps a team of workers
-for each thread that computes. Inputs are written, the graph computed and the outputs copied out in
-one task, so that no other graph can come between and reuse the memory.
+for each thread that computes. From the writing of a graph's inputs to the copying of its outputs
+one lock is held, so that no other graph can come between and reuse the memory.
 """
 
 from __future__ import annotations
 
 import ctypes
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,6 @@ from tampu.ml.devices import Device, default_threads, find_devices, log_system
 from tampu.ml.library import OpaquePointer, gg
 from tampu.ml.tensor import Tensor
 from tampu.ml.types import GGMLType
-
-T = TypeVar("T")
 
 _DATA_TYPES: dict[GGMLType, np.dtype[np.generic]] = {
     GGMLType.F32: np.dtype(np.float32),
@@ -76,7 +74,10 @@ class Backend:
         self._scheduler = int(
             gg.ggml_backend_sched_new(handles, types, 1, size, False, True) or 0  # noqa: FBT003
         )
+        self._buffers = 0  # how many there have been for what graphs compute
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tampu-compute")
+        self._busy = threading.Lock()
+        self._begun = threading.Event()
         log_system(self.devices, self.threads)
 
     # -- memory ----------------------------------------------------------------------------------
@@ -116,7 +117,8 @@ class Backend:
         Raises:
             OutOfMemoryError: if the memory cannot be had.
         """
-        self.call(lambda: self._reserve(context))
+        with self._busy:
+            self._plan(context)
 
     @property
     def graph_bytes(self) -> int:
@@ -124,10 +126,6 @@ class Backend:
         return int(gg.ggml_backend_sched_get_buffer_size(self._scheduler, self._handle))
 
     # -- computing -------------------------------------------------------------------------------
-
-    def call(self, task: Callable[[], T]) -> T:
-        """Run a task on the compute thread and wait for it."""
-        return self._thread.submit(task).result()
 
     def compute(
         self,
@@ -152,12 +150,22 @@ class Backend:
             outputs: tensors marked with `Context.output`.
 
         Returns:
-            The outputs, or:
-            ComputeError: if the device fails.
+            The outputs, or the ComputeError of a device that failed.
+
+        Raises:
             ShapeError: if an array does not fill its input.
             OutOfMemoryError: if the graph does not fit.
         """
-        return self._thread.submit(self._compute, context, inputs, outputs)
+        self._busy.acquire()
+        try:
+            self._prepare(context, inputs)
+        except BaseException:
+            self._busy.release()
+            raise
+        self._begun.clear()
+        computed = self._thread.submit(self._compute, context, outputs)
+        self._begun.wait()  # else this thread's Python would keep the other from starting
+        return computed
 
     def close(self) -> None:
         """Wait for what is being computed, then free everything; twice is harmless."""
@@ -169,39 +177,44 @@ class Backend:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _reserve(self, context: Context) -> None:
-        self._plan(context)
-
     def _plan(self, context: Context) -> None:
         """Find places for what a graph computes.
 
         Without this, ggml would give a new graph the places of the one before if both have as many
-        nodes, though they may be others: results would be overwritten before they are used.
+        nodes, though they may be others: results would be overwritten before they are used. And a
+        graph whose places are in a buffer that a larger graph has replaced would write there.
         """
+        if context.plan is not None:
+            context.forget_places()
+        size = self.graph_bytes
         gg.ggml_backend_sched_reset(self._scheduler)
         if not gg.ggml_backend_sched_reserve(self._scheduler, context.graph):
             raise OutOfMemoryError("no memory for a graph: use a smaller context or batch")
-        context.is_planned = True
+        self._buffers += self.graph_bytes != size
+        context.plan = self._buffers
 
-    def _compute(
-        self,
-        context: Context,
-        inputs: Sequence[tuple[Tensor, npt.NDArray[np.generic]]],
-        outputs: Sequence[Tensor],
-    ) -> Computed:
-        if not context.is_planned:
+    def _prepare(
+        self, context: Context, inputs: Sequence[tuple[Tensor, npt.NDArray[np.generic]]]
+    ) -> None:
+        if context.plan != self._buffers:
             self._plan(context)
         gg.ggml_backend_sched_reset(self._scheduler)
         if not gg.ggml_backend_sched_alloc_graph(self._scheduler, context.graph):
             raise OutOfMemoryError("no memory for a graph: use a smaller context or batch")
         for tensor, data in inputs:
             _write(tensor, data)
-        began = time.perf_counter_ns()
-        status = gg.ggml_backend_sched_graph_compute(self._scheduler, context.graph)
-        elapsed = time.perf_counter_ns() - began
-        if status != 0:
-            raise ComputeError(f"ggml failed to compute a graph (status {status})")
-        return Computed([_read(tensor) for tensor in outputs], elapsed)
+
+    def _compute(self, context: Context, outputs: Sequence[Tensor]) -> Computed:
+        try:
+            self._begun.set()
+            began = time.perf_counter_ns()
+            status = gg.ggml_backend_sched_graph_compute(self._scheduler, context.graph)
+            elapsed = time.perf_counter_ns() - began
+            if status != 0:
+                raise ComputeError(f"ggml failed to compute a graph (status {status})")
+            return Computed([_read(tensor) for tensor in outputs], elapsed)
+        finally:
+            self._busy.release()
 
 
 def _write(tensor: Tensor, data: npt.NDArray[np.generic]) -> None:
