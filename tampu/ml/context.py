@@ -32,8 +32,7 @@ class Context:
     """The graph being built; close it to free the graph and what its storages allocated.
 
     Attributes:
-        graph: ggml's graph, of the nodes forwarded so far.
-        is_planned: whether the backend has found places for what the graph computes.
+        plan: which of the backend's buffers the graph's places are in; None: it has none yet.
     """
 
     def __init__(self, backend: Backend, nodes: int) -> None:
@@ -49,9 +48,9 @@ class Context:
         if not arena:
             raise OutOfMemoryError(f"no memory for a graph of {nodes} tensors ({size} bytes)")
         self.backend = backend
-        self.is_planned = False
+        self.plan: int | None = None
         self._arena: OpaquePointer = int(arena)
-        self.graph: GraphPointer = gg.ggml_new_graph_custom(arena, nodes, False)  # noqa: FBT003
+        self._graph: GraphPointer = gg.ggml_new_graph_custom(arena, nodes, False)  # noqa: FBT003
         self._nodes = nodes
         self._count = 0
         self._buffers: list[OpaquePointer] = []
@@ -63,11 +62,20 @@ class Context:
         Raises:
             ComputeError: when the graph would outgrow the context, or is closed.
         """
-        if not self._arena:
-            raise ComputeError("the graph is closed")
+        self._check_open()
         if self._count >= self._nodes:
             raise ComputeError(f"the graph has more than {self._nodes} tensors")
         return self._arena
+
+    @property
+    def graph(self) -> GraphPointer:
+        """The graph of the nodes forwarded so far.
+
+        Raises:
+            ComputeError: if it is closed.
+        """
+        self._check_open()
+        return self._graph
 
     @property
     def host(self) -> Storage:
@@ -115,6 +123,15 @@ class Context:
         self._count += 1
         return Tensor(pointer, shape, type, self)
 
+    def forget_places(self) -> None:
+        """Take back the places of what the graph computes, so that it can be given others."""
+        tensor = gg.ggml_get_first_tensor(self._arena)
+        while tensor:
+            header = tensor.contents
+            if header.buffer not in self._buffers:
+                header.data = header.buffer = None
+            tensor = gg.ggml_get_next_tensor(self._arena, tensor)
+
     def own(self, buffer: OpaquePointer) -> None:
         """Free this buffer when the context is closed."""
         self._buffers.append(buffer)
@@ -132,6 +149,10 @@ class Context:
         if self._arena:
             gg.ggml_free(self._arena)
             self._arena = 0
+
+    def _check_open(self) -> None:
+        if not self._arena:
+            raise ComputeError("the graph is closed")
 
 
 class Storage:

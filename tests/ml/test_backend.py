@@ -78,6 +78,19 @@ def test_a_graph_does_not_take_the_places_of_another_with_as_many_nodes(graph):
     assert np.array_equal(turn(x), x.T)
 
 
+def test_a_graph_finds_its_place_again_when_a_larger_one_has_taken_it(backend):
+    context = backend.context(3)  # full: x, x + x and the sum of both
+    x = context.input("x", (2,), F32)
+    y = context.output(x + x + x)
+    for size in (4, 256, 1024):
+        data = [(x, np.float32([1, 2]))]
+        assert backend.compute(context, data, [y]).outputs[0].tolist() == [3, 6]
+        larger = Graph(backend, (size, size), lambda x: (x.silu() + x).tanh())
+        larger(floats(size, size))
+        larger.close()
+    context.close()
+
+
 def test_casting_to_the_same_type_copies(graph):
     x = floats(3, 4)
     graph((3, 4), lambda x: x.reshape(4, 3) * 1.0)(x)
@@ -215,6 +228,13 @@ def test_the_memory_that_is_free_is_known():
 
 
 # Its life
+
+
+def test_a_closed_graph_is_not_computed(graph):
+    double = graph((2,), lambda x: x + x)
+    double.close()
+    with pytest.raises(ComputeError, match="the graph is closed"):
+        double(np.float32([1, 2]))
 
 
 def test_a_graph_may_not_be_larger_than_the_backend_allows(backend):
