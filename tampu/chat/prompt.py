@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tampu.chat.template import ChatTemplate
 from tampu.errors import ContextLengthError
+
+if TYPE_CHECKING:
+    from tampu.ml.metadata import Metadata
 
 
 class Vocabulary(Protocol):
@@ -40,6 +43,16 @@ class PromptBuilder:
         self._bos_text, self._eos_text = (
             "" if token is None else vocabulary.token_text(token) for token in (vocabulary.bos, eos)
         )
+
+    @classmethod
+    def for_model(
+        cls, template: ChatTemplate | None, vocabulary: Vocabulary, metadata: Metadata
+    ) -> PromptBuilder | None:
+        """Return what makes prompts for a model; None if it has no template."""
+        if template is None:
+            return None
+        eos = metadata.integer("tokenizer.ggml.eos_token_id", default=-1)
+        return cls(template, vocabulary, None if eos < 0 else eos)
 
     def tokens(
         self,

@@ -44,6 +44,7 @@ def run_command(
     verbose: Annotated[bool, typer.Option("--verbose", help="Print durations.")] = False,
 ) -> None:
     """Ask a model something, or have a conversation with it."""
+    from tampu.chat.prompt import PromptBuilder
     from tampu.cli.parameters import read_assignments
     from tampu.cli.session import Session
 
@@ -53,7 +54,8 @@ def run_command(
     find(model)
     question = read_question(prompt or [])
     with loaded(model, context, threads) as engine:
-        session = Session(engine, system, parameters)
+        prompts = PromptBuilder.for_model(engine.template, engine.tokenizer, engine.info.metadata)
+        session = Session(engine, prompts, system, parameters)
         session.check()
         if question is None:
             from tampu.cli.conversation import converse

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tampu.chat.template import ChatTemplate
 from tampu.cli.parameters import generate_options
 from tampu.durations import format_duration
 from tampu.modelinfo import ModelInfo
@@ -20,14 +19,18 @@ class Model(Protocol):
     """What a conversation needs of an engine."""
 
     info: ModelInfo
-    template: ChatTemplate | None
+    context: int
 
-    def stream(self, prompt: str, **options: Any) -> Iterator[Text | Done]:
+    def stream(self, prompt: str | list[int], **options: Any) -> Iterator[Text | Done]:
         """Yield the continuation of a prompt."""
         ...
 
-    def stream_chat(self, messages: list[dict[str, str]], **options: Any) -> Iterator[Text | Done]:
-        """Yield the next message of a conversation."""
+
+class Prompts(Protocol):
+    """What makes a prompt of a conversation."""
+
+    def tokens(self, messages: list[dict[str, str]], *, limit: int) -> list[int]:
+        """Return the prompt's tokens, without the oldest messages if it is too long."""
         ...
 
 
@@ -41,12 +44,16 @@ class Session:
         usage: what the last answer cost; None before the first.
     """
 
-    def __init__(self, model: Model, system: str, parameters: dict[str, Any]) -> None:
+    def __init__(
+        self, model: Model, prompts: Prompts | None, system: str, parameters: dict[str, Any]
+    ) -> None:
+        """Converse with a model; `prompts` is None if it has no chat template."""
         self.model = model
         self.system = system
         self.parameters = parameters
         self.messages: list[dict[str, str]] = []
         self.usage: Usage | None = None
+        self._prompts = prompts
 
     def check(self) -> None:
         """Refuse parameters out of their range.
@@ -86,13 +93,15 @@ class Session:
                     ]
 
     def _events(self, text: str) -> Generator[Text | Done, None, None]:
-        options = msgspec.structs.asdict(self._options())
+        options = msgspec.structs.asdict(self._options()) | {"truncate": True}
+        yield from self.model.stream(self._prompt(text), **options)
+
+    def _prompt(self, text: str) -> str | list[int]:
+        if self._prompts is None:
+            return f"{self.system}\n\n{text}" if self.system else text
         system = [{"role": "system", "content": self.system}] if self.system else []
-        if self.model.template is None:
-            yield from self.model.stream(f"{self.system}\n\n{text}" if system else text, **options)
-            return
         messages = [*system, *self.messages, {"role": "user", "content": text}]
-        yield from self.model.stream_chat(messages, **options)
+        return self._prompts.tokens(messages, limit=self.model.context - 1)
 
     def _options(self) -> GenerateOptions:
         return generate_options(self.parameters, self.model.info)

@@ -58,15 +58,8 @@ def load_engine(
     options = msgspec.structs.asdict(load.options)
     with Engine.load(load.path, progress=progress, cancelled=cancelled, **options) as engine:
         memory_bytes = psutil.Process().memory_info().rss
-        yield Loaded(engine, prompt_builder(engine), Ready(engine.context, memory_bytes))
-
-
-def prompt_builder(engine: Engine) -> PromptBuilder | None:
-    """Return what makes prompts of conversations; None if the model has no template."""
-    if engine.template is None:
-        return None
-    eos = engine.info.metadata.integer("tokenizer.ggml.eos_token_id", default=-1)
-    return PromptBuilder(engine.template, engine.tokenizer, None if eos < 0 else eos)
+        prompts = PromptBuilder.for_model(engine.template, engine.tokenizer, engine.info.metadata)
+        yield Loaded(engine, prompts, Ready(engine.context, memory_bytes))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import io
 import pytest
 from support.tiny_gguf import write_gguf
 
-from tampu.chat.template import ChatTemplate
 from tampu.cli import run
 from tampu.cli.conversation import Conversation
 from tampu.cli.parameters import read_assignments
@@ -25,20 +24,16 @@ USAGE = Usage(
 class FakeEngine:
     """Answers with a few words, or with what it is told to do."""
 
-    def __init__(self, info, template="x"):
+    context = 100
+
+    def __init__(self, info):
         self.info = info
-        self.template = None if template is None else ChatTemplate(template)
         self.asked = []
         self.closed = 0
 
     def stream(self, prompt, **options):
-        yield from self._say(prompt, prompt, options)
-
-    def stream_chat(self, messages, **options):
-        yield from self._say(messages, messages[-1]["content"], options)
-
-    def _say(self, asked, text, options):
-        self.asked.append((asked, options))
+        text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
+        self.asked.append((prompt, options))
         if text == "refuse":
             raise RequestError("cannot")
         try:
@@ -51,6 +46,14 @@ class FakeEngine:
             yield Done("stop", USAGE)
         finally:
             self.closed += 1
+
+
+class FakePrompts:
+    """Leaves a conversation as it is."""
+
+    def tokens(self, messages, *, limit):
+        assert limit == 99
+        return messages
 
 
 class Script:
@@ -83,7 +86,7 @@ def converse(engine, capsys):
     """Type lines; return the session, the output and the errors."""
 
     def converse(*lines, **options):
-        session = Session(engine, "", {})
+        session = Session(engine, FakePrompts(), "", {})
         Conversation(session, Script(*lines), 50_000_000, **options).run()
         captured = capsys.readouterr()
         return session, captured.out, captured.err
@@ -184,14 +187,14 @@ def test_commands_explain_themselves(converse):
 
 
 def test_a_model_without_a_template_continues_the_text(info):
-    engine = FakeEngine(info, template=None)
-    session = Session(engine, "", {})
-    assert "".join(session.answer("Once")) == "I say\x1b[2J."
-    assert engine.asked[0][0] == "Once"
+    engine = FakeEngine(info)
+    assert "".join(Session(engine, None, "", {}).answer("Once")) == "I say\x1b[2J."
+    list(Session(engine, None, "A story.", {}).answer("Once"))
+    assert [prompt for prompt, _ in engine.asked] == ["Once", "A story.\n\nOnce"]
 
 
 def test_an_answer_that_is_not_wanted_any_more_is_closed(engine):
-    pieces = Session(engine, "", {}).answer("hello")
+    pieces = Session(engine, FakePrompts(), "", {}).answer("hello")
     next(pieces)
     pieces.close()
     assert engine.closed == 1
@@ -232,8 +235,8 @@ def test_without_a_prompt_and_a_terminal_there_is_nothing_to_do(monkeypatch):
 
 
 def test_control_characters_reach_files_but_no_terminal(engine, capsys, monkeypatch):
-    run.answer(Session(engine, "", {}), "hello")
+    run.answer(Session(engine, FakePrompts(), "", {}), "hello")
     assert capsys.readouterr().out == "I say\x1b[2J.\n"
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    run.answer(Session(engine, "", {}), "hello")
+    run.answer(Session(engine, FakePrompts(), "", {}), "hello")
     assert capsys.readouterr().out == "I say[2J.\n"

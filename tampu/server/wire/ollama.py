@@ -178,8 +178,8 @@ def _check_common(request: _Common, info: ModelInfo) -> None:
 
 def _job(request: _Common, info: ModelInfo, prompt: Prompt | None) -> Job:
     given = {
-        "truncate": request.truncate,
-        "shift": request.shift,
+        "truncate": request.truncate is not False,
+        "shift": request.shift is not False,
         "logprobs": request.logprobs,
         "top_logprobs": request.top_logprobs,
     }

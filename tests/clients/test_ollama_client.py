@@ -1,0 +1,226 @@
+"""The `ollama` package against a server, as its users use it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from datetime import datetime
+
+import httpx
+import ollama
+import pytest
+from support.serving import is_alive
+
+pytestmark = [pytest.mark.client, pytest.mark.server]
+
+GREEDY = {"temperature": 0}
+USER = [{"role": "user", "content": "hello"}]
+
+
+@pytest.fixture
+def client(server):
+    with ollama.Client(server.url, timeout=60) as client:
+        yield client
+
+
+def short(tokens=8, **more):
+    return GREEDY | {"num_predict": tokens} | more
+
+
+def test_a_prompt_is_continued(client):
+    answer = client.generate("tiny", "hello", options=short())
+    assert answer.response
+    assert (answer.done, answer.done_reason, answer.eval_count) == (True, "length", 8)
+    assert answer.prompt_eval_count > 0
+    assert answer.total_duration >= answer.load_duration + answer.eval_duration > 0
+
+
+def test_streaming_gives_the_same_text_in_pieces(client):
+    whole = client.generate("tiny", "hello", options=short(20)).response
+    pieces = list(client.generate("tiny", "hello", options=short(20), stream=True))
+    assert len(pieces) > 5
+    assert "".join(piece.response for piece in pieces) == whole
+    assert [piece.done for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+
+
+def test_a_conversation_is_answered(client):
+    answer = client.chat("tiny", USER, options=short())
+    assert answer.message.role == "assistant"
+    assert answer.message.content
+    pieces = list(client.chat("tiny", USER, options=short(), stream=True))
+    assert "".join(piece.message.content for piece in pieces) == answer.message.content
+    assert pieces[-1].done_reason == "length"
+
+
+def test_the_same_seed_gives_the_same_answer(client):
+    options = {"temperature": 1.5, "num_predict": 20, "seed": 7}
+    answers = {client.generate("tiny", "hello", options=options).response for _ in range(3)}
+    other = client.generate("tiny", "hello", options=options | {"seed": 8}).response
+    assert len(answers) == 1
+    assert other not in answers
+
+
+def test_a_stop_string_ends_the_answer_and_is_not_in_it(client):
+    whole = client.generate("tiny", "hello", options=short(30)).response
+    stop = whole[len(whole) // 2 : len(whole) // 2 + 2]
+    answer = client.generate("tiny", "hello", options=short(30, stop=[stop]))
+    assert answer.done_reason == "stop"
+    assert answer.response == whole[: whole.index(stop)]
+
+
+def test_the_context_of_an_answer_can_be_continued(client):
+    first = client.generate("tiny", "hello", options=short(4))
+    second = client.generate("tiny", "more", context=first.context, options=short(4))
+    assert second.prompt_eval_count > len(first.context)
+
+
+def test_log_probabilities_come_with_their_tokens(client):
+    answer = client.generate("tiny", "hello", options=short(3), logprobs=True, top_logprobs=2)
+    assert len(answer.logprobs) == 3
+    for score in answer.logprobs:
+        assert score.logprob <= 0
+        assert len(score.top_logprobs) == 2
+        assert score.top_logprobs[0].token == score.token
+
+
+def test_the_models_are_listed_and_shown(client):
+    [model] = [model for model in client.list().models if model.model == "tiny:latest"]
+    assert model.details.family == "llama"
+    assert model.size > 100_000
+    assert isinstance(model.modified_at, datetime)
+    shown = client.show("tiny")
+    assert "completion" in shown.capabilities
+    assert shown.modelinfo["llama.context_length"] == 512
+    assert shown.details.parameter_size.endswith("K")
+
+
+def test_models_in_memory_are_listed_and_unloaded(client, server):
+    client.generate("tiny", keep_alive="10m")
+    [process] = client.ps().models
+    assert process.model == "tiny:latest"
+    assert process.context_length == 512
+    assert process.expires_at.timestamp() - time.time() > 500
+    assert len(server.workers()) == 1
+    assert client.generate("tiny", keep_alive=0).done_reason == "unload"
+    assert client.ps().models == []
+    wait_until(lambda: not server.workers())
+
+
+def test_another_context_length_loads_the_model_again(client):
+    client.generate("tiny", "hello", options=short(num_ctx=256))
+    assert client.ps().models[0].context_length == 256
+    client.generate("tiny", "hello", options=short())
+    assert client.ps().models[0].context_length == 256
+    client.generate("tiny", "hello", options=short(num_ctx=100_000))
+    assert client.ps().models[0].context_length == 512
+
+
+@pytest.mark.parametrize(
+    ("call", "status", "told"),
+    [
+        (lambda c: c.generate("nothing", "x"), 404, "model 'nothing' not found"),
+        (lambda c: c.chat("nothing", USER), 404, "model 'nothing' not found"),
+        (lambda c: c.show("nothing"), 404, "model 'nothing' not found"),
+        (lambda c: c.generate("tiny", "x", format="json"), 400, "not supported yet"),
+        (lambda c: c.generate("tiny", "x", think=True), 400, "does not support thinking"),
+        (lambda c: c.generate("tiny", "x", images=[b"x"]), 400, "does not support images"),
+        (lambda c: c.generate("tiny", "x", options={"top_k": "x"}), 400, "top_k"),
+        (lambda c: c.generate("tiny", "x", options={"top_p": -1}), 400, "top_p"),
+        (lambda c: c.chat("tiny", [{"role": "user", "content": "refuse"}]), 400, "no such words"),
+        (lambda c: c.generate("broken", "x"), 500, "tensor count"),
+    ],
+)
+def test_errors_reach_the_client_with_their_status(client, call, status, told):
+    with pytest.raises(ollama.ResponseError) as caught:
+        call(client)
+    assert caught.value.status_code == status
+    assert told in caught.value.error
+
+
+def test_an_error_of_a_stream_reaches_the_client(client):
+    with pytest.raises(ollama.ResponseError, match="no such words"):
+        list(client.chat("tiny", [{"role": "user", "content": "refuse"}], stream=True))
+
+
+def test_a_prompt_longer_than_the_context_is_cut_or_refused(server, client):
+    long = "hello world " * 500
+    assert client.generate("tiny", long, options=short()).prompt_eval_count <= 512
+    body = {"model": "tiny", "prompt": long, "truncate": False}
+    response = httpx.post(f"{server.url}/api/generate", json=body, timeout=60)
+    assert response.status_code == 400
+    assert "context" in response.json()["error"]
+
+
+def test_generating_goes_on_beyond_the_context_unless_told_otherwise(server, client):
+    assert client.generate("tiny", "hello", options=short(700)).eval_count == 700
+    body = {"model": "tiny", "prompt": "hello", "options": short(700), "shift": False}
+    answer = httpx.post(f"{server.url}/api/generate", json=body | {"stream": False}, timeout=60)
+    assert answer.json()["done_reason"] == "length"
+    assert answer.json()["eval_count"] < 512
+
+
+def test_a_client_that_leaves_frees_the_slot(server, client):
+    client.generate("tiny")  # load it first
+    body = {"model": "tiny", "prompt": "hello", "options": short(5000)}
+    with httpx.stream("POST", f"{server.url}/api/generate", json=body, timeout=60) as response:
+        next(response.iter_lines())
+    begin = time.monotonic()
+    client.generate("tiny", "hello", options=short(1))
+    assert time.monotonic() - begin < 2
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{server.url}/api/generate", json=body | {"stream": False}, timeout=0.5)
+    begin = time.monotonic()
+    client.generate("tiny", "hello", options=short(1))
+    assert time.monotonic() - begin < 2
+
+
+def test_several_clients_are_answered_at_once(server):
+    async def ask():
+        async with ollama.AsyncClient(server.url, timeout=60) as client:
+            calls = [client.generate("tiny", f"hello {i}", options=short(10)) for i in range(6)]
+            return [answer.eval_count for answer in await asyncio.gather(*calls)]
+
+    assert asyncio.run(ask()) == [10] * 6
+
+
+def test_a_killed_model_is_an_error_and_the_next_request_works(server, client):
+    body = {"model": "tiny", "prompt": "hello", "options": short(5000)}
+    with httpx.stream("POST", f"{server.url}/api/generate", json=body, timeout=60) as response:
+        lines = response.iter_lines()
+        next(lines)
+        [worker] = server.workers()
+        worker.kill()
+        begin = time.monotonic()
+        last = list(lines)[-1]
+        assert time.monotonic() - begin < 2
+    assert '"error"' in last
+    assert "SIGKILL" in last
+    assert client.generate("tiny", "hello", options=short()).eval_count == 8
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_server_ends_in_order_and_leaves_no_process(own_server, number):
+    with ollama.Client(own_server.url, timeout=60) as client:
+        client.generate("tiny", "hello", options=short())
+    [worker] = own_server.workers()
+    assert own_server.stop(number) == 0
+    wait_until(lambda: not is_alive(worker))
+    assert "Traceback" not in own_server.log.read_text()
+
+
+def test_a_killed_server_takes_its_models_along(own_server):
+    with ollama.Client(own_server.url, timeout=60) as client:
+        client.generate("tiny", "hello", options=short())
+    [worker] = own_server.workers()
+    os.kill(own_server.process.pid, signal.SIGKILL)
+    own_server.process.wait()
+    wait_until(lambda: not is_alive(worker))
+
+
+def wait_until(holds, timeout_s=5.0):
+    end = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)

@@ -1,0 +1,74 @@
+"""A server in a process of its own, as a user starts it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+START_S = 60.0
+STOP_S = 15.0
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where it listens, and its process."""
+
+    url: str
+    process: subprocess.Popen[str]
+    log: Path
+
+    def workers(self) -> list[psutil.Process]:
+        """Return the processes of its models that run."""
+        return [child for child in psutil.Process(self.process.pid).children() if is_alive(child)]
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Ask it to end; return its exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(STOP_S)
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether a process runs; one that has ended may still wait for its parent to look."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def start_server(models: Path, folder: Path) -> Server:
+    log = folder / "server.log"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tampu.cli.entry", "serve", "--port", "0", "--models", models],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={"PATH": os.defpath, "HOME": str(folder)},
+            text=True,
+        )
+    end = time.monotonic() + START_S
+    while time.monotonic() < end and process.poll() is None:
+        found = re.search(r"Listening on (http://\S+)", log.read_text())
+        if found and _answers(found[1]):
+            return Server(found[1], process, log)
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    pytest.fail(f"the server did not start: {log.read_text()}")
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=1).status_code == 200
+    except httpx.TransportError:
+        return False
