@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import mmap
+import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -94,19 +95,21 @@ class Weights:
         Args:
             backend: whose devices compute with the weights.
             progress: called with the part of the bytes that is ready, 0 to 1, from any thread.
-            cancelled: asked before each tensor.
+            cancelled: asked at the beginning and before each tensor that is packed.
 
         Raises:
             LoadCancelledError: if `cancelled` says so.
             OutOfMemoryError: if the memory for packed weights cannot be had.
         """
+        cancelled = cancelled or (lambda: False)
+        _check(cancelled)
         self._map()
         packed = {name: kind for name in self._uses if (kind := self._packing(backend, name))}
         self._use_in_place(backend, [name for name in self._uses if name not in packed])
         report = progress or (lambda _part: None)
         report(self.mapped_bytes / max(1, self._used_bytes()))
         if packed:
-            self._pack(backend, packed, report, cancelled or (lambda: False))
+            self._pack(backend, packed, report, cancelled)
             self._release_pages(packed)
         report(1.0)
 
@@ -138,10 +141,13 @@ class Weights:
         return sum(self.file.tensors[name].size_bytes for name in self._uses)
 
     def _map(self) -> None:
-        with self.file.path.open("rb") as stream:
-            self._mapping = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        if len(self._mapping) < self.file.size_bytes:
-            raise ModelFileError("file", "became shorter while it was being loaded")
+        try:
+            with self.file.path.open("rb") as stream:
+                if os.fstat(stream.fileno()).st_size < self.file.size_bytes:
+                    raise ModelFileError("file", "became shorter while it was being loaded")
+                self._mapping = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise ModelFileError("file", f"cannot be opened: {error.strerror}") from error
         self._address = np.frombuffer(self._mapping, np.uint8).ctypes.data
 
     def _packing(self, backend: Backend, name: str) -> OpaquePointer | None:
@@ -185,8 +191,7 @@ class Weights:
         lock = threading.Lock()
 
         def fill(name: str) -> None:
-            if cancelled():
-                raise LoadCancelledError("loading was cancelled")
+            _check(cancelled)
             info = self.file.tensors[name]
             pointer = self._tensors[name].pointer
             gg.ggml_backend_tensor_set(pointer, self._address + info.offset, 0, info.size_bytes)
@@ -233,6 +238,11 @@ class Weights:
             end = (info.offset + info.size_bytes) // _PAGE * _PAGE
             if end > begin:
                 self._mapping.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+
+
+def _check(cancelled: Callable[[], bool]) -> None:
+    if cancelled():
+        raise LoadCancelledError("loading was cancelled")
 
 
 def _can_multiply(device: OpaquePointer, weight: TensorPointer, kind: OpaquePointer) -> bool:
