@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tampu.errors import RequestError, TampuError
+from tampu.errors import RequestError
 
 if TYPE_CHECKING:
     from tampu.bench import Plan, Result
@@ -36,12 +35,8 @@ def bench_command(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure prefill and decoding speed in tokens per second."""
-    try:
-        plan = _plan(tests, depth, threads, repetitions)
-        results, names = _measure(plan, model, peer, peer_library)
-    except TampuError as error:
-        print(f"tampu bench: {error}", file=sys.stderr)
-        raise typer.Exit(2) from error
+    plan = _plan(tests, depth, threads, repetitions)
+    results, names = _measure(plan, model, peer, peer_library)
     print(_as_json(results) if json else _as_table(results, names))
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from tampu.errors import TampuError
 
 
 def convert_command(
@@ -26,9 +23,5 @@ def convert_command(
     """Convert a Hugging Face checkpoint to a GGUF file."""
     from tampu.convert import convert  # slow to import, and no other command needs it
 
-    try:
-        convert(source, output, type)
-    except TampuError as error:
-        print(f"tampu convert: {error}", file=sys.stderr)
-        raise typer.Exit(2) from error
+    convert(source, output, type)
     print(f"{output}: {output.stat().st_size / 1e6:.1f} MB")
