@@ -65,8 +65,8 @@ class Merger:
         after = list(range(1, count + 1))
         before = list(range(-1, count - 1))
         rank = self._rank
-        ranks = [rank(left, right) for left, right in pairwise(symbols)]
-        ranks.append(NEVER)
+        known = {pair: rank(*pair) for pair in set(pairwise(symbols))}
+        ranks = [*map(known.__getitem__, pairwise(symbols)), NEVER]
         heap = [(best << _POSITION_BITS) | at for at, best in enumerate(ranks) if best < NEVER]
         heapify(heap)
         while heap:

@@ -92,7 +92,8 @@ class Tokenizer:
         """
         ids = list(ids)
         spell = self._spell_shown if special else self.token_bytes
-        spelling = b"".join(map(spell, ids))
+        spellings = {token: spell(token) for token in set(ids)}
+        spelling = b"".join(map(spellings.__getitem__, ids))
         if self._family.adds_space:
             spelling = spelling.removeprefix(b" ")
         text = spelling.decode("utf-8", "replace")

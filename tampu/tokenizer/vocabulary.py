@@ -184,15 +184,15 @@ def read_specials(metadata: Metadata, vocabulary: Vocabulary, defaults: Defaults
     size = len(vocabulary)
     bos = _token(metadata, "bos_token_id", size, _in_range(defaults.bos, size))
     eos = _token(metadata, "eos_token_id", size, _in_range(defaults.eos, size))
-    ends = set(_tokens(metadata, "eos_token_ids", size))
+    ends = _tokens(metadata, "eos_token_ids", size)
     if eos is None and ends:
-        eos = min(ends)
+        eos = ends[0]
     named = (eos, *(_token(metadata, f"{end}_token_id", size, None) for end in ("eot", "eom")))
-    ends.update(token for token in named if token is not None)
+    ends += [token for token in named if token is not None]
     return Specials(
         bos=bos,
         eos=eos,
-        ends=vocabulary.end_markers | ends,
+        ends=vocabulary.end_markers.union(ends),
         unknown=_token(metadata, "unknown_token_id", size, _in_range(defaults.unknown, size)),
         adds_bos=_adds(metadata, "bos", bos, default=defaults.adds_bos),
         adds_eos=_adds(metadata, "eos", eos, default=defaults.adds_eos),

@@ -1,0 +1,96 @@
+"""What a tokeniser may cost, in seconds of this process's processor.
+
+The limits are several times what it takes on a quiet machine: they are to find what is quadratic,
+or a vocabulary that is turned into objects one by one.
+"""
+
+import time
+
+import numpy as np
+import pytest
+from support import original_tokenizers as originals
+from support import vocabularies as made
+
+from tampu.ml.gguf import StringArray
+from tampu.tokenizer import load_tokenizer
+
+MILLION = 1_000_000
+
+
+def seconds(action):
+    begin = time.process_time()
+    action()
+    return time.process_time() - begin
+
+
+@pytest.fixture(scope="module")
+def byte_level():
+    return load_tokenizer(originals.byte_level("llama-bpe").metadata)
+
+
+@pytest.fixture(scope="module")
+def sentence_piece():
+    return load_tokenizer(originals.sentence_piece(prefix=True).metadata)
+
+
+def words(count):
+    """Return texts of two to five letters, all different, and the ways to make them of two."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    texts = list(letters)
+    at = 0
+    while len(texts) < count:
+        texts += [texts[at] + letter for letter in letters]
+        at += 1
+    return texts[:count]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unit", ["a", " ", "\n", "ab", "\u0301"])
+@pytest.mark.parametrize("family", ["byte_level", "sentence_piece"])
+def test_a_million_characters_without_a_break_take_less_than_two_seconds(family, unit, request):
+    tokenizer = request.getfixturevalue(family)
+    text = unit * (MILLION // len(unit) // len(unit.encode()))
+    ids = []
+    assert seconds(lambda: ids.extend(tokenizer.encode(text, add_special=False))) < 2
+    assert tokenizer.decode(ids) == text
+
+
+@pytest.mark.slow
+def test_a_long_word_of_many_kinds_of_letters_takes_time_in_proportion(byte_level):
+    text = "".join(words(60_000))
+    short = seconds(lambda: byte_level.encode(text[: len(text) // 4]))
+    assert seconds(lambda: byte_level.encode(text)) < 8 * short + 0.5
+
+
+@pytest.mark.slow
+def test_llama_3s_vocabulary_is_ready_at_once():
+    texts = words(128_000)
+    merges = [f"{text[:-1]} {text[-1]}" for text in texts if len(text) > 1]
+    merges += [f"{text[0]} {text[1:]}" for text in texts if len(text) > 2]
+    merges += [f"{text[:2]} {text[2:]}" for text in texts if len(text) > 3]
+    tokens = StringArray.of([*made.alphabet(), *texts[26:]])
+    metadata = made.byte_level(
+        tokens=tokens, merges=StringArray.of(merges), token_type=None, pre="llama-bpe"
+    )
+    assert len(merges) > 280_147
+    loaded = []
+    assert seconds(lambda: loaded.append(load_tokenizer(metadata))) < 0.05
+    assert seconds(loaded[0].prepare) < 0.3
+    assert loaded[0].decode(loaded[0].encode("hello world")) == "hello world"
+
+
+@pytest.mark.slow
+def test_gemmas_vocabulary_is_ready_at_once():
+    texts = words(262_144 - 260)
+    size = len(texts) + 260
+    metadata = made.sentence_piece(add_space_prefix=False)
+    metadata = made.changed(
+        metadata,
+        tokens=StringArray.of(["<unk>", "<s>", "</s>", *made.BYTES, "▁", *texts]),
+        token_type=np.array([2, 3, 3, *[6] * 256, 1, *[1] * len(texts)], dtype=np.int32),
+        scores=-np.arange(size, dtype=np.float32),
+    )
+    loaded = []
+    assert seconds(lambda: loaded.append(load_tokenizer(metadata))) < 0.1
+    assert seconds(loaded[0].prepare) < 0.3
+    assert loaded[0].decode(loaded[0].encode("hello world")) == "hello world"

@@ -1,0 +1,136 @@
+"""Tokens to text: never half a character, broken bytes as U+FFFD and not before it is certain."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import original_tokenizers as originals
+from support import vocabularies as made
+
+from tampu.errors import RequestError
+from tampu.tokenizer import load_tokenizer
+from tampu.tokenizer.decoding import IncrementalDecoder
+
+BROKEN = "\ufffd"
+PLAIN = load_tokenizer(made.byte_level())
+
+
+@pytest.fixture(scope="module")
+def byte_tokens():
+    return load_tokenizer(made.byte_level("<|end|>", types={"<|end|>": made.CONTROL}))
+
+
+def pieces(tokenizer, ids, **options):
+    decoder = tokenizer.decoder(**options)
+    return [decoder.feed(token) for token in ids] + [decoder.flush()]
+
+
+@pytest.mark.parametrize("text", ["é", "€", "😀"])
+def test_a_character_comes_with_its_last_byte(byte_tokens, text):
+    given_out = pieces(byte_tokens, text.encode())
+    assert given_out == [""] * (len(text.encode()) - 1) + [text, ""]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"\xff", [BROKEN, ""]),
+        (b"\x80a", [BROKEN, "a", ""]),
+        (b"\xe2a", ["", f"{BROKEN}a", ""]),
+        (b"\xe2\x82a", ["", "", f"{BROKEN}a", ""]),
+        (b"\xf0\x9f\x98", ["", "", "", BROKEN]),
+        (b"\xc0\xaf", [BROKEN, BROKEN, ""]),
+        (b"\xed\xa0\x80", ["", "", BROKEN * 3, ""]),
+        (b"\xf4\x90", ["", BROKEN * 2, ""]),
+        (b"", [""]),
+    ],
+)
+def test_broken_bytes_are_replaced_when_it_is_certain_that_they_are(byte_tokens, data, expected):
+    assert pieces(byte_tokens, data) == expected
+
+
+@given(st.lists(st.integers(0, 255), max_size=30))
+def test_one_by_one_gives_what_the_whole_gives(data):
+    assert "".join(pieces(PLAIN, data)) == PLAIN.decode(data)
+    assert PLAIN.decode(data) == bytes(data).decode("utf-8", "replace")
+
+
+@given(st.text(), st.data())
+def test_a_text_may_be_cut_anywhere(text, data):
+    raw = text.encode()
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=10)))
+    parts = [raw[a:b] for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
+    decoder = IncrementalDecoder(parts.__getitem__)
+    given_out = "".join(map(decoder.feed, range(len(parts)))) + decoder.flush()
+    assert given_out == text
+
+
+def test_control_tokens_are_left_out_unless_asked_for(byte_tokens):
+    ids = [*b"hi", 256]
+    assert byte_tokens.decode(ids) == "hi"
+    assert byte_tokens.decode(ids, special=True) == "hi<|end|>"
+    assert pieces(byte_tokens, ids, special=True) == ["h", "i", "<|end|>", ""]
+    assert byte_tokens.token_bytes(256) == b""
+    assert byte_tokens.token_text(256) == "<|end|>"
+    assert byte_tokens.token_text(0xFF) == BROKEN
+
+
+@pytest.mark.parametrize("token", [-1, 257, 10**9])
+def test_a_token_outside_the_vocabulary_is_refused(byte_tokens, token):
+    for use in (byte_tokens.token_bytes, byte_tokens.token_text, byte_tokens.is_control):
+        with pytest.raises(RequestError, match="ids go from 0 to 256"):
+            use(token)
+    with pytest.raises(RequestError):
+        byte_tokens.decode([token])
+
+
+def test_every_byte_comes_back():
+    tokenizer = load_tokenizer(made.byte_level())
+    assert b"".join(map(tokenizer.token_bytes, range(256))) == bytes(range(256))
+    spm = load_tokenizer(made.sentence_piece())
+    assert b"".join(map(spm.token_bytes, range(3, 259))) == bytes(range(256))
+
+
+def test_the_space_in_front_is_taken_off_a_whole_text_but_not_off_an_answer():
+    tokenizer = load_tokenizer(made.sentence_piece(("▁hi", -1.0), ("▁", -2.0)))
+    assert tokenizer.decode([1, 259, 259]) == "hi hi"
+    assert tokenizer.decode([260, 259]) == " hi"
+    assert pieces(tokenizer, [1, 259, 259], continues=False) == ["", "hi", " hi", ""]
+    assert pieces(tokenizer, [259, 259]) == [" hi", " hi", ""]
+    plain = load_tokenizer(made.sentence_piece(("▁hi", -1.0), add_space_prefix=False))
+    assert plain.decode([259, 259]) == " hi hi"
+
+
+@pytest.mark.parametrize(
+    "original",
+    [
+        originals.byte_level("llama-bpe"),
+        originals.sentence_piece(prefix=True),
+        originals.sentence_piece(prefix=False),
+        originals.word_piece(lowercase=True),
+    ],
+    ids=["byte level", "space in front", "no space in front", "wordpiece"],
+)
+def test_text_comes_back_as_from_the_original(original):
+    tokenizer = load_tokenizer(original.metadata)
+    for line in originals.corpus()[::7]:
+        ids = tokenizer.encode(line, add_special=False, parse_special=False)
+        assert tokenizer.decode(ids) == original.decode(ids)
+        assert "".join(pieces(tokenizer, ids, continues=False)) == tokenizer.decode(ids)
+
+
+def test_wordpiece_puts_no_space_before_a_full_stop():
+    tokens = ["[UNK]", "[CLS]", "[SEP]", "▁hello", "▁wor", "ld", "▁!", "▁."]
+    types = [made.UNKNOWN, made.CONTROL, made.CONTROL, *[made.NORMAL] * 5]
+    tokenizer = load_tokenizer(
+        made.Metadata(
+            {
+                "tokenizer.ggml.model": "bert",
+                "tokenizer.ggml.tokens": tokens,
+                "tokenizer.ggml.token_type": types,
+            }
+        )
+    )
+    ids = tokenizer.encode("Hello world!")
+    assert ids == [1, 3, 4, 5, 6, 2]
+    assert tokenizer.decode(ids) == "hello world!"
+    assert tokenizer.decode(ids, special=True) == "[CLS] hello world! [SEP]"

@@ -1,0 +1,77 @@
+"""Merging: scan, heap and many joins at a time give what the definition gives."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tampu.tokenizer import merging
+from tampu.tokenizer.merging import NEVER, Merger
+
+
+def by_definition(symbols, rank):
+    symbols = list(symbols)
+    while len(symbols) > 1:
+        ranks = [rank(*pair) for pair in pairwise(symbols)]
+        best = min(ranks)
+        if best == NEVER:
+            break
+        at = ranks.index(best)
+        symbols[at : at + 2] = [symbols[at] + symbols[at + 1]]
+    return symbols
+
+
+def ranked(table):
+    return lambda left, right: table.get(left + right, NEVER)
+
+
+# A rank for each joined text: SentencePiece's; small numbers, so that there are many equal ones.
+tables = st.dictionaries(st.text("ab", min_size=2, max_size=6), st.integers(0, 5), max_size=30)
+pair_tables = st.dictionaries(
+    st.tuples(st.text("ab", min_size=1, max_size=4), st.text("ab", min_size=1, max_size=4)),
+    st.integers(0, 50),
+    max_size=30,
+)
+words = st.text("ab", max_size=60)
+
+
+@given(tables, words)
+def test_a_scan_and_a_heap_do_what_the_definition_says(table, word):
+    merger = Merger(ranked(table))
+    expected = by_definition(word, ranked(table))
+    assert merger._merge_short(list(word)) == expected
+    assert merger._merge_heap(list(word)) == expected
+
+
+@given(pair_tables, words)
+def test_a_rank_may_depend_on_where_the_two_meet(table, word):
+    def rank(left, right):
+        return table.get((left, right), NEVER)
+
+    expected = by_definition(word, rank)
+    assert Merger(rank)._merge_short(list(word)) == expected
+    assert Merger(rank)._merge_heap(list(word)) == expected
+
+
+@settings(max_examples=300)
+@given(tables, st.text("ab", min_size=1, max_size=6), st.integers(1, 12), st.text("ab", max_size=4))
+def test_many_joins_at_a_time_end_in_the_same_word(table, unit, count, tail):
+    word = unit * count + tail
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(merging, "_LONG", 2)
+        patch.setattr(merging, "_SHORT", 0)
+        assert Merger(ranked(table)).merge(list(word)) == by_definition(word, ranked(table))
+
+
+def test_the_leftmost_of_equals_is_joined_first():
+    assert Merger(ranked({"ab": 1, "ba": 1})).merge(list("aba")) == ["ab", "a"]
+    assert Merger(ranked({"aa": 1})).merge(list("aaaaa")) == ["aa", "aa", "a"]
+
+
+def test_a_new_pair_that_is_better_comes_before_the_other_joins():
+    assert Merger(ranked({"ab": 2, "aba": 1})).merge(list("abab")) == ["aba", "b"]
+
+
+def test_nothing_is_nothing():
+    assert Merger(ranked({})).merge([]) == []
