@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -89,9 +89,10 @@ def read_question(words: list[str]) -> str | None:
 def answer(session: Session, question: str) -> None:
     """Print the answer to a message as it comes."""
     is_terminal = sys.stdout.isatty()
-    for piece in session.answer(question):
-        sys.stdout.write(piece.translate(_CONTROLS) if is_terminal else piece)
-        sys.stdout.flush()
+    with closing(session.answer(question)) as pieces:
+        for piece in pieces:
+            sys.stdout.write(piece.translate(_CONTROLS) if is_terminal else piece)
+            sys.stdout.flush()
     print(flush=True)
 
 

@@ -67,7 +67,7 @@ class Session:
         """Forget the messages."""
         self.messages.clear()
 
-    def answer(self, text: str) -> Iterator[str]:
+    def answer(self, text: str) -> Generator[str, None, None]:
         """Yield the pieces of the answer to a message; closing the iterator stops it.
 
         What was said until then stays in the conversation. A model without a template continues

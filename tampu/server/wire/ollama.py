@@ -19,6 +19,8 @@ from tampu.server.job import Job, require
 from tampu.server.wire.ollama_options import read_options
 
 VERSION = "0.20.0"
+MOST_MESSAGES = 10_000
+MOST_TOOLS = 128
 FOREVER = float("inf")
 
 
@@ -149,6 +151,9 @@ def chat_job(request: ChatRequest, info: ModelInfo) -> Job:
     has_tools = not request.tools or "tools" in info.capabilities
     require(holds=has_tools, message=f"{name!r} does not support tools")
     messages = request.messages or []
+    few_enough = len(messages) <= MOST_MESSAGES and len(request.tools or ()) <= MOST_TOOLS
+    limits = f"at most {MOST_MESSAGES} messages and {MOST_TOOLS} tools can be given"
+    require(holds=few_enough, message=limits)
     has_images = any(message.images for message in messages)
     require(holds=not has_images, message=f"{name!r} does not support images")
     if not messages:

@@ -77,7 +77,7 @@ def tags(entries: Sequence[Entry]) -> dict[str, list[Tag]]:
 
 def processes(models: Sequence[LoadedModel]) -> dict[str, list[Process]]:
     """Return the answer to `GET /api/ps`."""
-    return {"models": [_process(model) for model in models]}
+    return {"models": [_process(model) for model in models if model.runner.is_alive]}
 
 
 def show(entry: Entry, *, verbose: bool) -> Shown:
