@@ -29,6 +29,7 @@ def short(tokens=8, **more):
     return GREEDY | {"num_predict": tokens} | more
 
 
+@pytest.mark.seed("S77")
 def test_a_prompt_is_continued(client):
     answer = client.generate("tiny", "hello", options=short())
     assert answer.response
@@ -45,6 +46,7 @@ def test_streaming_gives_the_same_text_in_pieces(client):
     assert [piece.done for piece in pieces] == [False] * (len(pieces) - 1) + [True]
 
 
+@pytest.mark.seed("S77")
 def test_a_conversation_is_answered(client):
     answer = client.chat("tiny", USER, options=short())
     assert answer.message.role == "assistant"
@@ -52,6 +54,17 @@ def test_a_conversation_is_answered(client):
     pieces = list(client.chat("tiny", USER, options=short(), stream=True))
     assert "".join(piece.message.content for piece in pieces) == answer.message.content
     assert pieces[-1].done_reason == "length"
+
+
+def test_tools_are_shown_to_the_model(client):
+    def add(a: int, b: int) -> int:
+        """Add two numbers."""
+        return a + b
+
+    without = client.chat("tiny", USER, options=short())
+    answer = client.chat("tiny", USER, tools=[add], options=short())
+    assert answer.prompt_eval_count > without.prompt_eval_count
+    assert answer.message.tool_calls is None
 
 
 def test_the_same_seed_gives_the_same_answer(client):
