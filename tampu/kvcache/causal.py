@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tampu.errors import RequestError, ShapeError
+from tampu.errors import RequestError, ShapeError, TampuError
 from tampu.kvcache.cells import CellArray
 from tampu.ml import Backend, Context, GGMLType, Tensor
 from tampu.nn import History, LayerShape
@@ -116,9 +116,13 @@ class CausalCache:
             else []
         )
         self._context = backend.context(2 * len(shapes))
-        self._layers = [
-            self._allocate(index, shape, self._context) for index, shape in enumerate(shapes)
-        ]
+        try:
+            self._layers = [
+                self._allocate(index, shape, self._context) for index, shape in enumerate(shapes)
+            ]
+        except TampuError:
+            self._context.close()
+            raise
 
     def _allocate(self, index: int, shape: LayerShape, context: Context) -> _LayerStorage:
         width = shape.kv_heads * shape.head_dim

@@ -47,6 +47,13 @@ class Cells:
         self._owners[cells] -= 1
         self._free += int(np.count_nonzero(self._owners[cells] == 0))
 
+    def free_without(self, owned: list[CellArray]) -> int:
+        """Return how many cells would be free if these owners let go of theirs."""
+        left = self._owners.copy()
+        for cells in owned:
+            left[cells] -= 1
+        return int(np.count_nonzero(left == 0))
+
     def check(self, owned: list[CellArray]) -> None:
         """Compare the counts with who owns what.
 

@@ -59,10 +59,14 @@ class Prefixes:
         return cells
 
     def make_room(self, count: int) -> bool:
-        """Forget entries until `count` cells are free; return whether they are."""
-        while self._cells.free < count and self._entries:
+        """Forget entries until `count` cells are free; return False if that cannot be."""
+        if self._cells.free >= count:
+            return True
+        if self._cells.free_without(self.owned()) < count:
+            return False
+        while self._cells.free < count:
             self._forget(self._entries[0])
-        return self._cells.free >= count
+        return True
 
     def clear(self) -> None:
         """Forget everything."""

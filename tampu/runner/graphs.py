@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tampu.errors import TampuError
 from tampu.kvcache import CausalCache, Segment
 from tampu.kvcache.causal import FUSED_FROM
 from tampu.ml import Backend, Context, GGMLType, Tensor
@@ -102,8 +103,10 @@ class Graphs:
         history = self._cache.cells
         for count in {tokens, min(tokens, FUSED_FROM - 1)}:
             graph = self._build(GraphShape(count, history, min(outputs, count), wants_logits=True))
-            self._backend.reserve(graph.context)
-            graph.context.close()
+            try:
+                self._backend.reserve(graph.context)
+            finally:
+                graph.context.close()
         self._reserved = self._backend.graph_bytes
 
     def submit(self, step: StepInputs) -> Future[Computed]:
@@ -142,6 +145,13 @@ class Graphs:
 
     def _build(self, shape: GraphShape) -> _Graph:
         context = self._backend.context()
+        try:
+            return self._built(shape, context)
+        except TampuError:
+            context.close()
+            raise
+
+    def _built(self, shape: GraphShape, context: Context) -> _Graph:
         batch = Batch(
             context.input("tokens", (shape.tokens,), GGMLType.I32),
             context.input("positions", (shape.tokens,), GGMLType.I32),

@@ -1,0 +1,306 @@
+"""Keys and values of a batch: where they are written, what a token may see, how they are read."""
+
+import numpy as np
+import pytest
+from support.graphs import floats, integers
+from support.reference import softmax
+
+from tampu.errors import OutOfMemoryError, RequestError, ShapeError
+from tampu.kvcache import AttentionKind, CausalCache, Segment, cache_bytes
+from tampu.kvcache.causal import PADDING, attention_mask
+from tampu.ml import GGMLType
+from tampu.ml.library import gg
+from tampu.nn import LayerShape, attention
+
+FUSED, PLAIN, MIXED = AttentionKind
+HEADS = LayerShape(2, 32)
+
+
+def segment(cells, start):
+    """Write the cells of a sequence as a text: "0 1 2" is its tokens' cells in order."""
+    return Segment(integers(*map(int, cells.split())), start)
+
+
+def drawn(mask):
+    """Draw a mask: a row for each token, x where it attends."""
+    assert mask.dtype == np.float16
+    assert set(np.unique(mask)) <= {np.float16(0), np.float16(-np.inf)}
+    return ["".join("x" if cell == 0 else "." for cell in row) for row in mask]
+
+
+# Masks
+
+
+@pytest.mark.parametrize(
+    ("segments", "window", "rows"),
+    [
+        pytest.param([segment("0 1 2", 0)], None, ["x.....", "xx....", "xxx..."], id="prompt"),
+        pytest.param([segment("0 1 2 3", 3)], None, ["xxxx.."], id="next token"),
+        pytest.param([segment("0 1 2 3", 2)], None, ["xxx...", "xxxx.."], id="rest of a prompt"),
+        pytest.param([segment("4 1 5 0", 0)], None,
+                     ["....x.", ".x..x.", ".x..xx", "xx..xx"], id="scattered cells"),
+        pytest.param([segment("0 1", 0), segment("2 3 4", 0)], None,
+                     ["x.....", "xx....", "..x...", "..xx..", "..xxx."], id="two prompts"),
+        pytest.param([segment("0 1 2 5", 3), segment("3 4", 0)], None,
+                     ["xxx..x", "...x..", "...xx."], id="a token and a prompt"),
+        pytest.param([segment("0 1 2", 2), segment("0 1 3", 2)], None,
+                     ["xxx...", "xx.x.."], id="a shared beginning"),
+        pytest.param([segment("0 1 2 3", 0)], 1,
+                     ["x.....", ".x....", "..x...", "...x.."], id="window of one"),
+        pytest.param([segment("0 1 2 3", 0)], 2,
+                     ["x.....", "xx....", ".xx...", "..xx.."], id="window of two"),
+        pytest.param([segment("5 4 3 2 1", 3)], 3, ["..xxx.", ".xxx.."], id="scattered window"),
+        pytest.param([segment("0 1 2", 0)], 3, ["x.....", "xx....", "xxx..."], id="full window"),
+        pytest.param([segment("0 1 2 3", 3), segment("4 5", 1)], 2,
+                     ["..xx..", "....xx"], id="windows of two sequences"),
+    ],
+)  # fmt: skip
+@pytest.mark.seed("S78")
+def test_a_token_sees_its_own_sequence_up_to_itself(segments, window, rows):
+    assert drawn(attention_mask(segments, 6, window)) == rows
+
+
+def test_cells_that_nobody_holds_are_hidden():
+    mask = attention_mask([segment("0 255", 1)], PADDING, None)
+    assert np.flatnonzero(mask[0] == 0).tolist() == [0, 255]
+
+
+# What a step needs
+
+
+@pytest.fixture
+def cache(backend):
+    """Make caches; they are closed at the end."""
+    made = []
+
+    def make(shapes=(HEADS,), cells=PADDING, type_name="f32", attention=FUSED):
+        made.append(
+            CausalCache(backend, list(shapes), cells, type_name=type_name, attention=attention)
+        )
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.mark.seed("S72")
+@pytest.mark.parametrize(
+    ("segments", "history"),
+    [
+        ([segment("0", 0)], 256),
+        ([segment("0 255", 0)], 256),
+        ([segment("0 256", 0)], 512),
+        ([segment("3", 0), segment("700 1", 0)], 768),
+    ],
+)
+def test_the_history_is_padded_so_that_graphs_can_be_used_again(cache, segments, history):
+    assert cache(cells=1000).history(segments) == history
+
+
+@pytest.mark.parametrize(("asked", "cells"), [(1, 256), (256, 256), (257, 512), (1000, 1024)])
+def test_the_cells_are_padded_too(cache, asked, cells):
+    assert cache(cells=asked).cells == cells
+
+
+def test_a_steps_rows_are_the_cells_of_its_tokens(cache):
+    arrays = cache().arrays([segment("0 1 7", 1), segment("5 3", 0)], 256).arrays
+    assert len(arrays) == 2
+    assert arrays[0].dtype == np.int64
+    assert arrays[0].tolist() == [1, 7, 5, 3]
+    assert arrays[1].shape == (4, 256)
+
+
+def test_transposed_values_are_written_one_by_one(cache):
+    shapes = [LayerShape(1, 2), LayerShape(2, 2), LayerShape(1, 4), LayerShape(1, 2)]
+    arrays = cache(shapes, attention=PLAIN).arrays([segment("9 4", 0)], 256).arrays
+    assert [array.shape for array in arrays] == [(2,), (4,), (8,), (2, 256)]
+    assert arrays[1].tolist() == [9, 9 + 256, 4, 4 + 256]
+    assert arrays[2].tolist() == [9 + 256 * i for i in range(4)] + [4 + 256 * i for i in range(4)]
+
+
+def test_layers_with_the_same_window_share_a_mask(cache):
+    shapes = [LayerShape(1, 32, 2), LayerShape(1, 32, None), LayerShape(1, 32, 2)]
+    arrays = cache(shapes).arrays([segment("0 1 2", 0)], 256).arrays
+    assert len(arrays) == 3
+    assert [row[:3] for row in drawn(arrays[1])] == ["x..", "xx.", ".xx"]
+    assert [row[:3] for row in drawn(arrays[2])] == ["x..", "xx.", "xxx"]
+
+
+@pytest.mark.parametrize("kind", AttentionKind)
+@pytest.mark.parametrize("shapes", [[HEADS], [LayerShape(1, 32, 2), HEADS]])
+def test_the_inputs_of_a_graph_are_filled_by_the_arrays_of_a_step(backend, cache, kind, shapes):
+    made, context = cache(shapes, attention=kind), backend.context()
+    graph = made.begin(context, 3, 256)
+    arrays = made.arrays([segment("0 1", 0), segment("9", 0)], 256).arrays
+    assert [tensor.shape for tensor in graph.inputs] == [array.shape for array in arrays]
+    assert [tensor.size_bytes for tensor in graph.inputs] == [array.nbytes for array in arrays]
+    assert len(graph.layers) == len(shapes)
+    context.close()
+
+
+# Writing and reading
+
+
+class Steps:
+    """Runs batches through one layer of a cache."""
+
+    def __init__(self, backend, cache, layer=0):
+        self.backend, self.cache, self.layer = backend, cache, layer
+        self.shape = HEADS
+
+    def __call__(self, keys, values, segments, build):
+        """Store keys and values (tokens, kv_heads, head_dim) and return what `build` computes."""
+        context = self.backend.context()
+        k = context.input("k", keys.shape, GGMLType.F32)
+        v = context.input("v", values.shape, GGMLType.F32)
+        history = self.cache.history(segments)
+        graph = self.cache.begin(context, len(keys), history)
+        outputs = [context.output(tensor) for tensor in build(graph.layers[self.layer], k, v)]
+        arrays = self.cache.arrays(segments, history).arrays
+        data = [(k, keys), (v, values), *zip(graph.inputs, arrays, strict=True)]
+        found = self.backend.compute(context, data, outputs).outputs
+        context.close()
+        return found
+
+    def store(self, keys, values, segments):
+        """Return the keys and the values (kv_heads, history, head_dim) after storing."""
+
+        def build(layer, k, v):
+            history = layer.update(k, v)
+            assert history.is_transposed is (self.cache.attention is not FUSED)
+            values = history.values.transpose(0, 2, 1) if history.is_transposed else history.values
+            return [x.cast(GGMLType.F32) for x in (history.keys, values)]
+
+        return self(keys, values, segments, build)
+
+
+ERRORS = {"f32": 0, "f16": 2e-3, "q8_0": 3e-2, "q4_0": 0.5}
+KINDS = [(FUSED, "f32"), (FUSED, "f16"), (FUSED, "q8_0"), (FUSED, "q4_0")]
+KINDS += [(PLAIN, "f32"), (PLAIN, "f16"), (MIXED, "f16")]
+
+
+@pytest.mark.seed("S72")
+@pytest.mark.parametrize(("kind", "type_name"), KINDS)
+def test_a_batch_reads_what_it_and_earlier_batches_wrote(backend, cache, kind, type_name):
+    steps = Steps(backend, cache(type_name=type_name, attention=kind))
+    expected = {"keys": np.zeros((2, 256, 32)), "values": np.zeros((2, 256, 32))}
+    batches = [
+        ([segment("0 1 2", 0)], [0, 1, 2]),
+        ([segment("0 1 2 9", 3), segment("255 4", 0)], [9, 255, 4]),
+        ([segment("1 2", 0)], [1, 2]),  # cells that are used again
+    ]
+    for seed, (segments, cells) in enumerate(batches):
+        k, v = floats(len(cells), 2, 32, seed=seed), floats(len(cells), 2, 32, seed=seed + 50)
+        expected["keys"][:, cells] = k.transpose(1, 0, 2)
+        expected["values"][:, cells] = v.transpose(1, 0, 2)
+        keys, values = steps.store(k, v, segments)
+        np.testing.assert_allclose(keys, expected["keys"], atol=ERRORS[type_name])
+        np.testing.assert_allclose(values, expected["values"], atol=ERRORS[type_name])
+
+
+def test_layers_do_not_share_their_rows(backend, cache):
+    made = cache([HEADS, HEADS])
+    first, second = Steps(backend, made, 0), Steps(backend, made, 1)
+    k, v = floats(2, 2, 32), floats(2, 2, 32, seed=1)
+    first.store(k, v, [segment("0 1", 0)])
+    keys, _ = second.store(k * 2, v, [segment("0 3", 0)])
+    assert np.array_equal(keys[:, 0], k[0] * 2)
+    assert not keys[:, 1].any()
+
+
+@pytest.mark.seed("S73", "S78")
+@pytest.mark.parametrize("tokens", [1, 5, 70])
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize(("kind", "type_name"), KINDS[:3] + KINDS[4:])
+def test_attention_over_the_cache_is_softmax_attention(
+    backend, cache, kind, type_name, window, tokens
+):
+    made = cache([LayerShape(2, 32, window)], type_name=type_name, attention=kind)
+    steps = Steps(backend, made)
+    before, total = 4, 4 + tokens
+    k, v = floats(total, 2, 32), floats(total, 2, 32, seed=1)
+    q = floats(tokens, 4, 32, seed=2)
+    cells = integers(*reversed(range(10, 10 + total)))
+    steps.store(k[:before], v[:before], [Segment(cells[:before], 0)])
+
+    def build(layer, keys, values):
+        queries = layer._context.host.from_floats(q, q.shape)
+        view = queries.strided(q.shape, queries.strides[:-1], context=layer._context)
+        return [attention(view, keys, values, layer, scale=0.2)]
+
+    (found,) = steps(k[before:], v[before:], [Segment(cells, before)], build)
+    ago = np.arange(before, total)[:, None] - np.arange(total)
+    is_hidden = (ago < 0) | (ago >= (window or total))
+    scores = np.einsum("thd,shd->hts", q, k.repeat(2, axis=1)) * 0.2
+    mixed = np.einsum("hts,shd->thd", softmax(np.where(is_hidden, -np.inf, scores)), v.repeat(2, 1))
+    assert found.shape == (tokens, 4 * 32)
+    atol = {"f32": 1e-4, "f16": 1e-2, "q8_0": 5e-2}[type_name]
+    np.testing.assert_allclose(found, mixed.reshape(tokens, -1), atol=atol)
+
+
+# What cannot be
+
+
+def test_an_unknown_type_is_refused_with_those_that_are_known(cache):
+    with pytest.raises(RequestError, match="'q5_1' is not known; known: f32, f16, q8_0, q4_0"):
+        cache(type_name="q5_1")
+
+
+@pytest.mark.seed("S74")
+@pytest.mark.parametrize("kind", [PLAIN, MIXED])
+@pytest.mark.parametrize("type_name", ["q8_0", "q4_0"])
+def test_a_quantised_cache_needs_flash_attention(cache, kind, type_name):
+    with pytest.raises(RequestError, match=f"{type_name} needs flash attention"):
+        cache(type_name=type_name, attention=kind)
+
+
+def test_heads_must_fill_whole_blocks_of_a_quantised_cache(cache):
+    with pytest.raises(ShapeError, match="heads of 40 features do not fill Q8_0"):
+        cache([LayerShape(4, 40)], type_name="q8_0")
+
+
+@pytest.mark.seed("S41")
+def test_a_cache_that_finds_no_memory_leaves_none_allocated(backend, monkeypatch):
+    live = []
+    real_alloc, real_free = gg.ggml_backend_buft_alloc_buffer, gg.ggml_backend_buffer_free
+
+    def alloc(kind, size):
+        if len(live) == 3:
+            return None
+        live.append(int(real_alloc(kind, size)))
+        return live[-1]
+
+    monkeypatch.setattr(gg, "ggml_backend_buft_alloc_buffer", alloc)
+    monkeypatch.setattr(
+        gg, "ggml_backend_buffer_free", lambda buffer: (live.remove(buffer), real_free(buffer))
+    )
+    with pytest.raises(OutOfMemoryError, match="no memory for a tensor"):
+        CausalCache(backend, [HEADS, HEADS], 256)
+    assert live == []
+
+
+def test_keys_of_another_shape_are_refused(backend, cache):
+    context = backend.context()
+    (layer,) = cache().begin(context, 2, 256).layers
+    right = context.input("k", (2, 2, 32), GGMLType.F32)
+    for shape in [(3, 2, 32), (2, 1, 32), (2, 2, 16)]:
+        wrong = context.input("k", shape, GGMLType.F32)
+        with pytest.raises(ShapeError):
+            layer.update(wrong, right)
+        with pytest.raises(ShapeError):
+            layer.update(right, wrong)
+    context.close()
+
+
+@pytest.mark.parametrize(
+    ("type_name", "size"), [("f32", 1024), ("f16", 512), ("q8_0", 272), ("q4_0", 144), ("f8", 0)]
+)
+def test_the_size_of_a_cache_is_known_before_it_is_made(cache, type_name, size):
+    shapes = [HEADS, HEADS]
+    assert cache_bytes(shapes, 10, type_name) == size * 10
+    if size:
+        made = cache(shapes, cells=PADDING, type_name=type_name)
+        assert made.size_bytes >= size * PADDING
+        made.close()
+        made.close()
