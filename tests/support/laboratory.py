@@ -177,6 +177,23 @@ def round_activations(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
+class TableGelu(torch.nn.Module):
+    """GELU as ggml's CPU code has it: from a table with half-precision arguments and values."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the activation; the table ends at -10 and 10."""
+        y = torch.nn.functional.gelu(x.half().float(), approximate="tanh").half().float()
+        return torch.where(x <= -10, torch.zeros_like(x), torch.where(x >= 10, x, y))
+
+
+def tabulate_gelu(model: PreTrainedModel) -> PreTrainedModel:
+    """Give every feed-forward part of a text model the activation from the table."""
+    for name, module in model.named_modules():
+        if name.endswith(".mlp") and "vision" not in name:
+            module.act_fn = TableGelu()
+    return model
+
+
 def _halves(values: npt.NDArray[np.float32], size: int) -> npt.NDArray[np.float32]:
     """Undo the alternating order of a head's rows."""
     heads = values.shape[0] // size
