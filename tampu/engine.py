@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.catalog import resolve
+from tampu.chat.prompt import PromptBuilder
 from tampu.chat.template import ChatTemplate
 from tampu.completion import Completion, Handle, checked, completion, drain, fit_prompt, too_long
 from tampu.errors import RequestError
@@ -60,7 +61,9 @@ class Engine:
         self.info: ModelInfo = model.info
         self.context = model.options.context
         self.tokenizer: Tokenizer = model.tokenizer
-        self.template = ChatTemplate.from_metadata(model.info.metadata)
+        metadata = model.info.metadata
+        self.template = ChatTemplate.from_metadata(metadata)
+        self._prompts = PromptBuilder.for_model(self.template, self.tokenizer, metadata)
         self.load_ns = load_ns
         self.runner = Runner(model.scheduler, model.graphs, model.tokenizer)
 
@@ -196,28 +199,29 @@ class Engine:
         **options: object,
     ) -> Iterator[Text | Done]:
         """Return the next message piece by piece, as `stream` does."""
-        return self.stream(self.chat_prompt(messages, tools=tools), **options)
+        return self.stream(self._chat(messages, tools, options), **options)
 
     def chat_prompt(
-        self, messages: Sequence[Message], *, tools: Sequence[Message] | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Message] | None = None,
+        truncate: bool = False,
     ) -> list[int]:
         """Return the token ids of a conversation, ready for the model's answer.
 
+        Args:
+            messages: with `role` and `content`, as in the chat APIs.
+            tools: that the model may call, as in the chat APIs.
+            truncate: drop the oldest messages of a conversation longer than the context.
+
         Raises:
             RequestError: if the model has no chat template, or the template refuses.
+            ContextLengthError: if it is too long and may not be shortened.
         """
-        if self.template is None:
+        if self._prompts is None:
             raise RequestError(f"{self.info.path.name} has no chat template: use generate")
-        beginning = self.tokenizer.token_text(self.tokenizer.bos) if self.tokenizer.bos else ""
-        eos = self.info.metadata.integer("tokenizer.ggml.eos_token_id", -1)
-        text = self.template.render(
-            messages,
-            tools=tools,
-            bos_token=beginning,
-            eos_token=self.tokenizer.token_text(eos) if eos >= 0 else "",
-        )
-        has_beginning = bool(beginning) and text.startswith(beginning)
-        return self.tokenizer.encode(text, add_special=not has_beginning)
+        return self._prompts.tokens(messages, limit=self.context, truncate=truncate, tools=tools)
 
     def submit(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> Handle:
         """Begin a request.
@@ -280,7 +284,7 @@ class Engine:
         **options: object,
     ) -> AsyncIterator[Text | Done]:
         """Yield what `stream_chat` gives, without blocking the event loop."""
-        async for event in self.astream(self.chat_prompt(messages, tools=tools), **options):
+        async for event in self.astream(self._chat(messages, tools, options), **options):
             yield event
 
     async def agenerate(self, prompt: Prompt, **options: object) -> Completion:
@@ -295,7 +299,7 @@ class Engine:
         **options: object,
     ) -> Completion:
         """Return what `chat` returns, without blocking the event loop."""
-        return await self.agenerate(self.chat_prompt(messages, tools=tools), **options)
+        return await self.agenerate(self._chat(messages, tools, options), **options)
 
     # -- looking inside --------------------------------------------------------------------------
 
@@ -340,6 +344,14 @@ class Engine:
             pooled = {2: hidden[0], 3: hidden[-1]}.get(pooling, hidden.mean(axis=0))
             rows.append(pooled / max(float(np.linalg.norm(pooled)), 1e-12))
         return np.asarray(rows, np.float32)
+
+    def _chat(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Message] | None,
+        options: Mapping[str, object],
+    ) -> list[int]:
+        return self.chat_prompt(messages, tools=tools, truncate=options.get("truncate") is True)
 
     def _probe(self, prompt: Prompt, chunk: int, *, wants_logits: bool) -> npt.NDArray[np.float32]:
         tokens = self._tokens(prompt)

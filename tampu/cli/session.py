@@ -93,7 +93,7 @@ class Session:
                     ]
 
     def _events(self, text: str) -> Generator[Text | Done, None, None]:
-        options = msgspec.structs.asdict(self._options()) | {"truncate": True}
+        options = msgspec.structs.asdict(self._options())
         yield from self.model.stream(self._prompt(text), **options)
 
     def _prompt(self, text: str) -> str | list[int]:
