@@ -101,9 +101,32 @@ def _keys(model: str, tokens: Sequence[str], types: Sequence[int]) -> dict[str, 
 
 
 @functools.cache
+def _merges() -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """Train a byte-level BPE that merges across what pre-tokenisers separate.
+
+    A wrong pre-tokeniser then gives other tokens, which it might not with a vocabulary of its own.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(r"[^a-z]*[a-z]*[^a-z]{0,5}"), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=3000,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    numbers = [f"{number} {number * 7919}" for number in range(0, 4000, 3)]
+    tokenizer.train_from_iterator(["\n".join([*corpus(), *numbers])], trainer)
+    model = json.loads(tokenizer.to_str())["model"]
+    return model["vocab"], [(left, right) for left, right in model["merges"]]
+
+
+@functools.cache
 def byte_level(pre: str) -> Original:
     """Return a byte-level BPE with the words of the pre-tokeniser `pre`."""
-    tokenizer = Tokenizer(models.BPE())
     stages = [
         pre_tokenizers.Split(Regex(stage), "isolated") if isinstance(stage, str) else stage
         for stage in STAGES[pre]
@@ -111,18 +134,10 @@ def byte_level(pre: str) -> Original:
     gpt2 = stages[-1] is None
     last = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=gpt2)
     words = pre_tokenizers.Sequence([*filter(None, stages), last])
-    tokenizer.pre_tokenizer = words
-    trainer = trainers.BpeTrainer(
-        vocab_size=1500,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(corpus(), trainer)
-    model = json.loads(tokenizer.to_str())["model"]
-    merges = [tuple(merge) for merge in model["merges"]]
+    vocabulary, merges = _merges()
     if pre in WHOLE_WORDS:  # whole words count there: make some that no merge leads to
         merges = [merge for index, merge in enumerate(merges) if index % 7]
-    whole = Tokenizer(models.BPE(model["vocab"], merges, ignore_merges=pre in WHOLE_WORDS))
+    whole = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=pre in WHOLE_WORDS))
     whole.pre_tokenizer = words
     whole.decoder = decoders.ByteLevel()
     whole.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in SPECIALS])

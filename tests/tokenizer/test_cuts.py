@@ -22,4 +22,4 @@ def test_the_parts_are_the_text_and_no_token_reaches_across(tokens, text):
 
 def test_words_fall_apart_where_no_token_has_a_space_inside():
     cuts = SafeCuts(StringArray.of(["▁he", "el", "llo", "▁wor", "rld"]))
-    assert cuts.split("▁hello▁world") == ["▁hello", "▁world"]
+    assert cuts.split("▁hello▁world▁hello") == ["▁hello", "▁world", "▁hello"]

@@ -21,6 +21,7 @@ SAMPLES = [
     "👩\u200d👩\u200d👧\u200d👦", "🏳\ufe0f\u200d🌈", "👍🏽", "🇵🇱", "🙂🙂",
     "def f(x):\n    return x ** 2\n", "a->b[i] += 1;", "</div>", "//path/to/file\n", "\\n",
     "▁", "▁▁", "Ġ", "Ċ", "<0x0A>", "##", "[UNK]", "<unk>", "</s>", "\ufffd", "\U0010ffff",
+    "x" * 100, "x" * 101, "parser" * 60,
 ]  # fmt: skip
 
 
