@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tampu.ml import Tensor
+from tampu.ml.operands import require
 from tampu.ml.weights import Use
 from tampu.nn.module import Module, gguf
 
@@ -16,7 +17,10 @@ class Linear(Module):
     def __call__(self, x: Tensor) -> Tensor:
         """Return (tokens, outputs) for x (tokens, inputs)."""
         y = x.linear(self.weight)
-        return y + self.bias if self.bias else y
+        if not self.bias:
+            return y
+        require(self.bias.shape == y.shape[-1:], "bias", y, self.bias)
+        return y + self.bias
 
 
 class Embedding(Module):

@@ -114,12 +114,13 @@ class _Binding:
 
 def _declarations(kind: type[Module]) -> list[tuple[str, _Declaration, Any]]:
     hints = typing.get_type_hints(kind)
-    return [
-        (name, vars(owner)[name], hints[name])
-        for owner in reversed(kind.__mro__)
-        for name in vars(owner)
-        if isinstance(vars(owner)[name], _Declaration)
-    ]
+    found = {
+        name: value
+        for owner in reversed(kind.__mro__)  # a class declares anew what its base declared
+        for name, value in vars(owner).items()
+        if isinstance(value, _Declaration)
+    }
+    return [(name, found[name], hints[name]) for name in found]
 
 
 def _unwrap(hint: Any) -> tuple[Any, bool]:

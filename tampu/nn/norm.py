@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tampu.ml import Tensor
+from tampu.ml.operands import require
 from tampu.nn.module import Module, gguf
 
 
@@ -13,4 +14,5 @@ class RMSNorm(Module):
 
     def __call__(self, x: Tensor, epsilon: float) -> Tensor:
         """Return the normed x, of its shape; the last dimension is normed."""
+        require(self.weight.shape == x.shape[-1:], "norm", x, self.weight)
         return x.rms_norm(epsilon) * self.weight

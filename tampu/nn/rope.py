@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tampu.errors import UnsupportedModelError
+from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.ml import RopeMode, RopeScaling, Tensor
 from tampu.ml.metadata import Metadata
 
@@ -47,10 +47,12 @@ def read_rope_scaling(metadata: Metadata) -> RopeScaling:
 
     Raises:
         UnsupportedModelError: for a kind of scaling that is not known.
+        ModelFileError: for a factor that is not a positive number.
     """
-    factor = (
-        metadata.number("rope.scaling.factor", metadata.number("rope.scale_linear", 1.0)) or 1.0
-    )
+    key = "rope.scaling.factor" if metadata.has("rope.scaling.factor") else "rope.scale_linear"
+    factor = metadata.number(key, 1.0) or 1.0  # some converters write 0 for none
+    if not 0 < factor < math.inf:
+        raise ModelFileError(f"key '{metadata.full_key(key)}'", f"{factor} is no positive number")
     kind = metadata.string("rope.scaling.type", "linear" if factor != 1.0 else "none")
     if kind == "none":
         return UNSCALED

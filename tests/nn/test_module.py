@@ -1,0 +1,187 @@
+"""Binding declared weights to the tensors of a file."""
+
+from dataclasses import dataclass
+
+import gguf
+import numpy as np
+import pytest
+
+from tampu.errors import ModelFileError
+from tampu.ml import Tensor, Weights
+from tampu.ml.gguf import read_gguf
+from tampu.ml.weights import Use
+from tampu.nn import Embedding, Linear, Module, RMSNorm, bind
+from tampu.nn import gguf as declared
+
+
+@dataclass
+class Options:
+    layers: int = 2
+
+
+@pytest.fixture
+def weights(tmp_path):
+    """Write a file with tensors of these names and declare them."""
+    opened = []
+
+    def make(*names):
+        path = tmp_path / f"{len(opened)}.gguf"
+        writer = gguf.GGUFWriter(path, "llama")
+        for name in names:
+            writer.add_tensor(name, np.ones((2, 32), np.float32))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        opened.append(Weights(read_gguf(path)))
+        return opened[-1]
+
+    yield make
+    for each in opened:
+        each.close()
+
+
+class Norm(Module):
+    weight: Tensor = declared("weight")
+
+
+class Attention(Module):
+    query: Linear = declared("attn_q")
+    norm: Norm | None = declared("attn_q_norm")
+
+
+class Layer(Module):
+    norm: Norm = declared("attn_norm")
+    attention: Attention = declared()
+
+
+class Decoder(Module):
+    embedding: Embedding = declared("token_embd")
+    layers: list[Layer] = declared("blk", count="layers")
+    output: Linear = declared("output", or_="token_embd")
+    factors: Tensor | None = declared("rope_freqs.weight")
+
+
+FULL = ["token_embd.weight", "output.weight", "rope_freqs.weight"]
+FULL += [f"blk.{i}.{name}.weight" for i in (0, 1) for name in ("attn_norm", "attn_q")]
+FULL += [f"blk.{i}.attn_q_norm.weight" for i in (0, 1)]
+
+
+# What is there
+
+
+def test_each_attribute_gets_the_tensor_of_its_name(weights):
+    opened = weights(*FULL, "blk.1.attn_q.bias")
+    model = bind(Decoder, opened, Options())
+    assert model.embedding.weight.name == "token_embd.weight"
+    assert model.output.weight.name == "output.weight"
+    assert model.output.bias is None
+    assert model.factors.name == "rope_freqs.weight"
+    assert [layer.norm.weight.name for layer in model.layers] == [
+        "blk.0.attn_norm.weight",
+        "blk.1.attn_norm.weight",
+    ]
+    assert model.layers[1].attention.query.bias.name == "blk.1.attn_q.bias"
+    assert model.layers[0].attention.query.bias is None
+    assert opened.unused() == []
+
+
+def test_a_list_is_as_long_as_its_option_says(weights):
+    opened = weights(*FULL)
+    model = bind(Decoder, opened, Options(layers=1))
+    assert len(model.layers) == 1
+    assert opened.unused() == [name for name in FULL if name.startswith("blk.1")]
+
+
+def test_the_uses_of_a_tensor_are_noted(weights):
+    opened = weights("token_embd.weight", *FULL[3:])
+    bind(Decoder, opened, Options())
+    assert opened._uses["token_embd.weight"] == {Use.ROWS, Use.PRODUCT}
+    assert opened._uses["blk.0.attn_q.weight"] == {Use.PRODUCT}
+    assert opened._uses["blk.0.attn_norm.weight"] == {Use.ELEMENTS}
+
+
+# Alternatives and what may be missing
+
+
+def test_the_second_name_is_taken_if_the_first_is_not_there(weights):
+    model = bind(Decoder, weights("token_embd.weight", *FULL[3:]), Options())
+    assert model.output.weight.name == "token_embd.weight"
+
+
+def test_an_optional_module_is_none_if_nothing_of_it_is_there(weights):
+    names = [name for name in FULL if name != "blk.0.attn_q_norm.weight"]
+    model = bind(Decoder, weights(*names), Options())
+    assert model.layers[0].attention.norm is None
+    assert model.layers[1].attention.norm.weight.name == "blk.1.attn_q_norm.weight"
+
+
+def test_a_part_of_a_module_makes_the_rest_of_it_required(weights):
+    class Gated(Module):
+        gate: Linear | None = declared("gate")
+
+    with pytest.raises(ModelFileError, match=r"gate\.weight"):
+        bind(Gated, weights("gate.bias"), Options())
+    assert bind(Gated, weights("other"), Options()).gate is None
+
+
+def test_alternatives_of_tensors_are_taken_in_order(weights):
+    class Named(Module):
+        value: Tensor = declared("new", or_="old")
+
+    assert bind(Named, weights("old", "new"), Options()).value.name == "new"
+    assert bind(Named, weights("old"), Options()).value.name == "old"
+    with pytest.raises(ModelFileError, match="missing from the file: new"):
+        bind(Named, weights("other"), Options())
+
+
+def test_all_missing_tensors_are_named_at_once(weights):
+    names = [name for name in FULL if "attn_norm" not in name and "token" not in name]
+    with pytest.raises(ModelFileError) as caught:
+        bind(Decoder, weights(*names), Options(layers=3))
+    assert caught.value.field == "tensors"
+    assert str(caught.value).partition("missing from the file: ")[2].split(", ") == [
+        "token_embd.weight",
+        "blk.0.attn_norm.weight",
+        "blk.1.attn_norm.weight",
+        "blk.2.attn_norm.weight",
+        "blk.2.attn_q.weight",
+    ]
+
+
+def test_a_list_without_a_count_is_a_mistake_of_the_program(weights):
+    class Endless(Module):
+        layers: list[Norm] = declared("blk")
+
+    with pytest.raises(TypeError, match="must declare its count"):
+        bind(Endless, weights("blk.0.weight"), Options())
+
+
+# Inheritance
+
+
+def test_a_module_has_the_declarations_of_its_base(weights):
+    class Wider(Attention):
+        key: Linear = declared("attn_k")
+
+    model = bind(Wider, weights("attn_q.weight", "attn_k.weight"), Options())
+    assert (model.query.weight.name, model.key.weight.name) == ("attn_q.weight", "attn_k.weight")
+
+
+def test_a_module_may_declare_anew_what_its_base_declared(weights):
+    class Fused(Attention):
+        query: Linear = declared("attn_qkv")
+
+    opened = weights("attn_qkv.weight")
+    assert bind(Fused, opened, Options()).query.weight.name == "attn_qkv.weight"
+    assert opened.unused() == []
+
+
+def test_two_models_of_a_class_share_nothing(weights):
+    first, second = (bind(Decoder, weights(*FULL), Options()) for _ in range(2))
+    assert first.layers is not second.layers
+    assert first.output.weight is not second.output.weight
+
+
+def test_the_norm_of_the_library_is_a_module(weights):
+    assert bind(RMSNorm, weights("weight"), Options()).weight.name == "weight"

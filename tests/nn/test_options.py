@@ -1,0 +1,168 @@
+"""Options of an architecture, read from metadata."""
+
+import math
+from dataclasses import dataclass
+
+import pytest
+
+from tampu.errors import ModelFileError, UnsupportedModelError
+from tampu.ml import RopeScaling
+from tampu.ml.metadata import Metadata
+from tampu.nn import option, option_from, read_options, read_rope_scaling
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    layers: int = option("block_count", at_most=100)
+    epsilon: float = option("attention.layer_norm_rms_epsilon")
+    heads: int | None = option("attention.head_count", default=None)
+    base: float = option("rope.freq_base", default=10_000.0, at_most=1e12)
+    skipped: int = option("expert.first", default=0, at_least=0)
+    causal: bool = option("causal", default=True)
+    kind: str = option("kind", default="plain")
+    vocabulary: int = option_from(lambda metadata: len(metadata.strings("tokenizer.ggml.tokens")))
+    mode: str  # no file holds it
+
+
+GOOD = {
+    "general.architecture": "llama",
+    "llama.block_count": 3,
+    "llama.attention.layer_norm_rms_epsilon": 1e-5,
+    "tokenizer.ggml.tokens": ["a", "b"],
+}
+
+
+def read(**changes):
+    values = {**GOOD, **{f"llama.{key.replace('__', '.')}": v for key, v in changes.items()}}
+    metadata = Metadata({key: value for key, value in values.items() if value is not None})
+    return read_options(Options, metadata, {"mode": "halves"})
+
+
+def test_keys_become_options_and_missing_ones_take_their_defaults():
+    assert read() == Options(
+        layers=3,
+        epsilon=1e-5,
+        heads=None,
+        base=10_000.0,
+        skipped=0,
+        causal=True,
+        kind="plain",
+        vocabulary=2,
+        mode="halves",
+    )
+
+
+def test_keys_that_are_there_come_before_defaults():
+    found = read(attention__head_count=8, rope__freq_base=5e5, causal=False, kind="other")
+    assert (found.heads, found.base, found.causal, found.kind) == (8, 5e5, False, "other")
+
+
+def test_a_whole_number_is_taken_where_a_number_is_wanted():
+    assert read(rope__freq_base=10).base == 10.0
+
+
+@pytest.mark.parametrize("key", ["block_count", "attention__layer_norm_rms_epsilon"])
+def test_a_missing_key_is_named(key):
+    with pytest.raises(ModelFileError, match=f"key 'llama.{key.replace('__', '.')}': is missing"):
+        read(**{key: None})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("block_count", 0, "0 is not 1 to 100"),
+        ("block_count", -1, "-1 is not 1 to 100"),
+        ("block_count", 101, "101 is not 1 to 100"),
+        ("block_count", 2.0, "must be an integer, not float"),
+        ("block_count", True, "must be an integer, not bool"),
+        ("block_count", "3", "must be an integer, not str"),
+        ("attention__head_count", 0, "0 is not 1 to"),
+        ("attention__head_count", 2**31, "is not 1 to"),
+        ("expert__first", -1, "-1 is not 0 to"),
+        ("attention__layer_norm_rms_epsilon", math.nan, "nan is not"),
+        ("attention__layer_norm_rms_epsilon", math.inf, "inf is not"),
+        ("attention__layer_norm_rms_epsilon", 0.0, "0.0 is not"),
+        ("attention__layer_norm_rms_epsilon", -1e-5, "-1e-05 is not"),
+        ("attention__layer_norm_rms_epsilon", "small", "must be a number, not str"),
+        ("rope__freq_base", 1e13, "is not 0 to 1e\\+12"),
+        ("causal", 1, "must be true or false, not int"),
+        ("kind", 7, "must be a text, not int"),
+    ],
+)
+def test_a_value_of_another_type_or_out_of_range_is_refused_by_its_key(key, value, reason):
+    with pytest.raises(ModelFileError, match=reason) as caught:
+        read(**{key: value})
+    assert caught.value.field == f"key 'llama.{key.replace('__', '.')}'"
+
+
+def test_an_option_at_least_0_may_be_0():
+    assert read(expert__first=0).skipped == 0
+
+
+def test_an_option_that_takes_several_keys_reports_their_errors():
+    values = {key: value for key, value in GOOD.items() if not key.startswith("tokenizer")}
+    with pytest.raises(ModelFileError, match=r"tokenizer\.ggml\.tokens"):
+        read_options(Options, Metadata(values), {"mode": "halves"})
+
+
+# RoPE scaling
+
+
+def scaling(**keys):
+    values = {f"llama.{key.replace('__', '.')}": value for key, value in keys.items()}
+    return read_rope_scaling(Metadata({"general.architecture": "llama", **values}))
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({}, RopeScaling()),
+        ({"rope__scaling__type": "none", "rope__scaling__factor": 4.0}, RopeScaling()),
+        ({"rope__scaling__factor": 4.0}, RopeScaling(frequency_scale=0.25)),
+        ({"rope__scale_linear": 4.0}, RopeScaling(frequency_scale=0.25)),
+        ({"rope__scaling__factor": 8}, RopeScaling(frequency_scale=0.125)),
+        ({"rope__scaling__factor": 0.0}, RopeScaling()),
+        ({"rope__scaling__type": "linear", "rope__scaling__factor": 0.0}, RopeScaling()),
+        (
+            {"rope__scaling__type": "linear", "rope__scaling__factor": 2.0},
+            RopeScaling(frequency_scale=0.5),
+        ),
+        (
+            {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0, "context_length": 1000},
+            RopeScaling(0.25, 1000, 1.0, 1.0, 32.0, 1.0),
+        ),
+        (
+            {
+                "rope__scaling__type": "yarn",
+                "rope__scaling__factor": 4.0,
+                "rope__scaling__original_context_length": 500,
+                "rope__scaling__yarn_ext_factor": 0.5,
+                "rope__scaling__attn_factor": 0.8,
+                "rope__scaling__yarn_beta_fast": 16.0,
+                "rope__scaling__yarn_beta_slow": 2.0,
+                "context_length": 2000,
+            },
+            RopeScaling(0.25, 500, 0.5, 0.8, 16.0, 2.0),
+        ),
+    ],
+)
+def test_the_scaling_of_rope_is_what_the_file_says(keys, expected):
+    found = scaling(**keys)
+    assert found.frequency_scale == pytest.approx(expected.frequency_scale)
+    assert found.magnitude == pytest.approx(expected.magnitude)
+    assert (found.original_context, found.extrapolation) == (
+        expected.original_context,
+        expected.extrapolation,
+    )
+    assert (found.beta_fast, found.beta_slow) == (expected.beta_fast, expected.beta_slow)
+
+
+def test_an_unknown_scaling_is_refused_with_those_that_are_known():
+    with pytest.raises(UnsupportedModelError, match="'longrope' is not known: none, linear, yarn"):
+        scaling(rope__scaling__type="longrope")
+
+
+@pytest.mark.parametrize("factor", [-1.0, math.nan, math.inf, -math.inf])
+def test_a_factor_that_scales_to_nothing_sensible_is_refused(factor):
+    with pytest.raises(ModelFileError, match=r"rope\.scaling\.factor"):
+        scaling(rope__scaling__factor=factor)
