@@ -25,7 +25,7 @@ class TampuError(Exception):
 
 
 class ModelFileError(TampuError):
-    """A model file that must not be used; `field` names the part, `reason` what is wrong with it."""
+    """A file that must not be used; `field` names the part, `reason` what is wrong with it."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(f"{field}: {reason}")

@@ -215,7 +215,9 @@ class Runner:
             self._emit(sequence, piece.text)
             if piece.stopped:
                 reason = "stop"
-        if reason is None and sequence.computed >= sequence.capacity:
+                sequence.pending.clear()  # their text is the stop string
+        is_full = sequence.computed >= sequence.capacity and not sequence.awaits
+        if reason is None and is_full:
             reason = self._make_room(sequence)
         if reason:
             self._finish(sequence, reason)
@@ -230,8 +232,9 @@ class Runner:
         log.info("context full: dropped %d tokens after the first %d", dropped, keep)
         return None
 
-    def _emit(self, sequence: Sequence, text: str) -> None:
-        if not text:
+    def _emit(self, sequence: Sequence, text: str, *, is_last: bool = False) -> None:
+        """Hand on text with the tokens that made it; at the end also tokens that made none."""
+        if not text and not (is_last and sequence.pending):
             return
         tokens = tuple(sampled.token for sampled in sequence.pending)
         logprobs = tuple(entry for sampled in sequence.pending for entry in sampled.logprobs)
@@ -244,7 +247,7 @@ class Runner:
         """End a sequence: the rest of its text, what it cost, its slot."""
         sequence.finish = reason
         self._scheduler.release(sequence)
-        self._emit(sequence, sequence.text.flush())
+        self._emit(sequence, sequence.text.flush(), is_last=True)
         sequence.sink(Done(reason, sequence.usage()))
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:

@@ -1,0 +1,147 @@
+"""A run loop without a model: the next token is a function of the tokens so far."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tampu.kvcache import Cells, Prefixes
+from tampu.ml.backend import Computed
+from tampu.runner.events import Done, Event, Failed, Text
+from tampu.runner.graphs import GraphCounts, StepInputs
+from tampu.runner.loop import Runner
+from tampu.runner.request import GenerateOptions
+from tampu.runner.scheduler import Scheduler
+from tampu.runner.sequence import Sequence as RunningSequence
+from tampu.runner.text import TextStream
+from tampu.sampling import Sampler
+
+VOCABULARY = 64
+EOS = 1
+
+
+class Letters:
+    """Token 2 is a, 3 is b, ...; token 0 has no text."""
+
+    def feed(self, token: int) -> str:
+        return chr(ord("a") + token - 2) if token > 1 else ""
+
+    def flush(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True)
+class Ends:
+    eos: frozenset[int] = frozenset({EOS})
+
+
+@dataclass
+class FakeGraphs:
+    """Computes at once; the cache holds the token of each cell, so wrong cells give wrong tokens.
+
+    Attributes:
+        follow: the next token after some tokens; NaN logits where it gives None.
+        steps: the rows of each batch: (position, token).
+    """
+
+    follow: Callable[[list[int]], int | None]
+    cells: int
+    steps: list[list[tuple[int, int]]] = field(default_factory=list)
+    counts: GraphCounts = field(default_factory=GraphCounts)
+
+    def __post_init__(self) -> None:
+        self._memory = np.full(self.cells, -1)
+
+    def submit(self, step: StepInputs) -> Future[Computed]:
+        rows = list(zip(step.positions.tolist(), step.tokens.tolist(), strict=True))
+        self.steps.append(rows)
+        histories: list[list[int]] = []
+        first = 0
+        for segment in step.segments:
+            new = segment.cells[segment.start :]
+            self._memory[new] = step.tokens[first : first + len(new)]
+            first += len(new)
+        for segment in step.segments:
+            held = self._memory[segment.cells].tolist()
+            histories += [held[: at + 1] for at in range(segment.start, len(held))]
+        logits = np.stack([self._logits(histories[row]) for row in step.outputs])
+        result: Future[Computed] = Future()
+        result.set_result(Computed([logits], 0))
+        return result
+
+    def check_reservation(self) -> None:
+        pass
+
+    def _logits(self, history: list[int]) -> Any:
+        logits = np.zeros(VOCABULARY, np.float32)
+        token = self.follow(history)
+        logits[0 if token is None else token] = np.nan if token is None else 10.0
+        return logits
+
+
+class Desk:
+    """A runner over fake graphs, and how to ask it things."""
+
+    def __init__(
+        self, follow: Callable[[list[int]], int | None], *, slots: int = 1, context: int = 32,
+        batch: int = 8,
+    ) -> None:  # fmt: skip
+        cells = Cells(slots * context)
+        self.context = context
+        self.prefixes = Prefixes(cells)
+        self.scheduler = Scheduler(cells, self.prefixes, slots=slots, batch=batch)
+        self.graphs = FakeGraphs(follow, slots * context)
+        self.runner = Runner(self.scheduler, self.graphs, Ends())  # type: ignore[arg-type]
+
+    def __enter__(self) -> Desk:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.runner.close()
+
+    def ask(self, prompt: Sequence[int], **options: Any) -> Asked:
+        """Submit a prompt; greedy unless the options say otherwise."""
+        chosen = GenerateOptions(**({"temperature": 0.0} | options))
+        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        tokens = np.zeros(self.context + 1, np.int32)
+        tokens[: len(prompt)] = prompt
+        sequence = RunningSequence(
+            options=chosen,
+            sampler=Sampler(chosen.sampling(), VOCABULARY),
+            text=TextStream(chosen.stop, Letters()),
+            sink=events.put,
+            tokens=tokens,
+            length=len(prompt),
+            prompt_length=len(prompt),
+            cells=np.zeros(self.context, np.int32),
+        )
+        self.runner.submit(sequence)
+        return Asked(sequence, events)
+
+
+@dataclass
+class Asked:
+    """A request under way, and what came of it."""
+
+    sequence: RunningSequence
+    _events: queue.SimpleQueue[Event]
+
+    def events(self) -> list[Event]:
+        """Wait for the end and return everything."""
+        seen: list[Event] = []
+        while not (seen and isinstance(seen[-1], Done | Failed)):
+            seen.append(self._events.get(timeout=10))
+        return seen
+
+    def answer(self) -> tuple[str, list[int], str]:
+        """Wait for the end and return the text, its tokens and the reason (or the error)."""
+        *texts, end = self.events()
+        pieces = [text for text in texts if isinstance(text, Text)]
+        tokens = [token for piece in pieces for token in piece.tokens]
+        reason = end.reason if isinstance(end, Done) else getattr(end, "message", "")
+        return "".join(piece.text for piece in pieces), tokens, reason
