@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from support.tiny_model import Tiny, tiny_keys, tiny_weights
 
 from tampu.ml import RopeMode, RopeScaling
 
@@ -72,3 +74,74 @@ def _kept(
     fast = max(0, math.floor(pair_of(scaling.beta_fast)))
     slow = min(dimensions - 1, math.ceil(pair_of(scaling.beta_slow)))
     return 1 - np.clip((pair - fast) / max(0.001, slow - fast), 0, 1)
+
+
+class Reference:
+    """A tiny model in double precision."""
+
+    def __init__(self, tiny: Tiny, weights: Mapping[str, Floats] | None = None) -> None:
+        self.tiny = tiny
+        values = tiny_weights(tiny) if weights is None else weights
+        self._weights = {name: array.astype(np.float64) for name, array in values.items()}
+        self._layer = ""
+
+    def __call__(self, tokens: Sequence[int]) -> Floats:
+        """Return the logits (positions, vocabulary) of a text."""
+        tiny = self.tiny
+        self._layer = ""
+        x = self._of("token_embd.weight")[np.asarray(tokens)]
+        x = x * tiny.embedding**0.5 if tiny.is_gemma else x
+        for index in range(tiny.layers):
+            self._layer = f"blk.{index}."
+            y = self._attention(self._norm("attn_norm", x), self._is_global(index))
+            x = x + self._norm("post_attention_norm", y)
+            y = self._norm("ffn_norm", x)
+            gate = (gelu if tiny.is_gemma else silu)(self._linear("ffn_gate", y))
+            x = x + self._norm(
+                "post_ffw_norm", self._linear("ffn_down", gate * self._linear("ffn_up", y))
+            )
+        self._layer = ""
+        head = self._weights.get("output.weight", self._of("token_embd.weight"))
+        return self._norm("output_norm", x) @ head.T
+
+    def _attention(self, x: Floats, is_global: bool) -> Floats:
+        tiny, positions = self.tiny, np.arange(len(x))
+        heads = (len(x), -1, tiny.head_dim)
+        q, k, v = (self._linear(f"attn_{letter}", x).reshape(heads) for letter in "qkv")
+        q, k = self._norm("attn_q_norm", q), self._norm("attn_k_norm", k)
+        settings = {
+            "dimensions": tiny.keys.get("rope.dimension_count", tiny.head_dim),
+            "base": tiny.rope_base if is_global else 10_000.0,
+            "mode": RopeMode.INTERLEAVED if tiny.architecture == "llama" else RopeMode.HALVES,
+            "scaling": RopeScaling(),
+            "factors": self._weights.get("rope_freqs.weight"),
+        }
+        q, k = rope(q, positions, **settings), rope(k, positions, **settings)
+        groups = tiny.heads // tiny.kv_heads
+        scores = np.einsum("thd,shd->hts", q, k.repeat(groups, 1)) * tiny.head_dim**-0.5
+        ago = positions[:, None] - positions
+        window = self._window(is_global)
+        mixed = softmax(np.where((ago < 0) | (ago >= window), -np.inf, scores))
+        y = np.einsum("hts,shd->thd", mixed, v.repeat(groups, 1)).reshape(len(x), -1)
+        return self._linear("attn_output", y)
+
+    def _is_global(self, layer: int) -> bool:
+        period = self.tiny.keys.get("attention.sliding_window_pattern", 6)
+        return not self.tiny.is_gemma or (layer + 1) % period == 0
+
+    def _window(self, is_global: bool) -> int:
+        given = tiny_keys(self.tiny).get("attention.sliding_window")
+        return 10**9 if given is None or (self.tiny.is_gemma and is_global) else given
+
+    def _of(self, name: str) -> Floats:
+        return self._weights[self._layer + name]
+
+    def _linear(self, name: str, x: Floats) -> Floats:
+        return x @ self._of(f"{name}.weight").T + self._weights.get(
+            f"{self._layer}{name}.bias", 0.0
+        )
+
+    def _norm(self, name: str, x: Floats) -> Floats:
+        """Norm, if the model has a norm of this name."""
+        weight = self._weights.get(f"{self._layer}{name}.weight")
+        return x if weight is None else rms_norm(x, weight, self.tiny.epsilon)

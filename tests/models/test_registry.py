@@ -1,0 +1,207 @@
+"""From a file to a model: architectures, options, and tensors that are missing or too many."""
+
+from importlib.metadata import EntryPoint
+
+import pytest
+from support.running import load_tiny
+from support.tiny_model import Tiny, tiny_weights, write_tiny
+
+from tampu import models
+from tampu.errors import ModelFileError, UnsupportedModelError
+from tampu.ml import RopeMode, Weights
+from tampu.ml.gguf import read_gguf
+from tampu.models import Architecture, architectures, bind_model
+from tampu.models.gemma3 import Gemma3, Options
+from tampu.models.llama import Llama
+from tampu.nn import LayerShape
+
+GEMMA = Tiny(architecture="gemma3", tied=True)
+
+
+@pytest.fixture
+def bound(tmp_path):
+    """Write a tiny model and bind it; its weights have no memory."""
+    opened = []
+
+    def bound(tiny=None, weights=None):
+        opened.append(Weights(read_gguf(write_tiny(tmp_path / "m.gguf", tiny, weights=weights))))
+        return bind_model(opened[-1])
+
+    yield bound
+    for each in opened:
+        each.close()
+
+
+# Architectures
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "mode"),
+    [
+        ("llama", Llama, RopeMode.INTERLEAVED),
+        ("qwen2", Llama, RopeMode.HALVES),
+        ("qwen3", Llama, RopeMode.HALVES),
+    ],
+)
+def test_a_file_becomes_the_class_of_its_architecture(bound, name, kind, mode):
+    model = bound(Tiny(architecture=name))
+    assert type(model) is kind
+    assert model.options.rope_mode is mode
+
+
+def test_every_architecture_that_is_listed_can_be_imported():
+    for name, entry in architectures().items():
+        assert entry.load().options_type is not None, name
+
+
+def test_an_unknown_architecture_is_named_with_those_that_are_known(bound):
+    with pytest.raises(UnsupportedModelError) as caught:
+        bound(Tiny(architecture="mamba"))
+    assert str(caught.value) == (
+        "architecture 'mamba' is not known; known are: gemma3, llama, qwen2, qwen3"
+    )
+
+
+def test_a_plug_in_adds_an_architecture(bound, monkeypatch):
+    point = EntryPoint("mamba", "tampu.models.gemma3:Gemma3", "tampu.models")
+    monkeypatch.setattr(models, "entry_points", lambda *, group: [point] * (group == point.group))
+    assert architectures()["mamba"] == Architecture(point.value)
+    weights = tiny_weights(GEMMA)
+    keys = {"attention.sliding_window": 8}
+    model = bound(Tiny(architecture="mamba", tied=True, keys=keys), weights)
+    assert type(model) is Gemma3
+
+
+# Tensors
+
+
+def test_missing_tensors_are_all_named(bound):
+    weights = tiny_weights(Tiny())
+    for name in ("output_norm.weight", "blk.1.ffn_up.weight"):
+        del weights[name]
+    with pytest.raises(
+        ModelFileError, match=r"missing from the file: blk\.1\.ffn_up\.weight, output_norm\.weight"
+    ):
+        bound(Tiny(), weights)
+
+
+def test_tensors_that_the_architecture_does_not_know_are_named(bound):
+    weights = tiny_weights(Tiny(query_norms=True))
+    weights["blk.0.attn_sinks.weight"] = weights["blk.0.attn_norm.weight"]
+    with pytest.raises(
+        ModelFileError, match=r"not known to the architecture: blk\.0\.attn_sinks\.weight"
+    ):
+        bound(Tiny(), weights)
+
+
+def test_layers_beyond_those_counted_are_not_known(bound):
+    with pytest.raises(ModelFileError, match=r"not known to the architecture: blk\.1\."):
+        bound(Tiny(layers=1), tiny_weights(Tiny(layers=2)))
+
+
+def test_the_vision_tower_of_a_text_model_is_left_alone(bound):
+    weights = tiny_weights(GEMMA)
+    weights["v.patch_embedding.weight"] = weights["mm.input.weight"] = weights["output_norm.weight"]
+    assert type(bound(GEMMA, weights)) is Gemma3
+
+
+# Options
+
+
+@pytest.mark.seed("S25")
+@pytest.mark.parametrize(
+    ("tiny", "kv_heads", "head_dim"),
+    [
+        (Tiny(), 2, 16),
+        (Tiny(keys={"attention.key_length": None}, head_dim=8), 2, 8),
+        (Tiny(keys={"attention.head_count_kv": None}, kv_heads=4), 4, 16),
+    ],
+)
+def test_what_a_file_leaves_out_follows_from_the_rest(bound, tiny, kv_heads, head_dim):
+    model = bound(tiny)
+    assert model.cache_shapes() == [LayerShape(kv_heads, head_dim)] * 2
+
+
+def test_a_window_reaches_the_cache(bound):
+    model = bound(Tiny(keys={"attention.sliding_window": 7}))
+    assert model.cache_shapes() == [LayerShape(2, 16, 7)] * 2
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("block_count", None, "is missing"),
+        ("block_count", 0, "0 is not 1 to 1024"),
+        ("block_count", 2000, "2000 is not 1 to 1024"),
+        ("attention.head_count", 0, "0 is not"),
+        ("attention.layer_norm_rms_epsilon", float("nan"), "nan is not"),
+        ("rope.freq_base", -1.0, "-1.0 is not"),
+        ("rope.scaling.factor", float("inf"), "inf is no positive number"),
+    ],
+)
+def test_a_file_with_an_option_that_cannot_be_is_refused_by_its_key(bound, key, value, reason):
+    with pytest.raises(ModelFileError, match=reason) as caught:
+        bound(Tiny(keys={key: value}))
+    assert caught.value.field == f"key 'llama.{key}'"
+
+
+# Gemma 3
+
+
+@pytest.mark.parametrize(
+    ("period", "pattern"),
+    [(6, "nnnnngnnnnng"), (2, "ngngngngngng"), (1, "gggggggggggg"), (13, "nnnnnnnnnnnn")],
+)
+def test_every_so_many_layers_of_gemma_see_the_whole_history(bound, period, pattern):
+    tiny = Tiny(
+        architecture="gemma3",
+        layers=12,
+        tied=True,
+        keys={"attention.sliding_window_pattern": period},
+    )
+    windows = [shape.window for shape in bound(tiny).cache_shapes()]
+    assert "".join("g" if window is None else "n" for window in windows) == pattern
+    assert set(windows) <= {None, 8}
+
+
+@pytest.mark.parametrize(
+    ("changes", "scale"),
+    [
+        ({}, 256**-0.5),
+        ({"head_dim": 128}, 128**-0.5),
+        ({"given_scale": 0.25}, 0.25),
+        ({"layers": 62, "embedding": 5376, "heads": 32, "head_dim": 128}, 168**-0.5),
+        ({"layers": 62, "given_scale": 0.25}, 0.25),
+    ],
+)
+def test_the_scale_of_gemmas_scores_is_the_files_or_follows_from_the_heads(changes, scale):
+    given = {
+        "layers": 26,
+        "embedding": 1152,
+        "heads": 4,
+        "kv_heads": 1,
+        "head_dim": 256,
+        "epsilon": 1e-6,
+        "window": 512,
+        "period": 6,
+        "given_scale": None,
+        "rope_base": 1e6,
+        "rope_base_swa": None,
+        "rope_base_local": 1e4,
+        "rope_scaling": None,
+        "logit_cap": None,
+    }
+    assert Options(**{**given, **changes}).scale == pytest.approx(scale)
+
+
+@pytest.mark.seed("S35", "S36")
+def test_gemma_caps_its_logits_only_if_the_file_says_so(backend, tmp_path):
+    found = {}
+    for cap in (None, 10.0):
+        tiny = Tiny(architecture="gemma3", tied=True, keys={"final_logit_softcapping": cap})
+        model = load_tiny(backend, tmp_path, tiny)
+        found[cap] = model.logits([1, 259, 286, 264, 7])
+        model.close()
+    assert abs(found[None]).max() > 10
+    assert abs(found[10.0]).max() <= 10
+    assert (found[None].argmax(-1) == found[10.0].argmax(-1)).all()
