@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from tampu.runner.graphs import GraphCounts, StepInputs
 from tampu.runner.loop import Runner
 from tampu.runner.request import GenerateOptions
 from tampu.runner.scheduler import Scheduler
+from tampu.runner.sequence import Probe
 from tampu.runner.sequence import Sequence as RunningSequence
 from tampu.runner.text import TextStream
 from tampu.sampling import Sampler
@@ -89,13 +91,13 @@ class Desk:
 
     def __init__(
         self, follow: Callable[[list[int]], int | None], *, slots: int = 1, context: int = 32,
-        batch: int = 8,
+        batch: int = 8, graphs: type[FakeGraphs] | None = None,
     ) -> None:  # fmt: skip
         cells = Cells(slots * context)
         self.context = context
         self.prefixes = Prefixes(cells)
         self.scheduler = Scheduler(cells, self.prefixes, slots=slots, batch=batch)
-        self.graphs = FakeGraphs(follow, slots * context)
+        self.graphs = (graphs or FakeGraphs)(follow, slots * context)
         self.runner = Runner(self.scheduler, self.graphs, Ends())  # type: ignore[arg-type]
 
     def __enter__(self) -> Desk:
@@ -122,6 +124,36 @@ class Desk:
         )
         self.runner.submit(sequence)
         return Asked(sequence, events)
+
+    def probe(self, tokens: Sequence[int], chunk: int = 4) -> Probed:
+        """Ask for the logits of every token of a text."""
+        probed = Probed()
+        text = np.array(tokens, np.int32)
+        self.runner.submit(Probe(text, chunk, True, probed.rows.append, probed.outcome.put))
+        return probed
+
+    def rest(self) -> None:
+        """Wait until nothing is left to do, and check who owns which cell."""
+        end = time.monotonic() + 10
+        while not self.scheduler.is_idle:
+            assert time.monotonic() < end
+            time.sleep(0.0005)
+        self.scheduler.check()
+
+
+@dataclass
+class Probed:
+    """A probe under way, and what came of it."""
+
+    rows: list[Any] = field(default_factory=list)
+    outcome: queue.SimpleQueue[Exception | None] = field(default_factory=queue.SimpleQueue)
+
+    def answer(self) -> list[int]:
+        """Wait for the end and return the likeliest token after each token of the text."""
+        error = self.outcome.get(timeout=10)
+        if error is not None:
+            raise error
+        return [int(row.argmax()) for rows in self.rows for row in rows]
 
 
 @dataclass

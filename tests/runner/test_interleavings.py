@@ -1,0 +1,138 @@
+"""Many requests in any order: each gets what it would get alone, and no cell is lost."""
+
+import random
+import threading
+import time
+
+import pytest
+from support.fake_graphs import EOS, Desk, FakeGraphs
+
+from tampu.errors import RunnerDiedError
+from tampu.runner.scheduler import shift_count
+
+
+def hashed(history):
+    """A token that depends on every token before it, sometimes the end."""
+    value = 7
+    for token in history:
+        value = (value * 31 + token) % 1009
+    return EOS if value % 41 == 0 else 2 + value % 20
+
+
+def alone(prompt, *, max_tokens, context, keep=4, shift=True):
+    """Return a sequence's tokens and why it ends, computed one by one."""
+    history, answer = list(prompt), []
+    keep = min(len(prompt) if keep < 0 else keep, context - 1)
+    while len(answer) < max_tokens:
+        token = hashed(history)
+        if token == EOS:
+            return answer, "stop"
+        history.append(token)
+        answer.append(token)
+        if len(history) > context and len(answer) < max_tokens:
+            if not shift:
+                return answer, "length"
+            dropped = shift_count(context, keep, context)
+            history = history[:keep] + history[keep + dropped :]
+    return answer, "length"
+
+
+class LateGraphs(FakeGraphs):
+    """Computes on a thread of its own, and takes a moment for it."""
+
+    def submit(self, step):
+        result = super().submit(step)
+        late = type(result)()
+        pause = random.Random(len(self.steps)).random() * 0.0004
+        threading.Timer(pause, lambda: late.set_result(result.result())).start()
+        return late
+
+
+def requests(source, context, count):
+    """Return requests with beginnings in common."""
+    beginnings = [[source.randrange(2, 20) for _ in range(8)] for _ in range(2)]
+    for _ in range(count):
+        start = source.choice(beginnings)[: source.randrange(9)]
+        own = [source.randrange(2, 20) for _ in range(source.randrange(1, context))]
+        yield (
+            (start + own)[:context],
+            {
+                "max_tokens": source.choice([0, 1, 5, 5, 20, 3 * context]),
+                "keep": source.choice([-1, 0, 4, 100]),
+                "shift": source.random() < 0.7,
+            },
+        )
+
+
+@pytest.mark.seed("S1", "S2", "S78", "S80")
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("graphs", [FakeGraphs, LateGraphs])
+def test_every_request_gets_the_tokens_that_it_would_get_alone(seed, graphs):
+    source = random.Random(seed)
+    context, slots = source.choice([9, 16, 33]), source.choice([1, 2, 4])
+    batch = source.choice([1, 3, 8, 64])
+    with Desk(hashed, slots=slots, context=context, batch=batch, graphs=graphs) as desk:
+        asked = []
+        for prompt, options in requests(source, context, 12):
+            asked.append((prompt, options, desk.ask(prompt, **options)))
+            if source.random() < 0.3:
+                time.sleep(source.random() * 0.002)
+        for prompt, options, one in asked:
+            _, tokens, reason = one.answer()
+            assert (tokens, reason) == alone(prompt, context=context, **options), (prompt, options)
+        desk.rest()
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("graphs", [FakeGraphs, LateGraphs])
+def test_cancelling_at_any_moment_leaves_no_cell_without_an_owner(seed, graphs):
+    source = random.Random(seed)
+    with Desk(hashed, slots=3, context=16, batch=5, graphs=graphs) as desk:
+        asked = []
+        for prompt, options in requests(source, 16, 30):
+            one = desk.ask(prompt, **options)
+            asked.append((prompt, options, one))
+            for *_, other in source.sample(asked, min(len(asked), 2)):
+                if source.random() < 0.5:
+                    time.sleep(source.random() * 0.0005)
+                    desk.runner.cancel(other.sequence)
+        for prompt, options, one in asked:
+            _, tokens, reason = one.answer()
+            expected, _ = alone(prompt, context=16, **options)
+            assert tokens == (expected[: len(tokens)] if reason == "cancelled" else expected)
+        desk.rest()
+        desk.prefixes.clear()
+        assert desk.scheduler._cells.free == 3 * 16
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_probes_beside_running_sequences_disturb_nobody(seed):
+    source = random.Random(seed)
+    with Desk(hashed, slots=2, context=16, batch=5, graphs=LateGraphs) as desk:
+        asked, probed = [], []
+        for prompt, options in requests(source, 16, 10):
+            asked.append((prompt, options, desk.ask(prompt, **options)))
+            text = [source.randrange(2, 20) for _ in range(source.randrange(1, 17))]
+            probed.append((text, desk.probe(text, chunk=source.choice([1, 4, 16]))))
+            time.sleep(source.random() * 0.001)
+        for prompt, options, one in asked:
+            assert one.answer()[1:] == alone(prompt, context=16, **options)
+        for text, one in probed:
+            assert one.answer() == [hashed(text[: end + 1]) for end in range(len(text))]
+        desk.rest()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whoever_is_there_when_the_runner_closes_gets_an_end(seed):
+    source = random.Random(seed)
+    desk = Desk(hashed, slots=2, context=16, graphs=LateGraphs)
+    asked, probed = [], []
+    for prompt, options in requests(source, 16, 8):
+        asked.append(desk.ask(prompt, **options))
+        probed.append(desk.probe(prompt))
+    time.sleep(source.random() * 0.01)
+    desk.runner.close()
+    for one in asked:
+        assert one.answer()[2] in {"stop", "length", "the runner has ended: it was closed"}
+    for one in probed:
+        assert isinstance(one.outcome.get(timeout=10), RunnerDiedError | type(None))
