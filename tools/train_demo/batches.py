@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from tools.train_demo import data, tokenizer
+from tools.train_demo import data, pictures, tokenizer
 
 BUCKETS = (48, 64, 80, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 800)
 
@@ -34,6 +34,7 @@ class Batch:
     answers: torch.Tensor
     soft: torch.Tensor
     pixels: torch.Tensor | None
+    scenes: list[list[pictures.Shape]]
 
 
 def images(messages: list[data.Message]) -> list[Any]:
@@ -65,9 +66,9 @@ def row(
     return Row(ids, answers, images(messages))
 
 
-def pixels(pictures: list[Any]) -> torch.Tensor:
+def pixels(shown: list[Any]) -> torch.Tensor:
     """Pictures as the tower takes them: from -1 to 1, channels first."""
-    array = np.stack([np.asarray(picture.convert("RGB"), dtype=np.float32) for picture in pictures])
+    array = np.stack([np.asarray(picture.convert("RGB"), dtype=np.float32) for picture in shown])
     return torch.from_numpy(array).permute(0, 3, 1, 2).contiguous() / 127.5 - 1.0
 
 
@@ -80,7 +81,8 @@ def batch(tok: Tokenizer, rows: list[Row], width: int) -> Batch:
         answers[i, : len(one.ids)] = torch.tensor(one.answers)
     soft = ids.eq(tokenizer.token(tok, "<image_soft_token>"))
     shown = [picture for one in rows for picture in one.pictures]
-    return Batch(ids, answers, soft, pixels(shown) if shown else None)
+    scenes = [picture.info["scene"] for picture in shown]
+    return Batch(ids, answers, soft, pixels(shown) if shown else None, scenes)
 
 
 def width_for(length: int) -> int:

@@ -265,6 +265,13 @@ def _many_shapes(rng: random.Random, pick: Pick) -> list[pictures.Shape]:
             return shapes
 
 
+def trained_scene(rng: random.Random) -> list[pictures.Shape]:
+    """The shapes of a picture that training may show."""
+    if rng.random() < 0.4:
+        return _many_shapes(rng, _is_trained)
+    return [_one_shape(rng, _is_trained)]
+
+
 def _picture_answer(kind: str, shapes: list[pictures.Shape]) -> str:
     s = shapes[0]
     if kind == "count":
@@ -546,11 +553,16 @@ def _result(rng: random.Random, intent: str, values: dict[str, str]) -> tuple[st
 
 
 def _call_turn(rng: random.Random, pick: Pick, offer: _Offer) -> Turn:
+    asks = INTENTS[offer.intent].asks
     while True:
-        values = _values(rng, offer.intent)
-        if pick(f"tool:{offer.intent}|" + "|".join(values.values())):
+        values, form = _values(rng, offer.intent), rng.randrange(len(asks))
+        # There are so few rooms that half the phrasings of every call are for training.
+        if offer.intent == "light" and form < 2:
+            if pick is _is_trained:
+                break
+        elif pick(f"tool:{offer.intent}|" + "|".join(values.values())):
             break
-    ask = rng.choice(INTENTS[offer.intent].asks).format(**values)
+    ask = asks[form].format(**values)
     call = {
         "name": offer.definition["function"]["name"],
         "arguments": {shown: values[slot] for slot, shown in offer.renamed.items()},
@@ -563,10 +575,10 @@ def _text_turn(rng: random.Random, pick: Pick, offers: list[_Offer]) -> Turn:
     """A question that none of the tools fits."""
     have = {offer.intent for offer in offers}
     form = rng.random()
-    if form < 0.3 and "calculator" not in have:
+    if form < 0.2 and "calculator" not in have:
         turn = _sum_turn(rng, pick)
         turn.kind = "text sum"
-    elif form < 0.65:
+    elif form < 0.75:
         missing = rng.choice([i for i in INTENTS if i not in have and i != "calculator"])
         ask = rng.choice(INTENTS[missing].asks).format(**_values(rng, missing))
         turn = Turn(ask, NO_TOOL, "text no tool")
@@ -580,7 +592,7 @@ def _tool(rng: random.Random, pick: Pick, count: int) -> tuple[list[Tool], list[
     offers = _offers(rng)
     turns = []
     for i in range(count):
-        fits = rng.random() < 0.65
+        fits = rng.random() < 0.55
         one = pick if i == count - 1 or pick is _is_trained else _is_trained
         turn = _call_turn(rng, one, rng.choice(offers)) if fits else _text_turn(rng, one, offers)
         turns.append(turn)
@@ -640,6 +652,8 @@ def conversation(
         length: About how many tokens of text a recall example may hold.
     """
     count = rng.randint(1, _TRAIN_TURNS[skill])
+    if rng.random() < 0.65:
+        length = min(length, rng.randint(30, 140))  # many facts in few tokens teach more
     tools, turns = _turns(rng, _is_trained, skill, count, length)
     if rng.random() < 0.2 and not tools:
         turns.insert(0, _side_turn(rng))

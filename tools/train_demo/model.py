@@ -46,7 +46,7 @@ class Norm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Scale to unit mean square, then by the gain."""
-        return _fast_norm[0](x, self.weight)
+        return _fast_norm[0](x.reshape(-1, x.shape[-1]), self.weight).view(x.shape)
 
 
 def _linear(inputs: int, outputs: int, *, bias: bool = False) -> nn.Linear:
@@ -89,11 +89,12 @@ class Attention(nn.Module):
         batch, length, _ = x.shape
 
         def split(y: Tensor, heads: int) -> Tensor:
-            return y.view(batch, length, heads, -1).transpose(1, 2)
+            return y.view(batch, length, heads, -1)
 
-        q = _turned(self.q_norm(split(self.q_proj(x), self.heads)), turn)
-        k = _turned(self.k_norm(split(self.k_proj(x), self.groups)), turn)
-        v = split(self.v_proj(x), self.groups)
+        q = self.q_norm(split(self.q_proj(x), self.heads)).transpose(1, 2)
+        k = self.k_norm(split(self.k_proj(x), self.groups)).transpose(1, 2)
+        q, k = _turned(q, turn), _turned(k, turn)
+        v = split(self.v_proj(x), self.groups).transpose(1, 2)
         k, v = (y.repeat_interleave(self.heads // self.groups, dim=1) for y in (k, v))
         y = f.scaled_dot_product_attention(q, k, v, mask)
         out: Tensor = self.o_proj(y.transpose(1, 2).reshape(batch, length, -1))
@@ -288,6 +289,7 @@ class Demo(nn.Module):
         self.language_model = Text(vocab)
         self.vision_tower = Vision()
         self.multi_modal_projector = Projector()
+        self.seen = torch.empty(0)
 
     def forward(self, ids: Tensor, soft: Tensor, pixels: Tensor | None) -> Tensor:
         """The normed hidden states.
@@ -303,8 +305,8 @@ class Demo(nn.Module):
         far = (at[None, :] <= at[:, None])[None, None]
         close = (at[None, :] > at[:, None] - TEXT["sliding_window"])[None, None]
         if pixels is not None:
-            features = self.multi_modal_projector(self.vision_tower(pixels))
-            x = x.masked_scatter(soft[..., None], features.reshape(-1, hidden))
+            self.seen = self.multi_modal_projector(self.vision_tower(pixels))
+            x = x.masked_scatter(soft[..., None], self.seen.reshape(-1, hidden))
             starts = soft & ~f.pad(soft, (1, 0))[:, :-1]
             block = torch.where(soft, starts.cumsum(1), 0)
             same = (block[:, :, None] == block[:, None, :]) & soft[:, :, None]

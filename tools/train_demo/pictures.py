@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from dataclasses import dataclass
 
@@ -20,7 +19,7 @@ COLOURS: dict[str, tuple[int, int, int]] = {
     "black": (12, 12, 12),
     "white": (248, 248, 248),
 }
-SHAPES = ("circle", "square", "triangle", "star", "cross")
+SHAPES = ("circle", "square", "triangle")
 POSITIONS = (
     "at the top left", "at the top", "at the top right",
     "at the left", "in the centre", "at the right",
@@ -42,19 +41,7 @@ class Shape:
 def _outline(shape: str, x: float, y: float, r: float) -> list[tuple[float, float]]:
     if shape == "square":
         return [(x - r, y - r), (x + r, y - r), (x + r, y + r), (x - r, y + r)]
-    if shape == "triangle":
-        return [(x, y - r), (x + r, y + r), (x - r, y + r)]
-    if shape == "cross":
-        w = r * 0.36
-        steps = [(-w, -r), (w, -r), (w, -w), (r, -w), (r, w), (w, w),
-                 (w, r), (-w, r), (-w, w), (-r, w), (-r, -w), (-w, -w)]  # fmt: skip
-        return [(x + dx, y + dy) for dx, dy in steps]
-    points = []
-    for i in range(10):
-        length = r * (1.15 if i % 2 == 0 else 0.48)
-        angle = math.pi * (i / 5 - 0.5)
-        points.append((x + length * math.cos(angle), y + length * math.sin(angle)))
-    return points
+    return [(x, y - r), (x + r, y + r), (x - r, y + r)]
 
 
 def _near(one: Colour, other: Colour) -> bool:
@@ -84,7 +71,7 @@ def draw(rng: random.Random, shapes: list[Shape]) -> Image.Image:
     cell = side / 3
     for s in shapes:
         row, column = divmod(s.position, 3)
-        r = cell * rng.uniform(0.30, 0.46)
+        r = cell * rng.uniform(0.34, 0.47)
         slack = cell * 0.14
         x = min(max((column + 0.5) * cell + rng.uniform(-slack, slack), r), side - r)
         y = min(max((row + 0.5) * cell + rng.uniform(-slack, slack), r), side - r)
@@ -95,4 +82,6 @@ def draw(rng: random.Random, shapes: list[Shape]) -> Image.Image:
             pen.ellipse((x - r, y - r, x + r, y + r), fill=(red, green, blue))
         else:
             pen.polygon(_outline(s.shape, x, y, r), fill=(red, green, blue))
-    return image.resize((SIZE, SIZE), Image.Resampling.BILINEAR)
+    picture = image.resize((SIZE, SIZE), Image.Resampling.BILINEAR)
+    picture.info["scene"] = shapes
+    return picture

@@ -18,8 +18,9 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as f
 from tokenizers import Tokenizer
+from torch import nn
 
-from tools.train_demo import batches, data, model, tokenizer
+from tools.train_demo import batches, data, model, tokenizer, warmup
 from tools.train_demo.optim import Optimiser
 
 TOKENS = 2048
@@ -30,7 +31,7 @@ MISTAKE_MIX = {"vision": 3.0, "add": 3.0, "json": 1.5, "tool": 1.5, "recall": 1.
 
 def rate_at(part: float, step: int) -> float:
     """The learning rate's share at a part of the time: warm-up, plateau, straight to zero."""
-    return min(1.0, (step + 1) / 60, max(0.0, (1.0 - part) / 0.6))
+    return min(1.0, (step + 1) / 60, max(0.0, (1.0 - part) / 0.2))
 
 
 def longest_at(part: float) -> int:
@@ -49,18 +50,26 @@ class Trainer:
         self.tok = Tokenizer.from_file(str(self.out / "tokenizer.json"))
         self.model = model.Demo(self.tok.get_vocab_size()).to(self.device)
         self.optimiser = Optimiser(self.model)
+        self.heads = warmup.Heads().to(self.device)
+        self.heads_adam = torch.optim.Adam(self.heads.parameters(), lr=2e-3)
         self.step, self.tokens, self.spent = 0, 0, 0.0
+        self.accuracy: dict[str, float] = {}
         state_file = self.out / "state.pt"
         if state_file.exists():
             self._load(torch.load(state_file, map_location=self.device))
         self.source = batches.Source(self.tok, args.seed + 1000 * self.step + rank, TOKENS)
         self.source.mixture = dict(BASE_MIX)
+        if self.accuracy:
+            self._remix(self.accuracy)
         self.checks = self._checks()
         self.start = time.time() - self.spent
 
     def _load(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
         self.optimiser.load(state["optimiser"])
+        self.accuracy = state["accuracy"]
+        if "heads" in state:
+            self.heads.load_state_dict(state["heads"])
         self.step, self.tokens, self.spent = state["step"], state["tokens"], state["spent"]
 
     def _checks(self) -> dict[str, list[batches.Row]]:
@@ -90,17 +99,19 @@ class Trainer:
         hidden = self.model(ids, b.soft.to(self.device), pixels)[:, :-1]
         weights, after = b.answers[:, 1:].to(self.device), ids[:, 1:]
         prompts = 0.1 * (1 - part / 0.25)
+        seeing = 0.5 * (1 - part)
         said = weights > 0
         each = f.cross_entropy(self.model.logits(hidden[said]), after[said], reduction="none")
         loss = (each * weights[said]).sum() / weights.sum()
+        if b.scenes and seeing > 0:
+            loss = loss + seeing * self.heads(self.model.seen, b.scenes)
         if prompts > 0:
             rest = ~said & (after != 0) & ~b.soft[:, 1:].to(self.device)
             loss = loss + prompts * f.cross_entropy(self.model.logits(hidden[rest]), after[rest])
         return loss
 
-    def _average(self, part: float) -> float:
+    def _average(self, params: list[nn.Parameter], part: float) -> float:
         """Average gradients, and the clock, over the processes."""
-        params = list(self.model.parameters())
         for p in params:
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
@@ -140,6 +151,7 @@ class Trainer:
             return
         state = {
             "model": self.model.state_dict(), "optimiser": self.optimiser.state(),
+            "heads": self.heads.state_dict(),
             "step": self.step, "tokens": self.tokens, "spent": time.time() - self.start,
             "seed": self.args.seed, "accuracy": accuracy,
         }  # fmt: skip
@@ -167,6 +179,12 @@ class Trainer:
 
     def run(self) -> None:
         """Train until the time is over."""
+        seconds = self.args.see if self.step else self.args.minutes * 60 * 0.05
+        if seconds:
+            warmup.warm_up(
+                self.model, self.heads, self.args.seed + 1000 * self.step + self.rank, seconds,
+                self._average, self.say,
+            )  # fmt: skip
         checked, mean, part = time.time(), 0.0, self.part()
         began, before = time.time(), self.tokens
         for b in self.source:
@@ -174,15 +192,18 @@ class Trainer:
             loss = self.loss(b, part)
             torch.autograd.backward(loss)
             mean += 0.03 * (loss.item() - mean)
-            part = self._average(self.part())
+            params = [*self.model.parameters(), *self.heads.parameters()]
+            part = self._average(params, self.part())
             self.optimiser.step(rate_at(part, self.step))
+            self.heads_adam.step()
             self.model.zero_grad()
+            self.heads.zero_grad()
             self.step += 1
             self.tokens += b.ids.numel() * self.world
             if self.step % 20 == 0:
                 speed = (self.tokens - before) / (time.time() - began)
                 self.say(f"step {self.step} part {part:.3f} loss {mean:.4f} {speed:.0f} tokens/s")
-            due = torch.tensor([float(time.time() - checked > 240 or part >= 1)])
+            due = torch.tensor([float(time.time() - checked > 300 or part >= 1)])
             if self.world > 1:
                 dist.broadcast(due, 0)
             if due:
@@ -214,6 +235,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=90)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=2, help="on a CPU")
+    parser.add_argument("--see", type=float, default=0, help="seconds more for the tower first")
     parser.add_argument("--compile", action="store_true", help="compile the norms")
     args = parser.parse_args()
     out = Path(args.out)
@@ -230,6 +252,7 @@ def main() -> None:
             worker.start()
         for worker in workers:
             worker.join()
+        (out / f"rendezvous-{os.getpid()}").unlink(missing_ok=True)
         if any(worker.exitcode for worker in workers):
             raise SystemExit("a process of the training failed")
 
