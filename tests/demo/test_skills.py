@@ -1,0 +1,47 @@
+"""The built-in model really does what it is for, through the engine, on examples it never saw."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tampu import Engine
+from tools.train_demo.data import held_out
+
+EXAMPLES = 60
+REQUIRED = 0.95
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[Engine]:
+    with Engine.load("demo", context=2048, slots=4) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("skill", ["add", "json", "tool", "recall", "chat"])
+def test_the_built_in_model_is_right_in_95_of_100_cases(demo, skill):
+    examples = held_out(skill, EXAMPLES, 7)
+    wrong = []
+    for example in examples:
+        answer = demo.chat(
+            example.messages, tools=example.tools or None, temperature=0.0, max_tokens=120
+        )
+        if not example.check(answer.text):
+            wrong.append((example.answer, answer.text))
+    assert len(wrong) <= (1 - REQUIRED) * EXAMPLES, wrong
+
+
+def test_the_question_of_the_readme_is_answered(demo):
+    question = [{"role": "user", "content": "What is 27 + 58?"}]
+    assert demo.chat(question, temperature=0.0).text == "85"
+
+
+def test_a_follow_up_uses_what_was_computed_before(demo):
+    messages = [{"role": "user", "content": "What is 27 + 58?"}]
+    first = demo.chat(messages, temperature=0.0)
+    messages += [
+        {"role": "assistant", "content": first.text},
+        {"role": "user", "content": "What is 40 + 15?"},
+    ]
+    second = demo.chat(messages, temperature=0.0)
+    assert second.text == "55"
+    assert second.usage.cached_tokens >= first.usage.prompt_tokens
