@@ -20,7 +20,7 @@ import numpy.typing as npt
 from tampu.errors import RunnerDiedError, TampuError
 from tampu.kvcache import Segment
 from tampu.ml.backend import Computed
-from tampu.runner.events import Done, Failed, FinishReason, Text, TokenLogprob
+from tampu.runner.events import Done, Event, Failed, FinishReason, Text, TokenLogprob
 from tampu.runner.graphs import Graphs, StepInputs
 from tampu.runner.scheduler import Plan, Scheduler
 from tampu.runner.sequence import Probe, Sampled, Sequence
@@ -72,6 +72,7 @@ class Runner:
         self._ends = ends.eos
         self._inbox: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._stopped = threading.Event()
+        self._door = threading.Lock()  # no job comes in once the last ones were answered
         self._cause: BaseException | None = None
         self._thread = threading.Thread(target=self._main, name="tampu-runner", daemon=True)
         self._thread.start()
@@ -84,9 +85,10 @@ class Runner:
         Raises:
             RunnerDiedError: if the loop has ended.
         """
-        if self._stopped.is_set():
-            raise RunnerDiedError(f"the runner has ended: {self._cause or 'it was closed'}")
-        self._inbox.put(job)
+        with self._door:
+            if self._stopped.is_set():
+                raise self._ended()
+            self._inbox.put(job)
 
     def cancel(self, sequence: Sequence) -> None:
         """Let a sequence end with the reason `cancelled` before its next token."""
@@ -139,7 +141,7 @@ class Runner:
         try:
             computed = step.result.result()
         except TampuError as error:
-            self._fail_all(step.plan, error)
+            self._fail_running(error)
             return {}
         self.times.steps += 1
         self.times.compute_ns += computed.compute_ns
@@ -166,7 +168,8 @@ class Runner:
             result = self.graphs.submit(plan.inputs)
         except TampuError as error:
             self._scheduler.undo(plan)
-            self._fail_all(plan, error)
+            for part in plan.parts:
+                self._fail(part.sequence, error)
             return None
         for part in plan.parts:
             part.sequence.awaits = part.output is not None
@@ -176,7 +179,7 @@ class Runner:
         """Hand on the text of the tokens, and end the sequences that are complete."""
         for part in step.plan.parts:
             sequence = part.sequence
-            if sequence in tokens:
+            if sequence in tokens and self._scheduler.runs(sequence):  # not failed since
                 self._deliver_token(sequence, tokens[sequence])
 
     def rest(self) -> None:
@@ -239,7 +242,16 @@ class Runner:
         tokens = tuple(sampled.token for sampled in sequence.pending)
         logprobs = tuple(entry for sampled in sequence.pending for entry in sampled.logprobs)
         sequence.pending.clear()
-        sequence.sink(Text(text, tokens, logprobs))
+        self._send(sequence, Text(text, tokens, logprobs))
+
+    def _send(self, sequence: Sequence, event: Event) -> None:
+        """Give an event to a sequence's caller; one that cannot take it wants no more."""
+        try:
+            sequence.sink(event)
+        except Exception:
+            log.exception("the receiver of an answer failed: its request is cancelled")
+            sequence.sink = _nowhere
+            sequence.is_cancelled = True
 
     # -- ends ------------------------------------------------------------------------------------
 
@@ -248,17 +260,19 @@ class Runner:
         sequence.finish = reason
         self._scheduler.release(sequence)
         self._emit(sequence, sequence.text.flush(), is_last=True)
-        sequence.sink(Done(reason, sequence.usage()))
+        self._send(sequence, Done(reason, sequence.usage()))
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:
+        """End a sequence with an error, if it has not ended already."""
         sequence.finish = "stop"
-        self._scheduler.release(sequence)
-        sequence.sink(Failed(type(error).__name__, str(error)))
+        if self._scheduler.discard(sequence):
+            self._send(sequence, Failed(type(error).__name__, str(error)))
 
-    def _fail_all(self, plan: Plan, error: Exception) -> None:
-        for part in plan.parts:
-            if self._scheduler.holds(part.sequence):
-                self._fail(part.sequence, error)
+    def _fail_running(self, error: Exception) -> None:
+        """End all that runs: any of it may have begun with rows of the batch that failed."""
+        self._scheduler.forget()
+        for sequence in [*self._scheduler.running]:
+            self._fail(sequence, error)
 
     def _main(self) -> None:
         """Run the loop; whatever ends it ends the work that was left."""
@@ -267,8 +281,9 @@ class Runner:
         except Exception as error:
             log.exception("the runner has ended")
             self._cause = error
-        self._stopped.set()
-        why = RunnerDiedError(f"the runner has ended: {self._cause or 'it was closed'}")
+        with self._door:
+            self._stopped.set()
+        why = self._ended()
         while not self._inbox.empty():
             job = self._inbox.get()
             if isinstance(job, Probe):
@@ -276,9 +291,12 @@ class Runner:
             elif job is not None:
                 self._scheduler.waiting.append(job)
         for sequence in [*self._scheduler.running, *self._scheduler.waiting]:
-            sequence.sink(Failed("RunnerDiedError", str(why)))
+            self._send(sequence, Failed("RunnerDiedError", str(why)))
         for probe in self._scheduler.probes:
             probe.finished(why)
+
+    def _ended(self) -> RunnerDiedError:
+        return RunnerDiedError(f"the runner has ended: {self._cause or 'it was closed'}")
 
     # -- probes ----------------------------------------------------------------------------------
 
@@ -303,4 +321,9 @@ class Runner:
             error = failure
         finally:
             self._scheduler.give_back(cells)
+        self._scheduler.probes.remove(probe)
         probe.finished(error)
+
+
+def _nowhere(_event: Event) -> None:
+    """Receive events that nobody wants."""

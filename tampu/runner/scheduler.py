@@ -122,10 +122,6 @@ class Scheduler:
                 self._cells.release(part.sequence.cells[part.start : part.start + part.count])
                 part.sequence.computed = part.start
 
-    def holds(self, sequence: Sequence) -> bool:
-        """Whether a sequence runs or waits."""
-        return sequence in self.running or sequence in self.waiting
-
     def cancelled(self) -> list[Sequence]:
         """Return the sequences that their callers have given up."""
         return [s for s in [*self.running, *self.waiting] if s.is_cancelled]
@@ -140,6 +136,22 @@ class Scheduler:
         self._cells.release(sequence.cells[valid : sequence.computed])
         self._prefixes.remember(sequence.tokens[:valid], sequence.cells[:valid])
         sequence.computed = valid
+
+    def runs(self, sequence: Sequence) -> bool:
+        """Whether a sequence has a slot."""
+        return sequence in self.running
+
+    def discard(self, sequence: Sequence) -> bool:
+        """Take a failed sequence's slot, if it has one; what it computed is not used again."""
+        if sequence not in self.running:
+            return False
+        self.running.remove(sequence)
+        self._cells.release(sequence.cells[: sequence.computed])
+        return True
+
+    def forget(self) -> None:
+        """Forget all beginnings: what is in the cache is not what was to be computed."""
+        self._prefixes.clear()
 
     def shift(self, sequence: Sequence, keep: int) -> int:
         """Drop tokens after the first `keep` from a full context, about half of the rest.
@@ -161,7 +173,7 @@ class Scheduler:
     def next_probe(self) -> Probe | None:
         """Return the probe that waits longest, once the cache has room for it."""
         if self.probes and self._prefixes.make_room(len(self.probes[0].tokens)):
-            return self.probes.popleft()
+            return self.probes[0]
         return None
 
     def borrow(self, count: int) -> CellArray:
