@@ -127,7 +127,9 @@ class Graphs:
             self.close()
 
     def close(self) -> None:
-        """Free the graphs; none may be computing."""
+        """Wait for the graph that is computing, if any, and free them all."""
+        if self._kept:
+            self._backend.call(lambda: None)
         while self._kept:
             self._kept.popitem()[1].context.close()
 

@@ -1,0 +1,1 @@
+from support.graphs import backend  # noqa: F401

@@ -1,0 +1,151 @@
+"""Graphs by shape: built once, used again, and all their memory taken at the start."""
+
+import numpy as np
+import pytest
+from support.running import load_tiny, relative_error
+from support.tiny_model import Tiny
+
+from tampu.errors import ComputeError, OutOfMemoryError, ShapeError
+from tampu.kvcache import AttentionKind, Segment
+from tampu.ml import Backend
+from tampu.ml.library import gg
+from tampu.runner.graphs import StepInputs
+
+TEXT = [1, 259, 286, 264, 7, 7, 300, 12, 286, 264, 299, 3, 310, 259, 286, 264, 288, 2, 17, 100]
+
+
+def step_of(tokens):
+    places = np.arange(len(tokens), dtype=np.int32)
+    return StepInputs(np.array(tokens, np.int32), places, places, [Segment(places, 0)])
+
+
+@pytest.fixture
+def load(backend, tmp_path):
+    made = []
+
+    def load(tiny=None, **options):
+        made.append(load_tiny(backend, tmp_path, tiny, **options))
+        return made[-1]
+
+    yield load
+    for each in made:
+        each.close()
+
+
+def test_a_step_of_the_same_shape_uses_the_graph_again(load):
+    model = load()
+    model.logits(TEXT, chunk=1)
+    counts = model.graphs.counts
+    assert (counts.built, counts.reused, counts.evicted) == (1, len(TEXT) - 1, 0)
+
+
+def test_a_graph_that_is_used_again_gives_what_a_new_one_gives(load):
+    model = load()
+    for text in (TEXT, TEXT[::-1], TEXT):
+        found = model.logits(text, chunk=4)
+        fresh = load()
+        assert np.array_equal(found, fresh.logits(text, chunk=4))
+
+
+def test_steps_of_several_shapes_in_turns_give_what_each_gives_alone(load):
+    model = load(attention=AttentionKind.MIXED, cells=512)
+    expected = {chunk: load(cells=512).logits(TEXT * 5, chunk=chunk) for chunk in (1, 3, 20, 100)}
+    for chunk in (100, 1, 20, 3, 1, 100, 3):
+        found = model.logits(TEXT * 5, chunk=chunk)
+        assert relative_error(found, expected[chunk]) < 1e-4
+
+
+def test_the_graphs_least_recently_used_make_room(load):
+    model = load(reuse=False)
+    for length in (1, 2, 3, 1):
+        model.logits(TEXT[:length])
+    counts = model.graphs.counts
+    assert (counts.built, counts.reused, counts.evicted) == (4, 0, 2)
+
+
+@pytest.mark.seed("S39", "S40")
+@pytest.mark.parametrize("kind", AttentionKind)
+@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+def test_nothing_grows_after_the_largest_batches_were_reserved(tmp_path, kind, architecture):
+    backend = Backend(threads=1)  # one whose memory nothing has used yet
+    tiny = Tiny(architecture=architecture)
+    model = load_tiny(backend, tmp_path, tiny, cells=512, attention=kind, cache_type="f16")
+    model.graphs.reserve(tokens=100, outputs=100)
+    reserved = backend.graph_bytes
+    assert reserved > 0
+    text = (TEXT * 30)[:512]
+    for chunk in (100, 64, 63, 7, 1):
+        model.logits(text[: 100 if chunk == 1 else 512], chunk=chunk)
+        assert backend.graph_bytes == reserved
+    model.step([(text[:50], range(50), 0), (text[50:99], range(300, 349), 0)], logits=False)
+    assert backend.graph_bytes == reserved
+    model.close()
+    backend.close()
+
+
+def test_a_graph_that_outgrows_the_reservation_is_noticed(tmp_path, caplog):
+    backend = Backend(threads=1)
+    model = load_tiny(backend, tmp_path, cells=256)
+    model.graphs.reserve(tokens=2, outputs=2)
+    expected = model.logits(TEXT, chunk=2)
+    model.graphs.check_reservation()
+    assert "outgrew" not in caplog.text
+    whole = model.logits(TEXT)
+    model.graphs.check_reservation()
+    assert "outgrew" in caplog.text
+    assert relative_error(whole, expected) < 1e-4
+    assert np.array_equal(model.logits(TEXT, chunk=2), expected)
+    model.close()
+    backend.close()
+
+
+@pytest.mark.seed("S41")
+def test_memory_that_cannot_be_reserved_is_refused_and_the_graph_freed(load, monkeypatch):
+    model = load()
+    freed = []
+    real = gg.ggml_free
+    monkeypatch.setattr(gg, "ggml_backend_sched_reserve", lambda *_: False)
+    monkeypatch.setattr(gg, "ggml_free", lambda arena: (freed.append(arena), real(arena)))
+    with pytest.raises(OutOfMemoryError):
+        model.graphs.reserve(tokens=4, outputs=1)
+    assert len(freed) == 1
+
+
+def test_a_graph_that_cannot_be_built_is_freed(load, monkeypatch):
+    model = load()
+    freed = []
+    real = gg.ggml_free
+    monkeypatch.setattr(gg, "ggml_free", lambda arena: (freed.append(arena), real(arena)))
+    monkeypatch.setattr(type(model.model), "head", lambda _, hidden: hidden.reshape(7, 7, 7))
+    with pytest.raises(ShapeError):
+        model.logits(TEXT)
+    assert len(freed) == 1
+
+
+def test_freeing_the_graphs_waits_for_the_one_that_computes(load, monkeypatch):
+    model = load()
+    model.logits(TEXT[:3])
+    events = []
+    real_compute, real_free = gg.ggml_backend_sched_graph_compute, gg.ggml_free
+    monkeypatch.setattr(
+        gg,
+        "ggml_backend_sched_graph_compute",
+        lambda *given: (events.append("compute"), real_compute(*given), events.append("done"))[1],
+    )
+    monkeypatch.setattr(gg, "ggml_free", lambda arena: (events.append("free"), real_free(arena))[1])
+    for _ in range(3):
+        model.graphs._backend._thread.submit(lambda: sum(range(10**5)))
+    result = model.graphs.submit(step_of(TEXT[:3]))
+    model.graphs.close()
+    assert result.done()
+    assert events == ["compute", "done", "free"]
+
+
+def test_a_step_that_fails_leaves_the_graphs_usable(load, monkeypatch):
+    model = load()
+    expected = model.logits(TEXT)
+    with monkeypatch.context() as patch:
+        patch.setattr(gg, "ggml_backend_sched_graph_compute", lambda *_: 1)
+        with pytest.raises(ComputeError, match="status 1"):
+            model.logits(TEXT)
+    assert np.array_equal(model.logits(TEXT), expected)

@@ -1,0 +1,309 @@
+"""Who goes into a batch and when; what is counted; what a request is told."""
+
+import time
+
+import numpy as np
+import pytest
+from support.fake_graphs import Desk, FakeGraphs
+
+from tampu.kvcache import Cells, Prefixes
+from tampu.runner.events import Text
+from tampu.runner.scheduler import Scheduler, shift_count
+
+
+def count_up(history):
+    return history[-1] + 1 if history[-1] < 20 else 2
+
+
+class Recorded(FakeGraphs):
+    """Notes the order of planning, launching and the ends of batches; each step waits its turn."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.seen = []
+
+    def watch(self, desk):
+        plan = desk.scheduler.plan
+
+        def planned():
+            made = plan()
+            if made is not None:
+                self.seen.append(f"plan {sum(part.count for part in made.parts)}")
+            return made
+
+        desk.scheduler.plan = planned
+
+    def submit(self, step):
+        done = super().submit(step)
+        self.seen.append(f"launch {len(step.tokens)}")
+        late = type(done)()
+        wait, seen = late.result, self.seen
+
+        def result(timeout=None):
+            seen.append(f"end {len(step.tokens)}")
+            return wait(timeout)
+
+        late.set_result(done.result())
+        late.result = result
+        return late
+
+
+# The pipeline
+
+
+@pytest.mark.seed("S1")
+def test_a_batch_is_planned_while_the_one_before_it_computes():
+    desk = Desk(count_up, graphs=Recorded)
+    desk.graphs.watch(desk)
+    desk.ask([2, 3, 4], max_tokens=3).events()
+    desk.runner.close()
+    assert desk.graphs.seen == [
+        "plan 3", "launch 3",
+        "plan 1", "end 3", "launch 1",
+        "plan 1", "end 1", "launch 1",
+        "end 1",
+    ]  # fmt: skip
+
+
+@pytest.mark.seed("S1", "S2")
+def test_a_batch_that_nobody_needs_any_more_is_not_launched():
+    with Desk(lambda history: 1 if len(history) == 4 else 5, graphs=Recorded) as desk:
+        desk.graphs.watch(desk)
+        desk.ask([2, 3], max_tokens=9).events()
+        desk.rest()
+        launched = [seen for seen in desk.graphs.seen if seen.startswith("launch")]
+        planned = [seen for seen in desk.graphs.seen if seen.startswith("plan")]
+        assert (len(planned), len(launched)) == (4, 3)
+
+
+# Fairness
+
+
+@pytest.fixture
+def scheduler():
+    """Make a scheduler; nothing is computed."""
+
+    def make(*, slots=4, batch=8, cells=64):
+        counted = Cells(cells)
+        return Scheduler(counted, Prefixes(counted), slots=slots, batch=batch)
+
+    return make
+
+
+@pytest.fixture
+def sequences():
+    """Make sequences of some prompt lengths, no two with a beginning in common."""
+    desk = Desk(count_up, context=32)
+    desk.runner.close()
+    desk.runner.submit = lambda _sequence: None
+    first = iter(range(2, 21))
+    return lambda *lengths: [desk.ask([next(first), *[3] * (n - 1)]).sequence for n in lengths]
+
+
+def parts(plan):
+    return [(part.start, part.count, part.output) for part in plan.parts]
+
+
+def test_prompts_share_a_batch_in_the_order_of_their_arrival(scheduler, sequences):
+    made = scheduler(batch=8)
+    made.waiting.extend(sequences(5, 6, 2))
+    made.start_waiting()
+    plan = made.plan()
+    assert parts(plan) == [(0, 5, 0), (0, 3, None)]
+    assert parts(made.plan()) == [(5 - 2, 3, 0), (0, 2, 1)]
+    assert plan.inputs.positions.tolist() == [0, 1, 2, 3, 4, 0, 1, 2]
+    assert plan.inputs.outputs.tolist() == [4]
+
+
+def test_sequences_that_generate_come_before_prompts(scheduler, sequences):
+    made = scheduler(batch=4)
+    long, short = sequences(12, 1)
+    made.waiting.extend([long, short])
+    made.start_waiting()
+    plan = made.plan()
+    assert [part.sequence for part in plan.parts] == [short, long]
+    assert parts(plan) == [(0, 1, 0), (0, 3, None)]
+
+
+def test_a_batch_never_holds_more_than_its_limit(scheduler, sequences):
+    made = scheduler(slots=9, batch=3)
+    made.waiting.extend(sequences(*[1] * 9))
+    made.start_waiting()
+    assert [len(made.plan().parts) for _ in range(3)] == [3, 3, 3]
+    assert made.plan() is None
+
+
+def test_as_many_run_as_there_are_slots(scheduler, sequences):
+    made = scheduler(slots=2)
+    first, second, third = sequences(3, 3, 3)
+    made.waiting.extend([first, second, third])
+    assert made.start_waiting() == [first, second]
+    assert made.start_waiting() == []
+    made.release(first)
+    assert made.start_waiting() == [third]
+    made.release(third)
+    made.release(second)
+    made.check()
+    assert made.is_idle
+
+
+def test_a_plan_is_filled_when_its_tokens_are_known(scheduler, sequences):
+    made = scheduler()
+    (sequence,) = sequences(3)
+    made.waiting.append(sequence)
+    made.start_waiting()
+    first = made.plan()
+    first.fill()
+    assert first.inputs.tokens.tolist() == sequence.tokens[:3].tolist()
+    sequence.awaits = True
+    second = made.plan()
+    assert parts(second) == [(3, 1, 0)]
+    sequence.append(17)
+    second.fill()
+    assert second.inputs.tokens.tolist() == [17]
+    assert second.inputs.segments[0].cells.tolist() == [0, 1, 2, 3]
+
+
+def test_a_plan_that_is_undone_gives_its_cells_back(scheduler, sequences):
+    made = scheduler()
+    made.waiting.extend(sequences(3, 2))
+    made.start_waiting()
+    before = made._cells.free
+    plan = made.plan()
+    assert made._cells.free == before - 5
+    made.undo(plan)
+    assert made._cells.free == before
+    assert parts(made.plan()) == parts(plan)
+    made.check()
+
+
+def test_without_a_free_cell_nothing_is_planned(scheduler, sequences):
+    made = scheduler(cells=4)
+    made.waiting.extend(sequences(4, 3))
+    made.start_waiting()
+    assert parts(made.plan()) == [(0, 4, 0)]
+    assert made.plan() is None
+
+
+# Context shift
+
+
+@pytest.mark.seed("S80")
+@pytest.mark.parametrize(
+    ("length", "keep", "capacity", "dropped"),
+    [
+        (2048, 5, 2048, 1021),
+        (2048, 2047, 2048, 1),
+        (2048, 0, 2048, 1024),
+        (5000, 5, 2048, 3973),
+        (512, 5, 2048, 0),
+        (4, 3, 4, 1),
+        (10, 2, 10, 4),
+    ],
+)
+def test_a_shift_frees_half_of_what_is_not_kept(length, keep, capacity, dropped):
+    assert shift_count(length, keep, capacity) == dropped
+
+
+@pytest.mark.seed("S80")
+def test_a_shift_drops_tokens_after_those_that_are_kept(scheduler, sequences):
+    made = scheduler(cells=64)
+    (sequence,) = sequences(10)
+    sequence.cells = np.zeros(10, np.int32)
+    sequence.tokens[:11] = range(100, 111)
+    made.waiting.append(sequence)
+    made.start_waiting()
+    made.plan(), made.plan()
+    sequence.append(110)
+    assert made.shift(sequence, 2) == 4
+    assert sequence.tokens[: sequence.length].tolist() == [100, 101, 106, 107, 108, 109, 110]
+    assert (sequence.computed, sequence.dropped) == (2, 4)
+    made.check()
+    assert made._cells.free == 62
+
+
+# What is counted and reported
+
+
+def test_the_usage_counts_tokens_and_time():
+    with Desk(count_up) as desk:
+        desk.ask([2, 3, 4, 5], max_tokens=2).events()
+        *_, done = desk.ask([2, 3, 4, 5, 9], max_tokens=3).events()
+    usage = done.usage
+    assert (usage.prompt_tokens, usage.cached_tokens, usage.generated_tokens) == (5, 4, 3)
+    assert usage.dropped_tokens == 0
+    assert 0 < usage.prompt_ns < usage.total_ns
+    assert 0 < usage.generated_ns < usage.total_ns
+
+
+@pytest.mark.seed("S80")
+def test_the_usage_counts_the_tokens_that_a_shift_dropped():
+    with Desk(count_up, context=16) as desk:
+        *_, done = desk.ask([2, 3], max_tokens=20, keep=0).events()
+    assert done.usage.dropped_tokens == 8
+    assert done.usage.prompt_tokens == 2
+
+
+def test_a_cancelled_request_counts_what_it_had():
+    with Desk(count_up, context=16) as desk:
+        asked = desk.ask([2])
+        while asked.sequence.generated < 5:
+            time.sleep(0.0005)
+        desk.runner.cancel(asked.sequence)
+        *texts, done = asked.events()
+    assert done.reason == "cancelled"
+    assert done.usage.generated_tokens >= 5
+    assert sum(len(text.tokens) for text in texts) <= done.usage.generated_tokens
+
+
+def test_a_request_that_waits_can_be_cancelled():
+    with Desk(count_up) as desk:
+        running = desk.ask([2])
+        waiting = desk.ask([3])
+        desk.runner.cancel(waiting.sequence)
+        assert waiting.answer() == ("", [], "cancelled")
+        desk.runner.cancel(running.sequence)
+        running.events()
+        desk.rest()
+
+
+def test_cancelling_twice_or_after_the_end_is_harmless():
+    with Desk(count_up) as desk:
+        asked = desk.ask([2], max_tokens=2)
+        assert asked.answer()[2] == "length"
+        desk.runner.cancel(asked.sequence)
+        desk.runner.cancel(asked.sequence)
+        assert desk.ask([2], max_tokens=2).answer()[1] == [3, 4]
+        assert asked._events.empty()
+
+
+def test_each_token_has_its_logprob_if_asked_for():
+    with Desk(count_up) as desk:
+        asked = desk.ask([2], max_tokens=3, logprobs=True, top_logprobs=2)
+        texts = [event for event in asked.events() if isinstance(event, Text)]
+    entries = [entry for text in texts for entry in text.logprobs]
+    assert [entry.token for entry in entries] == [3, 4, 5]
+    best = 10 - np.log(np.exp(10) + 63)
+    for entry in entries:
+        assert entry.logprob == pytest.approx(best, abs=1e-5)
+        assert [token for token, _ in entry.top] == [entry.token, 0]
+
+
+def test_tokens_whose_text_is_held_back_come_with_the_text():
+    with Desk(count_up) as desk:
+        asked = desk.ask([2], max_tokens=6, stop=("cdx",))
+        texts = [event for event in asked.events() if isinstance(event, Text)]
+    assert [(text.text, text.tokens) for text in texts] == [
+        ("b", (3,)),
+        ("cde", (4, 5, 6)),
+        ("f", (7,)),
+        ("g", (8,)),
+    ]
+
+
+@pytest.mark.seed("S11")
+@pytest.mark.parametrize("end", [1, 30, 63])
+def test_any_of_the_end_tokens_ends_an_answer(end):
+    with Desk(lambda history: end if len(history) == 3 else 5) as desk:
+        desk.runner._ends = frozenset({1, 30, 63})
+        assert desk.ask([2], max_tokens=9).answer() == ("dd", [5, 5], "stop")
