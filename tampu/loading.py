@@ -91,6 +91,7 @@ def load_model(
         _check_memory(model, info, options)
         reader = resources.enter_context(ThreadPoolExecutor(1, thread_name_prefix="tampu-load"))
         tokenizer = reader.submit(load_tokenizer, file.metadata)
+        reader.submit(lambda: tokenizer.result().prepare())  # the first prompt waits for it
         threads = options.threads or (1 if file.size_bytes < _SMALL_BYTES else None)
         backend = Backend(threads=threads, max_nodes=max(2048, 16 * len(file.tensors)))
         resources.callback(backend.close)

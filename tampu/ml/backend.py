@@ -167,6 +167,11 @@ class Backend:
         self._begun.wait()  # else this thread's Python would keep the other from starting
         return computed
 
+    def wait(self) -> None:
+        """Return once nothing is being computed."""
+        with self._busy:
+            pass
+
     def close(self) -> None:
         """Wait for what is being computed, then free everything; twice is harmless."""
         self._thread.shutdown()

@@ -129,7 +129,7 @@ class Graphs:
     def close(self) -> None:
         """Wait for the graph that is computing, if any, and free them all."""
         if self._kept:
-            self._backend.call(lambda: None)
+            self._backend.wait()
         while self._kept:
             self._kept.popitem()[1].context.close()
 
