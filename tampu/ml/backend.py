@@ -155,15 +155,16 @@ class Backend:
         Raises:
             ShapeError: if an array does not fill its input.
             OutOfMemoryError: if the graph does not fit.
+            ComputeError: if the backend is closed.
         """
         self._busy.acquire()
         try:
             self._prepare(context, inputs)
+            self._begun.clear()
+            computed = self._thread.submit(self._compute, context, outputs)
         except BaseException:
             self._busy.release()
             raise
-        self._begun.clear()
-        computed = self._thread.submit(self._compute, context, outputs)
         self._begun.wait()  # else this thread's Python would keep the other from starting
         return computed
 
@@ -175,10 +176,11 @@ class Backend:
     def close(self) -> None:
         """Wait for what is being computed, then free everything; twice is harmless."""
         self._thread.shutdown()
-        if self._scheduler:
-            gg.ggml_backend_sched_free(self._scheduler)
-            gg.ggml_backend_free(self._handle)
-            self._scheduler = self._handle = 0
+        with self._busy:
+            if self._scheduler:
+                gg.ggml_backend_sched_free(self._scheduler)
+                gg.ggml_backend_free(self._handle)
+                self._scheduler = self._handle = 0
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -189,6 +191,7 @@ class Backend:
         nodes, though they may be others: results would be overwritten before they are used. And a
         graph whose places are in a buffer that a larger graph has replaced would write there.
         """
+        self._check_open()
         if context.plan is not None:
             context.forget_places()
         size = self.graph_bytes
@@ -201,6 +204,7 @@ class Backend:
     def _prepare(
         self, context: Context, inputs: Sequence[tuple[Tensor, npt.NDArray[np.generic]]]
     ) -> None:
+        self._check_open()
         if context.plan != self._buffers:
             self._plan(context)
         gg.ggml_backend_sched_reset(self._scheduler)
@@ -208,6 +212,10 @@ class Backend:
             raise OutOfMemoryError("no memory for a graph: use a smaller context or batch")
         for tensor, data in inputs:
             _write(tensor, data)
+
+    def _check_open(self) -> None:
+        if not self._scheduler:
+            raise ComputeError("the backend is closed")
 
     def _compute(self, context: Context, outputs: Sequence[Tensor]) -> Computed:
         try:

@@ -263,4 +263,9 @@ def test_closing_waits_for_what_is_being_computed_and_twice_is_harmless():
     assert done.done()
     assert done.exception() is None
     backend.close()
+    for _ in range(2):
+        with pytest.raises(ComputeError, match="the backend is closed"):
+            chain(floats(256, 256))
+    with pytest.raises(ComputeError, match="the backend is closed"):
+        backend.reserve(chain.context)
     chain.close()
