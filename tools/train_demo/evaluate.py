@@ -30,12 +30,11 @@ def answers(model: Any, tok: Tokenizer, examples: list[data.Example]) -> list[st
     width = max(map(len, prompts))
     ids = torch.tensor([[0] * (width - len(p)) + p for p in prompts])
     shown = [picture for e in examples for picture in batches.images(e.messages)]
-    soft = ids.eq(tokenizer.token(tok, "<image_soft_token>")).long()
-    written = model.generate(
-        input_ids=ids, attention_mask=ids.ne(0).long(), token_type_ids=soft,
-        pixel_values=batches.pixels(shown) if shown else None,
-        max_new_tokens=_LONGEST_ANSWER, do_sample=False,
-    )  # fmt: skip
+    inputs = {"input_ids": ids, "attention_mask": ids.ne(0).long()}
+    if shown:
+        inputs["pixel_values"] = batches.pixels(shown)
+        inputs["token_type_ids"] = ids.eq(tokenizer.token(tok, "<image_soft_token>")).long()
+    written = model.generate(**inputs, max_new_tokens=_LONGEST_ANSWER, do_sample=False)
     stops = {0, 1, tok.token_to_id("<end_of_turn>")}
     texts = []
     for line in written[:, width:].tolist():

@@ -71,8 +71,8 @@ def draw(rng: random.Random, shapes: list[Shape]) -> Image.Image:
     cell = side / 3
     for s in shapes:
         row, column = divmod(s.position, 3)
-        r = cell * rng.uniform(0.34, 0.47)
-        slack = cell * 0.14
+        r = cell * rng.uniform(0.33, 0.45)
+        slack = cell * 0.46 - r  # it stays inside its cell, so that no two touch
         x = min(max((column + 0.5) * cell + rng.uniform(-slack, slack), r), side - r)
         y = min(max((row + 0.5) * cell + rng.uniform(-slack, slack), r), side - r)
         red, green, blue = (
