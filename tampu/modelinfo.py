@@ -40,7 +40,7 @@ class ModelInfo:
         quantization: the name of the file's quantisation, such as Q4_K_M.
         context: the context length it was trained for, in tokens.
         embedding_length: the width of its hidden state.
-        capabilities: what it can do: completion or embedding, and vision, audio, tools, thinking.
+        capabilities: what it can do: completion or embedding, and tools, thinking (no architecture here sees yet).
         template: the text of its chat template; empty without one.
         metadata: everything else.
     """
@@ -127,10 +127,6 @@ def _quantization(file: GGUFFile) -> str:
 
 def _capabilities(metadata: Metadata, template: ChatTemplate | None) -> tuple[str, ...]:
     found = ["embedding" if metadata.has("pooling_type") else "completion"]
-    if metadata.has("vision.block_count"):
-        found.append("vision")
-    if metadata.has("audio.block_count"):
-        found.append("audio")
     if template and template.supports_tools:
         found.append("tools")
     if template and template.supports_thinking:

@@ -96,7 +96,7 @@ class Runner:
         self._inbox.put(None)
 
     def close(self) -> None:
-        """End the loop; sequences under way end as cancelled. Twice is harmless."""
+        """End the loop; what is under way fails with RunnerDiedError. Twice is harmless."""
         self._stopped.set()
         self._inbox.put(None)
         self._thread.join()
