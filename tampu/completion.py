@@ -81,16 +81,29 @@ def checked(event: Event) -> Text | Done:
     return event
 
 
-def drain(events: queue.SimpleQueue[Event], handle: Handle) -> Iterator[Text | Done]:
-    """Yield what a request's sink receives; closing the iterator cancels the request."""
-    try:
-        while True:
-            event = checked(events.get())
-            yield event
-            if isinstance(event, Done):
-                return
-    finally:
-        handle.cancel()
+class Stream(Iterator[Text | Done]):
+    """What a request's sink receives, `Done` last; closing it or letting go of it cancels."""
+
+    def __init__(self, events: queue.SimpleQueue[Event], handle: Handle) -> None:
+        self._events = events
+        self._handle = handle
+        self._is_over = False
+
+    def __next__(self) -> Text | Done:
+        if self._is_over:
+            raise StopIteration
+        event = self._events.get()
+        self._is_over = not isinstance(event, Text)
+        return checked(event)
+
+    def close(self) -> None:
+        """Cancel the request, if it is still under way."""
+        if not self._is_over:
+            self._is_over = True
+            self._handle.cancel()
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def completion(events: Iterator[Text | Done]) -> Completion:

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import queue
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
@@ -23,7 +23,7 @@ import numpy.typing as npt
 from tampu.catalog import resolve
 from tampu.chat.prompt import PromptBuilder
 from tampu.chat.template import ChatTemplate
-from tampu.completion import Completion, Handle, checked, completion, drain, fit_prompt, too_long
+from tampu.completion import Completion, Handle, Stream, checked, completion, fit_prompt, too_long
 from tampu.errors import RequestError
 from tampu.loading import LoadedModel, LoadOptions, load_model
 from tampu.modelinfo import ModelInfo
@@ -162,7 +162,7 @@ class Engine:
         """
         return completion(self.stream(prompt, **options))
 
-    def stream(self, prompt: Prompt, **options: object) -> Iterator[Text | Done]:
+    def stream(self, prompt: Prompt, **options: object) -> Stream:
         """Return the continuation piece by piece, `Done` last; closing the iterator cancels.
 
         Raises:
@@ -170,7 +170,7 @@ class Engine:
         """
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         handle = self.submit(prompt, generate_options(options), events.put)
-        return drain(events, handle)
+        return Stream(events, handle)
 
     def chat(
         self,
@@ -197,7 +197,7 @@ class Engine:
         *,
         tools: Sequence[Message] | None = None,
         **options: object,
-    ) -> Iterator[Text | Done]:
+    ) -> Stream:
         """Return the next message piece by piece, as `stream` does."""
         return self.stream(self._chat(messages, tools, options), **options)
 
@@ -264,7 +264,10 @@ class Engine:
         events: asyncio.Queue[Event] = asyncio.Queue()
 
         def sink(event: Event) -> None:
-            loop.call_soon_threadsafe(events.put_nowait, event)
+            try:
+                loop.call_soon_threadsafe(events.put_nowait, event)
+            except RuntimeError:  # the loop has ended, and with it whoever waited
+                handle.cancel()
 
         handle = self.submit(prompt, generate_options(options), sink)
         try:
@@ -322,6 +325,8 @@ class Engine:
         """
         if images:
             raise RequestError(f"{self.info.path.name} takes no images")
+        if chunk is not None and chunk < 1:
+            raise RequestError(f"chunk must be 1 or more, not {chunk}")
         width = self.tokenizer.vocabulary_size
         most = max(1, min(self._model.options.batch, _PROBE_BYTES // (4 * width)))
         return self._probe(prompt, min(chunk or most, most), wants_logits=True)
@@ -343,7 +348,7 @@ class Engine:
             hidden = self._probe(text, self._model.options.batch, wants_logits=False)
             pooled = {2: hidden[0], 3: hidden[-1]}.get(pooling, hidden.mean(axis=0))
             rows.append(pooled / max(float(np.linalg.norm(pooled)), 1e-12))
-        return np.asarray(rows, np.float32)
+        return np.asarray(rows, np.float32).reshape(len(rows), self.info.embedding_length)
 
     def _chat(
         self,

@@ -12,7 +12,7 @@ from pathlib import Path
 from tampu.errors import ModelFileError, OutOfMemoryError, RequestError, ShapeError
 from tampu.kvcache import AttentionKind, CausalCache, Cells, Prefixes, cache_bytes
 from tampu.ml import Backend, Weights
-from tampu.ml.gguf import read_gguf
+from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.modelinfo import ModelInfo, describe
 from tampu.models import bind_model
 from tampu.nn import Model
@@ -107,6 +107,7 @@ def load_model(
         graphs = Graphs(backend, model, cache)
         resources.callback(graphs.close)
         vocabulary = tokenizer.result().vocabulary_size
+        _check_vocabulary(file, vocabulary)
         _reserve(graphs, options, vocabulary)
         cells = Cells(cache.cells)
         prefixes = Prefixes(cells)
@@ -133,6 +134,14 @@ def _reserve(graphs: Graphs, options: LoadOptions, vocabulary: int) -> None:
         raise ModelFileError("tensors", str(error)) from None
 
 
+def _check_vocabulary(file: GGUFFile, size: int) -> None:
+    """Refuse a file whose tokens are not those of its weights; looking one up would crash."""
+    for name in ("token_embd.weight", "output.weight"):
+        rows = file.tensors[name].shape[0] if name in file.tensors else size
+        if rows != size:
+            raise ModelFileError(f"tensor {name}", f"has {rows} rows for {size} tokens")
+
+
 def _check_memory(model: Model, info: ModelInfo, options: LoadOptions) -> None:
     """Refuse a context whose cache cannot fit, before anything is allocated."""
     tokens = options.context * options.slots
@@ -140,7 +149,7 @@ def _check_memory(model: Model, info: ModelInfo, options: LoadOptions) -> None:
     available = Backend.available_memory()
     if needed + info.size_bytes <= available:
         return
-    fitting = max(0, int(options.context * (available - info.size_bytes) / needed))
+    fitting = max(0, int(options.context * (available - info.size_bytes) / max(needed, 1)))
     raise OutOfMemoryError(
         f"a context of {options.context} tokens in {options.slots} slots needs "
         f"{needed / _GIB:.1f} GiB and the weights {info.size_bytes / _GIB:.1f} GiB, "

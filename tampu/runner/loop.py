@@ -169,7 +169,8 @@ class Runner:
         except TampuError as error:
             self._scheduler.undo(plan)
             for part in plan.parts:
-                self._fail(part.sequence, error)
+                if part.sequence.finish is None:
+                    self._fail(part.sequence, error)
             return None
         for part in plan.parts:
             part.sequence.awaits = part.output is not None

@@ -15,6 +15,9 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
+from tampu.ml.quantize import quantize
+from tampu.ml.types import GGMLType
+
 Floats = npt.NDArray[np.float32]
 
 UNKNOWN, BOS, EOS, FIRST_BYTE, SPACE = 0, 1, 2, 3, 259
@@ -169,6 +172,9 @@ def _add_tensor(writer: gguf.GGUFWriter, name: str, values: Floats, wanted: str)
     kind = gguf.GGMLQuantizationType[wanted]
     if wanted == "I32":
         writer.add_tensor(name, values.astype(np.int32))
+    elif wanted.endswith("_K"):
+        packed = np.frombuffer(quantize(values, GGMLType[wanted]), np.uint8)
+        writer.add_tensor(name, packed.reshape(len(values), -1), raw_dtype=kind)
     else:
         writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
 
