@@ -348,7 +348,9 @@ class Engine:
             hidden = self._probe(text, self._model.options.batch, wants_logits=False)
             pooled = {2: hidden[0], 3: hidden[-1]}.get(pooling, hidden.mean(axis=0))
             rows.append(pooled / max(float(np.linalg.norm(pooled)), 1e-12))
-        return np.asarray(rows, np.float32).reshape(len(rows), self.info.embedding_length)
+        if not rows:
+            return np.empty((0, self.info.embedding_length), np.float32)
+        return np.asarray(rows, np.float32)
 
     def _chat(
         self,
