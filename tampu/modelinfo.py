@@ -40,7 +40,7 @@ class ModelInfo:
         quantization: the name of the file's quantisation, such as Q4_K_M.
         context: the context length it was trained for, in tokens.
         embedding_length: the width of its hidden state.
-        capabilities: what it can do: completion or embedding, and tools, thinking (no architecture here sees yet).
+        capabilities: what it can do here: completion or embedding, and tools, thinking.
         template: the text of its chat template; empty without one.
         metadata: everything else.
     """
