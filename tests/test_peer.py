@@ -54,7 +54,6 @@ def test_the_history_is_computed_once(model: Path) -> None:
 
 @pytest.mark.server
 def test_llama_cpp_can_be_measured(model: Path) -> None:
-    pytest.importorskip("xllamacpp")
     peer = Peer(model, threads=1, context=16)
     assert "llama.cpp" in peer.name
     exercise(peer)
@@ -64,7 +63,6 @@ def test_llama_cpp_can_be_measured(model: Path) -> None:
 
 @pytest.mark.server
 def test_both_are_measured_in_turns(model: Path) -> None:
-    pytest.importorskip("xllamacpp")
     ours = Native(model, threads=1, context=16)
     peer = Peer(model, threads=1, context=16)
     plan = Plan(works=[Work("pp", 8), Work("tg", 2)], depths=[0, 4], threads=1, repetitions=1)
@@ -82,7 +80,6 @@ def test_both_are_measured_in_turns(model: Path) -> None:
 
 @pytest.mark.server
 def test_what_llama_cpp_refuses_is_reported(tmp_path: Path) -> None:
-    pytest.importorskip("xllamacpp")
     (tmp_path / "bad.gguf").write_bytes(b"GGUF no")
     with pytest.raises(ComputeError, match=r"llama\.cpp: cannot load the model"):
         Peer(tmp_path / "bad.gguf", threads=1, context=16)
