@@ -10,7 +10,81 @@ import pytest
 from support.tiny_model import Tiny, tiny_weights, write_tiny
 
 from tampu.engine import Engine
-from tampu.errors import TampuError
+from tampu.errors import ModelFileError, OutOfMemoryError, TampuError
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "hostile.gguf"
+
+
+# One thing wrong
+
+WRONG = {
+    "a norm that is shorter": ("blk.0.attn_norm.weight", lambda w: w[:16]),
+    "a norm of one number": ("output_norm.weight", lambda w: w[:1]),
+    "a norm in rows": ("blk.0.ffn_norm.weight", lambda w: np.stack([w, w])),
+    "queries with other inputs": ("blk.0.attn_q.weight", lambda w: w[:, :16]),
+    "queries with fewer outputs": ("blk.0.attn_q.weight", lambda w: w[:32]),
+    "keys with more outputs": ("blk.1.attn_k.weight", lambda w: np.concatenate([w, w])),
+    "values with more outputs": ("blk.1.attn_v.weight", lambda w: np.concatenate([w, w])),
+    "values turned round": ("blk.1.attn_v.weight", lambda w: w.T[:, :16].copy()),
+    "an output with other inputs": ("blk.0.attn_output.weight", lambda w: w[:, :32]),
+    "a feed-forward of two widths": ("blk.0.ffn_up.weight", lambda w: w[:32]),
+    "a narrow embedding": ("token_embd.weight", lambda w: w[:, :16]),
+    "an embedding in three dimensions": ("token_embd.weight", lambda w: w[..., None]),
+    "a matrix of one row": ("blk.0.ffn_down.weight", lambda w: w.reshape(-1)),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_weights_of_other_shapes_are_refused_at_loading(path, what):
+    name, change = WRONG[what]
+    weights = tiny_weights(Tiny())
+    weights[name] = np.ascontiguousarray(change(weights[name]))
+    write_tiny(path, weights=weights)
+    with pytest.raises(ModelFileError, match="tensor"):
+        Engine.load(path, context=32, threads=1).close()
+
+
+@pytest.mark.parametrize(
+    ("name", "type_"),
+    [
+        ("attn_norm.weight", "F16"),
+        ("output_norm.weight", "Q8_0"),
+        ("attn_q.weight", "I32"),
+        ("token_embd.weight", "I32"),
+        ("rope_freqs.weight", "F16"),
+    ],
+)
+def test_weights_of_types_that_do_not_fit_are_refused_at_loading(path, name, type_):
+    write_tiny(path, Tiny(factors=True), types={name: type_})
+    with pytest.raises(ModelFileError, match=type_):
+        Engine.load(path, context=32, threads=1).close()
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"attention.head_count": 3},
+        {"attention.head_count_kv": 3},
+        {"attention.head_count_kv": 8},
+        {"attention.key_length": 15},
+        {"attention.key_length": 2**31 - 1},
+        {"embedding_length": 128, "attention.key_length": None},
+        {"rope.dimension_count": 3},
+        {"rope.dimension_count": 64},
+        {"block_count": 3},
+        {"block_count": 1},
+    ],
+)
+def test_options_that_do_not_fit_the_weights_are_refused_at_loading(path, keys):
+    write_tiny(path, Tiny(keys=keys))
+    with pytest.raises((ModelFileError, OutOfMemoryError)):
+        Engine.load(path, context=32, threads=1).close()
+
+
+# Anything wrong
 
 TYPES = ["F16", "BF16", "Q8_0", "Q4_0", "Q5_1", "I32"]
 CHANGES = {
@@ -73,9 +147,9 @@ def hostile(source, path):
 
 @pytest.mark.seed("S41")
 @pytest.mark.parametrize("seed", range(60))
-def test_a_model_that_does_not_fit_together_is_refused_or_answers(tmp_path, seed):
+def test_a_model_that_does_not_fit_together_is_refused_or_answers(path, seed):
     source = random.Random(seed)
-    path = hostile(source, tmp_path / "hostile.gguf")
+    hostile(source, path)
     options = {
         "context": source.choice([4, 64, 300]),
         "batch": source.choice([1, 8, 512]),
