@@ -331,10 +331,11 @@ class Engine:
         most = max(1, min(self._model.options.batch, _PROBE_BYTES // (4 * width)))
         return self._probe(prompt, min(chunk or most, most), wants_logits=True)
 
-    def embed(self, texts: str | Sequence[str]) -> npt.NDArray[np.float32]:
+    def embed(self, texts: str | Sequence[Prompt]) -> npt.NDArray[np.float32]:
         """Return the embeddings of texts: pooled final hidden states, of length 1 each.
 
-        Pooling is what the file says (mean, first or last token), mean by default.
+        Each text may also be its token ids. Pooling is what the file says (mean, first or last
+        token), mean by default.
 
         Returns:
             (texts, features).

@@ -13,23 +13,30 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from itertools import count
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 from tampu.errors import RunnerDiedError
 from tampu.runner.events import Done, Failed
 from tampu.runner.protocol import (
     HEADER,
     MAX_FRAME,
-    Answer,
     Cancel,
     Command,
+    Decode,
+    Decoded,
+    Embed,
+    Embedded,
+    Encode,
+    Encoded,
     Generate,
     Load,
     ModelOptions,
     Piece,
+    Ping,
+    Pong,
     Progress,
     Prompt,
     Prompted,
@@ -37,6 +44,8 @@ from tampu.runner.protocol import (
     Refused,
     Reply,
     RequestEvent,
+    TextPrompt,
+    TokensPrompt,
     to_error,
     to_frame,
     to_reply,
@@ -49,8 +58,13 @@ Progressed: TypeAlias = Callable[[float], None]
 
 PROGRAM = (sys.executable, "-P", "-m", "tampu.runner.process")
 
+Single = TypeVar("Single", Embedded, Encoded, Decoded)
+
+HANG_SECONDS = 60.0
 _CLOSE_SECONDS = 5.0
 _EXIT_SECONDS = 1.0
+_BEAT_SECONDS = 1.0
+_LAST_EVENTS = (Done, Failed, Embedded, Encoded, Decoded)
 
 
 class Runner(Protocol):
@@ -76,6 +90,34 @@ class Runner(Protocol):
         """
         ...
 
+    async def embed(
+        self, inputs: Sequence[TextPrompt | TokensPrompt], *, truncate: bool = True
+    ) -> Embedded:
+        """Return the embeddings of texts.
+
+        Raises:
+            TampuError: as `generate`; ContextLengthError for one too long unless `truncate`.
+        """
+        ...
+
+    async def encode(
+        self, prompt: Prompt, *, add_special: bool = True, parse_special: bool = True
+    ) -> Encoded:
+        """Return the tokens of a prompt.
+
+        Raises:
+            TampuError: as `generate`.
+        """
+        ...
+
+    async def decode(self, tokens: Sequence[int]) -> Decoded:
+        """Return the text of tokens.
+
+        Raises:
+            TampuError: as `generate`.
+        """
+        ...
+
     async def close(self) -> None:
         """Free the model; what still runs ends with RunnerDiedError."""
         ...
@@ -90,9 +132,13 @@ class WorkerProcess:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         name: str,
+        hang_s: float = HANG_SECONDS,
     ) -> None:
         """Take over a process and our end of its socket; `start_worker` does it all."""
         self.name = name
+        self._hang_s = hang_s
+        self._heard_s = 0.0
+        self._beat: asyncio.TimerHandle | None = None
         self._process = process
         self._writer = writer
         self._ready: Ready | None = None
@@ -154,6 +200,36 @@ class WorkerProcess:
         self, prompt: Prompt, options: GenerateOptions
     ) -> AsyncGenerator[Prompted | Piece | Done, None]:
         """Yield the events of one request; closing the iterator cancels it."""
+        async with aclosing(self._ask(lambda n: Generate(n, prompt, options))) as events:
+            async for event in events:
+                if isinstance(event, (Prompted, Piece, Done)):
+                    yield event
+
+    async def embed(
+        self, inputs: Sequence[TextPrompt | TokensPrompt], *, truncate: bool = True
+    ) -> Embedded:
+        """Return the embeddings of texts."""
+        return await self._single(lambda n: Embed(n, tuple(inputs), truncate), Embedded)
+
+    async def encode(
+        self, prompt: Prompt, *, add_special: bool = True, parse_special: bool = True
+    ) -> Encoded:
+        """Return the tokens of a prompt."""
+        return await self._single(lambda n: Encode(n, prompt, add_special, parse_special), Encoded)
+
+    async def decode(self, tokens: Sequence[int]) -> Decoded:
+        """Return the text of tokens."""
+        return await self._single(lambda n: Decode(n, tuple(tokens)), Decoded)
+
+    async def _single(self, command: Callable[[int], Command], kind: type[Single]) -> Single:
+        async with aclosing(self._ask(command)) as events:
+            async for event in events:
+                if isinstance(event, kind):
+                    return event
+        raise self._death()
+
+    async def _ask(self, command: Callable[[int], Command]) -> AsyncGenerator[RequestEvent, None]:
+        """Yield the events of the command made for a new number; closing it cancels."""
         if not self.is_alive:
             raise self._death()
         request = next(self._numbers)
@@ -161,13 +237,16 @@ class WorkerProcess:
         self._requests[request] = events
         is_over = False
         try:
-            await self._send(Generate(request, prompt, options))
+            self._listen_for_beats()
+            await self._send(command(request))
             while not is_over:
                 event = await events.get()
-                is_over = event is None or isinstance(event, (Done, Failed))
+                is_over = event is None or isinstance(event, _LAST_EVENTS)
                 if event is None:
                     raise self._death()
                 if isinstance(event, Failed):
+                    if event.kind == RunnerDiedError.__name__:  # the process is of no use any more
+                        self._kill(event.message)
                     raise to_error(event.kind, event.message)
                 yield event
         finally:
@@ -192,6 +271,24 @@ class WorkerProcess:
         if self.is_alive:
             self._writer.write(to_frame(Cancel(request)))
 
+    def _listen_for_beats(self) -> None:
+        """While there are requests, the process has to show each second that it lives."""
+        if self._beat is None:
+            loop = asyncio.get_running_loop()
+            self._heard_s = loop.time()
+            self._beat = loop.call_later(_BEAT_SECONDS, self._check_beat)
+
+    def _check_beat(self) -> None:
+        self._beat = None
+        if not self._requests or not self.is_alive:
+            return
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._heard_s > self._hang_s:
+            self._kill(f"it did not answer for {self._hang_s:g} s")
+            return
+        self._writer.write(to_frame(Ping()))
+        self._beat = loop.call_later(_BEAT_SECONDS, self._check_beat)
+
     async def _read_replies(self, reader: asyncio.StreamReader) -> None:
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
@@ -202,8 +299,11 @@ class WorkerProcess:
         await self._end()
 
     def _receive(self, reply: Reply) -> None:
-        if not isinstance(reply, Answer):
+        self._heard_s = asyncio.get_running_loop().time()
+        if isinstance(reply, (Progress, Ready, Refused)):
             self._loading.put_nowait(reply)
+        elif isinstance(reply, Pong):
+            pass
         elif reply.request in self._requests:
             self._requests[reply.request].put_nowait(reply.event)
 
@@ -217,7 +317,10 @@ class WorkerProcess:
             self._kill()
             await self._process.wait()
         await asyncio.wait({self._output_reader}, timeout=_EXIT_SECONDS)
-        self._cause = describe_exit(self._process.returncode or 0, list(self._output))
+        exit_cause = describe_exit(self._process.returncode or 0, list(self._output))
+        self._cause = self._cause or exit_cause
+        if self._beat is not None:
+            self._beat.cancel()
         if not self._is_closing:
             logger.error("model %r died: %s", self.name, self._cause)
         self._loading.put_nowait(None)
@@ -238,7 +341,8 @@ class WorkerProcess:
                 self._output.append(text)
                 logger.info("%s: %s", self.name, text)
 
-    def _kill(self) -> None:
+    def _kill(self, cause: str = "") -> None:
+        self._cause = self._cause or cause
         with suppress(ProcessLookupError):
             self._process.kill()
 
@@ -255,6 +359,7 @@ async def start_worker(
     environment: Mapping[str, str],
     progress: Progressed = lambda _: None,
     stall_s: float = 300.0,
+    hang_s: float = HANG_SECONDS,
     program: Sequence[str] = PROGRAM,
 ) -> WorkerProcess:
     """Start a process and load a model into it.
@@ -266,6 +371,7 @@ async def start_worker(
         environment: the process's whole environment.
         progress: is told how much (0 to 1) is loaded.
         stall_s: loading is given up after so many seconds without progress.
+        hang_s: it is killed when it has requests and does not answer for so many seconds.
         program: what runs in the process.
 
     Raises:
@@ -287,7 +393,7 @@ async def start_worker(
             ours.close()
             raise
     reader, writer = await asyncio.open_unix_connection(sock=ours)
-    worker = WorkerProcess(process, reader, writer, name)
+    worker = WorkerProcess(process, reader, writer, name, hang_s)
     try:
         await worker.load(path, options, progress, stall_s)
     except BaseException:

@@ -11,15 +11,28 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import psutil
 
 from tampu.chat.prompt import PromptBuilder
+from tampu.chat.template import ChatTemplate
 from tampu.engine import Engine
+from tampu.errors import RequestError
+from tampu.ml.gguf import read_gguf
+from tampu.runner.events import Event
 from tampu.runner.protocol import Load, Ready
-from tampu.runner.worker import Loaded, Worker
+from tampu.runner.request import GenerateOptions
+from tampu.runner.worker import Handle, Loaded, Worker
+from tampu.tokenizer import Tokenizer
+from tampu.tokenizer.loading import load_tokenizer
+
+# Without weights there is no context that could be full.
+_NO_LIMIT = 2**31
 
 
 def confine() -> None:
@@ -43,7 +56,52 @@ def main(arguments: Sequence[str] | None = None) -> None:
     confine()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     with socket.socket(fileno=options.socket) as connection:
-        Worker(connection, load_engine).run()
+        Worker(connection, load_model).run()
+
+
+@contextmanager
+def load_model(
+    load: Load, progress: Callable[[float], None], cancelled: Callable[[], bool]
+) -> Iterator[Loaded]:
+    """Load what a load command asks for; it is closed at the end.
+
+    Raises:
+        TampuError: when the model cannot be loaded.
+    """
+    if load.options.vocabulary_only:
+        yield load_vocabulary(load)
+        return
+    with load_engine(load, progress, cancelled) as loaded:
+        yield loaded
+
+
+@dataclass(frozen=True, slots=True)
+class VocabularyOnly:
+    """A model without its weights."""
+
+    tokenizer: Tokenizer
+    context: int = _NO_LIMIT
+
+    def submit(self, _: Sequence[int], __: GenerateOptions, ___: Callable[[Event], None]) -> Handle:
+        """Refuse: nothing can be computed."""
+        raise RequestError("this model was loaded without its weights")
+
+    def embed(self, _: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
+        """Refuse: nothing can be computed."""
+        raise RequestError("this model was loaded without its weights")
+
+
+def load_vocabulary(load: Load) -> Loaded:
+    """Load a model's tokenizer and template alone.
+
+    Raises:
+        TampuError: when the file is not sound.
+    """
+    metadata = read_gguf(load.path).metadata
+    tokenizer = load_tokenizer(metadata)
+    prompts = PromptBuilder.for_model(ChatTemplate.from_metadata(metadata), tokenizer, metadata)
+    memory_bytes = psutil.Process().memory_info().rss
+    return Loaded(VocabularyOnly(tokenizer), prompts, Ready(0, memory_bytes))
 
 
 @contextmanager
@@ -56,6 +114,7 @@ def load_engine(
         TampuError: when the model cannot be loaded.
     """
     options = msgspec.structs.asdict(load.options)
+    del options["vocabulary_only"]
     with Engine.load(load.path, progress=progress, cancelled=cancelled, **options) as engine:
         memory_bytes = psutil.Process().memory_info().rss
         prompts = PromptBuilder.for_model(engine.template, engine.tokenizer, engine.info.metadata)

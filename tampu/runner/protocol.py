@@ -3,7 +3,8 @@
 The server sends one `Load`, then any number of `Generate` and `Cancel`; closing the socket ends
 the process. The process answers with `Progress` until it is `Ready` or has `Refused`, then with an
 `Answer` per event of a request: at most one `Prompted`, any number of `Piece`, then one `Done` or
-`Failed`. A frame is its length (4 bytes, little-endian) and that many bytes.
+`Failed`. `Embed`, `Encode` and `Decode` have one event each; a `Ping` has its `Pong`, so that a
+process that hangs is noticed. A frame is its length (4 bytes, little-endian) and that many bytes.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
         threads: threads of the CPU; None: as many as it has fast cores.
         cache_type: the type of the KV cache.
         flash_attention: whether to use it; None: where it is faster.
+        vocabulary_only: load no weights: tokens and prompts can be asked for, nothing else.
     """
 
     context: int = 4096
@@ -40,12 +42,19 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None = None
     cache_type: str = "f16"
     flash_attention: bool | None = None
+    vocabulary_only: bool = False
 
 
 class TextPrompt(msgspec.Struct, frozen=True, tag="text"):
     """A prompt as it stands: no template is applied."""
 
     text: str
+
+
+class TokensPrompt(msgspec.Struct, frozen=True, tag="tokens"):
+    """A prompt as token ids."""
+
+    tokens: tuple[int, ...]
 
 
 class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="chat"):
@@ -66,7 +75,7 @@ class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="chat"):
     plain: str | None = None
 
 
-Prompt: TypeAlias = TextPrompt | ChatPrompt
+Prompt: TypeAlias = TextPrompt | TokensPrompt | ChatPrompt
 
 
 class Load(msgspec.Struct, frozen=True, tag="load"):
@@ -90,7 +99,39 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
     request: int
 
 
-Command: TypeAlias = Load | Generate | Cancel
+class Embed(msgspec.Struct, frozen=True, tag="embed"):
+    """Compute the embeddings of texts; one that is too long is cut if `truncate`, else refused."""
+
+    request: int
+    inputs: tuple[TextPrompt | TokensPrompt, ...]
+    truncate: bool = True
+
+
+class Encode(msgspec.Struct, frozen=True, tag="encode"):
+    """Return the tokens of a prompt, whatever its length.
+
+    Of a text, `add_special` puts the model's beginning token in front, and `parse_special` reads
+    control tokens written in it.
+    """
+
+    request: int
+    prompt: Prompt
+    add_special: bool = True
+    parse_special: bool = True
+
+
+class Decode(msgspec.Struct, frozen=True, tag="decode"):
+    """Return the text of tokens."""
+
+    request: int
+    tokens: tuple[int, ...]
+
+
+class Ping(msgspec.Struct, frozen=True, tag="ping"):
+    """Say that you are there."""
+
+
+Command: TypeAlias = Load | Generate | Cancel | Embed | Encode | Decode | Ping
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
@@ -136,7 +177,28 @@ class Piece(msgspec.Struct, frozen=True, tag="piece"):
     scores: tuple[TokenScore, ...] = ()
 
 
-RequestEvent: TypeAlias = Prompted | Piece | Done | Failed
+class Embedded(msgspec.Struct, frozen=True, tag="embedded"):
+    """Embeddings of length 1, little-endian F32, (inputs, width), and how many tokens were read."""
+
+    vectors: bytes
+    width: int
+    tokens: int
+
+
+class Encoded(msgspec.Struct, frozen=True, tag="encoded"):
+    """A prompt's tokens, and the bytes that each stands for."""
+
+    tokens: tuple[int, ...]
+    pieces: tuple[bytes, ...]
+
+
+class Decoded(msgspec.Struct, frozen=True, tag="decoded"):
+    """The text of tokens."""
+
+    text: str
+
+
+RequestEvent: TypeAlias = Prompted | Piece | Done | Failed | Embedded | Encoded | Decoded
 
 
 class Answer(msgspec.Struct, frozen=True, tag="answer"):
@@ -146,7 +208,11 @@ class Answer(msgspec.Struct, frozen=True, tag="answer"):
     event: RequestEvent
 
 
-Reply: TypeAlias = Progress | Ready | Refused | Answer
+class Pong(msgspec.Struct, frozen=True, tag="pong"):
+    """The process is there."""
+
+
+Reply: TypeAlias = Progress | Ready | Refused | Answer | Pong
 
 _encoder = msgspec.msgpack.Encoder()
 _commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)

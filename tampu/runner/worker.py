@@ -11,30 +11,44 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from tampu.chat.prompt import PromptBuilder, Vocabulary
-from tampu.errors import RequestError, TampuError
+from tampu.errors import ContextLengthError, RequestError, TampuError
 from tampu.runner.events import Done, Event, Failed, Text, TokenLogprob
 from tampu.runner.protocol import (
     HEADER,
     Answer,
     Cancel,
     Command,
+    Decode,
+    Decoded,
+    Embed,
+    Embedded,
+    Encode,
+    Encoded,
     Generate,
     Load,
     Piece,
+    Ping,
+    Pong,
     Progress,
     Prompt,
     Prompted,
     Ready,
     Refused,
     Reply,
+    RequestEvent,
     TextPrompt,
     TokenScore,
+    TokensPrompt,
     to_command,
     to_frame,
 )
@@ -55,7 +69,16 @@ class Handle(Protocol):
 
 
 class ByteVocabulary(Vocabulary, Protocol):
-    """A tokenizer that also tells a token's bytes."""
+    """A tokenizer that also goes the other way, and tells a token's bytes."""
+
+    @property
+    def vocabulary_size(self) -> int:
+        """How many tokens there are."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of tokens."""
+        ...
 
     def token_bytes(self, id: int) -> bytes:
         """Return the bytes that a token stands for."""
@@ -79,6 +102,10 @@ class RunningModel(Protocol):
         self, prompt: Sequence[int], options: GenerateOptions, sink: Callable[[Event], None]
     ) -> Handle:
         """Begin a request; `sink` receives its events on another thread."""
+        ...
+
+    def embed(self, texts: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
+        """Return the embeddings (texts, features) of texts given as tokens."""
         ...
 
 
@@ -108,6 +135,8 @@ class _Ended:
         self.request = request
 
 
+AnyCommand = TypeVar("AnyCommand", Embed, Encode, Decode)
+
 _Inbox: TypeAlias = SimpleQueue[Command | _Ended | None]
 
 
@@ -121,6 +150,7 @@ class Worker:
         self._outbox: SimpleQueue[Reply | None] = SimpleQueue()
         self._closed = threading.Event()
         self._handles: dict[int, Handle] = {}
+        self._embedder = ThreadPoolExecutor(1, thread_name_prefix="tampu-embedder")
 
     def run(self) -> None:
         """Serve until the other side closes the socket."""
@@ -131,6 +161,7 @@ class Worker:
         load = self._inbox.get()
         if isinstance(load, Load):
             self._serve(load)
+        self._embedder.shutdown(cancel_futures=True)
         self._outbox.put(None)
         writer.join()
 
@@ -158,8 +189,30 @@ class Worker:
                     self._handles[request].cancel()
             case _Ended(request=request):
                 self._handles.pop(request, None)
+            case Embed():
+                self._embedder.submit(self._answer, command.request, _embedded, loaded, command)
+            case Encode():
+                self._answer(command.request, _encoded, loaded, command)
+            case Decode():
+                self._answer(command.request, _decoded, loaded, command)
+            case Ping():
+                self._outbox.put(Pong())
             case Load():
                 logger.warning("a second load command was ignored")
+
+    def _answer(
+        self,
+        request: int,
+        work: Callable[[Loaded, AnyCommand], RequestEvent],
+        loaded: Loaded,
+        command: AnyCommand,
+    ) -> None:
+        """Answer a command that has one event only."""
+        try:
+            event = work(loaded, command)
+        except TampuError as error:
+            event = Failed(type(error).__name__, str(error))
+        self._outbox.put(Answer(request, event))
 
     def _begin(self, loaded: Loaded, command: Generate) -> None:
         request = command.request
@@ -205,6 +258,8 @@ def prompt_tokens(loaded: Loaded, prompt: Prompt, *, truncate: bool) -> list[int
     tokenizer = loaded.model.tokenizer
     if isinstance(prompt, TextPrompt):
         return tokenizer.encode(prompt.text)
+    if isinstance(prompt, TokensPrompt):
+        return known_tokens(prompt.tokens, tokenizer)
     before = list(prompt.before)
     if loaded.prompts is None:
         if prompt.plain is None:
@@ -217,6 +272,55 @@ def prompt_tokens(loaded: Loaded, prompt: Prompt, *, truncate: bool) -> list[int
         tools=prompt.tools,
         variables=prompt.variables,
     )
+
+
+def known_tokens(tokens: Sequence[int], tokenizer: ByteVocabulary) -> list[int]:
+    """Return tokens that a client gave.
+
+    Raises:
+        RequestError: naming the first that is not in the vocabulary.
+    """
+    limit = tokenizer.vocabulary_size
+    wrong = next((token for token in tokens if not 0 <= token < limit), None)
+    if wrong is not None:
+        raise RequestError(f"token {wrong} is not in the vocabulary of {limit} tokens")
+    return list(tokens)
+
+
+def _embedded(loaded: Loaded, command: Embed) -> Embedded:
+    tokenizer, context = loaded.model.tokenizer, loaded.model.context
+    texts = []
+    for index, given in enumerate(command.inputs):
+        if isinstance(given, TextPrompt):
+            tokens = tokenizer.encode(given.text)
+        else:
+            tokens = known_tokens(given.tokens, tokenizer)
+        if len(tokens) > context and not command.truncate:
+            raise ContextLengthError(
+                f"input {index} has {len(tokens)} tokens, the context {context}: shorten it, or "
+                "allow truncation"
+            )
+        texts.append(tokens[:context])
+    vectors = loaded.model.embed(texts).astype("<f4")
+    return Embedded(vectors.tobytes(), int(vectors.shape[1]), sum(map(len, texts)))
+
+
+def _encoded(loaded: Loaded, command: Encode) -> Encoded:
+    tokenizer = loaded.model.tokenizer
+    if isinstance(command.prompt, TextPrompt):
+        tokens = tokenizer.encode(
+            command.prompt.text,
+            add_special=command.add_special,
+            parse_special=command.parse_special,
+        )
+    else:
+        tokens = prompt_tokens(loaded, command.prompt, truncate=True)
+    return Encoded(tuple(tokens), tuple(tokenizer.token_bytes(token) for token in tokens))
+
+
+def _decoded(loaded: Loaded, command: Decode) -> Decoded:
+    tokenizer = loaded.model.tokenizer
+    return Decoded(tokenizer.decode(known_tokens(command.tokens, tokenizer)))
 
 
 def to_piece(event: Event, tokenizer: ByteVocabulary) -> Piece | Done | Failed:

@@ -9,19 +9,28 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support import fake_model
 
-from tampu.errors import ComputeError, ModelFileError, RequestError, RunnerDiedError
+from tampu.errors import (
+    ComputeError,
+    ContextLengthError,
+    ModelFileError,
+    RequestError,
+    RunnerDiedError,
+)
 from tampu.runner.client import describe_exit, start_worker
 from tampu.runner.events import Done
 from tampu.runner.protocol import (
     ChatPrompt,
+    Encoded,
     ModelOptions,
     Piece,
     Prompted,
     TextPrompt,
     TokenScore,
+    TokensPrompt,
     to_error,
 )
 from tampu.runner.request import GenerateOptions
@@ -218,3 +227,66 @@ def test_an_unknown_kind_of_error_is_still_an_error():
     assert type(to_error("RequestError", "x")) is RequestError
     assert str(to_error("ModelFileError", "magic: wrong")) == "magic: wrong"
     assert str(to_error("os", "text")) == "text"
+
+
+def test_texts_and_tokens_are_embedded_in_their_order():
+    async def test():
+        worker = await start()
+        found = await worker.embed([TextPrompt("ab"), TokensPrompt((5,))])
+        await worker.close()
+        rows = np.frombuffer(found.vectors, "<f4").reshape(-1, found.width)
+        assert rows.tolist() == [[1.0, 195.0], [1.0, 5.0]]
+        assert found.tokens == 3
+
+    run(test())
+
+
+def test_a_text_too_long_to_embed_is_cut_or_refused():
+    async def test():
+        worker = await start()
+        found = await worker.embed([TextPrompt("a" * 200)])
+        assert found.tokens == 100
+        with pytest.raises(ContextLengthError, match="input 0 has 200 tokens"):
+            await worker.embed([TextPrompt("a" * 200)], truncate=False)
+        await worker.close()
+
+    run(test())
+
+
+def test_prompts_become_tokens_and_tokens_text():
+    async def test():
+        worker = await start()
+        encoded = await worker.encode(TextPrompt("hé"))
+        assert encoded == Encoded((104, 233), (b"h", "é".encode()))
+        assert (await worker.decode(encoded.tokens)).text == "hé"
+        with pytest.raises(RequestError, match="token -1 is not in the vocabulary"):
+            await worker.decode([-1])
+        await worker.close()
+
+    run(test())
+
+
+def test_a_process_that_hangs_is_killed_and_its_requests_told():
+    async def test():
+        worker = await start(hang_s=0.5)
+        waiting = asyncio.create_task(collect(worker, "forever"))
+        with pytest.raises(RunnerDiedError, match=r"did not answer for 0\.5 s"):
+            await collect(worker, "hang")
+        with pytest.raises(RunnerDiedError, match="did not answer"):
+            await waiting
+        assert not worker.is_alive
+        await worker.close()
+        assert not is_running(worker.pid)
+
+    run(test())
+
+
+def test_a_process_whose_engine_is_lost_is_ended():
+    async def test():
+        worker = await start()
+        with pytest.raises(RunnerDiedError, match="the loop is gone"):
+            await collect(worker, "lost the loop is gone")
+        assert not worker.is_alive
+        await worker.close()
+
+    run(test())

@@ -14,6 +14,8 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+
 from tampu.chat.prompt import PromptBuilder
 from tampu.chat.template import ChatTemplate
 from tampu.errors import LoadCancelledError, ModelFileError
@@ -26,6 +28,10 @@ class Characters:
     """One token per character."""
 
     bos = None
+    vocabulary_size = 0x110000
+
+    def decode(self, ids):
+        return "".join(map(chr, ids))
 
     def encode(self, text, **_):
         return list(map(ord, text))
@@ -57,6 +63,9 @@ class FakeModel:
         threading.Thread(target=self._run, args=(text, request, sink), daemon=True).start()
         return request
 
+    def embed(self, texts):
+        return np.array([[1.0, sum(text)] for text in texts], np.float32)
+
     def _run(self, text, request, sink):
         order, _, argument = text.partition(" ")
         if order == "exit":
@@ -64,6 +73,11 @@ class FakeModel:
             os._exit(7)
         if order == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if order == "hang":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if order == "lost":
+            sink(Failed("RunnerDiedError", argument))
+            return
         if order == "fail":
             sink(Failed("ComputeError", argument))
             return
