@@ -77,7 +77,7 @@ class GraphCache:
 
 
 class CausalCache:
-    """Keys and values for `cells` tokens in each layer; a window only narrows the mask."""
+    """Keys and values for `cells` tokens in each layer; windows and chunks only narrow the mask."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class CausalCache:
             raise RequestError(f"cache type {type_name} needs flash attention")
         self.cells = -(-cells // PADDING) * PADDING
         self.attention = attention
-        self._windows = list(dict.fromkeys(shape.window for shape in shapes))
+        self._reaches = list(dict.fromkeys((shape.window, shape.chunk) for shape in shapes))
         self._value_widths = (
             list(dict.fromkeys(shape.kv_heads * shape.head_dim for shape in shapes))
             if attention is not AttentionKind.FUSED
@@ -154,7 +154,7 @@ class CausalCache:
         for width in self._value_widths:
             places = rows[:, None] + np.arange(width, dtype=np.int64) * self.cells
             arrays.append(np.ascontiguousarray(places).reshape(-1))
-        arrays += [attention_mask(segments, history, window) for window in self._windows]
+        arrays += [attention_mask(segments, history, *reach) for reach in self._reaches]
         return CacheArrays(arrays)
 
     def begin(self, context: Context, tokens: int, history: int) -> GraphCache:
@@ -165,13 +165,10 @@ class CausalCache:
             for width in self._value_widths
         }
         masks = {
-            window: context.input("mask", (tokens, history), GGMLType.F16)
-            for window in self._windows
+            reach: context.input("mask", (tokens, history), GGMLType.F16) for reach in self._reaches
         }
         layers = [
-            CausalLayer(
-                context, layer, rows, places.get(layer.width), masks[layer.shape.window], self
-            )
+            CausalLayer(context, layer, rows, places.get(layer.width), masks[layer.reach], self)
             for layer in self._layers
         ]
         return GraphCache(layers, [rows, *places.values(), *masks.values()])
@@ -192,6 +189,10 @@ class _LayerStorage:
     @property
     def width(self) -> int:
         return self.shape.kv_heads * self.shape.head_dim
+
+    @property
+    def reach(self) -> tuple[int | None, int | None]:
+        return self.shape.window, self.shape.chunk
 
 
 class CausalLayer:
@@ -270,17 +271,20 @@ def cache_bytes(shapes: Sequence[LayerShape], tokens: int, type_name: str) -> in
 
 
 def attention_mask(
-    segments: Sequence[Segment], history: int, window: int | None
+    segments: Sequence[Segment], history: int, window: int | None, chunk: int | None = None
 ) -> npt.NDArray[np.float16]:
     """Return the mask (tokens, history): 0 where a token attends to a cell, -inf elsewhere.
 
-    A token attends to its own sequence's cells from `window` - 1 positions before it up to itself.
+    A token attends to its own sequence's cells from `window` - 1 positions before it up to itself,
+    and with `chunk` not to those before the multiple of `chunk` that its own position follows.
     """
-    masks = [_segment_mask(segment, history, window) for segment in segments]
+    masks = [_segment_mask(segment, history, window, chunk) for segment in segments]
     return masks[0] if len(masks) == 1 else np.concatenate(masks)
 
 
-def _segment_mask(segment: Segment, history: int, window: int | None) -> npt.NDArray[np.float16]:
+def _segment_mask(
+    segment: Segment, history: int, window: int | None, chunk: int | None
+) -> npt.NDArray[np.float16]:
     length = len(segment.cells)
     position_of_cell = np.full(history, _FOREIGN, np.int32)
     position_of_cell[segment.cells] = np.arange(length, dtype=np.int32)
@@ -288,4 +292,6 @@ def _segment_mask(segment: Segment, history: int, window: int | None) -> npt.NDA
     is_visible = position_of_cell <= positions
     if window is not None and length > window:
         is_visible &= position_of_cell > positions - window
+    if chunk is not None and length > chunk:
+        is_visible &= position_of_cell >= positions // chunk * chunk
     return np.where(is_visible, _VISIBLE, _HIDDEN)

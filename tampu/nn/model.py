@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from tampu.ml import Tensor
 from tampu.nn.attention import LayerCache
+from tampu.nn.image import Vision
 from tampu.nn.module import Module
 
 
@@ -18,13 +19,45 @@ class Batch:
 
     Attributes:
         tokens: I32, (n,): token ids.
-        positions: I32, (n,): each token's place in its sequence.
+        positions: I32, (n,): each token's place in its sequence; (k, n) for models that take k.
         outputs: I32, (m,): the tokens whose logits are wanted.
+        embeddings: F32, (rows, features): of images, for the tokens that `embedded_rows` names.
+        embedded_rows: I64, (rows,): the tokens that stand for them.
+        crossed: what layers with cross-attention read; None: they are skipped.
     """
 
     tokens: Tensor
     positions: Tensor
     outputs: Tensor
+    embeddings: Tensor | None = None
+    embedded_rows: Tensor | None = None
+    crossed: Crossed | None = None
+
+    def place(self, hidden: Tensor) -> Tensor:
+        """Return the tokens' embeddings (n, features) with those of images in their places.
+
+        They are written into a copy: a table's rows are never overwritten. Every model calls this
+        once, after whatever it does to the embeddings of its tokens alone.
+        """
+        if self.embeddings is None or self.embedded_rows is None:
+            return hidden
+        return hidden.contiguous().set_rows(self.embeddings, self.embedded_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Crossed:
+    """Embedded images that layers with cross-attention read, and who may see them.
+
+    Attributes:
+        embeddings: F32, (rows, features): as the model's encoder returned them.
+        mask: F16, (n, rows): 0 where a token sees a row, -inf elsewhere; of tokens that see no
+            image all are 0, and what is computed for them is thrown away.
+        seeing: F32, (n, 1): 1 for the tokens that see an image, 0 for the others.
+    """
+
+    embeddings: Tensor
+    mask: Tensor
+    seeing: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +68,13 @@ class LayerShape:
         kv_heads: key and value heads.
         head_dim: features of each.
         window: how many positions a token attends to, itself included; None: all.
+        chunk: a token attends to its own chunk of so many positions only; None: to all.
     """
 
     kv_heads: int
     head_dim: int
     window: int | None = None
+    chunk: int | None = None
 
 
 class Model(Module):
@@ -51,12 +86,16 @@ class Model(Module):
     Attributes:
         options_type: the dataclass of its options.
         unused: beginnings of names of tensors that files may hold and that it does not need.
+        positions_per_token: how many numbers a token's position is made of.
         options: of this file.
+        vision: the part that sees; None for a model or a file of text alone.
     """
 
     options_type: ClassVar[type[Any]]
     unused: ClassVar[tuple[str, ...]] = ()
+    positions_per_token: ClassVar[int] = 1
     options: Any
+    vision: Vision | None = None
 
     @abstractmethod
     def cache_shapes(self) -> list[LayerShape]:

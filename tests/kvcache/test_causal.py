@@ -60,6 +60,23 @@ def test_a_token_sees_its_own_sequence_up_to_itself(segments, window, rows):
     assert drawn(attention_mask(segments, 6, window)) == rows
 
 
+@pytest.mark.parametrize(
+    ("segments", "window", "rows"),
+    [
+        pytest.param([segment("0 1 2 3 4", 0)], None,
+                     ["x.....", "xx....", "..x...", "..xx..", "....x."], id="prompt"),
+        pytest.param([segment("5 4 3 2", 3)], None, ["..xx.."], id="next token"),
+        pytest.param([segment("0 1 2 3", 0)], 1,
+                     ["x.....", ".x....", "..x...", "...x.."], id="with a window"),
+        pytest.param([segment("0 1 2", 2), segment("3 4 5", 0)], None,
+                     ["..x...", "...x..", "...xx.", ".....x"], id="two sequences"),
+    ],
+)  # fmt: skip
+@pytest.mark.seed("S95")
+def test_with_chunks_a_token_sees_its_own_chunk(segments, window, rows):
+    assert drawn(attention_mask(segments, 6, window, 2)) == rows
+
+
 def test_cells_that_nobody_holds_are_hidden():
     mask = attention_mask([segment("0 255", 1)], PADDING, None)
     assert np.flatnonzero(mask[0] == 0).tolist() == [0, 255]

@@ -1,0 +1,87 @@
+"""What a model that sees gives the runner: encoder graphs, and how an image lies in the inputs.
+
+The runner knows nothing of any model's pictures. It has a picture prepared, computes the encoder's
+graph once, keeps the embedding, and lays the placeholders into the sequence as they say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tampu.ml import Context, Tensor
+
+Picture: TypeAlias = npt.NDArray[np.uint8]
+"""A decoded image: RGB, (height, width, 3)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placeholders:
+    """How one image lies in the stream of inputs: one token for each entry of the cache.
+
+    Attributes:
+        tokens: I32, (n,): exactly as they will sit in the cache.
+        embedded: bool, (n,): which of them take the rows of the embedding, in order. None if the
+            embedding goes to layers with cross-attention.
+        groups: (start, length) of the inputs that must share a batch. They begin with the image's
+            own inputs, never with a start token that prompts with other images share.
+        sees_itself: whether the embedded tokens of a group attend to one another both ways.
+        positions: I32, (n, k): rows relative to the image's start; None: consecutive positions.
+        advance: how far the position moves over the image.
+        is_cross: whether the embedding goes to layers with cross-attention, not into the stream.
+    """
+
+    tokens: npt.NDArray[np.int32]
+    embedded: npt.NDArray[np.bool_]
+    groups: tuple[tuple[int, int], ...]
+    advance: int
+    sees_itself: bool = False
+    positions: npt.NDArray[np.int32] | None = None
+    is_cross: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedImage:
+    """A picture as the encoder takes it.
+
+    Attributes:
+        arrays: data of the encoder's inputs, by name: F32, F16, I32 or I64.
+        key: images with equal keys use the same encoder graph.
+        rows: how many rows the embedding has.
+        placeholders: how the image lies in the inputs.
+    """
+
+    arrays: Mapping[str, npt.NDArray[np.generic]] = field(repr=False)
+    key: Hashable
+    rows: int
+    placeholders: Placeholders
+
+
+class Vision(Protocol):
+    """The part of a model that sees."""
+
+    def prepare(self, image: Picture) -> PreparedImage:
+        """Resize, cut and normalise a picture; on the host alone, from any thread.
+
+        Raises:
+            RequestError: for a picture that the model cannot take.
+        """
+        ...
+
+    def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Build the encoder's graph and return its embedding, F32, (rows, features).
+
+        Args:
+            context: of the graph.
+            key: of the prepared images that the graph is for.
+            inputs: tensors of the shapes and types of `PreparedImage.arrays`, under their names.
+        """
+        ...
+
+    def largest(self) -> PreparedImage:
+        """Return the image whose encoder takes most memory; its pixels are blank."""
+        ...
