@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tampu.chat.pieces import PieceEncoder, encode_prompt
 from tampu.chat.template import ChatTemplate
 from tampu.errors import ContextLengthError
 
@@ -12,22 +13,13 @@ if TYPE_CHECKING:
     from tampu.ml.metadata import Metadata
 
 
-class Vocabulary(Protocol):
-    """What a prompt needs of a tokenizer."""
-
-    @property
-    def bos(self) -> int | None:
-        """The token that begins a text, if there is one."""
-        ...
+class Vocabulary(PieceEncoder, Protocol):
+    """What prompts, and what goes without a template, need of a tokenizer."""
 
     def encode(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> list[int]:
         """Return the tokens of a text."""
-        ...
-
-    def token_text(self, id: int) -> str:
-        """Return a token as text."""
         ...
 
 
@@ -98,15 +90,14 @@ class PromptBuilder:
         tools: Sequence[Mapping[str, Any]] | None,
         variables: Mapping[str, Any] | None,
     ) -> list[int]:
-        text = self._template.render(
+        prompt = self._template.render(
             messages,
             tools=tools,
             bos_token=self._bos_text,
             eos_token=self._eos_text,
             **(variables or {}),
         )
-        begins = bool(self._bos_text) and text.startswith(self._bos_text)
-        return self._vocabulary.encode(text, add_special=not begins, parse_special=True)
+        return encode_prompt(self._vocabulary, prompt)
 
 
 def _starts(messages: Sequence[Mapping[str, Any]]) -> list[int]:

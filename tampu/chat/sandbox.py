@@ -3,7 +3,11 @@
 Jinja's immutable sandbox keeps a template from Python's internals and from changing what it is
 given. It does not keep it from running for ever or filling the memory; this environment does, with
 what templates have no need of left out and three budgets that each rendering gets anew: seconds,
-characters of output, and characters in strings made on the way.
+characters of output, and characters in strings made on the way. What gets past these budgets
+meets the limits of the process that renders (`tampu.chat.rendering`).
+
+It also follows the text that came from outside the template through all that the template does
+with it (`tampu.chat.marked`).
 """
 
 from __future__ import annotations
@@ -13,19 +17,29 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from functools import wraps
 from threading import local
-from types import BuiltinMethodType
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, nodes
+from jinja2 import TemplateError, TemplateSyntaxError, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.filters import FILTERS as JINJA_FILTERS
 from jinja2.parser import Parser
-from jinja2.runtime import Context
+from jinja2.runtime import BlockReference, Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
+
+from tampu.chat.marked import (
+    MarkedText,
+    brace_formatted,
+    is_marked,
+    joined,
+    marks_of,
+    percent_formatted,
+    shown,
+)
 
 MAX_SECONDS = 2.0
 MAX_OUTPUT = 8 * 1024 * 1024
@@ -33,12 +47,15 @@ MAX_WORK = 64 * 1024 * 1024
 MAX_WIDTH = 1_000
 
 FILTERS = (
-    "abs capitalize count d default dictsort e escape first float groupby int items last length "
-    "list lower map max min reject rejectattr reverse round safe select selectattr sort string "
+    "abs batch capitalize count d default dictsort first float groupby int items last length "
+    "list lower map max min reject rejectattr reverse round select selectattr slice sort sum "
     "title trim truncate unique upper wordcount"
 )
+_CHOOSING = {"d", "default", "first", "last", "max", "min"}  # return one of what they are given
+_WRITING = (Macro, LoopContext, BlockReference)  # call back into the template
 
 _ITEM_SIZE = 8  # what an item of a list takes, counted as characters
+_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&#34;", "'": "&#39;"}
 _WIDE_FORMAT = re.compile(r"\d{4}|\*|\{[^{}]*\{")
 
 
@@ -95,19 +112,28 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     """
 
     intercepted_binops = frozenset({"+", "*", "%", "**"})
+    concat = staticmethod(joined)
 
     def __init__(self) -> None:
         super().__init__(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationTag]
+            trim_blocks=True,
+            lstrip_blocks=True,
+            finalize=shown,
+            extensions=[loopcontrols, GenerationTag],
         )
         self._thread = local()
-        self.filters = {name: JINJA_FILTERS[name] for name in FILTERS.split()} | {
+        filters = {name: JINJA_FILTERS[name] for name in FILTERS.split()} | {
+            "e": _escape,
+            "escape": _escape,
+            "format": self._format,
+            "indent": self._indent,
             "join": self._join,
             "replace": self._replace,
-            "indent": self._indent,
-            "format": self._format,
+            "safe": shown,
+            "string": shown,
             "tojson": tojson,
         }
+        self.filters = {name: _following(name, filters[name]) for name in filters}
         self.globals = {
             "range": safe_range,
             "dict": dict,
@@ -130,9 +156,9 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     def concatenate(self, *parts: object) -> str:
         """`a ~ b`: the compiler's own would not count."""
-        texts = [str(part) for part in parts]
+        texts = [shown(part) for part in parts]
         self.budget.spend_work(sum(map(len, texts)))
-        return "".join(texts)
+        return joined(texts)
 
     def tick(self) -> str:
         """Check the time; called in each turn of a loop and in each macro."""
@@ -141,6 +167,8 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree = super()._parse(source, name, filename)
+        for scope in tree.find_all(nodes.ScopedEvalContextModifier):
+            raise TemplateSyntaxError("autoescape is not for prompts", scope.lineno)
         tick = nodes.Call(nodes.EnvironmentAttribute("tick"), [], [], None, None)
         for loop in tree.find_all(nodes.For):
             loop.body.insert(0, nodes.ExprStmt(tick, lineno=loop.lineno))
@@ -149,12 +177,23 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         counted: nodes.Template = _CountedConcatenation().visit(tree)
         return counted
 
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Return whether a template may use an attribute; bytes would lose the marks of text."""
+        is_encode = isinstance(obj, str) and attr == "encode"
+        return not is_encode and super().is_safe_attribute(obj, attr, value)
+
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call from a template, after a look at what could take for ever."""
         self.budget.check_time()
-        if isinstance(function, BuiltinMethodType) and isinstance(function.__self__, str):
-            self._check_string_method(function.__self__, function.__name__, args)
-        return super().call(context, function, *args, **kwargs)
+        owner = getattr(function, "__self__", None)
+        if isinstance(owner, str):
+            if function.__name__ == "join":
+                args = tuple(list(arg) for arg in args)
+            self._check_string_method(owner, function.__name__, args)
+            if is_marked((args, kwargs)):
+                function = getattr(MarkedText.of(owner, marks_of(owner)), function.__name__)
+        result = super().call(context, function, *args, **kwargs)
+        return result if isinstance(function, _WRITING) else _followed(result, args, kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Compute an operator whose result may be large, after counting it."""
@@ -162,6 +201,8 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             raise SecurityError("it raises a large number to a power")
         if operator == "%" and isinstance(left, str):
             self._check_format(left)
+            if is_marked((left, right)):
+                return percent_formatted(left, right)
         if operator == "*":
             self.budget.spend_work(_length(left) * _factor(right) + _length(right) * _factor(left))
         if operator == "+":
@@ -169,11 +210,18 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        """As the sandbox does, for a format without large widths."""
-        wrapped = super().wrap_str_format(value)
-        if wrapped is not None:
-            self._check_format(value.__self__)
-        return wrapped
+        """Return what stands for `str.format`: no attributes, no large widths."""
+        template, name = getattr(value, "__self__", None), getattr(value, "__name__", "")
+        if not isinstance(template, str) or name not in {"format", "format_map"}:
+            return None
+
+        def formatted(*args: Any, **kwargs: Any) -> str:
+            self._check_format(template)
+            if name == "format_map":
+                return brace_formatted(template, (), args[0])
+            return brace_formatted(template, args, kwargs)
+
+        return formatted
 
     def _check_format(self, text: str) -> None:
         if _WIDE_FORMAT.search(text):
@@ -201,14 +249,15 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     def _join(self, items: Iterable[Any], separator: str = "", attribute: Any = None) -> str:
         texts = [
-            str(item if attribute is None else self.getitem(item, attribute)) for item in items
+            shown(item if attribute is None else self.getitem(item, attribute)) for item in items
         ]
         self._spend_joining(separator, texts)
-        return separator.join(texts)
+        return MarkedText.of(separator, marks_of(separator)).join(texts)
 
     def _replace(self, text: Any, old: str, new: str, count: int = -1) -> str:
-        self._spend_replacing(str(text), old, new)
-        return str(text).replace(old, new, count)
+        text = shown(text)
+        self._spend_replacing(text, old, new)
+        return MarkedText.of(text, marks_of(text)).replace(old, new, count)
 
     def _indent(self, text: str, width: int | str = 4, first: bool = False) -> str:  # noqa: FBT001, FBT002
         if isinstance(width, int):
@@ -216,13 +265,34 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             width = " " * width
         self.budget.spend_work(len(text) + (text.count("\n") + 1) * len(width))
         lines = text.split("\n")
-        body = [width + line if line else line for line in lines[1:]]
-        return "\n".join([width + lines[0] if first else lines[0], *body])
+        newline = MarkedText.of("\n") if is_marked(text) else "\n"
+        body = [newline + (width if line else "") + line for line in lines[1:]]
+        return joined([width if first else "", lines[0], *body])
 
     def _format(self, text: str, *args: Any, **kwargs: Any) -> str:
         self._check_format(text)
-        formatted: str = text % (kwargs or args)
-        return formatted
+        return percent_formatted(text, kwargs or args)
+
+
+def _following(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a filter whose result is marked when what it is given is."""
+    if name in _CHOOSING:
+        return function
+
+    @wraps(function)
+    def filtered(*args: Any, **kwargs: Any) -> Any:
+        return _followed(function(*args, **kwargs), args, kwargs)
+
+    return filtered
+
+
+def _followed(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    is_plain = isinstance(result, str) and not isinstance(result, MarkedText)
+    return MarkedText.of(result) if is_plain and is_marked((args, kwargs)) else result
+
+
+def _escape(value: object) -> str:
+    return "".join(_ESCAPES.get(character, character) for character in str(shown(value)))
 
 
 def raise_exception(message: str) -> NoReturn:

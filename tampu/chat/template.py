@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import Template, TemplateError, TemplateSyntaxError
 
+from tampu.chat.marked import marked, pieces
+from tampu.chat.pieces import Prompt
 from tampu.chat.sandbox import TemplateEnvironment
 from tampu.errors import ModelFileError, RequestError
 
@@ -74,8 +76,10 @@ class ChatTemplate:
         bos_token: str,
         eos_token: str,
         **variables: Any,
-    ) -> str:
-        """Return the prompt for the conversation.
+    ) -> Prompt:
+        """Return the prompt for the conversation: the template's text, and that of others.
+
+        All strings in `messages`, `tools` and `variables` are from others.
 
         Args:
             messages: each with `role` and `content`, in the form of Hugging Face's templates.
@@ -90,27 +94,27 @@ class ChatTemplate:
         """
         template = self._tool_template if tools else self._template
         values = {
-            "messages": messages,
-            "tools": tools or None,
+            "messages": marked(messages),
+            "tools": marked(tools) if tools else None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
             "bos_token": bos_token,
             "eos_token": eos_token,
         }
         try:
-            return self._render(template, values | variables)
+            return self._render(template, values | marked(variables))
         except _FAULTS as error:
             reason = f"{error or type(error).__name__}"[:_MESSAGE_LIMIT]
             raise RequestError(f"the model's chat template: {reason}") from error
 
-    def _render(self, template: Template, values: Mapping[str, Any]) -> str:
+    def _render(self, template: Template, values: Mapping[str, Any]) -> Prompt:
         budget = self._environment.start()
-        pieces: list[str] = []
-        for piece in template.generate(values):
+        texts: list[str] = []
+        for text in template.generate(values):
             budget.check_time()
-            budget.spend_output(len(piece))
-            pieces.append(piece)
-        return "".join(pieces)
+            budget.spend_output(len(text))
+            texts.append(text)
+        return pieces(texts)
 
     def _compile(self, source: str) -> Template:
         try:

@@ -8,7 +8,7 @@ each other.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 _PREFIX = 2  # characters; enough to make false alarms rare, and few enough for a small pattern
 
@@ -29,12 +29,20 @@ class SpecialMatcher:
         prefixes = sorted(lengths, key=len, reverse=True)
         self._start = re.compile("|".join(map(re.escape, prefixes))) if prefixes else None
 
-    def split(self, text: str) -> Iterator[str | int]:
-        """Yield the ids of special tokens and, as they are, the texts between them."""
+    def split(
+        self, text: str, counts: Callable[[int, int, int], bool] | None = None
+    ) -> Iterator[str | int]:
+        """Yield the ids of special tokens and, as they are, the texts between them.
+
+        Args:
+            text: to look through.
+            counts: says of a token and where it starts and ends whether it counts there; None: all
+                do.
+        """
         plain = position = 0
         while match := self._start.search(text, position) if self._start else None:
             position = match.start()
-            token = self._longest(text, position, match.group())
+            token = self._longest(text, position, match.group(), counts)
             if token is None:
                 position += 1
                 continue
@@ -45,9 +53,17 @@ class SpecialMatcher:
         if plain < len(text):
             yield text[plain:]
 
-    def _longest(self, text: str, position: int, prefix: str) -> str | None:
+    def _longest(
+        self,
+        text: str,
+        position: int,
+        prefix: str,
+        counts: Callable[[int, int, int], bool] | None,
+    ) -> str | None:
         for length in self._lengths[prefix]:
             candidate = text[position : position + length]
-            if candidate in self._ids:
+            if candidate in self._ids and (
+                counts is None or counts(self._ids[candidate], position, position + length)
+            ):
                 return candidate
         return None

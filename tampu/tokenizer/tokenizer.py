@@ -10,6 +10,7 @@ knows as one token. The beginning and end of sequence are added only if the call
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections.abc import Iterable
 from functools import cached_property
 
@@ -66,20 +67,39 @@ class Tokenizer:
                 become those tokens; if not, they are text like any other.
         """
         ids = [*self._prefix] if add_special else []
-        encoder = self._encoder()
         matcher = self._all_specials if parse_special else self._user_defined
-        after_special = True
-        for part in matcher.split(self._family.normalize(_well_formed(text))):
-            if isinstance(part, int):
-                ids.append(part)
-            else:
-                ids += encoder.encode(part, after_special=after_special)
-            after_special = isinstance(part, int)
+        ids += self._encode_parts(matcher.split(self._family.normalize(_well_formed(text))))
         if add_special:
             ids += self._suffix
             self._warn_of_doubled_bos(ids)
         logger.log(TRACE, "encode %r -> %s", text, ids, extra={"text": text, "ids": ids})
         return ids
+
+    def encode_pieces(self, pieces: Iterable[tuple[str, bool]]) -> list[int]:
+        """Return the tokens of a text that comes in pieces, nothing added at either end.
+
+        Args:
+            pieces: text, and whether control tokens written out in it become those tokens. One
+                that lies in several pieces counts only if it may in all of them. Apart from that
+                the result is that of the pieces joined: words go across the borders.
+        """
+        texts: list[str] = []
+        hidden: list[tuple[int, int]] = []  # where no control token counts
+        length = 0
+        for piece, parses in pieces:
+            texts.append(self._family.normalize(_well_formed(piece)))
+            if not parses:
+                hidden.append((length, length + len(texts[-1])))
+            length += len(texts[-1])
+        ends = [end for _, end in hidden]
+
+        def counts(token: int, start: int, end: int) -> bool:
+            if self.vocabulary.is_type(token, TokenType.USER_DEFINED):
+                return True
+            place = bisect_right(ends, start)  # the first hidden part that ends after the start
+            return place == len(hidden) or hidden[place][0] >= end
+
+        return self._encode_parts(self._all_specials.split("".join(texts), counts))
 
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
         """Return the text of tokens.
@@ -137,6 +157,19 @@ class Tokenizer:
     def _spell_shown(self, token: int) -> bytes:
         self._check(token)
         return self._family.spell(token)
+
+    def _encode_parts(self, parts: Iterable[str | int]) -> list[int]:
+        """Return the tokens of texts without special tokens, and of these between them."""
+        ids: list[int] = []
+        encoder = self._encoder()
+        after_special = True
+        for part in parts:
+            if isinstance(part, int):
+                ids.append(part)
+            else:
+                ids += encoder.encode(part, after_special=after_special)
+            after_special = isinstance(part, int)
+        return ids
 
     def _check(self, token: int) -> None:
         if not 0 <= token < self.vocabulary_size:

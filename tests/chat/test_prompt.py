@@ -18,18 +18,18 @@ SOURCE = """\
 class Letters:
     """One token per character, and one more in front if specials are asked for."""
 
-    bos = 1
+    bos = ord("^")
+    adds_bos = True
 
-    def encode(self, text, *, add_special=True, parse_special=True):
-        assert parse_special
-        return [1] * add_special + [ord(character) for character in text]
+    def encode_pieces(self, pieces):
+        return [ord(character) for text, _ in pieces for character in text]
 
     def token_text(self, id):
-        return {1: "^", 2: "$"}[id]
+        return chr(id)
 
 
 def prompt(messages, source=SOURCE, **options):
-    builder = PromptBuilder(ChatTemplate(source), Letters(), eos=2)
+    builder = PromptBuilder(ChatTemplate(source), Letters(), eos=ord("$"))
     tokens = builder.tokens(messages, **{"limit": 100, **options})
     return "".join(map(chr, tokens))
 
@@ -41,7 +41,7 @@ def talk(*texts):
 
 def test_a_begin_token_that_the_template_writes_is_not_doubled():
     assert prompt(talk("uhi")) == "^uhi$"
-    assert prompt(talk("uhi"), "{{ messages[0].content }}") == "\x01hi"
+    assert prompt(talk("uhi"), "{{ messages[0].content }}") == "^hi"
 
 
 def test_the_oldest_exchanges_are_dropped_until_it_fits():

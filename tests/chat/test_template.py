@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from tampu.chat.pieces import text_of
 from tampu.chat.template import ChatTemplate
 from tampu.errors import ModelFileError, RequestError, TampuError
 from tampu.ml.metadata import Metadata
@@ -24,7 +25,7 @@ USER = [{"role": "user", "content": "hello"}]
 
 def render(source: str, messages=USER, **variables):
     template = ChatTemplate(source)
-    return template.render(messages, bos_token="<s>", eos_token="</s>", **variables)
+    return text_of(template.render(messages, bos_token="<s>", eos_token="</s>", **variables))
 
 
 def test_a_conversation_is_rendered_with_the_beginning_of_the_answer():
@@ -172,8 +173,8 @@ def test_the_models_own_template_for_tools_is_used_with_tools():
     }
     template = ChatTemplate.from_metadata(Metadata(values))
     assert template is not None
-    assert template.render(USER, bos_token="", eos_token="") == "plain"
-    assert template.render(USER, tools=[{}], bos_token="", eos_token="") == "with 1"
+    assert template.render(USER, bos_token="", eos_token="") == (("plain", True),)
+    assert template.render(USER, tools=[{}], bos_token="", eos_token="") == (("with 1", True),)
     assert template.supports_tools
 
 

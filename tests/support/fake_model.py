@@ -28,6 +28,7 @@ class Characters:
     """One token per character."""
 
     bos = None
+    adds_bos = False
     vocabulary_size = 0x110000
 
     def decode(self, ids):
@@ -35,6 +36,9 @@ class Characters:
 
     def encode(self, text, **_):
         return list(map(ord, text))
+
+    def encode_pieces(self, pieces):
+        return [ord(character) for text, _ in pieces for character in text]
 
     def token_text(self, id):
         return chr(id)

@@ -1,0 +1,79 @@
+"""A prompt as pieces: which of its text the template wrote, and which came from outside.
+
+Control tokens written in the template's text are those tokens. The same characters in a message,
+in a tool's description or anywhere else that a caller fills in are characters like any other: no
+user can end a turn by typing what ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeAlias
+
+Prompt: TypeAlias = tuple[tuple[str, bool], ...]
+"""Pieces of text, each with whether it is trusted: whether it is the template's own."""
+
+
+class PieceEncoder(Protocol):
+    """What a prompt needs of a tokenizer."""
+
+    @property
+    def bos(self) -> int | None:
+        """The token that begins a text, if there is one."""
+        ...
+
+    @property
+    def adds_bos(self) -> bool:
+        """Whether texts begin with `bos`."""
+        ...
+
+    def encode_pieces(self, pieces: Sequence[tuple[str, bool]]) -> list[int]:
+        """Return the tokens of pieces, each with whether control tokens are looked for in it."""
+        ...
+
+    def token_text(self, token: int, /) -> str:
+        """Return a token as text."""
+        ...
+
+
+def trusted(text: str) -> Prompt:
+    """Return text whose control tokens count as a prompt."""
+    return ((text, True),) if text else ()
+
+
+def untrusted(text: str) -> Prompt:
+    """Return text from outside as a prompt."""
+    return ((text, False),) if text else ()
+
+
+def merged(pieces: Iterable[tuple[str, bool]]) -> Prompt:
+    """Return the pieces without empty ones, neighbours of the same kind joined."""
+    runs: list[tuple[list[str], bool]] = []
+    for text, is_trusted in pieces:
+        if not text:
+            continue
+        if runs and runs[-1][1] == is_trusted:
+            runs[-1][0].append(text)
+        else:
+            runs.append(([text], is_trusted))
+    return tuple(("".join(texts), is_trusted) for texts, is_trusted in runs)
+
+
+def text_of(prompt: Prompt) -> str:
+    """Return the whole text of a prompt, for people."""
+    return "".join(text for text, _ in prompt)
+
+
+def encode_prompt(tokenizer: PieceEncoder, pieces: Prompt) -> list[int]:
+    """Return the tokens of a chat's prompt.
+
+    Control tokens come from trusted text alone; what lies between two of them is tokenised as one
+    text whoever wrote it, so that a prompt without stray control tokens has the very tokens that
+    it has in training. The begin token is put in front if the model wants it and the template did
+    not write it itself; no end token is added, because the answer is still to come.
+    """
+    ids = tokenizer.encode_pieces(pieces)
+    bos = tokenizer.bos
+    if bos is None or not tokenizer.adds_bos or ids[:1] == [bos]:
+        return ids
+    return [bos, *ids]
