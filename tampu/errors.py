@@ -9,8 +9,13 @@
     ├── ShapeError             tensors whose shapes or types do not go together
     ├── ComputeError           the backend failed while computing, or its result is unusable
     ├── RequestError           a request that can never be answered: unknown option, bad value
-    │   └── ContextLengthError     a prompt longer than the context
+    │   ├── ContextLengthError     a prompt longer than the context
+    │   └── ModelNameError         a text that is no model's name, or no digest
     ├── RunnerDiedError        the process or thread that ran the model is gone
+    ├── StoreError             models on disk: something damaged, not writable, not there
+    │   ├── DiskFullError          no room for what was to be written; what was there is untouched
+    │   └── DigestMismatchError    bytes that are not those of the digest they came under
+    ├── RegistryError          another machine's registry refused, failed or lied
     └── SettingsError          an environment variable or flag with a bad value
 
 Each message is one line and says what is wrong, where, and what to do. Two borders translate:
@@ -65,8 +70,28 @@ class ContextLengthError(RequestError):
     """A prompt that is longer than the context."""
 
 
+class ModelNameError(RequestError):
+    """A text that is no model's name, or no digest."""
+
+
 class RunnerDiedError(TampuError):
     """The thread or process that ran the model has ended; the message says why."""
+
+
+class StoreError(TampuError):
+    """The models on disk: something is damaged, cannot be written or is not there."""
+
+
+class DiskFullError(StoreError):
+    """There is no room for what was to be written; what was there before is untouched."""
+
+
+class DigestMismatchError(StoreError):
+    """Bytes that are not those of the digest under which they came."""
+
+
+class RegistryError(TampuError):
+    """A registry on another machine refused, failed, or sent what it should not."""
 
 
 class SettingsError(TampuError):

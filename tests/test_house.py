@@ -19,11 +19,11 @@ LAYERS = [
     ("nn", "tokenizer", "sampling", "vision", "chat"),
     ("kvcache",),
     ("models", "modelinfo", "convert"),
+    ("store",),
     ("runner", "catalog"),
     ("loading", "completion", "peer"),
     ("bench", "engine"),
     ("runner.worker", "runner.process"),  # the engine in a process of its own
-    ("store",),
     ("server",),
     ("cli",),
 ]

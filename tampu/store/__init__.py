@@ -1,0 +1,35 @@
+"""Models on disk: names, blobs, manifests; from registries and back to them.
+
+`Store` is the door: `store.listing()`, `store.model(ModelName.parse("llama3.2"))`. To add a model,
+take a lease, put the blobs, write the manifest:
+
+    with store.lease() as lease:
+        digest = store.blobs.put(b"...", lease)
+        ...
+        store.write(name, manifest)
+
+Everything here is synchronous and knows nothing of HTTP servers or of the command line.
+"""
+
+from tampu.store.blobs import Blobs, BlobWriter
+from tampu.store.locks import Lease
+from tampu.store.manifests import Descriptor, Manifest, Media, ModelConfig
+from tampu.store.model import StoredModel
+from tampu.store.names import Digest, ModelName
+from tampu.store.store import Damaged, Listing, Store
+
+__all__ = [
+    "BlobWriter",
+    "Blobs",
+    "Damaged",
+    "Descriptor",
+    "Digest",
+    "Lease",
+    "Listing",
+    "Manifest",
+    "Media",
+    "ModelConfig",
+    "ModelName",
+    "Store",
+    "StoredModel",
+]

@@ -1,0 +1,253 @@
+"""Blobs: files named by the SHA-256 of their bytes.
+
+A blob gets its name only from the hash of the bytes that were written, so a name that does not fit
+its content can come from a damaged disk alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from tampu.errors import DigestMismatchError, DiskFullError, StoreError
+from tampu.store.durable import make_folder, storing, sync_folder, write_all
+from tampu.store.layout import Layout
+from tampu.store.locks import Lease, open_lock, try_lock
+from tampu.store.names import Digest
+
+CHUNK = 1 << 20
+MODE = 0o444
+Progress = Callable[[int], None]
+
+
+class Readable(Protocol):
+    """What bytes can be read from."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return at most `size` bytes; none at the end."""
+
+
+class Blobs:
+    """The blobs of one store."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def path(self, digest: Digest) -> Path:
+        """Return where a blob is, or would be."""
+        return self._layout.blob(digest)
+
+    def size(self, digest: Digest) -> int | None:
+        """Return a blob's bytes; None if there is no such blob, or it is not a regular file."""
+        path = self.path(digest)
+        try:
+            return path.stat().st_size if path.is_file() else None
+        except OSError:
+            return None
+
+    def has(self, digest: Digest, size: int | None = None) -> bool:
+        """Whether a blob is there, of that size if one is given."""
+        found = self.size(digest)
+        return found is not None and (size is None or found == size)
+
+    def read(self, digest: Digest, most: int) -> bytes:
+        """Return a small blob whole, its hash verified.
+
+        Raises:
+            StoreError: if it is not there, longer than `most` bytes, or damaged.
+        """
+        size = self.size(digest)
+        if size is None:
+            raise StoreError(f"the blob {digest.short} is missing: pull the model again")
+        if size > most:
+            raise StoreError(f"the blob {digest.short} has {size} bytes, more than {most}")
+        try:
+            content = self.path(digest).read_bytes()
+        except OSError as error:
+            raise StoreError(f"cannot read {digest.file_name}: {error.strerror}") from error
+        if Digest.of(content) != digest:
+            raise damaged(digest)
+        return content
+
+    def verify(self, digest: Digest, progress: Progress | None = None) -> bool:
+        """Return whether a blob's bytes are those of its name; `progress` gets bytes read.
+
+        Raises:
+            StoreError: if it cannot be read.
+        """
+        return hash_file(self.path(digest), progress) == digest
+
+    def writer(self, lease: Lease) -> BlobWriter:
+        """Begin a blob, which the lease will keep.
+
+        Raises:
+            StoreError: if the store cannot be written.
+        """
+        return BlobWriter(self._layout, lease)
+
+    def put(self, content: bytes, lease: Lease) -> Digest:
+        """Store some bytes and return their digest.
+
+        Raises:
+            StoreError: if they cannot be written.
+        """
+        digest = Digest.of(content)
+        lease.add([digest])
+        if not self._holds(digest, content):
+            with self.writer(lease) as writer:
+                writer.write(content)
+                writer.commit(digest)
+        return digest
+
+    def _holds(self, digest: Digest, content: bytes) -> bool:
+        try:
+            return self.has(digest, len(content)) and self.path(digest).read_bytes() == content
+        except OSError:
+            return False
+
+    def put_stream(
+        self,
+        source: Readable,
+        lease: Lease,
+        expected: Digest | None = None,
+        progress: Progress | None = None,
+    ) -> Digest:
+        """Store all that a stream holds and return its digest.
+
+        Args:
+            source: the bytes.
+            lease: what keeps the blob.
+            expected: what their digest must be.
+            progress: gets the bytes of each step.
+
+        Raises:
+            DigestMismatchError: if they are not those of `expected`; nothing is kept.
+            StoreError: if they cannot be written.
+        """
+        with self.writer(lease) as writer:
+            while chunk := source.read(CHUNK):
+                writer.write(chunk)
+                if progress is not None:
+                    progress(len(chunk))
+            return writer.commit(expected)
+
+    def adopt(self, path: Path, digest: Digest) -> None:
+        """Give a finished file in the store's incoming folder its name, and make it last.
+
+        The caller has hashed the bytes while they were written.
+
+        Raises:
+            StoreError: if that fails; the file stays where it was.
+        """
+        with storing(f"the blob {digest.short}"):
+            make_folder(self._layout.blobs)
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                os.fchmod(descriptor, MODE)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            path.replace(self.path(digest))
+            sync_folder(self._layout.blobs)
+
+    def check_room(self, needed: int) -> None:
+        """Refuse to begin what cannot end.
+
+        Raises:
+            DiskFullError: if the disk has less than `needed` bytes free.
+        """
+        folder = next(f for f in (self._layout.root, *self._layout.root.parents) if f.exists())
+        free = shutil.disk_usage(folder).free
+        if needed > free:
+            raise DiskFullError(
+                f"no space left: {needed / 1e9:.1f} GB are needed, {free / 1e9:.1f} GB are free"
+            )
+
+
+class BlobWriter:
+    """A blob that grows; without `commit` nothing of it stays."""
+
+    def __init__(self, layout: Layout, lease: Lease) -> None:
+        self._layout = layout
+        self._lease = lease
+        self._path = layout.incoming / f"tmp-{secrets.token_hex(8)}"
+        self._hash = hashlib.sha256()
+        self._descriptor = open_lock(self._path)
+        if not try_lock(self._descriptor):  # kept locked: a clean-up sees that it is alive
+            raise StoreError("cannot lock a new file of the store")
+        self.size = 0
+
+    def write(self, content: bytes | memoryview) -> None:
+        """Add bytes.
+
+        Raises:
+            StoreError: if they cannot be written.
+        """
+        with storing("a blob"):
+            write_all(self._descriptor, content)
+        self._hash.update(content)
+        self.size += len(content)
+
+    def commit(self, expected: Digest | None = None) -> Digest:
+        """Make the blob last under its digest, and return that.
+
+        Raises:
+            DigestMismatchError: if it is not `expected`.
+            StoreError: if that fails.
+        """
+        digest = Digest(self._hash.hexdigest())
+        if expected is not None and digest != expected:
+            raise DigestMismatchError(f"the bytes are those of {digest}, not of {expected}")
+        self._lease.add([digest])
+        Blobs(self._layout).adopt(self._path, digest)
+        return digest
+
+    def close(self) -> None:
+        """Drop what was not committed."""
+        if self._descriptor >= 0:
+            self._path.unlink(missing_ok=True)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def hash_file(path: Path, progress: Progress | None = None) -> Digest:
+    """Return the digest of a regular file; `progress` gets the bytes of each step.
+
+    Raises:
+        StoreError: if it cannot be read.
+    """
+    hasher = hashlib.sha256()
+    buffer = memoryview(bytearray(CHUNK))
+    try:
+        with path.open("rb", buffering=0) as file:
+            while count := file.readinto(buffer):
+                hasher.update(buffer[:count])
+                if progress is not None:
+                    progress(count)
+    except OSError as error:
+        raise StoreError(f"cannot read {path.name}: {error.strerror}") from error
+    return Digest(hasher.hexdigest())
+
+
+def damaged(digest: Digest) -> StoreError:
+    """Return the error of a blob whose bytes are not those of its name."""
+    return StoreError(
+        f"the blob {digest.short} is damaged: run `tampu verify-store --repair`, then pull again"
+    )

@@ -1,0 +1,203 @@
+"""Locks and leases between threads and processes; the kernel drops them with their process.
+
+Three rules keep a blob from being deleted while somebody counts on it:
+
+* whoever deletes holds the store's lock alone, and looks at manifests and leases under it;
+* whoever will name a blob in a manifest puts it into a lease before looking whether it is there,
+  holding the store's lock shared;
+* a lease is a file that its owner keeps locked, so that one sees when its process has died.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tampu.errors import ModelNameError, StoreError
+from tampu.store.durable import make_folder, storing, write_all
+from tampu.store.layout import Layout
+from tampu.store.names import Digest
+
+POLL_S = 0.05
+
+
+@contextmanager
+def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
+    """Hold the lock of a file, waiting for it.
+
+    Raises:
+        StoreError: if the file cannot be made or locked.
+    """
+    descriptor = open_lock(path)
+    try:
+        with _explained():
+            fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def locked_when_free(path: Path, waiting: Callable[[], None]) -> Iterator[bool]:
+    """Hold the lock of a file alone; the file is gone afterwards.
+
+    Args:
+        path: the file.
+        waiting: called again and again until the lock is free; it may raise.
+
+    Yields:
+        Whether somebody else had it before.
+
+    Raises:
+        StoreError: if the file cannot be made or locked.
+    """
+    had_to_wait = False
+    while True:
+        descriptor = open_lock(path)
+        try:
+            while not try_lock(descriptor):
+                had_to_wait = True
+                waiting()
+                time.sleep(POLL_S)
+            if _is_at(descriptor, path):  # else the one before removed it: there is a new one
+                try:
+                    yield had_to_wait
+                finally:
+                    path.unlink(missing_ok=True)
+                return
+        finally:
+            os.close(descriptor)
+
+
+class Lease:
+    """Blobs that must stay because somebody is about to use or name them.
+
+    It ends with `close`, with its block, or with the process.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        """Begin an empty lease.
+
+        Raises:
+            StoreError: if it cannot be written.
+        """
+        self._layout = layout
+        self._path = layout.leases / f"{os.getpid()}-{secrets.token_hex(8)}"
+        with locked(layout.lock, shared=True):  # before it is locked, it looks dead to a cleaner
+            self._descriptor = open_lock(self._path)
+            if not try_lock(self._descriptor):
+                raise StoreError(f"cannot lock {self._path.name}")
+
+    def add(self, digests: Iterable[Digest]) -> None:
+        """Keep these too, from now on.
+
+        Raises:
+            StoreError: if that cannot be written.
+        """
+        lines = "".join(f"{digest}\n" for digest in digests).encode()
+        with locked(self._layout.lock, shared=True), storing("the lease"):
+            write_all(self._descriptor, lines)
+
+    def close(self) -> None:
+        """Let the blobs go."""
+        if self._descriptor >= 0:
+            self._path.unlink(missing_ok=True)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def leased(layout: Layout) -> set[Digest]:
+    """Return all blobs that live leases keep. Dead leases are removed.
+
+    The caller holds the store's lock alone.
+    """
+    kept: set[Digest] = set()
+    for path in files_in(layout.leases):
+        if not remove_if_dead(path):
+            kept.update(_digests(path))
+    return kept
+
+
+def remove_if_dead(path: Path) -> bool:
+    """Remove a file that its owner would keep locked, if the owner is gone."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    try:
+        if not try_lock(descriptor):
+            return False
+        path.unlink(missing_ok=True)
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def open_lock(path: Path) -> int:
+    """Return a descriptor of a file to be locked, made if it is not there.
+
+    Raises:
+        StoreError: if it cannot be made.
+    """
+    with storing(f"the lock {path.name}"):
+        make_folder(path.parent)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+
+def try_lock(descriptor: int) -> bool:
+    """Lock a file alone if nobody else has it; return whether that went well."""
+    with _explained():
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return what is in a folder; nothing if it is not there."""
+    try:
+        return list(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"the store's file system has no locks: {error.strerror}") from error
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _digests(path: Path) -> Iterator[Digest]:
+    for line in path.read_text("ascii", "replace").splitlines():
+        try:
+            yield Digest.parse(line)
+        except ModelNameError:  # a line that a full disk cut off: its `add` has failed
+            continue

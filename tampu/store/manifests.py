@@ -1,0 +1,180 @@
+"""Manifests: what a model consists of, in the format of registries (OCI, Docker's version 2).
+
+A manifest names a config and layers by their digests and sizes. What a layer holds is said by its
+media type. The digest of the manifest's own bytes is the model's id, so the bytes are kept as they
+came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from tampu.errors import ModelNameError, StoreError
+from tampu.store.names import Digest
+
+MANIFEST_TYPE = "application/vnd.docker.distribution.manifest.v2+json"
+OCI_MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
+CONFIG_TYPE = "application/vnd.docker.container.image.v1+json"
+
+MOST_BYTES = 4 << 20
+MOST_LAYERS = 4096
+MOST_CONFIG_BYTES = 4 << 20
+LARGEST_BLOB = 1 << 50
+_EMPTY = Digest.of(b"")
+
+# Annotations of a layer that is not a blob of the store but a file elsewhere.
+FILE_PATH = "dev.tampu.file.path"
+FILE_MODIFIED_NS = "dev.tampu.file.modified-ns"
+
+
+class Media(StrEnum):
+    """What a layer holds; the values are Ollama's media types."""
+
+    MODEL = "application/vnd.ollama.image.model"
+    PROJECTOR = "application/vnd.ollama.image.projector"
+    ADAPTER = "application/vnd.ollama.image.adapter"
+    DRAFT = "application/vnd.ollama.image.draft"
+    TEMPLATE = "application/vnd.ollama.image.template"
+    PROMPT = "application/vnd.ollama.image.prompt"
+    SYSTEM = "application/vnd.ollama.image.system"
+    PARAMS = "application/vnd.ollama.image.params"
+    MESSAGES = "application/vnd.ollama.image.messages"
+    LICENSE = "application/vnd.ollama.image.license"
+
+
+class Descriptor(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """A blob that a manifest names.
+
+    Attributes:
+        media_type: what it holds; one of `Media`, or something that is not known here.
+        digest: its SHA-256.
+        size: its bytes.
+        source: the model that it came from (`from` in the file).
+        name: its name among others of its kind.
+        annotations: more about it.
+    """
+
+    media_type: str
+    digest: Digest
+    size: int
+    source: str = msgspec.field(default="", name="from")
+    name: str = ""
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a model consists of."""
+
+    schema_version: int = 2
+    media_type: str = MANIFEST_TYPE
+    config: Descriptor
+    layers: list[Descriptor]
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of the config and all layers."""
+        return sum(blob.size for blob in self.blobs())
+
+    def blobs(self) -> Iterator[Descriptor]:
+        """Yield the layers, then the config."""
+        yield from self.layers
+        yield self.config
+
+    def of_kind(self, *kinds: Media) -> list[Descriptor]:
+        """Return the layers of some kinds, in their order."""
+        return [layer for layer in self.layers if layer.media_type in kinds]
+
+
+class ModelConfig(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A model's config blob: what lists show without opening the weights. Ollama's fields."""
+
+    model_format: str = ""
+    model_family: str = ""
+    model_families: list[str] | None = None
+    model_type: str = ""
+    file_type: str = ""
+    renderer: str = ""
+    parser: str = ""
+    requires: str = ""
+    capabilities: list[str] | None = None
+    context_length: int = 0
+    embedding_length: int = 0
+    base_name: str = ""
+    remote_host: str = ""
+    remote_model: str = ""
+    architecture: str = ""
+    os: str = ""
+
+
+def read_manifest(content: bytes) -> Manifest:
+    """Return the manifest that some bytes hold.
+
+    Raises:
+        StoreError: for what is no manifest, or names something that cannot be.
+    """
+    if len(content) > MOST_BYTES:
+        raise StoreError(f"the manifest is longer than {MOST_BYTES >> 20} MiB")
+    try:
+        manifest = _DECODER.decode(content)
+    except (msgspec.DecodeError, ModelNameError, RecursionError) as error:
+        raise StoreError(f"the manifest is damaged: {error}") from error
+    _check(manifest)
+    return manifest
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Return a manifest's bytes."""
+    return _ENCODER.encode(manifest)
+
+
+def read_config(content: bytes) -> ModelConfig:
+    """Return the config that some bytes hold; unknown fields are left out.
+
+    Raises:
+        StoreError: for what is no config.
+    """
+    try:
+        return msgspec.json.decode(content, type=ModelConfig)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise StoreError(f"the model's config is damaged: {error}") from error
+
+
+def encode_config(config: ModelConfig) -> bytes:
+    """Return a config's bytes."""
+    return _ENCODER.encode(config)
+
+
+def _check(manifest: Manifest) -> None:
+    if manifest.schema_version != 2:
+        raise StoreError(f"the manifest has schema version {manifest.schema_version}, not 2")
+    if len(manifest.layers) > MOST_LAYERS:
+        raise StoreError(f"the manifest has {len(manifest.layers)} layers, more than {MOST_LAYERS}")
+    sizes: dict[Digest, int] = {}
+    for blob in manifest.blobs():
+        is_possible = 0 < blob.size <= LARGEST_BLOB or (blob.size == 0 and blob.digest == _EMPTY)
+        if not is_possible or sizes.setdefault(blob.digest, blob.size) != blob.size:
+            raise StoreError(f"the manifest gives {blob.digest.short} an impossible size")
+    if manifest.config.size > MOST_CONFIG_BYTES:
+        raise StoreError("the manifest's config is too large")
+
+
+def _from_json(kind: type, value: Any) -> Any:
+    if kind is not Digest:
+        raise NotImplementedError(kind)
+    if not isinstance(value, str):
+        raise ModelNameError("a digest is a text")
+    return Digest.parse(value)
+
+
+def _to_json(value: object) -> str:
+    if isinstance(value, Digest):
+        return str(value)
+    raise NotImplementedError(type(value))
+
+
+_DECODER = msgspec.json.Decoder(Manifest, dec_hook=_from_json)
+_ENCODER = msgspec.json.Encoder(enc_hook=_to_json)

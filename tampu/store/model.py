@@ -1,0 +1,164 @@
+"""A model of a store: its manifest, and what its layers hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from tampu.errors import StoreError
+from tampu.store.blobs import Blobs
+from tampu.store.manifests import (
+    FILE_MODIFIED_NS,
+    FILE_PATH,
+    MOST_CONFIG_BYTES,
+    Descriptor,
+    Manifest,
+    Media,
+    ModelConfig,
+    read_config,
+)
+from tampu.store.names import Digest, ModelName
+
+T = TypeVar("T")
+
+_MOST_TEXT = 16 << 20
+
+
+class StoredMessage(msgspec.Struct):
+    """A message of the conversation that a model begins with."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredModel:
+    """A model of a store. Layers are read when asked for.
+
+    Attributes:
+        name: with the spelling of the store.
+        manifest: what it consists of.
+        digest: of the manifest's bytes: the model's id.
+        modified_s: when it was written, in seconds since 1970.
+        blobs: where its layers are.
+    """
+
+    name: ModelName
+    manifest: Manifest
+    digest: Digest
+    modified_s: float
+    blobs: Blobs
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all it consists of."""
+        return self.manifest.size_bytes
+
+    def path_of(self, layer: Descriptor) -> Path:
+        """Return the file that holds a layer, in the store or elsewhere.
+
+        Raises:
+            StoreError: if it is missing, has another size, or was changed.
+        """
+        path = file_of(layer) or self.blobs.path(layer.digest)
+        try:
+            status = path.stat()
+        except OSError as error:
+            reason = "is missing: pull or create the model again"
+            raise StoreError(f"{self.name.short}: its file {path.name} {reason}") from error
+        modified = layer.annotations.get(FILE_MODIFIED_NS)
+        if not path.is_file() or status.st_size != layer.size:
+            raise StoreError(
+                f"{self.name.short}: its file {path.name} has {status.st_size} bytes, not "
+                f"{layer.size}: run `tampu verify-store --repair`, then pull or create it again"
+            )
+        if modified is not None and modified != str(status.st_mtime_ns):
+            raise StoreError(f"{self.name.short}: {path} was changed: create the model again")
+        return path
+
+    def paths(self, *kinds: Media) -> list[Path]:
+        """Return the files of the layers of some kinds, in their order.
+
+        Raises:
+            StoreError: if one is missing or damaged.
+        """
+        return [self.path_of(layer) for layer in self.manifest.of_kind(*kinds)]
+
+    @property
+    def model_path(self) -> Path:
+        """The file of the weights; the first, if they are split over several.
+
+        Raises:
+            StoreError: if there is none, or it is missing.
+        """
+        layers = self.manifest.of_kind(Media.MODEL)
+        if not layers:
+            raise StoreError(f"{self.name.short} has no GGUF file, so tampu cannot run it")
+        return self.path_of(layers[0])
+
+    @property
+    def config(self) -> ModelConfig:
+        """What lists show of it.
+
+        Raises:
+            StoreError: if the config is missing or damaged.
+        """
+        return read_config(self.blobs.read(self.manifest.config.digest, MOST_CONFIG_BYTES))
+
+    @property
+    def template(self) -> str:
+        """The text of its own prompt template; empty without one."""
+        return "".join(self._texts(Media.TEMPLATE, Media.PROMPT)[-1:])
+
+    @property
+    def system(self) -> str:
+        """Its system message; empty without one."""
+        return "".join(self._texts(Media.SYSTEM)[-1:])
+
+    @property
+    def licenses(self) -> list[str]:
+        """The texts of its licences."""
+        return self._texts(Media.LICENSE)
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The options that it comes with, under Ollama's names.
+
+        Raises:
+            StoreError: if they are no JSON object.
+        """
+        merged: dict[str, Any] = {}
+        for text in self._texts(Media.PARAMS):
+            merged |= self._json(text, dict[str, Any])
+        return merged
+
+    @property
+    def messages(self) -> list[StoredMessage]:
+        """The conversation that it begins with.
+
+        Raises:
+            StoreError: if they are no list of messages.
+        """
+        texts = self._texts(Media.MESSAGES)
+        return [message for text in texts for message in self._json(text, list[StoredMessage])]
+
+    def _texts(self, *kinds: Media) -> list[str]:
+        layers = self.manifest.of_kind(*kinds)
+        contents = [self.blobs.read(layer.digest, _MOST_TEXT) for layer in layers]
+        return [content.decode("utf-8", "replace") for content in contents]
+
+    def _json(self, text: str, kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode(text, type=kind)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise StoreError(f"{self.name.short}: a layer is damaged: {error}") from error
+
+
+def file_of(layer: Descriptor) -> Path | None:
+    """Return the file elsewhere that a layer stands for; None for a blob of the store."""
+    path = layer.annotations.get(FILE_PATH)
+    return Path(path) if path else None

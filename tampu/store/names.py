@@ -1,0 +1,221 @@
+"""Names of models and digests of blobs: types that cannot hold a bad value.
+
+A name becomes folders and a digest becomes a file, so each is checked in the one place where it is
+made. What is allowed is what Ollama allows: `[scheme://][host/][namespace/]model[:tag]`, parts of
+ASCII letters, digits, `_`, `-` and `.` that begin with a letter, a digit or `_`; no `.` in a
+namespace. Case does not matter when names are compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from functools import total_ordering
+from pathlib import PurePosixPath
+from typing import Self
+
+from tampu.errors import ModelNameError
+
+DEFAULT_HOST = "registry.ollama.ai"
+DEFAULT_NAMESPACE = "library"
+DEFAULT_TAG = "latest"
+
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}", re.ASCII)
+_NAMESPACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}", re.ASCII)
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,349}(?::[0-9]{1,5})?", re.ASCII)
+_DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_LONGEST_HOST = 350
+_LONGEST_PORT = 65_535
+_ALIASES = {"ollama.com": DEFAULT_HOST}
+_SCHEMES = ("https", "http")
+_SHOWN = 100
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelName:
+    """The full name of a model; equal to one that differs in case or scheme only.
+
+    Attributes:
+        model: the name proper, such as llama3.2.
+        tag: the variant, such as 3b.
+        namespace: whose it is.
+        host: the registry, with a port if it has one.
+        scheme: how the registry is reached; no part of the identity.
+
+    Raises:
+        ModelNameError: for a part that is not allowed.
+    """
+
+    model: str
+    tag: str = DEFAULT_TAG
+    namespace: str = DEFAULT_NAMESPACE
+    host: str = DEFAULT_HOST
+    scheme: str = field(default="https")
+
+    def __post_init__(self) -> None:
+        _check("model", self.model, _PART)
+        _check("tag", self.tag, _PART)
+        _check("namespace", self.namespace, _NAMESPACE)
+        _check("host", self.host, _HOST)
+        _, _, port = self.host.partition(":")
+        if len(self.host) > _LONGEST_HOST or (port and not 0 < int(port) <= _LONGEST_PORT):
+            raise ModelNameError(f"the host {_shown(self.host)} of a model's name is not allowed")
+        if self.scheme not in _SCHEMES:
+            raise ModelNameError(f"a model's name begins with https://, not {_shown(self.scheme)}")
+
+    @classmethod
+    def parse(cls, text: str, *, default_host: str = DEFAULT_HOST) -> Self:
+        """Return the name that a text means, with what is left out filled in.
+
+        Args:
+            text: at least the model.
+            default_host: the registry where the text has none.
+
+        Raises:
+            ModelNameError: for a text that is no name.
+        """
+        scheme, separator, rest = text.partition("://")
+        if not separator:
+            scheme, rest = "https", text
+        rest, tag = _cut_tag(rest)
+        parts = rest.split("/")
+        if len(parts) > 3:  # host, namespace, model
+            raise ModelNameError(f"{_shown(text)} is no model's name: it has too many parts")
+        host, namespace, model = [default_host, DEFAULT_NAMESPACE, ""][: 3 - len(parts)] + parts
+        return cls(model, tag, namespace, host, scheme.lower())
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """Host, namespace, model and tag in lower case: what makes two names the same."""
+        names = (self.namespace.lower(), self.model.lower(), self.tag.lower())
+        return (canonical_host(self.host), *names)
+
+    @property
+    def short(self) -> str:
+        """The name as it is shown: without the default host and namespace, with the tag."""
+        shown = f"{self.model}:{self.tag}"
+        is_default_host = canonical_host(self.host) == DEFAULT_HOST
+        if not is_default_host or self.namespace.lower() != DEFAULT_NAMESPACE:
+            shown = f"{self.namespace}/{shown}"
+        return shown if is_default_host else f"{self.host}/{shown}"
+
+    @property
+    def repository(self) -> str:
+        """What the registry calls it, without the tag: namespace/model."""
+        return f"{self.namespace}/{self.model}"
+
+    @property
+    def relative_path(self) -> PurePosixPath:
+        """Where its manifest is, below the folder of manifests."""
+        return PurePosixPath(self.host, self.namespace, self.model, self.tag)
+
+    def __str__(self) -> str:
+        return f"{self.host}/{self.namespace}/{self.model}:{self.tag}"
+
+    def __eq__(self, other: object) -> bool:
+        return self.key == other.key if isinstance(other, ModelName) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+@total_ordering
+class Digest:
+    """The SHA-256 of a blob. It cannot change.
+
+    No dataclass: msgspec would read one as a JSON object, without checking it.
+    """
+
+    __slots__ = ("_hex",)
+
+    def __init__(self, hex: str) -> None:  # noqa: A002 - the name of what it is
+        """Take 64 hexadecimal digits in lower case.
+
+        Raises:
+            ModelNameError: for anything else.
+        """
+        if not _DIGEST.fullmatch(hex):
+            raise ModelNameError(f"{_shown(hex)} is no SHA-256 of 64 hexadecimal digits")
+        self._hex = hex
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the digest that `sha256:<hex>` stands for.
+
+        Raises:
+            ModelNameError: for anything else.
+        """
+        algorithm, _, digits = text.partition(":")
+        if algorithm != "sha256":
+            raise ModelNameError(f"{_shown(text)} is no digest: it must be sha256:<64 hex digits>")
+        return cls(digits)
+
+    @classmethod
+    def parse_file_name(cls, text: str) -> Self:
+        """Return the digest of a blob's file name, `sha256-<hex>`; `sha256:<hex>` will do too.
+
+        Raises:
+            ModelNameError: for anything else.
+        """
+        return cls.parse(text.replace("-", ":", 1) if text.startswith("sha256-") else text)
+
+    @classmethod
+    def of(cls, content: bytes) -> Self:
+        """Return the digest of some bytes."""
+        return cls(hashlib.sha256(content).hexdigest())
+
+    @property
+    def hex(self) -> str:
+        """The 64 digits."""
+        return self._hex
+
+    @property
+    def file_name(self) -> str:
+        """The name of the blob's file."""
+        return f"sha256-{self.hex}"
+
+    @property
+    def short(self) -> str:
+        """The first twelve digits, as people are shown them."""
+        return self.hex[:12]
+
+    def __str__(self) -> str:
+        return f"sha256:{self.hex}"
+
+    def __repr__(self) -> str:
+        return f"Digest({self.hex!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return self.hex == other.hex if isinstance(other, Digest) else NotImplemented
+
+    def __lt__(self, other: Digest) -> bool:
+        return self.hex < other.hex
+
+    def __hash__(self) -> int:
+        return hash(self.hex)
+
+
+def canonical_host(host: str) -> str:
+    """Return a host in lower case; Ollama's registry has two names."""
+    return _ALIASES.get(host.lower(), host.lower())
+
+
+def _cut_tag(text: str) -> tuple[str, str]:
+    """Return the text before the tag, and the tag; a colon before a slash belongs to a port."""
+    before, colon, tag = text.rpartition(":")
+    if not colon or "/" in tag:
+        return text, DEFAULT_TAG
+    return before, tag
+
+
+def _check(kind: str, text: str, allowed: re.Pattern[str]) -> None:
+    if not allowed.fullmatch(text):
+        reason = "is empty" if not text else f"{_shown(text)} is not allowed"
+        raise ModelNameError(
+            f"a model's name is [host/][namespace/]model[:tag]; its {kind} {reason}"
+        )
+
+
+def _shown(text: str) -> str:
+    return repr(text[:_SHOWN])

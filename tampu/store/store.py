@@ -1,0 +1,308 @@
+"""A store: named models over blobs, in Ollama's layout on disk."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tampu.errors import ModelNameError, ModelNotFoundError, StoreError
+from tampu.store.blobs import Blobs
+from tampu.store.durable import make_folder, replace_file, storing, sync_folder
+from tampu.store.layout import Layout
+from tampu.store.locks import Lease, files_in, leased, locked, remove_if_dead
+from tampu.store.manifests import Manifest, encode_manifest, read_manifest
+from tampu.store.model import StoredModel, file_of
+from tampu.store.names import Digest, ModelName, canonical_host
+
+logger = logging.getLogger(__name__)
+
+HOUR_S = 3600.0
+PARTIAL_S = 7 * 24 * HOUR_S
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """An entry of a store that cannot be used: its path below the store, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The models of a store, last modified first, and the entries that are damaged."""
+
+    models: list[StoredModel] = field(default_factory=list)
+    damaged: list[Damaged] = field(default_factory=list)
+
+
+class Store:
+    """The models in one folder. Made for several threads and processes at once."""
+
+    def __init__(self, root: Path, *, is_writable: bool = True) -> None:
+        """Use a folder, which need not exist yet.
+
+        Args:
+            root: the folder, such as ~/.ollama/models.
+            is_writable: False for another program's store: nothing in it is ever changed.
+        """
+        self.layout = Layout(root)
+        self.blobs = Blobs(self.layout)
+        self.is_writable = is_writable
+
+    @property
+    def root(self) -> Path:
+        """The store's folder."""
+        return self.layout.root
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def listing(self) -> Listing:
+        """Return all models; one damaged entry never hides the others."""
+        models: dict[ModelName, StoredModel] = {}
+        damaged: list[Damaged] = []
+        for name, path in self._entries(damaged):
+            try:
+                models.setdefault(name, self._read(name, path))
+            except (StoreError, ModelNotFoundError) as error:
+                damaged.append(Damaged(str(path.relative_to(self.root)), str(error)))
+        newest_first = sorted(models.values(), key=lambda model: -model.modified_s)
+        return Listing(newest_first, damaged)
+
+    def find(self, name: ModelName) -> ModelName | None:
+        """Return a name in the spelling that the store has it in; None if it has not."""
+        return next((found for found, _ in self._candidates(name)), None)
+
+    def model(self, name: ModelName) -> StoredModel:
+        """Return a model.
+
+        Raises:
+            ModelNotFoundError: if there is none of that name.
+            StoreError: if its manifest is damaged.
+        """
+        for found, path in self._candidates(name):
+            try:
+                return self._read(found, path)
+            except StoreError as error:
+                raise StoreError(f"{found.short}: {error}; pull or create it again") from error
+        raise ModelNotFoundError(f"model {name.short!r} not found")
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def lease(self) -> Lease:
+        """Begin to keep blobs that no manifest names yet.
+
+        Raises:
+            StoreError: if the store cannot be written.
+        """
+        self._check_writable()
+        return Lease(self.layout)
+
+    def write(self, name: ModelName, manifest: Manifest | bytes) -> StoredModel:
+        """Make a name stand for a manifest; the model it stood for before loses its own blobs.
+
+        Args:
+            name: an existing spelling of it wins.
+            manifest: bytes are kept as they are. Its blobs are there, and leased.
+
+        Raises:
+            StoreError: for a manifest that is damaged or names blobs that are not there, or if it
+                cannot be written; the old model is untouched.
+        """
+        self._check_writable()
+        content = manifest if isinstance(manifest, bytes) else encode_manifest(manifest)
+        self._check_blobs(read_manifest(content))
+        with locked(self.layout.lock):
+            name = self._own_spelling(name)
+            old = self._references(self.layout.manifest(name))
+            path = self.layout.manifest(name)
+            with storing(f"the manifest of {name.short}"):
+                make_folder(self.layout.incoming)
+                make_folder(path.parent)
+                replace_file(path, content, scratch=self.layout.incoming)
+            self._remove_unused(old)
+        return self._read(name, path)
+
+    def copy(self, source: ModelName, destination: ModelName) -> StoredModel:
+        """Give a model a second name.
+
+        Raises:
+            ModelNotFoundError: if there is no such model.
+            StoreError: if it is damaged, or cannot be written.
+        """
+        with self.lease() as lease:
+            model = self.model(source)
+            lease.add(blob.digest for blob in model.manifest.blobs())
+            return self.write(destination, self._content(model))
+
+    def delete(self, name: ModelName) -> None:
+        """Remove a model, and the blobs that only it had.
+
+        Raises:
+            ModelNotFoundError: if there is no such model.
+            StoreError: if it cannot be removed.
+        """
+        self._check_writable()
+        with locked(self.layout.lock):
+            name = self._own_spelling(name)
+            path = self.layout.manifest(name)
+            if not path.is_file():
+                raise ModelNotFoundError(f"model {name.short!r} not found")
+            references = self._references(path)
+            with storing(f"the removal of {name.short}"):
+                path.unlink()
+                sync_folder(path.parent)
+                self._remove_empty(path.parent)
+            self._remove_unused(references)
+
+    def collect_garbage(self, older_than_s: float = HOUR_S) -> list[Digest]:
+        """Remove blobs that nothing names or leases, and downloads that nobody goes on with.
+
+        Args:
+            older_than_s: younger blobs stay; another program may be about to name them.
+
+        Returns:
+            The blobs that are gone.
+
+        Raises:
+            StoreError: if one cannot be removed.
+        """
+        self._check_writable()
+        now = time.time()
+        with locked(self.layout.lock):
+            blobs = [
+                digest
+                for path in files_in(self.layout.blobs)
+                if (digest := _digest_of(path)) and now - path.lstat().st_mtime >= older_than_s
+            ]
+            removed = self._remove_unused(set(blobs))
+            for path in files_in(self.layout.incoming):
+                _remove_incoming(path, now)
+        return removed
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _entries(self, damaged: list[Damaged]) -> Iterator[tuple[ModelName, Path]]:
+        """Yield names and their manifests; what has no allowed name goes into `damaged`."""
+        for folder in self.layout.manifest_folders:
+            for path in sorted(folder.glob("*/*/*/*")):
+                if path.name.startswith("."):  # a desktop's own files
+                    continue
+                try:
+                    yield _name_of(path.relative_to(folder)), path
+                except ModelNameError as error:
+                    damaged.append(Damaged(str(path.relative_to(self.root)), str(error)))
+
+    def _candidates(self, name: ModelName) -> Iterator[tuple[ModelName, Path]]:
+        """Yield the manifests of a name: in its own spelling, then in others."""
+        for folder in self.layout.manifest_folders:
+            exact = folder / name.relative_path
+            if exact.is_file():
+                yield name, exact
+                continue
+            for path in _matching(folder, name):
+                with suppress(ModelNameError):
+                    found = _name_of(path.relative_to(folder))
+                    if path.is_file():
+                        yield found, path
+
+    def _own_spelling(self, name: ModelName) -> ModelName:
+        found = self.find(name)
+        return found if found and self.layout.manifest(found).is_file() else name
+
+    def _read(self, name: ModelName, path: Path) -> StoredModel:
+        try:
+            content, modified_s = path.read_bytes(), path.stat().st_mtime
+        except FileNotFoundError as error:
+            raise ModelNotFoundError(f"model {name.short!r} not found") from error
+        except OSError as error:
+            raise StoreError(f"the manifest cannot be read: {error.strerror}") from error
+        manifest = read_manifest(content)
+        return StoredModel(name, manifest, Digest.of(content), modified_s, self.blobs)
+
+    def _content(self, model: StoredModel) -> bytes:
+        _, path = next(self._candidates(model.name))
+        content = path.read_bytes()
+        if Digest.of(content) != model.digest:
+            raise StoreError(f"{model.name.short} is being changed: try again")
+        return content
+
+    def _check_blobs(self, manifest: Manifest) -> None:
+        for blob in manifest.blobs():
+            if file_of(blob) is None and not self.blobs.has(blob.digest, blob.size):
+                raise StoreError(f"the manifest names {blob.digest.short}, which is not there")
+
+    def _check_writable(self) -> None:
+        if not self.is_writable:
+            raise StoreError(
+                f"{self.root} belongs to another program and is only read; "
+                "set TAMPU_MODELS to it if tampu is to change it"
+            )
+
+    def _references(self, path: Path) -> set[Digest]:
+        """Return the blobs that a manifest names; none if it is not there or damaged."""
+        try:
+            return {blob.digest for blob in read_manifest(path.read_bytes()).blobs()}
+        except (OSError, StoreError):
+            return set()
+
+    def _remove_unused(self, digests: set[Digest]) -> list[Digest]:
+        """Remove those of some blobs that nobody needs; the caller holds the lock alone."""
+        if not digests:
+            return []
+        listing = self.listing()
+        if listing.damaged:  # what a damaged manifest needs is not known
+            logger.warning("kept unused blobs: %s is damaged", listing.damaged[0].path)
+            return []
+        named = {blob.digest for model in listing.models for blob in model.manifest.blobs()}
+        named |= {model.digest for model in listing.models}  # newer Ollama's manifests are blobs
+        unused = sorted(digests - named - leased(self.layout))
+        with storing("the removal of blobs"):
+            for digest in unused:
+                self.blobs.path(digest).unlink(missing_ok=True)
+        return unused
+
+    def _remove_empty(self, folder: Path) -> None:
+        while folder != self.layout.manifests:
+            try:
+                folder.rmdir()
+            except OSError:  # not empty
+                return
+            folder = folder.parent
+
+
+def _name_of(path: Path) -> ModelName:
+    host, namespace, model, tag = path.parts
+    return ModelName(model, tag, namespace, host)
+
+
+def _digest_of(path: Path) -> Digest | None:
+    try:
+        return Digest.parse_file_name(path.name)
+    except ModelNameError:
+        return None
+
+
+def _matching(folder: Path, name: ModelName) -> list[Path]:
+    """Return the paths below a folder that stand for a name in any spelling."""
+    found = [folder]
+    for level, wanted in enumerate(name.key):
+        spelt = canonical_host if level == 0 else str.lower
+        found = [
+            path for parent in found for path in files_in(parent) if spelt(path.name) == wanted
+        ]
+    return sorted(found)
+
+
+def _remove_incoming(path: Path, now: float) -> None:
+    """Remove what a dead process left behind, or a download that was not gone on with."""
+    with suppress(FileNotFoundError):
+        if path.name.startswith("tmp-"):
+            if now - path.stat().st_mtime >= HOUR_S:
+                remove_if_dead(path)
+        elif now - path.stat().st_mtime >= PARTIAL_S:
+            path.unlink()

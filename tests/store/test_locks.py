@@ -1,0 +1,117 @@
+"""Locks and leases, between threads and between processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from tampu.errors import StoreError
+from tampu.store import Digest, Lease
+from tampu.store.layout import Layout
+from tampu.store.locks import leased, locked, locked_when_free
+
+A, B = Digest.of(b"a"), Digest.of(b"b")
+HOLD = """
+import sys, time
+from pathlib import Path
+from tampu.store import Digest, Lease
+from tampu.store.layout import Layout
+lease = Lease(Layout(Path(sys.argv[1])))
+lease.add([Digest.of(b"a")])
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def layout(tmp_path):
+    return Layout(tmp_path)
+
+
+def test_shared_holders_do_not_wait_for_each_other(layout):
+    with locked(layout.lock, shared=True), locked(layout.lock, shared=True):
+        pass
+
+
+def test_one_waits_for_the_other(layout):
+    order = []
+    is_held = threading.Event()
+
+    def other():
+        with locked(layout.lock):
+            is_held.set()
+            order.append("other")
+
+    with locked(layout.lock):
+        thread = threading.Thread(target=other)
+        thread.start()
+        assert not is_held.wait(0.1)
+        order.append("first")
+    thread.join(10)
+    assert order == ["first", "other"]
+
+
+def test_who_waits_can_tell_so_and_give_up(layout):
+    path = layout.blob_lock(A)
+    with locked_when_free(path, lambda: None) as had_to_wait:
+        assert not had_to_wait
+
+        def give_up():
+            raise StoreError("enough")
+
+        with pytest.raises(StoreError, match="enough"), locked_when_free(path, give_up):
+            pass
+    assert not path.exists()
+
+
+def test_a_lock_that_was_removed_meanwhile_is_made_anew(layout):
+    path = layout.blob_lock(A)
+    inside = []
+
+    def work():
+        with locked_when_free(path, lambda: None):
+            inside.append(1)
+            assert len(inside) == 1
+            inside.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert not path.exists()
+
+
+def test_a_lease_keeps_blobs_until_it_ends(layout):
+    with Lease(layout) as lease:
+        lease.add([A])
+        lease.add([B])
+        assert leased(layout) == {A, B}
+    assert leased(layout) == set()
+    lease.close()
+
+
+def test_the_lease_of_a_dead_process_ends(layout):
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(layout.root)], stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout.readline() == "held\n"
+        assert leased(layout) == {A}
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(10)
+    assert leased(layout) == set()
+    assert list(layout.leases.iterdir()) == []
+
+
+def test_a_line_that_was_cut_off_spoils_no_other(layout):
+    with Lease(layout) as lease:
+        lease.add([A])
+        (path,) = layout.leases.iterdir()
+        path.write_text(path.read_text() + "sha256:0123")
+        assert leased(layout) == {A}
