@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tampu.ml.backend import Backend
     from tampu.ml.context import Context, Storage
-    from tampu.ml.tensor import RopeMode, RopeScaling, Tensor
+    from tampu.ml.rotary import RopeMode, RopeScaling
+    from tampu.ml.tensor import Tensor
     from tampu.ml.types import GGMLType
     from tampu.ml.weights import Weights
 
@@ -33,8 +34,8 @@ _HOMES = {
     "Backend": "backend",
     "Context": "context",
     "GGMLType": "types",
-    "RopeMode": "tensor",
-    "RopeScaling": "tensor",
+    "RopeMode": "rotary",
+    "RopeScaling": "rotary",
     "Storage": "context",
     "Tensor": "tensor",
     "Weights": "weights",

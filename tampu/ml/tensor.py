@@ -7,15 +7,15 @@ nothing; ggml kills the process on operands that do not fit, so each operation c
 
 from __future__ import annotations
 
-import enum
+import ctypes
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from tampu.errors import ShapeError
 from tampu.ml.library import TensorPointer, gg
 from tampu.ml.operands import FLOATS, READABLE, SINGLE, WRITABLE, divides, require
+from tampu.ml.rotary import RopeMode, RopeScaling
 from tampu.ml.types import GGMLType
 
 if TYPE_CHECKING:
@@ -23,34 +23,6 @@ if TYPE_CHECKING:
 
 Shape: TypeAlias = tuple[int, ...]
 Operation: TypeAlias = Callable[..., TensorPointer]
-
-
-class RopeMode(enum.IntEnum):
-    """Which features form a rotated pair (ggml's numbers)."""
-
-    INTERLEAVED = 0  # neighbours: 2i and 2i + 1
-    HALVES = 2  # i and i + dimensions / 2, as in GPT-NeoX
-
-
-@dataclass(frozen=True, slots=True)
-class RopeScaling:
-    """How rotary frequencies are stretched for longer contexts (YaRN, arXiv:2309.00071).
-
-    Attributes:
-        frequency_scale: positions are multiplied by this (linear scaling by 1 / factor).
-        original_context: the length the model was trained on first, for YaRN.
-        extrapolation: YaRN's mix factor; 0: linear scaling alone.
-        magnitude: the result is multiplied by this.
-        beta_fast: rotations above which YaRN keeps a frequency.
-        beta_slow: rotations below which YaRN scales it fully.
-    """
-
-    frequency_scale: float = 1.0
-    original_context: int = 131072
-    extrapolation: float = 0.0
-    magnitude: float = 1.0
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
 
 
 class Tensor:
@@ -106,9 +78,13 @@ class Tensor:
 
     # -- arithmetic ------------------------------------------------------------------------------
 
-    def __add__(self, other: Tensor) -> Tensor:
-        """Return the sum; `other` is repeated along dimensions where it fits."""
-        return self._elementwise(gg.ggml_add, other, "add")
+    def __add__(self, other: Tensor | float) -> Tensor:
+        """Return the sum with a number or a tensor, which is repeated where it fits."""
+        if isinstance(other, Tensor):
+            return self._elementwise(gg.ggml_add, other, "add")
+        require(self.type is GGMLType.F32 and self.is_contiguous, "add a number", self)
+        pointer = gg.ggml_scale_bias(self._context().arena, self.pointer, 1.0, float(other))
+        return self._like(pointer)
 
     def __mul__(self, other: Tensor | float) -> Tensor:
         """Return the product with a number or, element by element, with a tensor."""
@@ -116,6 +92,14 @@ class Tensor:
             return self._elementwise(gg.ggml_mul, other, "multiply")
         require(self.type is GGMLType.F32 and self.is_contiguous, "scale", self)
         return self._like(gg.ggml_scale(self._context().arena, self.pointer, float(other)))
+
+    def floor(self) -> Tensor:
+        """Return the largest integers that are not greater."""
+        return self._activated(gg.ggml_floor)
+
+    def log(self) -> Tensor:
+        """Return the natural logarithm."""
+        return self._activated(gg.ggml_log)
 
     def linear(self, weight: Tensor) -> Tensor:
         """Return self · weightᵀ: (..., n, inputs) with (..., outputs, inputs) -> (..., n, outputs).
@@ -146,6 +130,18 @@ class Tensor:
         """Return GELU in its tanh form (ggml takes it from a half-precision table)."""
         return self._activated(gg.ggml_gelu)
 
+    def gelu_exact(self) -> Tensor:
+        """Return GELU in its original form, with the error function (arXiv:1606.08415)."""
+        return self._activated(gg.ggml_gelu_erf)
+
+    def gelu_quick(self) -> Tensor:
+        """Return x · sigmoid(1.702 x) (ggml takes it from a half-precision table)."""
+        return self._activated(gg.ggml_gelu_quick)
+
+    def sigmoid(self) -> Tensor:
+        """Return 1 / (1 + exp(-x))."""
+        return self._activated(gg.ggml_sigmoid)
+
     def tanh(self) -> Tensor:
         """Return the hyperbolic tangent."""
         return self._activated(gg.ggml_tanh)
@@ -163,8 +159,22 @@ class Tensor:
         require(self._is(SINGLE) and epsilon >= 0, f"rms_norm with epsilon {epsilon}", self)
         return self._like(gg.ggml_rms_norm(self._context().arena, self.pointer, epsilon))
 
-    def softmax(self, mask: Tensor | None, scale: float) -> Tensor:
-        """Scale, add the mask and take the softmax over the last dimension."""
+    def layer_norm(self, epsilon: float) -> Tensor:
+        """Return (x - mean) / sqrt(variance + epsilon) over the last dimension (1607.06450)."""
+        require(self._is(SINGLE) and epsilon >= 0, f"layer_norm with epsilon {epsilon}", self)
+        return self._like(gg.ggml_norm(self._context().arena, self.pointer, epsilon))
+
+    def softmax(
+        self, mask: Tensor | None = None, scale: float = 1.0, sinks: Tensor | None = None
+    ) -> Tensor:
+        """Scale, add the mask and take the softmax over the last dimension.
+
+        Args:
+            mask: F32 or F16, of the last two dimensions; None: nothing is hidden.
+            scale: of the elements.
+            sinks: F32, (heads,) for elements (heads, tokens, history): one more element of each
+                head's rows, which takes its share and is then left out.
+        """
         require(self.type is GGMLType.F32 and self.is_contiguous, "softmax", self)
         if mask is not None:
             fits = mask.shape[-2:] == self.shape[-2:] and divides(mask.shape, self.shape)
@@ -172,6 +182,9 @@ class Tensor:
         pointer = gg.ggml_soft_max_ext(
             self._context().arena, self.pointer, mask.pointer if mask else None, scale, 0.0
         )
+        if sinks is not None:
+            require(sinks.shape == self.shape[:-2] and sinks._is(SINGLE), "softmax", self, sinks)
+            gg.ggml_soft_max_add_sinks(pointer, sinks.pointer)
         return self._like(pointer)
 
     # -- rows ------------------------------------------------------------------------------------
@@ -200,6 +213,19 @@ class Tensor:
         return context.wrap(pointer, self.shape, self.type)
 
     # -- shape -----------------------------------------------------------------------------------
+
+    def concat(self, other: Tensor, axis: int) -> Tensor:
+        """Return both, one behind the other along an axis, counted from the first."""
+        mine, theirs = list(self.shape), list(other.shape)
+        mine[axis] += theirs.pop(axis)
+        fits = (
+            [*mine[:axis], *mine[axis + 1 :]] == theirs and self._is(SINGLE) and other._is(SINGLE)
+        )
+        require(fits, f"concat along {axis}", self, other)
+        context = self._context(other)
+        place = len(mine) - 1 - axis
+        pointer = gg.ggml_concat(context.arena, self.pointer, other.pointer, place)
+        return context.wrap(pointer, tuple(mine), self.type)
 
     def reshape(self, *shape: int) -> Tensor:
         """Return the same elements in another shape; one length may be -1; copies if it must.
@@ -291,33 +317,43 @@ class Tensor:
         mode: RopeMode,
         scaling: RopeScaling,
         factors: Tensor | None = None,
+        sections: tuple[int, int, int, int] | None = None,
     ) -> Tensor:
         """Return (tokens, heads, features) with pairs of features rotated by position.
 
         Source: RoFormer, arXiv:2104.09864.
 
         Args:
-            positions: I32, (tokens,).
+            positions: I32, (tokens,); with sections (4, tokens).
             dimensions: how many of the features are rotated, from the first.
             base: of the geometric series of frequencies.
             mode: which features form a pair.
             scaling: for contexts longer than the model was trained on.
             factors: F32, (dimensions / 2,): each frequency is divided by its factor.
+            sections: how many pairs each of the four positions rotates (Qwen2-VL's M-RoPE,
+                arXiv:2409.12191), for the modes that are made for it.
         """
-        fits = len(self.shape) == 3 and positions.shape == self.shape[:1]
+        is_multiple = sections is not None
+        wanted = (4, *self.shape[:1]) if is_multiple else self.shape[:1]
+        fits = len(self.shape) == 3 and positions.shape == wanted
         fits = fits and 0 < dimensions <= self.shape[-1] and dimensions % 2 == 0
         is_known = self._is(SINGLE) and positions.type is GGMLType.I32
         require(fits and is_known, f"rope of {dimensions} dimensions", self, positions)
         if factors is not None:
             fits = len(factors.shape) == 1 and factors.shape[0] >= dimensions // 2
             require(fits and factors._is(SINGLE), f"rope of {dimensions} dimensions", factors)
-        pointer = gg.ggml_rope_ext(
+        kind: tuple[object, ...]
+        operation, kind = gg.ggml_rope_ext, (int(mode),)
+        if sections is not None:
+            operation, kind = gg.ggml_rope_multi, ((ctypes.c_int * 4)(*sections), int(mode))
+            positions = positions.reshape(4 * self.shape[0])
+        pointer = operation(
             self._context().arena,
             self.pointer,
             positions.pointer,
             factors.pointer if factors else None,
             dimensions,
-            int(mode),
+            *kind,
             scaling.original_context,
             base,
             scaling.frequency_scale,
@@ -328,38 +364,54 @@ class Tensor:
         )
         return self._like(pointer)
 
-    def flash_attention(self, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
+    def flash_attention(
+        self,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None,
+        scale: float,
+        *,
+        cap: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
         """Return softmax(scale · q kᵀ + mask) · v without storing the scores (arXiv:2205.14135).
 
         Args:
             keys: (kv_heads, history, features); `self` is (heads, tokens, features).
             values: (kv_heads, history, value_features).
-            mask: F16, (tokens, history).
+            mask: F16, (tokens, history); None: nothing is hidden.
             scale: of the scores.
+            cap: scores become cap · tanh(score / cap) before the mask.
+            sinks: as for `softmax`.
 
         Returns:
             (tokens, heads, value_features), contiguous.
         """
-        operands = (self, keys, values, mask)
+        operands = (self, keys, values)
         ranks = [len(operand.shape) for operand in operands]
-        fits = ranks == [3, 3, 3, 2] and self.shape[0] % keys.shape[0] == 0
+        fits = ranks == [3, 3, 3] and self.shape[0] % keys.shape[0] == 0
         fits = fits and keys.shape[2] == self.shape[2] and values.shape[:2] == keys.shape[:2]
-        fits = fits and mask.shape == (self.shape[1], keys.shape[1])
         is_known = self._is(SINGLE) and keys._is(READABLE) and values._is(READABLE)
-        is_known = is_known and mask.type is GGMLType.F16 and mask.is_contiguous
         require(fits and is_known, "flash_attention", *operands)
+        if mask is not None:
+            fits = mask.shape == (self.shape[1], keys.shape[1])
+            is_known = mask.type is GGMLType.F16 and mask.is_contiguous
+            require(fits and is_known, "flash_attention", *operands, mask)
         context = self._context()
         pointer = gg.ggml_flash_attn_ext(
             context.arena,
             self.pointer,
             keys.pointer,
             values.pointer,
-            mask.pointer,
+            mask.pointer if mask else None,
             scale,
             0.0,
-            0.0,
+            cap or 0.0,
         )
         gg.ggml_flash_attn_ext_set_prec(pointer, gg.GGML_PREC_F32)
+        if sinks is not None:
+            require(sinks.shape == self.shape[:1] and sinks._is(SINGLE), "sinks", self, sinks)
+            gg.ggml_flash_attn_ext_add_sinks(pointer, sinks.pointer)
         shape = (self.shape[1], self.shape[0], values.shape[2])
         return context.wrap(pointer, shape, GGMLType.F32)
 

@@ -33,6 +33,7 @@ class Use(enum.Enum):
     ELEMENTS = "elements"  # multiplied or added element by element
     ROWS = "rows"  # rows are looked up
     PRODUCT = "product"  # matrix product
+    CHOSEN = "chosen"  # products with the matrices of experts, of which each token uses a few
 
 
 class Weights:
@@ -152,7 +153,7 @@ class Weights:
 
     def _packing(self, backend: Backend, name: str) -> OpaquePointer | None:
         """Return the packed buffer type that a tensor can live in for all its uses, if any."""
-        if self._uses[name] != {Use.PRODUCT}:
+        if self._uses[name] not in ({Use.PRODUCT}, {Use.CHOSEN}):
             return None
         for kind in backend.cpu.packed_buffer_types:
             if _can_multiply(backend.cpu.handle, self._tensors[name].pointer, kind):
@@ -253,9 +254,13 @@ def _can_multiply(device: OpaquePointer, weight: TensorPointer, kind: OpaquePoin
     size = gg.ggml_tensor_overhead() * 8
     arena = gg.ggml_init(gg.ggml_init_params(mem_size=size, mem_buffer=None, no_alloc=True))
     header = weight.contents
-    lengths = (header.ne[0], 512, header.ne[2], header.ne[3])
-    activations = gg.ggml_new_tensor_4d(arena, gg.GGML_TYPE_F32, *lengths)
-    product = gg.ggml_mul_mat(arena, weight, activations)
+    if header.ne[2] > 1:
+        rows = gg.ggml_new_tensor_3d(arena, gg.GGML_TYPE_F32, header.ne[0], 1, 512)
+        choice = gg.ggml_new_tensor_2d(arena, gg.GGML_TYPE_I32, 1, 512)
+        product = gg.ggml_mul_mat_id(arena, weight, rows, choice)
+    else:
+        rows = gg.ggml_new_tensor_2d(arena, gg.GGML_TYPE_F32, header.ne[0], 512)
+        product = gg.ggml_mul_mat(arena, weight, rows)
     before, probe = header.buffer, gg.ggml_backend_buft_alloc_buffer(kind, 0)
     header.buffer = probe
     supported = bool(gg.ggml_backend_dev_supports_op(device, product))

@@ -1,20 +1,26 @@
-"""Llama, Mistral, Qwen 2 and Qwen 3: pre-norm decoders with RoPE, grouped-query attention, SwiGLU.
+"""Pre-norm decoders with RoPE, grouped-query attention and SwiGLU: Llama and those after it.
 
-They differ in weights that a file has or has not (biases, norms of queries and keys) and in which
-features RoPE pairs. Sources: arXiv:2302.13971 (Llama), arXiv:2407.21783 (Llama 3: RoPE factors),
-arXiv:2310.06825 (Mistral), arXiv:2407.10671 (Qwen 2), arXiv:2505.09388 (Qwen 3).
+Mistral, Mixtral, Ministral, Qwen 2 and Qwen 3, dense or mixtures of experts. They differ in weights
+that a file has or has not (biases, norms of queries and keys, experts), in which features RoPE
+pairs, and in how experts are weighed. Sources: arXiv:2302.13971 (Llama), arXiv:2407.21783 (Llama 3:
+RoPE factors), arXiv:2310.06825 (Mistral), arXiv:2401.04088 (Mixtral), arXiv:2407.10671 (Qwen 2),
+arXiv:2505.09388 (Qwen 3).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from tampu.ml import RopeMode, RopeScaling, Tensor
+from tampu.ml.metadata import Metadata
 from tampu.nn import (
     Batch,
     Embedding,
+    Experts,
+    Heads,
     LayerCache,
     LayerShape,
     Linear,
@@ -22,12 +28,30 @@ from tampu.nn import (
     Module,
     RMSNorm,
     Rope,
-    attention,
+    Routing,
+    SelfAttention,
+    SiluFeedForward,
+    Temperature,
+    Weighing,
     gguf,
+    only,
     option,
     option_from,
     read_rope_scaling,
+    run_layers,
 )
+
+
+def read_temperature(metadata: Metadata) -> Temperature | None:
+    """Return how queries grow with their position, None if they do not (all but Ministral 3).
+
+    llama.cpp's name of the strength comes before Ollama's.
+    """
+    keys = ("attention.temperature_scale", "rope.scaling_beta")
+    strength = next((metadata.number(key) for key in keys if metadata.has(key)), 0.0)
+    length = metadata.integer("rope.scaling.original_context_length", 0)
+    length = metadata.integer("attention.temperature_length", length)
+    return Temperature(strength, length) if strength and length > 0 else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +66,11 @@ class Options:
     rope_base: float = option("rope.freq_base", default=10_000.0, at_most=1e12)
     rope_dimensions: int | None = option("rope.dimension_count", default=None)
     window: int | None = option("attention.sliding_window", default=None)
+    used_experts: int = option("expert_used_count", default=0, at_least=0, at_most=4096)
     rope_scaling: RopeScaling = option_from(read_rope_scaling)
+    temperature: Temperature | None = option_from(read_temperature)
     rope_mode: RopeMode  # by architecture: no file holds it
+    weighing: Weighing = Weighing.RENORMALISED  # likewise
 
     @property
     def kv_heads(self) -> int:
@@ -53,59 +80,60 @@ class Options:
     def head_dim(self) -> int:
         return self.key_length or self.embedding // self.heads
 
-
-class Attention(Module):
-    query: Linear = gguf("attn_q")
-    key: Linear = gguf("attn_k")
-    value: Linear = gguf("attn_v")
-    output: Linear = gguf("attn_output")
-    query_norm: RMSNorm | None = gguf("attn_q_norm")
-    key_norm: RMSNorm | None = gguf("attn_k_norm")
-
-    def __call__(
-        self, x: Tensor, positions: Tensor, rope: Rope, cache: LayerCache, o: Options
-    ) -> Tensor:
-        q = self.query(x).reshape(-1, o.heads, o.head_dim)
-        k = self.key(x).reshape(-1, o.kv_heads, o.head_dim)
-        v = self.value(x).reshape(-1, o.kv_heads, o.head_dim)
-        if self.query_norm and self.key_norm:
-            q, k = self.query_norm(q, o.epsilon), self.key_norm(k, o.epsilon)
-        q, k = rope(q, positions), rope(k, positions)
-        return self.output(attention(q, k, v, cache, scale=o.head_dim**-0.5))
+    @property
+    def shape(self) -> Heads:
+        """The shape of attention."""
+        scale = self.head_dim**-0.5
+        return Heads(self.heads, self.kv_heads, self.head_dim, scale, self.epsilon)
 
 
-class FeedForward(Module):
-    gate: Linear = gguf("ffn_gate")
-    up: Linear = gguf("ffn_up")
-    down: Linear = gguf("ffn_down")
+class SharedExpert(Module):
+    """An expert for every token, weighed by a gate of its own (Qwen 2)."""
+
+    gate: Linear = gguf("ffn_gate_shexp")
+    up: Linear = gguf("ffn_up_shexp")
+    down: Linear = gguf("ffn_down_shexp")
+    weight: Linear = gguf("ffn_gate_inp_shexp")
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.down(self.gate(x).silu_gate(self.up(x)))
+        y = self.down(self.gate(x).silu_gate(self.up(x)))
+        return y * self.weight(x).sigmoid()
+
+
+class Mixture(Module):
+    experts: Experts = gguf()
+    shared: SharedExpert | None = gguf()
+
+    def __call__(self, x: Tensor, routing: Routing) -> Tensor:
+        y = self.experts(x, routing)
+        return y + self.shared(x) if self.shared else y
 
 
 class Layer(Module):
     attention_norm: RMSNorm = gguf("attn_norm")
-    attention: Attention = gguf()
+    attention: SelfAttention = gguf()
     feed_forward_norm: RMSNorm = gguf("ffn_norm")
-    feed_forward: FeedForward = gguf()
+    feed_forward: SiluFeedForward | Mixture = gguf()
 
     def __call__(
         self,
         x: Tensor,
-        batch: Batch,
-        rope: Rope,
         cache: LayerCache,
-        o: Options,
         *,
         rows: Tensor | None,
+        positions: Tensor,
+        rope: Rope,
+        temperature: Tensor | None,
+        o: Options,
     ) -> Tensor:
-        """Return the layer's output; if `rows` is given, of those tokens only."""
         normed = self.attention_norm(x, o.epsilon)
-        y = self.attention(normed, batch.positions, rope, cache, o)
-        if rows:
-            x, y = x.rows(rows), y.rows(rows)
+        y = self.attention(normed, positions, rope, cache, o.shape, temperature=temperature)
+        x, y = only(rows, x, y)
         x = x + y
-        return x + self.feed_forward(self.feed_forward_norm(x, o.epsilon))
+        y = self.feed_forward_norm(x, o.epsilon)
+        if isinstance(self.feed_forward, SiluFeedForward):
+            return x + self.feed_forward(y)
+        return x + self.feed_forward(y, Routing(o.used_experts, o.weighing))
 
 
 class Llama(Model):
@@ -124,13 +152,20 @@ class Llama(Model):
 
     def hidden(self, batch: Batch, caches: Sequence[LayerCache]) -> Tensor:
         o = self.options
-        dimensions = o.rope_dimensions or o.head_dim
-        rope = Rope(dimensions, o.rope_base, o.rope_mode, o.rope_scaling, self.rope_factors)
-        x = self.token_embedding(batch.tokens)
-        last = len(self.layers) - 1
-        for index, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
-            x = layer(x, batch, rope, cache, o, rows=batch.outputs if index == last else None)
+        positions, rope = batch.positions, self.rope()
+        warmth = o.temperature(positions) if o.temperature else None
+        x = batch.place(self.token_embedding(batch.tokens))
+        steps = [
+            partial(layer, positions=positions, rope=rope, temperature=warmth, o=o)
+            for layer in self.layers
+        ]
+        x = run_layers(x, batch, caches, steps)
         return self.output_norm(x, o.epsilon)
+
+    def rope(self) -> Rope:
+        o = self.options
+        dimensions = o.rope_dimensions or o.head_dim
+        return Rope(dimensions, o.rope_base, o.rope_mode, o.rope_scaling, self.rope_factors)
 
     def head(self, hidden: Tensor) -> Tensor:
         return self.output(hidden)

@@ -1,20 +1,35 @@
 """The parts of architectures: declared weights, projections, norms, RoPE, attention."""
 
-from tampu.nn.attention import History, LayerCache, attention
+from tampu.nn.attention import History, LayerCache, attention, soft_cap
+from tampu.nn.decoder import (
+    GeluFeedForward,
+    Heads,
+    SelfAttention,
+    SiluFeedForward,
+    Temperature,
+    only,
+    run_layers,
+)
+from tampu.nn.experts import EachLinear, Experts, Routing, Weighing
 from tampu.nn.image import Picture, Placeholders, PreparedImage, Vision
 from tampu.nn.linear import Embedding, Linear
 from tampu.nn.model import Batch, Crossed, LayerShape, Model
 from tampu.nn.module import Module, bind, gguf
-from tampu.nn.norm import RMSNorm
+from tampu.nn.norm import LayerNorm, RMSNorm
 from tampu.nn.options import option, option_from, read_options
 from tampu.nn.rope import Rope, read_rope_scaling
 
 __all__ = [
     "Batch",
     "Crossed",
+    "EachLinear",
     "Embedding",
+    "Experts",
+    "GeluFeedForward",
+    "Heads",
     "History",
     "LayerCache",
+    "LayerNorm",
     "LayerShape",
     "Linear",
     "Model",
@@ -24,12 +39,20 @@ __all__ = [
     "PreparedImage",
     "RMSNorm",
     "Rope",
+    "Routing",
+    "SelfAttention",
+    "SiluFeedForward",
+    "Temperature",
     "Vision",
+    "Weighing",
     "attention",
     "bind",
     "gguf",
+    "only",
     "option",
     "option_from",
     "read_options",
     "read_rope_scaling",
+    "run_layers",
+    "soft_cap",
 ]

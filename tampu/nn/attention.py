@@ -46,7 +46,16 @@ class LayerCache(Protocol):
         ...
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, cache: LayerCache, *, scale: float) -> Tensor:
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cache: LayerCache,
+    *,
+    scale: float,
+    cap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
     """Return softmax(scale · q kᵀ + mask) · v over the layer's history (arXiv:1706.03762).
 
     Query heads share key heads in groups (grouped-query attention, arXiv:2305.13245).
@@ -57,6 +66,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, cache: LayerCache, *, scale: floa
         v: as `k`.
         cache: of this layer; takes k and v in.
         scale: of the scores, usually head_dim ** -0.5.
+        cap: scores become cap · tanh(score / cap) before the mask (Gemma 2).
+        sinks: F32, (heads,): scores of one more key, whose value is zero (gpt-oss).
 
     Returns:
         (tokens, heads * head_dim).
@@ -66,12 +77,19 @@ def attention(q: Tensor, k: Tensor, v: Tensor, cache: LayerCache, *, scale: floa
     queries = q.transpose(1, 0, 2)
     if history.use_flash:
         keys, values = _tiled(history) if tokens >= _TILED_QUERIES else _as_stored(history)
-        mixed = queries.flash_attention(keys, values, history.mask, scale)
+        mixed = queries.flash_attention(keys, values, history.mask, scale, cap=cap, sinks=sinks)
     else:
         scores = queries.linear(history.keys).with_full_precision()
-        weights = scores.softmax(history.mask, scale)
+        if cap is not None:
+            scores, scale = soft_cap(scores * scale, cap), 1.0
+        weights = scores.softmax(history.mask, scale, sinks)
         mixed = weights.linear(_transposed(history)).transpose(1, 0, 2)
     return mixed.reshape(tokens, heads * head_dim)
+
+
+def soft_cap(x: Tensor, cap: float) -> Tensor:
+    """Return cap · tanh(x / cap): values between -cap and cap."""
+    return (x * (1.0 / cap)).tanh() * cap
 
 
 def _as_stored(history: History) -> tuple[Tensor, Tensor]:

@@ -4,6 +4,7 @@
         norm: RMSNorm = gguf("ffn_norm")
         bias: Tensor | None = gguf("ffn_bias.weight")
 
+An attribute of two types of modules, `A | B`, becomes the first that the file has tensors of.
 Binding is strict both ways: every tensor that is declared and not optional must be in the file (all
 that are missing are named at once), and the caller learns which tensors nothing used.
 """
@@ -77,13 +78,12 @@ class _Binding:
         return module
 
     def _value(self, declaration: _Declaration, hint: Any, prefix: str) -> object:
-        wanted, optional = _unwrap(hint)
+        kinds, optional = _unwrap(hint)
         names = [prefix + name for name in declaration.names]
-        name = next((n for n in names if self._present(wanted, n)), None)
-        if name is None:
-            if optional:
-                return None
-            name = names[0]
+        there = ((n, kind) for n in names for kind in kinds if self._present(kind, n))
+        name, wanted = next(there, (names[0], None if optional else kinds[0]))
+        if wanted is None:
+            return None
         if wanted is Tensor:
             return self._tensor(name, declaration.use)
         if typing.get_origin(wanted) is list:
@@ -106,9 +106,10 @@ class _Binding:
             return True
         prefix = _dotted(name)
         return any(
-            self._present(_unwrap(hint)[0], prefix + inner)
+            self._present(kind, prefix + inner)
             for _, part, hint in _declarations(wanted)
             for inner in part.names
+            for kind in _unwrap(hint)[0]
         )
 
 
@@ -123,12 +124,12 @@ def _declarations(kind: type[Module]) -> list[tuple[str, _Declaration, Any]]:
     return [(name, found[name], hints[name]) for name in found]
 
 
-def _unwrap(hint: Any) -> tuple[Any, bool]:
-    """Return the type without None, and whether None was allowed."""
+def _unwrap(hint: Any) -> tuple[list[Any], bool]:
+    """Return the types without None, and whether None was allowed."""
     if isinstance(hint, types.UnionType):
-        (wanted,) = [part for part in typing.get_args(hint) if part is not type(None)]
-        return wanted, True
-    return hint, False
+        parts = typing.get_args(hint)
+        return [part for part in parts if part is not type(None)], type(None) in parts
+    return [hint], False
 
 
 def _dotted(name: str) -> str:

@@ -16,3 +16,16 @@ class RMSNorm(Module):
         """Return the normed x, of its shape; the last dimension is normed."""
         require(self.weight.shape == x.shape[-1:], "norm", x, self.weight)
         return x.rms_norm(epsilon) * self.weight
+
+
+class LayerNorm(Module):
+    """Norm of mean 0 and variance 1 with a learnt scale and bias (arXiv:1607.06450)."""
+
+    weight: Tensor = gguf("weight")
+    bias: Tensor | None = gguf("bias")
+
+    def __call__(self, x: Tensor, epsilon: float) -> Tensor:
+        """Return the normed x, of its shape; the last dimension is normed."""
+        require(self.weight.shape == x.shape[-1:], "norm", x, self.weight)
+        y = x.layer_norm(epsilon) * self.weight
+        return y + self.bias if self.bias else y

@@ -22,6 +22,7 @@ class Rope:
         mode: which features form a pair.
         scaling: for contexts longer than the model was trained on.
         factors: F32, (dimensions / 2,): divides each frequency (Llama 3.1).
+        sections: how many pairs each of four positions rotates, for `RopeMode.SECTIONS`.
     """
 
     dimensions: int
@@ -29,9 +30,10 @@ class Rope:
     mode: RopeMode
     scaling: RopeScaling = UNSCALED
     factors: Tensor | None = None
+    sections: tuple[int, int, int, int] | None = None
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Return x (tokens, heads, features) rotated to positions (tokens,)."""
+        """Return x (tokens, heads, features) rotated to positions (tokens,) or (4, tokens)."""
         return x.rope(
             positions,
             dimensions=self.dimensions,
@@ -39,6 +41,7 @@ class Rope:
             mode=self.mode,
             scaling=self.scaling,
             factors=self.factors,
+            sections=self.sections,
         )
 
 
