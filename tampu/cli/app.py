@@ -12,6 +12,7 @@ import typer
 
 from tampu.cli.bench import bench_command
 from tampu.cli.convert import convert_command
+from tampu.cli.quantize import quantize_command
 from tampu.cli.run import run_command
 from tampu.cli.serve import serve_command
 from tampu.cli.show import show_command
@@ -32,6 +33,7 @@ app.command("serve")(serve_command)
 app.command("show")(show_command)
 app.command("bench")(bench_command)
 app.command("convert")(convert_command)
+app.command("quantize")(quantize_command)
 
 # Typer has its own copy of click, or uses click, depending on its version; this is either's.
 _COMMAND_LINE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]

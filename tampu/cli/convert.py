@@ -17,11 +17,23 @@ def convert_command(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The GGUF file to write.")],
     type: Annotated[
-        str, typer.Option("--type", help="Type of the large tensors: F32, F16, BF16 or Q8_0.")
+        str, typer.Option("--type", help="F32, F16, BF16, or quantised, such as Q4_K_M.")
     ] = "F16",
+    tensor_type: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tensor-type",
+            metavar="PATTERN=TYPE",
+            help="The type of tensors whose GGUF name matches; the first that matches.",
+        ),
+    ] = None,
 ) -> None:
     """Convert a Hugging Face checkpoint to a GGUF file."""
+    from tampu.cli.progress import progress_bar
     from tampu.convert import convert  # slow to import, and no other command needs it
+    from tampu.convert.mixtures import Override
 
-    convert(source, output, type)
+    overrides = [Override.parse(text) for text in tensor_type or []]
+    with progress_bar("converting") as progress:
+        convert(source, output, type, overrides=overrides, progress=progress)
     print(f"{output}: {output.stat().st_size / 1e6:.1f} MB")

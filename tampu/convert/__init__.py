@@ -6,7 +6,7 @@ pickle is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,10 +18,12 @@ from tampu.convert.config import Config
 from tampu.convert.family import Family, Parameters
 from tampu.convert.gemma3 import GEMMA3, GEMMA3_TEXT
 from tampu.convert.llama import LLAMA
+from tampu.convert.mixtures import FILE_TYPES, Facts, FileType, Override, choose_types, file_type
+from tampu.convert.quantize import QUANTIZATION_VERSION
 from tampu.convert.qwen import QWEN2, QWEN3
-from tampu.convert.storage import FILE_TYPES, encode, storage_type
+from tampu.convert.storage import encoded_parts, storage_type
 from tampu.convert.vocabulary import tokenizer_metadata
-from tampu.convert.writer import TensorToWrite, write_gguf
+from tampu.convert.writer import Part, Progress, Span, TensorToWrite, write_gguf
 from tampu.errors import UnsupportedModelError
 from tampu.ml.types import GGMLType
 
@@ -32,9 +34,8 @@ FAMILIES: Mapping[str, Family] = {
     for family in (LLAMA, QWEN2, QWEN3, GEMMA3_TEXT, GEMMA3)
     for checkpoint in family.checkpoints
 }
-TYPES: tuple[str, ...] = tuple(kind.name for kind in FILE_TYPES)
+TYPES: tuple[str, ...] = tuple(FILE_TYPES)
 
-_QUANTIZATION_VERSION = 2  # of ggml's block formats
 _TRAINING_FILE = "training.json"  # how a model of our own was made
 
 
@@ -44,6 +45,9 @@ def convert(
     type: str = "F16",
     *,
     metadata: Mapping[str, str | int | float | bool] | None = None,
+    overrides: Sequence[Override] = (),
+    threads: int | None = None,
+    progress: Progress | None = None,
 ) -> None:
     """Write the checkpoint in the folder `source` as the GGUF file `destination`.
 
@@ -52,8 +56,11 @@ def convert(
     Args:
         source: a folder with config.json, safetensors and tokenizer files.
         destination: the file to write; one that is there is replaced.
-        type: the type of the large tensors: F32, F16, BF16 or Q8_0.
+        type: the type of the large tensors, F16, or a mixture such as Q4_K_M: one of `TYPES`.
         metadata: further keys, which win over the converter's own.
+        overrides: types for tensors whose GGUF names match.
+        threads: that compute; None: one for each core.
+        progress: called with the bytes written and their total.
 
     Raises:
         ModelNotFoundError: if there is no checkpoint in `source`.
@@ -61,7 +68,7 @@ def convert(
         UnsupportedModelError: if the architecture, its settings, its tokeniser or `type` are not
             known.
     """
-    kind = _file_type(type)
+    kind = file_type(type)
     checkpoint = Checkpoint.open(source)
     family = _family(checkpoint.config)
     config = Config(checkpoint.config)
@@ -73,21 +80,31 @@ def convert(
         "general.architecture": family.architecture,
         "general.type": "model",
         "general.name": source.resolve().name,
-        "general.file_type": FILE_TYPES[kind],
-        "general.quantization_version": _QUANTIZATION_VERSION,
+        "general.file_type": kind.number,
+        "general.quantization_version": QUANTIZATION_VERSION,
         **{f"{family.architecture}.{key}": value for key, value in parameters.items()},
         **tokenizer_metadata(checkpoint, rows),
         **_training(checkpoint),
         **(metadata or {}),
     }
-    tensors = [*_made(family.made(config)), *_stored(plan, family, parameters, kind)]
-    write_gguf(destination, keys, tensors)
+    shapes = {name: tensor.shape or (1,) for name, tensor in plan.items()}
+    facts = Facts.of(family.architecture, parameters)
+    types = _types(shapes, kind, facts, overrides)
+    tensors = [*_made(family.made(config)), *_stored(plan, family, parameters, types)]
+    write_gguf(destination, keys, tensors, threads=threads, progress=progress)
 
 
-def _file_type(name: str) -> GGMLType:
-    if name.upper() not in TYPES:
-        raise UnsupportedModelError(f"type {name!r} is not known; known: {', '.join(TYPES)}")
-    return GGMLType[name.upper()]
+def _types(
+    shapes: Mapping[str, tuple[int, ...]],
+    kind: FileType,
+    facts: Facts,
+    overrides: Sequence[Override],
+) -> dict[str, GGMLType]:
+    """Return the type of each tensor: what the mixture says, else that of a file of its base."""
+    types = {name: storage_type(name, shape, kind.base) for name, shape in shapes.items()}
+    if kind.base.is_quantized or overrides:
+        types |= choose_types(shapes, kind, facts, overrides)
+    return types
 
 
 def _family(config: Mapping[str, object]) -> Family:
@@ -112,24 +129,29 @@ def _training(checkpoint: Checkpoint) -> dict[str, object]:
 
 def _made(arrays: Mapping[str, npt.NDArray[np.float32]]) -> Iterator[TensorToWrite]:
     for name, values in arrays.items():
-        yield TensorToWrite(
-            name, values.shape, GGMLType.F32, partial(encode, name, values, GGMLType.F32)
-        )
+        parts = partial(encoded_parts, name, values, GGMLType.F32)
+        yield TensorToWrite(name, values.shape, GGMLType.F32, parts)
 
 
 def _stored(
-    plan: Mapping[str, StoredTensor], family: Family, parameters: Parameters, wanted: GGMLType
+    plan: Mapping[str, StoredTensor],
+    family: Family,
+    parameters: Parameters,
+    types: Mapping[str, GGMLType],
 ) -> Iterator[TensorToWrite]:
     for name, tensor in plan.items():
-        shape = tensor.shape or (1,)
-        kind = storage_type(name, shape, wanted)
-        yield TensorToWrite(
-            name, shape, kind, partial(_encoded, name, tensor, family, parameters, kind)
-        )
+        kind = types[name]
+        parts = partial(_parts, name, tensor, family, parameters, kind)
+        yield TensorToWrite(name, tensor.shape or (1,), kind, parts)
 
 
-def _encoded(
+def _parts(
     name: str, tensor: StoredTensor, family: Family, parameters: Parameters, kind: GGMLType
-) -> npt.NDArray[np.uint8]:
-    values = family.transform(name, np.atleast_1d(tensor.read()), parameters)
-    return encode(name, values, kind)
+) -> Iterator[Part]:
+    """Yield a tensor's bytes; what is stored already as it shall be is copied."""
+    stored = np.atleast_1d(tensor.read())
+    values = family.transform(name, stored, parameters)
+    if values is stored and tensor.dtype == kind.name:
+        yield Span(tensor.path, tensor.offset, tensor.size_bytes)
+    else:
+        yield from encoded_parts(name, values, kind)

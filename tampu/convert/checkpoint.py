@@ -65,7 +65,7 @@ class StoredTensor:
     size_bytes: int
 
     def read(self) -> Stored:
-        """Return the elements as they are stored.
+        """Return the elements as they are stored, mapped and not copied.
 
         Raises:
             ModelFileError: if the type isn't F32, F16 or BF16, or the file has become shorter.
@@ -75,14 +75,11 @@ class StoredTensor:
                 f"{self.path.name}: {self.name}",
                 f"tensors of type {self.dtype} are not converted, only F32, F16 and BF16",
             )
-        with self.path.open("rb") as file:
-            file.seek(self.offset)
-            values = np.fromfile(
-                file, _READABLE[self.dtype], self.size_bytes // _ELEMENT_BYTES[self.dtype]
-            )
-        if values.nbytes != self.size_bytes:
+        if self.path.stat().st_size < self.offset + self.size_bytes:
             raise ModelFileError(f"{self.path.name}: {self.name}", "the file ends inside its data")
-        return values.reshape(self.shape)
+        if not self.size_bytes:
+            return np.empty(self.shape, _READABLE[self.dtype])
+        return np.memmap(self.path, _READABLE[self.dtype], "r", self.offset, self.shape)
 
 
 def to_float32(values: Stored) -> npt.NDArray[np.float32]:

@@ -1,10 +1,13 @@
-"""Which type each tensor is stored in, and the encoding of its values.
+"""Which type each tensor of a converted file is stored in, and the encoding of its values.
 
 One-dimensional tensors and position embeddings stay F32: they are small and matter most. What ggml
 multiplies only unquantised (the patch convolution, a projection used transposed) is F16 at least.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -14,50 +17,69 @@ from tampu.errors import ComputeError, ModelFileError
 from tampu.ml.quantize import quantize
 from tampu.ml.types import GGMLType
 
-# The types a file can be converted to, with GGUF's general.file_type.
-FILE_TYPES = {GGMLType.F32: 0, GGMLType.F16: 1, GGMLType.Q8_0: 7, GGMLType.BF16: 32}
+Floats = npt.NDArray[np.float32]
 
 _ALWAYS_F32 = ("v.position_embedding.weight",)
-_NEVER_QUANTIZED = ("v.patch_embedding.weight", "mm.mm_input_projection.weight")
-_CHUNK_ELEMENTS = 4 << 20
+_CHUNK_ELEMENTS = 256 << 10
 _F16_MAX = 65504.0
 
 
 def storage_type(name: str, shape: tuple[int, ...], wanted: GGMLType) -> GGMLType:
-    """Return the type in which a tensor is stored in a file of the type `wanted`."""
+    """Return F32, F16 or BF16 for a tensor in a file of the type `wanted`."""
     if len(shape) == 1 or name in _ALWAYS_F32 or wanted == GGMLType.F32:
         return GGMLType.F32
-    if wanted == GGMLType.BF16 and name.startswith(("v.", "mm.")):
-        return GGMLType.F16
-    if wanted.is_quantized and (name in _NEVER_QUANTIZED or shape[-1] % wanted.block_size):
+    if wanted.is_quantized or (wanted == GGMLType.BF16 and name.startswith(("v.", "mm."))):
         return GGMLType.F16
     return wanted
 
 
-def encode(name: str, values: Stored, kind: GGMLType) -> npt.NDArray[np.uint8]:
-    """Return the bytes of a tensor: [rows, bytes of a row].
+def encoded_parts(
+    name: str, values: Stored, kind: GGMLType
+) -> Iterator[Callable[[], npt.NDArray[np.generic]]]:
+    """Yield functions that return the bytes of a tensor, a few rows each.
 
-    Works a few rows at a time, so that the memory it takes is that of its result.
-
-    Raises:
-        ModelFileError: if a finite value doesn't fit into F16, or one that isn't into blocks.
+    Their errors: ModelFileError if a finite value doesn't fit into F16, or one that isn't finite
+    into blocks.
     """
     table = values.reshape(-1, values.shape[-1])
-    rows, columns = table.shape
-    result = np.empty((rows, kind.size_of(columns)), np.uint8)
+    if _is_stored_so(values, kind):
+        yield lambda: table
+        return
+    for first, last in row_ranges(*table.shape):
+        part = table[first:last]
+        yield partial(encode_rows, name, partial(to_float32, part), kind)
+
+
+def row_ranges(rows: int, columns: int) -> Iterator[tuple[int, int]]:
+    """Yield where chunks of rows begin and end; a chunk and its copies fit into a core's cache."""
     step = max(1, _CHUNK_ELEMENTS // columns)
     for row in range(0, rows, step):
-        part = to_float32(table[row : row + step])
-        if kind == GGMLType.F16:
-            _require_half_range(name, part)
-        try:
-            result[row : row + step] = quantize(part, kind)
-        except ComputeError as error:
-            raise ModelFileError(name, str(error)) from error
-    return result
+        yield row, min(row + step, rows)
 
 
-def _require_half_range(name: str, values: npt.NDArray[np.float32]) -> None:
+def encode_rows(name: str, read: Callable[[], Floats], kind: GGMLType) -> npt.NDArray[np.generic]:
+    """Return some rows of a tensor in its storage type.
+
+    Raises:
+        ModelFileError: if a finite value doesn't fit into F16, or another into blocks.
+    """
+    values = read()
+    if kind == GGMLType.F32:
+        return values
+    if kind == GGMLType.F16:
+        _require_half_range(name, values)
+    try:
+        return quantize(values, kind)
+    except ComputeError as error:
+        raise ModelFileError(name, str(error)) from error
+
+
+def _is_stored_so(values: Stored, kind: GGMLType) -> bool:
+    stored = {"float32": GGMLType.F32, "float16": GGMLType.F16, "uint16": GGMLType.BF16}
+    return stored[values.dtype.name] == kind
+
+
+def _require_half_range(name: str, values: Floats) -> None:
     largest = np.max(np.abs(values), initial=0.0, where=np.isfinite(values))
     if largest > _F16_MAX:
         raise ModelFileError(name, f"{largest:g} is beyond the range of F16: choose BF16 or F32")

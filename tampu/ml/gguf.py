@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import stat
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,12 +85,16 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class GGUFFile:
-    """The head of a GGUF file that passed every check; `tensors` in the order of the file."""
+    """The head of a GGUF file that passed every check; `tensors` in the order of the file.
+
+    `kinds` has GGUF's number of each key's type, which Python's values have lost.
+    """
 
     path: Path
     version: int
     alignment: int
     metadata: Metadata
+    kinds: Mapping[str, int]
     tensors: dict[str, TensorInfo]
     data_offset: int
     size_bytes: int
@@ -143,7 +148,8 @@ def _read(path: Path, cursor: Cursor) -> GGUFFile:
         )
         for info in tensors
     }
-    return GGUFFile(path, version, alignment, metadata, placed, data_offset, cursor.size)
+    kinds = {key: kind for key, (kind, _) in values.items()}
+    return GGUFFile(path, version, alignment, metadata, kinds, placed, data_offset, cursor.size)
 
 
 def _read_version(cursor: Cursor) -> int:

@@ -37,6 +37,7 @@ QUANTIZABLE = frozenset(
         GGMLType.Q5_K,
         GGMLType.Q6_K,
         GGMLType.IQ4_NL,
+        GGMLType.IQ4_XS,
         GGMLType.MXFP4,
     }
 )

@@ -12,8 +12,9 @@ from support import handmade_checkpoints as handmade
 
 from tampu.cli.app import run
 from tampu.cli.convert import convert_command
-from tampu.convert import TYPES, convert
+from tampu.convert import convert
 from tampu.convert.llama import interleave
+from tampu.convert.quantize import quantize_file
 from tampu.convert.storage import storage_type
 from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.ml.gguf import GGMLType, read_gguf
@@ -57,7 +58,7 @@ def test_the_file_says_what_it_holds(tmp_path: Path) -> None:
     assert list(metadata.strings("tokenizer.ggml.tokens"))[:2] == ["a", "b"]
 
 
-@pytest.mark.parametrize("type_", TYPES)
+@pytest.mark.parametrize("type_", ["F32", "F16", "BF16", "Q8_0"])
 def test_matrices_get_the_type_that_was_asked_for_and_vectors_stay_f32(
     tmp_path: Path, type_: str
 ) -> None:
@@ -71,13 +72,12 @@ def test_matrices_get_the_type_that_was_asked_for_and_vectors_stay_f32(
 
 
 STORAGE = [
-    ("blk.0.attn_q.weight", (64, 64), "Q8_0", "Q8_0"),
-    ("blk.0.attn_q.weight", (64, 72), "Q8_0", "F16"),  # no whole number of blocks
+    ("blk.0.attn_q.weight", (64, 64), "BF16", "BF16"),
     ("v.patch_embedding.weight", (64, 3, 14, 14), "F16", "F16"),
     ("v.patch_embedding.weight", (64, 3, 16, 32), "Q8_0", "F16"),
     ("v.patch_embedding.weight", (64, 3, 14, 14), "F32", "F32"),
     ("v.blk.0.attn_q.weight", (64, 64), "BF16", "F16"),
-    ("v.blk.0.attn_q.weight", (64, 64), "Q8_0", "Q8_0"),
+    ("v.blk.0.attn_q.weight", (64, 64), "Q8_0", "F16"),
     ("mm.mm_input_projection.weight", (64, 128), "Q8_0", "F16"),
     ("v.position_embedding.weight", (64, 64), "Q8_0", "F32"),
     ("output_norm.weight", (64,), "Q8_0", "F32"),
@@ -151,8 +151,29 @@ def test_an_unknown_architecture_names_those_that_are_known(tmp_path: Path, name
 
 
 def test_an_unknown_type_names_those_that_are_known(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModelError, match="known: F32, F16, Q8_0, BF16"):
-        converted(tmp_path, "Q4_0")
+    with pytest.raises(UnsupportedModelError, match="known: F32, F16, BF16, Q8_0"):
+        converted(tmp_path, "Q9_0")
+
+
+@pytest.mark.parametrize("type_", ["Q4_0", "Q4_K_M"])
+def test_a_checkpoint_is_quantised_on_the_way_as_its_f16_file_would_be(
+    tmp_path: Path, type_: str
+) -> None:
+    direct = converted(tmp_path, type_).read_bytes()
+    quantize_file(converted(tmp_path, "F32"), tmp_path / "twice.gguf", type_)
+    assert (tmp_path / "twice.gguf").read_bytes() == direct
+
+
+def test_bytes_that_stay_as_they_are_are_copied(tmp_path: Path) -> None:
+    tensors = {name: array.astype(np.float16) for name, array in handmade.weights().items()}
+    path = converted(tmp_path, "F16", tensors=tensors)
+    np.testing.assert_array_equal(
+        values(path, "blk.0.ffn_up.weight"), tensors["model.layers.0.mlp.up_proj.weight"]
+    )
+    np.testing.assert_array_equal(
+        values(path, "blk.0.attn_q.weight"),
+        interleave(tensors["model.layers.0.self_attn.q_proj.weight"], handmade.HEADS),
+    )
 
 
 def test_a_repository_with_code_of_its_own_is_only_read(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ BOUNDS = {
     GGMLType.Q4_1: 0.09,
     GGMLType.Q4_0: 0.10,
     GGMLType.IQ4_NL: 0.085,
+    GGMLType.IQ4_XS: 0.085,
     GGMLType.MXFP4: 0.14,
     GGMLType.Q3_K: 0.18,
     GGMLType.Q2_K: 0.32,

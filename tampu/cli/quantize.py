@@ -1,0 +1,49 @@
+"""`tampu quantize`: a GGUF file becomes a smaller one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def quantize_command(
+    source: Annotated[
+        Path, typer.Argument(metavar="IN", help="A GGUF file, in F16, BF16 or F32 best.")
+    ],
+    output: Annotated[Path, typer.Argument(metavar="OUT", help="The GGUF file to write.")],
+    type: Annotated[str, typer.Argument(metavar="TYPE", help="Such as Q4_K_M.")],
+    tensor_type: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tensor-type",
+            metavar="PATTERN=TYPE",
+            help="The type of tensors whose name matches; the first that matches.",
+        ),
+    ] = None,
+    requantize: Annotated[
+        bool, typer.Option("--requantize", help="Allow what is quantised already.")
+    ] = False,
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=512, help="CPU threads; else one for each core.")
+    ] = None,
+) -> None:
+    """Quantise a model's file."""
+    from tampu.cli.progress import progress_bar
+    from tampu.convert.mixtures import Override
+    from tampu.convert.quantize import quantize_file
+
+    overrides = [Override.parse(text) for text in tensor_type or []]
+    with progress_bar("quantising") as progress:
+        quantize_file(
+            source,
+            output,
+            type,
+            overrides=overrides,
+            requantize=requantize,
+            threads=threads,
+            progress=progress,
+        )
+    before, after = source.stat().st_size, output.stat().st_size
+    print(f"{output}: {before / 1e6:.1f} MB -> {after / 1e6:.1f} MB")

@@ -1,0 +1,132 @@
+"""Quantises a GGUF file: the same keys and tensors, the matrices in the types of a mixture.
+
+The file is read through its mapping, a few rows at a time, and computed on all cores; memory does
+not grow with the model.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tampu.convert.mixtures import Facts, FileType, Override, choose_types, file_type
+from tampu.convert.storage import encode_rows, row_ranges
+from tampu.convert.writer import Part, Progress, Span, TensorToWrite, write_gguf
+from tampu.errors import RequestError, UnsupportedModelError
+from tampu.ml.gguf import GGUFFile, TensorInfo, read_gguf
+from tampu.ml.quantize import dequantize
+from tampu.ml.types import GGMLType
+
+QUANTIZATION_VERSION = 2  # of ggml's block formats
+_COPY_BYTES = 64 << 20
+
+
+def quantize_file(
+    source: Path,
+    destination: Path,
+    type: str,
+    *,
+    overrides: Sequence[Override] = (),
+    requantize: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Write the model `source` as `destination` with its matrices in other types.
+
+    The file appears when it is complete.
+
+    Args:
+        source: a GGUF file, usually in F16, BF16 or F32.
+        destination: the file to write; one that is there is replaced.
+        type: the name of a mixture, such as Q4_K_M; see `mixtures.FILE_TYPES`.
+        overrides: types for tensors whose names match, the first that matches.
+        requantize: allow what is quantised already, whose errors add up.
+        threads: None: one for each core.
+        progress: called with the bytes written and their total.
+
+    Raises:
+        ModelNotFoundError: if there is no file `source`.
+        ModelFileError: if it is damaged or holds a NaN, or the result can't be written.
+        UnsupportedModelError: if the type isn't known, or the file is quantised already.
+        RequestError: if both files are the same.
+    """
+    kind = file_type(type)
+    file = read_gguf(source)
+    if destination.exists() and destination.samefile(source):
+        raise RequestError(f"{destination} is the file to read: write to another one")
+    chosen = planned_types(file, kind, overrides)
+    if not requantize:
+        _refuse_quantized(file, chosen)
+    ours = {
+        "general.file_type": kind.number,
+        "general.quantization_version": QUANTIZATION_VERSION,
+    }
+    metadata = dict(file.metadata) | ours
+    kinds = {key: number for key, number in file.kinds.items() if key not in ours}
+    mapping = _mapped(source)
+    tensors = [_tensor(file, mapping, info, chosen) for info in file.tensors.values()]
+    write_gguf(destination, metadata, tensors, kinds=kinds, threads=threads, progress=progress)
+
+
+def planned_types(
+    file: GGUFFile, kind: FileType, overrides: Sequence[Override] = ()
+) -> dict[str, GGMLType]:
+    """Return the types of the matrices in a file of a mixture; the others keep theirs."""
+    shapes = {info.name: info.shape for info in file.tensors.values()}
+    architecture = file.metadata.architecture
+    keys = {key.removeprefix(f"{architecture}."): value for key, value in file.metadata.items()}
+    return choose_types(shapes, kind, Facts.of(architecture, keys), overrides)
+
+
+def _refuse_quantized(file: GGUFFile, chosen: Mapping[str, GGMLType]) -> None:
+    for name, wanted in chosen.items():
+        stored = file.tensors[name].type
+        if stored.is_quantized and stored != wanted:
+            raise UnsupportedModelError(
+                f"{file.path.name} is quantised already ({name} is {stored.name}): begin with its "
+                "F16, BF16 or F32 file, or allow it to lose more with --requantize"
+            )
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    """Map a file; the mapping goes with the last array that looks into it."""
+    with path.open("rb") as stream:
+        return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _tensor(
+    file: GGUFFile, mapping: mmap.mmap, info: TensorInfo, chosen: Mapping[str, GGMLType]
+) -> TensorToWrite:
+    kind = chosen.get(info.name, info.type)
+    parts: Callable[[], Iterable[Part]]
+    if kind == info.type:
+        parts = partial(_copied, file.path, info)
+    else:
+        parts = partial(_converted, mapping, info, kind)
+    return TensorToWrite(info.name, info.shape, kind, parts)
+
+
+def _copied(path: Path, info: TensorInfo) -> Iterator[Span]:
+    for begin in range(0, info.size_bytes, _COPY_BYTES):
+        yield Span(path, info.offset + begin, min(_COPY_BYTES, info.size_bytes - begin))
+
+
+def _converted(mapping: mmap.mmap, info: TensorInfo, kind: GGMLType) -> Iterator[Part]:
+    columns = info.shape[-1]
+    row_bytes = info.type.size_of(columns)
+    for first, last in row_ranges(info.size_bytes // row_bytes, columns):
+        begin = info.offset + first * row_bytes
+        yield partial(_encoded, mapping, begin, info, (last - first, columns), kind)
+
+
+def _encoded(
+    mapping: mmap.mmap, begin: int, info: TensorInfo, shape: tuple[int, int], kind: GGMLType
+) -> npt.NDArray[np.generic]:
+    size = info.type.size_of(shape[0] * shape[1])
+    data = np.frombuffer(mapping, np.uint8, size, begin)
+    return encode_rows(info.name, partial(dequantize, data, info.type, shape), kind)

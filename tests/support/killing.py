@@ -1,0 +1,50 @@
+"""Kills a process with SIGKILL again and again, at random moments of its work."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+_LOOP = """
+import os, random, signal, sys, time
+{setup}
+random.seed({seed})
+
+def child(work):
+    pid = os.fork()
+    if not pid:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return pid
+
+begin = time.monotonic()
+os.waitpid(child(work), 0)
+length = time.monotonic() - begin
+killed = 0
+for index in range({times}):
+    pid = child(work)
+    time.sleep(random.uniform(0, 1.1 * length))
+    os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    killed += os.WIFSIGNALED(status)
+    check()
+assert killed >= {times} // 4, killed
+work()
+check()
+"""
+
+
+def kill_at_random(setup: str, *, times: int, seed: int = 0) -> None:
+    """Run a program's `work()` in children that are killed, and its `check()` after each.
+
+    Args:
+        setup: Python source that defines `work` and `check`; no threads may run when it ends.
+        times: how many children.
+        seed: of the moments.
+    """
+    source = _LOOP.format(setup=textwrap.dedent(setup), times=times, seed=seed)
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
