@@ -23,11 +23,11 @@ from tampu.convert.quantize import QUANTIZATION_VERSION
 from tampu.convert.qwen import QWEN2, QWEN3
 from tampu.convert.storage import encoded_parts, storage_type
 from tampu.convert.vocabulary import tokenizer_metadata
-from tampu.convert.writer import Part, Progress, Span, TensorToWrite, write_gguf
+from tampu.convert.writer import Part, PlannedFile, Progress, Span, TensorToWrite
 from tampu.errors import UnsupportedModelError
 from tampu.ml.types import GGMLType
 
-__all__ = ["FAMILIES", "TYPES", "convert"]
+__all__ = ["FAMILIES", "TYPES", "convert", "plan_conversion"]
 
 FAMILIES: Mapping[str, Family] = {
     checkpoint: family
@@ -68,6 +68,22 @@ def convert(
         UnsupportedModelError: if the architecture, its settings, its tokeniser or `type` are not
             known.
     """
+    plan = plan_conversion(source, type, metadata=metadata, overrides=overrides)
+    plan.write(destination, threads=threads, progress=progress)
+
+
+def plan_conversion(
+    source: Path,
+    type: str = "F16",
+    *,
+    metadata: Mapping[str, str | int | float | bool] | None = None,
+    overrides: Sequence[Override] = (),
+) -> PlannedFile:
+    """Return the file that `convert` writes.
+
+    Raises:
+        As `convert`.
+    """
     kind = file_type(type)
     checkpoint = Checkpoint.open(source)
     family = _family(checkpoint.config)
@@ -91,7 +107,7 @@ def convert(
     facts = Facts.of(family.architecture, parameters)
     types = _types(shapes, kind, facts, overrides)
     tensors = [*_made(family.made(config)), *_stored(plan, family, parameters, types)]
-    write_gguf(destination, keys, tensors, threads=threads, progress=progress)
+    return PlannedFile(keys, tensors)
 
 
 def _types(

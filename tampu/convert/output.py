@@ -19,8 +19,21 @@ from pathlib import Path
 from tampu.errors import ModelFileError
 
 
+class WholeFile:
+    """A file that takes all that it is given; the system may take less at a time."""
+
+    def __init__(self, file: FileIO) -> None:
+        self._file = file
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Add bytes."""
+        rest = memoryview(data)
+        while rest.nbytes:
+            rest = rest[self._file.write(rest) :]
+
+
 @contextmanager
-def whole_file(destination: Path, size_bytes: int) -> Iterator[FileIO]:
+def whole_file(destination: Path, size_bytes: int) -> Iterator[WholeFile]:
     """Yield an empty file to write; on success it is at `destination`, else nothing has changed.
 
     Args:
@@ -36,7 +49,7 @@ def whole_file(destination: Path, size_bytes: int) -> Iterator[FileIO]:
         with _locked(partial, destination) as file:
             try:
                 _require_room(destination, size_bytes)
-                yield file
+                yield WholeFile(file)
                 os.fsync(file.fileno())
                 partial.replace(destination)
                 sync_folder(destination.parent)

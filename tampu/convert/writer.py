@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from io import FileIO
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -64,54 +64,86 @@ class TensorToWrite:
         return rows * self.type.size_of(self.shape[-1])
 
 
-def write_gguf(
-    destination: Path,
-    metadata: Mapping[str, object],
-    tensors: Iterable[TensorToWrite],
-    *,
-    kinds: Mapping[str, int] | None = None,
-    threads: int | None = None,
-    progress: Progress | None = None,
-) -> None:
-    """Write the file; it appears under its name when it is whole.
+class Sink(Protocol):
+    """Where the bytes of a file go, one after the other."""
 
-    Args:
-        destination: the file; replaced if it is there.
+    def write(self, data: bytes | memoryview, /) -> object:
+        """Take all of some bytes."""
+
+
+@dataclass(frozen=True)
+class PlannedFile:
+    """A GGUF file that is not written yet.
+
+    Attributes:
         metadata: all keys, with general.architecture among them.
         tensors: in the order of the file.
         kinds: GGUF's number of the type of keys that are to keep theirs.
-        threads: that compute chunks; None: one for each core.
-        progress: called with the bytes written and their total, on this thread.
-
-    Raises:
-        ModelFileError: if the file can't be written, or a metadata value is of no GGUF type.
     """
-    listed = list(tensors)
-    alignment = alignment_of(metadata)
-    sizes = [-(-tensor.size_bytes // alignment) * alignment for tensor in listed]
-    offsets = [0, *accumulate(sizes)]
-    places = [
-        Place(tensor.name, tensor.shape, tensor.type, offset)
-        for tensor, offset in zip(listed, offsets, strict=False)
-    ]
-    head = encode_head(metadata, places, kinds)
-    with whole_file(destination, len(head) + offsets[-1]) as file:
-        _write(file, head)
-        for tensor, chunk in _in_order(listed, threads or usable_cores()):
-            if isinstance(chunk, Span):
-                _copy(file, chunk)
-            else:
-                _write(file, chunk)
-            done = file.tell() - len(head)
-            end = offsets[tensor] + listed[tensor].size_bytes
+
+    metadata: Mapping[str, object]
+    tensors: Sequence[TensorToWrite]
+    kinds: Mapping[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def _offsets(self) -> list[int]:
+        """Where each tensor begins in the data, and the end of the last."""
+        alignment = alignment_of(self.metadata)
+        sizes = [-(-tensor.size_bytes // alignment) * alignment for tensor in self.tensors]
+        return [0, *accumulate(sizes)]
+
+    @cached_property
+    def _head(self) -> bytes:
+        places = [
+            Place(tensor.name, tensor.shape, tensor.type, offset)
+            for tensor, offset in zip(self.tensors, self._offsets, strict=False)
+        ]
+        return encode_head(self.metadata, places, self.kinds)
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the file.
+
+        Raises:
+            ModelFileError: if a metadata value is of no GGUF type.
+        """
+        return len(self._head) + self._offsets[-1]
+
+    def write(
+        self, destination: Path, *, threads: int | None = None, progress: Progress | None = None
+    ) -> None:
+        """Write the file; it appears under its name when it is whole.
+
+        Args:
+            destination: the file; replaced if it is there.
+            threads: that compute chunks; None: one for each core.
+            progress: called with the bytes written and their total, on this thread.
+
+        Raises:
+            ModelFileError: if the file can't be written, or a metadata value is of no GGUF type.
+        """
+        with whole_file(destination, self.size_bytes) as file:
+            self.write_to(file, threads=threads, progress=progress)
+
+    def write_to(
+        self, sink: Sink, *, threads: int | None = None, progress: Progress | None = None
+    ) -> None:
+        """Write the file's bytes in their order; the arguments are those of `write`."""
+        sink.write(self._head)
+        done = 0
+        for index, data in _in_order(self.tensors, threads or usable_cores()):
+            sink.write(data)
+            done += len(data)
+            end = self._offsets[index] + self.tensors[index].size_bytes
             if done > end:
-                raise ModelFileError(listed[tensor].name, "has more data than its shape says")
+                raise ModelFileError(self.tensors[index].name, "has more data than its shape says")
             if done == end:
-                _write(file, bytes(offsets[tensor + 1] - done))
+                sink.write(bytes(self._offsets[index + 1] - end))
+                done = self._offsets[index + 1]
             if progress:
-                progress(done, offsets[-1])
-        if file.tell() != len(head) + offsets[-1]:
-            raise ModelFileError(str(destination), "a tensor has less data than its shape says")
+                progress(done, self._offsets[-1])
+        if done != self._offsets[-1]:
+            raise ModelFileError("tensors", "one has less data than its shape says")
 
 
 def usable_cores() -> int:
@@ -122,8 +154,8 @@ def usable_cores() -> int:
     return psutil.cpu_count() or 1
 
 
-def _in_order(tensors: Sequence[TensorToWrite], threads: int) -> Iterator[tuple[int, Chunk | Span]]:
-    """Yield each tensor's index with its chunks, computed a little ahead of the reader."""
+def _in_order(tensors: Sequence[TensorToWrite], threads: int) -> Iterator[tuple[int, memoryview]]:
+    """Yield each tensor's index with its bytes, computed a little ahead of the reader."""
     flight: deque[tuple[int, Future[Chunk] | Span]] = deque()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="tampu-write")
     try:
@@ -131,28 +163,23 @@ def _in_order(tensors: Sequence[TensorToWrite], threads: int) -> Iterator[tuple[
             for part in tensor.parts():
                 flight.append((index, part if isinstance(part, Span) else pool.submit(part)))
                 if len(flight) > _AHEAD * threads:
-                    yield _finished(flight.popleft())
+                    yield from _bytes_of(*flight.popleft())
         while flight:
-            yield _finished(flight.popleft())
+            yield from _bytes_of(*flight.popleft())
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _finished(item: tuple[int, Future[Chunk] | Span]) -> tuple[int, Chunk | Span]:
-    index, chunk = item
-    return index, chunk if isinstance(chunk, Span) else chunk.result()
+def _bytes_of(index: int, part: Future[Chunk] | Span) -> Iterator[tuple[int, memoryview]]:
+    if isinstance(part, Span):
+        for data in _read(part):
+            yield index, data
+    else:
+        yield index, np.ascontiguousarray(part.result()).data.cast("B")
 
 
-def _write(file: FileIO, data: bytes | Chunk) -> None:
-    """Write all of the data; one call of the system may take less."""
-    rest = memoryview(data) if isinstance(data, bytes) else np.ascontiguousarray(data).data
-    rest = rest.cast("B")
-    while rest.nbytes:
-        rest = rest[file.write(rest) :]
-
-
-def _copy(file: FileIO, span: Span) -> None:
-    """Copy bytes of another file through one small buffer: new pages would cost more than it."""
+def _read(span: Span) -> Iterator[memoryview]:
+    """Yield a span's bytes through one small buffer: new pages would cost more than the copy."""
     buffer = memoryview(bytearray(min(_BUFFER_BYTES, span.size_bytes)))
     with span.path.open("rb", buffering=0) as source:
         source.seek(span.offset)
@@ -161,5 +188,5 @@ def _copy(file: FileIO, span: Span) -> None:
             count = source.readinto(buffer[:left])
             if not count:
                 raise ModelFileError(span.path.name, "the file ends inside its data")
-            _write(file, np.frombuffer(buffer[:count], np.uint8))
+            yield buffer[:count]
             left -= count
