@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Template, TemplateError, TemplateSyntaxError
+from jinja2 import Template, TemplateError, TemplateSyntaxError, meta
 
 from tampu.chat.marked import marked, pieces
+from tampu.chat.output.families import chat_format
 from tampu.chat.pieces import Prompt
 from tampu.chat.sandbox import TemplateEnvironment
 from tampu.errors import ModelFileError, RequestError
@@ -58,14 +59,21 @@ class ChatTemplate:
         return cls(source, metadata.string(f"{KEY}.tool_use", default="")) if source else None
 
     @property
+    def variables(self) -> frozenset[str]:
+        """The names of the values that the template asks for."""
+        sources = {self.source, self._tool_source}
+        trees = map(self._environment.parse, sources)
+        return frozenset().union(*map(meta.find_undeclared_variables, trees))
+
+    @property
     def supports_tools(self) -> bool:
         """Whether the template shows tools to the model."""
         return "tools" in self._tool_source or "tool_call" in self._tool_source
 
     @property
     def supports_thinking(self) -> bool:
-        """Whether the template knows of reasoning between think tags."""
-        return "</think>" in self.source
+        """Whether the template knows of thoughts before the answer."""
+        return chat_format(self.source).thought is not None
 
     def render(
         self,

@@ -183,3 +183,9 @@ def test_a_template_tells_what_it_supports():
     assert ChatTemplate("{% if tools %}x{% endif %}").supports_tools
     assert not ChatTemplate(CHATML).supports_thinking
     assert ChatTemplate("<think>{{ x }}</think>").supports_thinking
+    assert ChatTemplate("<|channel|>analysis<|message|>").supports_thinking
+
+
+def test_a_template_tells_which_values_it_asks_for():
+    source = "{% if enable_thinking is defined %}{{ thinking }}{% endif %}{% set x = 1 %}{{ x }}"
+    assert ChatTemplate(source).variables == {"enable_thinking", "thinking"}
