@@ -22,11 +22,14 @@ def resolve(name_or_path: str, folder: Path | None = None) -> Path:
     """Return the file that a user means by a path, or by the name of a model.
 
     Args:
-        name_or_path: of the model.
+        name_or_path: of the model. The folder of a Hugging Face checkpoint stands for the file
+            that it is converted to, once.
         folder: where to look for names; None: everywhere that the environment says.
 
     Raises:
         ModelNotFoundError: saying which models there are.
+        ModelFileError: if a checkpoint is damaged.
+        UnsupportedModelError: if its architecture is not known.
         StoreError: if a store has lost a part of it.
     """
     path = Path(name_or_path).expanduser()
@@ -37,12 +40,21 @@ def resolve(name_or_path: str, folder: Path | None = None) -> Path:
         return library.find(name_or_path).path
     except ModelNotFoundError:
         if path.is_dir():
-            message = f"{name_or_path}: is a folder; give the file in it"
-            raise ModelNotFoundError(message) from None
+            return _converted(path)
         if path.suffix == SUFFIX or name_or_path.startswith((".", "/", "~")):
             message = f"{name_or_path}: there is no such file"
             raise ModelNotFoundError(message) from None
         raise
+
+
+def _converted(folder: Path) -> Path:
+    """Return the file that a checkpoint is converted to."""
+    from tampu.convert.cache import converted_file, is_checkpoint  # slow, and seldom needed
+
+    if not is_checkpoint(folder):
+        message = f"{folder}: is a folder without config.json; give the file in it"
+        raise ModelNotFoundError(message) from None
+    return converted_file(folder, Settings.from_environment().cache)
 
 
 @dataclass(frozen=True, slots=True)
