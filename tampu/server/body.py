@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TypeVar
+import json
+from collections import Counter
+from typing import Any, TypeVar
 
 import msgspec
 from fastapi import Request
@@ -15,6 +17,8 @@ from tampu.server.wire.ollama_options import readable
 
 MAX_BODY = 64 * 1024 * 1024
 IDLE_SECONDS = 30.0
+# Decoding more than this is left to a thread, so that other requests go on meanwhile.
+_QUICK = 256 * 1024
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -29,14 +33,35 @@ async def read_body(request: Request, kind: type[T]) -> T:
     body = await _read(request)
     if not body.strip():
         raise RequestError("missing request body")
+    if len(body) <= _QUICK:
+        return decode(body, kind)
+    return await asyncio.to_thread(decode, body, kind)
+
+
+def decode(body: bytes, kind: type[T]) -> T:
+    """Return a JSON text as a struct.
+
+    Raises:
+        RequestError: for bad JSON, a name that is twice in an object, or a field of the wrong type.
+    """
     try:
-        return msgspec.json.decode(body, type=kind)
+        value = msgspec.json.decode(body, type=kind)
+        json.loads(body, object_pairs_hook=_refuse_doubles)
     except msgspec.ValidationError as error:
         raise RequestError(f"invalid request: {readable(error)}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
         raise RequestError(f"invalid JSON: {error}") from error
     except RecursionError as error:
         raise RequestError("invalid JSON: nested too deeply") from error
+    return value
+
+
+def _refuse_doubles(pairs: list[tuple[str, Any]]) -> None:
+    """Look at the names of an object: with one twice, its readers need not agree what it says."""
+    names = {name for name, _ in pairs}
+    if len(names) < len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        raise ValueError(f"{counts.most_common(1)[0][0][:100]!r} is there twice")
 
 
 async def _read(request: Request) -> bytes:
