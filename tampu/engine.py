@@ -245,7 +245,7 @@ class Engine:
         sequence = RunningSequence(
             options=options,
             sampler=sampler,
-            text=TextStream(options.stop, self.tokenizer.decoder()),
+            text=TextStream(options.stop, self.tokenizer.decoder(shown=options.shown)),
             sink=sink,
             tokens=room,
             length=len(tokens),

@@ -18,6 +18,7 @@ class GenerateOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         shift: whether old tokens are dropped when the context is full; else it ends there.
         truncate: whether a prompt longer than the context is cut; else it is refused.
         ignore_eos: go on after the model's end token.
+        shown: control tokens that are part of the text, by their own texts; others are not.
         logprobs: return the log-probability of each token.
         top_logprobs: and of this many likeliest tokens, 0 to 20.
 
@@ -30,6 +31,7 @@ class GenerateOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     shift: bool = True
     truncate: bool = False
     ignore_eos: bool = False
+    shown: tuple[str, ...] = ()
     logprobs: bool = False
     top_logprobs: int = 0
     temperature: float = 0.8
