@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
+from io import SEEK_END, FileIO
 from itertools import accumulate
 from pathlib import Path
 from typing import Protocol, TypeAlias
@@ -21,7 +22,7 @@ import numpy.typing as npt
 import psutil
 
 from tampu.convert.head import Place, alignment_of, encode_head
-from tampu.convert.output import whole_file
+from tampu.convert.output import WholeFile, whole_file
 from tampu.errors import ModelFileError
 from tampu.ml.types import GGMLType
 
@@ -132,8 +133,7 @@ class PlannedFile:
         sink.write(self._head)
         done = 0
         for index, data in _in_order(self.tensors, threads or usable_cores()):
-            sink.write(data)
-            done += len(data)
+            done += _put(sink, data)
             end = self._offsets[index] + self.tensors[index].size_bytes
             if done > end:
                 raise ModelFileError(self.tensors[index].name, "has more data than its shape says")
@@ -154,7 +154,9 @@ def usable_cores() -> int:
     return psutil.cpu_count() or 1
 
 
-def _in_order(tensors: Sequence[TensorToWrite], threads: int) -> Iterator[tuple[int, memoryview]]:
+def _in_order(
+    tensors: Sequence[TensorToWrite], threads: int
+) -> Iterator[tuple[int, memoryview | Span]]:
     """Yield each tensor's index with its bytes, computed a little ahead of the reader."""
     flight: deque[tuple[int, Future[Chunk] | Span]] = deque()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="tampu-write")
@@ -163,30 +165,42 @@ def _in_order(tensors: Sequence[TensorToWrite], threads: int) -> Iterator[tuple[
             for part in tensor.parts():
                 flight.append((index, part if isinstance(part, Span) else pool.submit(part)))
                 if len(flight) > _AHEAD * threads:
-                    yield from _bytes_of(*flight.popleft())
+                    yield _bytes_of(*flight.popleft())
         while flight:
-            yield from _bytes_of(*flight.popleft())
+            yield _bytes_of(*flight.popleft())
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _bytes_of(index: int, part: Future[Chunk] | Span) -> Iterator[tuple[int, memoryview]]:
+def _bytes_of(index: int, part: Future[Chunk] | Span) -> tuple[int, memoryview | Span]:
     if isinstance(part, Span):
-        for data in _read(part):
-            yield index, data
-    else:
-        yield index, np.ascontiguousarray(part.result()).data.cast("B")
+        return index, part
+    return index, np.ascontiguousarray(part.result()).data.cast("B")
 
 
-def _read(span: Span) -> Iterator[memoryview]:
-    """Yield a span's bytes through one small buffer: new pages would cost more than the copy."""
+def _put(sink: Sink, data: memoryview | Span) -> int:
+    """Write bytes, or copy them from where they are; return how many."""
+    if not isinstance(data, Span):
+        sink.write(data)
+        return len(data)
+    with data.path.open("rb", buffering=0) as source:
+        if source.seek(0, SEEK_END) < data.offset + data.size_bytes:
+            raise ModelFileError(data.path.name, "the file ends inside its data")
+        if isinstance(sink, WholeFile) and sink.copies_in_kernel:
+            sink.copy(source, data.offset, data.size_bytes)
+        else:
+            _pump(sink, source, data)
+    return data.size_bytes
+
+
+def _pump(sink: Sink, source: FileIO, span: Span) -> None:
+    """Read and write through one small buffer: new pages would cost more than the copy."""
     buffer = memoryview(bytearray(min(_BUFFER_BYTES, span.size_bytes)))
-    with span.path.open("rb", buffering=0) as source:
-        source.seek(span.offset)
-        left = span.size_bytes
-        while left:
-            count = source.readinto(buffer[:left])
-            if not count:
-                raise ModelFileError(span.path.name, "the file ends inside its data")
-            yield buffer[:count]
-            left -= count
+    source.seek(span.offset)
+    left = span.size_bytes
+    while left:
+        count = source.readinto(buffer[:left])
+        if not count:
+            raise ModelFileError(span.path.name, "the file ends inside its data")
+        sink.write(buffer[:count])
+        left -= count
