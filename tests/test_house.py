@@ -47,6 +47,7 @@ HOLDERS = {
     "llguidance": {"sampling"},
     "jinja2": {"chat"},
     "gguf": {"convert"},
+    "PIL": {"vision"},
 }
 NEVER = {"torch", "transformers", "pickle", "marshal", "shelve", "dill", "imp"}
 NAMES_OF_NOTHING = {"utils", "util", "helpers", "common", "misc", "shared"}
