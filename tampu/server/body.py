@@ -1,13 +1,15 @@
-"""Request bodies: read with a limit, and decoded strictly into a struct."""
+"""Request bodies: read with a limit, unpacked with the same limit, decoded into a struct."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import zlib
 from collections import Counter
 from typing import Any, TypeVar
 
 import msgspec
+import zstandard
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
@@ -31,11 +33,39 @@ async def read_body(request: Request, kind: type[T]) -> T:
         RequestError: for an empty body, bad JSON, or a field of the wrong type.
     """
     body = await _read(request)
+    coding = request.headers.get("content-encoding", "").strip().lower()
+    if coding not in ("", "identity"):
+        body = await asyncio.to_thread(unpack, body, coding)
     if not body.strip():
         raise RequestError("missing request body")
     if len(body) <= _QUICK:
         return decode(body, kind)
     return await asyncio.to_thread(decode, body, kind)
+
+
+def unpack(body: bytes, coding: str) -> bytes:
+    """Return a body that was sent compressed.
+
+    Raises:
+        BodyTooLargeError: if it becomes more than 64 MiB.
+        RequestError: if it is damaged, or compressed in another way.
+    """
+    try:
+        if coding == "zstd":
+            with zstandard.ZstdDecompressor().stream_reader(body) as reader:
+                unpacked = reader.read(MAX_BODY + 1)
+        elif coding in ("gzip", "x-gzip"):
+            unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
+            unpacked = unpacker.decompress(body, MAX_BODY + 1)
+            if not unpacker.eof and len(unpacked) <= MAX_BODY:
+                raise RequestError("the request body is no gzip: it ends too early")
+        else:
+            raise RequestError(f"content-encoding {coding[:50]!r} is not supported: zstd or gzip")
+    except (zstandard.ZstdError, zlib.error) as error:
+        raise RequestError(f"the request body is no {coding}: {error}") from error
+    if len(unpacked) > MAX_BODY:
+        raise BodyTooLargeError(f"the request body is larger than {MAX_BODY} bytes")
+    return unpacked
 
 
 def decode(body: bytes, kind: type[T]) -> T:

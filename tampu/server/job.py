@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -43,9 +44,8 @@ class Job:
         prompts: none: only load it.
         options: limits, stop strings and sampling.
         choices: how many answers there are to each prompt.
-        has_tools: whether the answer may hold calls of functions.
+        tools: functions that the answer may call.
         most_calls: how many calls the answer may hold; None: any number.
-        thinks: whether the answer begins with thoughts; None: as the model does by itself.
     """
 
     model: str
@@ -54,9 +54,8 @@ class Job:
     prompts: tuple[Prompt, ...] = ()
     options: GenerateOptions = field(default_factory=GenerateOptions)
     choices: int = 1
-    has_tools: bool = False
+    tools: tuple[dict[str, Any], ...] = ()
     most_calls: int | None = None
-    thinks: bool | None = None
 
     def limited(self, context: int) -> GenerateOptions:
         """Return the options with an end: at most ten contexts are generated."""

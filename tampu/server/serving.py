@@ -13,15 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.catalog import Catalog, Entry
-from tampu.chat.output.parts import Content
-from tampu.chat.tools import OutputParser, Part, PlainParser, TagParser
+from tampu.chat.output import AnswerParser, ChatFormat, Content, Part, ToolCall, chat_format
 from tampu.errors import ModelNotFoundError, RequestError
 from tampu.runner.client import Runner
 from tampu.runner.events import Done, Usage
-from tampu.runner.protocol import Decoded, Encoded, Piece, Prompt, Prompted
+from tampu.runner.protocol import ChatPrompt, Decoded, Encoded, Piece, Prompt, Prompted
 from tampu.runner.request import GenerateOptions
 from tampu.server.admission import Admission
-from tampu.server.events import Began, Called, Ended, EndReason, Event, Said
+from tampu.server.events import Began, Called, Ended, EndReason, Event, Said, Thought
 from tampu.server.job import EmbedJob, Job, Overrides, require
 from tampu.server.loaded import LoadedModels
 from tampu.server.metrics import Metrics
@@ -88,8 +87,9 @@ class Serving:
                     yield Ended("load", Usage(), ready_ns)
                     return
                 options = job.limited(model.runner.ready.context)
+                style = chat_format(entry.info.template, entry.info.architecture)
                 choices = [
-                    Choice(index, job, ready_ns).events(model.runner, prompt, asked)
+                    Choice(index, job, style, ready_ns).events(model.runner, prompt, asked)
                     for index, (prompt, asked) in enumerate(_choices(job, options))
                 ]
                 events = choices[0] if len(choices) == 1 else _together(choices)
@@ -152,11 +152,12 @@ class Serving:
 class Choice:
     """One answer on its way: from the pieces of a runner to events."""
 
-    def __init__(self, index: int, job: Job, ready_ns: int) -> None:
+    def __init__(self, index: int, job: Job, style: ChatFormat, ready_ns: int) -> None:
         self._index = index
         self._job = job
+        self._style = style
         self._ready_ns = ready_ns
-        self._parser: OutputParser = TagParser() if job.has_tools else PlainParser()
+        self._parser: AnswerParser | None = None  # none: the answer is text as it stands
         self._held: list[Piece] = []  # pieces whose text the parser holds back
         self._calls = 0
 
@@ -167,14 +168,18 @@ class Choice:
         async with aclosing(runner.generate(prompt, options)) as events:
             async for event in events:
                 match event:
-                    case Prompted(tokens=tokens):
+                    case Prompted(tokens=tokens, begins_thought=thinks):
+                        if isinstance(prompt, ChatPrompt):
+                            self._parser = self._style.parser(self._job.tools, thinks=thinks)
                         yield Began(tokens, self._ready_ns, self._index)
                     case Piece(text=text):
                         self._held.append(event)
-                        for part in self._events(self._parser.feed(text)):
+                        parts = self._parser.feed(text) if self._parser else _plain(text)
+                        for part in self._events(parts):
                             yield part
                     case Done():
-                        for part in self._events(self._parser.finish(), is_last=True):
+                        parts = self._parser.finish() if self._parser else []
+                        for part in self._events(parts, is_last=True):
                             yield part
                         yield self._end(event)
 
@@ -189,19 +194,19 @@ class Choice:
         if not parts and self._held and (is_last or self._held[-1].scores):
             parts = [Content("")]
         for part in parts:
-            if isinstance(part, Content):
-                yield self._said(part.text)
+            if not isinstance(part, ToolCall):
+                yield self._text(Said if isinstance(part, Content) else Thought, part.text)
                 continue
             if self._held:
-                yield self._said("")
+                yield self._text(Said, "")
             if self._job.most_calls is None or self._calls < self._job.most_calls:
                 call_id = f"call_{secrets.token_hex(4)}"
                 yield Called(call_id, part.name, part.arguments, self._calls, self._index)
                 self._calls += 1
 
-    def _said(self, text: str) -> Said:
+    def _text(self, kind: type[Said] | type[Thought], text: str) -> Said | Thought:
         held, self._held = self._held, []
-        return Said(
+        return kind(
             text,
             tuple(token for piece in held for token in piece.tokens),
             tuple(score for piece in held for score in piece.scores),
@@ -262,3 +267,7 @@ def _shortened(vectors: npt.NDArray[np.float32], dimensions: int | None) -> npt.
     lengths = np.linalg.norm(cut, axis=1, keepdims=True)
     shortened: npt.NDArray[np.float32] = cut / np.maximum(lengths, 1e-12)
     return shortened
+
+
+def _plain(text: str) -> list[Part]:
+    return [Content(text)] if text else []

@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
+from tampu.chat.output.thinking import Think
 from tampu.errors import RequestError
 from tampu.modelinfo import ModelInfo
 from tampu.server.job import Job, require
 from tampu.server.wire.conversation import (
     Conversation,
-    Think,
     ToolChoice,
     Wishes,
     chat_job,

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from tampu.chat.output.thinking import EFFORTS, Think
 from tampu.errors import RequestError
 from tampu.modelinfo import ModelInfo
 from tampu.runner.protocol import ChatPrompt
@@ -18,10 +19,8 @@ from tampu.server.job import Job, Overrides, require
 MOST_MESSAGES = 10_000
 MOST_TOOLS = 128
 MOST_IMAGES = 16
-EFFORTS = ("low", "medium", "high", "max")
 _IMAGE_URI = re.compile(r"data:image/(?:jpeg|jpg|png|webp|gif|bmp);base64,", re.IGNORECASE)
 
-Think: TypeAlias = bool | str | None
 ToolChoice: TypeAlias = Literal["auto", "none", "required"]
 
 
@@ -80,7 +79,8 @@ def chat_job(conversation: Conversation, wishes: Wishes, info: ModelInfo) -> Job
     prompt = ChatPrompt(
         messages=conversation.messages,
         tools=tuple(tools) or None,
-        variables={**thinking_variables(conversation.think), **conversation.variables},
+        variables=dict(conversation.variables),
+        think=conversation.think,
         before=conversation.before,
         plain=conversation.plain,
     )
@@ -91,9 +91,8 @@ def chat_job(conversation: Conversation, wishes: Wishes, info: ModelInfo) -> Job
         prompts=(prompt,),
         options=wishes.options,
         choices=wishes.choices,
-        has_tools=bool(tools),
+        tools=tuple(tools),
         most_calls=None if conversation.is_parallel else 1,
-        thinks=None if conversation.think is None else bool(conversation.think),
     )
 
 
@@ -105,24 +104,6 @@ def check_can(info: ModelInfo, capability: str, model: str, named: str) -> None:
     """
     message = f"{model!r} does not support {named}"
     require(holds=capability in info.capabilities, message=message)
-
-
-def check_think(think: Think) -> None:
-    """Refuse what is neither yes, no nor an effort.
-
-    Raises:
-        RequestError: saying what there is.
-    """
-    message = "think must be true, false, low, medium, high or max"
-    require(holds=not isinstance(think, str) or think in EFFORTS, message=message)
-
-
-def thinking_variables(think: Think) -> dict[str, Any]:
-    """Return what templates are told about thinking."""
-    if think is None:
-        return {}
-    level = {"reasoning_effort": think} if isinstance(think, str) else {}
-    return {"enable_thinking": bool(think), **level}
 
 
 def decode_image(text: str, where: str, *, is_uri: bool = False) -> bytes:
@@ -178,8 +159,10 @@ def _check_abilities(conversation: Conversation, model: str, info: ModelInfo) ->
         check_can(info, "tools", model, "tools")
     if any(message.get("images") for message in conversation.messages):
         check_can(info, "vision", model, "images")
-    check_think(conversation.think)
-    if conversation.think:
+    think = conversation.think
+    message = "think must be true, false, low, medium, high or max"
+    require(holds=not isinstance(think, str) or think in EFFORTS, message=message)
+    if think:
         check_can(info, "thinking", model, "thinking")
 
 

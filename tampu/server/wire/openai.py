@@ -12,13 +12,13 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from tampu.chat.output.thinking import Think
 from tampu.errors import RequestError
 from tampu.modelinfo import ModelInfo
 from tampu.runner.protocol import Prompt, TextPrompt, TokensPrompt
 from tampu.server.job import MOST_CHOICES, EmbedJob, Job, require
 from tampu.server.wire.conversation import (
     Conversation,
-    Think,
     ToolChoice,
     Wishes,
     chat_job,

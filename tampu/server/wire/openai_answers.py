@@ -106,9 +106,9 @@ class ChatWriter(_Writer):
         match event:
             case Began():
                 yield _delta(event, {"role": "assistant", "content": ""})
-            case Said():
+            case Said() if event.text or event.scores:
                 yield _delta(event, {"content": event.text}, event.scores)
-            case Thought():
+            case Thought() if event.text or event.scores:
                 yield _delta(event, {"reasoning": event.text}, event.scores)
             case Called():
                 yield _delta(event, {"tool_calls": [_call(event)]})
@@ -155,7 +155,7 @@ class CompletionWriter(_Writer):
         match event:
             case Began() if self._echoes:
                 yield self._piece(event.choice, self._echo(event.choice))
-            case Said() | Thought():
+            case Said() | Thought() if event.text or event.scores:
                 yield self._piece(event.choice, event.text, event.scores)
             case Ended():
                 yield self._piece(event.choice, "") | {"finish_reason": finish_reason(event)}

@@ -51,6 +51,8 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     background: Any = None
     prompt: Any = None
     max_tool_calls: Any = None
+    context_management: Any = None
+    image: Any = None
 
 
 def response_job(request: ResponsesRequest, info: ModelInfo) -> Job:
@@ -62,6 +64,7 @@ def response_job(request: ResponsesRequest, info: ModelInfo) -> Job:
     refuse(
         request,
         "previous_response_id", "conversation", "background", "prompt", "max_tool_calls",
+        "context_management", "image",
     )  # fmt: skip
     choice, tool = read_tool_choice(request.tool_choice)
     conversation = Conversation(

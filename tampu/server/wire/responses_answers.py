@@ -64,6 +64,8 @@ class ResponseWriter:
                 response = self._response("in_progress")
                 yield {"type": "response.created", "response": response}
                 yield {"type": "response.in_progress", "response": response}
+            case Said(text=""):
+                self._scores += event.scores
             case Thought():
                 self._thought_tokens += len(event.tokens)
                 yield from self._begin("reasoning")
