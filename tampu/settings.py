@@ -1,15 +1,15 @@
 """The environment: the only module that reads it, once, into an object that cannot change.
 
 Each setting has a variable of its own name, `TAMPU_...`; where Ollama has one for the same thing
-it works too, so that a machine set up for Ollama need not be set up again. Ours wins. An empty
-variable counts as absent. A value that makes no sense is an error, never a silent default, and
-so is a `TAMPU_...` that does not exist.
+it works too, so that a machine set up for Ollama need not be set up again. Ours wins, and either
+wins over the configuration file (`tampu.configuration`). An empty variable counts as absent. A
+value that makes no sense is an error, never a silent default, and so is a `TAMPU_...` that does
+not exist.
 """
 
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self, TypeVar
 
+from tampu.address import Address, parse_address
+from tampu.configuration import read_configuration
 from tampu.durations import parse_duration
 from tampu.errors import SettingsError
 
 T = TypeVar("T")
 
 CACHE_TYPES = ("f16", "f32", "q8_0", "q4_0")
-DEFAULT_PORT = 11434
 
 _OURS = "TAMPU_"
 _THEIRS = "OLLAMA_"
@@ -41,10 +42,24 @@ _SHARED = (
     "ORIGINS",
 )
 _OWN = ("CACHE", "CONNECTIONS", "LIMIT_RATE", "MODELS", "REALMS", "REGISTRY", "THREADS")
-_SCHEME_PORTS = {"http": 80, "https": 443}
+_SERVING = (
+    "API_KEY",
+    "DRAIN_TIMEOUT",
+    "ENGINE",
+    "HANG_TIMEOUT",
+    "LOG_FORMAT",
+    "MEMORY",
+    "SOCKET",
+    "TLS_CERT",
+    "TLS_KEY",
+    "USE_API_KEY",
+)
+SECRET = frozenset({"API_KEY", "USE_API_KEY"})
+ENGINES = ("native", "llamacpp")
+LOG_FORMATS = ("text", "json")
+_CONFIG = "CONFIG"
 _TRUE = frozenset({"1", "t", "true", "y", "yes", "on"})
 _FALSE = frozenset({"0", "f", "false", "n", "no", "off"})
-_LARGEST_PORT = 65_535
 _TRACE = 2
 _RATE = re.compile(r"(\d+(?:\.\d+)?) *([KMG]?)I?B?(?:/S)?", re.ASCII)
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
@@ -58,16 +73,11 @@ _PASSED_ON = frozenset({
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
-    """Where the server listens and clients connect."""
+class Source:
+    """The value of a setting, and where it came from: a variable, a file, or the default."""
 
-    host: str = "127.0.0.1"
-    port: int = DEFAULT_PORT
-    scheme: str = "http"
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}"
+    value: object
+    origin: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +113,17 @@ class Settings:
             10MB; None is without limit.
         hub: HF_ENDPOINT, Hugging Face's hub.
         hub_token: HF_TOKEN, for models there that are not public.
+        api_keys: API_KEY, separated by commas: who has one may do everything.
+        use_api_keys: USE_API_KEY, likewise: may use models, not pull, create or delete them.
+        tls_certificate: TLS_CERT, a file; with it the server speaks HTTPS.
+        tls_key: TLS_KEY, the file of the certificate's key.
+        socket: SOCKET, the path of a Unix socket to listen on, in place of an address.
+        log_format: LOG_FORMAT, text or json.
+        memory: MEMORY, bytes that all loaded models may take, such as 16GB; None: what is free.
+        engine: ENGINE, native, or llamacpp for llama.cpp.
+        drain_s: DRAIN_TIMEOUT, how long requests may go on when the server ends.
+        hang_s: HANG_TIMEOUT, after how long a model's process that does not answer is killed.
+        sources: the value of each setting and where it came from, by the variable's name.
     """
 
     address: Address = field(default_factory=Address)
@@ -128,16 +149,30 @@ class Settings:
     limit_rate: int | None = None
     hub: str = "https://huggingface.co"
     hub_token: str | None = field(default=None, repr=False)
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    use_api_keys: tuple[str, ...] = field(default=(), repr=False)
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    socket: Path | None = None
+    log_format: str = "text"
+    memory: int | None = None
+    engine: str = "native"
+    drain_s: float = 30.0
+    hang_s: float = 60.0
+    sources: Mapping[str, Source] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
-        """Read the variables of this process, or of `environment`.
+        """Read the variables of this process, or of `environment`, and the configuration file.
+
+        The file is that of CONFIG, else tampu/tampu.toml in XDG_CONFIG_HOME, if it is there.
 
         Raises:
-            SettingsError: a malformed value or an unknown variable.
+            SettingsError: a malformed value, an unknown variable or name, or a file that is none.
         """
         read = _Reader(os.environ if environment is None else environment)
         read.refuse_unknown()
+        read.open_file()
         return cls(
             address=read.value("HOST", parse_address, Address()),
             models=read.folder("MODELS", "XDG_DATA_HOME", ".local/share", "models"),
@@ -167,36 +202,42 @@ class Settings:
             limit_rate=read.value("LIMIT_RATE", _rate, None),
             hub=(read.text("HF_ENDPOINT") or "https://huggingface.co").rstrip("/"),
             hub_token=read.text("HF_TOKEN"),
+            api_keys=read.value("API_KEY", _list, ()),
+            use_api_keys=read.value("USE_API_KEY", _list, ()),
+            tls_certificate=read.value("TLS_CERT", _path, None),
+            tls_key=read.value("TLS_KEY", _path, None),
+            socket=read.value("SOCKET", _path, None),
+            log_format=read.value("LOG_FORMAT", _one_of(LOG_FORMATS), "text"),
+            memory=read.value("MEMORY", _rate, None),
+            engine=read.value("ENGINE", _one_of(ENGINES), "native"),
+            drain_s=read.value("DRAIN_TIMEOUT", _seconds, 30.0),
+            hang_s=read.value("HANG_TIMEOUT", _seconds, 60.0),
+            sources=read.sources,
         )
 
 
-def parse_address(text: str) -> Address:
-    """Return the address that "host", "host:port", ":port" or "scheme://host:port" stands for.
-
-    As with Ollama, a scheme without a port means the scheme's own port.
-
-    Raises:
-        ValueError: for anything else; the message says what is expected.
-    """
-    scheme, separator, rest = text.rpartition("://")
-    scheme = scheme.lower() if separator else "http"
-    if scheme not in _SCHEME_PORTS:
-        raise ValueError(f"the scheme is {scheme!r}; it must be http or https")
-    host, port = _split_port(rest.rstrip("/"))
-    if any(letter in " /@?#\\" for letter in host):
-        raise ValueError(f"the host is {host!r}; expected a name or an IP address")
-    default = _SCHEME_PORTS[scheme] if separator else DEFAULT_PORT
-    return Address(host or Address().host, default if port is None else _port(port), scheme)
-
-
 class _Reader:
-    """Takes values from the environment and says where a bad one came from."""
+    """Takes values from the environment or a file, and says where a bad one came from."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
+        self._path: Path | None = None
+        self._file: Mapping[str, str] = {}
+        self.sources: dict[str, Source] = {}
+
+    def open_file(self) -> None:
+        """Take what the configuration file says for what no variable says."""
+        chosen = self.value(_CONFIG, _path, None)
+        folder = Path(self._text("XDG_CONFIG_HOME"))
+        if chosen is None and not folder.is_absolute():
+            folder = self._home() / ".config"
+        path = chosen or folder / "tampu" / "tampu.toml"
+        if chosen is not None or path.is_file():
+            self._file = read_configuration(path, (*_SHARED, *_OWN, *_SERVING))
+            self._path = path
 
     def refuse_unknown(self) -> None:
-        known = {_OURS + name for name in (*_SHARED, *_OWN)}
+        known = {_OURS + name for name in (*_SHARED, *_OWN, *_SERVING, _CONFIG)}
         for name in sorted(self._environment):
             if name.startswith(_OURS) and name not in known:
                 near = difflib.get_close_matches(name, sorted(known), 1)
@@ -205,14 +246,19 @@ class _Reader:
 
     def value(self, name: str, parse: Callable[[str], T], default: T) -> T:
         prefixes = (_OURS, _THEIRS) if name in _SHARED else (_OURS,)
-        for variable in (prefix + name for prefix in prefixes):
-            text = self._text(variable)
+        texts = [(prefix + name, self._text(prefix + name)) for prefix in prefixes]
+        texts.append((f"{self._path}: {name.lower()}", self._file.get(name, "")))
+        value, origin = default, "default"
+        for place, text in texts:
             if text:
                 try:
-                    return parse(text)
+                    value, origin = parse(text), place
                 except ValueError as error:
-                    raise SettingsError(f"{variable} is {text!r}: {error}") from error
-        return default
+                    shown = "..." if name in SECRET else repr(text)
+                    raise SettingsError(f"{place} is {shown}: {error}") from error
+                break
+        self.sources[name] = Source(value, origin)
+        return value
 
     def folder(self, name: str, base: str, base_in_home: str, inside: str) -> Path:
         """Return the folder of that variable, else `inside` tampu's own in the user's `base`."""
@@ -222,7 +268,9 @@ class _Reader:
         parent = Path(self._text(base))
         if not parent.is_absolute():  # the XDG specification: a relative one is ignored
             parent = self._home() / base_in_home
-        return parent / "tampu" / inside
+        found = parent / "tampu" / inside
+        self.sources[name] = Source(found, "default")
+        return found
 
     def in_home(self, *places: tuple[str, str]) -> Path:
         """Return the folder of the first variable that is set, below it the given part.
@@ -248,31 +296,6 @@ class _Reader:
         return self._environment.get(variable, "").strip().strip("\"'").strip()
 
 
-def _split_port(text: str) -> tuple[str, str | None]:
-    if text.startswith("["):
-        host, bracket, rest = text[1:].partition("]")
-        if not bracket or rest[:1] not in ("", ":"):
-            raise ValueError("expected an IPv6 address in brackets, such as [::1]:11434")
-        return _ipv6(host), rest[1:] or None
-    if text.count(":") > 1:
-        return _ipv6(text), None
-    host, _, port = text.partition(":")
-    return host, port or None
-
-
-def _ipv6(text: str) -> str:
-    try:
-        return str(ipaddress.IPv6Address(text))
-    except ValueError:
-        raise ValueError(f"{text!r} is no IPv6 address; expected host:port or [::1]:port") from None
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) > _LARGEST_PORT:
-        raise ValueError(f"the port is {text!r}; it must be a number from 0 to {_LARGEST_PORT}")
-    return int(text)
-
-
 def _count(least: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not (text.isascii() and text.isdigit()) or int(text) < least:
@@ -287,6 +310,15 @@ def _boolean(text: str) -> bool:
     if word not in _TRUE | _FALSE:
         raise ValueError("it must be 1 or 0, true or false")
     return word in _TRUE
+
+
+def _one_of(words: tuple[str, ...]) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError(f"it must be one of {', '.join(words)}")
+        return text.lower()
+
+    return parse
 
 
 def _debug(text: str) -> int:

@@ -14,6 +14,7 @@ LONGEST = 450
 # From the bottom up; a module imports from its own package and from the lines below its own.
 LAYERS = [
     ("errors", "version", "durations"),
+    ("configuration", "address"),
     ("settings", "jail"),
     ("ml",),
     ("nn", "tokenizer", "sampling", "vision"),

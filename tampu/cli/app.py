@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from tampu.cli.bench import bench_command
+from tampu.cli.config import config_command
 from tampu.cli.convert import convert_command
 from tampu.cli.loaded import processes_command, stop_command
 from tampu.cli.models import copy_command, list_command, remove_command
@@ -39,6 +40,7 @@ app.command("stop")(stop_command)
 app.command("cp")(copy_command)
 app.command("rm")(remove_command)
 app.command("verify-store")(verify_command)
+app.command("config")(config_command)
 app.command("bench")(bench_command)
 app.command("convert")(convert_command)
 app.command("quantize")(quantize_command)

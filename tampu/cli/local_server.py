@@ -49,13 +49,17 @@ def unload(model: str) -> None:
 
 
 def _ask(method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-    address = Settings.from_environment().address
+    settings = Settings.from_environment()
+    address = settings.address
+    headers = {"Content-Type": "application/json"}
+    if keys := settings.api_keys or settings.use_api_keys:
+        headers["Authorization"] = f"Bearer {keys[0]}"
     kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)
     connection = kind(host, address.port, timeout=_TIMEOUT_S)
     try:
         content = None if body is None else json.dumps(body)
-        connection.request(method, path, content, {"Content-Type": "application/json"})
+        connection.request(method, path, content, headers)
         answer = connection.getresponse()
         found = json.loads(answer.read(_MOST_BYTES))
     except ConnectionRefusedError as error:

@@ -32,28 +32,48 @@ def serve_command(
         list[Path] | None,
         typer.Option(metavar="PATH", help="A GGUF file to serve too; may be repeated."),
     ] = None,
+    socket: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="A Unix socket in place of an address.")
+    ] = None,
     insecure_no_auth: Annotated[
         bool, typer.Option("--insecure-no-auth", help="Let other machines use the models.")
     ] = False,
 ) -> None:
-    """Serve models with Ollama's API."""
+    """Serve models with the APIs of Ollama, OpenAI and Anthropic."""
+    from tampu.address import Address
     from tampu.catalog import Catalog, resolve
-    from tampu.server.serve import check_exposure, listen, process_starter, serve
+    from tampu.server.serve import (
+        Certificate,
+        check_exposure,
+        listen,
+        listen_on_socket,
+        process_starter,
+        serve,
+    )
     from tampu.settings import Settings, runner_environment
     from tampu.store.library import Library
 
     settings = Settings.from_environment()
-    host = host or settings.address.host
-    check_exposure(host, is_allowed=insecure_no_auth)
+    _log_to_stderr(settings)
+    path = socket or settings.socket
+    host = "localhost" if path else host or settings.address.host
+    has_keys = bool(settings.api_keys or settings.use_api_keys)
+    check_exposure(host, has_keys=has_keys, is_allowed=insecure_no_auth)
     if models:
         settings = replace(settings, models=models)
     files = [resolve(str(path)) for path in model or []]
     catalog = Catalog(library=Library.from_settings(settings, files))
-    listener = listen(host, settings.address.port if port is None else port)
-    _log_to_stderr(settings)
-    _greet(host, listener.getsockname()[1], sorted(catalog.names()))
-    start = process_starter(runner_environment(), settings.load_timeout_s)
-    serve(server_options(settings, host), listener, catalog, start)
+    certificate = None
+    if settings.tls_certificate:
+        certificate = Certificate(settings.tls_certificate, settings.tls_key)
+    if path:
+        listener, where = listen_on_socket(path), f"unix:{path}"
+    else:
+        listener = listen(host, settings.address.port if port is None else port)
+        where = str(Address(host, listener.getsockname()[1], "https" if certificate else "http"))
+    _greet(where, sorted(catalog.names()))
+    start = process_starter(runner_environment(), settings.load_timeout_s, settings.hang_s)
+    serve(server_options(settings, host), listener, catalog, start, certificate)
 
 
 def server_options(settings: Settings, host: str) -> ServerOptions:
@@ -65,7 +85,12 @@ def server_options(settings: Settings, host: str) -> ServerOptions:
         host=host,
         keep_alive_s=float("inf") if settings.keep_alive_s is None else settings.keep_alive_s,
         most_models=settings.max_loaded_models or MOST_MODELS,
+        memory_bytes=settings.memory,
+        most_waiting=settings.max_queue,
         origins=settings.origins,
+        use_keys=settings.use_api_keys,
+        manage_keys=settings.api_keys,
+        drain_s=settings.drain_s,
         model=ModelOptions(
             context=settings.context or DEFAULT_CONTEXT,
             slots=settings.slots,
@@ -77,10 +102,14 @@ def server_options(settings: Settings, host: str) -> ServerOptions:
 
 
 def _log_to_stderr(settings: Settings) -> None:
+    from tampu.server.logs import JSONFormatter, TextFormatter
+
     logging.getLogger("tampu").setLevel(logging.DEBUG if settings.debug else logging.INFO)
+    is_json = settings.log_format == "json"
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(JSONFormatter() if is_json else TextFormatter())
 
 
-def _greet(host: str, port: int, names: list[str]) -> None:
-    shown = f"[{host}]" if ":" in host else host
-    print(f"Listening on http://{shown}:{port}", file=sys.stderr)
+def _greet(where: str, names: list[str]) -> None:
+    print(f"Listening on {where}", file=sys.stderr)
     print(f"Models: {', '.join(names) or 'none'}", file=sys.stderr, flush=True)

@@ -53,6 +53,7 @@ class ServerOptions:
         origins: web pages that may call it, besides local ones.
         use_keys: API keys for using models.
         manage_keys: API keys that are also for pulling, creating and deleting them.
+        drain_s: how long requests may go on when it ends.
         model: how models are loaded unless a request says otherwise.
     """
 
@@ -64,6 +65,7 @@ class ServerOptions:
     origins: tuple[str, ...] = ()
     use_keys: tuple[str, ...] = ()
     manage_keys: tuple[str, ...] = ()
+    drain_s: float = 30.0
     model: ModelOptions = field(default_factory=ModelOptions)
 
 
@@ -83,11 +85,12 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> FastAP
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        readiness.is_ready = False
+        readiness.end()
         await serving.close()
 
     app = FastAPI(title="tampu", lifespan=lifespan, openapi_url=None, redirect_slashes=False)
     app.state.routes = routes
+    app.state.readiness = readiness
     for route in routes:
         app.add_route(route.path, _marked(route), methods=list(route.methods))
     app.add_middleware(Keys, routes=routes, use=options.use_keys, manage=options.manage_keys)

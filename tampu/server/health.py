@@ -19,6 +19,10 @@ class Readiness:
 
     is_ready: bool = True
 
+    def end(self) -> None:
+        """Take no more."""
+        self.is_ready = False
+
 
 def health_routes(metrics: Metrics, readiness: Readiness) -> list[Route]:
     """Return the routes for those who look after the server."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import signal
 import socket
+import ssl
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -14,9 +17,10 @@ import uvicorn
 
 from tampu.catalog import Catalog, Entry
 from tampu.errors import SettingsError
-from tampu.runner.client import Runner, start_worker
+from tampu.runner.client import HANG_SECONDS, Runner, start_worker
 from tampu.runner.protocol import ModelOptions
 from tampu.server.app import ServerOptions, create_app
+from tampu.server.connection import Connection, QuietServer
 from tampu.server.guard import is_loopback
 from tampu.server.loaded import Start
 
@@ -24,17 +28,27 @@ logger = logging.getLogger(__name__)
 
 HEADER_BYTES = 64 * 1024
 KEEP_ALIVE_SECONDS = 75
-SHUTDOWN_SECONDS = 5
 MOST_CONNECTIONS = 2_048
 _FOR_EVER_S = 365 * 86_400.0
 
 
-def process_starter(environment: Mapping[str, str], stall_s: float | None) -> Start:
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The files of a certificate for HTTPS; the key may be in the first."""
+
+    certificate: Path
+    key: Path | None = None
+
+
+def process_starter(
+    environment: Mapping[str, str], stall_s: float | None, hang_s: float = HANG_SECONDS
+) -> Start:
     """Return what loads a model into a process of its own.
 
     Args:
         environment: the whole environment of the process.
         stall_s: loading is given up after so many seconds without progress; None: never.
+        hang_s: a process that has requests and does not answer for so long is killed.
     """
 
     async def start(entry: Entry, options: ModelOptions) -> Runner:
@@ -44,22 +58,51 @@ def process_starter(environment: Mapping[str, str], stall_s: float | None) -> St
             name=entry.name,
             environment=environment,
             stall_s=_FOR_EVER_S if stall_s is None else stall_s,
+            hang_s=hang_s,
         )
 
     return start
 
 
-def check_exposure(host: str, *, is_allowed: bool) -> None:
-    """Refuse an address that other machines can reach, unless it is allowed.
+def check_exposure(host: str, *, has_keys: bool, is_allowed: bool) -> None:
+    """Refuse an address that other machines can reach, unless they need a key or it is allowed.
 
     Raises:
         SettingsError: saying what to do.
     """
-    if not is_loopback(host) and not is_allowed:
+    if is_loopback(host) or has_keys:
+        return
+    if not is_allowed:
         raise SettingsError(
-            f"{host} can be reached by other machines, and there are no API keys yet: anyone there "
-            "could use your models. Use 127.0.0.1, or add --insecure-no-auth if you mean it"
+            f"{host} can be reached by other machines, and anyone there could use your models. "
+            "Set TAMPU_API_KEY, use 127.0.0.1, or add --insecure-no-auth if you mean it"
         )
+    logger.warning("%s can be reached by other machines, and no key is needed", host)
+
+
+def listen_on_socket(path: Path) -> socket.socket:
+    """Return a Unix socket that listens; only this user can connect.
+
+    Raises:
+        SettingsError: when the path cannot be had.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket() and not _is_answered(path):
+            path.unlink()
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen(MOST_CONNECTIONS)
+    except OSError as error:
+        listener.close()
+        raise SettingsError(f"cannot listen on {path}: {error.strerror or error}") from error
+    return listener
+
+
+def _is_answered(path: Path) -> bool:
+    """Whether a server listens on a socket; one that has died leaves its file behind."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        return client.connect_ex(str(path)) == 0
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -77,7 +120,13 @@ def listen(host: str, port: int) -> socket.socket:
         raise SettingsError(f"cannot listen on {host}:{port}: {error.strerror}{hint}") from error
 
 
-def serve(options: ServerOptions, listener: socket.socket, catalog: Catalog, start: Start) -> None:
+def serve(
+    options: ServerOptions,
+    listener: socket.socket,
+    catalog: Catalog,
+    start: Start,
+    certificate: Certificate | None = None,
+) -> None:
     """Serve until SIGINT or SIGTERM; all models' processes have ended then.
 
     Args:
@@ -85,24 +134,35 @@ def serve(options: ServerOptions, listener: socket.socket, catalog: Catalog, sta
         listener: the socket; closed at the end.
         catalog: the models that can be asked for.
         start: loads a model.
+        certificate: to speak HTTPS with.
+
+    Raises:
+        SettingsError: when the certificate cannot be used.
     """
+    app = create_app(options, catalog, start)
     config = uvicorn.Config(
-        create_app(options, catalog, start),
+        app,
         log_config=None,
         access_log=False,
         server_header=False,
-        http="h11",
+        http=Connection,
         ws="none",
         h11_max_incomplete_event_size=HEADER_BYTES,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        timeout_graceful_shutdown=math.ceil(options.drain_s),
         limit_concurrency=MOST_CONNECTIONS,
+        ssl_certfile=certificate.certificate if certificate else None,
+        ssl_keyfile=certificate.key if certificate else None,
     )
+    try:
+        config.load()
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError(f"the certificate cannot be used: {error}") from error
     # uvicorn sends itself the signal again when it has shut down; that would be an error exit.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _do_nothing)
     with listener:
-        uvicorn.Server(config).run(sockets=[listener])
+        QuietServer(config, app.state.readiness.end).run(sockets=[listener])
 
 
 def _do_nothing(_: int, __: FrameType | None) -> None:

@@ -15,13 +15,12 @@ from tampu.server.wire.ollama import keep_alive_s
 from tampu.server.wire.ollama_options import read_options
 from tampu.server.wire.openai import (
     ResponseFormat,
-    read_arguments,
-    read_content,
     read_effort,
     read_format,
     read_tool_choice,
     refuse,
 )
+from tampu.server.wire.openai_messages import read_arguments, read_content
 
 
 class ResponsesRequest(msgspec.Struct, kw_only=True):

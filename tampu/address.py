@@ -1,0 +1,67 @@
+"""Where the server listens and clients connect, as people write it."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+DEFAULT_PORT = 11434
+_SCHEME_PORTS = {"http": 80, "https": 443}
+_LARGEST_PORT = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the server listens and clients connect."""
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    scheme: str = "http"
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """Return the address that "host", "host:port", ":port" or "scheme://host:port" stands for.
+
+    As with Ollama, a scheme without a port means the scheme's own port.
+
+    Raises:
+        ValueError: for anything else; the message says what is expected.
+    """
+    scheme, separator, rest = text.rpartition("://")
+    scheme = scheme.lower() if separator else "http"
+    if scheme not in _SCHEME_PORTS:
+        raise ValueError(f"the scheme is {scheme!r}; it must be http or https")
+    host, port = _split_port(rest.rstrip("/"))
+    if any(letter in " /@?#\\" for letter in host):
+        raise ValueError(f"the host is {host!r}; expected a name or an IP address")
+    default = _SCHEME_PORTS[scheme] if separator else DEFAULT_PORT
+    return Address(host or Address().host, default if port is None else _port(port), scheme)
+
+
+def _split_port(text: str) -> tuple[str, str | None]:
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or rest[:1] not in ("", ":"):
+            raise ValueError("expected an IPv6 address in brackets, such as [::1]:11434")
+        return _ipv6(host), rest[1:] or None
+    if text.count(":") > 1:
+        return _ipv6(text), None
+    host, _, port = text.partition(":")
+    return host, port or None
+
+
+def _ipv6(text: str) -> str:
+    try:
+        return str(ipaddress.IPv6Address(text))
+    except ValueError:
+        raise ValueError(f"{text!r} is no IPv6 address; expected host:port or [::1]:port") from None
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) > _LARGEST_PORT:
+        raise ValueError(f"the port is {text!r}; it must be a number from 0 to {_LARGEST_PORT}")
+    return int(text)

@@ -1,0 +1,65 @@
+"""The configuration file: the same settings as the variables, under their names in small letters.
+
+    # ~/.config/tampu/tampu.toml
+    host = "127.0.0.1:11434"
+    keep_alive = "10m"
+    num_parallel = 4
+    origins = ["https://chat.example"]
+
+What the file says is handed on as the text that a variable would hold, so that both are read by the
+same rules.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from tampu.errors import SettingsError
+
+LARGEST_BYTES = 2**20
+
+
+def read_configuration(path: Path, known: Collection[str]) -> dict[str, str]:
+    """Return the settings of a file as texts, by the names of the variables.
+
+    Args:
+        path: of the file.
+        known: the names that there are, in capitals.
+
+    Raises:
+        SettingsError: when it is no TOML, or has a name or a value that is no setting.
+    """
+    try:
+        if path.stat().st_size > LARGEST_BYTES:
+            raise SettingsError(f"{path}: it is larger than {LARGEST_BYTES} bytes")
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: it cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path}: it is no TOML: {error}") from error
+    return {name.upper(): _text(path, name, value) for name, value in _known(path, content, known)}
+
+
+def _known(
+    path: Path, content: Mapping[str, object], known: Collection[str]
+) -> list[tuple[str, object]]:
+    names = sorted(name.lower() for name in known)
+    for name in content:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
+            raise SettingsError(f"{path}: {name!r} is no setting; {hint}")
+    return list(content.items())
+
+
+def _text(path: Path, name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    if isinstance(value, list) and all(isinstance(item, str) and "," not in item for item in value):
+        return ",".join(value)
+    raise SettingsError(f"{path}: {name} must be a text, a number, true, false or a list of texts")

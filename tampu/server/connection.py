@@ -1,0 +1,82 @@
+"""Connections and the loop that serves them: uvicorn's, with two things that it lacks.
+
+A client that takes too long to say what it wants is let go; and a server that has nothing to do
+wakes once a second, not ten times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEADER_SECONDS = 10.0
+_TICK_SECONDS = 1.0
+
+
+class Connection(H11Protocol):
+    """One connection; a request's first lines must be complete within ten seconds."""
+
+    _header_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin; the client has to speak soon."""
+        super().connection_made(transport)
+        self._watch_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self._stop_watching()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what the client has sent."""
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE:
+            self._watch_headers()
+        else:
+            self._stop_watching()
+
+    def _watch_headers(self) -> None:
+        if self._header_timer is None:
+            self._header_timer = self.loop.call_later(HEADER_SECONDS, self._too_slow)
+
+    def _stop_watching(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+
+    def _too_slow(self) -> None:
+        self._header_timer = None
+        if not self.transport.is_closing():
+            self.transport.close()
+
+
+class QuietServer(uvicorn.Server):
+    """A server that sleeps when there is nothing to do, and tells when it begins to end."""
+
+    def __init__(self, config: uvicorn.Config, ending: Callable[[], None]) -> None:
+        """Serve; `ending` is called when a signal asks to end, before connections are closed."""
+        super().__init__(config)
+        self._ending = ending
+        self._wake: Callable[[], object] = lambda: None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Note that a signal has come."""
+        super().handle_exit(sig, frame)
+        self._ending()
+        self._wake()
+
+    async def main_loop(self) -> None:
+        """Wait until it is time to end."""
+        loop, asked = asyncio.get_running_loop(), asyncio.Event()
+        self._wake = lambda: loop.call_soon_threadsafe(asked.set)
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TICK_SECONDS):
+                    await asked.wait()
