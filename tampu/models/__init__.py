@@ -10,7 +10,7 @@ from typing import Any
 
 from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.ml import RopeMode, Weights
-from tampu.nn import Model, Weighing, bind, read_options
+from tampu.nn import Model, VisionModel, Weighing, bind, find_tokens, read_options
 
 __all__ = ["Architecture", "architectures", "bind_model"]
 
@@ -63,11 +63,17 @@ def architectures() -> dict[str, Architecture]:
     return {**_BUILT_IN, **plugged}
 
 
-def bind_model(weights: Weights) -> Model:
+def bind_model(weights: Weights, projector: Weights | None = None) -> Model:
     """Return the model that a file holds; its weights have no memory yet.
 
+    Args:
+        weights: of the file.
+        projector: of a second file with the part that sees, in llama.cpp's layout; None: that part
+            is in the first file, or there is none.
+
     Raises:
-        UnsupportedModelError: for an architecture that is not known.
+        UnsupportedModelError: for an architecture that is not known, or a projector for a model
+            that cannot see.
         ModelFileError: for options or tensors that are missing, wrong or too many.
     """
     metadata = weights.file.metadata
@@ -82,7 +88,29 @@ def bind_model(weights: Weights) -> Model:
     options = read_options(kind.options_type, metadata, entry.constants)
     model = bind(kind, weights, options)
     model.options = options
-    left = [name for name in weights.unused() if not name.startswith(kind.unused)]
-    if left:
-        raise ModelFileError("tensors", f"not known to the architecture: {', '.join(left[:8])}")
+    model.vision = _bind_vision(kind, weights, projector)
+    for each in (weights, projector) if projector else (weights,):
+        left = [name for name in each.unused() if not name.startswith(kind.unused)]
+        if left:
+            raise ModelFileError("tensors", f"not known to the architecture: {', '.join(left[:8])}")
     return model
+
+
+def _bind_vision(
+    kind: type[Model], weights: Weights, projector: Weights | None
+) -> VisionModel | None:
+    """Return the part that sees, None if there are no tensors of it."""
+    source, sees = projector or weights, kind.vision_type
+    if sees is None:
+        if projector:
+            raise UnsupportedModelError(f"{kind.__name__} takes no projector: it cannot see")
+        return None
+    if not any(name.startswith("v.") for name in source.file.tensors):
+        if projector:
+            raise ModelFileError("tensors", "the projector's file has no vision tower")
+        return None
+    options = read_options(sees.options_type, source.file.metadata, {})
+    vision = bind(sees, source, options)
+    vision.options = options
+    vision.tokens = find_tokens(weights.file.metadata, sees.words)
+    return vision

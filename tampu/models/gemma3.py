@@ -1,4 +1,4 @@
-"""Gemma 3, text: five layers with a sliding window to one that sees all, norms of queries and keys.
+"""Gemma 3: five layers with a sliding window to one that sees all, norms of queries and keys.
 
 Source: arXiv:2503.19786.
 """
@@ -10,11 +10,13 @@ from typing import ClassVar
 
 from tampu.ml import RopeMode, RopeScaling
 from tampu.models.gemma import Gemma, GemmaOptions, Layer
+from tampu.models.gemma3_vision import Gemma3Vision
 from tampu.nn import (
     Heads,
     RMSNorm,
     Rope,
     SelfAttention,
+    VisionModel,
     gguf,
     option,
     option_from,
@@ -65,5 +67,5 @@ class Gemma3(Gemma):
     layers: list[NormedLayer] = gguf("blk", count="layers")  # type: ignore[assignment]
 
     options_type: ClassVar[type[Options]] = Options
-    unused: ClassVar[tuple[str, ...]] = ("v.", "mm.")  # the vision tower
+    vision_type: ClassVar[type[VisionModel]] = Gemma3Vision
     options: Options

@@ -10,8 +10,17 @@ from tampu.nn.decoder import (
     only,
     run_layers,
 )
+from tampu.nn.encoder import EncoderAttention, EncoderLayer, PatchEmbedding, attend
 from tampu.nn.experts import EachLinear, Experts, Routing, Weighing
-from tampu.nn.image import Picture, Placeholders, PreparedImage, Vision
+from tampu.nn.image import (
+    Picture,
+    Placeholders,
+    PreparedImage,
+    Vision,
+    VisionModel,
+    Words,
+    find_tokens,
+)
 from tampu.nn.linear import Embedding, Linear
 from tampu.nn.model import Batch, Crossed, LayerShape, Model
 from tampu.nn.module import Module, bind, gguf
@@ -24,6 +33,8 @@ __all__ = [
     "Crossed",
     "EachLinear",
     "Embedding",
+    "EncoderAttention",
+    "EncoderLayer",
     "Experts",
     "GeluFeedForward",
     "Heads",
@@ -34,6 +45,7 @@ __all__ = [
     "Linear",
     "Model",
     "Module",
+    "PatchEmbedding",
     "Picture",
     "Placeholders",
     "PreparedImage",
@@ -44,9 +56,13 @@ __all__ = [
     "SiluFeedForward",
     "Temperature",
     "Vision",
+    "VisionModel",
     "Weighing",
+    "Words",
+    "attend",
     "attention",
     "bind",
+    "find_tokens",
     "gguf",
     "only",
     "option",

@@ -6,17 +6,24 @@ graph once, keeps the embedding, and lays the placeholders into the sequence as 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from tampu.errors import ModelFileError
 from tampu.ml import Context, Tensor
+from tampu.ml.metadata import Metadata
+from tampu.nn.module import Module
 
 Picture: TypeAlias = npt.NDArray[np.uint8]
 """A decoded image: RGB, (height, width, 3)."""
+
+Words: TypeAlias = Mapping[str, tuple[tuple[str, ...], ...]]
+"""Spellings of each word: the texts of its tokens, the preferred one first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,3 +92,51 @@ class Vision(Protocol):
     def largest(self) -> PreparedImage:
         """Return the image whose encoder takes most memory; its pixels are blank."""
         ...
+
+
+class VisionModel(Module):
+    """A tower with its projector, in the text model's file or in one of its own: a `Vision`.
+
+    Attributes:
+        options_type: the dataclass of its options, under the file's architecture or under `clip`.
+        words: what it lays around images, by a name of its own; the first of the spellings whose
+            tokens the vocabulary has.
+        options: of this file.
+        tokens: the ids of the words, by the same names.
+    """
+
+    options_type: ClassVar[type[Any]]
+    words: ClassVar[Words] = {}
+    options: Any
+    tokens: Mapping[str, tuple[int, ...]]
+
+    @abstractmethod
+    def prepare(self, image: Picture) -> PreparedImage:
+        """As `Vision` says."""
+
+    @abstractmethod
+    def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:
+        """As `Vision` says."""
+
+    @abstractmethod
+    def largest(self) -> PreparedImage:
+        """As `Vision` says."""
+
+
+def find_tokens(metadata: Metadata, words: Words) -> dict[str, tuple[int, ...]]:
+    """Return the ids of each word in a file's vocabulary.
+
+    Raises:
+        ModelFileError: naming a word that it lacks under all its spellings.
+    """
+    if not words:
+        return {}
+    key = "tokenizer.ggml.tokens"
+    ids = {text: index for index, text in enumerate(metadata.strings(key))}
+    found = {}
+    for name, spellings in words.items():
+        known = next((each for each in spellings if all(text in ids for text in each)), None)
+        if known is None:
+            raise ModelFileError(key, f"has no {spellings[0][0]!r}, which images need")
+        found[name] = tuple(ids[text] for text in known)
+    return found

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from tampu.errors import ShapeError
 from tampu.ml import Context, Tensor
 from tampu.nn.attention import LayerCache
-from tampu.nn.image import Vision
+from tampu.nn.image import Vision, VisionModel
 from tampu.nn.module import Module
 
 
@@ -94,6 +94,7 @@ class Model(Module):
     Attributes:
         options_type: the dataclass of its options.
         unused: beginnings of names of tensors that files may hold and that it does not need.
+        vision_type: the part that sees, bound if the file has its tensors; None: there is none.
         positions_per_token: how many numbers a token's position is made of.
         options: of this file.
         vision: the part that sees; None for a model or a file of text alone.
@@ -101,6 +102,7 @@ class Model(Module):
 
     options_type: ClassVar[type[Any]]
     unused: ClassVar[tuple[str, ...]] = ()
+    vision_type: ClassVar[type[VisionModel] | None] = None
     positions_per_token: ClassVar[int] = 1
     options: Any
     vision: Vision | None = None

@@ -33,17 +33,22 @@ class _Declaration:
 
 
 def gguf(
-    name: str = "", *, or_: str | None = None, count: str | None = None, use: Use = Use.ELEMENTS
+    name: str = "",
+    *,
+    or_: str | tuple[str, ...] = (),
+    count: str | None = None,
+    use: Use = Use.ELEMENTS,
 ) -> Any:
     """Declare where an attribute's tensors are in the file.
 
     Args:
         name: the part of the tensors' names for this attribute; empty: no part of its own.
-        or_: the name to take when the file has nothing under the first.
+        or_: the name, or names in their order, to take when the file has nothing under the first.
         count: for a list of modules, the option that holds its length; the index follows the name.
         use: for a tensor, what the model does with it.
     """
-    return _Declaration((name,) if or_ is None else (name, or_), count, use)
+    others = (or_,) if isinstance(or_, str) else or_
+    return _Declaration((name, *others), count, use)
 
 
 class Module:

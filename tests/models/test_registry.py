@@ -100,10 +100,20 @@ def test_layers_beyond_those_counted_are_not_known(bound):
         bound(Tiny(layers=1), tiny_weights(Tiny(layers=2)))
 
 
-def test_the_vision_tower_of_a_text_model_is_left_alone(bound):
+def test_a_vision_tower_without_its_settings_is_an_error(bound):
     weights = tiny_weights(GEMMA)
-    weights["v.patch_embedding.weight"] = weights["mm.input.weight"] = weights["output_norm.weight"]
-    assert type(bound(GEMMA, weights)) is Gemma3
+    weights["v.patch_embedding.weight"] = weights["output_norm.weight"]
+    with pytest.raises(ModelFileError, match=r"vision\.\w+': is missing"):
+        bound(GEMMA, weights)
+
+
+def test_a_text_model_takes_no_projector(tmp_path):
+    with (
+        Weights(read_gguf(write_tiny(tmp_path / "a.gguf"))) as text,
+        Weights(read_gguf(write_tiny(tmp_path / "b.gguf"))) as projector,
+        pytest.raises(UnsupportedModelError, match="takes no projector"),
+    ):
+        bind_model(text, projector)
 
 
 # Options

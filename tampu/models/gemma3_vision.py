@@ -1,0 +1,129 @@
+"""Gemma 3's tower: SigLIP over a square picture, pooled to few tokens, projected.
+
+Sources: arXiv:2303.15343 (SigLIP), arXiv:2503.19786.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tampu.ml import Context, Tensor
+from tampu.ml.metadata import Metadata
+from tampu.ml.pictures import average_pool
+from tampu.nn import (
+    Embedding,
+    EncoderLayer,
+    LayerNorm,
+    Module,
+    PatchEmbedding,
+    Picture,
+    Placeholders,
+    PreparedImage,
+    RMSNorm,
+    VisionModel,
+    Words,
+    gguf,
+    option,
+    option_from,
+)
+from tampu.vision import HALF, Filter, patches, resize
+
+
+def _pool(metadata: Metadata) -> int:
+    """Return how many patches on a side become one token."""
+    side = metadata.integer("vision.image_size") // metadata.integer("vision.patch_size")
+    keys = ("mm.tokens_per_image", "mm_tokens_per_image")
+    tokens = next((metadata.integer(key) for key in keys if metadata.has(key)), 0)
+    if tokens > 0:
+        return max(1, side // math.isqrt(tokens))
+    return metadata.integer("vision.projector.scale_factor", 4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    layers: int = option("vision.block_count", at_most=1024)
+    heads: int = option("vision.attention.head_count", at_most=4096)
+    epsilon: float = option("vision.attention.layer_norm_epsilon", default=1e-6)
+    image: int = option("vision.image_size", at_most=16_384)
+    patch: int = option("vision.patch_size", at_most=1024)
+    pool: int = option_from(_pool)
+
+    @property
+    def side(self) -> int:
+        """Patches in a row."""
+        return self.image // self.patch
+
+    @property
+    def rows(self) -> int:
+        """Tokens of a picture."""
+        return (self.side // self.pool) ** 2
+
+
+class Projector(Module):
+    norm: RMSNorm = gguf("mm_soft_emb_norm", or_="soft_emb_norm")
+    weight: Tensor = gguf("mm_input_projection.weight", or_="input_projection.weight")
+
+    def __call__(self, x: Tensor, epsilon: float) -> Tensor:
+        weight = self.weight  # (inputs, outputs), unlike all others
+        inputs, outputs = weight.shape
+        row = weight.type.size_of(outputs)
+        turned = weight.strided((inputs, outputs), (row,), context=x.context).transpose(1, 0)
+        return self.norm(x, epsilon).linear(turned.contiguous())
+
+
+class Gemma3Vision(VisionModel):
+    patch: PatchEmbedding = gguf("v.patch_embedding", or_="v.patch_embd")
+    position: Embedding = gguf("v.position_embedding", or_="v.position_embd")
+    layers: list[EncoderLayer] = gguf("v.blk", count="layers")
+    norm: LayerNorm = gguf("v.post_layernorm", or_="v.post_ln")
+    projector: Projector = gguf("mm")
+
+    options_type: ClassVar[type[Options]] = Options
+    words: ClassVar[Words] = {
+        "start": (("<start_of_image>",),),
+        "end": (("<end_of_image>",),),
+        "image": (("<image_soft_token>",), ("<pad>",)),
+        "breaks": (("\n\n",), ("\n", "\n"), ("<0x0A>", "<0x0A>")),
+    }
+    options: Options
+
+    def prepare(self, image: Picture) -> PreparedImage:
+        o = self.options
+        pixels = HALF(resize(image, o.image, o.image, Filter.BILINEAR))
+        cut = patches(pixels[: o.side * o.patch, : o.side * o.patch], o.patch)
+        arrays = {"patches": cut, "places": np.arange(len(cut), dtype=np.int32)}
+        return PreparedImage(arrays, o.image, o.rows, self._placeholders())
+
+    def largest(self) -> PreparedImage:
+        return self.prepare(np.zeros((self.options.image, self.options.image, 3), np.uint8))
+
+    def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002
+        o = self.options
+        x = self.patch(inputs["patches"]) + self.position(inputs["places"])
+        for layer in self.layers:
+            x = layer(x, heads=o.heads, epsilon=o.epsilon, activate=Tensor.gelu)
+        x = self.norm(x, o.epsilon)
+        grid = x.transpose(1, 0).contiguous().reshape(-1, o.side, o.side)
+        pooled = average_pool(grid, o.pool).reshape(-1, o.rows).transpose(1, 0).contiguous()
+        return self.projector(pooled, o.epsilon)
+
+    def _placeholders(self) -> Placeholders:
+        """Return the tokens: two line breaks, the start, the picture, the end, two line breaks."""
+        t, rows = self.tokens, self.options.rows
+        before = (*t["breaks"], *t["start"])
+        tokens = [*before, *t["image"] * rows, *t["end"], *t["breaks"]]
+        first = len(before)
+        embedded = np.zeros(len(tokens), np.bool_)
+        embedded[first : first + rows] = True
+        return Placeholders(
+            np.array(tokens, np.int32),
+            embedded,
+            groups=((first, rows),),
+            advance=len(tokens),
+            sees_itself=True,
+        )

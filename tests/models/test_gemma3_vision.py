@@ -1,0 +1,51 @@
+"""How Gemma 3 takes pictures: the built-in model has a tower."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tampu
+from tampu.ml import Weights
+from tampu.ml.gguf import read_gguf
+from tampu.models import bind_model
+
+DEMO = Path(tampu.__file__).parent / "data" / "demo.gguf"
+START, END, SOFT = 6, 7, 8
+
+
+@pytest.fixture(scope="module")
+def vision():
+    with Weights(read_gguf(DEMO)) as weights:
+        yield bind_model(weights).vision
+
+
+def test_every_picture_becomes_a_square_of_patches(vision):
+    for size in [(10, 300), (64, 64), (700, 200)]:
+        prepared = vision.prepare(np.full((*size, 3), 255, np.uint8))
+        assert prepared.arrays["patches"].shape == (64, 3 * 8 * 8)
+        assert prepared.rows == 16
+        assert np.all(prepared.arrays["patches"] == 1)
+
+
+def test_all_pictures_use_one_graph_and_none_takes_more(vision):
+    one = vision.prepare(np.zeros((10, 300, 3), np.uint8))
+    largest = vision.largest()
+    assert one.key == largest.key
+    assert {n: a.shape for n, a in one.arrays.items()} == {
+        n: a.shape for n, a in largest.arrays.items()
+    }
+
+
+@pytest.mark.seed("S33", "S53", "S54", "S55", "S61")
+def test_the_batch_is_asked_for_the_pictures_own_inputs_alone(vision):
+    lies = vision.prepare(np.zeros((8, 8, 3), np.uint8)).placeholders
+    ((first, length),) = lies.groups
+    assert length == 16
+    assert lies.tokens[first - 1] == START
+    assert lies.tokens[first : first + length].tolist() == [SOFT] * 16
+    assert lies.tokens[first + length] == END
+    assert np.flatnonzero(lies.embedded).tolist() == list(range(first, first + length))
+    assert lies.sees_itself
+    assert not lies.is_cross
+    assert lies.advance == len(lies.tokens)

@@ -1,0 +1,89 @@
+"""What models see equals what transformers' models see: embeddings, and texts with pictures.
+
+The reference gets the pictures from transformers' own processors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from support.checkpoints import RECIPES
+from support.laboratory import Laboratory
+from support.seeing import Seer, picture, start
+from support.sights import SIGHTS
+
+from tampu.ml import Backend
+
+pytestmark = pytest.mark.parity
+
+NAMES = list(SIGHTS)
+TEXT = [11, 57, 200, 310, 42, 99]
+
+
+def limit(name: str) -> float:
+    return 2e-3 if RECIPES[name].approximate else 1e-5
+
+
+@pytest.fixture(scope="module")
+def backend() -> Iterator[Backend]:
+    backend = Backend(threads=1, max_nodes=4096)
+    start(backend)  # its thread is there before the first test begins
+    yield backend
+    backend.close()
+
+
+@pytest.fixture(scope="module")
+def seer(backend: Backend, laboratory: Laboratory) -> Iterator[Callable[[str], Seer]]:
+    seers: dict[str, Seer] = {}
+
+    def seer(name: str) -> Seer:
+        if name not in seers:
+            seers[name] = Seer(backend, laboratory.file(name))
+        return seers[name]
+
+    yield seer
+    for each in seers.values():
+        each.close()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("size", [(100, 150), (300, 90), (40, 30), (230, 230)])
+def test_the_embedding_of_a_picture(
+    laboratory: Laboratory, seer: Callable[[str], Seer], name: str, size: tuple[int, int]
+) -> None:
+    image = picture(*size)
+    sight = SIGHTS[name]
+    with torch.no_grad():
+        expected = sight.embed(laboratory.reference(name), Image.fromarray(image))
+    ours = seer(name).see(image)
+    laboratory.compare(name, ours, expected, "F32, embedding of a picture", limit(name))
+
+
+@pytest.mark.seed("S60", "S61")
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_a_text_with_pictures(
+    laboratory: Laboratory, seer: Callable[[str], Seer], name: str, count: int
+) -> None:
+    sight = SIGHTS[name]
+    if count > sight.most:
+        count = sight.most
+    images = [picture(100, 150), picture(90, 60, seed=1)][:count]
+    parts: list[list[int] | np.ndarray] = [[] if sight.first else [1, 33, 34, 35]]
+    for image in images:
+        parts += [image, TEXT]
+    parts.append(TEXT[::-1])
+    ours = seer(name)
+    stream = ours.stream(parts)
+    with torch.no_grad():
+        expected = sight.read(
+            laboratory.reference(name),
+            stream.tokens,
+            [Image.fromarray(image) for image in images],
+        )
+    found = ours.logits(parts)
+    laboratory.compare(name, found, expected, f"F32, text with {count} pictures", limit(name))

@@ -1,0 +1,200 @@
+"""A model that sees, run on its graphs alone: pictures and texts at once, without a scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tampu.ml import Backend, GGMLType, Tensor, Weights
+from tampu.ml.gguf import read_gguf
+from tampu.models import bind_model
+from tampu.nn import Batch, Crossed, History, LayerShape, Picture, PreparedImage, Vision
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float32]
+
+_TYPES = {
+    np.dtype(np.float32): GGMLType.F32,
+    np.dtype(np.float16): GGMLType.F16,
+    np.dtype(np.int32): GGMLType.I32,
+    np.dtype(np.int64): GGMLType.I64,
+}
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A layer's cache that holds nothing but the batch itself."""
+
+    mask: Tensor
+
+    def update(self, keys: Tensor, values: Tensor) -> History:
+        return History(
+            keys.transpose(1, 0, 2),
+            values.transpose(1, 0, 2),
+            self.mask,
+            is_transposed=False,
+            use_flash=False,
+        )
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The inputs of one sequence, with where its images lie."""
+
+    tokens: list[int]
+    positions: Array  # (n, k)
+    images: list[tuple[int, PreparedImage]]  # where each begins
+
+
+class Seer:
+    """A model file that is loaded, with its projector if that has a file of its own."""
+
+    def __init__(self, backend: Backend, path: Path, projector: Path | None = None) -> None:
+        self.backend = backend
+        self.weights = Weights(read_gguf(path))
+        self.second = Weights(read_gguf(projector)) if projector else None
+        self.model = bind_model(self.weights, self.second)
+        for weights in (self.weights, self.second):
+            if weights:
+                weights.load(backend)
+
+    @property
+    def vision(self) -> Vision:
+        assert self.model.vision is not None
+        return self.model.vision
+
+    def encode(self, prepared: PreparedImage) -> Floats:
+        """Return the embedding of an image: (rows, features)."""
+        context = self.backend.context()
+        inputs = {
+            name: context.input(name, array.shape, _TYPES[array.dtype])
+            for name, array in prepared.arrays.items()
+        }
+        rows = context.output(self.vision.encode(context, prepared.key, inputs))
+        data = [(inputs[name], array) for name, array in prepared.arrays.items()]
+        (found,) = self.backend.compute(context, data, [rows]).outputs
+        context.close()
+        assert found.shape[0] == prepared.rows
+        return np.asarray(found, np.float32)
+
+    def see(self, picture: Picture) -> Floats:
+        return self.encode(self.vision.prepare(picture))
+
+    def stream(self, parts: Sequence[list[int] | Picture]) -> Stream:
+        """Lay texts and pictures one after the other, as the model says."""
+        tokens: list[int] = []
+        positions: list[Array] = []
+        images: list[tuple[int, PreparedImage]] = []
+        place, width = 0, self.model.positions_per_token
+        for part in parts:
+            if isinstance(part, list):
+                tokens += part
+                positions.append(_consecutive(place, len(part), width))
+                place += len(part)
+                continue
+            prepared = self.vision.prepare(part)
+            lies = prepared.placeholders
+            images.append((len(tokens), prepared))
+            tokens += lies.tokens.tolist()
+            if lies.positions is None:
+                positions.append(_consecutive(place, len(lies.tokens), width))
+            else:
+                positions.append(lies.positions + _consecutive(place, 1, width))
+            place += lies.advance
+        return Stream(tokens, np.concatenate(positions), images)
+
+    def logits(self, parts: Sequence[list[int] | Picture]) -> Floats:
+        """Return the logits (inputs, vocabulary) of a sequence."""
+        stream = self.stream(parts)
+        count = len(stream.tokens)
+        context = self.backend.context()
+        data: list[tuple[Tensor, Array]] = []
+
+        def given(array: Array) -> Tensor:
+            contiguous = np.ascontiguousarray(array)
+            tensor = context.input("x", contiguous.shape, _TYPES[contiguous.dtype])
+            data.append((tensor, contiguous))
+            return tensor
+
+        positions = stream.positions.astype(np.int32).T
+        batch = Batch(
+            given(np.array(stream.tokens, np.int32)),
+            given(positions if len(positions) > 1 else positions[0]),
+            given(np.arange(count, dtype=np.int32)),
+            *self._placed(stream, given),
+            crossed=self._crossed(stream, given),
+        )
+        shapes = self.model.cache_shapes()
+        masks = {shape: given(mask(stream, shape)) for shape in dict.fromkeys(shapes)}
+        hidden = self.model.hidden(batch, [Whole(masks[shape]) for shape in shapes])
+        result = context.output(self.model.head(hidden))
+        (found,) = self.backend.compute(context, data, [result]).outputs
+        context.close()
+        return np.asarray(found, np.float32)
+
+    def _placed(self, stream: Stream, given: Any) -> tuple[Tensor | None, Tensor | None]:
+        inside = [(at, image) for at, image in stream.images if not image.placeholders.is_cross]
+        if not inside:
+            return None, None
+        rows = [at + np.flatnonzero(image.placeholders.embedded) for at, image in inside]
+        embeddings = np.concatenate([self.encode(image) for _, image in inside])
+        return given(embeddings), given(np.concatenate(rows).astype(np.int64))
+
+    def _crossed(self, stream: Stream, given: Any) -> Crossed | None:
+        beside = [(at, image) for at, image in stream.images if image.placeholders.is_cross]
+        if not beside:
+            return None
+        ((at, image),) = beside
+        embeddings, count = self.encode(image), len(stream.tokens)
+        seeing = (np.arange(count) >= at).astype(np.float32)[:, None]
+        shown = np.zeros((count, image.rows), np.float16)
+        return Crossed(given(embeddings), given(shown), given(seeing))
+
+    def close(self) -> None:
+        self.weights.close()
+        if self.second:
+            self.second.close()
+
+
+def _consecutive(start: int, count: int, width: int) -> Array:
+    return np.repeat(np.arange(start, start + count)[:, None], width, 1)
+
+
+def mask(stream: Stream, shape: LayerShape) -> npt.NDArray[np.float16]:
+    """Return what each input sees: its past, in its window or chunk, and its own image."""
+    count = len(stream.tokens)
+    ago = np.arange(count)[:, None] - np.arange(count)
+    shown = ago >= 0
+    for at, image in stream.images:
+        if image.placeholders.sees_itself:
+            for start, length in image.placeholders.groups:
+                part = slice(at + start, at + start + length)
+                shown[part, part] = True
+    if shape.window is not None:
+        shown &= ago < shape.window
+    if shape.chunk is not None:
+        shown &= np.arange(count) >= (np.arange(count) // shape.chunk * shape.chunk)[:, None]
+    return np.where(shown, np.float16(0), np.float16(-np.inf))
+
+
+def picture(height: int, width: int, seed: int = 0) -> Picture:
+    """Return a picture with soft and hard edges; another seed, another picture."""
+    y, x = np.mgrid[:height, :width]
+    waves = [127 + 127 * np.sin(x / (9 + seed)), 255 * y / height, 127 + 100 * np.cos((x + y) / 5)]
+    image = np.stack(waves, -1)
+    image[height // 3 : height // 2, width // 4 : width // 2] = (230, 20 + 40 * seed, 30)
+    return image.astype(np.uint8)
+
+
+def start(backend: Backend) -> None:
+    """Have the backend's thread begin."""
+    context = backend.context(8)
+    one = context.input("one", (1,), GGMLType.F32)
+    two = context.output(one + one)
+    backend.compute(context, [(one, np.ones(1, np.float32))], [two])
+    context.close()
