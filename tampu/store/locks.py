@@ -13,8 +13,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -44,36 +43,36 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
         os.close(descriptor)
 
 
-@contextmanager
-def locked_when_free(path: Path, waiting: Callable[[], None]) -> Iterator[bool]:
-    """Hold the lock of a file alone; the file is gone afterwards.
+class Turn:
+    """A lock of a file that is asked for again and again instead of waited for.
 
-    Args:
-        path: the file.
-        waiting: called again and again until the lock is free; it may raise.
-
-    Yields:
-        Whether somebody else had it before.
-
-    Raises:
-        StoreError: if the file cannot be made or locked.
+    The file is gone when the turn is over, so that no files are left for work that is done.
     """
-    had_to_wait = False
-    while True:
-        descriptor = open_lock(path)
-        try:
-            while not try_lock(descriptor):
-                had_to_wait = True
-                waiting()
-                time.sleep(POLL_S)
-            if _is_at(descriptor, path):  # else the one before removed it: there is a new one
-                try:
-                    yield had_to_wait
-                finally:
-                    path.unlink(missing_ok=True)
-                return
-        finally:
-            os.close(descriptor)
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = -1
+
+    def take(self) -> bool:
+        """Have the lock if nobody else has it, and return whether that went well.
+
+        Raises:
+            StoreError: if the file cannot be made or locked.
+        """
+        descriptor = open_lock(self._path)
+        # The one before removes the file before it lets go: then there is a new one, or will be.
+        if try_lock(descriptor) and _is_at(descriptor, self._path):
+            self._descriptor = descriptor
+            return True
+        os.close(descriptor)
+        return False
+
+    def close(self) -> None:
+        """Let the next one have the lock; harmless without it."""
+        if self._descriptor >= 0:
+            self._path.unlink(missing_ok=True)
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 class Lease:

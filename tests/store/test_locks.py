@@ -7,13 +7,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from contextlib import closing
 
 import pytest
 
-from tampu.errors import StoreError
 from tampu.store import Digest, Lease
 from tampu.store.layout import Layout
-from tampu.store.locks import leased, locked, locked_when_free
+from tampu.store.locks import Turn, leased, locked
 
 A, B = Digest.of(b"a"), Digest.of(b"b")
 HOLD = """
@@ -56,34 +57,35 @@ def test_one_waits_for_the_other(layout):
     assert order == ["first", "other"]
 
 
-def test_who_waits_can_tell_so_and_give_up(layout):
+def test_a_turn_is_had_by_one_and_leaves_nothing(layout):
     path = layout.blob_lock(A)
-    with locked_when_free(path, lambda: None) as had_to_wait:
-        assert not had_to_wait
-
-        def give_up():
-            raise StoreError("enough")
-
-        with pytest.raises(StoreError, match="enough"), locked_when_free(path, give_up):
-            pass
+    with closing(Turn(path)) as first, closing(Turn(path)) as second:
+        assert first.take()
+        assert not second.take()
+        first.close()
+        assert second.take()
     assert not path.exists()
 
 
-def test_a_lock_that_was_removed_meanwhile_is_made_anew(layout):
+def test_turns_of_many_threads_never_overlap(layout):
     path = layout.blob_lock(A)
-    inside = []
+    inside, most = [], []
 
     def work():
-        with locked_when_free(path, lambda: None):
-            inside.append(1)
-            assert len(inside) == 1
-            inside.pop()
+        for _ in range(50):
+            with closing(Turn(path)) as turn:
+                while not turn.take():
+                    time.sleep(0)
+                inside.append(1)
+                most.append(len(inside))
+                inside.pop()
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
+    threads = [threading.Thread(target=work) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(20)
+    assert (max(most), len(most)) == (1, 300)
     assert not path.exists()
 
 

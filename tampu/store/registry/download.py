@@ -1,0 +1,333 @@
+"""Bringing in one blob: in parts at once, gone on with after a crash, hashed as it comes.
+
+Workers write the parts of the blob into a file of its size, near each other and in order. One more
+thread follows them and hashes what is there without a gap, from the system's page cache, so that
+the hash is ready when the last byte is. What is there is noted in a state file from time to time,
+never before it is on the disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from tampu.errors import DigestMismatchError, TampuError
+from tampu.store.blobs import Blobs
+from tampu.store.durable import make_folder, replace_file, storing
+from tampu.store.layout import Layout
+from tampu.store.names import Digest
+from tampu.store.registry.ratelimit import RateLimiter
+from tampu.store.registry.transport import NetworkError, Reply
+from tampu.store.registry.work import Piece, Work
+
+PROGRESS_S = 0.06
+SAVED_BYTES = 64 << 20
+SAVED_S = 5.0
+MOST_TRIES = 6
+PAUSES_S = (0.0, 0.1, 0.5, 1.0, 2.0, 4.0)
+_USEFUL = 64 << 10  # a try that brought so much does not count as failed
+_HASHED = 1 << 20
+_LARGEST_PIECE = 32 << 20
+_SMALLEST_PIECE = 1 << 20
+LEAVING_S = 1.0
+
+
+Life = Callable[[Work, "SharedFile"], None]
+
+
+class Source(Protocol):
+    """Where a blob comes from."""
+
+    def open(self, start: int, end: int) -> Reply:
+        """Return an answer whose body is the bytes from `start` to before `end`."""
+        ...
+
+
+class PartialState(msgspec.Struct, frozen=True):
+    """What of a blob is on the disk."""
+
+    size: int
+    done: list[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadOptions:
+    """How a blob is brought in.
+
+    Attributes:
+        connections: the most at once.
+        limiter: shared by all that is brought in.
+        pauses_s: before the first, second, ... try again.
+    """
+
+    connections: int
+    limiter: RateLimiter
+    pauses_s: tuple[float, ...] = PAUSES_S
+
+
+class Download:
+    """A blob on its way into a store. The caller holds its lock, and a lease of it."""
+
+    def __init__(
+        self, layout: Layout, digest: Digest, size: int, source: Source, options: DownloadOptions
+    ) -> None:
+        self._layout = layout
+        self._digest = digest
+        self._size = size
+        self._source = source
+        self._options = options
+        self._path = layout.partial(digest)
+        self._state_path = layout.partial_state(digest)
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._replies: set[Reply] = set()
+        self._error: BaseException | None = None
+        self._hash: Digest | None = None
+
+    def run(self) -> Iterator[int]:
+        """Bring the blob in, yielding from time to time how many of its bytes are there.
+
+        Closing the iterator stops it; what is there stays for the next time.
+
+        Raises:
+            RegistryError: if it cannot be had.
+            DigestMismatchError: if its bytes are not those of its digest; nothing stays.
+            StoreError: if it cannot be written; what is there stays.
+        """
+        with storing(f"the blob {self._digest.short}"):
+            make_folder(self._layout.incoming)
+            done = self._begin()
+            file = SharedFile(self._path, self._size)
+        try:
+            yield from self._transfer(Work(self._size, done, self._piece_size()), file)
+        finally:
+            file.release()
+        if self._hash != self._digest:
+            self.forget()
+            raise DigestMismatchError(f"the bytes that came are not those of {self._digest}")
+        Blobs(self._layout).adopt(self._path, self._digest)
+        self._state_path.unlink(missing_ok=True)
+
+    def forget(self) -> None:
+        """Remove what is there."""
+        self._state_path.unlink(missing_ok=True)
+        self._path.unlink(missing_ok=True)
+
+    def has_begun(self) -> bool:
+        """Whether there is something from before to go on with."""
+        return bool(self._read_state())
+
+    # -- the state -------------------------------------------------------------------------------
+
+    def _begin(self) -> list[tuple[int, int]]:
+        """Return the ranges that are there; a state that makes no sense is as none."""
+        done = self._read_state()
+        if not done:
+            self.forget()
+        return done
+
+    def _read_state(self) -> list[tuple[int, int]]:
+        try:
+            if self._path.stat().st_size != self._size:
+                return []
+            state = msgspec.json.decode(self._state_path.read_bytes(), type=PartialState)
+        except (OSError, msgspec.DecodeError, RecursionError):
+            return []
+        is_sound = all(0 <= start <= end <= self._size for start, end in state.done)
+        return state.done if is_sound and state.size == self._size else []
+
+    def _save(self, work: Work, file: SharedFile) -> None:
+        done = work.done()
+        with storing("the state of a download"):
+            os.fdatasync(file.descriptor)
+            content = msgspec.json.encode(PartialState(self._size, done))
+            replace_file(self._state_path, content, scratch=self._layout.incoming, mode=0o600)
+
+    # -- the transfer ----------------------------------------------------------------------------
+
+    def _transfer(self, work: Work, file: SharedFile) -> Iterator[int]:
+        most = -(-self._size // self._piece_size())
+        lives = [self._follow, *[self._work] * min(self._options.connections, most)]
+        threads = [
+            threading.Thread(target=self._live, args=(life, work, file), daemon=True)
+            for life in lives
+        ]
+        for thread in threads:
+            file.share()
+            thread.start()
+        try:
+            yield from self._watch(work, file)
+        finally:
+            self._stop.set()
+            self._interrupt()
+            work.notify()
+            for thread in threads:  # one that is connecting just now may take longer to notice
+                thread.join(LEAVING_S)
+            if self._hash is None and work.completed:
+                with suppress(TampuError):  # the error that stopped it matters more
+                    self._save(work, file)
+        if self._error is not None:
+            raise self._error
+
+    def _watch(self, work: Work, file: SharedFile) -> Iterator[int]:
+        saved, saved_s = work.completed, time.monotonic()
+        while self._hash is None and self._error is None:
+            completed = work.completed
+            yield completed
+            now = time.monotonic()
+            is_due = now - saved_s >= SAVED_S and completed > saved
+            if completed < self._size and (is_due or completed - saved >= SAVED_BYTES):
+                self._save(work, file)
+                saved, saved_s = completed, now
+            self._stop.wait(PROGRESS_S)
+
+    def _live(self, life: Life, work: Work, file: SharedFile) -> None:
+        """Do what a thread is for; its error ends the download."""
+        try:
+            life(work, file)
+        except BaseException as error:  # noqa: BLE001 - told to who waits for the thread
+            self._fail(error)
+        finally:
+            file.release()
+
+    def _work(self, work: Work, file: SharedFile) -> None:
+        """Download pieces until there are none left."""
+        failures = 0
+        while not self._stop.is_set() and not work.is_done:
+            piece = work.take()
+            if piece is None:
+                work.wait(PROGRESS_S)
+                continue
+            try:
+                self._fetch(work, piece, file)
+                failures = 0
+            except NetworkError as error:
+                is_useful = piece.position - piece.start >= _USEFUL
+                failures = 0 if is_useful else failures + 1
+                if failures >= MOST_TRIES:
+                    raise
+                self._pause(failures, error)
+            finally:
+                work.release(piece)
+
+    def _fetch(self, work: Work, piece: Piece, file: SharedFile) -> None:
+        limiter = self._options.limiter
+        with self._opened(piece.position, piece.end) as reply:
+            while piece.position < piece.end and not self._stop.is_set():
+                content = reply.read(limiter.chunk)
+                if not content:
+                    raise NetworkError("the connection ended before the blob did")
+                position, wanted = work.claim(piece, len(content))
+                with storing(f"the blob {self._digest.short}"):
+                    _write_at(file.descriptor, memoryview(content)[:wanted], position)
+                work.filled(position, wanted)
+                limiter.take(len(content))
+
+    def _follow(self, work: Work, file: SharedFile) -> None:
+        """Hash what is there without a gap."""
+        hasher = hashlib.sha256()
+        buffer = memoryview(bytearray(_HASHED))
+        position = 0
+        while position < self._size and not self._stop.is_set():
+            ready = min(work.frontier - position, _HASHED)
+            if ready == 0:
+                work.wait(PROGRESS_S)
+                continue
+            with storing(f"the blob {self._digest.short}"):
+                count = os.preadv(file.descriptor, [buffer[:ready]], position)
+            hasher.update(buffer[:count])
+            position += count
+        if position == self._size:
+            self._hash = Digest(hasher.hexdigest())
+            self._stop.set()
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _piece_size(self) -> int:
+        """A size that gives each connection several pieces, and keeps them close together."""
+        fair = self._size // (self._options.connections * 8)
+        return max(_SMALLEST_PIECE, min(_LARGEST_PIECE, fair))
+
+    def _pause(self, failures: int, error: NetworkError) -> None:
+        pauses = self._options.pauses_s
+        self._stop.wait(max(error.after_s, pauses[min(failures, len(pauses) - 1)]))
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            if self._error is None and not self._stop.is_set():
+                self._error = error
+        self._stop.set()
+
+    def _opened(self, start: int, end: int) -> _Opened:
+        return _Opened(self._source.open(start, end), self._replies, self._lock, self._stop)
+
+    def _interrupt(self) -> None:
+        with self._lock:
+            for reply in self._replies:
+                reply.interrupt()
+
+
+class _Opened:
+    """An answer that another thread can interrupt while it is read."""
+
+    def __init__(
+        self, reply: Reply, replies: set[Reply], lock: threading.Lock, stop: threading.Event
+    ) -> None:
+        self._reply = reply
+        self._replies = replies
+        self._lock = lock
+        self._stop = stop
+
+    def __enter__(self) -> Reply:
+        with self._lock:
+            self._replies.add(self._reply)
+            if self._stop.is_set():
+                self._reply.interrupt()
+        return self._reply
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._replies.discard(self._reply)
+        self._reply.close()
+
+
+class SharedFile:
+    """A file of several threads; the last that lets it go closes it."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        """Open a file, made if it is not there, and give it its size."""
+        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._users = 1
+        self._lock = threading.Lock()
+        try:
+            os.ftruncate(self.descriptor, size)
+        except OSError:
+            os.close(self.descriptor)
+            raise
+
+    def share(self) -> None:
+        """Count one more user."""
+        with self._lock:
+            self._users += 1
+
+    def release(self) -> None:
+        """Count one user less."""
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                os.close(self.descriptor)
+
+
+def _write_at(descriptor: int, content: memoryview, position: int) -> None:
+    while content:
+        count = os.pwrite(descriptor, content, position)
+        content, position = content[count:], position + count

@@ -1,0 +1,163 @@
+"""Hugging Face's hub: a repository's GGUF files as a model.
+
+The hub speaks the registries' protocol too, but refuses models in several files there. So its own
+interface is used: the list of files has the SHA-256 of each, which is the blob's digest here.
+
+    GET /api/models/<user>/<repo>/tree/main?recursive=true    the files
+    GET /<user>/<repo>/resolve/main/<file>                    one of them, through a redirect
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import msgspec
+
+from tampu.errors import ModelNameError, RegistryError, StoreError
+from tampu.store.gguf_files import SUFFIX, Repository, read_repository
+from tampu.store.manifests import (
+    CONFIG_TYPE,
+    Descriptor,
+    Manifest,
+    Media,
+    ModelConfig,
+    encode_config,
+    encode_manifest,
+    read_manifest,
+)
+from tampu.store.names import Digest, ModelName
+from tampu.store.registry.options import RemoteOptions
+from tampu.store.registry.remote import Offer
+from tampu.store.registry.session import Session
+from tampu.store.registry.source import BlobSource
+from tampu.store.registry.transport import Transport
+
+REVISION = "main"
+MOST_LIST_BYTES = 8 << 20
+MOST_PAGES = 20
+MOST_SMALL = 4 << 20
+_NEXT = re.compile(r'<([^>]+)>;\s*rel="next"')
+# Files of a repository that say how its model is to be used, and what they become.
+_SETTINGS = {"template": Media.TEMPLATE, "system": Media.SYSTEM, "params": Media.PARAMS}
+
+
+class LargeFile(msgspec.Struct, frozen=True):
+    """What the hub says of a file that git does not hold itself."""
+
+    oid: str
+    size: int
+
+
+class HubFile(msgspec.Struct, frozen=True):
+    """A file of a repository."""
+
+    type: str
+    path: str
+    size: int = 0
+    lfs: LargeFile | None = None
+
+
+class HubRepository:
+    """One repository of the hub."""
+
+    def __init__(self, session: Session, name: ModelName) -> None:
+        self.session = session
+        self.name = name
+
+    def offer(self) -> Offer:
+        """Return the model of the tag, which is a quantisation or a file name.
+
+        Raises:
+            RegistryError: if there is none, saying which there are.
+            NetworkError: if trying again may help.
+        """
+        files = {file.path: file for file in self._files() if file.type == "file"}
+        repository = read_repository(files)
+        variant = repository.find(self.name.tag)
+        if variant is None:
+            raise RegistryError(f"pull model manifest: {self._missing(repository)}")
+        contents: dict[Digest, bytes] = {}
+        paths: dict[Digest, str] = {}
+        layers: list[Descriptor] = []
+
+        def add(kind: Media, path: str) -> None:
+            digest, size = self._content(files[path], contents)
+            paths[digest] = path
+            layers.append(Descriptor(kind, digest, size, name=path.rpartition("/")[2]))
+
+        for path in variant.files:
+            add(Media.MODEL, path)
+        if repository.projector:
+            add(Media.PROJECTOR, repository.projector)
+        for path in sorted(_SETTINGS.keys() & files.keys()):
+            add(_SETTINGS[path], path)
+        config = encode_config(ModelConfig(model_format="gguf", file_type=variant.tag.upper()))
+        contents[Digest.of(config)] = config
+        head = Descriptor(CONFIG_TYPE, Digest.of(config), len(config))
+        content = encode_manifest(Manifest(config=head, layers=layers))
+        return Offer(
+            content,
+            self._checked(content),
+            lambda blob: BlobSource(self.session, self._address(paths[blob.digest]), blob.size),
+            contents,
+        )
+
+    def _files(self) -> Iterator[HubFile]:
+        path = f"/api/models/{self.name.repository}/tree/{REVISION}?recursive=true"
+        for _ in range(MOST_PAGES):
+            reply = self.session.send("GET", path)
+            if reply.status == 404:
+                reply.close()
+                raise RegistryError("pull model manifest: file does not exist")
+            if reply.status in (401, 403):
+                reply.close()
+                raise RegistryError(
+                    f"{self.name.repository} is not public, or not there: set HF_TOKEN to a token "
+                    "that may read it"
+                )
+            self.session.expect(reply, 200, doing="pull model manifest")
+            next_page = _NEXT.search(reply.headers.get("Link", ""))
+            try:
+                yield from msgspec.json.decode(reply.read_all(MOST_LIST_BYTES), type=list[HubFile])
+            except (msgspec.DecodeError, RecursionError) as error:
+                raise RegistryError(f"the hub's list of files makes no sense: {error}") from error
+            if next_page is None:
+                return
+            path = next_page[1]
+        raise RegistryError(f"{self.name.repository} has too many files")
+
+    def _content(self, file: HubFile, contents: dict[Digest, bytes]) -> tuple[Digest, int]:
+        """Return digest and size of a file; a small one that git holds itself is fetched."""
+        if file.lfs is not None:
+            try:
+                return Digest(file.lfs.oid), file.lfs.size
+            except ModelNameError as error:
+                raise RegistryError(f"the hub gives {file.path} no SHA-256") from error
+        reply = self.session.send("GET", self._address(file.path))
+        self.session.expect(reply, 200, doing="pull model blob")
+        content = reply.read_all(MOST_SMALL)
+        digest = Digest.of(content)
+        contents[digest] = content
+        return digest, len(content)
+
+    def _address(self, path: str) -> str:
+        return f"/{self.name.repository}/resolve/{REVISION}/{quote(path)}"
+
+    def _missing(self, repository: Repository) -> str:
+        tags = ", ".join(variant.tag for variant in repository.variants[:20])
+        there = f"there are {tags}" if tags else f"there is no {SUFFIX} file"
+        return f"{self.name.repository} has no {self.name.tag}; {there}"
+
+    def _checked(self, content: bytes) -> Manifest:
+        try:
+            return read_manifest(content)
+        except StoreError as error:
+            raise RegistryError(f"the hub's list of files makes no sense: {error}") from error
+
+
+def open_hub(transport: Transport, name: ModelName, options: RemoteOptions) -> HubRepository:
+    """Return the repository of a model."""
+    session = Session(transport, options.hub, token=options.hub_token, signs_in=False)
+    return HubRepository(session, name)

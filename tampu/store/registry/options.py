@@ -1,0 +1,67 @@
+"""How registries and hubs are talked to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tampu.settings import Settings
+from tampu.store.names import DEFAULT_HOST, ModelName, canonical_host
+from tampu.store.registry.download import PAUSES_S
+
+HUB_HOSTS = frozenset({"hf.co", "huggingface.co"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteOptions:
+    """How registries and hubs are talked to.
+
+    Attributes:
+        default_registry: the host that stands for registry.ollama.ai.
+        realms: pairs of a registry and another host that may give out its tokens.
+        connections: the most at once for a blob.
+        limit_rate: the most bytes in a second; None is without limit.
+        hub: the address of Hugging Face's hub.
+        hub_token: for models there that are not public.
+        is_insecure: use HTTP without TLS, and allow addresses of private networks.
+        pauses_s: before the first, second, ... try again.
+        silence_s: how long no byte may come before a connection counts as lost.
+    """
+
+    default_registry: str = DEFAULT_HOST
+    realms: tuple[tuple[str, str], ...] = ()
+    connections: int = 8
+    limit_rate: int | None = None
+    hub: str = "https://huggingface.co"
+    hub_token: str | None = None
+    is_insecure: bool = False
+    pauses_s: tuple[float, ...] = PAUSES_S
+    silence_s: float = 30.0
+
+    @classmethod
+    def from_settings(
+        cls, settings: Settings, *, is_insecure: bool = False, limit_rate: int | None = None
+    ) -> RemoteOptions:
+        """Return a user's options; a rate given here comes before that of the settings."""
+        return cls(
+            default_registry=settings.registry,
+            realms=settings.realms,
+            connections=settings.connections,
+            limit_rate=limit_rate or settings.limit_rate,
+            hub=settings.hub,
+            hub_token=settings.hub_token,
+            is_insecure=is_insecure,
+        )
+
+    def host_of(self, name: ModelName) -> str:
+        """Return the host of the registry that has a model."""
+        is_default = canonical_host(name.host) == DEFAULT_HOST
+        return self.default_registry if is_default else name.host
+
+    def base_of(self, name: ModelName) -> str:
+        """Return the address of the registry that has a model."""
+        scheme = "http" if self.is_insecure else name.scheme
+        return f"{scheme}://{self.host_of(name)}"
+
+    def realm_hosts(self, host: str) -> frozenset[str]:
+        """Return the other hosts that may give out a registry's tokens."""
+        return frozenset(realm for registry, realm in self.realms if registry == host.lower())

@@ -1,0 +1,97 @@
+"""A registry as `pull` and `push` see it: manifests, and where blobs come from and go to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tampu.errors import RegistryError, StoreError
+from tampu.store.manifests import (
+    MANIFEST_TYPE,
+    MOST_BYTES,
+    OCI_MANIFEST_TYPE,
+    Descriptor,
+    Manifest,
+    read_manifest,
+)
+from tampu.store.names import Digest, ModelName
+from tampu.store.registry.options import RemoteOptions
+from tampu.store.registry.session import Session, Signer
+from tampu.store.registry.source import BlobSource
+from tampu.store.registry.transport import Transport, TransportOptions, host_of
+
+ACCEPT = f"{MANIFEST_TYPE}, {OCI_MANIFEST_TYPE}"
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A model that can be had.
+
+    Attributes:
+        content: the manifest's bytes.
+        manifest: what they say.
+        source: where a blob of it comes from.
+        contents: blobs that have come with it already.
+    """
+
+    content: bytes
+    manifest: Manifest
+    source: Callable[[Descriptor], BlobSource]
+    contents: dict[Digest, bytes] = field(default_factory=dict)
+
+
+class Registry:
+    """One repository of a registry that speaks the OCI protocol as Ollama's does."""
+
+    def __init__(self, session: Session, name: ModelName) -> None:
+        self.session = session
+        self.name = name
+        self.path = f"/v2/{name.repository}"
+
+    def offer(self) -> Offer:
+        """Return the model of the tag.
+
+        Raises:
+            RegistryError: if there is none, or its manifest cannot be used.
+            NetworkError: if trying again may help.
+        """
+        path = f"{self.path}/manifests/{self.name.tag}"
+        reply = self.session.send("GET", path, {"Accept": ACCEPT})
+        if reply.status == 404:
+            reply.close()
+            raise RegistryError("pull model manifest: file does not exist")
+        self.session.expect(reply, 200, doing="pull model manifest")
+        content = reply.read_all(MOST_BYTES)
+        try:
+            manifest = read_manifest(content)
+        except StoreError as error:
+            raise RegistryError(f"{host_of(reply.url)}: {error}") from error
+        return Offer(content, manifest, self.source)
+
+    def source(self, blob: Descriptor) -> BlobSource:
+        """Return where a blob comes from."""
+        return BlobSource(self.session, f"{self.path}/blobs/{blob.digest}", blob.size)
+
+
+def open_transport(options: RemoteOptions) -> Transport:
+    """Return the connections for a transfer."""
+    return Transport(
+        TransportOptions(
+            is_insecure=options.is_insecure,
+            private_hosts=frozenset({options.default_registry.partition(":")[0]})
+            - {"registry.ollama.ai"},
+            connections=options.connections,
+            silence_s=options.silence_s,
+        )
+    )
+
+
+def open_registry(
+    transport: Transport, name: ModelName, options: RemoteOptions, sign: Signer | None = None
+) -> Registry:
+    """Return the repository of a model."""
+    host = options.host_of(name)
+    session = Session(
+        transport, options.base_of(name), realm_hosts=options.realm_hosts(host), sign=sign
+    )
+    return Registry(session, name)

@@ -1,0 +1,216 @@
+"""Requests to one registry: its token, its redirects, its errors.
+
+A token goes to the registry that it is for and to nobody else: it is asked for only where the
+registry's own host, or one that the user named for it, says, and it is left out as soon as a
+redirect leads to another host.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode, urljoin, urlsplit
+
+import msgspec
+
+from tampu.errors import RegistryError
+from tampu.store.registry.transport import NetworkError, Reply, Transport, host_of, origin_of
+
+MOST_REDIRECTS = 5
+MOST_TOKEN_BYTES = 64 << 10
+MOST_ERROR_BYTES = 16 << 10
+LONGEST_PAUSE_S = 60.0
+_LONGEST_MESSAGE = 300
+_REDIRECTS = (301, 302, 303, 307, 308)
+_PARAMETER = re.compile(r'([A-Za-z]+)="([^"]*)"')
+
+# Signs "GET,<address>,<hash of an empty body>" and returns what goes into Authorization.
+Signer = Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """Where a registry says that a token is to be had."""
+
+    realm: str
+    service: str
+    scopes: tuple[str, ...]
+
+
+class Session:
+    """A registry, or a hub, and what it gave to prove who asks."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        base: str,
+        *,
+        realm_hosts: frozenset[str] = frozenset(),
+        token: str | None = None,
+        sign: Signer | None = None,
+        signs_in: bool = True,
+    ) -> None:
+        """Talk to a registry.
+
+        Args:
+            transport: how.
+            base: its address, such as https://registry.ollama.ai.
+            realm_hosts: other hosts that may give out its tokens.
+            token: to begin with.
+            sign: proves who asks when a token is asked for; None: nobody in particular.
+            signs_in: whether a token is asked for when the registry wants one.
+        """
+        self.transport = transport
+        self.base = base.rstrip("/")
+        self._realm_hosts = realm_hosts | {host_of(base)}
+        self._token = token
+        self._sign = sign
+        self._signs_in = signs_in
+        self._lock = threading.Lock()
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str] | None = None,
+        body: Any = None,
+    ) -> Reply:
+        """Send a request with the token, getting one if the registry wants it.
+
+        Args:
+            method: such as GET; redirects of GET and HEAD are followed.
+            path: below the base, or a whole address.
+            headers: besides the usual ones.
+            body: as `Transport.send` takes it; if it is a stream, it can be sent but once.
+
+        Raises:
+            RegistryError: for a challenge or a redirect that leads where it should not.
+            NetworkError: if there was no answer.
+        """
+        url = urljoin(self.base + "/", path)
+        for _ in range(MOST_REDIRECTS + 1):
+            reply = self._authorized(method, url, headers or {}, body)
+            if reply.status not in _REDIRECTS or method not in ("GET", "HEAD"):
+                return reply
+            url = self._redirect(reply)
+        raise RegistryError(f"{host_of(self.base)} redirects more than {MOST_REDIRECTS} times")
+
+    def expect(self, reply: Reply, *statuses: int, doing: str) -> Reply:
+        """Return an answer if it has one of these statuses.
+
+        Raises:
+            RegistryError: if not, with what the registry says of it.
+            NetworkError: if the registry says that it may work later.
+        """
+        if reply.status in statuses:
+            return reply
+        message = f"{doing}: {reply.status}: {_message(reply)}"
+        if reply.status in (408, 429) or reply.status >= 500:
+            raise NetworkError(message, _retry_after_s(reply))
+        raise RegistryError(message)
+
+    def _authorized(self, method: str, url: str, headers: Mapping[str, str], body: Any) -> Reply:
+        """Send a request once, and a second time with a new token if it is refused."""
+        token = self._token
+        reply = self._once(method, url, headers, body, token)
+        if reply.status != 401 or not self._signs_in or not self._is_home(url):
+            return reply
+        challenge = self._challenge(reply)
+        reply.close()
+        with self._lock:
+            if self._token == token:  # else another thread has got a new one meanwhile
+                self._token = self._fetch_token(challenge)
+            token = self._token
+        reply = self._once(method, url, headers, body, token)
+        if reply.status == 401:
+            reply.close()
+            raise RegistryError(f"{host_of(url)} refuses: you may not do this, or must sign in")
+        return reply
+
+    def _once(
+        self, method: str, url: str, headers: Mapping[str, str], body: Any, token: str | None
+    ) -> Reply:
+        proof = {"Authorization": f"Bearer {token}"} if token and self._is_home(url) else {}
+        return self.transport.send(method, url, {**headers, **proof}, body)
+
+    def _is_home(self, url: str) -> bool:
+        return origin_of(url) == origin_of(self.base)
+
+    def _redirect(self, reply: Reply) -> str:
+        location = reply.headers.get("Location", "")
+        reply.close()
+        if not location:
+            raise RegistryError(f"{host_of(reply.url)} redirects to nowhere")
+        url = urljoin(reply.url, location)
+        if urlsplit(reply.url).scheme == "https" and urlsplit(url).scheme != "https":
+            raise RegistryError(f"{host_of(reply.url)} redirects to an address without TLS")
+        self.transport.check_url(url)
+        return url
+
+    def _challenge(self, reply: Reply) -> Challenge:
+        kind, _, rest = reply.headers.get("WWW-Authenticate", "").partition(" ")
+        found = _PARAMETER.findall(rest)
+        values = {name.lower(): value for name, value in found}
+        if kind.lower() != "bearer" or "realm" not in values:
+            raise RegistryError(f"{host_of(self.base)} refuses: it wants another kind of sign-in")
+        realm = values["realm"]
+        self.transport.check_url(realm)
+        if host_of(realm) not in self._realm_hosts:
+            raise RegistryError(
+                f"{host_of(self.base)} wants a token from another host, {host_of(realm)[:100]}; if "
+                f"that is right, set TAMPU_REALMS={host_of(self.base)}={host_of(realm)[:100]}"
+            )
+        if urlsplit(self.base).scheme == "https" and urlsplit(realm).scheme != "https":
+            raise RegistryError(f"{host_of(self.base)} wants a token without TLS")
+        scopes = tuple(value for name, value in found if name.lower() == "scope")
+        return Challenge(realm, values.get("service", ""), scopes)
+
+    def _fetch_token(self, challenge: Challenge) -> str:
+        query = [("service", challenge.service), *(("scope", scope) for scope in challenge.scopes)]
+        headers = {}
+        if self._sign is not None:
+            nonce = base64.urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
+            query += [("ts", str(int(time.time()))), ("nonce", nonce)]
+        separator = "&" if urlsplit(challenge.realm).query else "?"
+        url = challenge.realm + separator + urlencode(query)
+        if self._sign is not None:
+            headers["Authorization"] = self._sign(url)
+        reply = self.transport.send("GET", url, headers)  # redirects are not followed
+        self.expect(reply, 200, doing=f"getting a token from {host_of(url)}")
+        try:
+            answer = msgspec.json.decode(reply.read_all(MOST_TOKEN_BYTES), type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise RegistryError(f"{host_of(url)} sent no token") from error
+        token = answer.get("token") or answer.get("access_token")
+        if not isinstance(token, str) or not token.isascii() or not token.isprintable():
+            raise RegistryError(f"{host_of(url)} sent no token")
+        return token
+
+
+def _retry_after_s(reply: Reply) -> float:
+    text = reply.headers.get("Retry-After", "")
+    return min(float(text), LONGEST_PAUSE_S) if text.isascii() and text.isdigit() else 0.0
+
+
+def _message(reply: Reply) -> str:
+    """Return what an answer says of an error: one line of printable characters."""
+    try:
+        text = reply.read_all(MOST_ERROR_BYTES).decode("utf-8", "replace")
+    except RegistryError:
+        text = ""
+    try:
+        found = msgspec.json.decode(text, type=dict[str, Any])
+        errors = found.get("errors")
+        first = errors[0] if isinstance(errors, list) and errors else found
+        said = first.get("message") or first.get("error") if isinstance(first, dict) else None
+        text = said if isinstance(said, str) else text
+    except msgspec.DecodeError:
+        pass  # it is text then
+    printable = "".join(c if c.isprintable() else " " for c in text[:_LONGEST_MESSAGE])
+    return " ".join(printable.split()) or "no reason given"

@@ -1,0 +1,84 @@
+"""Where the bytes of a blob come from: a registry or a hub, and the storage they redirect to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from tampu.errors import RegistryError
+from tampu.store.registry.session import Session
+from tampu.store.registry.transport import Reply, host_of, origin_of
+
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)
+
+
+class RangesIgnoredError(RegistryError):
+    """The other side sends the whole where a part was asked for."""
+
+
+class BlobSource:
+    """One blob on another machine, to be read in parts by several threads."""
+
+    def __init__(self, session: Session, path: str, size: int) -> None:
+        """Read from `path` of a registry or hub; `size` bytes are expected there."""
+        self._session = session
+        self._path = path
+        self._size = size
+        self._storage: str | None = None  # the address that the registry last redirected to
+
+    def open(self, start: int, end: int) -> Reply:
+        """Return an answer whose body is the bytes from `start` to before `end`.
+
+        Raises:
+            RangesIgnoredError: if it would be another part, and the whole was not asked for.
+            RegistryError: for an answer that cannot be right.
+            NetworkError: if trying again may help.
+        """
+        is_whole = (start, end) == (0, self._size)
+        headers = {} if is_whole else {"Range": f"bytes={start}-{end - 1}"}
+        reply = self._from_storage(headers) or self._from_registry(headers)
+        try:
+            self._check(reply, start, end, is_whole=is_whole)
+        except RegistryError:
+            reply.close()
+            raise
+        return reply
+
+    def _from_storage(self, headers: Mapping[str, str]) -> Reply | None:
+        """Ask the storage directly; None if there is none, or its address is not good any more."""
+        storage = self._storage
+        if storage is None:
+            return None
+        reply = self._session.transport.send("GET", storage, headers)
+        if reply.status in (200, 206):
+            return reply
+        reply.close()
+        self._storage = None
+        return None
+
+    def _from_registry(self, headers: Mapping[str, str]) -> Reply:
+        reply = self._session.send("GET", self._path, headers)
+        self._session.expect(reply, 200, 206, doing="pull model blob")
+        if origin_of(reply.url) != origin_of(self._session.base):
+            self._storage = reply.url
+        return reply
+
+    def _check(self, reply: Reply, start: int, end: int, *, is_whole: bool) -> None:
+        host = host_of(reply.url)
+        if reply.headers.get("Content-Encoding", "identity") != "identity":
+            raise RegistryError(f"{host} sent a compressed blob")
+        if reply.status == 200 and not is_whole:
+            raise RangesIgnoredError(f"{host} does not send parts of a blob")
+        if reply.length is not None and reply.length != end - start:
+            raise RegistryError(
+                f"{host} sends {reply.length} bytes of a blob instead of {end - start}"
+            )
+        if reply.status == 206:
+            match = _CONTENT_RANGE.fullmatch(reply.headers.get("Content-Range", ""))
+            total = match[3] if match else ""
+            if (
+                match is None
+                or (int(match[1]), int(match[2])) != (start, end - 1)
+                or total not in ("*", str(self._size))
+            ):
+                raise RegistryError(f"{host} sent another part of a blob than was asked for")

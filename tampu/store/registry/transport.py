@@ -1,0 +1,270 @@
+"""HTTP to other machines: timeouts, no private addresses unless allowed, no redirect unseen.
+
+One `Transport` is shared by the threads of a transfer. It follows nothing and repeats nothing by
+itself: `session` decides about that, because it knows which host may see which secret.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.exceptions import HTTPError, NameResolutionError, NewConnectionError, SSLError
+from urllib3.util import Timeout
+from urllib3.util.connection import create_connection
+
+from tampu.errors import RegistryError
+from tampu.version import __version__
+
+USER_AGENT = f"tampu/{__version__}"
+
+
+class NetworkError(RegistryError):
+    """A connection failed, stalled or broke off: trying again may help.
+
+    Attributes:
+        after_s: how long to wait before, if the other side says so.
+    """
+
+    def __init__(self, message: str, after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.after_s = after_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransportOptions:
+    """How requests are made.
+
+    Attributes:
+        is_insecure: whether HTTP without TLS and addresses of private networks are allowed.
+        private_hosts: hosts that may have an address in a private network all the same.
+        connections: the most to one host.
+        connect_s: how long connecting may take.
+        silence_s: how long no byte may come.
+    """
+
+    is_insecure: bool = False
+    private_hosts: frozenset[str] = frozenset()
+    connections: int = 8
+    connect_s: float = 10.0
+    silence_s: float = 30.0
+
+
+class Reply:
+    """An answer whose body has not been read."""
+
+    def __init__(self, response: urllib3.BaseHTTPResponse, url: str) -> None:
+        self._response = response
+        self.url = url
+        self.status = response.status
+        self.headers: Mapping[str, str] = response.headers
+
+    @property
+    def length(self) -> int | None:
+        """The bytes that the body has, if it says so."""
+        text = self.headers.get("Content-Length", "")
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
+
+    def read(self, most: int) -> bytes:
+        """Return what has come of the body, at most so much; nothing at its end.
+
+        Raises:
+            NetworkError: if it broke off or stalled.
+        """
+        try:
+            return self._response.read1(most, decode_content=False)
+        except (HTTPError, OSError) as error:
+            raise NetworkError(f"the connection to {host_of(self.url)} broke off") from error
+
+    def read_all(self, most: int) -> bytes:
+        """Return the whole body and close it.
+
+        Raises:
+            RegistryError: if it has more than `most` bytes, or is compressed.
+            NetworkError: if it broke off or stalled.
+        """
+        with self:
+            if self.headers.get("Content-Encoding", "identity") != "identity":
+                raise RegistryError(f"{host_of(self.url)} sent a compressed answer")
+            content = bytearray()
+            while chunk := self.read(1 << 16):
+                content += chunk
+                if len(content) > most:
+                    raise RegistryError(f"{host_of(self.url)} sent more than {most} bytes")
+            return bytes(content)
+
+    def interrupt(self) -> None:
+        """Make a `read` in another thread fail at once."""
+        try:
+            self._response.shutdown()
+        except (ValueError, RuntimeError, OSError):  # it has ended already
+            return
+
+    def close(self) -> None:
+        """Give the connection back if the body was read to its end, else close it."""
+        if self._response.closed:
+            self._response.release_conn()
+        else:
+            self._response.close()
+
+    def __enter__(self) -> Reply:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Transport:
+    """Connections to other machines."""
+
+    def __init__(self, options: TransportOptions) -> None:
+        self.options = options
+        self._pools = urllib3.PoolManager(
+            num_pools=8,
+            maxsize=options.connections + 2,
+            retries=False,
+            timeout=Timeout(connect=options.connect_s, read=options.silence_s),
+        )
+        self._pools.pool_classes_by_scheme = _pool_classes(self._is_allowed)
+
+    def send(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | Any = None,
+    ) -> Reply:
+        """Send one request and return the answer, whatever its status.
+
+        Args:
+            method: such as GET.
+            url: https, or http if that is allowed.
+            headers: besides the usual ones.
+            body: bytes, or something to read them from with a Content-Length among the headers.
+
+        Raises:
+            RegistryError: for an address that is not allowed, or a bad certificate.
+            NetworkError: if there was no answer.
+        """
+        self.check_url(url)
+        host = host_of(url)
+        everything = {"User-Agent": USER_AGENT, "Accept-Encoding": "identity", **(headers or {})}
+        try:
+            response = self._pools.request(
+                method,
+                url,
+                headers=everything,
+                body=body,
+                redirect=False,
+                preload_content=False,
+                decode_content=False,
+            )
+        except SSLError as error:
+            raise RegistryError(f"the certificate of {host} is not to be trusted") from error
+        except (HTTPError, OSError, ValueError) as error:
+            raise NetworkError(f"no answer from {host}: {_reason(error)}") from error
+        return Reply(response, url)
+
+    def check_url(self, url: str) -> None:
+        """Refuse an address of another kind than is allowed.
+
+        Raises:
+            RegistryError: if it is refused.
+        """
+        try:
+            parts = urlsplit(url)
+            port_is_sound = parts.port != 0
+        except ValueError:
+            port_is_sound = False
+            parts = urlsplit("")
+        schemes = ("https", "http") if self.options.is_insecure else ("https",)
+        if parts.scheme not in schemes or not parts.hostname or "@" in parts.netloc:
+            shown = parts.scheme or "nothing"
+            raise RegistryError(
+                f"refused an address of {shown!r}: only https is allowed, and http with --insecure"
+            )
+        if not port_is_sound:
+            raise RegistryError("refused an address with a bad port")
+
+    def close(self) -> None:
+        """Close all connections that are not in use."""
+        self._pools.clear()
+
+    def _is_allowed(self, host: str, address: str) -> bool:
+        if self.options.is_insecure or host.lower() in self.options.private_hosts:
+            return True
+        ip = ipaddress.ip_address(address.partition("%")[0])
+        inner = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+        return (inner or ip).is_global
+
+
+def host_of(url: str) -> str:
+    """Return the host of an address, with its port: what may be shown to people."""
+    return urlsplit(url).netloc.rpartition("@")[2].lower()
+
+
+def origin_of(url: str) -> tuple[str, str]:
+    """Return scheme and host: what two addresses share that may share a secret."""
+    parts = urlsplit(url)
+    default = {"https": 443, "http": 80}.get(parts.scheme)
+    return parts.scheme, f"{parts.hostname}:{parts.port or default}"
+
+
+def _pool_classes(is_allowed: Callable[[str, str], bool]) -> dict[str, type[HTTPConnectionPool]]:
+    """Return connection pools that connect to allowed addresses only.
+
+    The name is resolved once and the address that was checked is the one that is used, so that a
+    name that changes its address gains nothing.
+    """
+
+    class Connection(HTTPConnection):
+        def _new_conn(self) -> socket.socket:
+            return _connect(self, is_allowed)
+
+    class SecureConnection(HTTPSConnection):
+        def _new_conn(self) -> socket.socket:
+            return _connect(self, is_allowed)
+
+    class Pool(HTTPConnectionPool):
+        ConnectionCls = Connection
+
+    class SecurePool(HTTPSConnectionPool):
+        ConnectionCls = SecureConnection
+
+    return {"http": Pool, "https": SecurePool}
+
+
+def _connect(connection: HTTPConnection, is_allowed: Callable[[str, str], bool]) -> socket.socket:
+    host, port = connection.host.strip("[]"), connection.port
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        raise NameResolutionError(host, connection, error) from error
+    addresses = [str(info[4][0]) for info in found]
+    allowed = [address for address in addresses if is_allowed(host, address)]
+    if not allowed:
+        raise RegistryError(
+            f"{host} is in a private network; to reach it all the same, use --insecure"
+        )
+    last: OSError | None = None
+    for address in allowed:
+        try:
+            return create_connection(
+                (address, port), connection.timeout, socket_options=connection.socket_options
+            )
+        except OSError as error:
+            last = error
+    raise NewConnectionError(connection, str(last)) from last
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, NameResolutionError):
+        return "its name is not known"
+    return "it does not answer" if isinstance(error, TimeoutError) else type(error).__name__

@@ -1,0 +1,191 @@
+"""Who downloads which part of a blob: pieces in order, and the rest of the slowest at the end.
+
+Pure bookkeeping under one lock; no file and no network is touched here.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+SMALLEST_SHARE = 256 << 10  # no piece is divided into smaller ones
+STALLED_S = 5.0  # a piece that got nothing for so long is taken over whole
+
+
+class Ranges:
+    """A set of byte positions, as half-open ranges in order that do not touch."""
+
+    def __init__(self, ranges: Iterable[Sequence[int]] = ()) -> None:
+        self._ranges: list[tuple[int, int]] = []
+        for start, end in ranges:
+            self.add(start, end)
+
+    def add(self, start: int, end: int) -> None:
+        """Add the positions from `start` to before `end`."""
+        if start >= end:
+            return
+        first = bisect_left(self._ranges, start, key=lambda r: r[1])
+        last = first
+        while last < len(self._ranges) and self._ranges[last][0] <= end:
+            start = min(start, self._ranges[last][0])
+            end = max(end, self._ranges[last][1])
+            last += 1
+        self._ranges[first:last] = [(start, end)]
+
+    def gap(self, position: int, end: int) -> tuple[int, int] | None:
+        """Return the first range before `end` that is missing from `position` on."""
+        for start, stop in self._ranges:
+            if position < start:
+                return (position, min(start, end)) if position < end else None
+            position = max(position, stop)
+        return (position, end) if position < end else None
+
+    @property
+    def frontier(self) -> int:
+        """How many positions there are from 0 on without a gap."""
+        return self._ranges[0][1] if self._ranges and self._ranges[0][0] == 0 else 0
+
+    @property
+    def total(self) -> int:
+        """How many positions there are."""
+        return sum(end - start for start, end in self._ranges)
+
+    def as_list(self) -> list[tuple[int, int]]:
+        """Return the ranges."""
+        return list(self._ranges)
+
+
+@dataclass(slots=True, eq=False)
+class Piece:
+    """A part that one worker downloads.
+
+    Attributes:
+        start: where it begins.
+        position: where the next byte goes; what is before it is there, or being written.
+        end: where it ends; another worker may make it earlier.
+        touched_s: when a byte came last.
+    """
+
+    start: int
+    position: int
+    end: int
+    touched_s: float
+
+
+class Work:
+    """The parts of a blob that are missing."""
+
+    def __init__(
+        self,
+        size: int,
+        done: Iterable[Sequence[int]] = (),
+        piece_size: int = 16 << 20,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Divide `size` bytes, of which `done` are there, into pieces."""
+        self.size = size
+        self._done = Ranges(done)
+        self._piece_size = piece_size
+        self._clock = clock
+        self._active: list[Piece] = []
+        self._changed = threading.Condition()
+
+    def take(self) -> Piece | None:
+        """Return something to download; None if there is nothing just now.
+
+        The first piece that nobody has; else half of what the one with the most left has, or all
+        of it if it is stalled.
+        """
+        with self._changed:
+            piece = self._unclaimed() or self._stolen()
+            if piece is not None:
+                self._active.append(piece)
+            return piece
+
+    def claim(self, piece: Piece, count: int) -> tuple[int, int]:
+        """Return where bytes of a piece that have come go, and how many of them are still wanted.
+
+        Fewer than `count` are, if the rest of the piece was taken over by another worker. Nobody
+        else writes there from now on; `filled` follows when they are written.
+        """
+        with self._changed:
+            wanted = max(0, min(count, piece.end - piece.position))
+            position = piece.position
+            piece.position += wanted
+            piece.touched_s = self._clock()
+            return position, wanted
+
+    def filled(self, position: int, count: int) -> None:
+        """Note that claimed bytes are written."""
+        with self._changed:
+            self._done.add(position, position + count)
+            self._changed.notify_all()
+
+    def release(self, piece: Piece) -> None:
+        """Give a piece back, finished or not."""
+        with self._changed:
+            self._active.remove(piece)
+            self._changed.notify_all()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until something changes, or for so long."""
+        with self._changed:
+            self._changed.wait(timeout_s)
+
+    def notify(self) -> None:
+        """Wake all who wait."""
+        with self._changed:
+            self._changed.notify_all()
+
+    @property
+    def completed(self) -> int:
+        """The bytes that are there."""
+        with self._changed:
+            return self._done.total
+
+    @property
+    def frontier(self) -> int:
+        """The bytes that are there from the beginning on without a gap."""
+        with self._changed:
+            return self._done.frontier
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all is there."""
+        return self.frontier == self.size
+
+    def done(self) -> list[tuple[int, int]]:
+        """Return the ranges that are there."""
+        with self._changed:
+            return self._done.as_list()
+
+    def _unclaimed(self) -> Piece | None:
+        claimed = Ranges(self._done.as_list())
+        for piece in self._active:
+            claimed.add(piece.start, piece.end)
+        gap = claimed.gap(0, self.size)
+        if gap is None:
+            return None
+        start, end = gap
+        return Piece(start, start, min(end, start + self._piece_size), self._clock())
+
+    def _stolen(self) -> Piece | None:
+        now = self._clock()
+        open_pieces = [piece for piece in self._active if piece.position < piece.end]
+        stalled = [piece for piece in open_pieces if now - piece.touched_s >= STALLED_S]
+        if not open_pieces:
+            return None
+        if stalled:
+            victim = stalled[0]
+            middle = victim.position
+        else:
+            victim = max(open_pieces, key=lambda piece: piece.end - piece.position)
+            middle = (victim.position + victim.end) // 2
+            if victim.end - victim.position < 2 * SMALLEST_SHARE:
+                return None
+        share = Piece(middle, middle, victim.end, now)
+        victim.end = middle
+        return share
