@@ -10,7 +10,17 @@ import numpy as np
 
 from tampu.errors import ComputeError, OutOfMemoryError, RunnerDiedError
 from tampu.runner.events import Done, Usage
-from tampu.runner.protocol import Decoded, Embedded, Encoded, Piece, Prompted, Ready, TokenScore
+from tampu.runner.protocol import (
+    Decoded,
+    Embedded,
+    Encoded,
+    Piece,
+    Prompted,
+    Ready,
+    TextPrompt,
+    TokenScore,
+    TokensPrompt,
+)
 
 USAGE = Usage(
     prompt_tokens=3, cached_tokens=1, prompt_ns=5, generated_tokens=2, generated_ns=7, total_ns=12
@@ -30,7 +40,13 @@ class FakeRunner:
 
     async def generate(self, prompt, options):
         self.requests.append((prompt, options))
-        text = prompt.text if hasattr(prompt, "text") else prompt.messages[-1]["content"]
+        match prompt:
+            case TextPrompt(text=text):
+                pass
+            case TokensPrompt(tokens=tokens):
+                text = " ".join(map(str, tokens))
+            case _:
+                text = prompt.messages[-1]["content"]
         self.running += 1
         try:
             async for event in self._say(text, options):

@@ -1,0 +1,238 @@
+"""What holds on every route; the routes are those of the table, so that none is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+
+import msgspec
+import pytest
+from support.fake_runner import FakeStart
+
+from tampu.runner.protocol import ModelOptions
+from tampu.server import body
+from tampu.server.app import ServerOptions
+from tampu.server.body import MAX_BODY
+from tampu.server.routes import Access
+from tests.server.conftest import Site
+
+USE, MANAGE = "use-key", "manage-key"
+STRANGE = [{"x": 1}, ["x"], [[]], "x", 1.5, True, -1, [{"a": 1}], [1]]
+FILLING = {"model": "m", "digest": f"sha256:{'0' * 64}"}
+LEAKS = re.compile(r"Traceback|0x[0-9a-f]{6}|/home/|/tmp/|/work/|site-packages")
+
+
+@pytest.fixture(scope="module")
+def locked(model_folder):
+    options = ServerOptions(
+        model=ModelOptions(context=1024), use_keys=(USE,), manage_keys=(MANAGE,)
+    )
+    return Site(model_folder, FakeStart(), options)
+
+
+@pytest.fixture(scope="module")
+def site(model_folder):
+    return Site(model_folder, FakeStart(), ServerOptions(model=ModelOptions(context=1024)))
+
+
+def calls(site, *, only=lambda _: True, **request):
+    """The methods and paths of the table, each as a request."""
+    return [
+        (method, re.sub(r"\{(\w+)(:\w+)?\}", lambda found: FILLING[found[1]], route.path), request)
+        for route in site.app.state.routes
+        for method in route.methods
+        if only(route)
+    ]
+
+
+def statuses(site, requests):
+    return {
+        f"{method} {path}": response.status_code
+        for (method, path, _), response in zip(requests, site.call(*requests), strict=True)
+    }
+
+
+def bearer(key):
+    return {"authorization": f"Bearer {key}"}
+
+
+def has_body(route):
+    return route.body is not None
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {}, bearer(""), bearer("use-ke"), bearer("use-keys"), bearer("USE-KEY"), bearer(" "),
+        bearer("x" * 10_000), {"authorization": USE}, {"authorization": f"Basic {USE}"},
+        {"x-api-key": "wrong"}, {"x-api-key": ""}, bearer(USE) | {"x-api-key": "other"},
+        {"cookie": f"key={USE}"},
+    ],
+)  # fmt: skip
+def test_without_its_key_a_route_answers_401(locked, headers):
+    closed = calls(locked, only=lambda route: route.access is not Access.OPEN, headers=headers)
+    assert set(statuses(locked, closed).values()) == {401}
+    [unknown] = locked.call(("GET", "/nothing/here", {"headers": headers}))
+    assert unknown.status_code == 401
+    assert unknown.headers["www-authenticate"] == "Bearer"
+
+
+def test_only_the_word_that_the_server_is_there_needs_no_key(locked):
+    opened = calls(locked, only=lambda route: route.access is Access.OPEN)
+    assert statuses(locked, opened) == {"GET /": 200, "HEAD /": 200}
+
+
+def test_a_key_for_using_models_does_not_manage_them(locked):
+    for route in locked.app.state.routes:
+        for headers in (bearer(USE), {"x-api-key": USE}):
+            found = statuses(
+                locked, calls(locked, only=lambda one, route=route: one is route, headers=headers)
+            )
+            refused = {403} if route.access is Access.MANAGE else set()
+            assert set(found.values()) & {401, 403} == refused, route.path
+    everything = statuses(locked, calls(locked, headers=bearer(MANAGE)))
+    assert set(everything.values()) & {401, 403} == set()
+
+
+def test_a_body_is_not_read_without_a_key(locked):
+    async def ask(method, path):
+        async def receive():
+            raise AssertionError("the body was read")
+
+        sent = []
+
+        async def send(message):
+            sent.append(message)
+
+        scope = {
+            "type": "http", "method": method, "path": path, "raw_path": path.encode(),
+            "query_string": b"", "headers": [], "http_version": "1.1", "scheme": "http",
+        }  # fmt: skip
+        await locked.app(scope, receive, send)
+        return sent[0]["status"]
+
+    async def test():
+        for method, path, _ in calls(locked, only=lambda route: route.access is not Access.OPEN):
+            assert await ask(method, path) == 401
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("host", ["evil.com", "127.0.0.1.nip.io", "localhost.evil.com", "a.local"])
+def test_a_foreign_name_is_refused(site, host):
+    assert set(statuses(site, calls(site, headers={"host": host})).values()) == {403}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://evil.com"}, {"origin": "null"}, {"origin": "http://notlocalhost"},
+        {"sec-fetch-site": "cross-site"},
+    ],
+)  # fmt: skip
+def test_a_page_of_a_stranger_may_not_change_or_ask_anything(site, headers):
+    unsafe = [call for call in calls(site, headers=headers) if call[0] not in ("GET", "HEAD")]
+    assert set(statuses(site, unsafe).values()) == {403}
+
+
+def test_a_page_of_a_stranger_may_not_read_an_answer(site):
+    headers = {"origin": "http://evil.com"}
+    for response in site.call(*calls(site, headers=headers)):
+        assert "access-control-allow-origin" not in response.headers
+    preflight = headers | {"access-control-request-method": "POST"}
+    for _, path, _ in calls(site):
+        [response] = site.call(("OPTIONS", path, {"headers": preflight}))
+        assert response.status_code == 400
+        assert "access-control-allow-origin" not in response.headers
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"  ", b"{", b"[]", b'"x"', b"null", b'{"model": NaN}', b'{"model": "\xff"}',
+        b"\xef\xbb\xbf{}", b'{"model": "\\ud800"}', b'{"model": "m", "model": "base"}',
+        b'{"x": {"a": 1, "b": [{"c": 1, "c": 2}]}}', b'{"x": 1e400}',
+        b'{"x": ' + b"1" * 5000 + b"}", b'{"x": ' + b'{"a":' * 100_000, b'{"x": ' + b"[" * 100_000,
+    ],
+)  # fmt: skip
+def test_a_body_that_is_no_request_is_refused(site, content):
+    for response in site.call(*calls(site, only=has_body, content=content)):
+        assert response.status_code == 400
+        assert response.json()["error"]
+
+
+def test_each_field_of_a_wrong_type_is_named(site):
+    count = 0
+    for route in filter(has_body, site.app.state.routes):
+        for field in msgspec.structs.fields(route.body):
+            for value in STRANGE:
+                try:
+                    msgspec.convert({field.name: value}, route.body)
+                except msgspec.ValidationError as error:
+                    if field.name not in str(error):  # another field is required
+                        continue
+                    [response] = site.call(
+                        (route.methods[0], route.path, {"json": {field.name: value}})
+                    )
+                    assert response.status_code == 400, (route.path, field.name, value)
+                    assert field.name in response.text
+                    count += 1
+    assert count > 500
+
+
+def test_no_route_fails_or_tells_secrets_whatever_its_fields_hold(site):
+    for route in filter(has_body, site.app.state.routes):
+        for field in msgspec.structs.fields(route.body):
+            requests = [
+                (route.methods[0], route.path, {"json": {"model": "m", field.name: value}})
+                for value in (*STRANGE, 2**31, 2**63 - 1, 1e308, "", [], {}, "é" * 10_000, None)
+            ]
+            for request, response in zip(requests, site.call(*requests), strict=True):
+                assert response.status_code < 500, (request, response.text)
+                assert not LEAKS.search(response.text)
+
+
+def test_a_body_over_the_limit_is_refused(site, monkeypatch):
+    monkeypatch.setattr(body, "MAX_BODY", 1000)
+    assert set(statuses(site, calls(site, only=has_body, content=b"x" * 1001)).values()) == {413}
+    headers = {"content-length": str(MAX_BODY + 1)}
+    assert set(statuses(site, calls(site, only=has_body, headers=headers)).values()) == {413}
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/api/version?" + "x" * 9000, {}, 414),
+        ("/api/version", {f"x-{number}": "y" for number in range(120)}, 431),
+    ],
+)
+def test_first_lines_over_the_limit_are_refused(site, path, headers, status):
+    [response] = site.call(("GET", path, {"headers": headers}))
+    assert response.status_code == status
+
+
+def test_every_answer_has_a_number(site):
+    numbers = {response.headers["x-request-id"] for response in site.call(*calls(site))}
+    assert len(numbers) == len(calls(site))
+    for given, kept in (("abc-1", True), ("a b", False), ("x" * 65, False), ("\t", False)):
+        [response] = site.call(("GET", "/", {"headers": {"x-request-id": given}}))
+        assert (response.headers["x-request-id"] == given) is kept
+
+
+def test_the_description_tells_of_every_route_and_no_other(site):
+    [response] = site.call(("GET", "/openapi.json", {}))
+    described = response.json()
+    paths = {
+        (method.lower(), re.sub(r":\w+\}", "}", route.path))
+        for route in site.app.state.routes
+        for method in route.methods
+        if route.path != "/openapi.json"
+    }
+    assert paths == {
+        (method, path) for path, operations in described["paths"].items() for method in operations
+    }
+    for operations in described["paths"].values():
+        for operation in operations.values():
+            assert operation["summary"]
+    assert json.dumps(described).count('"$ref"') > 20
