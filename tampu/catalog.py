@@ -1,87 +1,114 @@
-"""The models that can be named: the built-in one, those of a folder, and single files."""
+"""The models that can be named, with what their files say of them."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 from tampu.errors import ModelNotFoundError, TampuError
 from tampu.modelinfo import ModelInfo, read_model_info
+from tampu.settings import Settings
+from tampu.store.gguf_files import SUFFIX
+from tampu.store.library import Library, LocalModel, built_in_path
 
 logger = logging.getLogger(__name__)
 
-BUILT_IN = "demo"
-SUFFIX = ".gguf"
 TAG = ":latest"
-
-
-def built_in_path() -> Path:
-    """Return where the built-in model's file is, or would be."""
-    return Path(str(resources.files("tampu") / "data" / f"{BUILT_IN}{SUFFIX}"))
 
 
 def resolve(name_or_path: str, folder: Path | None = None) -> Path:
     """Return the file that a user means by a path, or by the name of a model.
 
+    Args:
+        name_or_path: of the model. The folder of a Hugging Face checkpoint stands for the file
+            that it is converted to, once.
+        folder: where to look for names; None: everywhere that the environment says.
+
     Raises:
         ModelNotFoundError: saying which models there are.
+        ModelFileError: if a checkpoint is damaged.
+        UnsupportedModelError: if its architecture is not known.
+        StoreError: if a store has lost a part of it.
     """
     path = Path(name_or_path).expanduser()
     if path.is_file():
         return path
-    if path.suffix == SUFFIX or "/" in name_or_path:
-        reason = "is a folder; give the file in it" if path.is_dir() else "there is no such file"
-        raise ModelNotFoundError(f"{name_or_path}: {reason}")
-    return Catalog(folder).find(name_or_path)
+    library = _library(folder)
+    try:
+        return library.find(name_or_path).path
+    except ModelNotFoundError:
+        if path.is_dir():
+            return _converted(path)
+        if path.suffix == SUFFIX or name_or_path.startswith((".", "/", "~")):
+            message = f"{name_or_path}: there is no such file"
+            raise ModelNotFoundError(message) from None
+        raise
+
+
+def _converted(folder: Path) -> Path:
+    """Return the file that a checkpoint is converted to."""
+    from tampu.convert.cache import converted_file, is_checkpoint  # slow, and seldom needed
+
+    if not is_checkpoint(folder):
+        message = f"{folder}: is a folder without config.json; give the file in it"
+        raise ModelNotFoundError(message) from None
+    return converted_file(folder, Settings.from_environment().cache)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A model of the catalog; `modified_s` is the file's time in seconds since 1970."""
+    """A model of the catalog.
+
+    Attributes:
+        name: without the tag `:latest`.
+        info: what its file says.
+        modified_s: in seconds since 1970.
+        model: where it lies, and what a store knows of it.
+    """
 
     name: str
     info: ModelInfo
     modified_s: float
+    model: LocalModel
+
+    @property
+    def full_name(self) -> str:
+        """Its name with the tag."""
+        return self.model.name
 
 
 class Catalog:
-    """Names and their files. A name may carry the tag `:latest`, and its case does not matter.
+    """Names and their models. A name may carry the tag `:latest`, and its case does not matter.
 
-    The folder is looked at each time, so a file copied into it is there at once; what a file says
+    The folders are looked at each time, so what comes into them is there at once; what a file says
     is read again only when its time or size has changed.
     """
 
-    def __init__(self, folder: Path | None = None, files: Sequence[Path] = ()) -> None:
-        """Take the models of a folder (it need not exist) and of files, besides the built-in."""
-        self._folder = folder
-        self._files = files
+    def __init__(
+        self,
+        folder: Path | None = None,
+        files: Sequence[Path] = (),
+        *,
+        library: Library | None = None,
+    ) -> None:
+        """Take the models of a library; else of a folder and of files, besides the built-in."""
+        self.library = library or Library(folder, files, built_in=built_in_path())
         self._described: dict[Path, tuple[float, int, ModelInfo]] = {}
 
-    def paths(self) -> dict[str, Path]:
-        """Return the file of each name; a single file comes before one of the folder."""
-        found = [*self._files, *self._folder_files(), built_in_path()]
-        named: dict[str, Path] = {}
-        for path in found:
-            if path.is_file():
-                named.setdefault(path.stem, path)
-        return named
+    def names(self) -> list[str]:
+        """Return all names, without the tag `:latest`."""
+        return [model.name.removesuffix(TAG) for model in self.library.listing().models]
 
-    def find(self, name: str) -> Path:
-        """Return the file of a name.
+    def find(self, name: str) -> LocalModel:
+        """Return the model of a name; its files are not opened.
 
         Raises:
             ModelNotFoundError: saying which models there are.
+            StoreError: if its manifest is damaged.
         """
-        paths = self.paths()
-        wanted = bare_name(name)
-        for known, path in paths.items():
-            if known.casefold() == wanted:
-                return path
-        there = ", ".join(sorted(paths)) or "none"
-        raise ModelNotFoundError(f"model {name!r} not found (there are: {there})")
+        return self.library.find(name)
 
     def describe(self, name: str) -> Entry:
         """Return the entry of a name.
@@ -89,38 +116,38 @@ class Catalog:
         Raises:
             ModelNotFoundError: if there is none.
             ModelFileError: if its file is not a sound model.
+            StoreError: if a store has lost a part of it.
         """
-        path = self.find(name)
-        return self._entry(path.stem, path)
+        return self._entry(self.find(name))
 
     def entries(self) -> list[Entry]:
         """Return all models whose files are sound, the last modified first."""
-        return sorted(self._sound_entries(), key=lambda entry: -entry.modified_s)
+        return list(self._sound_entries())
 
     def _sound_entries(self) -> Iterable[Entry]:
-        for name, path in self.paths().items():
+        listing = self.library.listing()
+        for damaged in listing.damaged:
+            logger.warning("left out of the list: %s: %s", damaged.path, damaged.reason)
+        for model in listing.models:
             try:
-                yield self._entry(name, path)
+                yield self._entry(model)
             except TampuError as error:
-                logger.warning("left out of the list: %s: %s", path, error)
+                logger.warning("left out of the list: %s: %s", model.name, error)
 
-    def _entry(self, name: str, path: Path) -> Entry:
+    def _entry(self, model: LocalModel) -> Entry:
+        path = model.path
         try:
             status = path.stat()
         except OSError as error:
-            raise ModelNotFoundError(f"model {name!r} not found") from error
+            raise ModelNotFoundError(f"model {model.name!r} not found") from error
         cached = self._described.get(path)
         if cached is None or cached[:2] != (status.st_mtime, status.st_size):
             cached = (status.st_mtime, status.st_size, read_model_info(path))
             self._described[path] = cached
-        return Entry(name, cached[2], status.st_mtime)
-
-    def _folder_files(self) -> list[Path]:
-        if self._folder is None or not self._folder.is_dir():
-            return []
-        return sorted(path for path in self._folder.iterdir() if path.suffix == SUFFIX)
+        return Entry(model.name.removesuffix(TAG), cached[2], model.modified_s, model)
 
 
-def bare_name(name: str) -> str:
-    """Return a name without its tag `:latest`, in lower case."""
-    return name.removesuffix(TAG).casefold()
+def _library(folder: Path | None) -> Library:
+    if folder is None:
+        return Library.from_settings(Settings.from_environment())
+    return Library(folder, built_in=built_in_path())

@@ -262,7 +262,7 @@ class Engine:
         sequence = RunningSequence(
             options=options,
             sampler=sampler,
-            text=TextStream(options.stop, self.tokenizer.decoder()),
+            text=TextStream(options.stop, self.tokenizer.decoder(shown=options.shown)),
             sink=sink,
             tokens=tokens,
             keys=keys,

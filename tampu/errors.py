@@ -10,8 +10,10 @@
     ├── ComputeError           the backend failed while computing, or its result is unusable
     ├── RequestError           a request that can never be answered: unknown option, bad value
     │   ├── ContextLengthError     a prompt longer than the context
+    │   ├── GrammarError           a schema or grammar that is wrong, not supported or too large
     │   └── ModelNameError         a text that is no model's name, or no digest
     ├── RunnerDiedError        the process or thread that ran the model is gone
+    ├── OverrunError           work in a jail took too much time or memory, or ended its process
     ├── StoreError             models on disk: something damaged, not writable, not there
     │   ├── DiskFullError          no room for what was to be written; what was there is untouched
     │   └── DigestMismatchError    bytes that are not those of the digest they came under
@@ -72,6 +74,14 @@ class ContextLengthError(RequestError):
 
 class ModelNameError(RequestError):
     """A text that is no model's name, or no digest."""
+
+
+class GrammarError(RequestError):
+    """A schema, grammar or regular expression that is wrong, not supported or too large."""
+
+
+class OverrunError(TampuError):
+    """Work in a jail took too much time or memory, or ended its process; the message says which."""
 
 
 class RunnerDiedError(TampuError):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,16 +37,17 @@ _SHARED = (
     "LOAD_TIMEOUT",
     "MAX_LOADED_MODELS",
     "MAX_QUEUE",
-    "MODELS",
     "NUM_PARALLEL",
     "ORIGINS",
 )
-_OWN = ("CACHE", "THREADS")
+_OWN = ("CACHE", "CONNECTIONS", "LIMIT_RATE", "MODELS", "REALMS", "REGISTRY", "THREADS")
 _SCHEME_PORTS = {"http": 80, "https": 443}
 _TRUE = frozenset({"1", "t", "true", "y", "yes", "on"})
 _FALSE = frozenset({"0", "f", "false", "n", "no", "off"})
 _LARGEST_PORT = 65_535
 _TRACE = 2
+_RATE = re.compile(r"(\d+(?:\.\d+)?) *([KMG]?)I?B?(?:/S)?", re.ASCII)
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 # What a process that runs a model may know of the environment: where things are and which devices
 # to use, but no keys and tokens that the server may have been started with.
 _PASSED_ON = frozenset({
@@ -74,7 +76,12 @@ class Settings:
 
     Attributes:
         address: HOST, "host", "host:port", ":port" or "scheme://host:port".
-        models: MODELS, the folder of models.
+        models: MODELS, the folder of models: tampu's own, which it writes to.
+        ollama_models: OLLAMA_MODELS, else ~/.ollama/models: Ollama's, only read. To have tampu
+            write there, set TAMPU_MODELS to it.
+        hub_cache: HF_HUB_CACHE, else HF_HOME/hub, else the default of Hugging Face's library:
+            only read.
+        lm_studio: LM Studio's folder of models: only read.
         cache: CACHE, the folder for what can be made again; else XDG_CACHE_HOME/tampu.
         context: CONTEXT_LENGTH in tokens; None lets the model and the memory decide.
         slots: NUM_PARALLEL, sequences at once for each model.
@@ -88,6 +95,14 @@ class Settings:
         max_queue: MAX_QUEUE, requests that may wait.
         origins: ORIGINS, separated by commas: web pages that may call the server, besides local.
         debug: DEBUG, 0 to 2: the higher, the more is logged.
+        registry: REGISTRY, the host of the models whose name has none.
+        realms: REALMS, "registry=host" separated by commas: other hosts that may give out the
+            tokens of a registry, such as registry-1.docker.io=auth.docker.io.
+        connections: CONNECTIONS at once for a download.
+        limit_rate: LIMIT_RATE, the most bytes in a second for downloads and uploads, such as
+            10MB; None is without limit.
+        hub: HF_ENDPOINT, Hugging Face's hub.
+        hub_token: HF_TOKEN, for models there that are not public.
     """
 
     address: Address = field(default_factory=Address)
@@ -104,6 +119,15 @@ class Settings:
     max_queue: int = 512
     origins: tuple[str, ...] = ()
     debug: int = 0
+    ollama_models: Path | None = None
+    hub_cache: Path | None = None
+    lm_studio: Path | None = None
+    registry: str = "registry.ollama.ai"
+    realms: tuple[tuple[str, str], ...] = ()
+    connections: int = 8
+    limit_rate: int | None = None
+    hub: str = "https://huggingface.co"
+    hub_token: str | None = field(default=None, repr=False)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
@@ -129,6 +153,20 @@ class Settings:
             max_queue=read.value("MAX_QUEUE", _count(0), 512),
             origins=read.value("ORIGINS", _list, ()),
             debug=read.value("DEBUG", _debug, 0),
+            ollama_models=read.in_home(("OLLAMA_MODELS", ""), ("", ".ollama/models")),
+            hub_cache=read.in_home(
+                ("HF_HUB_CACHE", ""),
+                ("HF_HOME", "hub"),
+                ("XDG_CACHE_HOME", "huggingface/hub"),
+                ("", ".cache/huggingface/hub"),
+            ),
+            lm_studio=read.in_home(("", ".lmstudio/models")),
+            registry=read.value("REGISTRY", _host, "registry.ollama.ai"),
+            realms=read.value("REALMS", _realms, ()),
+            connections=read.value("CONNECTIONS", _count(1), 8),
+            limit_rate=read.value("LIMIT_RATE", _rate, None),
+            hub=(read.text("HF_ENDPOINT") or "https://huggingface.co").rstrip("/"),
+            hub_token=read.text("HF_TOKEN"),
         )
 
 
@@ -185,6 +223,20 @@ class _Reader:
         if not parent.is_absolute():  # the XDG specification: a relative one is ignored
             parent = self._home() / base_in_home
         return parent / "tampu" / inside
+
+    def in_home(self, *places: tuple[str, str]) -> Path:
+        """Return the folder of the first variable that is set, below it the given part.
+
+        The last place is in the home folder; it has no variable.
+        """
+        for variable, below in places[:-1]:
+            if text := self._text(variable):
+                return Path(text).expanduser() / below
+        return self._home() / places[-1][1]
+
+    def text(self, variable: str) -> str | None:
+        """Return a variable of another program; None if it is absent or empty."""
+        return self._text(variable) or None
 
     def _home(self) -> Path:
         try:
@@ -254,6 +306,26 @@ def _seconds(text: str) -> float:
 
 def _list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _host(text: str) -> str:
+    if "/" in text or "@" in text or not text.isascii() or " " in text:
+        raise ValueError("it must be the name of a host, with a port if need be")
+    return text.lower()
+
+
+def _realms(text: str) -> tuple[tuple[str, str], ...]:
+    pairs = [part.partition("=") for part in _list(text)]
+    if not all(registry and realm for registry, _, realm in pairs):
+        raise ValueError("it must be registry=host, several separated by commas")
+    return tuple((_host(registry.strip()), _host(realm.strip())) for registry, _, realm in pairs)
+
+
+def _rate(text: str) -> int:
+    match = _RATE.fullmatch(text.upper())
+    if match is None or not float(match[1]):
+        raise ValueError("it must be bytes in a second, such as 500KB or 10MB")
+    return max(1, int(float(match[1]) * _UNITS[match[2]]))
 
 
 def _path(text: str) -> Path:

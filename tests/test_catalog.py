@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 
 import pytest
+from support.stores import add_model
 from support.tiny_gguf import write_gguf
 
 from tampu import catalog
 from tampu.catalog import Catalog, resolve
-from tampu.errors import ModelFileError, ModelNotFoundError
+from tampu.errors import ModelFileError, ModelNotFoundError, StoreError
+from tampu.store import ModelName, Store, library
 
 
 @pytest.fixture(autouse=True)
-def _no_built_in_model(tmp_path, monkeypatch):
-    monkeypatch.setattr(catalog, "built_in_path", lambda: tmp_path / "data" / "demo.gguf")
+def _no_other_models(tmp_path, monkeypatch):
+    for module in (catalog, library):
+        monkeypatch.setattr(module, "built_in_path", lambda: tmp_path / "data" / "demo.gguf")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
 
 
 def test_a_path_is_taken_as_it_is(tmp_path):
@@ -38,7 +42,7 @@ def test_the_built_in_model_has_a_name(tmp_path):
     (tmp_path / "data").mkdir()
     path = write_gguf(tmp_path / "data" / "demo.gguf")
     assert resolve("demo") == path
-    assert list(Catalog(tmp_path / "nowhere").paths()) == ["demo"]
+    assert Catalog(tmp_path / "nowhere").names() == ["demo"]
 
 
 def test_a_name_that_is_not_there_is_answered_with_those_that_are(tmp_path):
@@ -50,7 +54,7 @@ def test_a_name_that_is_not_there_is_answered_with_those_that_are(tmp_path):
         resolve("c")
 
 
-@pytest.mark.parametrize("name", ["x.gguf", "./x", "a/x"])
+@pytest.mark.parametrize("name", ["x.gguf", "./x", "/a/x", "~/x"])
 def test_a_path_that_is_not_there_is_told_as_a_path(name):
     with pytest.raises(ModelNotFoundError, match="no such file"):
         resolve(name)
@@ -65,7 +69,7 @@ def test_single_files_come_before_the_folder(tmp_path):
     (tmp_path / "folder").mkdir()
     ours = write_gguf(tmp_path / "m.gguf")
     write_gguf(tmp_path / "folder" / "m.gguf")
-    assert Catalog(tmp_path / "folder", [ours]).find("m") == ours
+    assert Catalog(tmp_path / "folder", [ours]).find("m").path == ours
 
 
 def test_a_changed_file_is_read_again(tmp_path):
@@ -88,3 +92,32 @@ def test_the_list_leaves_out_damaged_files_and_has_the_newest_first(tmp_path):
     assert [entry.name for entry in models.entries()] == ["new", "middle", "old"]
     with pytest.raises(ModelFileError):
         models.describe("bad")
+
+
+def test_a_model_of_the_store_is_resolved_wherever_the_environment_says(tmp_path, monkeypatch):
+    monkeypatch.setenv("TAMPU_MODELS", str(tmp_path / "ours"))
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "theirs"))
+    weights = write_gguf(tmp_path / "m.gguf").read_bytes()
+    add_model(Store(tmp_path / "ours"), "runa/ours:1b", model=weights)
+    add_model(Store(tmp_path / "theirs"), "theirs", model=weights)
+    assert resolve("Runa/ours:1B").read_bytes() == weights
+    assert resolve("theirs").is_relative_to(tmp_path / "theirs" / "blobs")
+    with pytest.raises(ModelNotFoundError, match=r"there are: runa/ours:1b, theirs\)"):
+        resolve("runa/ours")
+
+
+def test_the_list_has_the_models_of_stores(tmp_path):
+    weights = write_gguf(tmp_path / "f.gguf").read_bytes()
+    store = Store(tmp_path)
+    stored = add_model(store, "m:1b", model=weights)
+    add_model(store, "bad", model=b"nonsense")
+    add_model(store, "empty")
+    store.layout.manifest(ModelName.parse("empty")).write_bytes(b"")
+    entries = {entry.name: entry for entry in Catalog(tmp_path).entries()}
+    assert sorted(entries) == ["f", "m:1b"]
+    assert entries["m:1b"].full_name == "m:1b"
+    assert entries["f"].full_name == "f:latest"
+    assert entries["m:1b"].model.id == stored.digest.hex
+    assert entries["m:1b"].info.architecture == "llama"
+    with pytest.raises(StoreError, match="empty"):
+        Catalog(tmp_path).describe("empty")

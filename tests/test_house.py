@@ -14,10 +14,10 @@ LONGEST = 450
 # From the bottom up; a module imports from its own package and from the lines below its own.
 LAYERS = [
     ("errors", "version", "durations"),
-    ("settings",),
+    ("settings", "jail"),
     ("ml",),
-    ("nn", "tokenizer", "sampling", "vision", "chat"),
-    ("kvcache",),
+    ("nn", "tokenizer", "sampling", "vision"),
+    ("kvcache", "chat"),
     ("models", "modelinfo", "convert"),
     ("store",),
     ("runner", "catalog"),
@@ -33,7 +33,7 @@ ONLY = {
     "nn": {"errors", "ml"},
     "models": {"errors", "ml", "nn", "kvcache", "vision"},
     "tokenizer": {"errors", "ml"},
-    "sampling": {"errors"},
+    "sampling": {"errors", "jail"},
 }
 HOLDERS = {
     "ggml": {"ml"},
@@ -44,7 +44,10 @@ HOLDERS = {
     "rich": {"cli"},
     "prompt_toolkit": {"cli"},
     "tokenizers": {"tokenizer"},
+    "llguidance": {"sampling"},
+    "jinja2": {"chat"},
     "gguf": {"convert"},
+    "PIL": {"vision"},
 }
 NEVER = {"torch", "transformers", "pickle", "marshal", "shelve", "dill", "imp"}
 NAMES_OF_NOTHING = {"utils", "util", "helpers", "common", "misc", "shared"}

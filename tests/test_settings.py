@@ -17,6 +17,9 @@ def test_an_empty_environment_gives_the_defaults():
     assert settings == Settings(
         models=Path("/home/runa/.local/share/tampu/models"),
         cache=Path("/home/runa/.cache/tampu"),
+        ollama_models=Path("/home/runa/.ollama/models"),
+        hub_cache=Path("/home/runa/.cache/huggingface/hub"),
+        lm_studio=Path("/home/runa/.lmstudio/models"),
     )
     assert str(settings.address) == "http://127.0.0.1:11434"
     assert (settings.keep_alive_s, settings.load_timeout_s, settings.max_queue) == (300, 300, 512)
@@ -26,7 +29,6 @@ def test_an_empty_environment_gives_the_defaults():
     ("suffix", "text", "field", "value"),
     [
         ("HOST", "0.0.0.0", "address", Address("0.0.0.0")),
-        ("MODELS", "/models", "models", Path("/models")),
         ("CONTEXT_LENGTH", "8192", "context", 8192),
         ("CONTEXT_LENGTH", "0", "context", None),
         ("NUM_PARALLEL", "4", "slots", 4),
@@ -52,7 +54,7 @@ def test_an_empty_environment_gives_the_defaults():
     ],
 )
 def test_each_setting_has_our_variable_and_ollamas(suffix, text, field, value):
-    settings = Settings(models=read().models, cache=read().cache)
+    settings = read()
     assert getattr(read(**{f"OLLAMA_{suffix}": text}), field) == value
     assert getattr(read(**{f"TAMPU_{suffix}": text}), field) == value
     others = [name for name in Settings.__dataclass_fields__ if name != field]
@@ -60,6 +62,42 @@ def test_each_setting_has_our_variable_and_ollamas(suffix, text, field, value):
     assert [getattr(changed, name) for name in others] == [
         getattr(settings, name) for name in others
     ]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text", "field", "value"),
+    [
+        ("MODELS", "/models", "models", Path("/models")),
+        ("REGISTRY", "Models.example:5000", "registry", "models.example:5000"),
+        (
+            "REALMS",
+            "a.example=b.example, c=d:1",
+            "realms",
+            (("a.example", "b.example"), ("c", "d:1")),
+        ),
+        ("CONNECTIONS", "3", "connections", 3),
+        ("LIMIT_RATE", "10MB", "limit_rate", 10_000_000),
+        ("LIMIT_RATE", "1.5m", "limit_rate", 1_500_000),
+        ("LIMIT_RATE", "700", "limit_rate", 700),
+    ],
+)
+def test_settings_of_our_own(suffix, text, field, value):
+    assert getattr(read(**{f"TAMPU_{suffix}": text}), field) == value
+
+
+def test_other_programs_models_are_read_where_they_are():
+    settings = read(OLLAMA_MODELS="/ollama", HF_HOME="/hf")
+    assert settings.ollama_models == Path("/ollama")
+    assert settings.models == Path("/home/runa/.local/share/tampu/models")
+    assert settings.hub_cache == Path("/hf/hub")
+    assert read(HF_HUB_CACHE="/hub", HF_HOME="/hf").hub_cache == Path("/hub")
+    assert read(XDG_CACHE_HOME="/c").hub_cache == Path("/c/huggingface/hub")
+
+
+def test_the_hubs_token_is_not_shown():
+    settings = read(HF_TOKEN="secret", HF_ENDPOINT="http://127.0.0.1:1/")
+    assert (settings.hub_token, settings.hub) == ("secret", "http://127.0.0.1:1")
+    assert "secret" not in repr(settings)
 
 
 def test_our_variable_wins():
@@ -88,6 +126,10 @@ def test_the_folders_follow_the_xdg_specification():
         ("TAMPU_MAX_QUEUE", "many", "whole number of 0 or more"),
         ("OLLAMA_NUM_PARALLEL", "-1", "whole number of 0 or more"),
         ("TAMPU_THREADS", "0", "whole number of 1 or more"),
+        ("TAMPU_REGISTRY", "https://h", "the name of a host"),
+        ("TAMPU_REALMS", "a", "registry=host"),
+        ("TAMPU_LIMIT_RATE", "fast", "bytes in a second"),
+        ("TAMPU_LIMIT_RATE", "0", "bytes in a second"),
         ("OLLAMA_CONTEXT_LENGTH", "4k", "whole number"),
         ("OLLAMA_FLASH_ATTENTION", "maybe", "true or false"),
         ("OLLAMA_DEBUG", "3", "true or false"),

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from tampu.convert.mixtures import FILE_TYPES
-from tampu.convert.writer import TensorToWrite, write_gguf
+from tampu.convert.writer import PlannedFile, TensorToWrite
 from tampu.ml.gguf import read_gguf
 from tampu.ml.types import GGMLType
 
@@ -169,7 +169,8 @@ def record(peer: Peer, folder: Path) -> dict[str, Any]:
         metadata = {"general.architecture": architecture, "tokenizer.ggml.model": "none"}
         metadata |= {f"{architecture}.{key}": value for key, value in known.items()}
         source, made = folder / "source.gguf", folder / "made.gguf"
-        write_gguf(source, metadata, [zeros(name, shape) for name, shape in shapes.items()])
+        tensors = [zeros(name, shape) for name, shape in shapes.items()]
+        PlannedFile(metadata, tensors).write(source)
         types = {}
         for kind in FILE_TYPES.values():
             peer.quantize(source, made, kind.number)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tampu.chat.pieces import PieceEncoder, encode_prompt
+from tampu.chat.output import ChatFormat, chat_format
+from tampu.chat.output.thinking import Think
+from tampu.chat.pieces import PieceEncoder, encode_prompt, text_of
 from tampu.chat.template import ChatTemplate
 from tampu.errors import ContextLengthError
 
@@ -23,13 +26,30 @@ class Vocabulary(PieceEncoder, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class BuiltPrompt:
+    """A conversation as tokens, and whether it ends inside a thought that the answer goes on."""
+
+    tokens: list[int]
+    begins_thought: bool = False
+
+
 class PromptBuilder:
-    """Turns conversations into prompts for one model."""
+    """Turns conversations into prompts for one model.
+
+    Attributes:
+        style: how the model writes its answers.
+    """
 
     def __init__(
-        self, template: ChatTemplate, vocabulary: Vocabulary, eos: int | None = None
+        self,
+        template: ChatTemplate,
+        vocabulary: Vocabulary,
+        eos: int | None = None,
+        style: ChatFormat | None = None,
     ) -> None:
         """Take the model's template and tokenizer, and the token that ends its texts."""
+        self.style = style or chat_format(template.source)
         self._template = template
         self._vocabulary = vocabulary
         self._bos_text, self._eos_text = (
@@ -44,7 +64,8 @@ class PromptBuilder:
         if template is None:
             return None
         eos = metadata.integer("tokenizer.ggml.eos_token_id", default=-1)
-        return cls(template, vocabulary, None if eos < 0 else eos)
+        style = chat_format(template.source, metadata.string("general.architecture", default=""))
+        return cls(template, vocabulary, None if eos < 0 else eos, style)
 
     def tokens(
         self,
@@ -54,50 +75,76 @@ class PromptBuilder:
         truncate: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
         variables: Mapping[str, Any] | None = None,
+        think: Think = None,
     ) -> list[int]:
-        """Return the prompt's tokens, at most `limit` of them where messages can be dropped.
+        """Return the tokens that `build` gives."""
+        return self.build(
+            messages, limit=limit, truncate=truncate, tools=tools, variables=variables, think=think
+        ).tokens
+
+    def build(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        limit: int,
+        truncate: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+        think: Think = None,
+    ) -> BuiltPrompt:
+        """Return the prompt, at most `limit` tokens where messages can be dropped.
 
         The oldest exchanges are dropped first; system messages and the last message stay, so the
         prompt may be longer still, and it is for the engine to cut or refuse it.
+
+        Args:
+            messages: with `role` and `content`, in the form of Hugging Face's templates.
+            limit: tokens.
+            truncate: whether messages may be dropped.
+            tools: functions that the model may call.
+            variables: more values for the template.
+            think: whether the model shall think before it answers, or how much.
 
         Raises:
             ContextLengthError: when it is too long and `truncate` is off.
             RequestError: when the template refuses the conversation.
         """
-        prompt = self._encode(messages, tools, variables)
-        if len(prompt) <= limit:
+        values = {**self._template.thinking(think), **(variables or {})}
+        prompt = self._build(messages, tools, values)
+        if len(prompt.tokens) <= limit:
             return prompt
         if not truncate:
             raise ContextLengthError(
-                f"the prompt has {len(prompt)} tokens, the context {limit}: shorten the "
+                f"the prompt has {len(prompt.tokens)} tokens, the context {limit}: shorten the "
                 "conversation, load the model with a longer context, or allow truncation"
             )
         starts = _starts(messages)
-        shortest = self._encode(_from(messages, starts[-1]), tools, variables)
+        shortest = self._build(_from(messages, starts[-1]), tools, values)
         first, last = 0, len(starts) - 1
         while first < last:
             middle = (first + last) // 2
-            shorter = self._encode(_from(messages, starts[middle]), tools, variables)
-            if len(shorter) <= limit:
+            shorter = self._build(_from(messages, starts[middle]), tools, values)
+            if len(shorter.tokens) <= limit:
                 shortest, last = shorter, middle
             else:
                 first = middle + 1
         return shortest
 
-    def _encode(
+    def _build(
         self,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None,
-        variables: Mapping[str, Any] | None,
-    ) -> list[int]:
+        values: Mapping[str, Any],
+    ) -> BuiltPrompt:
         prompt = self._template.render(
             messages,
             tools=tools,
             bos_token=self._bos_text,
             eos_token=self._eos_text,
-            **(variables or {}),
+            variables=values,
         )
-        return encode_prompt(self._vocabulary, prompt)
+        ends = text_of(prompt[-1:])
+        return BuiltPrompt(encode_prompt(self._vocabulary, prompt), self.style.begins_thought(ends))
 
 
 def _starts(messages: Sequence[Mapping[str, Any]]) -> list[int]:

@@ -7,11 +7,14 @@ The template is Jinja from the model's file (`tokenizer.chat_template`), written
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Template, TemplateError, TemplateSyntaxError
+from jinja2 import Template, TemplateError, TemplateSyntaxError, meta
 
 from tampu.chat.marked import marked, pieces
+from tampu.chat.output.families import chat_format
+from tampu.chat.output.thinking import Think, thinking_variables
 from tampu.chat.pieces import Prompt
 from tampu.chat.sandbox import TemplateEnvironment
 from tampu.errors import ModelFileError, RequestError
@@ -57,6 +60,21 @@ class ChatTemplate:
         source = metadata.string(KEY, default="")
         return cls(source, metadata.string(f"{KEY}.tool_use", default="")) if source else None
 
+    def thinking(self, think: Think) -> dict[str, Any]:
+        """Return the variables that tell the template how much the model shall think.
+
+        Raises:
+            RequestError: for an effort that there is not.
+        """
+        return thinking_variables(self.variables, think)
+
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """The names of the values that the template asks for."""
+        sources = {self.source, self._tool_source}
+        trees = map(self._environment.parse, sources)
+        return frozenset().union(*map(meta.find_undeclared_variables, trees))
+
     @property
     def supports_tools(self) -> bool:
         """Whether the template shows tools to the model."""
@@ -64,8 +82,8 @@ class ChatTemplate:
 
     @property
     def supports_thinking(self) -> bool:
-        """Whether the template knows of reasoning between think tags."""
-        return "</think>" in self.source
+        """Whether the template knows of thoughts before the answer."""
+        return chat_format(self.source).thought is not None
 
     def render(
         self,
@@ -75,7 +93,7 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         bos_token: str,
         eos_token: str,
-        **variables: Any,
+        variables: Mapping[str, Any] | None = None,
     ) -> Prompt:
         """Return the prompt for the conversation: the template's text, and that of others.
 
@@ -90,19 +108,24 @@ class ChatTemplate:
             variables: more of what a template may ask for, such as `enable_thinking`.
 
         Raises:
-            RequestError: when the template refuses the conversation, or fails.
+            RequestError: when the template refuses the conversation, or fails; or when a variable
+                has the name of one of the other values.
         """
         template = self._tool_template if tools else self._template
         values = {
             "messages": marked(messages),
             "tools": marked(tools) if tools else None,
-            "documents": None,
             "add_generation_prompt": add_generation_prompt,
             "bos_token": bos_token,
             "eos_token": eos_token,
         }
+        variables = {"documents": None, **(variables or {})}
+        if taken := sorted(values.keys() & variables.keys()):
+            raise RequestError(f"a variable for the chat template cannot be named {taken[0]}")
         try:
-            return self._render(template, values | marked(variables))
+            return self._render(
+                template, values | {name: marked(variables[name]) for name in variables}
+            )
         except _FAULTS as error:
             reason = f"{error or type(error).__name__}"[:_MESSAGE_LIMIT]
             raise RequestError(f"the model's chat template: {reason}") from error

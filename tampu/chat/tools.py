@@ -7,23 +7,11 @@ comes out as content. It is incremental: any split of the text into pieces gives
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 
-
-class Content(msgspec.Struct, frozen=True, tag="content"):
-    """Text for the reader."""
-
-    text: str
-
-
-class ToolCall(msgspec.Struct, frozen=True, tag="tool_call"):
-    """A function that the model wants called; the arguments are in the model's order."""
-
-    name: str
-    arguments: dict[str, Any]
-
+from tampu.chat.output.parts import Content, ToolCall
 
 Part: TypeAlias = Content | ToolCall
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import sys
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -12,11 +10,14 @@ import typer
 
 from tampu.cli.bench import bench_command
 from tampu.cli.convert import convert_command
+from tampu.cli.loaded import processes_command, stop_command
+from tampu.cli.models import copy_command, list_command, remove_command
+from tampu.cli.outcome import INTERRUPTED, fail, outcome
 from tampu.cli.quantize import quantize_command
 from tampu.cli.run import run_command
 from tampu.cli.serve import serve_command
 from tampu.cli.show import show_command
-from tampu.errors import TampuError
+from tampu.cli.verify import verify_command
 from tampu.version import __version__
 
 DEBUG = "--debug"
@@ -31,6 +32,13 @@ app = typer.Typer(
 app.command("run")(run_command)
 app.command("serve")(serve_command)
 app.command("show")(show_command)
+app.command("list")(list_command)
+app.command("ls", hidden=True)(list_command)
+app.command("ps")(processes_command)
+app.command("stop")(stop_command)
+app.command("cp")(copy_command)
+app.command("rm")(remove_command)
+app.command("verify-store")(verify_command)
 app.command("bench")(bench_command)
 app.command("convert")(convert_command)
 app.command("quantize")(quantize_command)
@@ -61,26 +69,17 @@ def options(
 def run(arguments: Sequence[str]) -> int:
     """Run a command and return the exit code."""
     arguments = _with_debug_first(arguments)
+    return outcome(lambda: _run(arguments), is_debug=DEBUG in arguments)
+
+
+def _run(arguments: Sequence[str]) -> int:
     try:
         code = app(list(arguments), prog_name="tampu", standalone_mode=False)
-    except TampuError as error:
-        if DEBUG in arguments:
-            raise
-        return _fail(str(error))
     except _COMMAND_LINE_ERROR as error:
-        return _fail(_one_line(error))
-    except (KeyboardInterrupt, typer.Abort):
-        return 130
-    except BrokenPipeError:
-        # Whoever read our output has gone; Python must not complain when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return fail(_one_line(error))
+    except typer.Abort:
+        return INTERRUPTED
     return code if isinstance(code, int) else 0
-
-
-def _fail(message: str) -> int:
-    print(f"Error: {message}", file=sys.stderr)
-    return 2
 
 
 def _one_line(error: Exception) -> str:

@@ -114,7 +114,7 @@ def find(model: str) -> tuple[Settings, Path]:
     from tampu.settings import Settings
 
     settings = Settings.from_environment()
-    return settings, resolve(model, settings.models)
+    return settings, resolve(model)
 
 
 @contextmanager

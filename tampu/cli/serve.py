@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,14 +40,18 @@ def serve_command(
     from tampu.catalog import Catalog, resolve
     from tampu.server.serve import check_exposure, listen, process_starter, serve
     from tampu.settings import Settings, runner_environment
+    from tampu.store.library import Library
 
     settings = Settings.from_environment()
     host = host or settings.address.host
     check_exposure(host, is_allowed=insecure_no_auth)
-    catalog = Catalog(models or settings.models, [resolve(str(path)) for path in model or []])
+    if models:
+        settings = replace(settings, models=models)
+    files = [resolve(str(path)) for path in model or []]
+    catalog = Catalog(library=Library.from_settings(settings, files))
     listener = listen(host, settings.address.port if port is None else port)
     _log_to_stderr(settings)
-    _greet(host, listener.getsockname()[1], sorted(catalog.paths()))
+    _greet(host, listener.getsockname()[1], sorted(catalog.names()))
     start = process_starter(runner_environment(), settings.load_timeout_s)
     serve(server_options(settings, host), listener, catalog, start)
 

@@ -21,9 +21,8 @@ def show_command(
     """Show what a model is."""
     from tampu.catalog import resolve
     from tampu.modelinfo import read_model_info
-    from tampu.settings import Settings
 
-    info = read_model_info(resolve(model, Settings.from_environment().models))
+    info = read_model_info(resolve(model))
     print(as_json(info) if json else as_text(info))
 
 

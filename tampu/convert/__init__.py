@@ -16,22 +16,39 @@ import numpy.typing as npt
 from tampu.convert.checkpoint import Checkpoint, StoredTensor
 from tampu.convert.config import Config
 from tampu.convert.family import Family, Parameters
+from tampu.convert.gemma2 import GEMMA2
 from tampu.convert.gemma3 import GEMMA3, GEMMA3_TEXT
-from tampu.convert.llama import LLAMA
+from tampu.convert.gptoss import GPT_OSS
+from tampu.convert.llama import LLAMA, MIXTRAL
+from tampu.convert.llama4 import LLAMA4_TEXT
+from tampu.convert.mistral3 import MISTRAL3_TEXT
 from tampu.convert.mixtures import FILE_TYPES, Facts, FileType, Override, choose_types, file_type
 from tampu.convert.quantize import QUANTIZATION_VERSION
-from tampu.convert.qwen import QWEN2, QWEN3
+from tampu.convert.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
 from tampu.convert.storage import encoded_parts, storage_type
 from tampu.convert.vocabulary import tokenizer_metadata
-from tampu.convert.writer import Part, Progress, Span, TensorToWrite, write_gguf
+from tampu.convert.writer import Part, PlannedFile, Progress, Span, TensorToWrite
 from tampu.errors import UnsupportedModelError
 from tampu.ml.types import GGMLType
 
-__all__ = ["FAMILIES", "TYPES", "convert"]
+__all__ = ["FAMILIES", "TYPES", "convert", "plan_conversion"]
 
 FAMILIES: Mapping[str, Family] = {
     checkpoint: family
-    for family in (LLAMA, QWEN2, QWEN3, GEMMA3_TEXT, GEMMA3)
+    for family in (
+        LLAMA,
+        MIXTRAL,
+        MISTRAL3_TEXT,
+        LLAMA4_TEXT,
+        QWEN2,
+        QWEN2_MOE,
+        QWEN3,
+        QWEN3_MOE,
+        GEMMA2,
+        GEMMA3_TEXT,
+        GEMMA3,
+        GPT_OSS,
+    )
     for checkpoint in family.checkpoints
 }
 TYPES: tuple[str, ...] = tuple(FILE_TYPES)
@@ -68,6 +85,22 @@ def convert(
         UnsupportedModelError: if the architecture, its settings, its tokeniser or `type` are not
             known.
     """
+    plan = plan_conversion(source, type, metadata=metadata, overrides=overrides)
+    plan.write(destination, threads=threads, progress=progress)
+
+
+def plan_conversion(
+    source: Path,
+    type: str = "F16",
+    *,
+    metadata: Mapping[str, str | int | float | bool] | None = None,
+    overrides: Sequence[Override] = (),
+) -> PlannedFile:
+    """Return the file that `convert` writes.
+
+    Raises:
+        As `convert`.
+    """
     kind = file_type(type)
     checkpoint = Checkpoint.open(source)
     family = _family(checkpoint.config)
@@ -91,7 +124,7 @@ def convert(
     facts = Facts.of(family.architecture, parameters)
     types = _types(shapes, kind, facts, overrides)
     tensors = [*_made(family.made(config)), *_stored(plan, family, parameters, types)]
-    write_gguf(destination, keys, tensors, threads=threads, progress=progress)
+    return PlannedFile(keys, tensors)
 
 
 def _types(

@@ -75,11 +75,24 @@ class StoredTensor:
                 f"{self.path.name}: {self.name}",
                 f"tensors of type {self.dtype} are not converted, only F32, F16 and BF16",
             )
+        return self._mapped(_READABLE[self.dtype])
+
+    def read_bytes(self) -> npt.NDArray[np.uint8]:
+        """Return the elements of a type of one byte, mapped and not copied.
+
+        Raises:
+            ModelFileError: if the type has more bytes, or the file has become shorter.
+        """
+        if _ELEMENT_BYTES[self.dtype] != 1:
+            raise ModelFileError(f"{self.path.name}: {self.name}", f"{self.dtype} is no byte")
+        return self._mapped(np.uint8)
+
+    def _mapped(self, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         if self.path.stat().st_size < self.offset + self.size_bytes:
             raise ModelFileError(f"{self.path.name}: {self.name}", "the file ends inside its data")
         if not self.size_bytes:
-            return np.empty(self.shape, _READABLE[self.dtype])
-        return np.memmap(self.path, _READABLE[self.dtype], "r", self.offset, self.shape)
+            return np.empty(self.shape, dtype)
+        return np.memmap(self.path, dtype, "r", self.offset, self.shape)
 
 
 def to_float32(values: Stored) -> npt.NDArray[np.float32]:

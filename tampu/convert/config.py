@@ -100,14 +100,18 @@ class Rope:
     kind: str  # none, linear, llama3 or yarn
     settings: Config = field(repr=False)
 
-    def metadata(self) -> dict[str, object]:
-        """Return GGUF's keys. The factors of `llama3` are a tensor: see `llama3_factors`."""
+    def metadata(self, *, truncates: bool = True) -> dict[str, object]:
+        """Return GGUF's keys. The factors of `llama3` are a tensor: see `rope_factors`.
+
+        Args:
+            truncates: whether the architecture rounds YaRN's borders to whole pairs.
+        """
         keys: dict[str, object] = {"rope.freq_base": self.base}
         if self.kind in ("linear", "yarn"):
             keys["rope.scaling.type"] = self.kind
             keys["rope.scaling.factor"] = self.settings.number("factor")
         if self.kind == "yarn":
-            keys |= _yarn_metadata(self.settings)
+            keys |= _yarn_metadata(self.settings, truncates=truncates)
         return keys
 
 
@@ -139,14 +143,31 @@ def read_rope(config: Config, *, layers: str = "full_attention", base: float = 1
     return Rope(base, kind, settings)
 
 
-def _yarn_metadata(settings: Config) -> dict[str, object]:
-    for key in ("attention_factor", "mscale", "mscale_all_dim"):
-        settings.require(key, (None,), None)
-    settings.require("truncate", (True,), default=True)
+def _yarn_metadata(settings: Config, *, truncates: bool) -> dict[str, object]:
+    settings.require("truncate", (truncates,), default=True)
     keys: dict[str, object] = {
         "rope.scaling.original_context_length": settings.integer("original_max_position_embeddings")
     }
+    factor = settings.number("factor")
+    usual = _magnitude(factor, 1.0)  # what readers multiply by anyway
+    magnitude = _stated_magnitude(settings, factor)
+    if magnitude != usual:
+        keys["rope.scaling.attn_factor"] = magnitude / usual
     for key in ("beta_fast", "beta_slow"):
         if key in settings:
             keys[f"rope.scaling.yarn_{key}"] = settings.number(key)
     return keys
+
+
+def _stated_magnitude(settings: Config, factor: float) -> float:
+    """Return what rotated queries and keys are multiplied by (arXiv:2309.00071, section 3.4)."""
+    if "attention_factor" in settings:
+        return settings.number("attention_factor")
+    if settings.values.get("mscale") and settings.values.get("mscale_all_dim"):
+        all_of_them = _magnitude(factor, settings.number("mscale_all_dim"))
+        return _magnitude(factor, settings.number("mscale")) / all_of_them
+    return _magnitude(factor, 1.0)
+
+
+def _magnitude(factor: float, strength: float) -> float:
+    return 0.1 * strength * math.log(factor) + 1.0 if factor > 1 else 1.0

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from tampu.convert.checkpoint import Stored, StoredTensor
 from tampu.convert.config import Config, read_rope
+from tampu.convert.pieces import Cut, Piece, Stack
 from tampu.errors import ModelFileError, UnsupportedModelError
 
 Parameters = dict[str, object]
@@ -50,6 +51,9 @@ class Family:
         tied: whether the output is the token embedding if config.json doesn't say.
         transform: (GGUF name, values, parameters) -> values, as the architecture stores them.
         made: tensors that come from config.json.
+        stacks: names with a layer's and an expert's number -> GGUF's name of all experts' tensors.
+        cuts: whole names -> what GGUF keeps apart, by GGUF's whole name, with how to cut it out.
+        gather: joins stored tensors that only together are values, before all else.
     """
 
     architecture: str
@@ -62,6 +66,9 @@ class Family:
     tied: bool = False
     transform: Callable[[str, Stored, Parameters], Stored] = keep
     made: Callable[[Config], dict[str, npt.NDArray[np.float32]]] = nothing
+    stacks: Mapping[str, str] = field(default_factory=dict)
+    cuts: Mapping[str, Mapping[str, Cut]] = field(default_factory=dict)
+    gather: Callable[[Iterable[StoredTensor]], Iterable[StoredTensor]] = iter
 
     def rename(self, name: str) -> str | None:
         """Return GGUF's name of a checkpoint's tensor, None if it is to be left out.
@@ -69,11 +76,7 @@ class Family:
         Raises:
             ModelFileError: if the name isn't known.
         """
-        for old, new in self.prefixes:
-            if name.startswith(old):
-                name = new + name[len(old) :]
-        numbers = _NUMBER.findall(name)
-        template = _NUMBER.sub(".{}.", name)
+        template, numbers = self._template(name)
         if template in self.ignored:
             return None
         if template in self.names:  # a whole name
@@ -82,6 +85,13 @@ class Family:
         if stem not in self.names or leaf not in ("weight", "bias"):
             raise ModelFileError(name, f"a tensor that {self.architecture} doesn't have")
         return f"{self.names[stem].format(*numbers)}.{leaf}"
+
+    def _template(self, name: str) -> tuple[str, list[str]]:
+        """Return a checkpoint's name with `{}` for its numbers, and the numbers."""
+        for old, new in self.prefixes:
+            if name.startswith(old):
+                name = new + name[len(old) :]
+        return _NUMBER.sub(".{}.", name), _NUMBER.findall(name)
 
     def plan(
         self, tensors: Iterable[StoredTensor], parameters: Parameters, *, tied: bool
@@ -92,9 +102,8 @@ class Family:
             ModelFileError: if two tensors get the same name, one is unknown or one is missing.
         """
         plan: dict[str, StoredTensor] = {}
-        for tensor in tensors:
-            name = self.rename(tensor.name)
-            if name is None or (tied and name == "output.weight"):
+        for name, tensor in self._named(tensors):
+            if tied and name == "output.weight":
                 continue
             if name in plan:
                 both = f"{plan[name].name} and {tensor.name}"
@@ -106,11 +115,32 @@ class Family:
             raise ModelFileError("checkpoint", f"{len(missing)} tensors are missing: {shown}")
         return dict(sorted(plan.items(), key=lambda item: _reading_order(item[0])))
 
+    def _named(self, tensors: Iterable[StoredTensor]) -> Iterable[tuple[str, StoredTensor]]:
+        """Give each of GGUF's names with its tensor, put together or cut out where it must be."""
+        stacks: dict[str, dict[int, StoredTensor]] = {}
+        for tensor in self.gather(tensors):
+            template, numbers = self._template(tensor.name)
+            stem, _, leaf = template.rpartition(".")
+            if template in self.cuts:
+                for name, cut in self.cuts[template].items():
+                    yield name.format(*numbers), Piece.of(tensor, cut)
+            elif stem in self.stacks:
+                name = f"{self.stacks[stem].format(numbers[0])}.{leaf}"
+                stacks.setdefault(name, {})[int(numbers[1])] = tensor
+            elif renamed := self.rename(tensor.name):
+                yield renamed, tensor
+        for name, members in stacks.items():
+            if max(members) >= len(members):
+                reason = f"{len(members)} experts, the last with number {max(members)}"
+                raise ModelFileError(name, reason)
+            yield name, Stack.of([members[index] for index in range(len(members))])
+
     def _expected(self, parameters: Parameters, *, tied: bool) -> Iterable[str]:
-        for name in self.names.values():
+        cut = [name for parts in self.cuts.values() for name in parts]
+        for name in [*self.names.values(), *self.stacks.values(), *cut]:
             if name in self.optional or (tied and name == "output"):
                 continue
-            leaf = "" if name.endswith(".weight") else ".weight"
+            leaf = "" if name.endswith((".weight", ".bias")) else ".weight"
             count = parameters["vision.block_count" if name.startswith("v.") else "block_count"]
             if "{}" not in name:
                 yield name + leaf
@@ -125,12 +155,15 @@ def _reading_order(name: str) -> tuple[int, int, str]:
     return heads.index(name.split(".")[0]), int(number[1]) if number else -1, name
 
 
-def text_parameters(config: Config, *, scalings: tuple[str, ...]) -> Parameters:
+def text_parameters(
+    config: Config, *, scalings: tuple[str, ...], truncates: bool = True
+) -> Parameters:
     """Return the keys that every decoder has.
 
     Args:
         config: the text model's configuration.
         scalings: the kinds of rotary scaling that the architecture knows.
+        truncates: whether YaRN's borders are whole pairs, as they are but for gpt-oss.
 
     Raises:
         ModelFileError: if a value is missing or impossible.
@@ -162,7 +195,7 @@ def text_parameters(config: Config, *, scalings: tuple[str, ...]) -> Parameters:
         "attention.value_length": head_size,
         "attention.layer_norm_rms_epsilon": config.number("rms_norm_eps", 1e-6),
         "rope.dimension_count": head_size,
-        **rope.metadata(),
+        **rope.metadata(truncates=truncates),
     }
 
 
@@ -172,3 +205,22 @@ def with_window(parameters: Parameters, window: int | None) -> Parameters:
     if window is None or (isinstance(length, int) and window >= length):
         return parameters
     return parameters | {"attention.sliding_window": window}
+
+
+def mixture_parameters(config: Config, *, width: str) -> Parameters:
+    """Return the keys of a mixture of experts.
+
+    Args:
+        config: the text model's configuration.
+        width: config.json's key of the width of one expert.
+    """
+    count = next((key for key in ("num_local_experts", "num_experts") if key in config), "")
+    experts = config.integer(count or "num_experts")
+    used = config.integer("num_experts_per_tok")
+    if used > experts:
+        raise config.error("num_experts_per_tok", f"{used} of {experts} experts")
+    return {
+        "expert_count": experts,
+        "expert_used_count": used,
+        "expert_feed_forward_length": config.integer(width),
+    }

@@ -109,14 +109,19 @@ def local_base(config: Config) -> float:
     return rope.base
 
 
-def layer_pattern(config: Config, layers: int) -> int:
+def layer_pattern(config: Config, layers: int, *, usual: int = _PATTERN) -> int:
     """Return the period of the global layers: each `period`-th one is global.
+
+    Args:
+        config: the text model's configuration.
+        layers: how many there are.
+        usual: the period where none is stated.
 
     Raises:
         UnsupportedModelError: if `layer_types` has no such period.
     """
     stated = config.integer(
-        "sliding_window_pattern", config.integer("_sliding_window_pattern", _PATTERN)
+        "sliding_window_pattern", config.integer("_sliding_window_pattern", usual)
     )
     kinds = config.strings("layer_types")
     if not kinds:

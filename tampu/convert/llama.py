@@ -1,4 +1,4 @@
-"""Llama 1 to 3.3 and Mistral: `llama` in GGUF, which rotates neighbouring elements of a head.
+"""Llama 1 to 3.3, Mistral, Mixtral: `llama` in GGUF, which rotates neighbouring elements of a head.
 
 Checkpoints rotate the first half of a head with the second, so the rows of the query and key
 projections are reordered. Llama 3's scaling of frequencies becomes the tensor `rope_freqs`.
@@ -13,7 +13,13 @@ import numpy.typing as npt
 
 from tampu.convert.checkpoint import Stored
 from tampu.convert.config import Config, read_rope
-from tampu.convert.family import Family, Parameters, text_parameters, with_window
+from tampu.convert.family import (
+    Family,
+    Parameters,
+    mixture_parameters,
+    text_parameters,
+    with_window,
+)
 
 NAMES = {
     "model.embed_tokens": "token_embd",
@@ -93,6 +99,25 @@ LLAMA = Family(
     parameters=parameters,
     ignored=frozenset(
         {"model.rotary_emb.inv_freq", "model.layers.{}.self_attn.rotary_emb.inv_freq"}
+    ),
+    transform=transform,
+    made=rope_factors,
+)
+
+_DENSE = {name for name in NAMES if ".mlp." in name}
+
+MIXTRAL = Family(
+    architecture="llama",
+    checkpoints=("MixtralForCausalLM",),
+    names={name: target for name, target in NAMES.items() if name not in _DENSE}
+    | {"model.layers.{}.block_sparse_moe.gate": "blk.{}.ffn_gate_inp"},
+    stacks={
+        "model.layers.{}.block_sparse_moe.experts.{}.w1": "blk.{}.ffn_gate_exps",
+        "model.layers.{}.block_sparse_moe.experts.{}.w2": "blk.{}.ffn_down_exps",
+        "model.layers.{}.block_sparse_moe.experts.{}.w3": "blk.{}.ffn_up_exps",
+    },
+    parameters=lambda config: (
+        parameters(config) | mixture_parameters(config, width="intermediate_size")
     ),
     transform=transform,
     made=rope_factors,

@@ -8,9 +8,11 @@ the same file and what a killed one left is taken over by the next.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import FileIO
@@ -19,8 +21,35 @@ from pathlib import Path
 from tampu.errors import ModelFileError
 
 
+class WholeFile:
+    """A file that takes all that it is given; the system may take less at a time.
+
+    Attributes:
+        copies_in_kernel: whether `copy` works here; other systems' sendfile is for sockets.
+    """
+
+    copies_in_kernel = sys.platform == "linux"
+
+    def __init__(self, file: FileIO) -> None:
+        self._file = file
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Add bytes."""
+        rest = memoryview(data)
+        while rest.nbytes:
+            rest = rest[self._file.write(rest) :]
+
+    def copy(self, source: FileIO, offset: int, size_bytes: int) -> None:
+        """Add bytes of another file in the kernel; only where `copies_in_kernel`."""
+        while size_bytes:
+            count = os.sendfile(self._file.fileno(), source.fileno(), offset, size_bytes)
+            if not count:
+                raise OSError(errno.EIO, "the file that is copied became shorter")
+            offset, size_bytes = offset + count, size_bytes - count
+
+
 @contextmanager
-def whole_file(destination: Path, size_bytes: int) -> Iterator[FileIO]:
+def whole_file(destination: Path, size_bytes: int) -> Iterator[WholeFile]:
     """Yield an empty file to write; on success it is at `destination`, else nothing has changed.
 
     Args:
@@ -36,7 +65,7 @@ def whole_file(destination: Path, size_bytes: int) -> Iterator[FileIO]:
         with _locked(partial, destination) as file:
             try:
                 _require_room(destination, size_bytes)
-                yield file
+                yield WholeFile(file)
                 os.fsync(file.fileno())
                 partial.replace(destination)
                 sync_folder(destination.parent)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tampu.convert.mixtures import Facts, FileType, Override, choose_types, file_type
 from tampu.convert.storage import encode_rows, row_ranges
-from tampu.convert.writer import Part, Progress, Span, TensorToWrite, write_gguf
+from tampu.convert.writer import Part, PlannedFile, Progress, Span, TensorToWrite
 from tampu.errors import RequestError, UnsupportedModelError
 from tampu.ml.gguf import GGUFFile, TensorInfo, read_gguf
 from tampu.ml.quantize import dequantize
@@ -55,22 +55,33 @@ def quantize_file(
         UnsupportedModelError: if the type isn't known, or the file is quantised already.
         RequestError: if both files are the same.
     """
-    kind = file_type(type)
-    file = read_gguf(source)
+    plan = plan_quantization(source, type, overrides=overrides, requantize=requantize)
     if destination.exists() and destination.samefile(source):
         raise RequestError(f"{destination} is the file to read: write to another one")
+    plan.write(destination, threads=threads, progress=progress)
+
+
+def plan_quantization(
+    source: Path, type: str, *, overrides: Sequence[Override] = (), requantize: bool = False
+) -> PlannedFile:
+    """Return the file that `quantize_file` writes.
+
+    Raises:
+        As `quantize_file`.
+    """
+    kind = file_type(type)
+    file = read_gguf(source)
     chosen = planned_types(file, kind, overrides)
     if not requantize:
         _refuse_quantized(file, chosen)
-    ours = {
+    ours: dict[str, object] = {
         "general.file_type": kind.number,
         "general.quantization_version": QUANTIZATION_VERSION,
     }
-    metadata = dict(file.metadata) | ours
     kinds = {key: number for key, number in file.kinds.items() if key not in ours}
     mapping = _mapped(source)
     tensors = [_tensor(file, mapping, info, chosen) for info in file.tensors.values()]
-    write_gguf(destination, metadata, tensors, kinds=kinds, threads=threads, progress=progress)
+    return PlannedFile({**file.metadata, **ours}, tensors, kinds)
 
 
 def planned_types(

@@ -1,4 +1,4 @@
-"""Qwen 2 and 2.5 (`qwen2`) and the dense models of Qwen 3 (`qwen3`).
+"""Qwen 2, 2.5 and 3: `qwen2`, `qwen3`, and their mixtures of experts, `qwen2moe`, `qwen3moe`.
 
 Qwen 2 has biases on query, key and value, Qwen 3 norms on query and key instead. Both rotate the
 first half of a head with the second, as GGUF's architectures do: no rows are reordered.
@@ -7,7 +7,13 @@ first half of a head with the second, as GGUF's architectures do: no rows are re
 from __future__ import annotations
 
 from tampu.convert.config import Config
-from tampu.convert.family import Family, Parameters, text_parameters, with_window
+from tampu.convert.family import (
+    Family,
+    Parameters,
+    mixture_parameters,
+    text_parameters,
+    with_window,
+)
 from tampu.convert.llama import NAMES
 from tampu.errors import UnsupportedModelError
 
@@ -46,13 +52,63 @@ QWEN2 = Family(
     parameters=parameters,
 )
 
+_NORMS = {
+    "model.layers.{}.self_attn.q_norm": "blk.{}.attn_q_norm",
+    "model.layers.{}.self_attn.k_norm": "blk.{}.attn_k_norm",
+}
 QWEN3 = Family(
     architecture="qwen3",
     checkpoints=("Qwen3ForCausalLM",),
-    names=NAMES
-    | {
-        "model.layers.{}.self_attn.q_norm": "blk.{}.attn_q_norm",
-        "model.layers.{}.self_attn.k_norm": "blk.{}.attn_k_norm",
-    },
+    names=NAMES | _NORMS,
     parameters=parameters,
+)
+
+
+def mixture(config: Config) -> Parameters:
+    """Return the keys of `qwen2moe` and `qwen3moe`, all of whose layers are mixtures."""
+    config.require("decoder_sparse_step", (1,), 1)
+    config.require("mlp_only_layers", ([], None), [])
+    return parameters(config) | mixture_parameters(config, width="moe_intermediate_size")
+
+
+def qwen2_mixture(config: Config) -> Parameters:
+    """Return the keys of `qwen2moe`, whose readers never renormalise the experts' weights."""
+    config.require("norm_topk_prob", (False,), default=False)
+    width = config.integer("shared_expert_intermediate_size")
+    return mixture(config) | {"expert_shared_feed_forward_length": width}
+
+
+def qwen3_mixture(config: Config) -> Parameters:
+    """Return the keys of `qwen3moe`, whose readers always renormalise the experts' weights."""
+    config.require("norm_topk_prob", (True,), default=False)
+    return mixture(config)
+
+
+_MIXTURE_NAMES = {name: target for name, target in NAMES.items() if ".mlp." not in name} | {
+    "model.layers.{}.mlp.gate": "blk.{}.ffn_gate_inp"
+}
+_STACKS = {
+    f"model.layers.{{}}.mlp.experts.{{}}.{part}_proj": f"blk.{{}}.ffn_{part}_exps"
+    for part in ("gate", "up", "down")
+}
+
+QWEN2_MOE = Family(
+    architecture="qwen2moe",
+    checkpoints=("Qwen2MoeForCausalLM",),
+    names=_MIXTURE_NAMES
+    | {
+        "model.layers.{}.mlp.shared_expert.gate_proj": "blk.{}.ffn_gate_shexp",
+        "model.layers.{}.mlp.shared_expert.up_proj": "blk.{}.ffn_up_shexp",
+        "model.layers.{}.mlp.shared_expert.down_proj": "blk.{}.ffn_down_shexp",
+        "model.layers.{}.mlp.shared_expert_gate": "blk.{}.ffn_gate_inp_shexp",
+    },
+    stacks=_STACKS,
+    parameters=qwen2_mixture,
+)
+QWEN3_MOE = Family(
+    architecture="qwen3moe",
+    checkpoints=("Qwen3MoeForCausalLM",),
+    names=_MIXTURE_NAMES | _NORMS,
+    stacks=_STACKS,
+    parameters=qwen3_mixture,
 )

@@ -120,13 +120,11 @@ def _pairs(merges: object) -> list[tuple[str, str]]:
     if not isinstance(merges, list):
         raise ModelFileError(FILE, "has no merges")
     pairs = []
-    for merge in merges:
-        parts = merge.split(" ") if isinstance(merge, str) else merge
-        match parts:
-            case [str(left), str(right)]:
-                pairs.append((left, right))
-            case _:
-                raise ModelFileError(FILE, f"a bad merge: {str(merge)[:80]}")
+    for merge in merges:  # hundreds of thousands
+        parts = merge.split(" ") if type(merge) is str else merge
+        if type(parts) is not list or len(parts) != 2 or [*map(type, parts)] != [str, str]:
+            raise ModelFileError(FILE, f"a bad merge: {str(merge)[:80]}")
+        pairs.append((parts[0], parts[1]))
     return pairs
 
 

@@ -10,18 +10,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from io import FileIO
+from dataclasses import dataclass, field
+from functools import cached_property
+from io import SEEK_END, FileIO
 from itertools import accumulate
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import psutil
 
 from tampu.convert.head import Place, alignment_of, encode_head
-from tampu.convert.output import whole_file
+from tampu.convert.output import WholeFile, whole_file
 from tampu.errors import ModelFileError
 from tampu.ml.types import GGMLType
 
@@ -64,54 +65,85 @@ class TensorToWrite:
         return rows * self.type.size_of(self.shape[-1])
 
 
-def write_gguf(
-    destination: Path,
-    metadata: Mapping[str, object],
-    tensors: Iterable[TensorToWrite],
-    *,
-    kinds: Mapping[str, int] | None = None,
-    threads: int | None = None,
-    progress: Progress | None = None,
-) -> None:
-    """Write the file; it appears under its name when it is whole.
+class Sink(Protocol):
+    """Where the bytes of a file go, one after the other."""
 
-    Args:
-        destination: the file; replaced if it is there.
+    def write(self, data: bytes | memoryview, /) -> object:
+        """Take all of some bytes."""
+
+
+@dataclass(frozen=True)
+class PlannedFile:
+    """A GGUF file that is not written yet.
+
+    Attributes:
         metadata: all keys, with general.architecture among them.
         tensors: in the order of the file.
         kinds: GGUF's number of the type of keys that are to keep theirs.
-        threads: that compute chunks; None: one for each core.
-        progress: called with the bytes written and their total, on this thread.
-
-    Raises:
-        ModelFileError: if the file can't be written, or a metadata value is of no GGUF type.
     """
-    listed = list(tensors)
-    alignment = alignment_of(metadata)
-    sizes = [-(-tensor.size_bytes // alignment) * alignment for tensor in listed]
-    offsets = [0, *accumulate(sizes)]
-    places = [
-        Place(tensor.name, tensor.shape, tensor.type, offset)
-        for tensor, offset in zip(listed, offsets, strict=False)
-    ]
-    head = encode_head(metadata, places, kinds)
-    with whole_file(destination, len(head) + offsets[-1]) as file:
-        _write(file, head)
-        for tensor, chunk in _in_order(listed, threads or usable_cores()):
-            if isinstance(chunk, Span):
-                _copy(file, chunk)
-            else:
-                _write(file, chunk)
-            done = file.tell() - len(head)
-            end = offsets[tensor] + listed[tensor].size_bytes
+
+    metadata: Mapping[str, object]
+    tensors: Sequence[TensorToWrite]
+    kinds: Mapping[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def _offsets(self) -> list[int]:
+        """Where each tensor begins in the data, and the end of the last."""
+        alignment = alignment_of(self.metadata)
+        sizes = [-(-tensor.size_bytes // alignment) * alignment for tensor in self.tensors]
+        return [0, *accumulate(sizes)]
+
+    @cached_property
+    def _head(self) -> bytes:
+        places = [
+            Place(tensor.name, tensor.shape, tensor.type, offset)
+            for tensor, offset in zip(self.tensors, self._offsets, strict=False)
+        ]
+        return encode_head(self.metadata, places, self.kinds)
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the file.
+
+        Raises:
+            ModelFileError: if a metadata value is of no GGUF type.
+        """
+        return len(self._head) + self._offsets[-1]
+
+    def write(
+        self, destination: Path, *, threads: int | None = None, progress: Progress | None = None
+    ) -> None:
+        """Write the file; it appears under its name when it is whole.
+
+        Args:
+            destination: the file; replaced if it is there.
+            threads: that compute chunks; None: one for each core.
+            progress: called with the bytes written and their total, on this thread.
+
+        Raises:
+            ModelFileError: if the file can't be written, or a metadata value is of no GGUF type.
+        """
+        with whole_file(destination, self.size_bytes) as file:
+            self.write_to(file, threads=threads, progress=progress)
+
+    def write_to(
+        self, sink: Sink, *, threads: int | None = None, progress: Progress | None = None
+    ) -> None:
+        """Write the file's bytes in their order; the arguments are those of `write`."""
+        sink.write(self._head)
+        done = 0
+        for index, data in _in_order(self.tensors, threads or usable_cores()):
+            done += _put(sink, data)
+            end = self._offsets[index] + self.tensors[index].size_bytes
             if done > end:
-                raise ModelFileError(listed[tensor].name, "has more data than its shape says")
+                raise ModelFileError(self.tensors[index].name, "has more data than its shape says")
             if done == end:
-                _write(file, bytes(offsets[tensor + 1] - done))
+                sink.write(bytes(self._offsets[index + 1] - end))
+                done = self._offsets[index + 1]
             if progress:
-                progress(done, offsets[-1])
-        if file.tell() != len(head) + offsets[-1]:
-            raise ModelFileError(str(destination), "a tensor has less data than its shape says")
+                progress(done, self._offsets[-1])
+        if done != self._offsets[-1]:
+            raise ModelFileError("tensors", "one has less data than its shape says")
 
 
 def usable_cores() -> int:
@@ -122,8 +154,10 @@ def usable_cores() -> int:
     return psutil.cpu_count() or 1
 
 
-def _in_order(tensors: Sequence[TensorToWrite], threads: int) -> Iterator[tuple[int, Chunk | Span]]:
-    """Yield each tensor's index with its chunks, computed a little ahead of the reader."""
+def _in_order(
+    tensors: Sequence[TensorToWrite], threads: int
+) -> Iterator[tuple[int, memoryview | Span]]:
+    """Yield each tensor's index with its bytes, computed a little ahead of the reader."""
     flight: deque[tuple[int, Future[Chunk] | Span]] = deque()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="tampu-write")
     try:
@@ -131,35 +165,42 @@ def _in_order(tensors: Sequence[TensorToWrite], threads: int) -> Iterator[tuple[
             for part in tensor.parts():
                 flight.append((index, part if isinstance(part, Span) else pool.submit(part)))
                 if len(flight) > _AHEAD * threads:
-                    yield _finished(flight.popleft())
+                    yield _bytes_of(*flight.popleft())
         while flight:
-            yield _finished(flight.popleft())
+            yield _bytes_of(*flight.popleft())
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _finished(item: tuple[int, Future[Chunk] | Span]) -> tuple[int, Chunk | Span]:
-    index, chunk = item
-    return index, chunk if isinstance(chunk, Span) else chunk.result()
+def _bytes_of(index: int, part: Future[Chunk] | Span) -> tuple[int, memoryview | Span]:
+    if isinstance(part, Span):
+        return index, part
+    return index, np.ascontiguousarray(part.result()).data.cast("B")
 
 
-def _write(file: FileIO, data: bytes | Chunk) -> None:
-    """Write all of the data; one call of the system may take less."""
-    rest = memoryview(data) if isinstance(data, bytes) else np.ascontiguousarray(data).data
-    rest = rest.cast("B")
-    while rest.nbytes:
-        rest = rest[file.write(rest) :]
+def _put(sink: Sink, data: memoryview | Span) -> int:
+    """Write bytes, or copy them from where they are; return how many."""
+    if not isinstance(data, Span):
+        sink.write(data)
+        return len(data)
+    with data.path.open("rb", buffering=0) as source:
+        if source.seek(0, SEEK_END) < data.offset + data.size_bytes:
+            raise ModelFileError(data.path.name, "the file ends inside its data")
+        if isinstance(sink, WholeFile) and sink.copies_in_kernel:
+            sink.copy(source, data.offset, data.size_bytes)
+        else:
+            _pump(sink, source, data)
+    return data.size_bytes
 
 
-def _copy(file: FileIO, span: Span) -> None:
-    """Copy bytes of another file through one small buffer: new pages would cost more than it."""
+def _pump(sink: Sink, source: FileIO, span: Span) -> None:
+    """Read and write through one small buffer: new pages would cost more than the copy."""
     buffer = memoryview(bytearray(min(_BUFFER_BYTES, span.size_bytes)))
-    with span.path.open("rb", buffering=0) as source:
-        source.seek(span.offset)
-        left = span.size_bytes
-        while left:
-            count = source.readinto(buffer[:left])
-            if not count:
-                raise ModelFileError(span.path.name, "the file ends inside its data")
-            _write(file, np.frombuffer(buffer[:count], np.uint8))
-            left -= count
+    source.seek(span.offset)
+    left = span.size_bytes
+    while left:
+        count = source.readinto(buffer[:left])
+        if not count:
+            raise ModelFileError(span.path.name, "the file ends inside its data")
+        sink.write(buffer[:count])
+        left -= count

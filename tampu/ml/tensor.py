@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from tampu.errors import ShapeError
+from tampu.ml.activations import Activated, Operation
 from tampu.ml.library import TensorPointer, gg
 from tampu.ml.operands import FLOATS, READABLE, SINGLE, WRITABLE, divides, require
 from tampu.ml.rotary import RopeMode, RopeScaling
@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from tampu.ml.context import Context
 
 Shape: TypeAlias = tuple[int, ...]
-Operation: TypeAlias = Callable[..., TensorPointer]
 
 
-class Tensor:
+class Tensor(Activated):
     """A tensor in a graph, or a weight or cache that graphs use.
 
     Attributes:
@@ -93,14 +92,6 @@ class Tensor:
         require(self.type is GGMLType.F32 and self.is_contiguous, "scale", self)
         return self._like(gg.ggml_scale(self._context().arena, self.pointer, float(other)))
 
-    def floor(self) -> Tensor:
-        """Return the largest integers that are not greater."""
-        return self._activated(gg.ggml_floor)
-
-    def log(self) -> Tensor:
-        """Return the natural logarithm."""
-        return self._activated(gg.ggml_log)
-
     def linear(self, weight: Tensor) -> Tensor:
         """Return self · weightᵀ: (..., n, inputs) with (..., outputs, inputs) -> (..., n, outputs).
 
@@ -120,39 +111,7 @@ class Tensor:
         gg.ggml_mul_mat_set_prec(self.pointer, gg.GGML_PREC_F32)
         return self
 
-    # -- activations and norms -------------------------------------------------------------------
-
-    def silu(self) -> Tensor:
-        """Return x · sigmoid(x)."""
-        return self._activated(gg.ggml_silu)
-
-    def gelu(self) -> Tensor:
-        """Return GELU in its tanh form (ggml takes it from a half-precision table)."""
-        return self._activated(gg.ggml_gelu)
-
-    def gelu_exact(self) -> Tensor:
-        """Return GELU in its original form, with the error function (arXiv:1606.08415)."""
-        return self._activated(gg.ggml_gelu_erf)
-
-    def gelu_quick(self) -> Tensor:
-        """Return x · sigmoid(1.702 x) (ggml takes it from a half-precision table)."""
-        return self._activated(gg.ggml_gelu_quick)
-
-    def sigmoid(self) -> Tensor:
-        """Return 1 / (1 + exp(-x))."""
-        return self._activated(gg.ggml_sigmoid)
-
-    def tanh(self) -> Tensor:
-        """Return the hyperbolic tangent."""
-        return self._activated(gg.ggml_tanh)
-
-    def silu_gate(self, up: Tensor) -> Tensor:
-        """Return silu(self) · up in one pass (SwiGLU, arXiv:2002.05202)."""
-        return self._gate(gg.ggml_swiglu_split, up)
-
-    def gelu_gate(self, up: Tensor) -> Tensor:
-        """Return gelu(self) · up in one pass (GEGLU, arXiv:2002.05202), GELU in its tanh form."""
-        return self._gate(gg.ggml_geglu_split, up)
+    # -- norms -----------------------------------------------------------------------------------
 
     def rms_norm(self, epsilon: float) -> Tensor:
         """Return x / sqrt(mean(x²) + epsilon) over the last dimension (arXiv:1910.07467)."""
@@ -430,17 +389,8 @@ class Tensor:
         """Whether it is of one of these types, with whole rows."""
         return self.type in types and self.has_whole_rows
 
-    def _activated(self, operation: Operation) -> Tensor:
-        require(self._is(FLOATS), "activation", self)
-        return self._like(operation(self._context().arena, self.pointer))
-
     def _elementwise(self, operation: Operation, other: Tensor, verb: str) -> Tensor:
         is_known = self._is(SINGLE) and other._is(SINGLE)
         require(divides(other.shape, self.shape) and is_known, verb, self, other)
         context = self._context(other)
         return self._like(operation(context.arena, self.pointer, other.pointer))
-
-    def _gate(self, operation: Operation, up: Tensor) -> Tensor:
-        fits = up.shape == self.shape and up.type is self.type and self.type in FLOATS
-        require(fits and self.is_contiguous and up.is_contiguous, "gate", self, up)
-        return self._like(operation(self._context().arena, self.pointer, up.pointer))

@@ -10,7 +10,7 @@ from typing import Any
 
 from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.ml import RopeMode, Weights
-from tampu.nn import Model, bind, read_options
+from tampu.nn import Model, Weighing, bind, read_options
 
 __all__ = ["Architecture", "architectures", "bind_model"]
 
@@ -34,13 +34,21 @@ class Architecture:
         return found
 
 
-_HALVES = {"rope_mode": RopeMode.HALVES}
+_HALVES: Mapping[str, Any] = {"rope_mode": RopeMode.HALVES}
+_NEIGHBOURS: Mapping[str, Any] = {"rope_mode": RopeMode.INTERLEAVED}
 
 _BUILT_IN: Mapping[str, Architecture] = {
+    "gemma2": Architecture("tampu.models.gemma2:Gemma2"),
     "gemma3": Architecture("tampu.models.gemma3:Gemma3"),
-    "llama": Architecture("tampu.models.llama:Llama", {"rope_mode": RopeMode.INTERLEAVED}),
+    "gpt-oss": Architecture("tampu.models.gptoss:GptOss"),
+    "gptoss": Architecture("tampu.models.gptoss:GptOss"),  # Ollama's name
+    "llama": Architecture("tampu.models.llama:Llama", _NEIGHBOURS),
+    "llama4": Architecture("tampu.models.llama4:Llama4"),
+    "mistral3": Architecture("tampu.models.llama:Llama", _NEIGHBOURS),
     "qwen2": Architecture("tampu.models.llama:Llama", _HALVES),
+    "qwen2moe": Architecture("tampu.models.llama:Llama", {**_HALVES, "weighing": Weighing.SOFTMAX}),
     "qwen3": Architecture("tampu.models.llama:Llama", _HALVES),
+    "qwen3moe": Architecture("tampu.models.llama:Llama", _HALVES),
 }
 
 

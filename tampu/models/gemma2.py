@@ -19,6 +19,7 @@ _LAYERS_27B = 46  # the one size whose files need another scale than their head 
 class Options(GemmaOptions):
     rope_base: float = option("rope.freq_base", default=10_000.0, at_most=1e12)
     score_cap: float | None = option("attn_logit_softcapping", default=50.0)
+    logit_cap: float | None = option("final_logit_softcapping", default=30.0)
 
     def is_global(self, layer: int) -> bool:
         return layer % 2 == 1

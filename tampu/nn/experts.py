@@ -6,13 +6,17 @@ Source: arXiv:1701.06538; the ways to weigh the experts are those of the models 
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tampu.ml import Tensor
 from tampu.ml.mixture import add_each, chosen, largest, linear_each, repeated
 from tampu.ml.weights import Use
 from tampu.nn.linear import Linear
 from tampu.nn.module import Module, gguf
+
+Gate: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
 class Weighing(enum.Enum):
@@ -58,19 +62,21 @@ class Experts(Module):
     up: EachLinear = gguf("ffn_up_exps")
     down: EachLinear = gguf("ffn_down_exps")
 
-    def __call__(self, x: Tensor, routing: Routing) -> Tensor:
-        """Return the weighted sum (tokens, features) of what the chosen experts make of x."""
+    def __call__(self, x: Tensor, routing: Routing, activate: Gate = Tensor.silu_gate) -> Tensor:
+        """Return the weighted sum (tokens, features) of what the chosen experts make of x.
+
+        Args:
+            x: (tokens, features).
+            routing: which experts, and their weights.
+            activate: makes one of what the gate's and the up projection give.
+        """
         tokens, features = x.shape
         choice, weights = route(self.router(x), routing)
         x = x.reshape(tokens, 1, features)
         if routing.weighs_inputs:
             x = repeated(x, routing.used) * weights
-        y = self.down(self.activate(self.gate(x, choice), self.up(x, choice)), choice)
+        y = self.down(activate(self.gate(x, choice), self.up(x, choice)), choice)
         return total(y if routing.weighs_inputs else y * weights)
-
-    def activate(self, gate: Tensor, up: Tensor) -> Tensor:
-        """Return silu(gate) · up; architectures with another gate define their own."""
-        return gate.silu_gate(up)
 
 
 def route(logits: Tensor, routing: Routing) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tampu.ml import Tensor
+from tampu.errors import ShapeError
+from tampu.ml import Context, Tensor
 from tampu.nn.attention import LayerCache
 from tampu.nn.image import Vision
 from tampu.nn.module import Module
@@ -32,6 +33,13 @@ class Batch:
     embeddings: Tensor | None = None
     embedded_rows: Tensor | None = None
     crossed: Crossed | None = None
+
+    @property
+    def context(self) -> Context:
+        """The graph that is being built."""
+        if self.tokens.context is None:
+            raise ShapeError(f"{self.tokens!r} is not the input of a graph")
+        return self.tokens.context
 
     def place(self, hidden: Tensor) -> Tensor:
         """Return the tokens' embeddings (n, features) with those of images in their places.

@@ -64,6 +64,7 @@ class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="chat"):
         messages: in the form of Hugging Face's templates.
         tools: functions that the model may call.
         variables: more values for the template.
+        think: whether to think before the answer, or how hard; None: as the model does by itself.
         before: tokens of an earlier exchange that go in front.
         plain: the prompt for a model without a template; None: such a model refuses.
     """
@@ -71,6 +72,7 @@ class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="chat"):
     messages: tuple[dict[str, Any], ...]
     tools: tuple[dict[str, Any], ...] | None = None
     variables: dict[str, Any] = {}
+    think: bool | str | None = None
     before: tuple[int, ...] = ()
     plain: str | None = None
 
@@ -156,9 +158,10 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 class Prompted(msgspec.Struct, frozen=True, tag="prompted"):
-    """The request's prompt is these tokens."""
+    """The request's prompt is these tokens; it may end inside a thought that the answer goes on."""
 
     tokens: tuple[int, ...]
+    begins_thought: bool = False
 
 
 class TokenScore(msgspec.Struct, frozen=True):

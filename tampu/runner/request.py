@@ -21,6 +21,7 @@ class GenerateOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         priority: requests that somebody waits for come before those of a batch.
         truncate: whether a prompt longer than the context is cut; else it is refused.
         ignore_eos: go on after the model's end token.
+        shown: control tokens that are part of the text, by their own texts; others are not.
         logprobs: return the log-probability of each token.
         top_logprobs: and of this many likeliest tokens, 0 to 20.
 
@@ -34,6 +35,7 @@ class GenerateOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     truncate: bool = False
     priority: Literal["interactive", "batch"] = "interactive"
     ignore_eos: bool = False
+    shown: tuple[str, ...] = ()
     logprobs: bool = False
     top_logprobs: int = 0
     temperature: float = 0.8

@@ -17,16 +17,18 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Protocol, TypeAlias, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tampu.chat.prompt import PromptBuilder, Vocabulary
+from tampu.chat.prompt import BuiltPrompt, PromptBuilder, Vocabulary
 from tampu.errors import ContextLengthError, RequestError, TampuError
 from tampu.runner.events import Done, Event, Failed, Text, TokenLogprob
 from tampu.runner.protocol import (
     HEADER,
     Answer,
     Cancel,
+    ChatPrompt,
     Command,
     Decode,
     Decoded,
@@ -224,9 +226,13 @@ class Worker:
                 self._inbox.put(_Ended(request))
 
         try:
-            tokens = prompt_tokens(loaded, command.prompt, truncate=command.options.truncate)
-            self._outbox.put(Answer(request, Prompted(tuple(tokens))))
-            self._handles[request] = loaded.model.submit(tokens, command.options, sink)
+            options = command.options
+            prompt = build_prompt(loaded, command.prompt, truncate=options.truncate)
+            if loaded.prompts is not None and isinstance(command.prompt, ChatPrompt):
+                options = msgspec.structs.replace(options, shown=loaded.prompts.style.markers)
+            prompted = Prompted(tuple(prompt.tokens), prompt.begins_thought)
+            self._outbox.put(Answer(request, prompted))
+            self._handles[request] = loaded.model.submit(prompt.tokens, options, sink)
         except TampuError as error:
             failed = Failed(type(error).__name__, str(error))
             self._outbox.put(Answer(request, failed))
@@ -248,7 +254,7 @@ class Worker:
             logger.info("the server is gone: %s", error)
 
 
-def prompt_tokens(loaded: Loaded, prompt: Prompt, *, truncate: bool) -> list[int]:
+def build_prompt(loaded: Loaded, prompt: Prompt, *, truncate: bool) -> BuiltPrompt:
     """Return a prompt's tokens.
 
     Raises:
@@ -257,21 +263,23 @@ def prompt_tokens(loaded: Loaded, prompt: Prompt, *, truncate: bool) -> list[int
     """
     tokenizer = loaded.model.tokenizer
     if isinstance(prompt, TextPrompt):
-        return tokenizer.encode(prompt.text)
+        return BuiltPrompt(tokenizer.encode(prompt.text))
     if isinstance(prompt, TokensPrompt):
-        return known_tokens(prompt.tokens, tokenizer)
+        return BuiltPrompt(known_tokens(prompt.tokens, tokenizer))
     before = list(prompt.before)
     if loaded.prompts is None:
         if prompt.plain is None:
             raise RequestError("the model has no chat template: give it a prompt, not messages")
-        return before + tokenizer.encode(prompt.plain, add_special=not before)
-    return before + loaded.prompts.tokens(
+        return BuiltPrompt(before + tokenizer.encode(prompt.plain, add_special=not before))
+    built = loaded.prompts.build(
         prompt.messages,
         limit=max(loaded.model.context - 1 - len(before), 1),
         truncate=truncate,
         tools=prompt.tools,
         variables=prompt.variables,
+        think=prompt.think,
     )
+    return BuiltPrompt(before + built.tokens, built.begins_thought)
 
 
 def known_tokens(tokens: Sequence[int], tokenizer: ByteVocabulary) -> list[int]:
@@ -314,7 +322,7 @@ def _encoded(loaded: Loaded, command: Encode) -> Encoded:
             parse_special=command.parse_special,
         )
     else:
-        tokens = prompt_tokens(loaded, command.prompt, truncate=True)
+        tokens = build_prompt(loaded, command.prompt, truncate=True).tokens
     return Encoded(tuple(tokens), tuple(tokenizer.token_bytes(token) for token in tokens))
 
 

@@ -1,6 +1,6 @@
-"""Answers: lines of JSON as they come, or one object; and what to do when something goes wrong.
+"""Answers: events as they come, or one object; and what to do when something goes wrong.
 
-An answer begins to work only when it is sent, so its errors before the first line still have a
+An answer begins to work only when it is sent, so its errors before the first event still have a
 status of their own. It ends when the client goes away.
 """
 
@@ -8,26 +8,52 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
 from http import HTTPStatus
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tampu.errors import TampuError
-from tampu.server.errors import BusyError, public_message, status_of
+from tampu.server.errors import BusyError, error_body, public_message, status_of
 
 logger = logging.getLogger(__name__)
 
 NDJSON = "application/x-ndjson"
+SSE = "text/event-stream"
 JSON = "application/json; charset=utf-8"
 WRITE_SECONDS = 60.0
-RETRY_SECONDS = "5"
 
-Line = TypeVar("Line", bound=msgspec.Struct)
+T = TypeVar("T")
+Item = TypeVar("Item", contravariant=True)
+
+
+class Writer(Protocol[Item]):
+    """One API's words for what happens."""
+
+    @property
+    def media_type(self) -> str:
+        """The content type of a stream."""
+        ...
+
+    def write(self, event: Item) -> bytes:
+        """Return what is to be sent when this happens; it may be nothing."""
+        ...
+
+    def end(self) -> bytes:
+        """Return what ends a stream that was complete."""
+        ...
+
+    def fail(self, error: TampuError) -> bytes:
+        """Return what ends a stream that broke off."""
+        ...
+
+    def whole(self, events: Sequence[Item]) -> object:
+        """Return the one object that says all of it."""
+        ...
 
 
 class JSONAnswer(Response):
@@ -38,74 +64,112 @@ class JSONAnswer(Response):
         self.headers["content-type"] = JSON
 
 
-def error_answer(error: TampuError) -> JSONAnswer:
+def refusal(path: str, status: int, message: str) -> JSONAnswer:
+    """Return the answer that refuses, in the form of the API that the path is of."""
+    return JSONAnswer(error_body(path, status, message), status)
+
+
+def error_answer(error: TampuError, path: str) -> JSONAnswer:
     """Return the answer that says what went wrong."""
     status = status_of(error)
     logger.log(logging.ERROR if status >= 500 else logging.INFO, "%d: %s", status, error)
-    answer = JSONAnswer({"error": public_message(error)}, status)
+    answer = refusal(path, status, public_message(error))
     if isinstance(error, BusyError):
-        answer.headers["retry-after"] = RETRY_SECONDS
+        answer.headers["retry-after"] = str(error.retry_s)
     return answer
 
 
-class LinesAnswer(Response, Generic[Line]):
-    """The lines of a generator: streamed one by one, or joined into one object."""
+class EventsAnswer(Response, Generic[T]):
+    """The events of a generator, in the words of a writer: streamed, or as one object."""
 
     def __init__(
-        self, lines: AsyncGenerator[Line, None], join: Callable[[Sequence[Line]], Line] | None
+        self, events: AsyncGenerator[T, None], writer: Writer[T], *, is_streaming: bool
     ) -> None:
-        """Send the lines as they come, or joined if `join` is given."""
+        """Answer with these events; the generator is closed at the end."""
         super().__init__()
-        self._lines = lines
-        self._join = join
+        self._events = events
+        self._writer = writer
+        self._is_streaming = is_streaming
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer, until it is complete or the client is gone."""
-        sending = asyncio.create_task(self._send(scope, receive, send))
-        leaving = asyncio.create_task(_disconnected(receive))
-        try:
-            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (sending, leaving):
-                task.cancel()
-            await asyncio.wait({sending, leaving})
-        if not sending.cancelled():
-            sending.result()
+        await while_connected(receive, self._send(scope, receive, send))
 
     async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with aclosing(self._lines) as lines:
+        async with aclosing(self._events) as events:
             try:
-                first = [line] if (line := await anext(lines, None)) is not None else []
-                if self._join is not None:
-                    rest = [line async for line in lines]
-                    await JSONAnswer(self._join([*first, *rest]))(scope, receive, send)
+                if not self._is_streaming:
+                    whole = self._writer.whole([event async for event in events])
+                    await JSONAnswer(whole)(scope, receive, send)
                     return
+                first = await self._first()
             except TampuError as error:
-                await error_answer(error)(scope, receive, send)
+                await error_answer(error, scope["path"])(scope, receive, send)
                 return
-            await self._stream(first, lines, send)
+            await self._stream(first, send)
 
-    async def _stream(
-        self, first: Sequence[Line], lines: AsyncGenerator[Line, None], send: Send
-    ) -> None:
-        headers = [(b"content-type", NDJSON.encode())]
+    async def _first(self) -> bytes:
+        """Return the first words of a stream; until there are some, errors have a status."""
+        async for event in self._events:
+            words = self._writer.write(event)
+            if words:
+                return words
+        return b""
+
+    async def _stream(self, first: bytes, send: Send) -> None:
+        headers = [(b"content-type", self._writer.media_type.encode())]
+        headers.append((b"cache-control", b"no-cache"))
         await send({"type": "http.response.start", "status": HTTPStatus.OK, "headers": headers})
         try:
-            for line in first:
-                await _write(send, line)
-            async for line in lines:
-                await _write(send, line)
+            await _write(send, first)
+            async for event in self._events:
+                await _write(send, self._writer.write(event))
+            await _write(send, self._writer.end())
         except TampuError as error:
             logger.error("the answer broke off: %s", error)
-            await _write(send, {"error": public_message(error)})
+            await _write(send, self._writer.fail(error))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _write(send: Send, line: object) -> None:
-    """Send one line; a client that takes none for a minute is given up."""
-    body = msgspec.json.encode(line) + b"\n"
-    async with asyncio.timeout(WRITE_SECONDS):
-        await send({"type": "http.response.body", "body": body, "more_body": True})
+class WorkAnswer(Response):
+    """The outcome of some work as JSON; the work is cancelled when the client goes away."""
+
+    def __init__(self, work: Awaitable[object]) -> None:
+        """Answer with what `work` gives."""
+        super().__init__()
+        self._work = work
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Do the work and send its outcome."""
+        await while_connected(receive, self._send(scope, receive, send))
+
+    async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            answer = JSONAnswer(await self._work)
+        except TampuError as error:
+            answer = error_answer(error, scope["path"])
+        await answer(scope, receive, send)
+
+
+async def while_connected(receive: Receive, work: Awaitable[None]) -> None:
+    """Do some work, unless the client goes away first."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.create_task(_disconnected(receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.wait({working, leaving})
+    if not working.cancelled():
+        working.result()
+
+
+async def _write(send: Send, body: bytes) -> None:
+    """Send some bytes; a client that takes none for a minute is given up."""
+    if body:
+        async with asyncio.timeout(WRITE_SECONDS):
+            await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
+import msgspec
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -16,12 +17,27 @@ from starlette.responses import PlainTextResponse, Response
 from tampu.catalog import Catalog
 from tampu.errors import TampuError
 from tampu.runner.protocol import ModelOptions
-from tampu.server.answer import JSONAnswer, error_answer
+from tampu.server.admission import Admission
+from tampu.server.answer import error_answer, refusal
+from tampu.server.anthropic import anthropic_routes
+from tampu.server.description import describe
 from tampu.server.guard import ORIGINS, Guard
+from tampu.server.health import Readiness, health_routes
+from tampu.server.keys import Keys
 from tampu.server.loaded import LoadedModels, Start
+from tampu.server.logs import HEADER, ROUTE, RequestLog
+from tampu.server.metrics import Metrics
 from tampu.server.ollama import ollama_routes
+from tampu.server.openai import openai_routes
+from tampu.server.responses import responses_routes
+from tampu.server.routes import Endpoint, Route
+from tampu.server.serving import Serving
+from tampu.server.tokens import token_routes
 
 logger = logging.getLogger(__name__)
+
+_VOCABULARY_SECONDS = 60.0
+_MOST_VOCABULARIES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +48,22 @@ class ServerOptions:
         host: the address it is bound to.
         keep_alive_s: how long a model stays in memory after its last use.
         most_models: how many are in memory at most.
+        memory_bytes: what they may take together; None: what is free.
+        most_waiting: how many requests may wait.
         origins: web pages that may call it, besides local ones.
+        use_keys: API keys for using models.
+        manage_keys: API keys that are also for pulling, creating and deleting them.
         model: how models are loaded unless a request says otherwise.
     """
 
     host: str = "127.0.0.1"
     keep_alive_s: float = 300.0
     most_models: int = 3
+    memory_bytes: int | None = None
+    most_waiting: int = 512
     origins: tuple[str, ...] = ()
+    use_keys: tuple[str, ...] = ()
+    manage_keys: tuple[str, ...] = ()
     model: ModelOptions = field(default_factory=ModelOptions)
 
 
@@ -51,45 +75,115 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> FastAP
         catalog: the models that can be asked for.
         start: loads a model.
     """
-    models = LoadedModels(
-        start,
-        options=options.model,
-        keep_alive_s=options.keep_alive_s,
-        most=options.most_models,
-    )
+    metrics = Metrics()
+    readiness = Readiness()
+    serving = _serving(options, catalog, start, metrics)
+    routes = all_routes(serving, metrics, readiness)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        await models.close()
+        readiness.is_ready = False
+        await serving.close()
 
     app = FastAPI(title="tampu", lifespan=lifespan, openapi_url=None, redirect_slashes=False)
-    app.include_router(ollama_routes(models, catalog))
+    app.state.routes = routes
+    for route in routes:
+        app.add_route(route.path, _marked(route), methods=list(route.methods))
+    app.add_middleware(Keys, routes=routes, use=options.use_keys, manage=options.manage_keys)
     app.add_middleware(
         CORSMiddleware,
         allow_origins=options.origins,
         allow_origin_regex=ORIGINS,
         allow_methods=["GET", "HEAD", "POST", "DELETE"],
         allow_headers=["*"],
+        expose_headers=[HEADER],
     )
     app.add_middleware(Guard, bound=options.host, origins=options.origins)
+    app.add_middleware(RequestLog, metrics=metrics)
     app.add_exception_handler(TampuError, _tampu_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _bug)
     return app
 
 
-async def _tampu_error(_: Request, error: Exception) -> Response:
-    return error_answer(error if isinstance(error, TampuError) else TampuError(str(error)))
+def all_routes(serving: Serving, metrics: Metrics, readiness: Readiness) -> list[Route]:
+    """Return every route that there is."""
+    routes = [
+        *ollama_routes(serving),
+        *openai_routes(serving),
+        *responses_routes(serving),
+        *anthropic_routes(serving),
+        *token_routes(serving),
+        *health_routes(metrics, readiness),
+    ]
+    return [*routes, describe(routes)]
 
 
-async def _http_error(_: Request, error: Exception) -> Response:
+def _serving(options: ServerOptions, catalog: Catalog, start: Start, metrics: Metrics) -> Serving:
+    models = LoadedModels(
+        start,
+        options=options.model,
+        keep_alive_s=options.keep_alive_s,
+        most=options.most_models,
+        memory_bytes=options.memory_bytes,
+        loaded=metrics.loaded,
+    )
+    vocabularies = LoadedModels(
+        start,
+        options=msgspec.structs.replace(options.model, vocabulary_only=True),
+        keep_alive_s=_VOCABULARY_SECONDS,
+        most=_MOST_VOCABULARIES,
+    )
+    admission = Admission(options.most_waiting)
+    metrics.gauge(
+        "tampu_requests_waiting",
+        "Requests not answered yet.",
+        lambda: [("", admission.waiting)],
+        "",
+    )
+    metrics.gauge(
+        "tampu_model_memory_bytes",
+        "Memory of the models in it.",
+        lambda: [(m.entry.name, m.runner.ready.memory_bytes) for m in models.models()],
+    )
+    metrics.gauge(
+        "tampu_model_requests",
+        "Requests that hold a model.",
+        lambda: [(model.entry.name, model.users) for model in models.models()],
+    )
+    return Serving(models, vocabularies, catalog, admission, metrics)
+
+
+def _marked(route: Route) -> Endpoint:
+    """Return the endpoint of a route; it notes in the request's scope which route it is."""
+
+    async def endpoint(request: Request) -> Response:
+        request.scope[ROUTE] = route.path
+        return await route.endpoint(request)
+
+    return endpoint
+
+
+async def _tampu_error(request: Request, error: Exception) -> Response:
+    told = error if isinstance(error, TampuError) else TampuError(str(error))
+    return error_answer(told, request.url.path)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    if status == HTTPStatus.NOT_FOUND:
+    path = request.scope["path"]
+    if status == HTTPStatus.NOT_FOUND and not path.startswith("/v1/"):
         return PlainTextResponse("404 page not found", status)
-    return JSONAnswer({"error": HTTPStatus(status).phrase.lower()}, status)
+    headers: Sequence[tuple[str, str]] = ()
+    if isinstance(error, HTTPException) and error.headers:
+        headers = list(error.headers.items())
+    answer = refusal(path, status, HTTPStatus(status).phrase.lower())
+    for name, value in headers:
+        answer.headers[name] = value
+    return answer
 
 
 async def _bug(request: Request, error: Exception) -> Response:
-    logger.error("%s %s failed: %r", request.method, request.url.path, error)
-    return JSONAnswer({"error": "internal error; the server's log says more"}, 500)
+    logger.error("%s %s failed: %r", request.method, request.scope["path"], error)
+    return refusal(request.scope["path"], 500, "internal error; the server's log says more")

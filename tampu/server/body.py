@@ -1,11 +1,15 @@
-"""Request bodies: read with a limit, and decoded strictly into a struct."""
+"""Request bodies: read with a limit, unpacked with the same limit, decoded into a struct."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TypeVar
+import json
+import zlib
+from collections import Counter
+from typing import Any, TypeVar
 
 import msgspec
+import zstandard
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
@@ -15,6 +19,8 @@ from tampu.server.wire.ollama_options import readable
 
 MAX_BODY = 64 * 1024 * 1024
 IDLE_SECONDS = 30.0
+# Decoding more than this is left to a thread, so that other requests go on meanwhile.
+_QUICK = 256 * 1024
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -27,16 +33,65 @@ async def read_body(request: Request, kind: type[T]) -> T:
         RequestError: for an empty body, bad JSON, or a field of the wrong type.
     """
     body = await _read(request)
+    coding = request.headers.get("content-encoding", "").strip().lower()
+    if coding not in ("", "identity"):
+        body = await asyncio.to_thread(unpack, body, coding)
     if not body.strip():
         raise RequestError("missing request body")
+    if len(body) <= _QUICK:
+        return decode(body, kind)
+    return await asyncio.to_thread(decode, body, kind)
+
+
+def unpack(body: bytes, coding: str) -> bytes:
+    """Return a body that was sent compressed.
+
+    Raises:
+        BodyTooLargeError: if it becomes more than 64 MiB.
+        RequestError: if it is damaged, or compressed in another way.
+    """
     try:
-        return msgspec.json.decode(body, type=kind)
+        if coding == "zstd":
+            with zstandard.ZstdDecompressor().stream_reader(body) as reader:
+                unpacked = reader.read(MAX_BODY + 1)
+        elif coding in ("gzip", "x-gzip"):
+            unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
+            unpacked = unpacker.decompress(body, MAX_BODY + 1)
+            if not unpacker.eof and len(unpacked) <= MAX_BODY:
+                raise RequestError("the request body is no gzip: it ends too early")
+        else:
+            raise RequestError(f"content-encoding {coding[:50]!r} is not supported: zstd or gzip")
+    except (zstandard.ZstdError, zlib.error) as error:
+        raise RequestError(f"the request body is no {coding}: {error}") from error
+    if len(unpacked) > MAX_BODY:
+        raise BodyTooLargeError(f"the request body is larger than {MAX_BODY} bytes")
+    return unpacked
+
+
+def decode(body: bytes, kind: type[T]) -> T:
+    """Return a JSON text as a struct.
+
+    Raises:
+        RequestError: for bad JSON, a name that is twice in an object, or a field of the wrong type.
+    """
+    try:
+        value = msgspec.json.decode(body, type=kind)
+        json.loads(body, object_pairs_hook=_refuse_doubles)
     except msgspec.ValidationError as error:
         raise RequestError(f"invalid request: {readable(error)}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
         raise RequestError(f"invalid JSON: {error}") from error
     except RecursionError as error:
         raise RequestError("invalid JSON: nested too deeply") from error
+    return value
+
+
+def _refuse_doubles(pairs: list[tuple[str, Any]]) -> None:
+    """Look at the names of an object: with one twice, its readers need not agree what it says."""
+    names = {name for name, _ in pairs}
+    if len(names) < len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        raise ValueError(f"{counts.most_common(1)[0][0][:100]!r} is there twice")
 
 
 async def _read(request: Request) -> bytes:

@@ -22,7 +22,11 @@ class BodyTooLargeError(RequestError):
 
 
 class BusyError(TampuError):
-    """Every place for a model is in use."""
+    """Too many requests wait; `retry_s` says when to come again."""
+
+    def __init__(self, message: str, retry_s: int = 5) -> None:
+        super().__init__(message)
+        self.retry_s = retry_s
 
 
 # The first class that an error is an instance of gives its status.
@@ -39,6 +43,17 @@ STATUS: tuple[tuple[type[TampuError], int], ...] = (
     (RunnerDiedError, 500),
     (TampuError, 500),
 )
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    529: "overloaded_error",
+}
 
 _FOLDERS = re.compile(r"(?<![\w.~])~?(?:/[\w.+@ -]+)+/")
 
@@ -51,3 +66,26 @@ def status_of(error: TampuError) -> int:
 def public_message(error: TampuError) -> str:
     """Return an error's message with the files in it named without their folders."""
     return _FOLDERS.sub("", str(error))
+
+
+def error_body(path: str, status: int, message: str) -> dict[str, object]:
+    """Return the object that tells an error, in the form of the API that the path is of."""
+    if path.startswith("/v1/messages"):
+        return anthropic_error(status, message)
+    if path.startswith("/v1/"):
+        return openai_error(status, message)
+    return {"error": message}
+
+
+def openai_error(status: int, message: str) -> dict[str, object]:
+    """Return an error as OpenAI's clients read it."""
+    kind = "api_error" if status >= 500 else "invalid_request_error"
+    if status == 404:
+        kind = "not_found_error"
+    return {"error": {"message": message, "type": kind, "param": None, "code": None}}
+
+
+def anthropic_error(status: int, message: str) -> dict[str, object]:
+    """Return an error as Anthropic's clients read it."""
+    kind = _ANTHROPIC_TYPES.get(status, "api_error")
+    return {"type": "error", "error": {"type": kind, "message": message}}

@@ -1,5 +1,7 @@
 """Who may ask: the names by which this server may be called, and the pages that may call it.
 
+Requests whose first lines are too long are refused here too.
+
 A web page anywhere can make its visitor's browser send requests to this machine. The Host header
 keeps out pages whose name was made to point here (DNS rebinding); the Origin and Sec-Fetch-Site
 headers keep out the others.
@@ -14,16 +16,17 @@ from collections.abc import Sequence
 from http import HTTPStatus
 
 from starlette.datastructures import Headers
-from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tampu.server.answer import JSONAnswer
+from tampu.server.answer import refusal
 
 ORIGINS = (
     r"https?://(localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1\])(:\d+)?"
     r"|(app|file|tauri|vscode-webview|vscode-file)://.*"
 )
 _ORIGIN = re.compile(ORIGINS)
+LONGEST_TARGET = 8 * 1024
+MOST_HEADERS = 100
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
@@ -54,22 +57,28 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it with 403."""
         if scope["type"] == "http":
-            refusal = self._refusal(scope["method"], Headers(scope=scope))
-            if refusal is not None:
-                await refusal(scope, receive, send)
+            refused = self._refusal(scope)
+            if refused is not None:
+                status, message = refused
+                await refusal(scope["path"], status, message)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def _refusal(self, method: str, headers: Headers) -> Response | None:
+    def _refusal(self, scope: Scope) -> tuple[HTTPStatus, str] | None:
+        headers = Headers(scope=scope)
+        if len(scope["raw_path"]) + len(scope["query_string"]) > LONGEST_TARGET:
+            return HTTPStatus.REQUEST_URI_TOO_LONG, "the address is too long"
+        if len(scope["headers"]) > MOST_HEADERS:
+            return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too many headers"
         hosts = headers.getlist("host")
         if not all(self._is_ours(host) for host in hosts) or len(hosts) > 1:
-            return JSONAnswer({"error": "this server has another name"}, HTTPStatus.FORBIDDEN)
-        if method in _SAFE_METHODS:
+            return HTTPStatus.FORBIDDEN, "this server has another name"
+        if scope["method"] in _SAFE_METHODS:
             return None
         origin = headers.get("origin")
         is_foreign = origin is not None and not self._is_known(origin)
         if is_foreign or (origin is None and headers.get("sec-fetch-site") == "cross-site"):
-            return JSONAnswer({"error": "this page may not call"}, HTTPStatus.FORBIDDEN)
+            return HTTPStatus.FORBIDDEN, "this page may not call"
         return None
 
     def _is_known(self, origin: str) -> bool:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
 from tampu.errors import RequestError
-from tampu.runner.protocol import ModelOptions, Prompt
+from tampu.runner.protocol import ModelOptions, Prompt, TextPrompt, TokensPrompt
 from tampu.runner.request import GenerateOptions
+
+MOST_CHOICES = 128
+FOREVER = float("inf")
 
 
 class Overrides(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -28,24 +32,30 @@ class Overrides(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return msgspec.structs.replace(options, **given)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What a request wants.
+    """What a request wants generated.
 
     Attributes:
         model: the name as the client wrote it.
         overrides: how the model is to be loaded.
         keep_alive_s: how long it stays loaded afterwards; None: the server's default; infinite:
             for ever.
-        prompt: None: only load it.
+        prompts: none: only load it.
         options: limits, stop strings and sampling.
+        choices: how many answers there are to each prompt.
+        tools: functions that the answer may call.
+        most_calls: how many calls the answer may hold; None: any number.
     """
 
     model: str
     overrides: Overrides = field(default_factory=Overrides)
     keep_alive_s: float | None = None
-    prompt: Prompt | None = None
+    prompts: tuple[Prompt, ...] = ()
     options: GenerateOptions = field(default_factory=GenerateOptions)
+    choices: int = 1
+    tools: tuple[dict[str, Any], ...] = ()
+    most_calls: int | None = None
 
     def limited(self, context: int) -> GenerateOptions:
         """Return the options with an end: at most ten contexts are generated."""
@@ -53,6 +63,27 @@ class Job:
         wanted = self.options.max_tokens
         fewest = limit if wanted is None else min(wanted, limit)
         return msgspec.structs.replace(self.options, max_tokens=fewest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedJob:
+    """What a request wants embedded.
+
+    Attributes:
+        model: the name as the client wrote it.
+        overrides: how the model is to be loaded.
+        keep_alive_s: as in `Job`.
+        inputs: none: only load it.
+        truncate: whether an input longer than the context is cut; else it is refused.
+        dimensions: how many of each vector's first numbers are wanted; None: all.
+    """
+
+    model: str
+    overrides: Overrides = field(default_factory=Overrides)
+    keep_alive_s: float | None = None
+    inputs: tuple[TextPrompt | TokensPrompt, ...] = ()
+    truncate: bool = True
+    dimensions: int | None = None
 
 
 def require(*, holds: bool, message: str) -> None:

@@ -2,7 +2,9 @@
 
 Everything here runs on one event loop. A model is in one of three states: loading (a task in
 `_loading`), loaded (in `_models`), or on its way out (in neither; closed when its last user is
-done).
+done). One model is loaded at a time. For one that does not fit beside the others, the least
+recently used goes: an idle one if there is any, else the first whose users are done; what asks for
+it meanwhile waits until it is loaded again. No request is ever dropped for another model's sake.
 """
 
 from __future__ import annotations
@@ -14,15 +16,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import psutil
+
 from tampu.catalog import Entry
+from tampu.errors import LoadCancelledError, OutOfMemoryError
 from tampu.runner.client import Runner
 from tampu.runner.protocol import ModelOptions
-from tampu.server.errors import BusyError
-from tampu.server.job import Overrides
+from tampu.server.job import FOREVER, Overrides
 
 logger = logging.getLogger(__name__)
 
 Start = Callable[[Entry, ModelOptions], Awaitable[Runner]]
+
+# Of the memory that is free, what a model may take; the rest is for everything else.
+_PART_OF_FREE = 0.9
 
 
 @dataclass(slots=True, eq=False)
@@ -35,6 +42,7 @@ class LoadedModel:
         runner: what runs it.
         keep_alive_s: how long it stays after its last use.
         users: requests that hold it.
+        used_s: when it was last used, on the monotonic clock.
         expires_s: when it goes, in seconds since 1970; None while it is in use or stays for ever.
         is_leaving: whether it takes no more requests.
     """
@@ -44,29 +52,83 @@ class LoadedModel:
     runner: Runner
     keep_alive_s: float
     users: int = 0
+    used_s: float = field(default_factory=time.monotonic)
     expires_s: float | None = None
     is_leaving: bool = False
     timer: asyncio.TimerHandle | None = None
     closed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def is_usable(self, overrides: Overrides) -> bool:
-        """Whether a request with these wishes can have it."""
-        return self.runner.is_alive and not self.is_leaving and overrides.fit(self.options)
+    def is_usable(self, entry: Entry, overrides: Overrides) -> bool:
+        """Whether a request for this model with these wishes can have it."""
+        is_same_file = entry.info.path == self.entry.info.path
+        is_same_file = is_same_file and entry.modified_s == self.entry.modified_s
+        is_there = self.runner.is_alive and not self.is_leaving
+        return is_there and is_same_file and overrides.fit(self.options)
+
+
+@dataclass(slots=True, eq=False)
+class Loading:
+    """A model that is being loaded, and how many wait for it.
+
+    They are its users from the beginning, so that it cannot go before they have had it.
+    """
+
+    task: asyncio.Task[LoadedModel]
+    waiting: int = 0
+
+    async def outcome(self, release: Callable[[LoadedModel], None]) -> LoadedModel:
+        """Wait until it is loaded; who is cancelled meanwhile gives it up with `release`.
+
+        Raises:
+            TampuError: why it failed; LoadCancelledError when the server ends.
+        """
+        self.waiting += 1
+        try:
+            return await asyncio.shield(self.task)
+        except asyncio.CancelledError:
+            if self.task.cancelled():
+                raise LoadCancelledError("the server is shutting down") from None
+            if not self.task.done():
+                self.waiting -= 1
+            elif self.task.exception() is None:
+                release(self.task.result())
+            raise
 
 
 class LoadedModels:
     """The keeper of the models in memory."""
 
     def __init__(
-        self, start: Start, *, options: ModelOptions, keep_alive_s: float, most: int
+        self,
+        start: Start,
+        *,
+        options: ModelOptions,
+        keep_alive_s: float,
+        most: int,
+        memory_bytes: int | None = None,
+        loaded: Callable[[str, float], None] = lambda _, __: None,
     ) -> None:
-        """Keep at most `most` models, loaded by `start` with `options` unless a request differs."""
+        """Keep models, loaded by `start` with `options` unless a request differs.
+
+        Args:
+            start: loads a model.
+            options: how.
+            keep_alive_s: how long one stays after its last use.
+            most: how many there are at most.
+            memory_bytes: what they may take together; None: what is free.
+            loaded: is told the name and the seconds of each load.
+        """
         self._start = start
+        self._memory_bytes = memory_bytes
+        self._loaded = loaded
+        self._turn = asyncio.Lock()
+        self._sizes: dict[tuple[str, ModelOptions], int] = {}
+        self._is_closing = False
         self._options = options
         self._keep_alive_s = keep_alive_s
         self._most = most
         self._models: dict[str, LoadedModel] = {}
-        self._loading: dict[str, asyncio.Task[None]] = {}
+        self._loading: dict[str, Loading] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     def models(self) -> list[LoadedModel]:
@@ -95,6 +157,10 @@ class LoadedModels:
         finally:
             self._release(model)
 
+    def find(self, name: str) -> LoadedModel | None:
+        """Return a model if it is in memory."""
+        return self._models.get(name)
+
     async def unload(self, name: str) -> None:
         """Unload a model once its last request is done; not being loaded is fine."""
         if name in self._models:
@@ -102,60 +168,102 @@ class LoadedModels:
 
     async def close(self) -> None:
         """Unload all models at once; requests under way end with an error."""
-        for task in self._loading.values():
+        self._is_closing = True
+        tasks = [loading.task for loading in self._loading.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._loading.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         for model in list(self._models.values()):
             self._dismiss(model)
             self._close_soon(model)
         while self._closing:
             await asyncio.gather(*self._closing, return_exceptions=True)
+        self._is_closing = False
 
     async def _acquire(self, entry: Entry, overrides: Overrides) -> LoadedModel:
         while True:
+            if self._is_closing:
+                raise LoadCancelledError("the server is shutting down")
             model = self._models.get(entry.name)
-            if model is not None and model.is_usable(overrides):
+            if model is not None and model.is_usable(entry, overrides):
                 model.users += 1
+                model.used_s = time.monotonic()
                 self._stop_timer(model)
                 return model
             if entry.name not in self._loading:
                 task = asyncio.create_task(self._load(entry, overrides))
                 task.add_done_callback(_retrieve)
-                self._loading[entry.name] = task
-            await asyncio.shield(self._loading[entry.name])
+                self._loading[entry.name] = Loading(task)
+            model = await self._loading[entry.name].outcome(self._release)
+            if model.runner.is_alive and overrides.fit(model.options):
+                return model
+            self._release(model)
 
-    async def _load(self, entry: Entry, overrides: Overrides) -> None:
+    async def _load(self, entry: Entry, overrides: Overrides) -> LoadedModel:
         try:
             old = self._models.get(entry.name)
             if old is not None:
-                self._dismiss(old)
-                await old.closed.wait()
-            self._make_room()
-            await asyncio.gather(*self._closing)
-            options = overrides.apply(self._default_options(entry))
-            logger.info("loading %s: context %d", entry.name, options.context)
-            runner = await self._start(entry, options)
-            model = LoadedModel(entry, options, runner, self._keep_alive_s)
+                await self._dismissed(old)
+            async with self._turn:
+                options = overrides.apply(self._default_options(entry))
+                while not self._has_room(entry, options) and self._models:
+                    await self._dismissed(self._victim())
+                runner = await self._started(entry, options)
+            users = self._loading[entry.name].waiting
+            model = LoadedModel(entry, options, runner, self._keep_alive_s, users)
+            self._sizes[entry.name, options] = runner.ready.memory_bytes
             self._models[entry.name] = model
-            self._start_timer(model)
+            if not users:
+                self._start_timer(model)
+            return model
         finally:
             del self._loading[entry.name]
+
+    async def _started(self, entry: Entry, options: ModelOptions) -> Runner:
+        """Load a model; as long as it does not fit and there are others, one of them goes."""
+        while True:
+            began_s = time.monotonic()
+            logger.info("loading %s: context %d", entry.name, options.context)
+            try:
+                runner = await self._start(entry, options)
+            except OutOfMemoryError:
+                if not self._models:
+                    raise
+                await self._dismissed(self._victim())
+            else:
+                self._loaded(entry.name, time.monotonic() - began_s)
+                return runner
 
     def _default_options(self, entry: Entry) -> ModelOptions:
         longest = entry.info.context or self._options.context
         return Overrides(context=min(self._options.context, longest)).apply(self._options)
 
-    def _make_room(self) -> None:
-        """Let the idle model that would go first go, if there are too many."""
-        if len(self._models) + len(self._loading) <= self._most:
-            return
-        idle = [model for model in self.models() if model.users == 0]
-        if not idle:
-            raise BusyError(f"server busy: all {self._most} places for models are in use")
-        self._dismiss(idle[-1])
+    def _has_room(self, entry: Entry, options: ModelOptions) -> bool:
+        """Whether a model fits beside the others, by what it took before, else by its file."""
+        if len(self._models) >= self._most:
+            return False
+        needed = self._sizes.get((entry.name, options), entry.info.size_bytes)
+        if self._memory_bytes is None:
+            return needed <= _PART_OF_FREE * psutil.virtual_memory().available
+        taken = sum(model.runner.ready.memory_bytes for model in self._models.values())
+        return needed + taken <= self._memory_bytes
+
+    def _victim(self) -> LoadedModel:
+        """Return the model that goes first."""
+        return min(
+            self._models.values(),
+            key=lambda model: (model.users > 0, model.keep_alive_s == FOREVER, model.used_s),
+        )
+
+    async def _dismissed(self, model: LoadedModel) -> None:
+        """Have a model go, and wait until it is gone."""
+        self._dismiss(model)
+        await model.closed.wait()
+        await asyncio.gather(*self._closing)
 
     def _release(self, model: LoadedModel) -> None:
         model.users -= 1
+        model.used_s = time.monotonic()
         if model.users:
             return
         if model.is_leaving:
@@ -198,7 +306,7 @@ class LoadedModels:
             model.timer = None
 
 
-def _retrieve(task: asyncio.Task[None]) -> None:
+def _retrieve(task: asyncio.Task[LoadedModel]) -> None:
     """Look at a task's error, so that asyncio does not report it when nobody waited for it."""
     if not task.cancelled() and task.exception() is not None:
         logger.warning("loading failed: %s", task.exception())

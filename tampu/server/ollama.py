@@ -3,147 +3,119 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import PlainTextResponse, Response
 
-from tampu.catalog import Catalog, Entry
-from tampu.chat.tools import TagParser
-from tampu.errors import ModelNotFoundError, RequestError
-from tampu.server.answer import JSONAnswer, LinesAnswer
-from tampu.server.body import read_body
-from tampu.server.job import Job
-from tampu.server.loaded import LoadedModels
+from tampu.runner.protocol import TextPrompt
+from tampu.server.answer import EventsAnswer, JSONAnswer, WorkAnswer
+from tampu.server.job import EmbedJob
+from tampu.server.routes import Access, Route, get, post
+from tampu.server.serving import Serving
 from tampu.server.wire import ollama as wire
 from tampu.server.wire import ollama_lists as lists
-from tampu.server.wire.ollama_answers import (
-    ChatWriter,
-    GenerateWriter,
-    Line,
-    LineWriter,
-    Timing,
-    joined_chat,
-    joined_text,
-)
+from tampu.server.wire.ollama_answers import ChatWriter, GenerateWriter
 from tampu.version import __version__
 
-GET = ["GET", "HEAD"]
 
-
-def ollama_routes(models: LoadedModels, catalog: Catalog) -> APIRouter:
-    """Return the routes of Ollama's API."""
-    api = OllamaAPI(models, catalog)
-    router = APIRouter()
-    router.add_api_route("/", api.liveness, methods=GET)
-    router.add_api_route("/api/version", api.version, methods=GET)
-    router.add_api_route("/api/tags", api.tags, methods=GET)
-    router.add_api_route("/api/ps", api.processes, methods=GET)
-    router.add_api_route("/api/show", api.show, methods=["POST"])
-    router.add_api_route("/api/generate", api.generate, methods=["POST"])
-    router.add_api_route("/api/chat", api.chat, methods=["POST"])
-    return router
+def ollama_routes(serving: Serving) -> list[Route]:
+    """Return the routes of Ollama's API that ask models and list them."""
+    api = OllamaAPI(serving)
+    return [
+        get("/", api.liveness, Access.OPEN),
+        get("/api/version", api.version),
+        get("/api/tags", api.tags),
+        get("/api/ps", api.processes),
+        post("/api/show", api.show, wire.ShowRequest),
+        post("/api/generate", api.generate, wire.GenerateRequest),
+        post("/api/chat", api.chat, wire.ChatRequest),
+        post("/api/embed", api.embed, wire.EmbedRequest),
+        post("/api/embeddings", api.embeddings, wire.EmbeddingsRequest),
+    ]
 
 
 class OllamaAPI:
-    """The handlers: read the request, say what it means, answer."""
+    """The handlers: say what a request means, answer."""
 
-    def __init__(self, models: LoadedModels, catalog: Catalog) -> None:
-        self._models = models
-        self._catalog = catalog
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
 
-    async def liveness(self) -> Response:
-        """`GET /`: clients look for this text."""
+    async def liveness(self, _: Request) -> Response:
+        """`GET /`: a text that clients look for."""
         return PlainTextResponse("Ollama is running")
 
-    async def version(self) -> Response:
+    async def version(self, _: Request) -> Response:
         """`GET /api/version`: of Ollama's API, since clients compare it, and tampu's own."""
         return JSONAnswer({"version": wire.VERSION, "tampu": __version__})
 
-    async def tags(self) -> Response:
+    async def tags(self, _: Request) -> Response:
         """`GET /api/tags`: the models there are."""
-        return JSONAnswer(lists.tags(self._catalog.entries()))
+        return JSONAnswer(lists.tags(self._serving.catalog.entries()))
 
-    async def processes(self) -> Response:
+    async def processes(self, _: Request) -> Response:
         """`GET /api/ps`: the models in memory."""
-        return JSONAnswer(lists.processes(self._models.models()))
+        return JSONAnswer(lists.processes(self._serving.models.models()))
 
-    async def show(self, request: Request) -> Response:
+    async def show(self, _: Request, wanted: wire.ShowRequest) -> Response:
         """`POST /api/show`: one model in detail."""
-        wanted = await read_body(request, wire.ShowRequest)
-        entry = find(self._catalog, wanted.model or wanted.name)
+        entry = self._serving.find(wanted.model or wanted.name)
         return JSONAnswer(lists.show(entry, verbose=bool(wanted.verbose)))
 
-    async def generate(self, request: Request) -> Response:
+    async def generate(self, _: Request, wanted: wire.GenerateRequest) -> Response:
         """`POST /api/generate`: the continuation of a prompt."""
         arrived_ns = time.monotonic_ns()
-        wanted = await read_body(request, wire.GenerateRequest)
-        entry = find(self._catalog, wanted.model)
+        entry = self._serving.find(wanted.model)
         job = wire.generate_job(wanted, entry.info)
-
-        def writer(timing: Timing) -> GenerateWriter:
-            return GenerateWriter(job.model, timing, with_context=not wanted.raw)
-
+        writer = GenerateWriter(job.model, arrived_ns, with_context=not wanted.raw)
         if wire.is_unload(wanted):
-            await self._models.unload(entry.name)
-            return JSONAnswer(writer(Timing(arrived_ns, arrived_ns)).note("unload"))
-        lines = run(self._models, entry, job, writer, arrived_ns)
-        is_streaming = wire.is_streaming(wanted) and job.prompt is not None
-        return LinesAnswer(lines, None if is_streaming else joined_text)
+            await self._serving.models.unload(entry.name)
+            return JSONAnswer(writer.note("unload"))
+        is_streaming = wire.is_streaming(wanted) and bool(job.prompts)
+        events = self._serving.generate(entry, job)
+        return EventsAnswer(events, writer, is_streaming=is_streaming)
 
-    async def chat(self, request: Request) -> Response:
+    async def chat(self, _: Request, wanted: wire.ChatRequest) -> Response:
         """`POST /api/chat`: the next message of a conversation."""
         arrived_ns = time.monotonic_ns()
-        wanted = await read_body(request, wire.ChatRequest)
-        entry = find(self._catalog, wanted.model)
-        job = wire.chat_job(wanted, entry.info)
-
-        def writer(timing: Timing) -> ChatWriter:
-            return ChatWriter(job.model, timing, TagParser() if wanted.tools else None)
-
+        entry = self._serving.find(wanted.model)
+        job = wire.conversation_job(wanted, entry.info)
+        writer = ChatWriter(job.model, arrived_ns)
         if wire.is_unload(wanted):
-            await self._models.unload(entry.name)
-            return JSONAnswer(writer(Timing(arrived_ns, arrived_ns)).note("unload"))
-        lines = run(self._models, entry, job, writer, arrived_ns)
-        is_streaming = wire.is_streaming(wanted) and job.prompt is not None
-        return LinesAnswer(lines, None if is_streaming else joined_chat)
+            await self._serving.models.unload(entry.name)
+            return JSONAnswer(writer.note("unload"))
+        is_streaming = wire.is_streaming(wanted) and bool(job.prompts)
+        events = self._serving.generate(entry, job)
+        return EventsAnswer(events, writer, is_streaming=is_streaming)
 
+    async def embed(self, _: Request, wanted: wire.EmbedRequest) -> Response:
+        """`POST /api/embed`: texts as vectors of length 1."""
+        arrived_ns = time.monotonic_ns()
+        entry = self._serving.find(wanted.model)
+        job = wire.embed_job(wanted, entry.info)
 
-def find(catalog: Catalog, name: str | None) -> Entry:
-    """Return the model of a name.
+        async def work() -> wire.EmbedAnswer:
+            found = await self._serving.embed(entry, job)
+            return wire.EmbedAnswer(
+                model=job.model,
+                embeddings=found.vectors.tolist(),
+                total_duration=time.monotonic_ns() - arrived_ns,
+                load_duration=max(found.ready_ns - arrived_ns, 1),
+                prompt_eval_count=found.tokens,
+            )
 
-    Raises:
-        RequestError: without a name.
-        ModelNotFoundError: if there is no such model.
-    """
-    if not name:
-        raise RequestError("model is required")
-    try:
-        return catalog.describe(name)
-    except ModelNotFoundError as error:
-        raise ModelNotFoundError(f"model '{name[:200]}' not found") from error
+        return WorkAnswer(work())
 
+    async def embeddings(self, _: Request, wanted: wire.EmbeddingsRequest) -> Response:
+        """`POST /api/embeddings`: one text as a vector, the older form."""
+        entry = self._serving.find(wanted.model)
+        job = EmbedJob(
+            model=wanted.model or "",
+            keep_alive_s=wire.keep_alive_s(wanted.keep_alive),
+            inputs=(TextPrompt(wanted.prompt),) if wanted.prompt else (),
+        )
 
-async def run(
-    models: LoadedModels,
-    entry: Entry,
-    job: Job,
-    writer: Callable[[Timing], LineWriter[Line]],
-    arrived_ns: int,
-) -> AsyncGenerator[Line, None]:
-    """Yield the lines of a job's answer, holding the model meanwhile; closing it cancels the job.
+        async def work() -> dict[str, list[float]]:
+            found = await self._serving.embed(entry, job)
+            return {"embedding": found.vectors[0].tolist() if job.inputs else []}
 
-    Raises:
-        TampuError: when the model cannot be loaded, or the request fails.
-    """
-    async with models.use(entry, job.overrides, job.keep_alive_s) as model:
-        write = writer(Timing(arrived_ns, time.monotonic_ns()))
-        if job.prompt is None:
-            yield write.note("load")
-            return
-        options = job.limited(model.runner.ready.context)
-        async with aclosing(model.runner.generate(job.prompt, options)) as events:
-            async for event in events:
-                for line in write.lines(event, time.monotonic_ns()):
-                    yield line
+        return WorkAnswer(work())

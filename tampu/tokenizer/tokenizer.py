@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 
 from tampu.errors import RequestError
@@ -120,16 +120,23 @@ class Tokenizer:
         logger.log(TRACE, "decode %s -> %r", ids, text, extra={"text": text, "ids": ids})
         return text
 
-    def decoder(self, *, special: bool = False, continues: bool = True) -> IncrementalDecoder:
+    def decoder(
+        self,
+        *,
+        special: bool = False,
+        continues: bool = True,
+        shown: Iterable[str] = (),
+    ) -> IncrementalDecoder:
         """Return a decoder for the tokens of one text as they come.
 
         Args:
             special: as for `decode`.
+            shown: texts of control tokens that are shown even if the others are not.
             continues: whether the text goes on from another, such as an answer from its prompt; a
                 space at its beginning then counts. If not, the outcome is that of `decode`.
         """
         return IncrementalDecoder(
-            self._spell_shown if special else self.token_bytes,
+            self._spell_shown if special else self._spell_with(self.control_tokens(shown)),
             strip_space=self._family.adds_space and not continues,
         )
 
@@ -149,6 +156,11 @@ class Tokenizer:
         """Return whether a token is no text: a control token or the unknown token."""
         self._check(token)
         return self.vocabulary.is_type(token, *HIDDEN_TYPES)
+
+    def control_tokens(self, texts: Iterable[str]) -> dict[str, int]:
+        """Return the ids of the control tokens among these texts."""
+        wanted = set(texts)
+        return {text: self._control[text] for text in wanted & self._control.keys()}
 
     def is_end(self, token: int) -> bool:
         """Return whether a token ends a text."""
@@ -184,6 +196,16 @@ class Tokenizer:
                 if self._built is None:
                     self._built = self._family.build_encoder()
         return self._built
+
+    def _spell_with(self, shown: Mapping[str, int]) -> Callable[[int], bytes]:
+        spellings = {token: text.encode() for text, token in shown.items()}
+        if not spellings:
+            return self.token_bytes
+        return lambda token: spellings.get(token) or self.token_bytes(token)
+
+    @cached_property
+    def _control(self) -> dict[str, int]:
+        return self.vocabulary.by_text(self.vocabulary.ids(*HIDDEN_TYPES))
 
     @cached_property
     def _user_defined(self) -> SpecialMatcher:

@@ -41,10 +41,10 @@ SETTING = (
 )
 
 
-def render(source, content, **variables):
+def render(source, content):
     template = ChatTemplate(source)
     messages = [{"role": "user", "content": content}]
-    return template.render(messages, bos_token="<s>", eos_token="</s>", **variables)
+    return template.render(messages, bos_token="<s>", eos_token="</s>")
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)

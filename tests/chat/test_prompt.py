@@ -59,3 +59,15 @@ def test_system_messages_and_the_last_message_stay_even_if_they_do_not_fit():
 def test_without_truncation_a_long_conversation_is_refused():
     with pytest.raises(ContextLengthError, match="10 tokens, the context 9"):
         prompt(talk("u1", "a2", "u3"), limit=9, truncate=False)
+
+
+def test_a_prompt_tells_whether_it_begins_a_thought():
+    source = (
+        "{{ messages[0].content }}{% if enable_thinking %}<think>\n{% else %}</think>{% endif %}"
+    )
+    builder = PromptBuilder(ChatTemplate(source), Letters())
+    messages = talk("u<think>")
+    assert builder.style.thought is not None
+    assert builder.build(messages, limit=99, think=True).begins_thought
+    assert not builder.build(messages, limit=99, think=False).begins_thought
+    assert not builder.build(messages, limit=99).begins_thought

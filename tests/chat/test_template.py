@@ -23,9 +23,17 @@ CHATML = """\
 USER = [{"role": "user", "content": "hello"}]
 
 
-def render(source: str, messages=USER, **variables):
+def render(source: str, messages=USER, *, tools=None, add_generation_prompt=True, **variables):
     template = ChatTemplate(source)
-    return text_of(template.render(messages, bos_token="<s>", eos_token="</s>", **variables))
+    prompt = template.render(
+        messages,
+        tools=tools,
+        add_generation_prompt=add_generation_prompt,
+        bos_token="<s>",
+        eos_token="</s>",
+        variables=variables,
+    )
+    return text_of(prompt)
 
 
 def test_a_conversation_is_rendered_with_the_beginning_of_the_answer():
@@ -183,3 +191,15 @@ def test_a_template_tells_what_it_supports():
     assert ChatTemplate("{% if tools %}x{% endif %}").supports_tools
     assert not ChatTemplate(CHATML).supports_thinking
     assert ChatTemplate("<think>{{ x }}</think>").supports_thinking
+    assert ChatTemplate("<|channel|>analysis<|message|>").supports_thinking
+
+
+def test_a_template_tells_which_values_it_asks_for():
+    source = "{% if enable_thinking is defined %}{{ thinking }}{% endif %}{% set x = 1 %}{{ x }}"
+    assert ChatTemplate(source).variables == {"enable_thinking", "thinking"}
+
+
+def test_a_variable_cannot_stand_for_the_messages():
+    for name in ("messages", "bos_token", "add_generation_prompt"):
+        with pytest.raises(RequestError, match=name):
+            ChatTemplate("x").render(USER, bos_token="", eos_token="", variables={name: 1})

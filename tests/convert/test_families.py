@@ -138,12 +138,12 @@ REFUSED: dict[str, dict[str, Any]] = {
     "another activation": {"hidden_act": "relu"},
     "unknown rotary scaling": {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
     "partial rotary": {"rope_scaling": {"rope_type": "default", "partial_rotary_factor": 0.5}},
-    "YaRN with its own magnitude": {
+    "YaRN with borders between pairs": {
         "rope_scaling": {
             "type": "yarn",
             "factor": 4,
             "original_max_position_embeddings": 32,
-            "attention_factor": 2.0,
+            "truncate": False,
         }
     },
 }
@@ -366,9 +366,16 @@ def test_image_tokens_that_do_not_fit_the_patches_are_an_error() -> None:
 def test_every_architecture_belongs_to_one_family() -> None:
     assert set(FAMILIES) == {
         "LlamaForCausalLM",
+        "Llama4ForCausalLM",
         "MistralForCausalLM",
+        "Ministral3ForCausalLM",
+        "MixtralForCausalLM",
         "Qwen2ForCausalLM",
+        "Qwen2MoeForCausalLM",
         "Qwen3ForCausalLM",
+        "Qwen3MoeForCausalLM",
+        "GptOssForCausalLM",
+        "Gemma2ForCausalLM",
         "Gemma3ForCausalLM",
         "Gemma3ForConditionalGeneration",
     }

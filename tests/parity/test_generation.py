@@ -13,7 +13,18 @@ from tampu.engine import Engine
 pytestmark = pytest.mark.parity
 
 NAMES = list(RECIPES)
-TYPICAL = ["llama_rope_llama3", "mistral_window", "qwen2", "qwen3", "gemma3_text"]
+TYPICAL = [
+    "llama_rope_llama3",
+    "mistral_window",
+    "mistral3",
+    "qwen2",
+    "qwen3",
+    "qwen3moe",
+    "gptoss",
+    "llama4_text",
+    "gemma2",
+    "gemma3_text",
+]
 COUNT = 16
 LENGTHS = [3, 90, 17, 48]
 

@@ -23,7 +23,16 @@ from support.laboratory import (
 pytestmark = pytest.mark.parity
 
 NAMES = list(RECIPES)
-TYPICAL = ["llama_rope_llama3", "mistral_window", "qwen2", "qwen3", "gemma3_text"]
+TYPICAL = [
+    "llama_rope_llama3",
+    "mistral_window",
+    "mistral3",
+    "qwen2",
+    "qwen3",
+    "gemma2",
+    "gemma3_text",
+]
+MIXTURES = ["mixtral", "qwen2moe", "qwen3moe", "gptoss", "llama4_text"]
 
 
 def exact(name: str) -> float:
@@ -60,7 +69,7 @@ def test_the_error_does_not_grow_along_the_text(laboratory: Laboratory, name: st
     assert last < 3 * first
 
 
-@pytest.mark.parametrize("name", TYPICAL)
+@pytest.mark.parametrize("name", [*TYPICAL, *MIXTURES])
 @pytest.mark.parametrize("length", [1, 2, 16, 17])
 def test_short_texts_and_those_around_the_window(
     laboratory: Laboratory, name: str, length: int
@@ -106,6 +115,14 @@ def test_weights_of_sixteen_bits(
         ours = engine.logits(tokens())
     what = f"{type_}, cache F16" + (", fused attention" if flash else "")
     laboratory.compare(name, ours, laboratory.answer(name), what, limit)
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_experts_with_weights_in_half_precision(laboratory: Laboratory, name: str) -> None:
+    """With fewer bits of the activations some tokens go to other experts, and all differs."""
+    with laboratory.engine(name, "F16", cache="f16") as engine:
+        ours = engine.logits(tokens())
+    laboratory.compare(name, ours, laboratory.answer(name), "F16, cache F16", 3e-3)
 
 
 @pytest.mark.parametrize("name", TYPICAL)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from support.fake_runner import FakeStart
 
 from tampu.catalog import Catalog
-from tampu.errors import ModelFileError
+from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError
 from tampu.runner.protocol import ModelOptions
-from tampu.server.errors import BusyError
 from tampu.server.job import Overrides
 from tampu.server.loaded import LoadedModels
 
@@ -27,12 +27,18 @@ def start():
     return FakeStart()
 
 
-def run(start, test, *, keep_alive_s=60.0, most=3):
+def run(start, test, *, keep_alive_s=60.0, most=3, memory_bytes=None):
     """Run `test(models)` on a keeper that is closed afterwards."""
 
     async def with_models():
         options = ModelOptions(context=1024)
-        models = LoadedModels(start, options=options, keep_alive_s=keep_alive_s, most=most)
+        models = LoadedModels(
+            start,
+            options=options,
+            keep_alive_s=keep_alive_s,
+            most=most,
+            memory_bytes=memory_bytes,
+        )
         try:
             await test(models)
         finally:
@@ -175,21 +181,103 @@ def test_a_dead_model_is_loaded_again(start, entry):
     run(start, test)
 
 
-def test_the_idle_model_that_would_go_first_makes_room(start, entry):
+def test_the_idle_model_that_was_used_least_recently_makes_room(start, entry):
     async def test(models):
         await touch(models, entry("m"), keep_alive_s=50)
         await touch(models, entry("base"), keep_alive_s=10)
+        await touch(models, entry("m"))
         await touch(models, entry("thinker"), keep_alive_s=30)
         assert names(models) == ["m", "thinker"]
 
     run(start, test, most=2)
 
 
-def test_without_an_idle_model_there_is_no_room(start, entry):
+def test_a_model_that_stays_for_ever_goes_after_all_others(start, entry):
     async def test(models):
-        async with models.use(entry("m"), ANY, None):
-            with pytest.raises(BusyError):
-                await touch(models, entry("base"))
+        await touch(models, entry("m"), keep_alive_s=float("inf"))
         await touch(models, entry("base"))
+        await touch(models, entry("thinker"))
+        assert names(models) == ["m", "thinker"]
+
+    run(start, test, most=2)
+
+
+def test_a_model_in_use_makes_room_when_its_users_are_done(start, entry):
+    async def test(models):
+        async with models.use(entry("m"), ANY, None) as first:
+            other = asyncio.create_task(touch(models, entry("base")))
+            await asyncio.sleep(0.02)
+            again = asyncio.create_task(touch(models, entry("m")))
+            await asyncio.sleep(0.02)
+            assert not other.done()
+            assert not again.done()
+            assert first.runner.is_alive
+        assert (await other).entry.name == "base"
+        assert (await again).entry.name == "m"
 
     run(start, test, most=1)
+    assert [name for name, _ in start.runners] == ["m", "base", "m"]
+
+
+def test_many_models_take_turns_in_one_place_and_no_request_is_lost(start, entry):
+    start.delay_s = 0.001
+    wanted = ["m", "base", "thinker"] * 10
+
+    async def ask(models, name):
+        async with models.use(entry(name), ANY, None) as model:
+            assert model.runner.is_alive
+            await asyncio.sleep(0.001)
+            assert model.runner.is_alive
+            return model.entry.name
+
+    async def test(models):
+        assert await asyncio.gather(*(ask(models, name) for name in wanted)) == wanted
+
+    run(start, test, most=1)
+
+
+def test_models_share_the_memory_by_what_they_were_measured_to_take(start, entry):
+    async def test(models):
+        for name in ("m", "base", "m", "base", "thinker"):
+            await touch(models, entry(name))
+        assert names(models) == ["base", "thinker"]
+
+    run(start, test, memory_bytes=2999)
+    assert [name for name, _ in start.runners] == ["m", "base", "thinker"]
+
+
+def test_a_load_that_does_not_fit_is_tried_again_when_another_model_is_gone(start, entry):
+    start.memory = 1500
+
+    async def test(models):
+        await touch(models, entry("m"))
+        await touch(models, entry("base"))
+        assert names(models) == ["base"]
+        start.memory = 500
+        with pytest.raises(OutOfMemoryError):
+            await touch(models, entry("m"))
+        assert names(models) == []
+
+    run(start, test)
+
+
+def test_a_file_that_has_changed_is_loaded_again(start, entry):
+    async def test(models):
+        first = await touch(models, entry("m"))
+        changed = replace(entry("m"), modified_s=entry("m").modified_s + 1)
+        assert (await touch(models, changed)).runner is not first.runner
+
+    run(start, test)
+
+
+def test_who_waits_for_a_load_hears_that_the_server_ends(start, entry):
+    start.delay_s = 5
+
+    async def test(models):
+        waiting = asyncio.create_task(touch(models, entry("m")))
+        await asyncio.sleep(0.01)
+        await models.close()
+        with pytest.raises(LoadCancelledError):
+            await waiting
+
+    run(start, test)

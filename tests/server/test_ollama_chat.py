@@ -57,7 +57,7 @@ def test_the_conversation_reaches_the_template_in_its_form(site, post):
         {"role": "tool", "content": "42", "name": "f", "tool_call_id": "c1"},
     )
     assert prompt.tools == (TOOL,)
-    assert prompt.variables == {"enable_thinking": False}
+    assert prompt.think is False
 
 
 def test_a_tool_call_comes_whole_and_apart_from_the_text(post):

@@ -151,7 +151,7 @@ def test_a_request_that_cannot_be_answered_is_refused(post, body, told):
 def test_thinking_can_be_switched_on_a_model_that_thinks(site, post):
     post("/api/generate", model="thinker", prompt="x", think="low")
     prompt, _ = site.start.runners[0][1].requests[0]
-    assert prompt.variables == {"enable_thinking": True, "reasoning_effort": "low"}
+    assert prompt.think == "low"
 
 
 @pytest.mark.parametrize("empty", [None, ""])

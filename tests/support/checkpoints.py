@@ -49,6 +49,20 @@ _GEMMA_TEXT = _TEXT | {
     "rope_theta": 1e6,
     "rope_local_base_freq": 1e4,
 }
+_YARN = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+}
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
 _SIGLIP = {
     "hidden_size": 64,
     "intermediate_size": 128,
@@ -65,6 +79,8 @@ class Recipe:
     """What a checkpoint is made of.
 
     `approximate` says that ggml's CPU code takes the activation from a table in half precision.
+    Mixtures of experts have a `seed` with which no token is on the verge of another expert: there
+    the rounding of a half-precision cache would change the choice, and all that follows from it.
     """
 
     architecture: str
@@ -72,6 +88,7 @@ class Recipe:
     values: dict[str, Any] = field(default_factory=dict)
     tokenizer: str = "llama3"
     approximate: bool = False
+    seed: int = SEED
 
 
 def _llama(**changes: Any) -> Recipe:
@@ -99,6 +116,46 @@ def _qwen3(**changes: Any) -> Recipe:
     return Recipe("Qwen3ForCausalLM", transformers.Qwen3Config, values, "qwen2")
 
 
+def _gemma2(**changes: Any) -> Recipe:
+    values = _GEMMA_TEXT | {"num_hidden_layers": 4, "rope_theta": 1e4} | changes
+    values |= {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 10.0}
+    return Recipe("Gemma2ForCausalLM", transformers.Gemma2Config, values, "gemma", approximate=True)
+
+
+def _ministral3(**changes: Any) -> Recipe:
+    """Text as in Ministral 3: YaRN without magnitude, queries that grow with their position."""
+    values = _TEXT | {"rope_parameters": _YARN | {"rope_theta": 1e6} | changes}
+    values |= {"sliding_window": None, "head_dim": 48}
+    return Recipe("Ministral3ForCausalLM", transformers.Ministral3Config, values)
+
+
+def _gptoss(**changes: Any) -> Recipe:
+    values = _TEXT | {
+        "num_hidden_layers": 4,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "sliding_window": 16,
+        "attention_bias": True,
+        "swiglu_limit": 1.5,  # small enough to matter
+        "rope_parameters": _YARN | {"rope_theta": 150_000.0, "truncate": False},
+    }
+    return Recipe("GptOssForCausalLM", transformers.GptOssConfig, values | changes)
+
+
+def _llama4(*, seed: int = SEED, **changes: Any) -> Recipe:
+    values = _TEXT | {
+        "num_hidden_layers": 4,
+        "intermediate_size_mlp": 192,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 1,
+        "interleave_moe_layer_step": 2,
+        "attention_chunk_size": 16,
+        "floor_scale": 10,
+        "rope_parameters": _LLAMA3 | {"rope_theta": 500_000.0},
+    }
+    return Recipe("Llama4ForCausalLM", transformers.Llama4TextConfig, values | changes, seed=seed)
+
+
 RECIPES: dict[str, Recipe] = {
     "llama": _llama(),
     "llama_wide_heads": _llama(
@@ -106,13 +163,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "llama_rope_llama3": _llama(
         rope_theta=500_000.0,
-        rope_scaling={
-            "rope_type": "llama3",
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 64,
-        },
+        rope_scaling=_LLAMA3,
     ),
     "llama_rope_linear": _llama(rope_scaling={"rope_type": "linear", "factor": 4.0}),
     "llama_biases": _llama(attention_bias=True, mlp_bias=True),
@@ -127,6 +178,47 @@ RECIPES: dict[str, Recipe] = {
         max_position_embeddings=128,
         rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
     ),
+    "mistral3": _ministral3(mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1),
+    "mixtral": Recipe(
+        "MixtralForCausalLM",
+        transformers.MixtralConfig,
+        _TEXT | {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
+    ),
+    "qwen2moe": Recipe(
+        "Qwen2MoeForCausalLM",
+        transformers.Qwen2MoeConfig,
+        _TEXT
+        | {
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 96,
+            "shared_expert_intermediate_size": 160,
+            "norm_topk_prob": False,
+            "rope_theta": 1e6,
+        },
+        "qwen2",
+    ),
+    "qwen3moe": Recipe(
+        "Qwen3MoeForCausalLM",
+        transformers.Qwen3MoeConfig,
+        _TEXT
+        | {
+            "head_dim": 64,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 96,
+            "norm_topk_prob": True,
+            "rope_theta": 1e6,
+        },
+        "qwen2",
+        seed=2,
+    ),
+    "gptoss": _gptoss(),
+    "llama4_text": _llama4(),
+    "llama4_two_experts": _llama4(num_experts_per_tok=2, interleave_moe_layer_step=1, seed=2),
+    "gemma2": _gemma2(),
     "gemma3_text": _gemma3(rope_scaling={"rope_type": "linear", "factor": 8.0}),
     "gemma3_period": _gemma3(
         num_key_value_heads=1, query_pre_attn_scalar=32, sliding_window_pattern=3
@@ -155,13 +247,13 @@ _TOKENIZERS = {
 }
 
 
-def make_checkpoint(name: str, folder: Path, *, seed: int = SEED) -> Path:
+def make_checkpoint(name: str, folder: Path) -> Path:
     """Write the checkpoint `name` to `folder` and return the folder."""
     recipe = RECIPES[name]
     config = recipe.config(**recipe.values)
     config._attn_implementation = "eager"
     model = getattr(transformers, recipe.architecture)(config).float().eval()
-    draw_weights(model, seed)
+    draw_weights(model, recipe.seed)
     model.tie_weights()
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
@@ -208,6 +300,8 @@ def _drawn(
         return neutral + 0.2 * noise
     if name.endswith("bias"):
         return 0.15 * noise
+    if "sinks" in name or "experts" in name or "router" in name or "mlp.gate." in name:
+        return _drawn_for_mixture(name, old, noise)
     if "embed_tokens" in name:
         if not tied:
             return noise
@@ -220,3 +314,14 @@ def _drawn(
     inputs = old.shape[0] if "projection_weight" in name else math.prod(old.shape[1:])
     sharp = 1.6 if "q_proj" in name or "k_proj" in name else 1.0
     return noise * (sharp / math.sqrt(inputs))
+
+
+def _drawn_for_mixture(name: str, old: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    """Return the values of sinks, routers and experts, all of them in one tensor or each in its."""
+    if "sinks" in name:
+        return noise
+    if "experts" in name and old.ndim >= 2 and not name.endswith("bias"):
+        return noise / math.sqrt(min(old.shape[-2:]))
+    if "experts" in name:
+        return 0.15 * noise
+    return noise * (2.0 / math.sqrt(old.shape[-1]))

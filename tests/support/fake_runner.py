@@ -6,9 +6,11 @@ import asyncio
 import json
 import math
 
-from tampu.errors import ComputeError, RunnerDiedError
+import numpy as np
+
+from tampu.errors import ComputeError, OutOfMemoryError, RunnerDiedError
 from tampu.runner.events import Done, Usage
-from tampu.runner.protocol import Piece, Prompted, Ready, TokenScore
+from tampu.runner.protocol import Decoded, Embedded, Encoded, Piece, Prompted, Ready, TokenScore
 
 USAGE = Usage(
     prompt_tokens=3, cached_tokens=1, prompt_ns=5, generated_tokens=2, generated_ns=7, total_ns=12
@@ -59,6 +61,18 @@ class FakeRunner:
             await asyncio.sleep(0)
         yield Done("stop", USAGE)
 
+    async def embed(self, inputs, *, truncate=True):
+        self.requests.append((inputs, truncate))
+        rows = np.array([[3.0, 4.0, 0.0, float(index)] for index in range(len(inputs))], "<f4")
+        return Embedded(rows.tobytes(), 4, 2 * len(inputs))
+
+    async def encode(self, prompt, *, add_special=True, parse_special=True):
+        self.requests.append((prompt, (add_special, parse_special)))
+        return Encoded((104, 233), (b"h", b"\xc3"))
+
+    async def decode(self, tokens):
+        return Decoded("".join(map(chr, tokens)))
+
     async def close(self):
         self.is_alive = False
 
@@ -70,11 +84,15 @@ class FakeStart:
         self.runners = []
         self.error = None
         self.delay_s = 0.0
+        self.memory = 1_000_000
 
     async def __call__(self, entry, options):
         await asyncio.sleep(self.delay_s)
         if self.error is not None:
             raise self.error
+        alive = [runner for _, runner in self.runners if runner.is_alive]
+        if sum(runner.ready.memory_bytes for runner in alive) + 1000 > self.memory:
+            raise OutOfMemoryError("it does not fit")
         runner = FakeRunner(options)
         self.runners.append((entry.name, runner))
         return runner

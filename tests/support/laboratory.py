@@ -133,7 +133,7 @@ class Laboratory:
                     continue
                 stored = data[info.offset : info.offset + info.size_bytes]
                 values = dequantize(stored, info.type, info.shape)
-                if family.architecture == "llama" and (
+                if family.architecture in ("llama", "mistral3") and (
                     "attn_q" in info.name or "attn_k" in info.name
                 ):
                     values = _halves(values, recipe.values["head_dim"])

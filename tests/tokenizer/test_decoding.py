@@ -134,3 +134,10 @@ def test_wordpiece_puts_no_space_before_a_full_stop():
     assert ids == [1, 3, 4, 5, 6, 2]
     assert tokenizer.decode(ids) == "hello world!"
     assert tokenizer.decode(ids, special=True) == "[CLS] hello world! [SEP]"
+
+
+def test_single_control_tokens_can_be_shown(byte_tokens):
+    ids = [97, 256, 98]
+    assert "".join(pieces(byte_tokens, ids, shown=["<|end|>", "a", "<none>"])) == "a<|end|>b"
+    assert "".join(pieces(byte_tokens, ids)) == "ab"
+    assert byte_tokens.control_tokens(["<|end|>", "a"]) == {"<|end|>": 256}

@@ -183,3 +183,23 @@ def test_a_full_memory_of_words_is_emptied(monkeypatch):
     tokenizer = load_tokenizer(original.metadata)
     for line in originals.corpus()[:50]:
         assert tokenizer.encode(line) == original.encode(line, True)
+
+
+# Text in pieces
+
+
+@given(st.lists(st.tuples(st.sampled_from(["<|eot_id|>", "<|eot", "_id|>", "<tool>", "a ", "é"]),
+                          st.booleans()), max_size=6))  # fmt: skip
+def test_control_tokens_count_only_where_they_may_in_all_their_pieces(tokenizer, pieces):
+    text = "".join(part for part, _ in pieces)
+    may = [parses for part, parses in pieces for _ in part]
+    ids = tokenizer.encode_pieces(pieces)
+    assert tokenizer.decode(ids, special=True) == text
+    starts = [i for i in range(len(text)) if text.startswith("<|eot_id|>", i)]
+    assert ids.count(257) == sum(all(may[i : i + len("<|eot_id|>")]) for i in starts)
+
+
+def test_words_go_across_the_borders_of_pieces(with_space):
+    assert with_space.encode_pieces([("h", True), ("i", False)]) == with_space.encode(
+        "hi", add_special=False
+    )

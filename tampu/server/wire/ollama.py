@@ -6,6 +6,8 @@ Answers leave out fields that are None, zero or empty, except where clients need
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,14 +16,13 @@ import msgspec
 from tampu.durations import parse_duration
 from tampu.errors import RequestError
 from tampu.modelinfo import ModelInfo
-from tampu.runner.protocol import ChatPrompt, Prompt, TextPrompt
-from tampu.server.job import Job, require
+from tampu.runner.protocol import TextPrompt
+from tampu.server.job import FOREVER, EmbedJob, Job, require
+from tampu.server.wire.conversation import Conversation, Wishes, chat_job, check_can, decode_image
 from tampu.server.wire.ollama_options import read_options
 
 VERSION = "0.20.0"
-MOST_MESSAGES = 10_000
-MOST_TOOLS = 128
-FOREVER = float("inf")
+MOST_INPUTS = 2_048
 
 
 class ToolFunction(msgspec.Struct, kw_only=True):
@@ -86,6 +87,36 @@ class ChatRequest(_Common, kw_only=True):
     tools: list[dict[str, Any]] | None = None
 
 
+class EmbedRequest(msgspec.Struct, kw_only=True):
+    """`POST /api/embed`."""
+
+    model: str | None = None
+    input: str | list[str] | None = None
+    truncate: bool | None = None
+    dimensions: int | None = None
+    keep_alive: float | str | None = None
+    options: dict[str, Any] | None = None
+
+
+class EmbeddingsRequest(msgspec.Struct, kw_only=True):
+    """`POST /api/embeddings`, the older form."""
+
+    model: str | None = None
+    prompt: str | None = None
+    keep_alive: float | str | None = None
+    options: dict[str, Any] | None = None
+
+
+class EmbedAnswer(msgspec.Struct, kw_only=True):
+    """The answer to `POST /api/embed`."""
+
+    model: str
+    embeddings: list[list[float]]
+    total_duration: int
+    load_duration: int
+    prompt_eval_count: int
+
+
 class ShowRequest(msgspec.Struct, kw_only=True):
     """`POST /api/show`."""
 
@@ -102,16 +133,15 @@ def is_streaming(request: _Common) -> bool:
 def is_unload(request: GenerateRequest | ChatRequest) -> bool:
     """Whether the request only wants the model out of memory."""
     wants_text = request.messages if isinstance(request, ChatRequest) else request.prompt
-    return not wants_text and keep_alive_s(request) == 0
+    return not wants_text and keep_alive_s(request.keep_alive) == 0
 
 
-def keep_alive_s(request: _Common) -> float | None:
+def keep_alive_s(value: float | str | None) -> float | None:
     """Return how many seconds the model stays loaded; None: the server's default.
 
     Raises:
         RequestError: for what is neither a number of seconds nor a duration.
     """
-    value = request.keep_alive
     if value is None:
         return None
     try:
@@ -127,61 +157,65 @@ def generate_job(request: GenerateRequest, info: ModelInfo) -> Job:
     Raises:
         RequestError: for what the model cannot do, or tampu not yet.
     """
-    name = request.model or ""
-    _check_common(request, info)
+    wishes = _wishes(request, info)
+    check_can(info, "completion", wishes.model, "generate")
     extras = (request.system, request.template, request.context)
     require(
         holds=not (request.raw and any(extras)),
         message="raw mode does not support template, system, or context",
     )
-    require(holds=not request.suffix, message=f"{name!r} does not support insert")
+    if request.suffix:
+        check_can(info, "insert", wishes.model, "insert")
     require(holds=not request.template, message="'template' is not supported yet")
-    require(holds=not request.images, message=f"{name!r} does not support images")
-    return _job(request, info, _generate_prompt(request) if request.prompt else None)
+    conversation = _one_question(request)
+    job = chat_job(conversation, wishes, info)
+    if not request.prompt:
+        return replace(job, prompts=())
+    return replace(job, prompts=(TextPrompt(request.prompt),)) if request.raw else job
 
 
-def chat_job(request: ChatRequest, info: ModelInfo) -> Job:
+def conversation_job(request: ChatRequest, info: ModelInfo) -> Job:
     """Return what a conversation means.
 
     Raises:
         RequestError: for what the model cannot do, or tampu not yet.
     """
-    name = request.model or ""
-    _check_common(request, info)
-    has_tools = not request.tools or "tools" in info.capabilities
-    require(holds=has_tools, message=f"{name!r} does not support tools")
-    messages = request.messages or []
-    few_enough = len(messages) <= MOST_MESSAGES and len(request.tools or ()) <= MOST_TOOLS
-    limits = f"at most {MOST_MESSAGES} messages and {MOST_TOOLS} tools can be given"
-    require(holds=few_enough, message=limits)
-    has_images = any(message.images for message in messages)
-    require(holds=not has_images, message=f"{name!r} does not support images")
-    if not messages:
-        return _job(request, info, None)
-    prompt = ChatPrompt(
-        messages=tuple(_template_message(message) for message in messages),
-        tools=tuple(request.tools) if request.tools else None,
-        variables=_variables(request),
+    conversation = Conversation(
+        messages=tuple(
+            template_message(message, f"messages[{index}]")
+            for index, message in enumerate(request.messages or ())
+        ),
+        tools=request.tools or (),
+        think=request.think,
+        response_format=_format(request.format),
     )
-    return _job(request, info, prompt)
+    job = chat_job(conversation, _wishes(request, info), info)
+    return job if request.messages else replace(job, prompts=())
 
 
-def _check_common(request: _Common, info: ModelInfo) -> None:
-    name = request.model or ""
-    can_generate = "completion" in info.capabilities
-    require(holds=can_generate, message=f"{name!r} does not support generate")
-    wants_format = request.format is not None and request.format != ""
-    require(holds=not wants_format, message="'format' is not supported yet")
-    levels = (None, True, False, "low", "medium", "high", "max")
+def embed_job(request: EmbedRequest, info: ModelInfo) -> EmbedJob:
+    """Return what a request for embeddings means.
+
+    Raises:
+        RequestError: for an option out of its range.
+    """
+    overrides, _ = read_options(request.options or {}, info, {})
+    given = request.input
+    texts = [given] if isinstance(given, str) else given or []
     require(
-        holds=request.think in levels,
-        message="think must be true, false, low, medium, high or max",
+        holds=len(texts) <= MOST_INPUTS, message=f"input: at most {MOST_INPUTS} texts can be given"
     )
-    can_think = not request.think or "thinking" in info.capabilities
-    require(holds=can_think, message=f"{name!r} does not support thinking")
+    return EmbedJob(
+        model=request.model or "",
+        overrides=overrides,
+        keep_alive_s=keep_alive_s(request.keep_alive),
+        inputs=tuple(TextPrompt(text) for text in texts) if given else (),
+        truncate=request.truncate is not False,
+        dimensions=request.dimensions,
+    )
 
 
-def _job(request: _Common, info: ModelInfo, prompt: Prompt | None) -> Job:
+def _wishes(request: _Common, info: ModelInfo) -> Wishes:
     given = {
         "truncate": request.truncate is not False,
         "shift": request.shift is not False,
@@ -189,32 +223,48 @@ def _job(request: _Common, info: ModelInfo, prompt: Prompt | None) -> Job:
         "top_logprobs": request.top_logprobs,
     }
     overrides, options = read_options(request.options or {}, info, given)
-    return Job(request.model or "", overrides, keep_alive_s(request), prompt, options)
-
-
-def _generate_prompt(request: GenerateRequest) -> Prompt:
-    text = request.prompt or ""
-    if request.raw:
-        return TextPrompt(text)
-    system = [{"role": "system", "content": request.system}] if request.system else []
-    return ChatPrompt(
-        messages=(*system, {"role": "user", "content": text}),
-        variables=_variables(request),
-        before=tuple(request.context or ()),
-        plain=f"{request.system}\n\n{text}" if request.system else text,
+    return Wishes(
+        model=request.model or "",
+        overrides=overrides,
+        keep_alive_s=keep_alive_s(request.keep_alive),
+        options=options,
     )
 
 
-def _variables(request: _Common) -> dict[str, Any]:
-    if request.think is None:
-        return {}
-    level = {"reasoning_effort": request.think} if isinstance(request.think, str) else {}
-    return {"enable_thinking": bool(request.think), **level}
+def _one_question(request: GenerateRequest) -> Conversation:
+    """Return a prompt as a conversation."""
+    text = request.prompt or ""
+    system = [{"role": "system", "content": request.system}] if request.system else []
+    question: dict[str, Any] = {"role": "user", "content": text}
+    if request.images:
+        question["images"] = _images(request.images, "")
+    return Conversation(
+        messages=(*system, question),
+        think=request.think,
+        before=tuple(request.context or ()),
+        plain=f"{request.system}\n\n{text}" if request.system else text,
+        response_format=_format(request.format),
+    )
 
 
-def _template_message(message: Message) -> dict[str, Any]:
+def _format(given: Any) -> str | dict[str, Any] | None:
+    """Return "json", a JSON schema, or None for text."""
+    if given in (None, ""):
+        return None
+    if given == "json" or isinstance(given, dict):
+        known: str | dict[str, Any] = given
+        return known
+    raise RequestError('format must be "json" or a JSON schema')
+
+
+def _images(images: Sequence[str], where: str) -> list[bytes]:
+    return [decode_image(image, f"{where}images[{i}]") for i, image in enumerate(images)]
+
+
+def template_message(message: Message, where: str) -> dict[str, Any]:
     """Return a message in the form of Hugging Face's templates."""
     optional = {
+        "images": _images(message.images or (), f"{where}."),
         "reasoning_content": message.thinking,
         "name": message.tool_name or message.name,
         "tool_call_id": message.tool_call_id,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import secrets
+import time
 from collections.abc import Iterator, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 
-from tampu.chat.tools import Content, OutputParser, Part, PlainParser
-from tampu.runner.events import Done, Usage
-from tampu.runner.protocol import Piece, Prompted, TokenScore
+from tampu.errors import TampuError
+from tampu.runner.protocol import TokenScore
+from tampu.server.answer import NDJSON
+from tampu.server.errors import public_message
+from tampu.server.events import Began, Called, Ended, Event, Said, Thought
 from tampu.server.wire.ollama import Message, ToolCall, ToolFunction, timestamp
 
 
@@ -24,7 +26,11 @@ class Score(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class _Line(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What all lines end with; the counts and durations (ns) are the last line's alone."""
+    """What all lines end with; the counts and durations (ns) are the last line's alone.
+
+    `truncated` is tampu's own: how many tokens of the conversation the model did not see because
+    its context was full.
+    """
 
     done: bool
     done_reason: str = ""
@@ -35,6 +41,7 @@ class _Line(msgspec.Struct, kw_only=True, omit_defaults=True):
     prompt_eval_duration: int = 0
     eval_count: int = 0
     eval_duration: int = 0
+    truncated: int = 0
     logprobs: list[Score] | None = None
 
 
@@ -44,6 +51,7 @@ class GenerateLine(_Line, omit_defaults=True):
     model: str
     created_at: str
     response: str
+    thinking: str | None = None
     context: list[int] | None = None
 
 
@@ -56,64 +64,38 @@ class ChatLine(_Line, omit_defaults=True):
 
 
 Line = TypeVar("Line", bound=_Line)
-LineOut = TypeVar("LineOut", bound=_Line, covariant=True)
 
 
-class Timing(msgspec.Struct, frozen=True):
-    """When a request came and when its model was ready, on the monotonic clock in ns."""
+class _Writer:
+    """What the two kinds of answers have in common: lines of JSON."""
 
-    arrived_ns: int
-    ready_ns: int
+    media_type = NDJSON
 
-    def stamp(self, line: Line, usage: Usage, finished_ns: int) -> Line:
-        """Return the last line with its counts and durations."""
-        return msgspec.structs.replace(
-            line,
-            total_duration=finished_ns - self.arrived_ns,
-            load_duration=max(self.ready_ns - self.arrived_ns, 1),
-            prompt_eval_count=usage.prompt_tokens,
-            prompt_eval_cached_count=usage.cached_tokens,
-            prompt_eval_duration=usage.prompt_ns,
-            eval_count=usage.generated_tokens,
-            eval_duration=usage.generated_ns,
-        )
+    def end(self) -> bytes:
+        """Return nothing: the last line says that it is the last."""
+        return b""
+
+    def fail(self, error: TampuError) -> bytes:
+        """Return a last line that tells the error."""
+        return to_line({"error": public_message(error)})
 
 
-class LineWriter(Protocol[LineOut]):
-    """Turns events into lines."""
+class GenerateWriter(_Writer):
+    """The answer to `POST /api/generate`."""
 
-    def lines(self, event: Prompted | Piece | Done, now_ns: int) -> Iterator[LineOut]:
-        """Yield the lines that an event gives."""
-        ...
-
-    def note(self, reason: str) -> LineOut:
-        """Return a last line without text: the only one of a request that generates nothing."""
-        ...
-
-
-class GenerateWriter:
-    """The lines of `POST /api/generate`."""
-
-    def __init__(self, model: str, timing: Timing, *, with_context: bool) -> None:
+    def __init__(self, model: str, arrived_ns: int, *, with_context: bool) -> None:
+        """Answer for a model, under the name that the client wrote."""
         self._model = model
-        self._timing = timing
+        self._arrived_ns = arrived_ns
         self._context: list[int] | None = [] if with_context else None
 
-    def lines(self, event: Prompted | Piece | Done, now_ns: int) -> Iterator[GenerateLine]:
-        """Yield the lines that an event gives."""
-        if self._context is not None and not isinstance(event, Done):
-            self._context.extend(event.tokens)
-        if isinstance(event, Piece) and (event.text or event.scores):
-            yield GenerateLine(
-                model=self._model,
-                created_at=timestamp(),
-                response=event.text,
-                done=False,
-                logprobs=_scores(event.scores),
-            )
-        if isinstance(event, Done):
-            last = msgspec.structs.replace(self.note(event.reason), context=self._context)
-            yield self._timing.stamp(last, event.usage, now_ns)
+    def write(self, event: Event) -> bytes:
+        """Return the lines of an event."""
+        return b"".join(map(to_line, self._lines(event)))
+
+    def whole(self, events: Sequence[Event]) -> GenerateLine:
+        """Return the one object of `"stream": false`."""
+        return joined_text([line for event in events for line in self._lines(event)])
 
     def note(self, reason: str) -> GenerateLine:
         """Return a last line without text: the only one of a request that generates nothing."""
@@ -121,23 +103,41 @@ class GenerateWriter:
             model=self._model, created_at=timestamp(), response="", done=True, done_reason=reason
         )
 
+    def _lines(self, event: Event) -> Iterator[GenerateLine]:
+        if self._context is not None and isinstance(event, (Began, Said, Thought)):
+            self._context.extend(event.tokens)
+        if isinstance(event, (Said, Thought)) and (event.text or event.scores):
+            yield GenerateLine(
+                model=self._model,
+                created_at=timestamp(),
+                response=event.text if isinstance(event, Said) else "",
+                thinking=event.text if isinstance(event, Thought) else None,
+                done=False,
+                logprobs=_scores(event.scores),
+            )
+        if isinstance(event, Ended):
+            last = self.note(reason_of(event))
+            if event.reason != "load":
+                last = stamped(last, event, self._arrived_ns)
+                last = msgspec.structs.replace(last, context=self._context)
+            yield last
 
-class ChatWriter:
-    """The lines of `POST /api/chat`; tool calls come whole, each in a line of its own."""
 
-    def __init__(self, model: str, timing: Timing, parser: OutputParser | None = None) -> None:
+class ChatWriter(_Writer):
+    """The answer to `POST /api/chat`; tool calls come whole, each in a line of its own."""
+
+    def __init__(self, model: str, arrived_ns: int) -> None:
+        """Answer for a model, under the name that the client wrote."""
         self._model = model
-        self._timing = timing
-        self._parser = parser or PlainParser()
-        self._calls = 0
+        self._arrived_ns = arrived_ns
 
-    def lines(self, event: Prompted | Piece | Done, now_ns: int) -> Iterator[ChatLine]:
-        """Yield the lines that an event gives."""
-        if isinstance(event, Piece):
-            yield from self._parts(self._parser.feed(event.text), event.scores)
-        if isinstance(event, Done):
-            yield from self._parts(self._parser.finish(), ())
-            yield self._timing.stamp(self.note(event.reason), event.usage, now_ns)
+    def write(self, event: Event) -> bytes:
+        """Return the lines of an event."""
+        return b"".join(map(to_line, self._lines(event)))
+
+    def whole(self, events: Sequence[Event]) -> ChatLine:
+        """Return the one object of `"stream": false`."""
+        return joined_chat([line for event in events for line in self._lines(event)])
 
     def note(self, reason: str) -> ChatLine:
         """Return a last line without text: the only one of a request that generates nothing."""
@@ -149,25 +149,58 @@ class ChatWriter:
             done_reason=reason,
         )
 
-    def _parts(self, parts: Sequence[Part], scores: Sequence[TokenScore]) -> Iterator[ChatLine]:
-        if scores and not parts:
-            parts = [Content("")]
-        for index, part in enumerate(parts):
+    def _lines(self, event: Event) -> Iterator[ChatLine]:
+        if isinstance(event, Began):
+            return
+        if isinstance(event, Ended):
+            last = self.note(reason_of(event))
+            yield last if event.reason == "load" else stamped(last, event, self._arrived_ns)
+            return
+        if isinstance(event, Called) or event.text or event.scores:
             yield ChatLine(
                 model=self._model,
                 created_at=timestamp(),
-                message=self._message(part),
+                message=_message(event),
                 done=False,
-                logprobs=_scores(scores) if index == 0 else None,
+                logprobs=None if isinstance(event, Called) else _scores(event.scores),
             )
 
-    def _message(self, part: Part) -> Message:
-        if isinstance(part, Content):
-            return Message(role="assistant", content=part.text)
-        function = ToolFunction(name=part.name, arguments=part.arguments, index=self._calls)
-        self._calls += 1
-        call = ToolCall(function=function, id=f"call_{secrets.token_hex(4)}")
-        return Message(role="assistant", content="", tool_calls=[call])
+
+def to_line(line: object) -> bytes:
+    """Return an object as a line of JSON."""
+    return msgspec.json.encode(line) + b"\n"
+
+
+def reason_of(event: Ended) -> str:
+    """Return why an answer ended in Ollama's words, where a call is no reason of its own."""
+    return "stop" if event.reason == "tool_calls" else event.reason
+
+
+def stamped(line: Line, event: Ended, arrived_ns: int) -> Line:
+    """Return the last line with its counts and durations."""
+    usage = event.usage
+    return msgspec.structs.replace(
+        line,
+        total_duration=time.monotonic_ns() - arrived_ns,
+        load_duration=max(event.ready_ns - arrived_ns, 1),
+        prompt_eval_count=usage.prompt_tokens,
+        prompt_eval_cached_count=usage.cached_tokens,
+        prompt_eval_duration=usage.prompt_ns,
+        eval_count=usage.generated_tokens,
+        eval_duration=usage.generated_ns,
+        truncated=usage.dropped_tokens,
+    )
+
+
+def _message(event: Said | Thought | Called) -> Message:
+    if isinstance(event, Said):
+        return Message(role="assistant", content=event.text)
+    if isinstance(event, Thought):
+        return Message(role="assistant", content="", thinking=event.text)
+    function = ToolFunction(name=event.name, arguments=event.arguments, index=event.index)
+    return Message(
+        role="assistant", content="", tool_calls=[ToolCall(function=function, id=event.id)]
+    )
 
 
 def joined_text(lines: Sequence[GenerateLine]) -> GenerateLine:
@@ -175,6 +208,7 @@ def joined_text(lines: Sequence[GenerateLine]) -> GenerateLine:
     return msgspec.structs.replace(
         lines[-1],
         response="".join(line.response for line in lines),
+        thinking="".join(line.thinking or "" for line in lines) or None,
         logprobs=_joined_scores(lines),
     )
 
@@ -184,6 +218,7 @@ def joined_chat(lines: Sequence[ChatLine]) -> ChatLine:
     message = Message(
         role="assistant",
         content="".join(line.message.content or "" for line in lines),
+        thinking="".join(line.message.thinking or "" for line in lines) or None,
         tool_calls=[call for line in lines for call in line.message.tool_calls or ()] or None,
     )
     return msgspec.structs.replace(lines[-1], message=message, logprobs=_joined_scores(lines))

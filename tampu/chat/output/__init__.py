@@ -1,0 +1,17 @@
+"""A model's answer apart into thinking, content and tool calls.
+
+- parts.py: what comes out
+- reading.py: how a text that comes in pieces is read
+- answer.py: `ChatFormat`, a family's way to write an answer, and `AnswerParser`
+- calls.py, literals.py, signatures.py: what stands between the tags of a call
+- families.py: the formats, and which of them a model has
+- harmony.py: the one format that is not tags around calls
+- thinking.py: the template's variables that turn thinking on and off
+- forced.py: grammars of calls, for a choice of tools that the model must make
+"""
+
+from tampu.chat.output.answer import AnswerParser, ChatFormat
+from tampu.chat.output.families import chat_format
+from tampu.chat.output.parts import Content, Part, Thinking, ToolCall
+
+__all__ = ["AnswerParser", "ChatFormat", "Content", "Part", "Thinking", "ToolCall", "chat_format"]

@@ -1,0 +1,213 @@
+"""Values as models write them: JSON, Python, and Gemma's JSON with quotes that are tokens."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NoReturn
+
+import msgspec
+
+_DEEPEST = 64
+_NAME = re.compile(r"[A-Za-z_][\w.\-]*")
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_SPACE = re.compile(r"\s*")
+_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "\n": ""}
+_CONSTANTS = {"true": True, "false": False, "null": None, "True": True, "False": False,
+              "None": None}  # fmt: skip
+
+
+def decoded_json(text: str) -> Any:
+    """Return the value of a JSON text.
+
+    Raises:
+        ValueError: if it is none, or holds what cannot be written again (lone surrogates).
+    """
+    try:
+        return msgspec.json.decode(text.encode())
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+
+
+def decoded_sequence(text: str, separators: str) -> list[Any]:
+    """Return the values of JSON texts one after the other, `separators` and space between them.
+
+    Raises:
+        ValueError: if anything of the text is no JSON.
+    """
+    decoder = json.JSONDecoder()
+    between = re.compile(f"[{re.escape(separators)}\\s]*")
+    values: list[Any] = []
+    position = _end(between, text, 0)
+    while position < len(text):
+        start = position
+        try:
+            _, position = decoder.raw_decode(text, start)
+        except RecursionError as error:
+            raise ValueError(str(error)) from None
+        values.append(decoded_json(text[start:position]))
+        position = _end(between, text, position)
+    return values
+
+
+def _end(pattern: re.Pattern[str], text: str, position: int) -> int:
+    match = pattern.match(text, position)
+    return match.end() if match else position
+
+
+class Literals:
+    """Reads calls and values from a text.
+
+    Args:
+        text: to read.
+        quote: what stands around strings; None: the quotes of Python.
+
+    Every method raises ValueError for what it cannot read.
+    """
+
+    def __init__(self, text: str, quote: str | None = None) -> None:
+        self._text = text
+        self._quote = quote
+        self._position = 0
+
+    def calls(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return `name(key=value, ...)` calls, in a list or one after the other, to the end."""
+        in_list = self._skip("[")
+        found = [self._call()]
+        while not self._at_end() and not self._peek("]"):
+            self._skip(",")
+            self._skip(";")
+            found.append(self._call())
+        if in_list:
+            self._expect("]")
+        if not self._at_end():
+            self._fail("the end")
+        return found
+
+    def named_object(self) -> tuple[str, dict[str, Any]]:
+        """Return `name{key:value,...}`, to the end."""
+        name = self._name()
+        value = self.value()
+        if not isinstance(value, dict) or not self._at_end():
+            self._fail("an object")
+        return name, value
+
+    def value(self, depth: int = 0) -> Any:
+        """Return the next value."""
+        if depth > _DEEPEST:
+            self._fail("less nesting")
+        for begin, end in ("[]", "()"):
+            if self._skip(begin):
+                return self._items(end, depth)
+        if self._skip("{"):
+            return self._members(depth)
+        if self._peek(self._quote) if self._quote else self._peek('"') or self._peek("'"):
+            return self._string()
+        if match := _NUMBER.match(self._text, self._position):
+            self._position = match.end()
+            return decoded_json(_json_number(match.group()))
+        name = self._name()
+        if name not in _CONSTANTS:
+            self._fail("a value")
+        return _CONSTANTS[name]
+
+    def _call(self) -> tuple[str, dict[str, Any]]:
+        name = self._name()
+        self._expect("(")
+        arguments: dict[str, Any] = {}
+        while not self._skip(")"):
+            key = self._name()
+            self._expect("=")
+            arguments[key] = self.value()
+            if not self._skip(",") and not self._peek(")"):
+                self._fail(")")
+        return name, arguments
+
+    def _items(self, end: str, depth: int) -> list[Any]:
+        items: list[Any] = []
+        while not self._skip(end):
+            items.append(self.value(depth + 1))
+            if not self._skip(",") and not self._peek(end):
+                self._fail(end)
+        return items
+
+    def _members(self, depth: int) -> dict[str, Any]:
+        members: dict[str, Any] = {}
+        while not self._skip("}"):
+            is_quoted = any(self._peek(quote) for quote in (self._quote, '"', "'") if quote)
+            key = self._string() if is_quoted else self._name()
+            self._expect(":")
+            members[key] = self.value(depth + 1)
+            if not self._skip(",") and not self._peek("}"):
+                self._fail("}")
+        return members
+
+    def _string(self) -> str:
+        if self._quote and self._skip(self._quote):
+            start = self._position
+            end = self._text.find(self._quote, start)
+            if end < 0:
+                self._fail(self._quote)
+            self._position = end + len(self._quote)
+            return self._text[start:end]
+        quotes = (quote for quote in ('"""', "'''", '"', "'") if self._peek(quote))
+        return self._python_string(next(quotes, "a string"))
+
+    def _python_string(self, quote: str) -> str:
+        self._expect(quote)
+        start = end = self._position
+        while not self._text.startswith(quote, end):
+            end += 2 if self._text.startswith("\\", end) else 1
+            if end >= len(self._text):
+                self._fail(quote)
+        self._position = end + len(quote)
+        text = _ESCAPE.sub(_unescaped, self._text[start:end])
+        text.encode()
+        return text
+
+    def _name(self) -> str:
+        self._space()
+        match = _NAME.match(self._text, self._position)
+        if not match:
+            self._fail("a name")
+        self._position = match.end()
+        return match.group()
+
+    def _space(self) -> None:
+        match = _SPACE.match(self._text, self._position)
+        self._position = match.end() if match else self._position
+
+    def _at_end(self) -> bool:
+        self._space()
+        return self._position == len(self._text)
+
+    def _peek(self, text: str) -> bool:
+        self._space()
+        return self._text.startswith(text, self._position)
+
+    def _skip(self, text: str) -> bool:
+        found = self._peek(text)
+        self._position += len(text) if found else 0
+        return found
+
+    def _expect(self, text: str) -> None:
+        if not self._skip(text):
+            self._fail(text)
+
+    def _fail(self, expected: str) -> NoReturn:
+        raise ValueError(f"{expected!r} expected at {self._position}")
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    code = match[1] or match[2]
+    if code:
+        return chr(int(code, 16))
+    return _ESCAPED.get(match[3], match[3] if match[3] in "\\'\"" else match.group())
+
+
+def _json_number(text: str) -> str:
+    digits = text.removeprefix("+")
+    digits = re.sub(r"^(-?)\.", r"\g<1>0.", digits)
+    digits = re.sub(r"\.(?=$|[eE])", ".0", digits)
+    return re.sub(r"^(-?)0+(?=\d)", r"\1", digits)

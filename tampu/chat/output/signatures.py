@@ -1,0 +1,59 @@
+"""The types of tools' parameters, for formats whose arguments are written as bare text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tampu.chat.output.literals import decoded_json
+
+_TYPES_OF = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+_PYTHON = {"True": True, "False": False, "None": None}
+
+
+class Signatures:
+    """What is known of tools, each `{"type": "function", "function": {...}}`; false if none."""
+
+    def __init__(self, tools: Sequence[Mapping[str, Any]] = ()) -> None:
+        self._parameters: dict[str, Mapping[str, Any]] = {}
+        for tool in tools:
+            function = _mapping(tool.get("function", tool))
+            schema = _mapping(function.get("parameters"))
+            self._parameters[str(function.get("name"))] = _mapping(schema.get("properties"))
+
+    def __bool__(self) -> bool:
+        return bool(self._parameters)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._parameters
+
+    def value(self, function: str, parameter: str, text: str) -> Any:
+        """Return the value that a bare text stands for: what its parameter's schema says it is."""
+        schema = _mapping(self._parameters.get(function, {}).get(parameter))
+        types = types_of(schema)
+        if not types or ("string" in types and not (text == "null" and "null" in types)):
+            return text
+        if text in _PYTHON:
+            return _PYTHON[text]
+        try:
+            return decoded_json(text)
+        except ValueError:
+            return text
+
+
+def types_of(schema: Mapping[str, Any]) -> set[str]:
+    """Return the JSON types that a schema names, alternatives included; none if it names none."""
+    named = schema.get("type")
+    types = {named} if isinstance(named, str) else set()
+    if isinstance(named, Sequence) and not isinstance(named, str):
+        types = {name for name in named if isinstance(name, str)}
+    for key in ("anyOf", "oneOf"):
+        for other in schema.get(key) or () if isinstance(schema.get(key), Sequence) else ():
+            types |= types_of(_mapping(other))
+    if not types and isinstance(schema.get("enum"), Sequence):
+        types = {_TYPES_OF.get(type(value), "object") for value in schema["enum"]}
+    return types
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,60 @@
+"""The list of models. It imports little, because people wait for it."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from tampu.cli.table import human_age, human_bytes, table
+from tampu.settings import Settings
+from tampu.store.library import Library, LocalModel
+
+_ID_LENGTH = 12
+
+
+def print_list(prefix: str, *, as_json: bool) -> int:
+    """Print the models whose names begin so, and on standard error what is damaged.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        SettingsError: if the environment makes no sense.
+    """
+    listing = Library.from_settings(Settings.from_environment()).listing()
+    models = [model for model in listing.models if model.name.lower().startswith(prefix.lower())]
+    print(_as_json(models) if as_json else _as_table(models))
+    for entry in listing.damaged:
+        print(f"damaged: {entry.path}: {entry.reason}", file=sys.stderr)
+    return 0
+
+
+def _as_table(models: list[LocalModel]) -> str:
+    now = time.time()
+    rows = [
+        (
+            model.name,
+            model.id[:_ID_LENGTH],
+            human_bytes(model.size_bytes),
+            human_age(now - model.modified_s),
+        )
+        for model in models
+    ]
+    return table(("NAME", "ID", "SIZE", "MODIFIED"), rows)
+
+
+def _as_json(models: list[LocalModel]) -> str:
+    import json
+    from datetime import UTC, datetime
+
+    rows = [
+        {
+            "name": model.name,
+            "id": model.id,
+            "size_bytes": model.size_bytes,
+            "modified_at": datetime.fromtimestamp(model.modified_s, UTC).isoformat(),
+            "origin": model.origin.value,
+        }
+        for model in models
+    ]
+    return json.dumps(rows, indent=2)

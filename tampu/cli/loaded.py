@@ -1,0 +1,80 @@
+"""`tampu ps` and `tampu stop`: the models that the server has in memory."""
+
+from __future__ import annotations
+
+import json as json_format
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from tampu.cli.completion import complete_model
+from tampu.cli.table import human_bytes, human_span, table
+
+_ID_LENGTH = 12
+_FOREVER_S = 20 * 365 * 86_400
+
+
+def processes_command(
+    prefix: Annotated[
+        str, typer.Argument(metavar="[PREFIX]", help="Of the names; case does not matter.")
+    ] = "",
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the models in memory."""
+    from tampu.cli.local_server import loaded_models
+
+    models = [
+        model
+        for model in loaded_models()
+        if str(model.get("name", "")).lower().startswith(prefix.lower())
+    ]
+    if json:
+        print(json_format.dumps(models, indent=2))
+        return
+    columns = ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL")
+    print(table(columns, [_row(model) for model in models]))
+
+
+def stop_command(
+    model: Annotated[str, typer.Argument(metavar="MODEL", autocompletion=complete_model)],
+) -> None:
+    """Have the server unload a model."""
+    from tampu.cli.local_server import stop_model
+
+    stop_model(model)
+
+
+def processor(size: int, on_device: int) -> str:
+    """Return where a model is: 100% CPU, 100% GPU, or 30%/70% CPU/GPU."""
+    if size <= 0 or on_device > size:
+        return "Unknown"
+    if on_device == 0:
+        return "100% CPU"
+    if on_device == size:
+        return "100% GPU"
+    share = round((size - on_device) / size * 100)
+    return f"{share}%/{100 - share}% CPU/GPU"
+
+
+def until(expires: str, now: datetime) -> str:
+    """Return in words how long a model stays."""
+    try:
+        seconds = (datetime.fromisoformat(expires) - now).total_seconds()
+    except (ValueError, TypeError):
+        return "Unknown"
+    if seconds < 0:
+        return "Stopping..."
+    return "Forever" if seconds > _FOREVER_S else f"{human_span(seconds)} from now"
+
+
+def _row(model: dict[str, Any]) -> tuple[str, ...]:
+    size, on_device = int(model.get("size", 0)), int(model.get("size_vram", 0))
+    return (
+        str(model.get("name", "")),
+        str(model.get("digest", ""))[:_ID_LENGTH],
+        human_bytes(size),
+        processor(size, on_device),
+        str(model.get("context_length", "")),
+        until(str(model.get("expires_at", "")), datetime.now(UTC)),
+    )

@@ -1,0 +1,38 @@
+"""How every command ends: an exit code, and one line for an error."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+from tampu.errors import TampuError
+
+INTERRUPTED = 130
+
+
+def outcome(work: Callable[[], int], *, is_debug: bool = False) -> int:
+    """Do something and return the exit code.
+
+    Args:
+        work: what to do; returns an exit code.
+        is_debug: let errors come through, with their traceback.
+    """
+    try:
+        return work()
+    except TampuError as error:
+        if is_debug:
+            raise
+        return fail(str(error))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone; Python must not complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def fail(message: str) -> int:
+    """Print an error and return its exit code."""
+    print(f"Error: {message}", file=sys.stderr)
+    return 2

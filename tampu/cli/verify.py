@@ -1,0 +1,56 @@
+"""`tampu verify-store`: reads every byte of the models and compares it with its digest."""
+
+from __future__ import annotations
+
+import json as json_format
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from tampu.store.verify import Verified
+
+
+def verify_command(
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Remove damaged blobs, so that a pull renews them.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Verify that all models on disk are what they were; exit code 1 if not."""
+    from tampu.cli.models import own_store
+    from tampu.cli.progress import progress_bar
+    from tampu.store.verify import remove_damaged, verify_store
+
+    store = own_store()
+    with progress_bar("verifying") as progress:
+        found = verify_store(store, progress)
+    removed = remove_damaged(store, found) if repair and found.problems else []
+    print(_as_json(found) if json else _as_text(found))
+    if removed and not json:
+        print(f"removed {len(removed)} damaged blobs: pull or create their models again")
+    if found.problems:
+        raise typer.Exit(1)
+
+
+def _as_text(found: Verified) -> str:
+    lines = []
+    for problem in found.problems:
+        needed = f" (needed by {', '.join(problem.models)})" if problem.models else ""
+        lines.append(f"{problem.what}: {problem.reason}{needed}")
+    size = f"{found.size_bytes / 1e9:.1f} GB"
+    state = f"{len(lines)} problems" if lines else "all sound"
+    return "\n".join([*lines, f"{found.models} models, {found.blobs} blobs, {size}: {state}"])
+
+
+def _as_json(found: Verified) -> str:
+    report = {
+        "models": found.models,
+        "blobs": found.blobs,
+        "size_bytes": found.size_bytes,
+        "problems": [
+            {"what": problem.what, "reason": problem.reason, "models": problem.models}
+            for problem in found.problems
+        ],
+    }
+    return json_format.dumps(report, indent=2)

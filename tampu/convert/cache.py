@@ -1,0 +1,98 @@
+"""Checkpoints that are loaded as they are: each is converted once, into the folder of caches.
+
+    <cache>/converted/<folder's name>-<digits of its path>-<digits of its state>.gguf
+
+The state is the size and time of each file that the conversion reads, so a changed checkpoint is
+converted anew; its old file goes then. Weights keep the type that most of them have.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tampu.convert import convert
+from tampu.convert.checkpoint import Checkpoint
+from tampu.convert.writer import Progress
+from tampu.errors import ModelFileError
+
+CONFIG_FILE = "config.json"
+
+_DIGITS = 16
+_READ = (".json", ".safetensors", ".model", ".jinja", ".txt")
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Return whether a path is the folder of a checkpoint."""
+    return (path / CONFIG_FILE).is_file()
+
+
+def converted_file(folder: Path, cache: Path, *, progress: Progress | None = None) -> Path:
+    """Return the GGUF file of a checkpoint, converting it if that is not done yet.
+
+    Processes that want the same one wait for each other.
+
+    Args:
+        folder: with config.json, safetensors and tokenizer files.
+        cache: the folder for what can be made again.
+        progress: called with the bytes written and their total.
+
+    Raises:
+        As `convert`.
+    """
+    place = cache / "converted"
+    folder = folder.resolve()
+    stem = f"{folder.name}-{_digits(str(folder))}-"
+    wanted = place / f"{stem}{_digits(_state(folder))}.gguf"
+    if wanted.is_file():
+        return wanted
+    with _alone(place, stem):
+        if not wanted.is_file():
+            convert(folder, wanted, own_type(folder), progress=progress)
+            for path in place.glob(f"{stem}*.gguf"):
+                if path != wanted:
+                    path.unlink(missing_ok=True)
+    return wanted
+
+
+def own_type(folder: Path) -> str:
+    """Return the type that most of a checkpoint's weights have: F32, F16 or BF16."""
+    sizes: Counter[str] = Counter()
+    for tensor in Checkpoint.open(folder).tensors.values():
+        sizes[tensor.dtype] += tensor.size_bytes
+    found = [kind for kind, _ in sizes.most_common() if kind in ("F32", "F16", "BF16")]
+    return found[0] if found else "BF16"
+
+
+def _state(folder: Path) -> str:
+    states = []
+    for path in sorted(folder.iterdir()):
+        if path.suffix in _READ and path.is_file():
+            status = path.stat()
+            states.append(f"{path.name} {status.st_size} {status.st_mtime_ns}")
+    return "\n".join(states)
+
+
+def _digits(text: str) -> str:
+    raw = text.encode("utf-8", "surrogateescape")
+    return hashlib.sha256(raw).hexdigest()[:_DIGITS]
+
+
+@contextmanager
+def _alone(place: Path, stem: str) -> Iterator[None]:
+    """Hold the lock of one checkpoint's conversion."""
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(place / f".{stem}lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ModelFileError(str(place), f"cannot be written: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,120 @@
+"""gpt-oss: `gpt-oss` in GGUF. Experts come in MXFP4, as blocks and scales, or in plain floats.
+
+Of the fused projection, even entries are the gate's and odd ones the up projection's. Four-bit
+values are read as floats, which hold them exactly: a file of the type MXFP4 stores the same values.
+Source of the format: OCP Microscaling Formats (MX) specification 1.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tampu.convert.checkpoint import Stored, StoredTensor
+from tampu.convert.config import Config
+from tampu.convert.family import Family, Parameters, mixture_parameters, text_parameters
+from tampu.convert.llama import NAMES
+from tampu.convert.pieces import every_second, swapped
+from tampu.errors import ModelFileError, UnsupportedModelError
+
+_BLOCKS, _SCALES = "_blocks", "_scales"
+_BIAS = 127  # of the exponents
+_HALF = 16  # bytes of a block: two values each
+_VALUES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+_TABLE = np.concatenate([_VALUES, -_VALUES])
+
+
+@dataclass(frozen=True, slots=True)
+class FourBit(StoredTensor):
+    """A tensor in MXFP4: (experts, inputs, outputs), stored as (experts, outputs, inputs)."""
+
+    blocks: StoredTensor  # (experts, outputs, inputs / 32, 16), two values in a byte
+    scales: StoredTensor  # (experts, outputs, inputs / 32), exponents of two
+
+    @classmethod
+    def of(cls, blocks: StoredTensor, scales: StoredTensor) -> FourBit:
+        """Return the tensor that its parts make.
+
+        Raises:
+            ModelFileError: if they do not fit.
+        """
+        name = blocks.name.removesuffix(_BLOCKS)
+        fits = blocks.shape == (*scales.shape, _HALF) and len(scales.shape) == 3
+        if not fits or {blocks.dtype, scales.dtype} != {"U8"}:
+            raise ModelFileError(name, f"blocks {blocks.shape} and scales {scales.shape}")
+        experts, outputs, count = scales.shape
+        shape = (experts, count * 2 * _HALF, outputs)
+        size = blocks.size_bytes + scales.size_bytes
+        return cls(name, "MXFP4", shape, blocks.path, 0, size, blocks, scales)
+
+    def read(self) -> Stored:
+        """Return the values in F32."""
+        codes, exponents = self.blocks.read_bytes(), self.scales.read_bytes().astype(np.int32)
+        pairs = np.stack([_TABLE[codes & 15], _TABLE[codes >> 4]], -1)  # the first is the low one
+        values = np.ldexp(pairs.reshape(*codes.shape[:3], -1), exponents[..., None] - _BIAS)
+        experts, inputs, outputs = self.shape
+        result: Stored = values.reshape(experts, outputs, inputs).swapaxes(1, 2)
+        return result
+
+
+def gather(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
+    """Return the tensors, those in four bits put together of their blocks and scales."""
+    by_name = {tensor.name: tensor for tensor in tensors}
+    for name, tensor in by_name.items():
+        if name.endswith(_BLOCKS):
+            scales = by_name.get(name.removesuffix(_BLOCKS) + _SCALES)
+            if scales is None:
+                raise ModelFileError(name, "has no scales")
+            yield FourBit.of(tensor, scales)
+        elif not name.endswith(_SCALES):
+            yield tensor
+
+
+def parameters(config: Config) -> Parameters:
+    """Return the keys of `gpt-oss`."""
+    config.require("hidden_act", ("silu",), "silu")
+    keys = text_parameters(config, scalings=("yarn",), truncates=False)
+    layers = config.integer("num_hidden_layers")
+    kinds = config.strings("layer_types")
+    usual = [("sliding_attention", "full_attention")[index % 2] for index in range(layers)]
+    if kinds and kinds != usual:
+        raise UnsupportedModelError(f"{config.where}: layer_types do not alternate")
+    config.require("swiglu_alpha", (1.702,), 1.702)
+    limit = config.number("swiglu_limit", 7.0)
+    if limit != 7.0:
+        keys["swiglu_limit"] = limit
+    return (
+        keys
+        | mixture_parameters(config, width="intermediate_size")
+        | {"attention.sliding_window": config.integer("sliding_window", 128)}
+    )
+
+
+_EXPERTS = "model.layers.{}.mlp.experts."
+
+GPT_OSS = Family(
+    architecture="gpt-oss",
+    checkpoints=("GptOssForCausalLM",),
+    names={name: target for name, target in NAMES.items() if ".mlp." not in name}
+    | {
+        "model.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm",
+        "model.layers.{}.self_attn.sinks": "blk.{}.attn_sinks.weight",
+        "model.layers.{}.mlp.router": "blk.{}.ffn_gate_inp",
+        _EXPERTS + "down_proj_bias": "blk.{}.ffn_down_exps.bias",
+    },
+    cuts={
+        _EXPERTS + "gate_up_proj": {
+            "blk.{}.ffn_gate_exps.weight": swapped(every_second(0, axis=-1)),
+            "blk.{}.ffn_up_exps.weight": swapped(every_second(1, axis=-1)),
+        },
+        _EXPERTS + "gate_up_proj_bias": {
+            "blk.{}.ffn_gate_exps.bias": every_second(0, axis=-1),
+            "blk.{}.ffn_up_exps.bias": every_second(1, axis=-1),
+        },
+        _EXPERTS + "down_proj": {"blk.{}.ffn_down_exps.weight": swapped()},
+    },
+    parameters=parameters,
+    gather=gather,
+)

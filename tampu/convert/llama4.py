@@ -1,0 +1,87 @@
+"""Llama 4: `llama4` in GGUF, text. Experts are stored as in the checkpoint, but transposed.
+
+The reference rotates neighbouring elements as GGUF's architecture does: no rows are reordered.
+"""
+
+from __future__ import annotations
+
+from tampu.convert.config import Config
+from tampu.convert.family import Family, Parameters, mixture_parameters, text_parameters
+from tampu.convert.llama import NAMES, rope_factors
+from tampu.convert.pieces import half, swapped
+from tampu.errors import UnsupportedModelError
+
+TEXT_NAMES = {name: target for name, target in NAMES.items() if ".mlp." not in name} | {
+    "model.layers.{}.feed_forward.router": "blk.{}.ffn_gate_inp",
+    **{
+        f"model.layers.{{}}.feed_forward.{part}_proj": f"blk.{{}}.ffn_{part}"
+        for part in ("gate", "up", "down")
+    },
+    **{
+        f"model.layers.{{}}.feed_forward.shared_expert.{part}_proj": f"blk.{{}}.ffn_{part}_shexp"
+        for part in ("gate", "up", "down")
+    },
+}
+CUTS = {
+    "model.layers.{}.feed_forward.experts.gate_up_proj": {
+        "blk.{}.ffn_gate_exps.weight": swapped(half(0, axis=-1)),
+        "blk.{}.ffn_up_exps.weight": swapped(half(1, axis=-1)),
+    },
+    "model.layers.{}.feed_forward.experts.down_proj": {"blk.{}.ffn_down_exps.weight": swapped()},
+}
+# A layer has either a dense part or experts.
+OPTIONAL = frozenset(
+    name
+    for name in [*TEXT_NAMES.values(), *(name for cut in CUTS.values() for name in cut)]
+    if ".ffn_" in name and "norm" not in name
+)
+
+_STRENGTH, _LENGTH = 0.1, 8192  # of the growth of queries; readers know them
+
+
+def text_keys(config: Config) -> Parameters:
+    """Return the keys of `llama4` for a text model's configuration."""
+    config.require("hidden_act", ("silu",), "silu")
+    keys = text_parameters(config, scalings=("none", "llama3"))
+    keys |= mixture_parameters(config, width="intermediate_size")
+    step = config.integer("interleave_moe_layer_step", 1)
+    layers = config.integer("num_hidden_layers")
+    mixtures = config.values.get("moe_layers") or list(range(step - 1, layers, step))
+    if mixtures != list(range(step - 1, layers, step)):
+        raise UnsupportedModelError(f"{config.where}: moe_layers are not every {step}th layer")
+    strength, length = (
+        config.number("attn_scale", _STRENGTH),
+        config.integer("floor_scale", _LENGTH),
+    )
+    if strength != _STRENGTH:
+        keys["attention.scale"] = strength
+    if length != _LENGTH:
+        keys["attention.floor_scale"] = length
+    return keys | {
+        "feed_forward_length": config.integer("intermediate_size_mlp"),
+        "interleave_moe_layer_step": step,
+        "no_rope_interval": _interval(config, layers),
+        "use_qk_norm": config.flag("use_qk_norm", default=True),
+        "attention.chunk_size": config.integer("attention_chunk_size", 8192),
+        "attention.temperature_tuning": bool(config.values.get("attn_temperature_tuning", True)),
+    }
+
+
+def _interval(config: Config, layers: int) -> int:
+    """Return the period of the layers without rotary positions."""
+    stated = config.values.get("no_rope_layers") or []
+    interval = config.integer("no_rope_layer_interval", 4)
+    if stated and stated != [int((index + 1) % interval != 0) for index in range(layers)]:
+        raise UnsupportedModelError(f"{config.where}: no_rope_layers have no regular pattern")
+    return interval
+
+
+LLAMA4_TEXT = Family(
+    architecture="llama4",
+    checkpoints=("Llama4ForCausalLM",),
+    names=TEXT_NAMES,
+    cuts=CUTS,
+    optional=OPTIONAL,
+    parameters=text_keys,
+    made=rope_factors,
+)

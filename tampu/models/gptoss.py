@@ -1,0 +1,146 @@
+"""gpt-oss: attention with sinks, every other layer with a window, a mixture of clamped experts.
+
+Source: arXiv:2508.10925. YaRN's borders are not rounded to whole pairs here, as ggml rounds them,
+so the frequencies are made here and given to the operation as divisors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tampu.ml import RopeMode, RopeScaling, Tensor
+from tampu.ml.mixture import clamped_gate
+from tampu.nn import (
+    Batch,
+    Embedding,
+    Experts,
+    Heads,
+    LayerCache,
+    LayerShape,
+    Linear,
+    Model,
+    Module,
+    RMSNorm,
+    Rope,
+    Routing,
+    SelfAttention,
+    Weighing,
+    gguf,
+    only,
+    option,
+    option_from,
+    read_rope_scaling,
+    run_layers,
+)
+
+_SLOPE = 1.702  # of the gate's sigmoid
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    layers: int = option("block_count", at_most=1024)
+    embedding: int = option("embedding_length")
+    heads: int = option("attention.head_count", at_most=4096)
+    kv_heads: int = option("attention.head_count_kv", at_most=4096)
+    head_dim: int = option("attention.key_length", default=64)
+    epsilon: float = option("attention.layer_norm_rms_epsilon", default=1e-5)
+    window: int = option("attention.sliding_window", default=128)
+    used_experts: int = option("expert_used_count", default=4, at_most=4096)
+    limit: float = option("swiglu_limit", default=7.0)
+    rope_base: float = option("rope.freq_base", default=150_000.0, at_most=1e12)
+    rope_scaling: RopeScaling = option_from(read_rope_scaling)
+
+    @property
+    def shape(self) -> Heads:
+        """The shape of attention."""
+        scale = self.head_dim**-0.5
+        return Heads(self.heads, self.kv_heads, self.head_dim, scale, self.epsilon)
+
+
+class Attention(SelfAttention):
+    output: Linear = gguf("attn_output", or_="attn_out")
+    sinks: Tensor = gguf("attn_sinks.weight", or_="attn_sinks")
+
+
+class Layer(Module):
+    attention_norm: RMSNorm = gguf("attn_norm")
+    attention: Attention = gguf()
+    experts_norm: RMSNorm = gguf("post_attention_norm", or_="ffn_norm")
+    experts: Experts = gguf()
+
+    def __call__(
+        self,
+        x: Tensor,
+        cache: LayerCache,
+        *,
+        rows: Tensor | None,
+        positions: Tensor,
+        rope: Rope,
+        o: Options,
+    ) -> Tensor:
+        y = self.attention(self.attention_norm(x, o.epsilon), positions, rope, cache, o.shape)
+        x, y = only(rows, x, y)
+        x = x + y
+        routing = Routing(o.used_experts, Weighing.RENORMALISED)
+        gate = partial(clamped_gate, slope=_SLOPE, limit=o.limit)
+        return x + self.experts(self.experts_norm(x, o.epsilon), routing, gate)
+
+
+class GptOss(Model):
+    token_embedding: Embedding = gguf("token_embd")
+    layers: list[Layer] = gguf("blk", count="layers")
+    output_norm: RMSNorm = gguf("output_norm")
+    output: Linear = gguf("output", or_="token_embd")
+
+    options_type: ClassVar[type[Options]] = Options
+    options: Options
+
+    def cache_shapes(self) -> list[LayerShape]:
+        o = self.options
+        return [
+            LayerShape(o.kv_heads, o.head_dim, None if index % 2 else o.window)
+            for index in range(o.layers)
+        ]
+
+    def hidden(self, batch: Batch, caches: Sequence[LayerCache]) -> Tensor:
+        o, positions = self.options, batch.positions
+        x = batch.place(self.token_embedding(batch.tokens))
+        rope = self.rope(batch)
+        steps = [partial(layer, positions=positions, rope=rope, o=o) for layer in self.layers]
+        return self.output_norm(run_layers(x, batch, caches, steps), o.epsilon)
+
+    def rope(self, batch: Batch) -> Rope:
+        """Return the rotation; its divisors are a constant of the graph."""
+        o, scaling = self.options, self.options.rope_scaling
+        magnitude = scaling.magnitude
+        if scaling.extrapolation:
+            magnitude *= 1 + 0.1 * math.log(1 / scaling.frequency_scale)
+        divisors = yarn_divisors(o.head_dim, o.rope_base, scaling)
+        factors = batch.context.host.from_floats(divisors, divisors.shape)
+        plain = RopeScaling(magnitude=magnitude)
+        return Rope(o.head_dim, o.rope_base, RopeMode.HALVES, plain, factors)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        return self.output(hidden)
+
+
+def yarn_divisors(dimensions: int, base: float, scaling: RopeScaling) -> npt.NDArray[np.float32]:
+    """Return what YaRN divides each pair's frequency by (arXiv:2309.00071), borders not rounded."""
+
+    def pair_of(rotations: float) -> float:
+        length = scaling.original_context / (rotations * 2 * math.pi)
+        return dimensions * math.log(length) / (2 * math.log(base))
+
+    low, high = max(pair_of(scaling.beta_fast), 0), min(pair_of(scaling.beta_slow), dimensions - 1)
+    ramp = (np.arange(dimensions // 2) - low) / max(high - low, 0.001)
+    kept = scaling.extrapolation * (1 - np.clip(ramp, 0, 1))
+    scale = scaling.frequency_scale
+    divisors: npt.NDArray[np.float32] = (1 / (scale * (1 - kept) + kept)).astype(np.float32)
+    return divisors

@@ -1,0 +1,38 @@
+"""Anthropic's API over the models in memory."""
+
+from __future__ import annotations
+
+from fastapi import Request
+from starlette.responses import Response
+
+from tampu.server.answer import EventsAnswer, WorkAnswer
+from tampu.server.routes import Route, post
+from tampu.server.serving import Serving
+from tampu.server.wire import anthropic as wire
+from tampu.server.wire.anthropic_answers import MessageWriter
+
+
+def anthropic_routes(serving: Serving) -> list[Route]:
+    """Return the routes of Anthropic's API."""
+
+    async def messages(_: Request, wanted: wire.MessagesRequest) -> Response:
+        """`POST /v1/messages`: the next message of a conversation."""
+        entry = serving.find(wanted.model)
+        job = wire.messages_job(wanted, entry.info)
+        events = serving.generate(entry, job)
+        return EventsAnswer(events, MessageWriter(job.model), is_streaming=bool(wanted.stream))
+
+    async def count(_: Request, wanted: wire.CountRequest) -> Response:
+        """`POST /v1/messages/count_tokens`: how many tokens a conversation has."""
+        entry = serving.find(wanted.model)
+        [prompt] = wire.count_job(wanted, entry.info).prompts
+
+        async def work() -> dict[str, int]:
+            return {"input_tokens": len((await serving.encode(entry, prompt)).tokens)}
+
+        return WorkAnswer(work())
+
+    return [
+        post("/v1/messages", messages, wire.MessagesRequest),
+        post("/v1/messages/count_tokens", count, wire.CountRequest),
+    ]

@@ -1,0 +1,40 @@
+"""Whether the server is there, whether it takes requests, and what it has counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from fastapi import Request
+from starlette.responses import Response
+
+from tampu.server.answer import JSONAnswer
+from tampu.server.metrics import CONTENT_TYPE, Metrics
+from tampu.server.routes import Route, get
+
+
+@dataclass(slots=True)
+class Readiness:
+    """Whether new requests are welcome; not while the server ends."""
+
+    is_ready: bool = True
+
+
+def health_routes(metrics: Metrics, readiness: Readiness) -> list[Route]:
+    """Return the routes for those who look after the server."""
+
+    async def health(_: Request) -> Response:
+        """`GET /health`: whether the server is there."""
+        return JSONAnswer({"status": "ok"})
+
+    async def ready(_: Request) -> Response:
+        """`GET /ready`: whether it takes requests; 503 while it ends."""
+        if readiness.is_ready:
+            return JSONAnswer({"status": "ready"})
+        return JSONAnswer({"status": "ending"}, HTTPStatus.SERVICE_UNAVAILABLE)
+
+    async def show(_: Request) -> Response:
+        """`GET /metrics`: counters and histograms for Prometheus."""
+        return Response(metrics.show(), headers={"content-type": CONTENT_TYPE})
+
+    return [get("/health", health), get("/ready", ready), get("/metrics", show)]

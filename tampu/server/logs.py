@@ -1,0 +1,121 @@
+"""Logs: one line for each request, with a number that the client is told too; as text or JSON.
+
+No prompts, keys or pictures are logged, and no control characters get through: a log is read in
+terminals.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import time
+from contextvars import ContextVar
+from datetime import UTC, datetime
+
+import msgspec
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tampu.server.metrics import Metrics
+
+logger = logging.getLogger("tampu.access")
+
+HEADER = "x-request-id"
+ROUTE = "tampu.route"  # in a request's scope: the path of its route
+_GIVEN = re.compile(r"[\w.-]{1,64}", re.ASCII)
+_current: ContextVar[str] = ContextVar("request_id", default="")
+
+
+class RequestLog:
+    """Middleware: gives each request a number, logs its answer, and counts it."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        """Count in these metrics."""
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and note what becomes of it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began_s = time.monotonic()
+        number = request_number(Headers(scope=scope))
+        token = _current.set(number)
+        status = 499  # the client was gone before there was an answer
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)[HEADER] = number
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        finally:
+            seconds = time.monotonic() - began_s
+            self._note(scope, status, seconds)
+            _current.reset(token)
+
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+        self._metrics.answered(scope["method"], scope.get(ROUTE, "unknown"), status, seconds)
+        level = logging.DEBUG if scope["method"] in ("GET", "HEAD") else logging.INFO
+        fields = {"method": scope["method"], "path": scope["path"][:200], "status": status}
+        fields["ms"] = round(seconds * 1000, 1)
+        logger.log(level, "%(method)s %(path)s %(status)d %(ms).1f ms", fields, extra=fields)
+
+
+class TextFormatter(logging.Formatter):
+    """Lines for people."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record, with its request's number."""
+        number = _current.get()
+        line = super().format(record) + (f" [{number}]" if number else "")
+        return printable(line, keep="\n")
+
+
+class JSONFormatter(logging.Formatter):
+    """An object in each line, for programs."""
+
+    FIELDS = ("method", "path", "status", "ms")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the object of a record."""
+        shown: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": printable(record.getMessage()),
+        }
+        if number := _current.get():
+            shown["request_id"] = number
+        shown |= {name: vars(record)[name] for name in self.FIELDS if name in vars(record)}
+        if record.exc_info:
+            shown["traceback"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(shown, enc_hook=str).decode()
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Return a text with its control characters spelled out."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() or letter in keep else repr(letter)[1:-1] for letter in text
+    )
+
+
+def request_number(headers: Headers) -> str:
+    """Return the number that a request came with, if it is a sound one, or a new one."""
+    given = headers.get(HEADER, "")
+    return given if _GIVEN.fullmatch(given) else f"req_{secrets.token_hex(12)}"
+
+
+def current_number() -> str:
+    """Return the number of the request that is being answered; empty outside of one."""
+    return _current.get()

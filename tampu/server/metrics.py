@@ -1,0 +1,147 @@
+"""What the server counts and measures, in Prometheus' format; each application has its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from tampu.errors import RunnerDiedError, TampuError
+from tampu.server.events import Began, Ended, Event
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+_REQUEST_SECONDS = (0.001, 0.005, 0.02, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 300)
+_TOKEN_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)
+_LOAD_SECONDS = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 300)
+
+Reading = Callable[[], Iterable[tuple[str, int]]]
+
+
+class Metrics:
+    """Counters and histograms of one application."""
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        self._requests = Counter(
+            "tampu_requests", "Answered requests.", ["method", "route", "status"], registry=registry
+        )
+        self._seconds = Histogram(
+            "tampu_request_seconds",
+            "From a request to the end of its answer.",
+            ["route"],
+            buckets=_REQUEST_SECONDS,
+            registry=registry,
+        )
+        self._tokens = Counter(
+            "tampu_tokens",
+            "Tokens read (prompt), of these taken from the cache (cached), and generated.",
+            ["model", "kind"],
+            registry=registry,
+        )
+        self._first = Histogram(
+            "tampu_time_to_first_token_seconds",
+            "From a request to its first token, loading and waiting included.",
+            ["model"],
+            buckets=_REQUEST_SECONDS,
+            registry=registry,
+        )
+        self._between = Histogram(
+            "tampu_time_between_tokens_seconds",
+            "Between two pieces of an answer.",
+            ["model"],
+            buckets=_TOKEN_SECONDS,
+            registry=registry,
+        )
+        self._loads = Histogram(
+            "tampu_load_seconds",
+            "Loading a model.",
+            ["model"],
+            buckets=_LOAD_SECONDS,
+            registry=registry,
+        )
+        self._errors = Counter("tampu_errors", "Errors by class.", ["kind"], registry=registry)
+        self._deaths = Counter(
+            "tampu_model_deaths", "Processes of models that died.", ["model"], registry=registry
+        )
+
+    def show(self) -> bytes:
+        """Return all of it as text."""
+        return generate_latest(self._registry)
+
+    def gauge(self, name: str, text: str, read: Reading, label: str = "model") -> None:
+        """Show what `read` returns, (label, value) each, whenever somebody looks."""
+        self._registry.register(_Gauge(name, text, label, read))
+
+    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count an answer."""
+        self._requests.labels(method, route, str(status)).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def loaded(self, model: str, seconds: float) -> None:
+        """Count a load."""
+        self._loads.labels(model).observe(seconds)
+
+    def embedded(self, model: str, tokens: int) -> None:
+        """Count the tokens of an embedding."""
+        self._tokens.labels(model, "prompt").inc(tokens)
+
+    def failed(self, model: str, error: TampuError) -> None:
+        """Count an error."""
+        self._errors.labels(type(error).__name__).inc()
+        if isinstance(error, RunnerDiedError):
+            self._deaths.labels(model).inc()
+
+    async def watched(
+        self, model: str, events: AsyncGenerator[Event, None], since_s: float
+    ) -> AsyncGenerator[Event, None]:
+        """Yield the events of a request that came at `since_s` of `time.monotonic`, counting."""
+        between = self._between.labels(model)
+        last_s: dict[int, float] = {}
+        try:
+            async for event in events:
+                now_s = time.monotonic()
+                if isinstance(event, Ended):
+                    self._count(model, event)
+                elif not isinstance(event, Began):
+                    if event.choice in last_s:
+                        between.observe(now_s - last_s[event.choice])
+                    else:
+                        self._first.labels(model).observe(now_s - since_s)
+                    last_s[event.choice] = now_s
+                yield event
+        except TampuError as error:
+            self.failed(model, error)
+            raise
+
+    def _count(self, model: str, event: Ended) -> None:
+        usage = event.usage
+        self._tokens.labels(model, "prompt").inc(usage.prompt_tokens)
+        self._tokens.labels(model, "cached").inc(usage.cached_tokens)
+        self._tokens.labels(model, "generated").inc(usage.generated_tokens)
+
+
+class _Gauge(Collector):
+    """A value that is read when it is asked for."""
+
+    def __init__(self, name: str, text: str, label: str, read: Reading) -> None:
+        self._name, self._text, self._label, self._read = name, text, label, read
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the values of now."""
+        family = self._family()
+        for label, value in self._read():
+            family.add_metric([label] if self._label else [], value)
+        return [family]
+
+    def describe(self) -> Iterable[Metric]:
+        """Return the metric without values."""
+        return [self._family()]
+
+    def _family(self) -> GaugeMetricFamily:
+        labels = [self._label] if self._label else []
+        return GaugeMetricFamily(self._name, self._text, labels=labels)

@@ -1,0 +1,106 @@
+"""OpenAI's API over the models in memory: chat, completions, embeddings, models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Request
+from starlette.responses import Response
+
+from tampu.catalog import TAG, Entry
+from tampu.runner.protocol import TextPrompt, TokensPrompt
+from tampu.server.answer import EventsAnswer, JSONAnswer, WorkAnswer
+from tampu.server.job import Job
+from tampu.server.routes import Route, get, post
+from tampu.server.serving import Serving
+from tampu.server.wire import openai as wire
+from tampu.server.wire.openai_answers import ChatWriter, CompletionWriter, embedding_list
+
+
+def openai_routes(serving: Serving) -> list[Route]:
+    """Return the routes of OpenAI's API, but for `/v1/responses`."""
+    api = OpenAIAPI(serving)
+    return [
+        post("/v1/chat/completions", api.chat, wire.ChatRequest),
+        post("/v1/chat/completions/input_tokens", api.count, wire.ChatRequest),
+        post("/v1/completions", api.complete, wire.CompletionRequest),
+        post("/v1/embeddings", api.embed, wire.EmbeddingRequest),
+        get("/v1/models", api.models),
+        get("/v1/models/{model:path}", api.model),
+    ]
+
+
+class OpenAIAPI:
+    """The handlers: say what a request means, answer."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+
+    async def chat(self, _: Request, wanted: wire.ChatRequest) -> Response:
+        """`POST /v1/chat/completions`: the next message of a conversation."""
+        entry = self._serving.find(wanted.model)
+        job = wire.chat_completion_job(wanted, entry.info)
+        with_usage = wire.wants_usage(wanted)
+        writer = ChatWriter(job.model, choices=job.choices, with_usage=with_usage)
+        events = self._serving.generate(entry, job)
+        return EventsAnswer(events, writer, is_streaming=bool(wanted.stream))
+
+    async def count(self, _: Request, wanted: wire.ChatRequest) -> Response:
+        """`POST /v1/chat/completions/input_tokens`: how many tokens a conversation has."""
+        entry = self._serving.find(wanted.model)
+        [prompt] = wire.chat_completion_job(wanted, entry.info).prompts
+
+        async def work() -> dict[str, Any]:
+            encoded = await self._serving.encode(entry, prompt)
+            return {"object": "response.input_tokens", "input_tokens": len(encoded.tokens)}
+
+        return WorkAnswer(work())
+
+    async def complete(self, _: Request, wanted: wire.CompletionRequest) -> Response:
+        """`POST /v1/completions`: the continuation of prompts."""
+        entry = self._serving.find(wanted.model)
+        job = wire.completion_job(wanted, entry.info)
+        writer = CompletionWriter(
+            job.model,
+            choices=job.choices,
+            with_usage=wire.wants_usage(wanted),
+            echoes=await self._echoes(entry, job) if wanted.echo else (),
+        )
+        events = self._serving.generate(entry, job)
+        return EventsAnswer(events, writer, is_streaming=bool(wanted.stream))
+
+    async def embed(self, _: Request, wanted: wire.EmbeddingRequest) -> Response:
+        """`POST /v1/embeddings`: texts as vectors of length 1."""
+        entry = self._serving.find(wanted.model)
+        job = wire.embedding_job(wanted, entry.info)
+
+        async def work() -> dict[str, Any]:
+            found = await self._serving.embed(entry, job)
+            is_base64 = wanted.encoding_format == "base64"
+            return embedding_list(found.vectors, found.tokens, job.model, is_base64=is_base64)
+
+        return WorkAnswer(work())
+
+    async def models(self, _: Request) -> Response:
+        """`GET /v1/models`: the models there are."""
+        data = [_model(entry, entry.name + TAG) for entry in self._serving.catalog.entries()]
+        return JSONAnswer({"object": "list", "data": data})
+
+    async def model(self, request: Request) -> Response:
+        """`GET /v1/models/{model}`: one of them."""
+        name = str(request.path_params["model"])
+        return JSONAnswer(_model(self._serving.find(name), name))
+
+    async def _echoes(self, entry: Entry, job: Job) -> list[str]:
+        echoes = []
+        for prompt in job.prompts:
+            if isinstance(prompt, TextPrompt):
+                echoes.append(prompt.text)
+            elif isinstance(prompt, TokensPrompt):
+                echoes.append((await self._serving.decode(entry, prompt.tokens)).text)
+        return echoes
+
+
+def _model(entry: Entry, name: str) -> dict[str, Any]:
+    created = int(entry.modified_s)
+    return {"id": name, "object": "model", "created": created, "owned_by": "library"}

@@ -1,0 +1,41 @@
+"""OpenAI's API of responses over the models in memory; it keeps no state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Request
+from starlette.responses import Response
+
+from tampu.server.answer import EventsAnswer, WorkAnswer
+from tampu.server.routes import Route, post
+from tampu.server.serving import Serving
+from tampu.server.wire.responses import ResponsesRequest, response_job
+from tampu.server.wire.responses_answers import ResponseWriter
+
+
+def responses_routes(serving: Serving) -> list[Route]:
+    """Return the routes of the responses."""
+
+    async def respond(_: Request, wanted: ResponsesRequest) -> Response:
+        """`POST /v1/responses`: the model's response to items."""
+        entry = serving.find(wanted.model)
+        job = response_job(wanted, entry.info)
+        events = serving.generate(entry, job)
+        return EventsAnswer(events, ResponseWriter(wanted), is_streaming=bool(wanted.stream))
+
+    async def count(_: Request, wanted: ResponsesRequest) -> Response:
+        """`POST /v1/responses/input_tokens`: how many tokens the input has."""
+        entry = serving.find(wanted.model)
+        [prompt] = response_job(wanted, entry.info).prompts
+
+        async def work() -> dict[str, Any]:
+            encoded = await serving.encode(entry, prompt)
+            return {"object": "response.input_tokens", "input_tokens": len(encoded.tokens)}
+
+        return WorkAnswer(work())
+
+    return [
+        post("/v1/responses", respond, ResponsesRequest),
+        post("/v1/responses/input_tokens", count, ResponsesRequest),
+    ]

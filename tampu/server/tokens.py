@@ -1,0 +1,105 @@
+"""Tokens of texts and texts of tokens; the model's weights need not be loaded for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from fastapi import Request
+from starlette.responses import Response
+
+from tampu.errors import RequestError
+from tampu.runner.protocol import ChatPrompt, Encoded, TextPrompt
+from tampu.server.answer import WorkAnswer
+from tampu.server.routes import Route, post
+from tampu.server.serving import Serving
+from tampu.server.wire.ollama import Message, template_message
+
+
+class TokenizeRequest(msgspec.Struct, kw_only=True):
+    """`POST /api/tokenize`: a text, or a conversation that goes through the model's template."""
+
+    model: str
+    text: str | None = None
+    messages: list[Message] | None = None
+    add_special: bool = True
+    parse_special: bool = True
+    pieces: bool = False
+
+
+class Token(msgspec.Struct):
+    """A token, and what it stands for: text, or bytes that are no whole characters."""
+
+    id: int
+    text: str
+    bytes: list[int]
+
+
+class TokenizeAnswer(msgspec.Struct, omit_defaults=True):
+    """The answer to `POST /api/tokenize`."""
+
+    tokens: Sequence[int]
+    count: int
+    pieces: list[Token] | None = None
+
+
+class DetokenizeRequest(msgspec.Struct, kw_only=True):
+    """`POST /api/detokenize`."""
+
+    model: str
+    tokens: list[int]
+
+
+def token_routes(serving: Serving) -> list[Route]:
+    """Return the routes that tokenise."""
+
+    async def tokenize(_: Request, wanted: TokenizeRequest) -> Response:
+        """`POST /api/tokenize`: the tokens of a text or a conversation."""
+        entry = serving.find(wanted.model)
+        prompt = _prompt(wanted)
+
+        async def work() -> TokenizeAnswer:
+            encoded = await serving.encode(
+                entry,
+                prompt,
+                add_special=wanted.add_special,
+                parse_special=wanted.parse_special,
+            )
+            pieces = _pieces(encoded) if wanted.pieces else None
+            return TokenizeAnswer(encoded.tokens, len(encoded.tokens), pieces)
+
+        return WorkAnswer(work())
+
+    async def detokenize(_: Request, wanted: DetokenizeRequest) -> Response:
+        """`POST /api/detokenize`: the text of tokens."""
+        entry = serving.find(wanted.model)
+
+        async def work() -> dict[str, str]:
+            return {"text": (await serving.decode(entry, wanted.tokens)).text}
+
+        return WorkAnswer(work())
+
+    return [
+        post("/api/tokenize", tokenize, TokenizeRequest),
+        post("/api/detokenize", detokenize, DetokenizeRequest),
+    ]
+
+
+def _prompt(wanted: TokenizeRequest) -> TextPrompt | ChatPrompt:
+    if (wanted.text is None) == (wanted.messages is None):
+        raise RequestError("give text or messages, one of them")
+    if wanted.text is not None:
+        return TextPrompt(wanted.text)
+    return ChatPrompt(
+        messages=tuple(
+            template_message(message, f"messages[{index}]")
+            for index, message in enumerate(wanted.messages or ())
+        )
+    )
+
+
+def _pieces(encoded: Encoded) -> list[Token]:
+    return [
+        Token(id, piece.decode("utf-8", "replace"), list(piece))
+        for id, piece in zip(encoded.tokens, encoded.pieces, strict=True)
+    ]

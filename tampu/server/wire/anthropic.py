@@ -1,0 +1,273 @@
+"""Anthropic's API: the structs of requests, and what they mean.
+
+What only labels a request or marks it for a cache (`metadata`, `cache_control`, ...) is ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from tampu.chat.output.thinking import Think
+from tampu.errors import RequestError
+from tampu.modelinfo import ModelInfo
+from tampu.server.job import Job, require
+from tampu.server.wire.conversation import (
+    Conversation,
+    ToolChoice,
+    Wishes,
+    chat_job,
+    decode_image,
+)
+from tampu.server.wire.ollama import keep_alive_s
+from tampu.server.wire.ollama_options import read_options
+from tampu.server.wire.openai import refuse
+
+_IMAGE_TYPES = ("image/jpeg", "image/jpg", "image/png", "image/webp", "image/gif", "image/bmp")
+
+
+class Message(msgspec.Struct, kw_only=True):
+    """A message: text, or blocks."""
+
+    role: str
+    content: str | list[dict[str, Any]]
+
+
+class CountRequest(msgspec.Struct, kw_only=True):
+    """`POST /v1/messages/count_tokens`."""
+
+    model: str | None = None
+    messages: list[Message] | None = None
+    system: str | list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: dict[str, Any] | None = None
+    thinking: dict[str, Any] | None = None
+    output_config: dict[str, Any] | None = None
+    # Not supported, and never ignored.
+    mcp_servers: Any = None
+    container: Any = None
+
+
+class MessagesRequest(CountRequest, kw_only=True):
+    """`POST /v1/messages`; `options` and `keep_alive` are Ollama's."""
+
+    max_tokens: int | None = None
+    stream: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    stop_sequences: list[str] | None = None
+    options: dict[str, Any] | None = None
+    keep_alive: float | str | None = None
+
+
+def messages_job(request: MessagesRequest, info: ModelInfo) -> Job:
+    """Return what a request for the next message means.
+
+    Raises:
+        RequestError: naming the field that cannot be had.
+    """
+    limit = request.max_tokens
+    require(holds=limit is not None, message="max_tokens: field required")
+    require(holds=limit is None or limit >= 1, message="max_tokens must be 1 or more")
+    given = {
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "top_k": request.top_k,
+        "stop": request.stop_sequences,
+    }
+    overrides, options = read_options(
+        {"temperature": 1.0, "top_p": 1.0}
+        | (request.options or {})
+        | {name: value for name, value in given.items() if value is not None},
+        info,
+        {"max_tokens": limit, "truncate": True},
+    )
+    wishes = Wishes(
+        model=request.model or "",
+        overrides=overrides,
+        keep_alive_s=keep_alive_s(request.keep_alive),
+        options=options,
+    )
+    return chat_job(_conversation(request, info), wishes, info)
+
+
+def count_job(request: CountRequest, info: ModelInfo) -> Job:
+    """Return the job whose prompt is to be counted.
+
+    Raises:
+        RequestError: naming the field that cannot be had.
+    """
+    overrides, options = read_options({}, info, {})
+    wishes = Wishes(
+        model=request.model or "", overrides=overrides, keep_alive_s=None, options=options
+    )
+    return chat_job(_conversation(request, info), wishes, info)
+
+
+def _conversation(request: CountRequest, info: ModelInfo) -> Conversation:
+    refuse(request, "mcp_servers", "container")
+    require(holds=bool(request.messages), message="messages: at least one message is required")
+    system = _text_of(request.system or "", "system")
+    before = [{"role": "system", "content": system}] if system else []
+    messages = [
+        message
+        for index, given in enumerate(request.messages or ())
+        for message in template_messages(given, f"messages[{index}]")
+    ]
+    choice, tool = _tool_choice(request.tool_choice)
+    chosen = request.tool_choice or {}
+    return Conversation(
+        messages=(*before, *messages),
+        tools=[_tool(tool, index) for index, tool in enumerate(request.tools or ())],
+        tool_choice=choice,
+        tool=tool,
+        is_parallel=not chosen.get("disable_parallel_tool_use", False),
+        think=_think(request, info),
+        response_format=_format(request.output_config or {}),
+    )
+
+
+def template_messages(message: Message, where: str) -> Iterator[dict[str, Any]]:
+    """Yield a message in the form of Hugging Face's templates; results of tools are of their own.
+
+    Raises:
+        RequestError: for blocks that cannot be read.
+    """
+    if message.role not in ("user", "assistant", "system"):
+        raise RequestError(f"{where}.role must be user or assistant")
+    if isinstance(message.content, str):
+        yield {"role": message.role, "content": message.content}
+        return
+    rest: list[dict[str, Any]] = []
+    images: list[bytes] = []
+    for index, block in enumerate(message.content):
+        place = f"{where}.content[{index}]"
+        match block:
+            case {"type": "tool_result", "tool_use_id": str(id)}:
+                text, shown = _result(block, place)
+                images += shown
+                yield {"role": "tool", "tool_call_id": id, "content": text}
+            case {"type": "image", "source": source}:
+                images.append(_image(source, place))
+            case _:
+                rest.append(_block(block, place))
+    merged = _merged(rest) | ({"images": images} if images else {})
+    if merged:
+        yield {"role": message.role, "content": "", **merged}
+
+
+def _block(block: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return what a block adds to its message."""
+    match block:
+        case {"type": "text", "text": str(text)}:
+            return {"content": text}
+        case {"type": "thinking", "thinking": str(text)}:
+            return {"reasoning_content": text}
+        case {"type": "redacted_thinking"}:
+            return {}
+        case {"type": "tool_use", "id": str(id), "name": str(name), "input": dict(arguments)}:
+            function = {"name": name, "arguments": arguments}
+            return {"tool_calls": [{"type": "function", "id": id, "function": function}]}
+    raise RequestError(f"{where}: {block.get('type')!r:.50} is not supported here")
+
+
+def _merged(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the parts of a message together."""
+    texts = [part["content"] for part in parts if "content" in part]
+    merged: dict[str, Any] = {"content": "\n".join(texts)} if texts else {}
+    for name in ("reasoning_content", "tool_calls"):
+        found = [part[name] for part in parts if name in part]
+        if found:
+            merged[name] = sum(found[1:], found[0])
+    return merged
+
+
+def _result(block: dict[str, Any], where: str) -> tuple[str, list[bytes]]:
+    content = block.get("content") or ""
+    blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    images = [
+        _image(part.get("source"), where)
+        for part in blocks
+        if isinstance(part, dict) and part.get("type") == "image"
+    ]
+    others = [
+        part for part in blocks if not (isinstance(part, dict) and part.get("type") == "image")
+    ]
+    text = _text_of(others, where)
+    return (f"Error: {text}" if block.get("is_error") else text), images
+
+
+def _text_of(content: str | Sequence[Any], where: str) -> str:
+    if isinstance(content, str):
+        return content
+    texts = []
+    for part in content:
+        match part:
+            case {"type": "text", "text": str(text)}:
+                texts.append(text)
+            case _:
+                raise RequestError(f"{where}: only text is supported here")
+    return "\n".join(texts)
+
+
+def _image(source: object, where: str) -> bytes:
+    match source:
+        case {"type": "base64", "media_type": str(kind), "data": str(data)}:
+            require(holds=kind in _IMAGE_TYPES, message=f"{where}: {kind[:50]!r} is not supported")
+            return decode_image(data, where)
+        case {"type": "url"}:
+            raise RequestError(f"{where}: URLs are not fetched: send the picture in base64")
+    raise RequestError(f"{where}: an image needs a source of type base64")
+
+
+def _tool(tool: dict[str, Any], index: int) -> dict[str, Any]:
+    match tool:
+        case {"name": str(name), **rest} if rest.get("type") in (None, "custom"):
+            function: dict[str, Any] = {"name": name}
+            if isinstance(rest.get("description"), str):
+                function["description"] = rest["description"]
+            function["parameters"] = rest.get("input_schema") or {}
+            return {"type": "function", "function": function}
+        case {"type": str(kind)}:
+            raise RequestError(f"tools[{index}]: {kind[:50]!r} is not supported")
+    raise RequestError(f"tools[{index}] must have a name and an input_schema")
+
+
+def _tool_choice(given: dict[str, Any] | None) -> tuple[ToolChoice, str | None]:
+    match given:
+        case None | {"type": "auto"}:
+            return "auto", None
+        case {"type": "none"}:
+            return "none", None
+        case {"type": "any"}:
+            return "required", None
+        case {"type": "tool", "name": str(name)}:
+            return "required", name
+    raise RequestError("tool_choice.type must be auto, any, none, or tool with a name")
+
+
+def _think(request: CountRequest, info: ModelInfo) -> Think:
+    """Return whether to think; a model that cannot is asked for it by habit, and let be."""
+    kind = (request.thinking or {}).get("type")
+    fits = kind in (None, "enabled", "disabled", "adaptive")
+    require(holds=fits, message="thinking.type must be enabled, disabled or adaptive")
+    if "thinking" not in info.capabilities:
+        return None
+    effort = (request.output_config or {}).get("effort")
+    if effort is not None and kind != "disabled":
+        known = {"low": "low", "medium": "medium", "high": "high", "xhigh": "max", "max": "max"}
+        require(holds=effort in known, message=f"output_config.effort: one of {', '.join(known)}")
+        return known[effort]
+    return kind in ("enabled", "adaptive")
+
+
+def _format(config: dict[str, Any]) -> dict[str, Any] | None:
+    match config.get("format"):
+        case None:
+            return None
+        case {"type": "json_schema", "schema": dict(schema)}:
+            return schema
+    raise RequestError("output_config.format must be json_schema with a schema")

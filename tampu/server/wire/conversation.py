@@ -1,0 +1,180 @@
+"""Conversations: what a chat request of any API family asks for, checked, and made into a job."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from tampu.chat.output.thinking import EFFORTS, Think
+from tampu.errors import RequestError
+from tampu.modelinfo import ModelInfo
+from tampu.runner.protocol import ChatPrompt
+from tampu.runner.request import GenerateOptions
+from tampu.server.job import Job, Overrides, require
+
+MOST_MESSAGES = 10_000
+MOST_TOOLS = 128
+MOST_IMAGES = 16
+_IMAGE_URI = re.compile(r"data:image/(?:jpeg|jpg|png|webp|gif|bmp);base64,", re.IGNORECASE)
+
+ToolChoice: TypeAlias = Literal["auto", "none", "required"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """What a request for the next message says.
+
+    Attributes:
+        messages: in the form of Hugging Face's templates; pictures are bytes, under `images`.
+        tools: functions, each `{"type": "function", "function": {...}}`.
+        tool_choice: whether the model may call, must not, or has to.
+        tool: the only function it may call; None: any of them.
+        is_parallel: whether it may call more than one at once.
+        think: whether it is to think first, or how hard; None: as it does by itself.
+        variables: more values for the template.
+        before: tokens of an earlier exchange.
+        plain: the prompt for a model without a template.
+        response_format: "json", a JSON schema, or None for text.
+    """
+
+    messages: tuple[dict[str, Any], ...]
+    tools: Sequence[dict[str, Any]] = ()
+    tool_choice: ToolChoice = "auto"
+    tool: str | None = None
+    is_parallel: bool = True
+    think: Think = None
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    before: tuple[int, ...] = ()
+    plain: str | None = None
+    response_format: str | dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What a request says besides its prompt: the model, how it is loaded, and how it writes."""
+
+    model: str
+    overrides: Overrides
+    keep_alive_s: float | None
+    options: GenerateOptions
+    choices: int = 1
+
+
+def chat_job(conversation: Conversation, wishes: Wishes, info: ModelInfo) -> Job:
+    """Return what a conversation means.
+
+    Raises:
+        RequestError: for what the model cannot do, or too much of anything.
+    """
+    check_can(info, "completion", wishes.model, "generate")
+    has_format = conversation.response_format is not None
+    require(holds=not has_format, message="'format' is not supported yet")
+    _check_size(conversation)
+    _check_abilities(conversation, wishes.model, info)
+    tools = _usable_tools(conversation)
+    prompt = ChatPrompt(
+        messages=conversation.messages,
+        tools=tuple(tools) or None,
+        variables=dict(conversation.variables),
+        think=conversation.think,
+        before=conversation.before,
+        plain=conversation.plain,
+    )
+    return Job(
+        model=wishes.model,
+        overrides=wishes.overrides,
+        keep_alive_s=wishes.keep_alive_s,
+        prompts=(prompt,),
+        options=wishes.options,
+        choices=wishes.choices,
+        tools=tuple(tools),
+        most_calls=None if conversation.is_parallel else 1,
+    )
+
+
+def check_can(info: ModelInfo, capability: str, model: str, named: str) -> None:
+    """Refuse what a model cannot do.
+
+    Raises:
+        RequestError: naming the model and what it lacks.
+    """
+    message = f"{model!r} does not support {named}"
+    require(holds=capability in info.capabilities, message=message)
+
+
+def decode_image(text: str, where: str, *, is_uri: bool = False) -> bytes:
+    """Return the bytes of a picture, given in base64 or as a data URI.
+
+    Raises:
+        RequestError: for anything else, an address on the web too.
+    """
+    if is_uri:
+        if re.match(r"[a-z]+://", text, re.IGNORECASE):
+            raise RequestError(f"{where}: URLs are not fetched: send the picture as a data URI")
+        match = _IMAGE_URI.match(text)
+        if match is None and text.startswith("data:"):
+            raise RequestError(
+                f"{where}: expected data:image/png;base64,... or jpeg, webp, gif, bmp"
+            )
+        text = text[match.end() :] if match else text
+    try:
+        image = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise RequestError(f"{where}: it is no base64") from error
+    require(holds=bool(image), message=f"{where}: it is empty")
+    return image
+
+
+def _check_size(conversation: Conversation) -> None:
+    _check_tools(conversation.tools)
+    images = sum(len(message.get("images", ())) for message in conversation.messages)
+    for count, most, what in (
+        (len(conversation.messages), MOST_MESSAGES, "messages"),
+        (len(conversation.tools), MOST_TOOLS, "tools"),
+        (images, MOST_IMAGES, "images"),
+    ):
+        require(holds=count <= most, message=f"at most {most} {what} can be given, not {count}")
+
+
+def _check_tools(tools: Sequence[dict[str, Any]]) -> None:
+    for index, tool in enumerate(tools):
+        match tool:
+            case {"type": "function", "function": {"name": str(name), **rest}} if name:
+                fits = isinstance(rest.get("parameters") or {}, dict)
+                require(holds=fits, message=f"tools[{index}]: parameters must be an object")
+            case {"type": str(kind)} if kind != "function":
+                raise RequestError(f"tools[{index}]: {kind[:50]!r} is not supported, only function")
+            case _:
+                raise RequestError(
+                    f'tools[{index}] must be {{"type": "function", "function": {{"name": ...}}}}'
+                )
+
+
+def _check_abilities(conversation: Conversation, model: str, info: ModelInfo) -> None:
+    if conversation.tools and conversation.tool_choice != "none":
+        check_can(info, "tools", model, "tools")
+    if any(message.get("images") for message in conversation.messages):
+        check_can(info, "vision", model, "images")
+    think = conversation.think
+    message = "think must be true, false, low, medium, high or max"
+    require(holds=not isinstance(think, str) or think in EFFORTS, message=message)
+    if think:
+        check_can(info, "thinking", model, "thinking")
+
+
+def _usable_tools(conversation: Conversation) -> Sequence[dict[str, Any]]:
+    """Return the functions that the model may call.
+
+    Raises:
+        RequestError: when it has to call one that is not there.
+    """
+    if conversation.tool_choice == "none":
+        return ()
+    if conversation.tool_choice == "required":
+        require(holds=bool(conversation.tools), message="tool_choice: there are no tools to call")
+        raise RequestError("tool_choice: a call cannot be forced yet; use auto or none")
+    return conversation.tools

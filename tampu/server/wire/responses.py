@@ -1,0 +1,205 @@
+"""OpenAI's API of responses, without state: the struct of requests, and what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from tampu.errors import RequestError
+from tampu.modelinfo import ModelInfo
+from tampu.server.job import Job, require
+from tampu.server.wire.conversation import Conversation, Wishes, chat_job
+from tampu.server.wire.ollama import keep_alive_s
+from tampu.server.wire.ollama_options import read_options
+from tampu.server.wire.openai import (
+    ResponseFormat,
+    read_arguments,
+    read_content,
+    read_effort,
+    read_format,
+    read_tool_choice,
+    refuse,
+)
+
+
+class ResponsesRequest(msgspec.Struct, kw_only=True):
+    """`POST /v1/responses`; `options` and `keep_alive` are Ollama's."""
+
+    model: str | None = None
+    input: str | list[dict[str, Any]] | None = None
+    instructions: str | None = None
+    stream: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_logprobs: int | None = None
+    max_output_tokens: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: dict[str, Any] | None = None
+    text: dict[str, Any] | None = None
+    truncation: str | None = None
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+    options: dict[str, Any] | None = None
+    keep_alive: float | str | None = None
+    # Not supported, and never ignored.
+    previous_response_id: Any = None
+    conversation: Any = None
+    background: Any = None
+    prompt: Any = None
+    max_tool_calls: Any = None
+    context_management: Any = None
+    image: Any = None
+
+
+def response_job(request: ResponsesRequest, info: ModelInfo) -> Job:
+    """Return what a request for a response means.
+
+    Raises:
+        RequestError: naming the field that cannot be had.
+    """
+    refuse(
+        request,
+        "previous_response_id", "conversation", "background", "prompt", "max_tool_calls",
+        "context_management", "image",
+    )  # fmt: skip
+    choice, tool = read_tool_choice(request.tool_choice)
+    conversation = Conversation(
+        messages=tuple(template_messages(request)),
+        tools=[_tool(tool, index) for index, tool in enumerate(request.tools or ())],
+        tool_choice=choice,
+        tool=tool,
+        is_parallel=request.parallel_tool_calls is not False,
+        think=read_effort((request.reasoning or {}).get("effort")),
+        response_format=_format(request.text or {}),
+    )
+    return chat_job(conversation, _wishes(request, info), info)
+
+
+def template_messages(request: ResponsesRequest) -> Iterator[dict[str, Any]]:
+    """Yield the conversation in the form of Hugging Face's templates.
+
+    Thoughts and calls of functions, items of their own here, go into the message that they are of.
+
+    Raises:
+        RequestError: for items that cannot be read.
+    """
+    if request.instructions:
+        yield {"role": "system", "content": request.instructions}
+    require(holds=bool(request.input), message="input: a text or a list of items is needed")
+    if isinstance(request.input, str):
+        yield {"role": "user", "content": request.input}
+        return
+    held: dict[str, Any] = {}  # the assistant's message that may go on
+    for index, item in enumerate(request.input or ()):
+        for message in _messages(item, f"input[{index}]"):
+            if held and _goes_on(held, message):
+                held = _joined(held, message)
+                continue
+            yield from [held] if held else []
+            held = message if message["role"] == "assistant" else {}
+            yield from [] if held else [message]
+    if held:
+        yield held
+
+
+def _goes_on(held: dict[str, Any], message: dict[str, Any]) -> bool:
+    """Whether the assistant's message and the next are parts of one."""
+    is_call = not message["content"] and "tool_calls" in message
+    return message["role"] == "assistant" and (not held["content"] or is_call)
+
+
+def _joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """Return two messages of the assistant as one."""
+    calls = [*first.get("tool_calls", ()), *second.get("tool_calls", ())]
+    content = first["content"] or second["content"]
+    joined = {**first, **second, "content": content}
+    return {**joined, "tool_calls": calls} if calls else joined
+
+
+def _messages(item: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
+    match item:
+        case {"role": str(role), "content": str() | list() as content, **rest} if (
+            rest.get("type", "message") == "message"
+        ):
+            text, images = read_content(content, where)
+            message: dict[str, Any] = {"role": role, "content": text}
+            if role == "developer":
+                message["role"] = "system"
+            yield message | ({"images": images} if images else {})
+        case {
+            "type": "function_call", "call_id": str(id), "name": str(name), "arguments": str(text)
+        }:  # fmt: skip
+            function = {"name": name, "arguments": read_arguments(text, where)}
+            call = {"type": "function", "id": id, "function": function}
+            yield {"role": "assistant", "content": "", "tool_calls": [call]}
+        case {"type": "function_call_output", "call_id": str(id), "output": output}:
+            text = output if isinstance(output, str) else read_content(_parts(output), where)[0]
+            yield {"role": "tool", "tool_call_id": id, "content": text}
+        case {"type": "reasoning", **rest}:
+            yield {"role": "assistant", "content": "", "reasoning_content": _thoughts(rest)}
+        case _:
+            raise RequestError(f"{where}: {item.get('type')!r:.50} is not supported here")
+
+
+def _parts(output: object) -> Sequence[dict[str, Any]]:
+    if isinstance(output, list) and all(isinstance(part, dict) for part in output):
+        return output
+    raise RequestError("the output of a function must be a text or a list of parts")
+
+
+def _thoughts(item: dict[str, Any]) -> str:
+    parts = item.get("content") or item.get("summary") or ()
+    return "\n".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
+
+
+def _tool(tool: dict[str, Any], index: int) -> dict[str, Any]:
+    match tool:
+        case {"type": "function", "name": str(), **_rest}:
+            kept = ("name", "description", "parameters")
+            function = {name: tool[name] for name in kept if tool.get(name) is not None}
+            return {"type": "function", "function": function}
+        case {"type": str(kind)}:
+            raise RequestError(f"tools[{index}]: {kind[:50]!r} is not supported, only function")
+    raise RequestError(f"tools[{index}] must have a type and a name")
+
+
+def _format(text: dict[str, Any]) -> str | dict[str, Any] | None:
+    require(holds=not text.get("verbosity"), message="text.verbosity is not supported")
+    match text.get("format"):
+        case None:
+            return None
+        case {"type": "json_schema", "schema": dict(schema)}:
+            return schema
+        case {"type": str(kind)}:
+            return read_format(ResponseFormat(type=kind))
+    raise RequestError("text.format must have a type")
+
+
+def _wishes(request: ResponsesRequest, info: ModelInfo) -> Wishes:
+    limit = request.max_output_tokens
+    require(holds=limit is None or limit >= 1, message="max_output_tokens must be 1 or more")
+    ways = (None, "auto", "disabled")
+    require(holds=request.truncation in ways, message="truncation must be auto or disabled")
+    given = {"temperature": request.temperature, "top_p": request.top_p}
+    overrides, options = read_options(
+        {"temperature": 1.0, "top_p": 1.0}
+        | (request.options or {})
+        | {name: value for name, value in given.items() if value is not None},
+        info,
+        {
+            "max_tokens": limit,
+            "truncate": request.truncation == "auto",
+            "logprobs": bool(request.top_logprobs),
+            "top_logprobs": request.top_logprobs,
+        },
+    )
+    return Wishes(
+        model=request.model or "",
+        overrides=overrides,
+        keep_alive_s=keep_alive_s(request.keep_alive),
+        options=options,
+    )

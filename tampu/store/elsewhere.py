@@ -1,0 +1,94 @@
+"""Models that other programs have on this machine: found and listed, never changed.
+
+Hugging Face's cache  models--<user>--<repo>/snapshots/<commit>/<file>, refs/main: a commit
+LM Studio             <publisher>/<repo>/<file>
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tampu.errors import ModelNameError
+from tampu.store.gguf_files import SUFFIX, read_repository
+from tampu.store.names import ModelName
+
+HUB_HOST = "hf.co"
+LM_STUDIO_HOST = "lmstudio"
+_DEEPEST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFiles:
+    """A model in files of another program.
+
+    Attributes:
+        name: hf.co/user/repo:tag, or lmstudio/publisher/repo:tag.
+        files: the weights, in one part or several.
+        projectors: at most one.
+    """
+
+    name: ModelName
+    files: tuple[Path, ...]
+    projectors: tuple[Path, ...] = ()
+
+
+def hub_models(cache: Path) -> Iterator[FoundFiles]:
+    """Yield the models in Hugging Face's cache."""
+    for repository in _folders(cache):
+        kind, *names = repository.name.split("--")
+        if kind == "models" and len(names) == 2:
+            snapshot = _snapshot(repository)
+            if snapshot is not None:
+                yield from _models(snapshot, HUB_HOST, *names)
+
+
+def lm_studio_models(folder: Path) -> Iterator[FoundFiles]:
+    """Yield the models in LM Studio's folder."""
+    for publisher in _folders(folder):
+        for repository in _folders(publisher):
+            yield from _models(repository, LM_STUDIO_HOST, publisher.name, repository.name)
+
+
+def _models(folder: Path, host: str, namespace: str, model: str) -> Iterator[FoundFiles]:
+    repository = read_repository(_gguf_files(folder))
+    projector = repository.projector
+    projectors = (folder / projector,) if projector else ()
+    for variant in repository.variants:
+        try:
+            name = ModelName(model, variant.tag, namespace, host)
+        except ModelNameError:  # it cannot be asked for by name, but by its path
+            continue
+        yield FoundFiles(name, tuple(folder / file for file in variant.files), projectors)
+
+
+def _gguf_files(folder: Path) -> Iterator[str]:
+    """Yield the GGUF files below a folder, as paths from it."""
+    for parent, folders, files in os.walk(folder):
+        below = Path(parent).relative_to(folder)
+        if len(below.parts) >= _DEEPEST:
+            folders.clear()
+        for file in files:
+            if file.lower().endswith(SUFFIX) and (Path(parent) / file).is_file():
+                yield (below / file).as_posix()
+
+
+def _snapshot(repository: Path) -> Path | None:
+    """Return the folder of the commit that `main` means, else of the newest."""
+    snapshots = _folders(repository / "snapshots")
+    try:
+        main = (repository / "refs" / "main").read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        main = ""
+    chosen = [folder for folder in snapshots if folder.name == main]
+    newest = sorted(snapshots, key=lambda folder: folder.stat().st_mtime)
+    return next(iter(chosen or newest[-1:]), None)
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.is_dir())
+    except OSError:  # not there, or not for us
+        return []

@@ -1,0 +1,261 @@
+"""All the models that can be named on this machine, wherever they lie.
+
+In this order, and an earlier one hides a later one of the same name: single files that were given,
+GGUF files in tampu's folder, tampu's store in that folder, Ollama's store, Hugging Face's cache,
+LM Studio's folder, the built-in model. Nothing here opens a model's weights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from tampu.errors import ModelNameError, ModelNotFoundError
+from tampu.settings import Settings
+from tampu.store.elsewhere import FoundFiles, hub_models, lm_studio_models
+from tampu.store.gguf_files import SUFFIX
+from tampu.store.manifests import Media
+from tampu.store.model import StoredModel
+from tampu.store.names import DEFAULT_TAG, ModelName
+from tampu.store.store import Damaged, Store
+
+BUILT_IN = "demo"
+SERVICE = Path("/usr/share/ollama/.ollama/models")  # where Ollama's own service keeps them
+_MOST_NAMES = 12
+
+
+class Origin(StrEnum):
+    """Where a model lies."""
+
+    FILE = "file"
+    STORE = "store"
+    OLLAMA = "ollama"
+    HUB = "hub cache"
+    LM_STUDIO = "LM Studio"
+    BUILT_IN = "built in"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    """A model on this machine.
+
+    Attributes:
+        name: with its tag, as it is shown.
+        id: 64 hexadecimal digits that change with the model: of its manifest, or of the name,
+            size and time of its files.
+        size_bytes: of all its files.
+        modified_s: in seconds since 1970.
+        origin: where it lies.
+        stored: what a store knows of it; None for mere files.
+        files: its weights, if it is mere files.
+        projectors: what reads images for it, if it is mere files.
+    """
+
+    name: str
+    id: str
+    size_bytes: int
+    modified_s: float
+    origin: Origin
+    stored: StoredModel | None = None
+    files: tuple[Path, ...] = ()
+    projectors: tuple[Path, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        """The file of its weights; the first, if they are split over several.
+
+        Raises:
+            StoreError: if a store has lost it.
+        """
+        return self.stored.model_path if self.stored else self.files[0]
+
+    @property
+    def projector_paths(self) -> tuple[Path, ...]:
+        """The files of its projectors.
+
+        Raises:
+            StoreError: if a store has lost one.
+        """
+        return tuple(self.stored.paths(Media.PROJECTOR)) if self.stored else self.projectors
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModels:
+    """The models on this machine, last modified first, and the entries that are damaged."""
+
+    models: list[LocalModel] = field(default_factory=list)
+    damaged: list[Damaged] = field(default_factory=list)
+
+
+class Library:
+    """The places where models are."""
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        files: Sequence[Path] = (),
+        *,
+        ollama: Sequence[Path] = (),
+        hub_cache: Path | None = None,
+        lm_studio: Path | None = None,
+        built_in: Path | None = None,
+    ) -> None:
+        """Look in these places; none of them need exist.
+
+        Args:
+            folder: of GGUF files and of tampu's store.
+            files: single GGUF files.
+            ollama: Ollama's stores.
+            hub_cache: Hugging Face's.
+            lm_studio: its folder of models.
+            built_in: the file of the built-in model.
+        """
+        self.store = Store(folder) if folder else None
+        self._folder = folder
+        self._files = tuple(files)
+        others = [path for path in ollama if folder is None or not _is_same(path, folder)]
+        self._ollama = [Store(path, is_writable=False) for path in others]
+        self._hub_cache = hub_cache
+        self._lm_studio = lm_studio
+        self._built_in = built_in
+
+    @classmethod
+    def from_settings(cls, settings: Settings, files: Sequence[Path] = ()) -> Library:
+        """Return the library of a user."""
+        theirs = [settings.ollama_models] if settings.ollama_models else []
+        return cls(
+            settings.models,
+            files,
+            ollama=[*theirs, SERVICE],
+            hub_cache=settings.hub_cache,
+            lm_studio=settings.lm_studio,
+            built_in=built_in_path(),
+        )
+
+    def listing(self) -> LocalModels:
+        """Return all models; a damaged entry never hides the others."""
+        damaged: list[Damaged] = []
+        found: dict[str, LocalModel] = {}
+        for model in self._all(damaged):
+            found.setdefault(model.name.lower(), model)
+        return LocalModels(sorted(found.values(), key=lambda m: -m.modified_s), damaged)
+
+    def find(self, text: str) -> LocalModel:
+        """Return the model of a name; the tag `latest` may be left out, case does not matter.
+
+        Raises:
+            ModelNotFoundError: saying which models there are.
+            StoreError: if a store has a damaged one of that name.
+        """
+        try:
+            name = ModelName.parse(text)
+        except ModelNameError:
+            name = None
+        found = self._in_files(text) or (name and self._in_stores(name)) or self._in_others(text)
+        if found is None:
+            names = [model.name for model in self.listing().models]
+            there = ", ".join(_bare(name) for name in sorted(names)[:_MOST_NAMES]) or "none"
+            more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+            raise ModelNotFoundError(f"model {text[:200]!r} not found (there are: {there}{more})")
+        return found
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _all(self, damaged: list[Damaged]) -> Iterator[LocalModel]:
+        yield from self._given()
+        for store, origin in self._stores():
+            listing = store.listing()
+            damaged.extend(listing.damaged)
+            yield from (_of_store(model, origin) for model in listing.models)
+        yield from self._others()
+
+    def _given(self) -> Iterator[LocalModel]:
+        """Yield the single files and those of the folder."""
+        for path in (*self._files, *_gguf_files(self._folder)):
+            if path.is_file():
+                yield _of_files(f"{path.stem}:{DEFAULT_TAG}", (path,), Origin.FILE)
+
+    def _others(self) -> Iterator[LocalModel]:
+        """Yield the models of other programs, and the built-in one."""
+        if self._hub_cache is not None:
+            yield from (_of_found(m, Origin.HUB) for m in hub_models(self._hub_cache))
+        if self._lm_studio is not None:
+            yield from (_of_found(m, Origin.LM_STUDIO) for m in lm_studio_models(self._lm_studio))
+        if self._built_in is not None and self._built_in.is_file():
+            name = f"{self._built_in.stem}:{DEFAULT_TAG}"
+            yield _of_files(name, (self._built_in,), Origin.BUILT_IN)
+
+    def _stores(self) -> Iterator[tuple[Store, Origin]]:
+        if self.store is not None:
+            yield self.store, Origin.STORE
+        yield from ((store, Origin.OLLAMA) for store in self._ollama)
+
+    def _in_files(self, text: str) -> LocalModel | None:
+        return next((model for model in self._given() if _is_named(model, text)), None)
+
+    def _in_stores(self, name: ModelName) -> LocalModel | None:
+        for store, origin in self._stores():
+            if store.find(name):
+                return _of_store(store.model(name), origin)
+        return None
+
+    def _in_others(self, text: str) -> LocalModel | None:
+        return next((model for model in self._others() if _is_named(model, text)), None)
+
+
+def built_in_path() -> Path:
+    """Return where the built-in model's file is, or would be."""
+    return Path(__file__).parent.parent / "data" / f"{BUILT_IN}{SUFFIX}"
+
+
+def _of_store(model: StoredModel, origin: Origin) -> LocalModel:
+    return LocalModel(
+        name=model.name.short,
+        id=model.digest.hex,
+        size_bytes=model.size_bytes,
+        modified_s=model.modified_s,
+        origin=origin,
+        stored=model,
+    )
+
+
+def _of_found(model: FoundFiles, origin: Origin) -> LocalModel:
+    return _of_files(model.name.short, model.files, origin, model.projectors)
+
+
+def _of_files(
+    name: str, files: tuple[Path, ...], origin: Origin, projectors: tuple[Path, ...] = ()
+) -> LocalModel:
+    statuses = [path.stat() for path in (*files, *projectors)]
+    identity = "\0".join(f"{status.st_size} {status.st_mtime_ns}" for status in statuses)
+    return LocalModel(
+        name=name,
+        id=hashlib.sha256(f"{name}\0{identity}".encode("utf-8", "surrogateescape")).hexdigest(),
+        size_bytes=sum(status.st_size for status in statuses),
+        modified_s=max(status.st_mtime for status in statuses),
+        origin=origin,
+        files=files,
+        projectors=projectors,
+    )
+
+
+def _gguf_files(folder: Path | None) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.suffix == SUFFIX) if folder else []
+    except OSError:  # not there, or not for us
+        return []
+
+
+def _is_named(model: LocalModel, text: str) -> bool:
+    return model.name.lower() in (text.lower(), f"{text}:{DEFAULT_TAG}".lower())
+
+
+def _bare(name: str) -> str:
+    return name.removesuffix(f":{DEFAULT_TAG}")
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    return one == other or (one.exists() and other.exists() and one.samefile(other))

@@ -1,0 +1,136 @@
+"""Is everything in a store what it says it is? Reads every byte."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tampu.errors import ModelNameError, StoreError
+from tampu.store.blobs import hash_file
+from tampu.store.durable import storing
+from tampu.store.locks import files_in, locked
+from tampu.store.manifests import Descriptor
+from tampu.store.model import StoredModel, file_of
+from tampu.store.names import Digest
+from tampu.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is wrong in a store.
+
+    Attributes:
+        what: a path below the store, or of a file elsewhere.
+        reason: what is wrong with it.
+        models: the models that suffer from it.
+        digest: of the blob, if it is one that is there and damaged.
+    """
+
+    what: str
+    reason: str
+    models: tuple[str, ...] = ()
+    digest: Digest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What a verification found."""
+
+    models: int
+    blobs: int
+    size_bytes: int
+    problems: tuple[Problem, ...]
+
+
+def verify_store(store: Store, progress: Callable[[int, int], None] | None = None) -> Verified:
+    """Read all that is in a store and compare it with its names.
+
+    Args:
+        store: which; it may be used meanwhile.
+        progress: gets the bytes read and the bytes in all.
+    """
+    listing = store.listing()
+    problems = [Problem(entry.path, entry.reason) for entry in listing.damaged]
+    users: dict[Digest, list[StoredModel]] = defaultdict(list)
+    named: dict[Digest, Descriptor] = {}
+    for model in listing.models:
+        for blob in model.manifest.blobs():
+            users[blob.digest].append(model)
+            named[blob.digest] = blob
+    files = {digest: store.blobs.path(digest) for digest in _blobs(store)}
+    missing = [digest for digest in named if digest not in files and not file_of(named[digest])]
+    elsewhere = {d: path for d, blob in named.items() if (path := file_of(blob))}
+    total = sum(_size(path) for path in (*files.values(), *elsewhere.values()))
+    count = _Counter(progress, total)
+    for digest in missing:
+        problems.append(Problem(f"blobs/{digest.file_name}", "is missing", _names(users[digest])))
+    for digest, path in (*files.items(), *elsewhere.items()):
+        reason = _wrong(path, digest, count)
+        if reason:
+            what = str(path.relative_to(store.root)) if digest in files else str(path)
+            there = digest if digest in files else None
+            problems.append(Problem(what, reason, _names(users[digest]), there))
+    return Verified(len(listing.models), len(files), total, tuple(problems))
+
+
+def remove_damaged(store: Store, verified: Verified) -> list[Digest]:
+    """Remove the damaged blobs that a verification found, so that a pull brings them anew.
+
+    Raises:
+        StoreError: if the store cannot be written.
+    """
+    if not store.is_writable:
+        raise StoreError(f"{store.root} belongs to another program and is only read")
+    found = [problem.digest for problem in verified.problems if problem.digest is not None]
+    with locked(store.layout.lock), storing("the removal of damaged blobs"):
+        # Looked at again: meanwhile somebody may have put it right.
+        removed = [digest for digest in found if _wrong(store.blobs.path(digest), digest, None)]
+        for digest in removed:
+            store.blobs.path(digest).unlink(missing_ok=True)
+    return removed
+
+
+class _Counter:
+    def __init__(self, progress: Callable[[int, int], None] | None, total: int) -> None:
+        self._progress = progress
+        self._total = total
+        self._done = 0
+
+    def __call__(self, count: int) -> None:
+        self._done += count
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+
+
+def _wrong(path: Path, digest: Digest, count: _Counter | None) -> str | None:
+    """Return what is wrong with a file of that digest; None: nothing."""
+    if not path.is_file():
+        return "is missing" if not path.exists() else "is no regular file"
+    try:
+        found = hash_file(path, count)
+    except StoreError as error:
+        return str(error)
+    return None if found == digest else f"is damaged: its bytes are those of {found.short}"
+
+
+def _blobs(store: Store) -> list[Digest]:
+    found = []
+    for path in sorted(files_in(store.layout.blobs)):
+        try:
+            found.append(Digest.parse_file_name(path.name))
+        except ModelNameError:  # Ollama's downloads that are not whole yet
+            continue
+    return found
+
+
+def _names(models: list[StoredModel]) -> tuple[str, ...]:
+    return tuple(sorted({model.name.short for model in models}))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

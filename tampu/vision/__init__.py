@@ -1,0 +1,30 @@
+"""Pictures: from the bytes of a file to what a model's encoder takes. Pillow and NumPy alone.
+
+Everything here runs on the host and holds no state. Pictures are RGB arrays (height, width, 3) of
+bytes; what encoders take are floats, cut into patches.
+"""
+
+from tampu.vision.decoding import ImageLimits, decode
+from tampu.vision.pixels import CLIP, HALF, Filter, Look, patches, places, resize
+from tampu.vision.sizes import fit_crop, fit_long_side, fit_pixels
+from tampu.vision.tiles import Arrangement, arrange, arrangements, cut_tiles, paste
+
+__all__ = [
+    "CLIP",
+    "HALF",
+    "Arrangement",
+    "Filter",
+    "ImageLimits",
+    "Look",
+    "arrange",
+    "arrangements",
+    "cut_tiles",
+    "decode",
+    "fit_crop",
+    "fit_long_side",
+    "fit_pixels",
+    "paste",
+    "patches",
+    "places",
+    "resize",
+]

@@ -1,0 +1,130 @@
+"""The bytes of an image file become a picture, whatever they are, within limits.
+
+The reader is chosen by the first bytes of the file, among five; Pillow's registry of formats, its
+other readers and its warnings are not used. Size is checked before pixels are decoded.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from PIL import Image, ImageOps
+from PIL.BmpImagePlugin import BmpImageFile
+from PIL.GifImagePlugin import GifImageFile
+from PIL.ImageFile import ImageFile
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+from PIL.WebPImagePlugin import WebPImageFile
+
+from tampu.errors import RequestError
+from tampu.vision.pixels import Picture
+
+_Reader: TypeAlias = Callable[[io.BytesIO], ImageFile]
+
+# What Pillow's readers raise on damaged files.
+_DAMAGE = (
+    OSError, SyntaxError, ValueError, IndexError, KeyError, TypeError, AttributeError, EOFError,
+    OverflowError, ZeroDivisionError, RuntimeError, AssertionError, struct.error, zlib.error,
+    Image.DecompressionBombError,
+)  # fmt: skip
+_SIXTEEN_BITS = ("I", "I;16", "I;16B", "I;16L", "I;16N")
+_WHITE = (255, 255, 255)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageLimits:
+    """What is refused.
+
+    Attributes:
+        size_bytes: of a file.
+        pixels: of a picture.
+        side: its width or height in pixels.
+    """
+
+    size_bytes: int = 20 << 20
+    pixels: int = 50_000_000
+    side: int = 16_384
+
+
+DEFAULT_LIMITS = ImageLimits()
+
+
+def decode(data: bytes, limits: ImageLimits = DEFAULT_LIMITS) -> Picture:
+    """Return the picture in an image file: RGB, (height, width, 3).
+
+    Of an animation it is the first frame. The orientation that a camera noted is applied, and what
+    is transparent shows white.
+
+    Raises:
+        RequestError: if the format is not PNG, JPEG, WebP, GIF or BMP, the file is damaged or ends
+            too early, or it is over a limit.
+    """
+    if not data:
+        raise RequestError("the image is empty")
+    if len(data) > limits.size_bytes:
+        raise RequestError(f"the image has {len(data)} bytes, the limit is {limits.size_bytes}")
+    name, reader = _reader(data)
+    try:
+        with reader(io.BytesIO(data)) as image:
+            _check_size(image.size, limits)
+            image.load()
+            return np.array(_as_rgb(_upright(image)))
+    except MemoryError as error:
+        raise RequestError(f"no memory to decode the {name} image") from error
+    except _DAMAGE as error:
+        raise RequestError(f"the {name} image is damaged: {_reason(error)}") from error
+
+
+def _reader(data: bytes) -> tuple[str, _Reader]:
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "PNG", PngImageFile
+    if data.startswith(b"\xff\xd8\xff"):
+        return "JPEG", JpegImageFile
+    if data.startswith((b"GIF87a", b"GIF89a")):
+        return "GIF", GifImageFile
+    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+        return "WebP", WebPImageFile
+    if data.startswith(b"BM"):
+        return "BMP", BmpImageFile
+    raise RequestError("the image's format is not supported: PNG, JPEG, WebP, GIF and BMP are")
+
+
+def _check_size(size: tuple[int, int], limits: ImageLimits) -> None:
+    width, height = size
+    if min(size) < 1:
+        raise RequestError(f"the image has no pixels: {width} x {height}")
+    if max(size) > limits.side or width * height > limits.pixels:
+        raise RequestError(
+            f"the image is too large: {width} x {height}; the limits are {limits.pixels} pixels "
+            f"and {limits.side} on a side"
+        )
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Turn a picture as its camera noted; a note that cannot be read is none."""
+    try:
+        return ImageOps.exif_transpose(image)
+    except _DAMAGE:
+        return image
+
+
+def _as_rgb(image: Image.Image) -> Image.Image:
+    if image.mode in _SIXTEEN_BITS:
+        deep = np.asarray(image).astype(np.int64)
+        return Image.fromarray((deep >> 8).clip(0, 255).astype(np.uint8)).convert("RGB")
+    if image.has_transparency_data:
+        layer = image.convert("RGBA")
+        white = Image.new("RGBA", layer.size, (*_WHITE, 255))
+        return Image.alpha_composite(white, layer).convert("RGB")
+    return image.convert("RGB")
+
+
+def _reason(error: BaseException) -> str:
+    text = str(error).partition("\n")[0].strip()
+    return text[:120] or type(error).__name__

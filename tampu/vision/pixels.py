@@ -1,0 +1,91 @@
+"""Resampling, normalising and cutting pictures into patches."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+Picture: TypeAlias = npt.NDArray[np.uint8]
+Floats: TypeAlias = npt.NDArray[np.float32]
+
+
+class Filter(enum.IntEnum):
+    """How pixels are made of others when a picture changes its size (Pillow's numbers)."""
+
+    BILINEAR = Image.Resampling.BILINEAR
+    BICUBIC = Image.Resampling.BICUBIC
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What turns bytes into the numbers that an encoder was trained on.
+
+    Attributes:
+        mean: of each colour, in parts of 255; subtracted.
+        deviation: divides what is left.
+    """
+
+    mean: tuple[float, float, float]
+    deviation: tuple[float, float, float]
+
+    def __call__(self, picture: Picture) -> Floats:
+        """Return (height, width, 3) as floats."""
+        scale = (1 / (255 * np.asarray(self.deviation))).astype(np.float32)
+        shift = (np.asarray(self.mean) / self.deviation).astype(np.float32)
+        values: Floats = picture.astype(np.float32) * scale - shift
+        return values
+
+
+HALF = Look((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+"""SigLIP's, Llama 4's: -1 to 1."""
+CLIP = Look((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+"""The statistics of CLIP's training pictures."""
+
+
+def resize(
+    picture: Picture,
+    height: int,
+    width: int,
+    method: Filter,
+    box: tuple[float, float, float, float] | None = None,
+) -> Picture:
+    """Return the picture in another size; each pixel is made of all that it covers.
+
+    Args:
+        picture: (any height, any width, 3).
+        height: of the result.
+        width: of the result.
+        method: how pixels are made of others.
+        box: left, upper, right and lower edge of the part to take; None: all of it.
+    """
+    if box is None and picture.shape[:2] == (height, width):
+        return picture
+    image = Image.fromarray(picture)
+    return np.asarray(image.resize((width, height), Image.Resampling(method), box))
+
+
+def patches(pixels: Floats, side: int, block: int = 1) -> Floats:
+    """Cut (height, width, 3) into squares: (patches, 3 * side * side), colours slowest.
+
+    Args:
+        pixels: whose height and width are multiples of `side` * `block`.
+        side: of a patch, in pixels.
+        block: patches come row by row in squares of so many on a side, and these row by row.
+    """
+    height, width, colours = pixels.shape
+    rows, columns = height // (side * block), width // (side * block)
+    grid = pixels.reshape(rows, block, side, columns, block, side, colours)
+    cut = grid.transpose(0, 3, 1, 4, 6, 2, 5)  # rows, columns, in the block, colours, in the patch
+    return np.ascontiguousarray(cut).reshape(-1, colours * side * side)
+
+
+def places(rows: int, columns: int, block: int = 1) -> npt.NDArray[np.int32]:
+    """Return the (row, column) of each patch in the order of `patches`: (patches, 2)."""
+    grid = np.indices((rows, columns), np.int32).transpose(1, 2, 0)
+    blocks = grid.reshape(rows // block, block, columns // block, block, 2)
+    return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3, 4)).reshape(-1, 2)

@@ -1,0 +1,58 @@
+"""The size in which an encoder takes a picture, as transformers' processors choose it."""
+
+from __future__ import annotations
+
+import math
+
+from tampu.errors import RequestError
+from tampu.vision.pixels import Filter, Picture, resize
+
+_MOST_ELONGATED = 200
+
+
+def fit_crop(picture: Picture, side: int, method: Filter) -> Picture:
+    """Return the middle of a picture whose shorter side was made `side` long (CLIP).
+
+    Only the middle is resampled: a long picture would else become a very long one.
+    """
+    height, width = picture.shape[:2]
+    shorter = min(height, width)
+    whole = (side * height // shorter, side * width // shorter)
+    upper, left = ((length - side) // 2 for length in whole)
+    down, across = height / whole[0], width / whole[1]
+    edges = (left * across, upper * down, (left + side) * across, (upper + side) * down)
+    box = (edges[0], edges[1], min(edges[2], width), min(edges[3], height))
+    return resize(picture, side, side, method, box)
+
+
+def fit_long_side(height: int, width: int, *, longest: int, multiple: int) -> tuple[int, int]:
+    """Return a size within `longest` on both sides, then rounded up to multiples (Pixtral)."""
+    ratio = max(height / longest, width / longest)
+    if ratio > 1:
+        height, width = max(1, int(height / ratio)), max(1, int(width / ratio))
+    return -(-height // multiple) * multiple, -(-width // multiple) * multiple
+
+
+def fit_pixels(
+    height: int, width: int, *, multiple: int, fewest: int, most: int
+) -> tuple[int, int]:
+    """Return a size of nearly the same shape, in multiples, within numbers of pixels (Qwen2-VL).
+
+    Raises:
+        RequestError: if one side is more than 200 times the other.
+    """
+    if max(height, width) > _MOST_ELONGATED * min(height, width):
+        raise RequestError(
+            f"the image is too elongated for this model: {width} x {height}, at most "
+            f"{_MOST_ELONGATED} to 1"
+        )
+    rows, columns = round(height / multiple), round(width / multiple)
+    if rows * columns * multiple**2 > most:
+        shrink = math.sqrt(height * width / most)
+        rows = max(1, math.floor(height / shrink / multiple))
+        columns = max(1, math.floor(width / shrink / multiple))
+    elif rows * columns * multiple**2 < fewest:
+        grow = math.sqrt(fewest / (height * width))
+        rows = math.ceil(height * grow / multiple)
+        columns = math.ceil(width * grow / multiple)
+    return rows * multiple, columns * multiple

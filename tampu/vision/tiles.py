@@ -1,0 +1,86 @@
+"""Large pictures on several tiles: which arrangement fits best, as Llama 3.2 and Llama 4 choose.
+
+Both take, of all arrangements of up to so many tiles, the one on which the picture grows least, or
+if it must shrink, shrinks least; of those that are alike, the smallest.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from tampu.vision.pixels import Floats, Picture
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """Tiles, and the size that the picture takes in their upper left corner.
+
+    Attributes:
+        rows: of tiles.
+        columns: of tiles.
+        height: of the picture.
+        width: of the picture.
+    """
+
+    rows: int
+    columns: int
+    height: int
+    width: int
+
+
+def arrangements(most: int) -> list[tuple[int, int]]:
+    """Return all (rows, columns) of at most so many tiles, fewest rows first."""
+    sides = range(1, most + 1)
+    return [(rows, columns) for rows in sides for columns in sides if rows * columns <= most]
+
+
+def arrange(height: int, width: int, *, side: int, most: int) -> Arrangement:
+    """Arrange a picture on tiles, keeping its shape; it is enlarged until it fills one at most.
+
+    Args:
+        height: of the picture.
+        width: of the picture.
+        side: of a tile, in pixels.
+        most: tiles.
+    """
+    rows, columns = _best(height, width, side, most)
+    room = (min(max(height, side), rows * side), min(max(width, side), columns * side))
+    return Arrangement(rows, columns, *_within(height, width, *room))
+
+
+def _best(height: int, width: int, side: int, most: int) -> tuple[int, int]:
+    """Return the rows and columns of the arrangement that changes the picture's size least."""
+    known = arrangements(most)
+    scales = [min(r * side / height, c * side / width) for r, c in known]
+    enlarging = [scale for scale in scales if scale >= 1]
+    wanted = min(enlarging) if enlarging else max(scales)
+    alike = [each for each, scale in zip(known, scales, strict=True) if scale == wanted]
+    return min(alike, key=lambda each: each[0] * each[1])
+
+
+def _within(height: int, width: int, most_rows: int, most_columns: int) -> tuple[int, int]:
+    """Return the largest size of the same shape within a room."""
+    by_height, by_width = most_rows / height, most_columns / width
+    if by_width < by_height:
+        return min(max(1, math.floor(height * by_width)), most_rows), most_columns
+    return most_rows, min(max(1, math.floor(width * by_height)), most_columns)
+
+
+def paste(picture: Picture, arrangement: Arrangement, side: int) -> Picture:
+    """Return a black canvas of all tiles with the picture in its upper left corner."""
+    canvas = np.zeros((arrangement.rows * side, arrangement.columns * side, 3), np.uint8)
+    canvas[: picture.shape[0], : picture.shape[1]] = picture
+    return canvas
+
+
+def cut_tiles(pixels: Floats, side: int) -> list[Floats]:
+    """Return the tiles (side, side, 3) of a canvas, row by row."""
+    height, width = pixels.shape[:2]
+    return [
+        pixels[y : y + side, x : x + side]
+        for y in range(0, height, side)
+        for x in range(0, width, side)
+    ]

@@ -1,0 +1,212 @@
+"""`tampu list`, `cp`, `rm`, `verify-store`, `ps`, `stop`: what they print and what they change."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from support.stores import add_model, names
+
+from tampu.cli import app
+from tampu.cli.completion import complete_model
+from tampu.cli.loaded import processor, until
+from tampu.store import ModelName, Store
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TAMPU_HOST", "127.0.0.1:1")  # no server
+    for variable in ("HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def store(home):
+    return Store(home / ".local/share/tampu/models")
+
+
+@pytest.fixture
+def run(capsys):
+    def run(*arguments):
+        code = app.run(list(arguments))
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def test_the_list_has_ollamas_columns(store, run):
+    model = add_model(store, "runa/m:1b", model=b"x" * 4_000_000)
+    before = (datetime.now(UTC) - timedelta(days=21)).timestamp()
+    os.utime(store.layout.manifest(model.name), (before, before))
+    code, out, _ = run("list")
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0].split() == ["NAME", "ID", "SIZE", "MODIFIED"]
+    assert lines[1].startswith("demo:latest ")
+    assert lines[2] == f"runa/m:1b      {model.digest.short}    4.0 MB    3 weeks ago"
+    assert run("ls", "RUNA/")[1].split() == f"{lines[0]} {lines[2]}".split()
+
+
+def test_the_list_is_also_json(store, run):
+    add_model(store, "m")
+    rows = json.loads(run("list", "m", "--json")[1])
+    assert [(row["name"], row["origin"]) for row in rows] == [("m:latest", "store")]
+
+
+def test_the_plain_list_imports_little_and_says_what_is_damaged(store):
+    add_model(store, "good")
+    add_model(store, "bad")
+    store.layout.manifest(ModelName.parse("bad")).write_bytes(b"")
+    program = (
+        "import sys; sys.argv = ['tampu', 'list']\n"
+        "from tampu.cli.entry import main\n"
+        "try: main()\n"
+        "finally: assert not {'typer', 'numpy', 'rich'} & sys.modules.keys()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "good:latest" in done.stdout
+    assert "library/bad/latest: the manifest is damaged" in done.stderr
+
+
+@pytest.mark.usefixtures("home")
+def test_the_plain_list_tells_an_error_in_one_line(monkeypatch):
+    monkeypatch.setenv("TAMPU_NONSENSE", "1")
+    done = subprocess.run([sys.executable, "-m", "tampu.cli.entry", "ls"], capture_output=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"Error: the environment has TAMPU_NONSENSE")
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_a_model_is_copied_and_removed(store, run):
+    add_model(store, "m")
+    assert run("cp", "m", "runa/n:x") == (0, "copied 'm' to 'runa/n:x'\n", "")
+    assert run("rm", "m") == (0, "deleted 'm'\n", "")
+    assert names(store) == ["runa/n:x"]
+
+
+@pytest.mark.usefixtures("home")
+def test_what_is_not_there_is_told(run):
+    assert run("rm", "nothing") == (2, "", "Error: model 'nothing:latest' not found\n")
+    assert run("cp", "nothing", "m")[0] == 2
+    code, _, error = run("cp", "../x", "m")
+    assert code == 2
+    assert "is not allowed" in error
+
+
+def test_verification_tells_and_mends(store, run):
+    model = add_model(store, "m")
+    assert run("verify-store")[:2] == (0, "1 models, 2 blobs, 0.0 GB: all sound\n")
+    model.model_path.chmod(0o644)
+    model.model_path.write_bytes(b"x")
+    code, out, _ = run("verify-store")
+    assert code == 1
+    assert "is damaged" in out
+    assert "(needed by m:latest)" in out
+    (problem,) = json.loads(run("verify-store", "--json")[1])["problems"]
+    assert problem["models"] == ["m:latest"]
+    assert "removed 1 damaged blobs" in run("verify-store", "--repair")[1]
+    assert not model.blobs.has(model.manifest.layers[0].digest)
+
+
+def test_names_are_completed(store):
+    add_model(store, "Llama3:1b")
+    add_model(store, "llama3")
+    assert complete_model("lla") == ["Llama3:1b", "llama3", "llama3:latest"]
+    assert complete_model("x") == []
+
+
+@pytest.mark.usefixtures("home")
+def test_nothing_is_completed_when_the_environment_makes_no_sense(monkeypatch):
+    monkeypatch.setenv("TAMPU_NONSENSE", "1")
+    assert complete_model("") == []
+
+
+# -- the models in memory --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server(home, monkeypatch):  # noqa: ARG001 - a fixture cannot use fixtures otherwise
+    """A server that has one model in memory and notes what it is asked."""
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self, status, body):
+            content = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def do_GET(self):
+            model = {"name": "m:latest", "digest": "ab" * 32, "size": 1000, "size_vram": 250,
+                     "context_length": 4096, "expires_at": "2318-01-01T00:00:00Z"}  # fmt: skip
+            self.answer(200, {"models": [model]})
+
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            asked.append((self.path, body))
+            known = body["model"] == "m"
+            self.answer(200, {}) if known else self.answer(404, {"error": "model 'x' not found"})
+
+        def log_message(self, *arguments):
+            pass
+
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=httpd.serve_forever, args=(0.02,))
+    thread.start()
+    monkeypatch.setenv("TAMPU_HOST", f"127.0.0.1:{httpd.server_port}")
+    yield asked
+    httpd.shutdown()
+    thread.join()
+    httpd.server_close()
+
+
+@pytest.mark.usefixtures("server")
+def test_the_models_in_memory_are_listed(run):
+    lines = run("ps")[1].splitlines()
+    assert lines[0].split() == ["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL"]
+    assert lines[1] == (
+        "m:latest    abababababab    1.0 KB    75%/25% CPU/GPU    4096       Forever"
+    )
+    assert json.loads(run("ps", "--json")[1])[0]["size_vram"] == 250
+    assert len(run("ps", "other")[1].splitlines()) == 1
+
+
+def test_a_model_is_stopped(server, run):
+    assert run("stop", "m") == (0, "", "")
+    assert server == [("/api/generate", {"model": "m", "keep_alive": 0, "stream": False})]
+    assert run("stop", "x") == (2, "", "Error: model 'x' not found\n")
+
+
+def test_a_model_in_memory_is_unloaded_before_it_is_removed(server, store, run):
+    add_model(store, "m")
+    add_model(store, "n")
+    assert run("rm", "n", "m")[0] == 0
+    assert [body["model"] for _, body in server] == ["m"]
+
+
+@pytest.mark.usefixtures("home")
+def test_without_a_server_there_is_nothing_in_memory(run):
+    code, _, error = run("ps")
+    assert code == 2
+    assert error.startswith("Error: no server answers at http://127.0.0.1:1")
+
+
+def test_where_and_how_long_a_model_is():
+    assert processor(0, 0) == processor(1, 2) == "Unknown"
+    assert (processor(5, 0), processor(5, 5)) == ("100% CPU", "100% GPU")
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    assert until("2026-01-01T00:04:00+00:00", now) == "4 minutes from now"
+    assert until("2025-12-31T23:59:59Z", now) == "Stopping..."
+    assert until("2250-01-01T00:00:00Z", now) == "Forever"
+    assert until("soon", now) == "Unknown"

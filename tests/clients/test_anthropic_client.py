@@ -1,0 +1,137 @@
+"""The `anthropic` package against a server, and the built-in model's answers through it."""
+
+from __future__ import annotations
+
+import anthropic
+import pytest
+
+from tests.clients.questions import PERSON, SUM, WARM, WEATHER
+
+pytestmark = [pytest.mark.client, pytest.mark.server]
+
+TOOLS = [
+    {
+        "name": WEATHER["name"],
+        "description": WEATHER["description"],
+        "input_schema": WEATHER["parameters"],
+    }
+]
+
+
+GREEDY = {"extra_body": {"temperature": 0}}
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+def ask(client, messages=SUM, **more):
+    options = GREEDY | {"max_tokens": 60} | more
+    return client.messages.create(model="demo", messages=messages, **options)
+
+
+def test_a_question_is_answered(client):
+    message = ask(client)
+    assert [block.text for block in message.content] == ["85"]
+    assert (message.role, message.stop_reason, message.stop_sequence) == (
+        "assistant", "end_turn", None,
+    )  # fmt: skip
+    assert message.usage.output_tokens > 0
+
+
+def test_a_stream_is_a_message_of_blocks(client):
+    with client.messages.stream(model="demo", messages=SUM, max_tokens=60, **GREEDY) as stream:
+        events = list(stream)
+        message = stream.get_final_message()
+    kinds = [event.type for event in events if event.type != "text"]
+    assert kinds[:2] == ["message_start", "content_block_start"]
+    assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
+    assert set(kinds[2:-3]) == {"content_block_delta"}
+    assert message.content[0].text == "85"
+    assert message.stop_reason == "end_turn"
+
+
+@pytest.mark.parametrize("is_streaming", [False, True])
+def test_a_tool_is_used_with_its_input(client, is_streaming):
+    if is_streaming:
+        with client.messages.stream(
+            model="demo", messages=WARM, max_tokens=60, **GREEDY, tools=TOOLS
+        ) as stream:
+            message = stream.get_final_message()
+    else:
+        message = ask(client, WARM, tools=TOOLS)
+    [block] = message.content
+    assert (block.type, block.name, block.input) == ("tool_use", "get_weather", {"city": "Cairo"})
+    assert message.stop_reason == "tool_use"
+
+
+def test_a_tools_result_goes_back_to_the_model(client):
+    first = ask(client, WARM, tools=TOOLS)
+    result = {
+        "type": "tool_result",
+        "tool_use_id": first.content[0].id,
+        "content": [{"type": "text", "text": "It is sunny."}],
+    }
+    messages = [
+        *WARM,
+        {"role": "assistant", "content": first.content},
+        {"role": "user", "content": [result]},
+    ]
+    second = ask(client, messages, tools=TOOLS)
+    assert second.content[0].type == "text"
+    assert second.content[0].text
+
+
+def test_the_system_prompt_and_blocks_reach_the_model(client):
+    cached = {"cache_control": {"type": "ephemeral"}}
+    system = [{"type": "text", "text": "You are a helpful assistant.", **cached}]
+    blocks = [{"role": "user", "content": [{"type": "text", "text": SUM[0]["content"]}]}]
+    with_system = ask(client, blocks, system=system)
+    assert with_system.content[0].text == "85"
+
+    def total(message):
+        return message.usage.input_tokens + message.usage.cache_read_input_tokens
+
+    assert total(with_system) > total(ask(client))
+
+
+def test_tokens_are_counted_as_they_are_charged(client):
+    counted = client.messages.count_tokens(model="demo", messages=WARM, tools=TOOLS)
+    usage = ask(client, WARM, tools=TOOLS).usage
+    assert counted.input_tokens == usage.input_tokens + usage.cache_read_input_tokens
+
+
+def test_a_limit_is_told(client):
+    message = ask(client, PERSON, max_tokens=2)
+    assert message.stop_reason == "max_tokens"
+    assert message.usage.output_tokens == 2
+
+
+def test_thinking_is_not_asked_of_a_model_that_cannot(client):
+    message = ask(client, thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=2000)
+    assert message.content[0].text == "85"
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"max_tokens": 0}, "max_tokens"), ({"extra_body": {"temperature": -1}}, "temperature"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search"),
+        ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "document"),
+        ({"extra_body": {"mcp_servers": [{"url": "x"}]}}, "mcp_servers"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_had_is_refused_by_name(client, more, told):
+    with pytest.raises(anthropic.BadRequestError) as caught:
+        ask(client, **more)
+    assert caught.value.body["type"] == "error"
+    assert caught.value.body["error"]["type"] == "invalid_request_error"
+    assert told in caught.value.body["error"]["message"]
+
+
+def test_an_unknown_model_is_not_found(client):
+    with pytest.raises(anthropic.NotFoundError, match="not found"):
+        client.messages.create(model="nothing", messages=SUM, max_tokens=5)

@@ -1,0 +1,271 @@
+"""The `openai` package against a server, and the built-in model's answers through it."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import openai
+import pytest
+
+from tests.clients.questions import PERSON, SUM, WARM, WEATHER
+
+pytestmark = [pytest.mark.client, pytest.mark.server]
+
+TOOLS = [{"type": "function", "function": WEATHER}]
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def ask(client, messages=SUM, **more):
+    options = {"temperature": 0, "max_tokens": 60} | more
+    return client.chat.completions.create(model="demo", messages=messages, **options)
+
+
+def text_of(chunks):
+    return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+
+
+def test_a_question_is_answered(client):
+    answer = ask(client)
+    [choice] = answer.choices
+    assert choice.message.content == "85"
+    assert choice.message.role == "assistant"
+    assert choice.finish_reason == "stop"
+    assert answer.object == "chat.completion"
+    assert answer.usage.prompt_tokens > 5
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+
+
+def test_a_stream_has_the_same_answer_and_what_it_cost(client):
+    chunks = list(ask(client, stream=True, stream_options={"include_usage": True}))
+    assert text_of(chunks) == "85"
+    assert len({chunk.id for chunk in chunks}) == 1
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert chunks[-2].choices[0].finish_reason == "stop"
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage == ask(client).usage.model_copy(
+        update={"prompt_tokens_details": chunks[-1].usage.prompt_tokens_details}
+    )
+    assert all(chunk.usage is None for chunk in chunks[:-1])
+
+
+def test_cached_tokens_are_told(client):
+    ask(client)
+    usage = ask(client).usage
+    assert 0 < usage.prompt_tokens_details.cached_tokens < usage.prompt_tokens
+
+
+def test_a_fact_becomes_json(client):
+    answer = ask(client, PERSON, extra_body={"num_ctx": 1024, "top_k": 1})
+    assert json.loads(answer.choices[0].message.content) == {"name": "Kevin", "job": "driver"}
+
+
+@pytest.mark.parametrize("is_streaming", [False, True])
+def test_a_tool_is_called_with_its_arguments(client, is_streaming):
+    answer = ask(client, WARM, tools=TOOLS, stream=is_streaming)
+    if is_streaming:
+        chunks = list(answer)
+        [call] = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or ()]
+        reason = chunks[-1].choices[0].finish_reason
+    else:
+        [call] = answer.choices[0].message.tool_calls
+        reason = answer.choices[0].finish_reason
+        assert answer.choices[0].message.content is None
+    assert reason == "tool_calls"
+    assert call.function.name == "get_weather"
+    assert json.loads(call.function.arguments) == {"city": "Cairo"}
+    assert call.id.startswith("call_")
+
+
+def test_a_conversation_with_a_tools_result_goes_on(client):
+    first = ask(client, WARM, tools=TOOLS).choices[0].message
+    result = {"role": "tool", "tool_call_id": first.tool_calls[0].id, "content": "It is sunny."}
+    messages = [*WARM, first.model_dump(exclude_none=True), result]
+    answer = ask(client, messages, tools=TOOLS)
+    assert answer.choices[0].message.content
+    assert answer.usage.prompt_tokens > 60
+
+
+def test_tools_that_must_not_be_called_are_not_shown(client):
+    answer = ask(client, WARM, tools=TOOLS, tool_choice="none")
+    assert answer.choices[0].message.tool_calls is None
+    assert answer.usage.prompt_tokens == ask(client, WARM).usage.prompt_tokens
+
+
+def test_several_choices_are_each_of_their_own_seed(client):
+    many = ask(client, n=3, temperature=1.5, seed=7, max_tokens=8)
+    again = ask(client, n=3, temperature=1.5, seed=7, max_tokens=8)
+    other = ask(client, n=1, temperature=1.5, seed=8, max_tokens=8)
+    texts = [choice.message.content for choice in many.choices]
+    assert [choice.index for choice in many.choices] == [0, 1, 2]
+    assert texts == [choice.message.content for choice in again.choices]
+    assert texts[1] == other.choices[0].message.content
+    assert many.usage.prompt_tokens == other.usage.prompt_tokens
+    chunks = list(ask(client, n=2, stream=True))
+    for index in range(2):
+        mine = [chunk for chunk in chunks if chunk.choices[0].index == index]
+        assert text_of(mine) == "85"
+        assert mine[-1].choices[0].finish_reason == "stop"
+
+
+def test_log_probabilities_are_of_the_tokens(client):
+    answer = ask(client, logprobs=True, top_logprobs=2)
+    scores = answer.choices[0].logprobs.content
+    assert "".join(score.token for score in scores) == "85"
+    for score in scores:
+        assert bytes(score.bytes).decode() == score.token
+        assert score.top_logprobs[0].token == score.token
+        assert score.logprob <= 0
+
+
+def test_a_bias_changes_the_answer(client):
+    tokens = client.post(
+        "/../api/tokenize",
+        body={"model": "demo", "text": "8", "add_special": False},
+        cast_to=dict[str, object],
+    )["tokens"]
+    answer = ask(client, logit_bias={str(token): -100 for token in tokens}, max_tokens=4)
+    assert not answer.choices[0].message.content.startswith("8")
+
+
+def test_a_stop_string_ends_the_answer(client):
+    answer = ask(client, PERSON, stop=["Kevin"])
+    assert answer.choices[0].message.content == '{"name": "'
+    assert answer.choices[0].finish_reason == "stop"
+
+
+def test_a_limit_of_tokens_is_told(client):
+    answer = ask(client, PERSON, max_tokens=openai.omit, max_completion_tokens=2)
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage.completion_tokens == 2
+
+
+def test_prompts_are_continued_each_and_echoed(client):
+    ids = [1, 2, 3]
+    one = client.completions.create(model="demo", prompt="27 + 58 =", max_tokens=3, temperature=0)
+    assert one.object == "text_completion"
+    assert one.choices[0].finish_reason == "length"
+    many = client.completions.create(
+        model="demo", prompt=["27 + 58 =", "hello"], max_tokens=3, temperature=0, echo=True, n=2
+    )
+    assert [choice.index for choice in many.choices] == [0, 1, 2, 3]
+    assert many.choices[1].text == "27 + 58 =" + one.choices[0].text
+    assert many.choices[2].text.startswith("hello")
+    by_tokens = client.completions.create(model="demo", prompt=[ids, ids], max_tokens=2)
+    assert by_tokens.usage.prompt_tokens == 6
+    stream = client.completions.create(
+        model="demo", prompt="27 + 58 =", max_tokens=3, temperature=0, stream=True
+    )
+    assert "".join(chunk.choices[0].text for chunk in stream) == one.choices[0].text
+
+
+def test_a_completions_scores_stand_at_their_offsets(client):
+    answer = client.completions.create(
+        model="demo", prompt="27 + 58 =", max_tokens=3, temperature=0, logprobs=2
+    )
+    scores = answer.choices[0].logprobs
+    text = answer.choices[0].text
+    assert len(scores.tokens) == 3
+    for token, offset in zip(scores.tokens, scores.text_offset, strict=True):
+        assert text[offset : offset + len(token)] == token
+    assert all(len(top) == 2 for top in scores.top_logprobs)
+
+
+def test_embeddings_are_the_same_in_both_encodings(client):
+    texts = ["a cat", "a dog"]
+    binary = client.embeddings.create(model="demo", input=texts)
+    plain = client.embeddings.create(model="demo", input=texts, encoding_format="float")
+    for index in range(2):
+        assert binary.data[index].embedding == pytest.approx(plain.data[index].embedding)
+        assert math.hypot(*plain.data[index].embedding) == pytest.approx(1, abs=1e-5)
+    short = client.embeddings.create(model="demo", input="a cat", dimensions=8).data[0].embedding
+    assert len(short) == 8
+    assert math.hypot(*short) == pytest.approx(1, abs=1e-5)
+    tokens = client.embeddings.create(model="demo", input=[[1, 2, 3], [4]])
+    assert tokens.usage.prompt_tokens == 4
+
+
+def test_the_models_are_listed(client):
+    names = [model.id for model in client.models.list()]
+    assert "demo:latest" in names
+    assert client.models.retrieve("demo").id == "demo"
+    with pytest.raises(openai.NotFoundError, match="not found"):
+        client.models.retrieve("library/nothing:7b")
+
+
+def test_a_response_is_an_answer_to_items(client):
+    answer = client.responses.create(model="demo", input="What is 27 + 58?", temperature=0)
+    assert answer.output_text == "85"
+    assert answer.status == "completed"
+    assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens
+    items = [{"role": "user", "content": [{"type": "input_text", "text": SUM[0]["content"]}]}]
+    short = client.responses.create(model="demo", input=items, temperature=0, max_output_tokens=1)
+    assert short.status == "incomplete"
+    assert short.incomplete_details.reason == "max_output_tokens"
+
+
+def test_a_responses_stream_tells_each_item(client):
+    with client.responses.stream(model="demo", input="What is 27 + 58?", temperature=0) as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    kinds = [event.type for event in events]
+    assert kinds[:2] == ["response.created", "response.in_progress"]
+    assert kinds[-1] == "response.completed"
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert final.output_text == "85"
+
+
+def test_a_response_calls_a_function_and_goes_on_with_its_output(client):
+    tools = [{"type": "function", **WEATHER}]
+    question = {"role": "user", "content": WARM[0]["content"]}
+    with client.responses.stream(model="demo", input=[question], tools=tools, temperature=0) as s:
+        [call] = s.get_final_response().output
+    assert call.type == "function_call"
+    assert (call.name, json.loads(call.arguments)) == ("get_weather", {"city": "Cairo"})
+    output = {"type": "function_call_output", "call_id": call.call_id, "output": "It is sunny."}
+    more = client.responses.create(
+        model="demo",
+        input=[question, call.model_dump(exclude_none=True), output],
+        tools=tools,
+        temperature=0,
+    )
+    assert more.output_text
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"n": 0}, "n must be"), ({"n": 10**9}, "n must be"), ({"temperature": -1}, "temperature"),
+        ({"max_tokens": 0}, "max_tokens"), ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
+        ({"logit_bias": {"x": 1}}, "no token id"), ({"logit_bias": {"1": 101}}, "-100 to 100"),
+        ({"logit_bias": {"999999": 1}}, "999999"), ({"reasoning_effort": "high"}, "thinking"),
+        ({"functions": [{"name": "f"}]}, "functions"), ({"modalities": ["audio"]}, "modalities"),
+        ({"stop": ["x"] * 17}, "stop"), ({"tool_choice": "maybe"}, "tool_choice"),
+        ({"tools": [{"type": "web_search"}]}, "web_search"),
+        ({"extra_body": {"options": {"num_ctx": 1}}}, "num_ctx"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_had_is_refused_by_name(client, more, told):
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(client, **more)
+    assert told in caught.value.body["message"]
+    assert caught.value.body["type"] == "invalid_request_error"
+
+
+def test_a_picture_is_refused_by_a_model_without_eyes(client):
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
+    remote = {"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}
+    for part, told in ((picture, "does not support images"), (remote, "URLs are not fetched")):
+        with pytest.raises(openai.BadRequestError, match=told):
+            ask(client, [{"role": "user", "content": [part]}])
+
+
+def test_the_input_of_a_chat_is_counted(client):
+    path = "/chat/completions/input_tokens"
+    found = client.post(path, body={"model": "demo", "messages": SUM}, cast_to=dict[str, object])
+    assert found["input_tokens"] == ask(client).usage.prompt_tokens

@@ -1,0 +1,86 @@
+"""Checkpoints that are loaded as they are: converted once, and again when they change."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import handmade_checkpoints as handmade
+
+from tampu.catalog import resolve
+from tampu.convert.cache import converted_file, is_checkpoint, own_type
+from tampu.engine import Engine
+from tampu.errors import ModelFileError, ModelNotFoundError
+from tampu.ml.gguf import read_gguf
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return handmade.write(tmp_path / "tiny")
+
+
+def made(cache: Path) -> list[str]:
+    return sorted(path.name for path in (cache / "converted").iterdir() if path.suffix == ".gguf")
+
+
+def test_a_checkpoint_is_converted_once(folder: Path, tmp_path: Path) -> None:
+    first = converted_file(folder, tmp_path / "cache")
+    written = first.stat().st_mtime_ns
+    assert converted_file(folder, tmp_path / "cache") == first
+    assert first.stat().st_mtime_ns == written
+
+
+def test_a_changed_checkpoint_takes_the_place_of_the_old(folder: Path, tmp_path: Path) -> None:
+    first = converted_file(folder, tmp_path / "cache")
+    os.utime(folder / "config.json", ns=(1, 1))
+    second = converted_file(folder, tmp_path / "cache")
+    assert second != first
+    assert made(tmp_path / "cache") == [second.name]
+
+
+def test_folders_of_one_name_are_kept_apart(folder: Path, tmp_path: Path) -> None:
+    other = handmade.write(tmp_path / "other" / "tiny")
+    assert converted_file(folder, tmp_path) != converted_file(other, tmp_path)
+    assert len(made(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("type_", ["F32", "F16"])
+def test_weights_keep_their_type(tmp_path: Path, type_: str) -> None:
+    dtype = {"F32": np.float32, "F16": np.float16}[type_]
+    tensors = {name: array.astype(dtype) for name, array in handmade.weights().items()}
+    folder = handmade.write(tmp_path / "tiny", tensors=tensors)
+    assert own_type(folder) == type_
+    path = converted_file(folder, tmp_path / "cache")
+    assert read_gguf(path).tensors["blk.0.attn_q.weight"].type.name == type_
+
+
+def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
+    tensors = handmade.weights()
+    del tensors["model.norm.weight"]
+    folder = handmade.write(tmp_path / "tiny", tensors=tensors)
+    with pytest.raises(ModelFileError, match="output_norm"):
+        converted_file(folder, tmp_path / "cache")
+    assert made(tmp_path / "cache") == []
+
+
+def test_a_place_that_cannot_be_written_is_an_error(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("in the way")
+    with pytest.raises(ModelFileError, match="cannot be written"):
+        converted_file(folder, tmp_path / "cache")
+
+
+def test_the_engine_loads_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = handmade.CONFIG | {"bos_token_id": 8, "eos_token_id": 9}
+    folder = handmade.write(tmp_path / "tiny", config=config)
+    monkeypatch.setenv("TAMPU_CACHE", str(tmp_path / "cache"))
+    with Engine.load(folder, context=16, threads=1) as engine:
+        assert engine.logits([1, 2]).shape == (2, handmade.ROWS)
+    assert made(tmp_path / "cache")
+
+
+def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    assert not is_checkpoint(tmp_path)
+    with pytest.raises(ModelNotFoundError, match="is a folder without config"):
+        resolve(str(tmp_path))

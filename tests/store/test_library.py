@@ -1,0 +1,127 @@
+"""All places where models are, and which one wins."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from support.stores import add_model, files
+
+from tampu.errors import ModelNotFoundError, StoreError
+from tampu.settings import Settings
+from tampu.store import ModelName, Store
+from tampu.store.library import Library, Origin
+
+
+def put(path, content=b"GGUF"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+@pytest.fixture
+def home(tmp_path):
+    """A home folder with models of each program."""
+    hub = tmp_path / ".cache/huggingface/hub/models--runa--m-GGUF"
+    blob = put(hub / "blobs" / "abc", b"12345")
+    snapshot = hub / "snapshots" / "c0ffee"
+    snapshot.mkdir(parents=True)
+    (snapshot / "m-Q8_0.gguf").symlink_to(blob)
+    (snapshot / "gone-Q4_0.gguf").symlink_to(hub / "blobs" / "gone")
+    put(snapshot / "mmproj-m-f16.gguf", b"eyes")
+    put(hub / "snapshots" / "old" / "m-Q2_K.gguf")
+    put(hub / "refs" / "main", b"c0ffee")
+    put(tmp_path / ".cache/huggingface/hub/models--bare/snapshots/x/a.gguf")
+    put(tmp_path / ".lmstudio/models/runa/big-GGUF/big-Q4_K_M-00001-of-00002.gguf", b"1")
+    put(tmp_path / ".lmstudio/models/runa/big-GGUF/big-Q4_K_M-00002-of-00002.gguf", b"22")
+    put(tmp_path / ".lmstudio/models/runa/odd name/x.gguf")
+    put(tmp_path / ".local/share/tampu/models/single.gguf")
+    put(tmp_path / ".local/share/tampu/models/notes.txt")
+    add_model(Store(tmp_path / ".local/share/tampu/models"), "ours")
+    add_model(Store(tmp_path / ".ollama/models"), "theirs")
+    return tmp_path
+
+
+@pytest.fixture
+def library(home):
+    library = Library.from_settings(Settings.from_environment({"HOME": str(home)}))
+    library._ollama = library._ollama[:1]  # not that of a service on this machine
+    return library
+
+
+def test_the_models_of_all_programs_are_listed(library):
+    assert {model.name: model.origin for model in library.listing().models} == {
+        "single:latest": Origin.FILE,
+        "ours:latest": Origin.STORE,
+        "theirs:latest": Origin.OLLAMA,
+        "hf.co/runa/m-GGUF:Q8_0": Origin.HUB,
+        "lmstudio/runa/big-GGUF:Q4_K_M": Origin.LM_STUDIO,
+        "demo:latest": Origin.BUILT_IN,
+    }
+
+
+def test_looking_changes_nothing(library, home):
+    theirs = Store(home / ".ollama/models", is_writable=False)
+    before = files(theirs)
+    library.listing()
+    library.find("theirs")
+    assert files(theirs) == before
+
+
+def test_files_of_other_programs_are_found_by_name(library):
+    model = library.find("HF.co/runa/M-gguf:q8_0")
+    assert (model.path.read_bytes(), model.size_bytes) == (b"12345", 9)
+    assert [path.read_bytes() for path in model.projector_paths] == [b"eyes"]
+    parts = library.find("lmstudio/runa/big-GGUF:Q4_K_M")
+    assert [path.read_bytes() for path in parts.files] == [b"1", b"22"]
+
+
+def test_a_name_that_is_not_there_is_answered_with_those_that_are(library):
+    with pytest.raises(ModelNotFoundError, match=r"there are: demo, hf\.co/runa/m-GGUF:Q8_0, "):
+        library.find("nothing")
+    with pytest.raises(ModelNotFoundError, match="'no name at all' not found"):
+        library.find("no name at all")
+
+
+def test_the_first_place_wins(library, home):
+    add_model(library.store, "theirs", model=b"ours now")
+    assert library.find("theirs").origin is Origin.STORE
+    put(home / ".local/share/tampu/models/theirs.gguf")
+    assert library.find("theirs").origin is Origin.FILE
+    given = put(home / "theirs.gguf")
+    assert Library(files=[given]).find("theirs").path == given
+
+
+def test_ollamas_store_is_written_when_it_is_made_ours(home):
+    settings = Settings.from_environment(
+        {"HOME": str(home), "TAMPU_MODELS": str(home / ".ollama/models")}
+    )
+    library = Library.from_settings(settings)
+    assert library.find("theirs").origin is Origin.STORE
+    library.store.delete(ModelName.parse("theirs"))
+
+
+def test_a_damaged_entry_is_told_and_hides_nothing(library):
+    library.store.layout.manifest(ModelName.parse("ours")).write_bytes(b"{}")
+    listing = library.listing()
+    assert len(listing.models) == 5
+    assert [entry.path for entry in listing.damaged] == [
+        "manifests/registry.ollama.ai/library/ours/latest"
+    ]
+    with pytest.raises(StoreError, match="ours:latest: the manifest is damaged"):
+        library.find("ours")
+
+
+def test_the_id_of_a_file_changes_with_it(library, home):
+    path = home / ".local/share/tampu/models/single.gguf"
+    before = library.find("single").id
+    assert library.find("single").id == before
+    os.utime(path, (1, 1))
+    assert library.find("single").id != before
+
+
+def test_without_places_there_is_nothing(tmp_path):
+    empty = Library(tmp_path / "a", [tmp_path / "x.gguf"], ollama=[tmp_path / "b"])
+    assert empty.listing().models == []
+    with pytest.raises(ModelNotFoundError, match=r"\(there are: none\)"):
+        empty.find("m")

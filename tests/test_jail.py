@@ -1,0 +1,91 @@
+"""Work in a jail: answers come back, and what overruns its limits is ended and replaced."""
+
+from __future__ import annotations
+
+import gc
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tampu.errors import OverrunError
+from tampu.jail import Jail, JailLimits
+
+WORK = "support.jailed_work:work"
+LIMITS = JailLimits(cpu_s=0.3, memory_bytes=64 << 20, answer_bytes=1 << 20)
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def jail(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    with_limits = Jail(WORK, LIMITS)
+    yield with_limits
+    with_limits.close()
+
+
+def test_work_is_done_by_one_process_after_another_piece(jail):
+    assert jail.call(b"abc") == b"cba"
+    assert jail.call(b"") == b""
+    assert jail.call(b"x" * 500_000) == b"x" * 500_000
+    assert jail.call(b"pid") == jail.call(b"pid")
+
+
+@pytest.mark.parametrize(
+    ("order", "cause"),
+    [
+        (b"spin", "more than 0.3 s"),
+        (b"sleep", "more than 0.3 s"),
+        (b"fill 100000000", "more than 64 MiB"),
+        (b"fill 2000000", "more than 1048576 bytes"),
+        (b"die", "ended its process"),
+        (b"fail", "ended its process"),
+    ],
+)
+def test_what_overruns_is_ended_and_the_next_call_gets_another_process(jail, order, cause, capfd):
+    before = jail.call(b"pid")
+    began = time.monotonic()
+    with pytest.raises(OverrunError, match=cause):
+        jail.call(order)
+    assert time.monotonic() - began < 30
+    assert not psutil.pid_exists(int(before))
+    assert jail.call(b"abc") == b"cba"
+    capfd.readouterr()
+
+
+def test_several_threads_share_it(jail):
+    with ThreadPoolExecutor(4) as threads:
+        requests = [str(number).encode() for number in range(100, 140)]
+        assert list(threads.map(jail.call, requests)) == [text[::-1] for text in requests]
+
+
+def test_it_sees_nothing_of_the_environment(jail, monkeypatch):
+    monkeypatch.setenv("SECRET", "1")
+    assert b"SECRET" not in jail.call(b"environment")
+
+
+def test_its_process_ends_with_it(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    jail = Jail(WORK, LIMITS)
+    jail.start()
+    pid = int(jail.call(b"pid"))
+    del jail
+    gc.collect()
+    assert not psutil.pid_exists(pid)
+
+
+def test_a_process_that_died_while_idle_is_replaced(jail):
+    psutil.Process(int(jail.call(b"pid"))).kill()
+    time.sleep(0.05)
+    assert jail.call(b"abc") == b"cba"
+
+
+def test_work_that_cannot_start_is_an_error(capfd):
+    jail = Jail("support.no_such_module:work", LIMITS)
+    with pytest.raises(OverrunError, match="ended its process"):
+        jail.call(b"")
+    jail.close()
+    capfd.readouterr()

@@ -1,0 +1,155 @@
+"""Sizes, pixels and patches equal those of transformers' image processors."""
+
+import math
+import warnings
+from collections import defaultdict
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from PIL import Image
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.mllama.image_processing_pil_mllama import MllamaImageProcessorPil
+from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+from tampu.errors import RequestError
+from tampu.vision import (
+    CLIP,
+    HALF,
+    Filter,
+    arrange,
+    arrangements,
+    cut_tiles,
+    fit_crop,
+    fit_long_side,
+    fit_pixels,
+    paste,
+    patches,
+    places,
+    resize,
+)
+
+SIZES = [(100, 150), (150, 100), (30, 20), (97, 641), (500, 33), (224, 224), (1, 60), (1100, 900)]
+CLOSE = 1 / 255
+
+
+def picture(height, width):
+    y, x = np.mgrid[:height, :width]
+    waves = [127 + 127 * np.sin(x / 9), 255 * y / height, 127 + 100 * np.cos((x + y) / 5)]
+    return np.stack(waves, -1).astype(np.uint8)
+
+
+def channels_first(pixels):
+    return pixels.transpose(2, 0, 1)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_gemma3_makes_a_square_of_every_picture(size):
+    image = picture(*size)
+    theirs = Gemma3ImageProcessorPil(size={"height": 112, "width": 112})(
+        Image.fromarray(image), return_tensors="np"
+    )["pixel_values"][0]
+    ours = HALF(resize(image, 112, 112, Filter.BILINEAR))
+    assert np.abs(channels_first(ours) - theirs).max() < CLOSE
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_clip_takes_the_middle(size):
+    image = picture(*size)
+    theirs = CLIPImageProcessorPil(
+        size={"shortest_edge": 56}, crop_size={"height": 56, "width": 56}
+    )(Image.fromarray(image), return_tensors="np")["pixel_values"][0]
+    ours = channels_first(CLIP(fit_crop(image, 56, Filter.BICUBIC)))
+    assert np.abs(ours - theirs).max() * min(CLIP.deviation) < CLOSE
+
+
+def test_a_ribbon_is_not_made_a_long_one():
+    """In transformers it would become a million pixels long before its middle is taken."""
+    assert fit_crop(picture(1, 16_384), 336, Filter.BICUBIC).shape == (336, 336, 3)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_pixtral_rounds_up_to_whole_patches(size):
+    image = picture(*size)
+    theirs = PixtralImageProcessorPil(size={"longest_edge": 280}, patch_size=14)(
+        Image.fromarray(image), return_tensors="np", patch_size={"height": 28, "width": 28}
+    )
+    height, width = fit_long_side(*size, longest=280, multiple=28)
+    assert [height, width] == list(theirs["image_sizes"][0])
+    ours = channels_first(CLIP(resize(image, height, width, Filter.BICUBIC)))
+    assert np.abs(ours - theirs["pixel_values"][0]).max() * min(CLIP.deviation) < CLOSE
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_qwen_keeps_the_number_of_pixels_within_bounds(size):
+    image, bounds = picture(*size), {"shortest_edge": 56 * 56, "longest_edge": 256 * 256}
+    theirs = Qwen2VLImageProcessorPil(size=bounds)(Image.fromarray(image), return_tensors="np")
+    height, width = fit_pixels(*size, multiple=28, fewest=56 * 56, most=256 * 256)
+    assert [1, height // 14, width // 14] == theirs["image_grid_thw"][0].tolist()
+    cut = patches(CLIP(resize(image, height, width, Filter.BICUBIC)), 14, 2)
+    twice = np.repeat(cut.reshape(-1, 3, 1, 14, 14), 2, 2).reshape(len(cut), -1)
+    assert np.abs(twice - theirs["pixel_values"]).max() * min(CLIP.deviation) < CLOSE
+
+
+def test_qwen_refuses_ribbons():
+    with pytest.raises(RequestError, match="too elongated"):
+        fit_pixels(1, 201, multiple=28, fewest=56 * 56, most=256 * 256)
+    fit_pixels(1, 200, multiple=28, fewest=56 * 56, most=256 * 256)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_mllama_lays_a_picture_on_tiles(size):
+    image = picture(*size)
+    theirs = MllamaImageProcessorPil(size={"height": 112, "width": 112}, max_image_tiles=4)(
+        [[Image.fromarray(image)]], return_tensors="np"
+    )
+    plan = arrange(*size, side=112, most=4)
+    kind = arrangements(4).index((plan.rows, plan.columns)) + 1
+    assert kind == theirs["aspect_ratio_ids"][0, 0]
+    small = resize(image, plan.height, plan.width, Filter.BILINEAR)
+    tiles = cut_tiles(HALF(paste(small, plan, 112)), 112)
+    assert len(tiles) == theirs["num_tiles"][0][0]
+    for ours, their in zip(tiles, theirs["pixel_values"][0, 0], strict=False):
+        assert np.abs(channels_first(ours) - their).max() < CLOSE
+
+
+def llama4_rules():
+    """Return transformers' rules, which are in a module that wants torchvision for the rest."""
+    path = Path(transformers.__file__).parent / "models/llama4/image_processing_llama4.py"
+    text = path.read_text()
+    rules = text[text.index("def get_factors") : text.index("class Llama4ImageProcessorKwargs")]
+    names = {"torch": torch, "math": math, "defaultdict": defaultdict, "SizeDict": object}
+    names |= {"lru_cache": lambda **_: lambda function: function}
+    exec(rules, names)
+    return SimpleNamespace(**names)
+
+
+@pytest.mark.parametrize("size", [*SIZES, (10, 20), (336, 337), (673, 336), (3000, 400)])
+def test_llama4_chooses_its_tiles_by_the_same_rules(size):
+    rules = llama4_rules()
+    square = type("Size", (), {"height": 336, "width": 336})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        canvases = torch.tensor(rules.find_supported_resolutions(16, square))
+    rows, columns = (int(side) for side in rules.get_best_fit(size, canvases))
+    room = (min(max(size[0], 336), rows), min(max(size[1], 336), columns))
+    height, width = rules.get_max_res_without_distortion(size, room)
+    plan = arrange(*size, side=336, most=16)
+    assert (plan.rows * 336, plan.columns * 336) == (rows, columns)
+    assert (plan.height, plan.width) == (max(1, height), max(1, width))
+
+
+def test_patches_come_in_the_order_of_their_places():
+    pixels = np.arange(8 * 12, dtype=np.float32).reshape(8, 12, 1).repeat(3, 2)
+    for block in (1, 2):
+        cut, where = patches(pixels, 2, block), places(4, 6, block)
+        assert cut.shape == (24, 12)
+        for patch, (row, column) in zip(cut, where, strict=True):
+            wanted = pixels[row * 2 : row * 2 + 2, column * 2 : column * 2 + 2, 0]
+            np.testing.assert_array_equal(patch, np.tile(wanted.reshape(-1), 3))
+    assert places(4, 6, 2)[:5].tolist() == [[0, 0], [0, 1], [1, 0], [1, 1], [0, 2]]
