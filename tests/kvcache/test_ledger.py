@@ -1,4 +1,4 @@
-"""The books of cells, beside a plain model of a cache: each cell holds a token and all before it."""
+"""The books of cells, beside a plain model: each cell holds a token and all before it."""
 
 import random
 
