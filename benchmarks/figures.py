@@ -159,7 +159,7 @@ def python_share(setting: Setting) -> Iterator[Row]:
     for kind in TYPES:
         with Engine.load(setting.model(kind), context=1024, threads=setting.threads) as engine:
             engine.generate("Tell me", max_tokens=8, ignore_eos=True)
-            times = engine.runner.times
+            times = engine.runner.records.times
             before = times.steps, times.total_ns, times.compute_ns
             engine.generate("Tell me", max_tokens=64, ignore_eos=True)
             steps = times.steps - before[0]

@@ -20,6 +20,7 @@ from statistics import median
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from tampu.errors import RequestError
 from tampu.kvcache import Segment
@@ -62,8 +63,8 @@ class Subject(Protocol):
 class Native:
     """tampu itself with one model: a `Subject`.
 
-    It computes the graphs that the run loop computes, without the loop's pipeline: Python's
-    preparation of a step, the copying of inputs and logits and the compute count, sampling not.
+    It computes the graphs that the run loop computes, each prepared while the one before computes:
+    the copying of inputs and logits counts, sampling does not.
     """
 
     name = "tampu"
@@ -85,6 +86,8 @@ class Native:
             flash_attention=flash_attention,
         )
         self._model = load_model(model, options)
+        self._ledger = self._model.scheduler.ledger
+        self._holding = self._ledger.open(context, is_private=True)
         self._batch = options.batch
         self._held: list[int] = []
         self.vocabulary = self._model.tokenizer.vocabulary_size
@@ -94,20 +97,20 @@ class Native:
         wanted = list(depth)
         if wanted[: len(self._held)] != self._held:
             self._held = []
-        missing = wanted[len(self._held) :]
-        self._compute(missing, len(self._held), self._batch)
+        self._ledger.retract(self._holding, len(self._held))
+        self._compute(wanted[len(self._held) :], self._batch)
         self._held = wanted
 
     def prefill(self, tokens: Sequence[int]) -> float:
         """Compute tokens in batches; return the seconds that it took."""
         began = time.perf_counter()
-        self._compute(tokens, len(self._held), self._batch)
+        self._compute(tokens, self._batch)
         return time.perf_counter() - began
 
     def decode(self, tokens: Sequence[int]) -> float:
         """Compute tokens one at a time; return the seconds that it took."""
         began = time.perf_counter()
-        self._compute(tokens, len(self._held), 1)
+        self._compute(tokens, 1)
         return time.perf_counter() - began
 
     @property
@@ -119,20 +122,32 @@ class Native:
         """Free the model; twice is harmless."""
         self._model.close()
 
-    def _compute(self, tokens: Sequence[int], start: int, batch: int) -> None:
-        """Compute tokens from a position on, the logits of each batch's last token too."""
-        cells = np.arange(start + len(tokens), dtype=np.int32)
-        for first in range(0, len(tokens), batch):
-            part = np.asarray(tokens[first : first + batch], np.int32)
-            position = start + first
-            end = position + len(part)
-            inputs = StepInputs(
-                part,
-                np.arange(position, end, dtype=np.int32),
-                np.array([len(part) - 1], np.int32),
-                [Segment(cells[:end], position)],
-            )
-            self._model.graphs.submit(inputs).result()
+    def _compute(self, tokens: Sequence[int], batch: int) -> None:
+        """Compute tokens after what is held, the logits of each batch's last token too."""
+        parts = [
+            np.asarray(tokens[first : first + batch], np.int32)
+            for first in range(0, len(tokens), batch)
+        ]
+        graphs = self._model.graphs
+        ready = graphs.prepare(self._step(parts[0])) if parts else None
+        for part in [*parts[1:], None]:
+            if ready is None:
+                return
+            computing = graphs.launch(ready)
+            ready = None if part is None else graphs.prepare(self._step(part))
+            computing.result()
+
+    def _step(self, part: npt.NDArray[np.int32]) -> StepInputs:
+        start = self._holding.length
+        if not self._ledger.extend(self._holding, len(part)):
+            raise RequestError("the context is too small for the tests")
+        cells = self._holding.cells[:, : self._holding.length].copy()
+        return StepInputs(
+            part,
+            np.arange(start, self._holding.length, dtype=np.int32),
+            np.array([len(part) - 1], np.int32),
+            [Segment(cells, start)],
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,10 @@ from tampu.errors import RequestError
 from tampu.loading import LoadedModel, LoadOptions, load_model
 from tampu.modelinfo import ModelInfo
 from tampu.runner.events import Done, Event, Text
+from tampu.runner.layout import Inputs, text_inputs
 from tampu.runner.loop import Runner
 from tampu.runner.request import GenerateOptions, generate_options
-from tampu.runner.sequence import Probe, Sink
+from tampu.runner.sequence import Collector, Rows, Sink
 from tampu.runner.sequence import Sequence as RunningSequence
 from tampu.runner.text import TextStream
 from tampu.sampling import Sampler
@@ -40,8 +41,6 @@ log = logging.getLogger("tampu")
 
 Prompt: TypeAlias = str | Sequence[int]
 Message: TypeAlias = Mapping[str, Any]
-
-_PROBE_BYTES = 64 * 2**20  # logits of one chunk of a probe
 
 
 class Engine:
@@ -65,6 +64,7 @@ class Engine:
         self.template = ChatTemplate.from_metadata(metadata)
         self._prompts = PromptBuilder.for_model(self.template, self.tokenizer, metadata)
         self.load_ns = load_ns
+        self._ledger = model.scheduler.ledger
         self.runner = Runner(model.scheduler, model.graphs, model.tokenizer)
 
     @classmethod
@@ -238,20 +238,40 @@ class Engine:
         """
         given = self._tokens(prompt)
         tokens = fit_prompt(given, self.context, options)
+        return self._begin(text_inputs(tokens), options, sink, dropped=len(given) - len(tokens))
+
+    def _begin(
+        self,
+        inputs: Inputs,
+        options: GenerateOptions,
+        sink: Sink,
+        *,
+        collector: Collector | None = None,
+        dropped: int = 0,
+    ) -> Handle:
+        """Make a sequence of inputs that fit the context, and hand it to the runner."""
+        length = len(inputs.tokens)
         sampler = Sampler(options.sampling(), self.tokenizer.vocabulary_size)
-        sampler.prime(tokens.tolist())
-        room = np.zeros(self.context + 1, np.int32)
-        room[: len(tokens)] = tokens
+        sampler.prime(inputs.tokens.tolist())
+        tokens = np.zeros(self.context + 1, np.int32)
+        tokens[:length] = inputs.tokens
+        keys = tokens
+        if inputs.keys is not inputs.tokens:
+            keys = np.zeros(self.context + 1, np.int32)
+            keys[:length] = inputs.keys
         sequence = RunningSequence(
             options=options,
             sampler=sampler,
             text=TextStream(options.stop, self.tokenizer.decoder(shown=options.shown)),
             sink=sink,
-            tokens=room,
-            length=len(tokens),
-            prompt_length=len(tokens),
-            cells=np.zeros(self.context, np.int32),
-            dropped=len(given) - len(tokens),
+            tokens=tokens,
+            keys=keys,
+            length=length,
+            prompt_length=length,
+            holding=self._ledger.open(self.context, is_private=collector is not None),
+            layout=inputs.layout,
+            collector=collector,
+            dropped=dropped,
         )
         self.runner.submit(sequence)
         return Handle(self.runner, sequence)
@@ -327,9 +347,7 @@ class Engine:
             raise RequestError(f"{self.info.path.name} takes no images")
         if chunk is not None and chunk < 1:
             raise RequestError(f"chunk must be 1 or more, not {chunk}")
-        width = self.tokenizer.vocabulary_size
-        most = max(1, min(self._model.options.batch, _PROBE_BYTES // (4 * width)))
-        return self._probe(prompt, min(chunk or most, most), wants_logits=True)
+        return self._collect(prompt, wants_logits=True, chunk=chunk)
 
     def embed(self, texts: str | Sequence[Prompt]) -> npt.NDArray[np.float32]:
         """Return the embeddings of texts: pooled final hidden states, of length 1 each.
@@ -346,7 +364,7 @@ class Engine:
         pooling = self.info.metadata.integer("pooling_type", 1)
         rows = []
         for text in [texts] if isinstance(texts, str) else texts:
-            hidden = self._probe(text, self._model.options.batch, wants_logits=False)
+            hidden = self._collect(text, wants_logits=False)
             pooled = {2: hidden[0], 3: hidden[-1]}.get(pooling, hidden.mean(axis=0))
             rows.append(pooled / max(float(np.linalg.norm(pooled)), 1e-12))
         if not rows:
@@ -361,16 +379,17 @@ class Engine:
     ) -> list[int]:
         return self.chat_prompt(messages, tools=tools, truncate=options.get("truncate") is True)
 
-    def _probe(self, prompt: Prompt, chunk: int, *, wants_logits: bool) -> npt.NDArray[np.float32]:
+    def _collect(self, prompt: Prompt, *, wants_logits: bool, chunk: int | None = None) -> Rows:
+        """Return the logits or hidden states of every token of a prompt."""
         tokens = self._tokens(prompt)
         if len(tokens) > self.context:
             raise too_long(len(tokens), self.context)
-        rows: list[npt.NDArray[np.float32]] = []
-        outcome: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
-        self.runner.submit(Probe(tokens, chunk, wants_logits, rows.append, outcome.put))
-        error = outcome.get()
-        if error is not None:
-            raise error
+        rows: list[Rows] = []
+        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        collector = Collector(rows.append, wants_logits, chunk)
+        nothing_more = GenerateOptions(max_tokens=0)
+        handle = self._begin(text_inputs(tokens), nothing_more, events.put, collector=collector)
+        completion(Stream(events, handle))
         return np.concatenate(rows)
 
     def _tokens(self, prompt: Prompt) -> npt.NDArray[np.int32]:

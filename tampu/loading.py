@@ -10,18 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tampu.errors import ModelFileError, OutOfMemoryError, RequestError, ShapeError
-from tampu.kvcache import AttentionKind, CausalCache, Cells, Prefixes, cache_bytes
+from tampu.kvcache import AttentionKind, CacheSize, CausalCache, Ledger, cache_bytes
 from tampu.ml import Backend, Weights
 from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.modelinfo import ModelInfo, describe
 from tampu.models import bind_model
 from tampu.nn import Model
 from tampu.runner.graphs import Graphs
+from tampu.runner.images import ImageStore
 from tampu.runner.scheduler import Scheduler
 from tampu.tokenizer import Tokenizer, load_tokenizer
 
 log = logging.getLogger("tampu")
 
+_IMAGE_BYTES = 256 * 2**20  # embeddings of pictures that are kept
 _OUTPUT_BYTES = 64 * 2**20  # logits that one batch may give at most
 _SMALL_BYTES = 64 * 2**20  # a file so small that dividing each product costs more than it saves
 _GIB = 2**30
@@ -37,6 +39,17 @@ class LoadOptions:
     batch: int
     cache_type: str
     flash_attention: bool | None
+
+    @property
+    def cache_size(self) -> CacheSize:
+        """How much the cache must hold."""
+        return CacheSize(self.slots, self.context, self.batch)
+
+    @property
+    def cache_types(self) -> tuple[str, str]:
+        """The types of keys and of values."""
+        keys, _, values = self.cache_type.partition("/")
+        return keys, values or keys
 
     def __post_init__(self) -> None:
         """Refuse values outside their range.
@@ -98,8 +111,9 @@ def load_model(
         cache = CausalCache(
             backend,
             model.cache_shapes(),
-            options.context * options.slots,
-            type_name=options.cache_type,
+            options.cache_size,
+            key_type=options.cache_types[0],
+            value_type=options.cache_types[1],
             attention=attention_kind(options),
         )
         resources.callback(cache.close)
@@ -108,10 +122,16 @@ def load_model(
         resources.callback(graphs.close)
         vocabulary = tokenizer.result().vocabulary_size
         _check_vocabulary(file, vocabulary)
-        _reserve(graphs, options, vocabulary)
-        cells = Cells(cache.cells)
-        prefixes = Prefixes(cells)
-        scheduler = Scheduler(cells, prefixes, slots=options.slots, batch=options.batch)
+        outputs = max(options.slots, min(options.batch, _OUTPUT_BYTES // (4 * vocabulary)))
+        _reserve(graphs, options, outputs)
+        scheduler = Scheduler(
+            Ledger(cache.spaces()),
+            slots=options.slots,
+            batch=options.batch,
+            outputs=outputs,
+            positions_per_token=model.positions_per_token,
+            images=ImageStore(_IMAGE_BYTES),
+        )
         _log_memory(info, weights, cache, backend)
         return LoadedModel(
             info, options, tokenizer.result(), scheduler, graphs, resources.pop_all()
@@ -120,16 +140,16 @@ def load_model(
 
 def attention_kind(options: LoadOptions) -> AttentionKind:
     """Return how attention is computed; quantised caches know only the fused way."""
-    is_quantised = options.cache_type in ("q8_0", "q4_0")
+    is_quantised = not {"q8_0", "q4_0"}.isdisjoint(options.cache_types)
     if options.flash_attention or (is_quantised and options.flash_attention is None):
         return AttentionKind.FUSED
     return AttentionKind.PLAIN if options.flash_attention is False else AttentionKind.MIXED
 
 
-def _reserve(graphs: Graphs, options: LoadOptions, vocabulary: int) -> None:
-    outputs = max(options.slots, min(options.batch, _OUTPUT_BYTES // (4 * vocabulary)))
+def _reserve(graphs: Graphs, options: LoadOptions, outputs: int) -> None:
+    tokens = max(options.batch, graphs.largest_group + options.slots)
     try:
-        graphs.reserve(options.batch, outputs)
+        graphs.reserve(tokens, outputs)
     except ShapeError as error:
         raise ModelFileError("tensors", str(error)) from None
 
@@ -144,8 +164,7 @@ def _check_vocabulary(file: GGUFFile, size: int) -> None:
 
 def _check_memory(model: Model, info: ModelInfo, options: LoadOptions) -> None:
     """Refuse a context whose cache cannot fit, before anything is allocated."""
-    tokens = options.context * options.slots
-    needed = cache_bytes(model.cache_shapes(), tokens, options.cache_type)
+    needed = cache_bytes(model.cache_shapes(), options.cache_size, *options.cache_types)
     available = Backend.available_memory()
     if needed + info.size_bytes <= available:
         return

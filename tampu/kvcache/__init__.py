@@ -1,23 +1,30 @@
-"""The key-value cache: bookkeeping of cells, storage per layer, and what a graph needs of it."""
+"""The key-value cache: who holds which cells, storage per layer, and what a graph needs of it."""
 
 from tampu.kvcache.causal import (
     AttentionKind,
-    CacheArrays,
+    CacheSize,
     CausalCache,
     GraphCache,
-    Segment,
     cache_bytes,
 )
-from tampu.kvcache.cells import Cells
-from tampu.kvcache.prefixes import Prefixes
+from tampu.kvcache.cells import NO_CELL, Cells
+from tampu.kvcache.ledger import Holding, Ledger, Space
+from tampu.kvcache.masks import Segment, Span
+from tampu.kvcache.reach import Reach, reach_of
 
 __all__ = [
+    "NO_CELL",
     "AttentionKind",
-    "CacheArrays",
+    "CacheSize",
     "CausalCache",
     "Cells",
     "GraphCache",
-    "Prefixes",
+    "Holding",
+    "Ledger",
+    "Reach",
     "Segment",
+    "Space",
+    "Span",
     "cache_bytes",
+    "reach_of",
 ]

@@ -40,10 +40,12 @@ class Computed:
     Attributes:
         outputs: copies of the tensors asked for.
         compute_ns: time spent in ggml.
+        began_ns: when that began, of `time.perf_counter_ns`.
     """
 
     outputs: list[npt.NDArray[np.generic]]
     compute_ns: int
+    began_ns: int = 0
 
 
 class Backend:
@@ -225,7 +227,7 @@ class Backend:
             elapsed = time.perf_counter_ns() - began
             if status != 0:
                 raise ComputeError(f"ggml failed to compute a graph (status {status})")
-            return Computed([_read(tensor) for tensor in outputs], elapsed)
+            return Computed([_read(tensor) for tensor in outputs], elapsed, began)
         finally:
             self._busy.release()
 

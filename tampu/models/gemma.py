@@ -113,3 +113,6 @@ class Gemma(Model):
     def head(self, hidden: Tensor) -> Tensor:
         logits, cap = self.output(hidden), self.options.logit_cap
         return soft_cap(logits, cap) if cap else logits
+
+    def shift(self, index: int, keys: Tensor, offsets: Tensor) -> Tensor:
+        return self.options.rope(index).move(keys, offsets)

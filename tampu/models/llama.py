@@ -169,3 +169,6 @@ class Llama(Model):
 
     def head(self, hidden: Tensor) -> Tensor:
         return self.output(hidden)
+
+    def shift(self, index: int, keys: Tensor, offsets: Tensor) -> Tensor:  # noqa: ARG002
+        return self.rope().move(keys, offsets)

@@ -118,3 +118,17 @@ class Model(Module):
     @abstractmethod
     def head(self, hidden: Tensor) -> Tensor:
         """Return the logits (m, vocabulary) of hidden states."""
+
+    def shift(self, index: int, keys: Tensor, offsets: Tensor) -> Tensor | None:  # noqa: ARG002
+        """Move keys that are in the cache to other positions, for a context that is full.
+
+        Args:
+            index: of the layer.
+            keys: (n, kv_heads, head_dim), as they were stored.
+            offsets: I32, (n,) or (k, n): what to add to their positions.
+
+        Returns:
+            The keys there; `keys` itself where a layer's keys know no position; None if the
+            architecture cannot do it, then what follows is computed again.
+        """
+        return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.ml import RopeMode, RopeScaling, Tensor
@@ -43,6 +43,19 @@ class Rope:
             factors=self.factors,
             sections=self.sections,
         )
+
+    def move(self, x: Tensor, offsets: Tensor) -> Tensor:
+        """Return rotated x (tokens, heads, features) as it is at positions `offsets` later.
+
+        It keeps its magnitude, which YaRN has changed once already.
+        """
+        scaling = self.scaling
+        if scaling.extrapolation != 0.0:
+            own = 1.0 + 0.1 * math.log(1.0 / scaling.frequency_scale)  # what ggml multiplies by
+            scaling = replace(scaling, magnitude=1.0 / own)
+        else:
+            scaling = replace(scaling, magnitude=1.0)
+        return replace(self, scaling=scaling)(x, offsets)
 
 
 def read_rope_scaling(metadata: Metadata) -> RopeScaling:

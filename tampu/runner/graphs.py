@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from tampu.errors import TampuError
-from tampu.kvcache import CausalCache, Segment
+from tampu.errors import ComputeError, TampuError
+from tampu.kvcache import CausalCache, Segment, Span
 from tampu.kvcache.causal import FUSED_FROM
 from tampu.ml import Backend, Context, GGMLType, Tensor
 from tampu.ml.backend import Computed
-from tampu.nn import Batch, Model
+from tampu.nn import Batch, Crossed, Model, PreparedImage
 
 log = logging.getLogger("tampu.runner")
 
+Data: TypeAlias = npt.NDArray[np.generic]
+
 _KEPT = 32
+_ROTATED = 512  # cells whose keys are moved at a time
+_TYPES = {
+    np.dtype(np.float32): GGMLType.F32,
+    np.dtype(np.float16): GGMLType.F16,
+    np.dtype(np.int32): GGMLType.I32,
+    np.dtype(np.int64): GGMLType.I64,
+}
 
 
 class GraphShape(NamedTuple):
@@ -28,15 +39,32 @@ class GraphShape(NamedTuple):
 
     Attributes:
         tokens: in the batch.
-        history: cells that the batch reads, padded.
+        spans: cells that the batch reads, for each space of the cache.
         outputs: tokens whose result is wanted.
         wants_logits: logits, else final hidden states.
+        embedded: (rows, features) of images that take the place of tokens.
+        crossed: (rows, features) of images that layers with cross-attention read.
     """
 
     tokens: int
-    history: int
+    spans: tuple[Span, ...]
     outputs: int
     wants_logits: bool
+    embedded: tuple[int, ...] = ()
+    crossed: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """What layers with cross-attention read in one step.
+
+    Attributes:
+        rows: F32, (rows, features): of all images that a token of the batch sees.
+        seen: (start, end) of the rows that each token sees; equal if none.
+    """
+
+    rows: npt.NDArray[np.float32]
+    seen: list[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +72,14 @@ class StepInputs:
     """One step's data, known but for the values of tokens that are being sampled.
 
     Attributes:
-        tokens: I32, (n,).
-        positions: I32, (n,).
+        tokens: I32, (n,); may be filled in until the step is launched.
+        positions: I32, (n,), or (k, n) for models that take k.
         outputs: I32, (m,).
         segments: the sequences' parts, in the order of the tokens.
         wants_logits: logits, else final hidden states.
+        embeddings: F32, (rows, features): of images; None without any.
+        embedded_rows: I64, (rows,): the tokens whose place they take.
+        crossing: None if no layer reads any image.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -56,6 +87,9 @@ class StepInputs:
     outputs: npt.NDArray[np.int32]
     segments: list[Segment]
     wants_logits: bool = True
+    embeddings: npt.NDArray[np.float32] | None = None
+    embedded_rows: npt.NDArray[np.int64] | None = None
+    crossing: Crossing | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +99,21 @@ class _Graph:
     context: Context
     inputs: list[Tensor]
     result: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A graph with the data for one step.
+
+    Attributes:
+        is_new: whether the graph was built for it.
+        build_ns: how long preparing it took.
+    """
+
+    graph: _Graph
+    data: list[Data]
+    is_new: bool
+    build_ns: int
 
 
 @dataclass(slots=True)
@@ -77,7 +126,11 @@ class GraphCounts:
 
 
 class Graphs:
-    """Builds the model's graphs and computes steps with them."""
+    """Builds the model's graphs and computes steps with them.
+
+    Attributes:
+        counts: how often graphs were built, used again and thrown away.
+    """
 
     def __init__(
         self, backend: Backend, model: Model, cache: CausalCache, *, reuse: bool = True
@@ -85,10 +138,27 @@ class Graphs:
         self._backend = backend
         self._model = model
         self._cache = cache
-        self._kept: OrderedDict[GraphShape, _Graph] = OrderedDict()
+        self._kept: OrderedDict[Hashable, _Graph] = OrderedDict()
         self._limit = _KEPT if reuse else 0
         self._reserved = 0
         self.counts = GraphCounts()
+
+    @property
+    def positions_per_token(self) -> int:
+        """How many numbers a token's position is made of."""
+        return self._model.positions_per_token
+
+    @property
+    def largest_group(self) -> int:
+        """The most tokens that an image needs in one batch."""
+        vision = self._model.vision
+        groups = vision.largest().placeholders.groups if vision else ()
+        return max((length for _, length in groups), default=0)
+
+    @property
+    def can_rotate(self) -> bool:
+        """Whether keys in the cache can be moved to other positions."""
+        return type(self._model).shift is not Model.shift
 
     def reserve(self, tokens: int, outputs: int) -> None:
         """Allocate what the largest batches take: after this, no step allocates on the device.
@@ -100,24 +170,78 @@ class Graphs:
         Raises:
             OutOfMemoryError: if it does not fit.
         """
-        history = self._cache.cells
-        for count in {tokens, min(tokens, FUSED_FROM - 1)}:
-            graph = self._build(GraphShape(count, history, min(outputs, count), wants_logits=True))
-            try:
-                self._backend.reserve(graph.context)
-            finally:
-                graph.context.close()
+        spans, outputs = self._cache.fullest(), min(outputs, tokens)
+        shape = GraphShape(tokens, spans, outputs, wants_logits=True)
+        few = min(tokens, FUSED_FROM - 1)
+        self._reserve(self._build(shape))
+        self._reserve(self._build(shape._replace(tokens=few, outputs=min(outputs, few))))
+        if vision := self._model.vision:
+            largest = vision.largest()
+            encoder = self._encoder(largest)
+            embedding = encoder.result.shape
+            self._reserve(encoder)
+            if largest.placeholders.is_cross:
+                shape = shape._replace(tokens=tokens, crossed=embedding)
+            else:
+                placed = (min(embedding[0], tokens), embedding[1])
+                shape = shape._replace(tokens=tokens, embedded=placed)
+            self._reserve(self._build(shape))
         self._reserved = self._backend.graph_bytes
 
-    def submit(self, step: StepInputs) -> Future[Computed]:
-        """Begin to compute a step; the result is one array (m, vocabulary or features)."""
-        history = self._cache.history(step.segments)
-        shape = GraphShape(len(step.tokens), history, len(step.outputs), step.wants_logits)
+    def prepare(self, step: StepInputs) -> Prepared:
+        """Have everything ready for a step but the values of its tokens; computes nothing."""
+        began = time.perf_counter_ns()
+        spans = self._cache.spans(step.segments)
+        shape = GraphShape(
+            len(step.tokens),
+            spans,
+            len(step.outputs),
+            step.wants_logits,
+            () if step.embeddings is None else step.embeddings.shape,
+            () if step.crossing is None else step.crossing.rows.shape,
+        )
+        built = self.counts.built
         graph = self._graph(shape)
-        data = [step.tokens, step.positions, step.outputs]
-        arrays = self._cache.arrays(step.segments, history).arrays
-        inputs = list(zip(graph.inputs, [*data, *arrays], strict=True))
+        data: list[Data] = [step.tokens, step.positions, step.outputs]
+        if step.embeddings is not None and step.embedded_rows is not None:
+            data += [step.embeddings, step.embedded_rows]
+        if step.crossing is not None:
+            data += _crossing_data(step.crossing)
+        data += self._cache.arrays(step.segments, spans)
+        return Prepared(graph, data, self.counts.built > built, time.perf_counter_ns() - began)
+
+    def prepare_image(self, image: PreparedImage) -> Prepared:
+        """Have an image's encoder ready; its result is the embedding (rows, features)."""
+        began = time.perf_counter_ns()
+        built = self.counts.built
+        graph = self._kept_or_new(("encoder", image.key), lambda: self._encoder(image))
+        data = [np.ascontiguousarray(array) for array in image.arrays.values()]
+        return Prepared(graph, data, self.counts.built > built, time.perf_counter_ns() - began)
+
+    def launch(self, prepared: Prepared) -> Future[Computed]:
+        """Begin to compute a step; the result is one array (m, vocabulary or features)."""
+        graph = prepared.graph
+        inputs = list(zip(graph.inputs, prepared.data, strict=True))
         return self._backend.submit(graph.context, inputs, [graph.result])
+
+    def submit(self, step: StepInputs) -> Future[Computed]:
+        """Prepare a step and begin to compute it."""
+        return self.launch(self.prepare(step))
+
+    def rotate(self, cells: Sequence[npt.NDArray[np.int32]], offset: int) -> None:
+        """Move the keys of some cells to other positions, and wait until that is done.
+
+        Args:
+            cells: for each space.
+            offset: is added to their positions.
+
+        Raises:
+            ComputeError: if the architecture cannot; see `can_rotate`.
+            OutOfMemoryError: if there is no memory for it.
+        """
+        for space, every in enumerate(cells):
+            for start in range(0, len(every), _ROTATED):
+                self._rotate(space, every[start : start + _ROTATED], offset)
 
     def check_reservation(self) -> None:
         """Drop all graphs if the device's memory grew: theirs would lie where it was before."""
@@ -133,17 +257,57 @@ class Graphs:
         while self._kept:
             self._kept.popitem()[1].context.close()
 
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _rotate(self, space: int, cells: npt.NDArray[np.int32], offset: int) -> None:
+        per_token = self._model.positions_per_token
+        shape = (len(cells),) if per_token == 1 else (per_token, len(cells))
+        moves = np.full(shape, offset, np.int32)
+        if per_token > 1:
+            moves[3:] = 0  # the fourth coordinate is no position
+        context = self._backend.context()
+        try:
+            read = context.input("cells", cells.shape, GGMLType.I32)
+            written = context.input("rows", cells.shape, GGMLType.I64)
+            moved = context.input("offsets", shape, GGMLType.I32)
+            for index, keys in self._cache.stored_keys(space):
+                flat = keys.tensor.rows(read)
+                heads = flat.reshape(len(cells), keys.heads, keys.features)
+                rotated = self._model.shift(index, heads, moved)
+                if rotated is None:
+                    raise ComputeError("the architecture cannot move keys to other positions")
+                if rotated is not heads:
+                    stored = keys.tensor.set_rows(rotated.reshape(*flat.shape), written)
+                    context.forward(stored)
+            data: list[tuple[Tensor, Data]] = [
+                (read, cells),
+                (written, cells.astype(np.int64)),
+                (moved, moves),
+            ]
+            self._backend.compute(context, data, [])
+        finally:
+            context.close()
+
     def _graph(self, shape: GraphShape) -> _Graph:
-        if shape in self._kept:
+        return self._kept_or_new(shape, lambda: self._build(shape))
+
+    def _kept_or_new(self, key: Hashable, build: Callable[[], _Graph]) -> _Graph:
+        if key in self._kept:
             self.counts.reused += 1
-            self._kept.move_to_end(shape)
-            return self._kept[shape]
+            self._kept.move_to_end(key)
+            return self._kept[key]
         self.counts.built += 1
-        graph = self._kept[shape] = self._build(shape)
+        graph = self._kept[key] = build()
         while len(self._kept) > max(self._limit, 2):  # one may be computing while one is planned
             self._kept.popitem(last=False)[1].context.close()
             self.counts.evicted += 1
         return graph
+
+    def _reserve(self, graph: _Graph) -> None:
+        try:
+            self._backend.reserve(graph.context)
+        finally:
+            graph.context.close()
 
     def _build(self, shape: GraphShape) -> _Graph:
         context = self._backend.context()
@@ -154,15 +318,57 @@ class Graphs:
             raise
 
     def _built(self, shape: GraphShape, context: Context) -> _Graph:
+        n, per_token = shape.tokens, self._model.positions_per_token
         batch = Batch(
-            context.input("tokens", (shape.tokens,), GGMLType.I32),
-            context.input("positions", (shape.tokens,), GGMLType.I32),
+            context.input("tokens", (n,), GGMLType.I32),
+            context.input("positions", (n,) if per_token == 1 else (per_token, n), GGMLType.I32),
             context.input("outputs", (shape.outputs,), GGMLType.I32),
         )
-        cache = self._cache.begin(context, shape.tokens, shape.history)
+        inputs = [batch.tokens, batch.positions, batch.outputs]
+        if shape.embedded:
+            embeddings = context.input("embeddings", shape.embedded, GGMLType.F32)
+            places = context.input("embedded_rows", shape.embedded[:1], GGMLType.I64)
+            batch = replace(batch, embeddings=embeddings, embedded_rows=places)
+            inputs += [embeddings, places]
+        if shape.crossed:
+            crossed = Crossed(
+                context.input("image", shape.crossed, GGMLType.F32),
+                context.input("image_mask", (n, shape.crossed[0]), GGMLType.F16),
+                context.input("seeing", (n, 1), GGMLType.F32),
+            )
+            batch = replace(batch, crossed=crossed)
+            inputs += [crossed.embeddings, crossed.mask, crossed.seeing]
+        cache = self._cache.begin(context, n, shape.spans)
         result = self._model.hidden(batch, cache.layers)
         if shape.wants_logits:
             result = self._model.head(result)
         context.output(result)
-        inputs = [batch.tokens, batch.positions, batch.outputs, *cache.inputs]
-        return _Graph(context, inputs, result)
+        return _Graph(context, [*inputs, *cache.inputs], result)
+
+    def _encoder(self, image: PreparedImage) -> _Graph:
+        vision = self._model.vision
+        if vision is None:
+            raise ComputeError("the model does not see")
+        context = self._backend.context()
+        try:
+            inputs = {
+                name: context.input(name, array.shape, _TYPES[array.dtype])
+                for name, array in image.arrays.items()
+            }
+            result = context.output(vision.encode(context, image.key, inputs))
+            return _Graph(context, list(inputs.values()), result)
+        except TampuError:
+            context.close()
+            raise
+
+
+def _crossing_data(crossing: Crossing) -> list[Data]:
+    mask = np.full((len(crossing.seen), len(crossing.rows)), -np.inf, np.float16)
+    seeing = np.zeros((len(crossing.seen), 1), np.float32)
+    for token, (start, end) in enumerate(crossing.seen):
+        if start < end:
+            mask[token, start:end] = 0
+            seeing[token] = 1
+        else:
+            mask[token] = 0
+    return [crossing.rows, mask, seeing]

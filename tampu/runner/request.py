@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from tampu.errors import RequestError
@@ -16,6 +18,7 @@ class GenerateOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         stop: the answer ends before the first of these strings.
         keep: tokens at the beginning that a context shift keeps; -1: the whole prompt.
         shift: whether old tokens are dropped when the context is full; else it ends there.
+        priority: requests that somebody waits for come before those of a batch.
         truncate: whether a prompt longer than the context is cut; else it is refused.
         ignore_eos: go on after the model's end token.
         shown: control tokens that are part of the text, by their own texts; others are not.
@@ -30,6 +33,7 @@ class GenerateOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     keep: int = 4
     shift: bool = True
     truncate: bool = False
+    priority: Literal["interactive", "batch"] = "interactive"
     ignore_eos: bool = False
     shown: tuple[str, ...] = ()
     logprobs: bool = False

@@ -3,60 +3,27 @@
 There is no prefill phase and no decode phase: each sequence has tokens that are not computed yet,
 one for a sequence that generates, many for a new prompt, and `computed` catches up. Sequences with
 one token come first, because somebody reads their answers; what is left of the batch goes to the
-prompts, in the order of their arrival.
+prompts, the most urgent first.
+
+A prompt takes over whatever rows are in the cache already, or will be by the batch before it: also
+those of a prompt that is being read right now. So of a beginning that many requests share each
+token is computed once, by whoever comes to it first.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass
-
 import numpy as np
+import numpy.typing as npt
 
-from tampu.kvcache import Cells, Prefixes, Segment
-from tampu.kvcache.cells import CellArray
-from tampu.kvcache.prefixes import common_length
-from tampu.runner.graphs import StepInputs
-from tampu.runner.sequence import Probe, Sequence
+from tampu.kvcache import Ledger
+from tampu.runner.batch import Draft, Part, Plan, finished
+from tampu.runner.images import ImageStore
+from tampu.runner.layout import PlacedImage
+from tampu.runner.sequence import Sequence
+from tampu.runner.shifting import cut, shift_range
 
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What one sequence has in a batch.
-
-    Attributes:
-        sequence: whose tokens they are.
-        row: of its first token in the batch.
-        start: position of that token.
-        count: tokens.
-        output: index of its logits among the batch's outputs; None while its prompt goes on.
-    """
-
-    sequence: Sequence
-    row: int
-    start: int
-    count: int
-    output: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A batch that is decided, with placeholders for tokens that are being sampled."""
-
-    parts: list[Part]
-    inputs: StepInputs
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether anybody still waits for it."""
-        return any(part.sequence.finish is None for part in self.parts)
-
-    def fill(self) -> None:
-        """Put in the tokens that were not known when it was planned."""
-        for part in self.parts:
-            sequence, end = part.sequence, part.start + part.count
-            known = sequence.tokens[part.start : min(end, sequence.length)]
-            self.inputs.tokens[part.row : part.row + len(known)] = known
+_BESIDE = 128
+"""Tokens of prompts in a batch with sequences that generate: how long those wait at most."""
 
 
 class Scheduler:
@@ -65,30 +32,56 @@ class Scheduler:
     Attributes:
         running: sequences that hold a slot, in the order of their arrival.
         waiting: sequences that do not yet.
-        probes: texts whose logits are wanted; each runs alone.
+        ledger: who holds which cells.
+        images: the pictures that have been embedded.
     """
 
-    def __init__(self, cells: Cells, prefixes: Prefixes, *, slots: int, batch: int) -> None:
-        self._cells = cells
-        self._prefixes = prefixes
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        slots: int,
+        batch: int,
+        outputs: int,
+        positions_per_token: int = 1,
+        images: ImageStore | None = None,
+    ) -> None:
+        """Begin with nothing.
+
+        Args:
+            ledger: gives out the cells.
+            slots: the most sequences that run at once.
+            batch: the most tokens of prompts in a batch.
+            outputs: the most results of a batch, at least `slots`.
+            positions_per_token: how many numbers a position is made of.
+            images: where embeddings are kept.
+        """
+        self.ledger = ledger
+        self.images = images or ImageStore(0)
         self._slots = slots
         self._batch = batch
+        self._outputs = outputs
+        self._positions_per_token = positions_per_token
+        self._first: Sequence | None = None  # whose group did not fit into the last batch
+        self._gave_logits = False
+        self._started = 0
         self.running: list[Sequence] = []
-        self.waiting: deque[Sequence] = deque()
-        self.probes: deque[Probe] = deque()
+        self.waiting: list[Sequence] = []
 
     @property
     def is_idle(self) -> bool:
         """Whether there is nothing to do."""
-        return not (self.running or self.waiting or self.probes)
+        return not (self.running or self.waiting)
 
     def start_waiting(self) -> list[Sequence]:
-        """Give free slots to the sequences that wait longest; return those that got one."""
+        """Give free slots to the most urgent sequences; return those that got one."""
         started = []
         while self.waiting and len(self.running) < self._slots:
-            sequence = self.waiting.popleft()
-            self._reuse_prefix(sequence)
+            sequence = min(self.waiting, key=lambda each: each.deadline)
+            self.waiting.remove(sequence)
             self.running.append(sequence)
+            self._started += 1
+            sequence.number = self._started
             started.append(sequence)
         return started
 
@@ -97,30 +90,46 @@ class Scheduler:
 
         Each token planned gets its cell; `computed` counts it from here on.
         """
-        if self.probes and self._prefixes.make_room(len(self.probes[0].tokens)):
-            return None  # let the device run dry: a probe computes alone
-        ready = [s for s in self.running if self._is_ready(s)]
-        ready.sort(key=lambda sequence: sequence.available > 1)  # stable: arrival decides
-        parts: list[Part] = []
-        row = outputs = 0
-        for sequence in ready:
-            count = min(sequence.available, self._batch - row)
-            if count == 0 or not self._take_cells(sequence, count):
-                continue
-            is_last = sequence.available == count
-            start = sequence.computed
-            parts.append(Part(sequence, row, start, count, outputs if is_last else None))
-            sequence.computed += count
-            row += count
-            outputs += is_last
-        return self._finished_plan(parts, row) if parts else None
+        ready = [s for s in self.running if _is_ready(s)]
+        if not ready:
+            return None
+        wants_logits = self._kind(ready)
+        ready = [s for s in ready if s.wants_logits is wants_logits]
+        answering = [s for s in ready if not s.is_reading]
+        reading = sorted((s for s in ready if s.is_reading), key=self._urgency)
+        if reading:
+            for sequence in self.running:  # what others may take over
+                self.ledger.note(sequence.holding, sequence.keys[: sequence.length])
+        beside = min(self._batch, _BESIDE) if answering else self._batch
+        draft = Draft(wants_logits, max(beside - len(answering), 1))
+        for sequence in answering:
+            self._add(draft, sequence, 1)
+        self._first = None
+        for sequence in reading:
+            self._read(draft, sequence)
+        if not draft.parts:
+            return None
+        return finished(draft, self.images, self._positions_per_token)
+
+    def needed_image(self) -> PlacedImage | None:
+        """Return an image that a sequence cannot go on without, as it is not embedded yet."""
+        for sequence in sorted(self.running, key=self._urgency):
+            if sequence.layout.images and _is_ready(sequence):
+                self._take_over(sequence)
+                image = self._missing(sequence)
+                if image is not None and _needed_from(sequence, image) <= sequence.computed:
+                    return image
+        return None
+
+    def is_needed(self, plan: Plan) -> bool:
+        """Whether anybody still waits for a batch, or counts on the rows that it computes."""
+        return any(part.sequence.finish is None or self._is_shared(part) for part in plan.parts)
 
     def undo(self, plan: Plan) -> None:
         """Take back a plan that is not computed."""
         for part in plan.parts:
-            if part.sequence in self.running:
-                self._cells.release(part.sequence.cells[part.start : part.start + part.count])
-                part.sequence.computed = part.start
+            if self.runs(part.sequence):
+                self.ledger.retract(part.sequence.holding, part.start)
 
     def cancelled(self) -> list[Sequence]:
         """Return the sequences that their callers have given up."""
@@ -132,10 +141,7 @@ class Scheduler:
             self.waiting.remove(sequence)
             return
         self.running.remove(sequence)
-        valid = min(sequence.computed, sequence.length)
-        self._cells.release(sequence.cells[valid : sequence.computed])
-        self._prefixes.remember(sequence.tokens[:valid], sequence.cells[:valid])
-        sequence.computed = valid
+        self.ledger.close(sequence.holding, sequence.keys[: sequence.length])
 
     def runs(self, sequence: Sequence) -> bool:
         """Whether a sequence has a slot."""
@@ -146,43 +152,40 @@ class Scheduler:
         if sequence not in self.running:
             return False
         self.running.remove(sequence)
-        self._cells.release(sequence.cells[: sequence.computed])
+        self.ledger.close(sequence.holding, sequence.keys[:0], is_valid=False)
         return True
 
-    def forget(self) -> None:
-        """Forget all beginnings: what is in the cache is not what was to be computed."""
-        self._prefixes.clear()
-
-    def shift(self, sequence: Sequence, keep: int) -> int:
+    def restart(self, sequence: Sequence, keep: int) -> int:
         """Drop tokens after the first `keep` from a full context, about half of the rest.
 
-        What follows them is computed again at its new positions. No batch may compute the sequence.
+        What follows them is computed again at its new positions, as far as it is not in the cache.
+        No batch may compute the sequence.
 
         Returns:
             How many tokens were dropped.
         """
-        dropped = shift_count(sequence.computed, keep, sequence.capacity)
-        tail = sequence.tokens[keep + dropped : sequence.length].copy()
-        sequence.tokens[keep : keep + len(tail)] = tail
-        self._cells.release(sequence.cells[keep : sequence.computed])
-        sequence.length -= dropped
-        sequence.computed = keep
-        sequence.dropped += dropped
-        return dropped
+        start, end = shift_range(sequence, keep)
+        self.ledger.close(sequence.holding, sequence.keys[: sequence.length])
+        is_private = sequence.holding.is_private
+        sequence.holding = self.ledger.open(sequence.capacity, is_private=is_private)
+        cut(sequence, start, end)
+        return end - start
 
-    def next_probe(self) -> Probe | None:
-        """Return the probe that waits longest, once the cache has room for it."""
-        if self.probes and self._prefixes.make_room(len(self.probes[0].tokens)):
-            return self.probes[0]
-        return None
+    def shift(
+        self, sequence: Sequence, keep: int
+    ) -> tuple[int, list[npt.NDArray[np.int32]]] | None:
+        """As `restart`, but keep what follows: its keys are then to be moved to their new places.
 
-    def borrow(self, count: int) -> CellArray:
-        """Return cells for a probe."""
-        return self._cells.take(count)
-
-    def give_back(self, cells: CellArray) -> None:
-        """Free the cells of a probe."""
-        self._cells.release(cells)
+        Returns:
+            How many tokens were dropped, and the cells whose keys must be moved back by as many
+            positions, for each space; None if others use them or some are missing.
+        """
+        start, end = shift_range(sequence, keep)
+        cells = self.ledger.shift(sequence.holding, start, end)
+        if cells is None:
+            return None
+        cut(sequence, start, end)
+        return end - start, cells
 
     def check(self) -> None:
         """Verify that each cell has the owners it should; for times when nothing runs.
@@ -190,60 +193,116 @@ class Scheduler:
         Raises:
             AssertionError: if not.
         """
-        held = [sequence.cells[: sequence.computed] for sequence in self.running]
-        self._cells.check([*self._prefixes.owned(), *held])
+        self.ledger.check([sequence.holding for sequence in self.running])
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _is_ready(self, sequence: Sequence) -> bool:
-        """Whether a sequence has tokens to compute, and room for them in its context."""
-        if sequence.finish is not None or sequence.available == 0:
-            return False
-        if sequence.awaits and _is_at_limit(sequence):
-            return False  # the token that is being sampled is its last
-        return sequence.computed < sequence.capacity
+    def _urgency(self, sequence: Sequence) -> tuple[bool, int]:
+        return sequence is not self._first, sequence.deadline
 
-    def _take_cells(self, sequence: Sequence, count: int) -> bool:
-        if not self._prefixes.make_room(count):
+    def _kind(self, ready: list[Sequence]) -> bool:
+        """Say what results the next batch gives; if both are wanted, they take turns."""
+        kinds = {sequence.wants_logits for sequence in ready}
+        self._gave_logits = not self._gave_logits if len(kinds) == 2 else kinds.pop()
+        return self._gave_logits
+
+    def _read(self, draft: Draft, sequence: Sequence) -> None:
+        """Put as much of a prompt into a batch as fits, after what is in the cache already."""
+        self._take_over(sequence)
+        if not self._share_result(draft, sequence):
+            self._add(draft, sequence, self._readable(draft, sequence))
+
+    def _take_over(self, sequence: Sequence) -> None:
+        """Let a sequence go on with rows of others; its last token must be computed."""
+        start = sequence.computed
+        count = self.ledger.reuse(sequence.holding, sequence.keys[start : sequence.length - 1])
+        if sequence.generated == 0:
+            sequence.cached += count
+
+    def _share_result(self, draft: Draft, sequence: Sequence) -> bool:
+        """Let a sequence use the result of another that has the same tokens up to here."""
+        if sequence.available != 1 or sequence.generated or sequence.collector:
             return False
-        end = sequence.computed + count
-        sequence.cells[sequence.computed : end] = self._cells.take(count)
+        start = sequence.computed
+        cell = self.ledger.next_cell(sequence.holding, sequence.keys[start : start + 1])
+        if cell not in draft.results:
+            return False
+        self.ledger.reuse(sequence.holding, sequence.keys[start : start + 1])
+        sequence.cached += 1
+        output = draft.results[cell]
+        draft.parts.append(Part(sequence, draft.rows, start + 1, 0, output, 1, is_last=True))
         return True
 
-    def _reuse_prefix(self, sequence: Sequence) -> None:
-        """Let a new sequence begin with the longest beginning that the cache still has."""
-        wanted = sequence.tokens[: sequence.length - 1]  # one token must be computed
-        found = self._prefixes.longest(wanted)
-        for other in self.running:
-            shared = common_length(other.tokens[: min(other.computed, other.length)], wanted)
-            if shared > len(found):
-                self._cells.release(found)
-                found = other.cells[:shared].copy()
-                self._cells.share(found)
-        sequence.cells[: len(found)] = found
-        sequence.computed = sequence.cached = len(found)
+    def _readable(self, draft: Draft, sequence: Sequence) -> int:
+        """Return how many tokens of a prompt can go into a batch."""
+        start, limit, room = sequence.computed, sequence.available, draft.room
+        if (image := self._missing(sequence)) is not None:
+            limit = min(limit, _needed_from(sequence, image) - start)
+        left = self._outputs - len(draft.outputs)
+        if left <= 0:
+            room = 0
+        elif collector := sequence.collector:
+            room = min(room, left, collector.chunk or left)
+        count = sequence.layout.fitting(start, min(room, limit))
+        whole = sequence.layout.whole(start)
+        if count > 0 or whole == 1 or whole > limit:
+            return max(count, 0)
+        if draft.prompt_rows == 0:
+            return whole  # it may be larger than a batch, but not for ever wait for an empty one
+        self._first = self._first or sequence
+        return 0
 
-    def _finished_plan(self, parts: list[Part], rows: int) -> Plan:
-        tokens = np.zeros(rows, np.int32)
-        positions = np.concatenate(
-            [np.arange(part.start, part.start + part.count, dtype=np.int32) for part in parts]
-        )
-        wanted = [part.row + part.count - 1 for part in parts if part.output is not None]
-        segments = [
-            Segment(part.sequence.cells[: part.start + part.count].copy(), part.start)
-            for part in parts
-        ]
-        outputs = np.asarray(wanted or [rows - 1], np.int32)
-        return Plan(parts, StepInputs(tokens, positions, outputs, segments))
+    def _missing(self, sequence: Sequence) -> PlacedImage | None:
+        """Return the first image that a sequence has yet to read and that is not embedded."""
+        for image in sequence.layout.images:
+            is_ahead = image.end > sequence.computed or image.image.placeholders.is_cross
+            if is_ahead and image.number not in self.images:
+                return image
+        return None
+
+    def _add(self, draft: Draft, sequence: Sequence, count: int) -> None:
+        """Put a sequence's next tokens into a batch, if there are any and cells for them."""
+        start, is_last = sequence.computed, sequence.available == count
+        is_reading = sequence.is_reading
+        if count == 0 or not self.ledger.extend(sequence.holding, count):
+            return
+        first = len(draft.outputs)
+        if sequence.collector:
+            draft.outputs.extend(range(draft.rows, draft.rows + count))
+        elif is_last:
+            draft.outputs.append(draft.rows + count - 1)
+        outputs = len(draft.outputs) - first
+        draft.parts.append(Part(sequence, draft.rows, start, count, first, outputs, is_last))
+        draft.rows += count
+        if is_reading:
+            draft.room -= count
+            draft.prompt_rows += count
+            self.ledger.note(sequence.holding, sequence.keys[: sequence.length])
+            if is_last and not sequence.holding.is_private:
+                draft.results[self.ledger.last_cell(sequence.holding)] = len(draft.outputs) - 1
+
+    def _is_shared(self, part: Part) -> bool:
+        sequence = part.sequence
+        return self.runs(sequence) and self.ledger.is_shared(sequence.holding, part.start)
+
+
+def _needed_from(sequence: Sequence, image: PlacedImage) -> int:
+    """Return the first position that cannot be computed without an image."""
+    takes = image.embedded(image.start, image.end)
+    first = int(takes[0]) if len(takes) else image.start
+    return image.start + sequence.layout.fitting(image.start, first - image.start)
+
+
+def _is_ready(sequence: Sequence) -> bool:
+    """Whether a sequence has tokens to compute, and room for them in its context."""
+    if sequence.finish is not None or sequence.available == 0:
+        return False
+    if sequence.awaits and _is_at_limit(sequence):
+        return False  # the token that is being sampled is its last
+    return sequence.computed < sequence.capacity
 
 
 def _is_at_limit(sequence: Sequence) -> bool:
     """Whether the token that is being sampled is the last that the caller wants."""
     limit = sequence.options.max_tokens
     return limit is not None and sequence.generated + 1 >= limit
-
-
-def shift_count(length: int, keep: int, capacity: int) -> int:
-    """Return how many tokens to drop so that half of what is not kept is free again."""
-    target = max((capacity - keep) // 2, 1)
-    return max(target - (capacity - length), 0)

@@ -1,22 +1,27 @@
-"""One request on its way: its tokens, where they are in the cache, and what it owes its caller."""
+"""One request on its way: its inputs, where they are in the cache, and what it owes its caller."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from tampu.kvcache.cells import CellArray
+from tampu.kvcache import Holding
 from tampu.runner.events import Event, FinishReason, TokenLogprob, Usage
+from tampu.runner.layout import TEXT, Layout
 from tampu.runner.request import GenerateOptions
 from tampu.runner.text import TextStream
 from tampu.sampling import Sampler
 
 Sink: TypeAlias = Callable[[Event], None]
+Rows: TypeAlias = npt.NDArray[np.float32]
+
+_PATIENCE_NS = 2_000_000  # a prompt may be this much later for each of its tokens
+_BATCH_PATIENCE_NS = 30_000_000_000  # and this much if nobody waits for it
 
 
 @dataclass(slots=True)
@@ -36,6 +41,41 @@ class Sampled:
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
+class Constraint(Protocol):
+    """What an answer must be like, token by token."""
+
+    def begin(self) -> None:
+        """Begin to work out which tokens may come next; returns at once."""
+        ...
+
+    def apply(self, logits: Rows) -> Rows:
+        """Return logits (vocabulary,) with those of tokens that may not come next at -inf.
+
+        Raises:
+            TampuError: if no token may.
+        """
+        ...
+
+    def accept(self, token: int) -> bool:
+        """Go on after a token; return whether the answer is complete with it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Collector:
+    """Somebody who wants the result of every token of a prompt.
+
+    Attributes:
+        rows: receives them as they come, (tokens, vocabulary or features).
+        wants_logits: logits, else final hidden states.
+        chunk: how many tokens to compute at a time at most; None: as many as fit.
+    """
+
+    rows: Callable[[Rows], None]
+    wants_logits: bool = True
+    chunk: int | None = None
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """The state of one request.
@@ -45,16 +85,20 @@ class Sequence:
         cells:   one for each computed token
 
     Attributes:
-        tokens: I32, (capacity,): the prompt and the answer; `length` of them are known.
+        tokens: I32, (capacity + 1,): the prompt and the answer; `length` of them are known.
+        keys: I32, (capacity + 1,): what the cache compares: the tokens, but for images.
         length: tokens known.
         prompt_length: of which the caller gave.
-        computed: tokens whose rows are in the cache or in the batch that computes now.
+        holding: its cells, for tokens in the cache or in a batch that is planned.
+        layout: where images are, and what must stay together.
+        collector: who wants the result of every token of the prompt.
+        constraint: what the answer must be like.
         awaits: whether the batch that computes now will give the next token.
-        cells: I32, (capacity,): the cell of each computed token.
-        cached: prompt tokens taken from the cache.
+        cached: prompt tokens whose rows were in the cache, or computed for others.
         dropped: tokens that truncation and context shifts have dropped.
         finish: why the answer is complete; None while it is not.
         is_cancelled: its caller wants no more of it.
+        number: of the request, in the order in which they got their slots.
         pending: tokens whose text is held back.
     """
 
@@ -63,32 +107,57 @@ class Sequence:
     text: TextStream
     sink: Sink
     tokens: npt.NDArray[np.int32]
+    keys: npt.NDArray[np.int32]
     length: int
     prompt_length: int
-    cells: CellArray
-    computed: int = 0
+    holding: Holding
+    layout: Layout = TEXT
+    collector: Collector | None = None
+    constraint: Constraint | None = None
     awaits: bool = False
     cached: int = 0
     dropped: int = 0
     generated: int = 0
     finish: FinishReason | None = None
     is_cancelled: bool = False
+    number: int = 0
     pending: list[Sampled] = field(default_factory=list)
     clock: Clock = field(default_factory=Clock)
 
     @property
     def capacity(self) -> int:
         """The most tokens that the context holds."""
-        return len(self.cells)
+        return len(self.tokens) - 1
+
+    @property
+    def computed(self) -> int:
+        """How many tokens have cells."""
+        return self.holding.length
 
     @property
     def available(self) -> int:
         """How many tokens could be computed next, one that is not known yet included."""
         return self.length + self.awaits - self.computed
 
+    @property
+    def is_reading(self) -> bool:
+        """Whether its prompt, or what a context shift left, is not computed yet."""
+        return self.available > 1 or self.generated == 0
+
+    @property
+    def deadline(self) -> int:
+        """When its prompt should be done: earlier requests come first, and shorter ones."""
+        patience = 0 if self.options.priority == "interactive" else _BATCH_PATIENCE_NS
+        return self.clock.submitted + patience + self.prompt_length * _PATIENCE_NS
+
+    @property
+    def wants_logits(self) -> bool:
+        """Whether its batches give logits, else hidden states."""
+        return self.collector is None or self.collector.wants_logits
+
     def append(self, token: int) -> None:
         """Add a generated token."""
-        self.tokens[self.length] = token
+        self.tokens[self.length] = self.keys[self.length] = token
         self.length += 1
         self.generated += 1
 
@@ -106,22 +175,3 @@ class Sequence:
             total_ns=now - self.clock.submitted,
             dropped_tokens=self.dropped,
         )
-
-
-@dataclass(slots=True, eq=False)
-class Probe:
-    """A text whose logits or hidden states are wanted for every token; it generates nothing.
-
-    Attributes:
-        tokens: I32, (n,).
-        chunk: how many tokens are computed at a time.
-        wants_logits: logits (vocabulary), else final hidden states (features).
-        collect: receives the rows of one chunk, (tokens of the chunk, width).
-        finished: is called once, with the error if there was one.
-    """
-
-    tokens: npt.NDArray[np.int32]
-    chunk: int
-    wants_logits: bool
-    collect: Callable[[npt.NDArray[np.float32]], None]
-    finished: Callable[[Exception | None], None]

@@ -6,8 +6,8 @@ from support.graphs import floats, integers
 from support.reference import softmax
 
 from tampu.errors import OutOfMemoryError, RequestError, ShapeError
-from tampu.kvcache import AttentionKind, CausalCache, Segment, cache_bytes
-from tampu.kvcache.causal import PADDING, attention_mask
+from tampu.kvcache import AttentionKind, CacheSize, CausalCache, Reach, Segment, Span, cache_bytes
+from tampu.kvcache.causal import PADDING
 from tampu.ml import GGMLType
 from tampu.ml.library import gg
 from tampu.nn import LayerShape, attention
@@ -18,7 +18,7 @@ HEADS = LayerShape(2, 32)
 
 def segment(cells, start):
     """Write the cells of a sequence as a text: "0 1 2" is its tokens' cells in order."""
-    return Segment(integers(*map(int, cells.split())), start)
+    return Segment(np.array([[*map(int, cells.split())]] * 4, np.int32), start)
 
 
 def drawn(mask):
@@ -26,60 +26,6 @@ def drawn(mask):
     assert mask.dtype == np.float16
     assert set(np.unique(mask)) <= {np.float16(0), np.float16(-np.inf)}
     return ["".join("x" if cell == 0 else "." for cell in row) for row in mask]
-
-
-# Masks
-
-
-@pytest.mark.parametrize(
-    ("segments", "window", "rows"),
-    [
-        pytest.param([segment("0 1 2", 0)], None, ["x.....", "xx....", "xxx..."], id="prompt"),
-        pytest.param([segment("0 1 2 3", 3)], None, ["xxxx.."], id="next token"),
-        pytest.param([segment("0 1 2 3", 2)], None, ["xxx...", "xxxx.."], id="rest of a prompt"),
-        pytest.param([segment("4 1 5 0", 0)], None,
-                     ["....x.", ".x..x.", ".x..xx", "xx..xx"], id="scattered cells"),
-        pytest.param([segment("0 1", 0), segment("2 3 4", 0)], None,
-                     ["x.....", "xx....", "..x...", "..xx..", "..xxx."], id="two prompts"),
-        pytest.param([segment("0 1 2 5", 3), segment("3 4", 0)], None,
-                     ["xxx..x", "...x..", "...xx."], id="a token and a prompt"),
-        pytest.param([segment("0 1 2", 2), segment("0 1 3", 2)], None,
-                     ["xxx...", "xx.x.."], id="a shared beginning"),
-        pytest.param([segment("0 1 2 3", 0)], 1,
-                     ["x.....", ".x....", "..x...", "...x.."], id="window of one"),
-        pytest.param([segment("0 1 2 3", 0)], 2,
-                     ["x.....", "xx....", ".xx...", "..xx.."], id="window of two"),
-        pytest.param([segment("5 4 3 2 1", 3)], 3, ["..xxx.", ".xxx.."], id="scattered window"),
-        pytest.param([segment("0 1 2", 0)], 3, ["x.....", "xx....", "xxx..."], id="full window"),
-        pytest.param([segment("0 1 2 3", 3), segment("4 5", 1)], 2,
-                     ["..xx..", "....xx"], id="windows of two sequences"),
-    ],
-)  # fmt: skip
-@pytest.mark.seed("S78")
-def test_a_token_sees_its_own_sequence_up_to_itself(segments, window, rows):
-    assert drawn(attention_mask(segments, 6, window)) == rows
-
-
-@pytest.mark.parametrize(
-    ("segments", "window", "rows"),
-    [
-        pytest.param([segment("0 1 2 3 4", 0)], None,
-                     ["x.....", "xx....", "..x...", "..xx..", "....x."], id="prompt"),
-        pytest.param([segment("5 4 3 2", 3)], None, ["..xx.."], id="next token"),
-        pytest.param([segment("0 1 2 3", 0)], 1,
-                     ["x.....", ".x....", "..x...", "...x.."], id="with a window"),
-        pytest.param([segment("0 1 2", 2), segment("3 4 5", 0)], None,
-                     ["..x...", "...x..", "...xx.", ".....x"], id="two sequences"),
-    ],
-)  # fmt: skip
-@pytest.mark.seed("S95")
-def test_with_chunks_a_token_sees_its_own_chunk(segments, window, rows):
-    assert drawn(attention_mask(segments, 6, window, 2)) == rows
-
-
-def test_cells_that_nobody_holds_are_hidden():
-    mask = attention_mask([segment("0 255", 1)], PADDING, None)
-    assert np.flatnonzero(mask[0] == 0).tolist() == [0, 255]
 
 
 # What a step needs
@@ -91,8 +37,9 @@ def cache(backend):
     made = []
 
     def make(shapes=(HEADS,), cells=PADDING, type_name="f32", attention=FUSED):
+        size = CacheSize(1, cells, cells)
         made.append(
-            CausalCache(backend, list(shapes), cells, type_name=type_name, attention=attention)
+            CausalCache(backend, list(shapes), size, key_type=type_name, attention=attention)
         )
         return made[-1]
 
@@ -103,25 +50,47 @@ def cache(backend):
 
 @pytest.mark.seed("S72")
 @pytest.mark.parametrize(
-    ("segments", "history"),
+    ("segments", "start", "length"),
     [
-        ([segment("0", 0)], 256),
-        ([segment("0 255", 0)], 256),
-        ([segment("0 256", 0)], 512),
-        ([segment("3", 0), segment("700 1", 0)], 768),
+        ([segment("0", 0)], 0, 256),
+        ([segment("0 255", 0)], 0, 256),
+        ([segment("0 256", 0)], 0, 512),
+        ([segment("300 511", 0)], 256, 256),
+        ([segment("3", 0), segment("700 1", 0)], 0, 768),
     ],
 )
-def test_the_history_is_padded_so_that_graphs_can_be_used_again(cache, segments, history):
-    assert cache(cells=1000).history(segments) == history
+def test_what_is_read_is_padded_so_that_graphs_can_be_used_again(cache, segments, start, length):
+    assert cache(cells=1000).spans(segments) == (Span(start, length),)
+
+
+def test_with_a_window_only_cells_that_are_seen_are_read(cache):
+    made = cache([LayerShape(1, 32, 2), LayerShape(1, 32)], cells=2000)
+    assert made.spans([segment("0 300 600", 2)]) == (Span(256, 512), Span(0, 768))
 
 
 @pytest.mark.parametrize(("asked", "cells"), [(1, 256), (256, 256), (257, 512), (1000, 1024)])
 def test_the_cells_are_padded_too(cache, asked, cells):
-    assert cache(cells=asked).cells == cells
+    assert cache(cells=asked).sizes == [cells]
+
+
+@pytest.mark.parametrize(
+    ("reach", "cells"),
+    [
+        (Reach(), 3 * 4096),
+        (Reach(window=512), 3 * 1024 + 256),
+        (Reach(window=100), 3 * 512 + 256),
+        (Reach(chunk=1000), 3 * 2000 + 208 + 256 - 120),
+        (Reach(window=5000), 3 * 4096),
+    ],
+)
+def test_a_window_needs_fewer_cells(reach, cells):
+    found = CacheSize(slots=3, context=4096, batch=208).cells(reach)
+    assert found % PADDING == 0
+    assert abs(found - cells) < PADDING
 
 
 def test_a_steps_rows_are_the_cells_of_its_tokens(cache):
-    arrays = cache().arrays([segment("0 1 7", 1), segment("5 3", 0)], 256).arrays
+    arrays = cache().arrays([segment("0 1 7", 1), segment("5 3", 0)], [Span(0, 256)])
     assert len(arrays) == 2
     assert arrays[0].dtype == np.int64
     assert arrays[0].tolist() == [1, 7, 5, 3]
@@ -130,26 +99,29 @@ def test_a_steps_rows_are_the_cells_of_its_tokens(cache):
 
 def test_transposed_values_are_written_one_by_one(cache):
     shapes = [LayerShape(1, 2), LayerShape(2, 2), LayerShape(1, 4), LayerShape(1, 2)]
-    arrays = cache(shapes, attention=PLAIN).arrays([segment("9 4", 0)], 256).arrays
+    arrays = cache(shapes, attention=PLAIN).arrays([segment("9 4", 0)], [Span(0, 256)])
     assert [array.shape for array in arrays] == [(2,), (4,), (8,), (2, 256)]
     assert arrays[1].tolist() == [9, 9 + 256, 4, 4 + 256]
     assert arrays[2].tolist() == [9 + 256 * i for i in range(4)] + [4 + 256 * i for i in range(4)]
 
 
-def test_layers_with_the_same_window_share_a_mask(cache):
+def test_layers_with_the_same_window_share_rows_and_a_mask(cache):
     shapes = [LayerShape(1, 32, 2), LayerShape(1, 32, None), LayerShape(1, 32, 2)]
-    arrays = cache(shapes).arrays([segment("0 1 2", 0)], 256).arrays
-    assert len(arrays) == 3
-    assert [row[:3] for row in drawn(arrays[1])] == ["x..", "xx.", ".xx"]
-    assert [row[:3] for row in drawn(arrays[2])] == ["x..", "xx.", "xxx"]
+    made = cache(shapes)
+    assert made.reaches == [Reach(window=2), Reach()]
+    arrays = made.arrays([segment("0 1 2", 0)], [Span(0, 256)] * 2)
+    assert len(arrays) == 4
+    assert [row[:3] for row in drawn(arrays[2])] == ["x..", "xx.", ".xx"]
+    assert [row[:3] for row in drawn(arrays[3])] == ["x..", "xx.", "xxx"]
 
 
 @pytest.mark.parametrize("kind", AttentionKind)
 @pytest.mark.parametrize("shapes", [[HEADS], [LayerShape(1, 32, 2), HEADS]])
 def test_the_inputs_of_a_graph_are_filled_by_the_arrays_of_a_step(backend, cache, kind, shapes):
     made, context = cache(shapes, attention=kind), backend.context()
-    graph = made.begin(context, 3, 256)
-    arrays = made.arrays([segment("0 1", 0), segment("9", 0)], 256).arrays
+    spans = [Span(0, 256)] * len(made.reaches)
+    graph = made.begin(context, 3, spans)
+    arrays = made.arrays([segment("0 1", 0), segment("9", 0)], spans)
     assert [tensor.shape for tensor in graph.inputs] == [array.shape for array in arrays]
     assert [tensor.size_bytes for tensor in graph.inputs] == [array.nbytes for array in arrays]
     assert len(graph.layers) == len(shapes)
@@ -171,10 +143,10 @@ class Steps:
         context = self.backend.context()
         k = context.input("k", keys.shape, GGMLType.F32)
         v = context.input("v", values.shape, GGMLType.F32)
-        history = self.cache.history(segments)
-        graph = self.cache.begin(context, len(keys), history)
+        spans = self.cache.spans(segments)
+        graph = self.cache.begin(context, len(keys), spans)
         outputs = [context.output(tensor) for tensor in build(graph.layers[self.layer], k, v)]
-        arrays = self.cache.arrays(segments, history).arrays
+        arrays = self.cache.arrays(segments, spans)
         data = [(k, keys), (v, values), *zip(graph.inputs, arrays, strict=True)]
         found = self.backend.compute(context, data, outputs).outputs
         context.close()
@@ -239,14 +211,14 @@ def test_attention_over_the_cache_is_softmax_attention(
     k, v = floats(total, 2, 32), floats(total, 2, 32, seed=1)
     q = floats(tokens, 4, 32, seed=2)
     cells = integers(*reversed(range(10, 10 + total)))
-    steps.store(k[:before], v[:before], [Segment(cells[:before], 0)])
+    steps.store(k[:before], v[:before], [Segment(cells[None, :before], 0)])
 
     def build(layer, keys, values):
         queries = layer._context.host.from_floats(q, q.shape)
         view = queries.strided(q.shape, queries.strides[:-1], context=layer._context)
         return [attention(view, keys, values, layer, scale=0.2)]
 
-    (found,) = steps(k[before:], v[before:], [Segment(cells, before)], build)
+    (found,) = steps(k[before:], v[before:], [Segment(cells[None], before)], build)
     ago = np.arange(before, total)[:, None] - np.arange(total)
     is_hidden = (ago < 0) | (ago >= (window or total))
     scores = np.einsum("thd,shd->hts", q, k.repeat(2, axis=1)) * 0.2
@@ -293,13 +265,13 @@ def test_a_cache_that_finds_no_memory_leaves_none_allocated(backend, monkeypatch
         gg, "ggml_backend_buffer_free", lambda buffer: (live.remove(buffer), real_free(buffer))
     )
     with pytest.raises(OutOfMemoryError, match="no memory for a tensor"):
-        CausalCache(backend, [HEADS, HEADS], 256)
+        CausalCache(backend, [HEADS, HEADS], CacheSize(1, 256, 256))
     assert live == []
 
 
 def test_keys_of_another_shape_are_refused(backend, cache):
     context = backend.context()
-    (layer,) = cache().begin(context, 2, 256).layers
+    (layer,) = cache().begin(context, 2, [Span(0, 256)]).layers
     right = context.input("k", (2, 2, 32), GGMLType.F32)
     for shape in [(3, 2, 32), (2, 1, 32), (2, 2, 16)]:
         wrong = context.input("k", shape, GGMLType.F32)
@@ -315,7 +287,7 @@ def test_keys_of_another_shape_are_refused(backend, cache):
 )
 def test_the_size_of_a_cache_is_known_before_it_is_made(cache, type_name, size):
     shapes = [HEADS, HEADS]
-    assert cache_bytes(shapes, 10, type_name) == size * 10
+    assert cache_bytes(shapes, CacheSize(1, 256, 256), type_name) == size * 256
     if size:
         made = cache(shapes, cells=PADDING, type_name=type_name)
         assert made.size_bytes >= size * PADDING

@@ -154,13 +154,15 @@ def test_a_graph_is_built_before_any_token_is_known(backend, load, name):
     loaded = load(RECIPES[name])
     context = backend.context()
     inputs = [context.input(label, (3,), GGMLType.I32) for label in ("t", "p", "o")]
-    graph = loaded.cache.begin(context, 3, 256)
+    spans = loaded.cache.fullest()
+    graph = loaded.cache.begin(context, 3, spans)
     hidden = loaded.model.hidden(Batch(*inputs), graph.layers)
     logits = context.output(loaded.model.head(hidden))
     assert not any(tensor.pointer.contents.data for tensor in inputs)
     for tokens in ([1, 5, 9], [2, 5, 300]):
         arrays = [integers(*tokens), FIRST[:3], FIRST[:3]]
-        arrays += loaded.cache.arrays([Segment(FIRST[:3], 0)], 256).arrays
+        cells = np.stack([FIRST[:3]] * len(spans))
+        arrays += loaded.cache.arrays([Segment(cells, 0)], spans)
         data = list(zip([*inputs, *graph.inputs], arrays, strict=True))
         found = backend.compute(context, data, [logits]).outputs[0]
         assert relative_error(found, loaded.logits(tokens)) < 1e-5
@@ -172,7 +174,8 @@ def test_the_graph_of_a_text_has_nothing_of_pictures(backend, load):
     loaded = load(RECIPES["gemma3"])
     context = backend.context()
     inputs = [context.input("x", (3,), GGMLType.I32) for _ in range(3)]
-    graph = loaded.cache.begin(context, 3, 256)
+    spans = loaded.cache.fullest()
+    graph = loaded.cache.begin(context, 3, spans)
     context.output(loaded.model.head(loaded.model.hidden(Batch(*inputs), graph.layers)))
     count = gg.ggml_graph_n_nodes(context.graph)
     names = {
@@ -188,6 +191,8 @@ def test_the_graph_of_a_text_has_nothing_of_pictures(backend, load):
 def test_only_the_rows_that_are_wanted_come_out(load, outputs):
     loaded = load()
     expected = loaded.logits(TEXT[:5])
-    step = StepInputs(integers(*TEXT[:5]), FIRST[:5], integers(*outputs), [Segment(FIRST[:5], 0)])
+    step = StepInputs(
+        integers(*TEXT[:5]), FIRST[:5], integers(*outputs), [Segment(FIRST[None, :5], 0)]
+    )
     found = loaded.graphs.submit(step).result().outputs[0]
     assert relative_error(found, expected[outputs]) < 1e-5

@@ -6,14 +6,13 @@ import threading
 import time
 from concurrent.futures import Future
 
-import numpy as np
 import pytest
-from support.fake_graphs import Desk, FakeGraphs, Probed
+from support.fake_graphs import Desk, FakeGraphs
 
 from tampu.errors import ComputeError, OutOfMemoryError, RunnerDiedError
 from tampu.ml.backend import Computed
 from tampu.runner.events import Done, Failed
-from tampu.runner.sequence import Probe
+from tampu.runner.sequence import Collector
 
 
 def count_up(history):
@@ -135,7 +134,9 @@ def test_the_rows_of_a_sequence_with_unusable_logits_are_not_used_again():
         assert isinstance(end, Failed)
         assert end.kind == "ComputeError"
         desk.rest()
-        assert len(desk.prefixes) == 0
+        again = desk.ask([2, 3, 4, 5], max_tokens=1)
+        again.events()
+        assert again.sequence.cached == 0
 
 
 def test_logits_of_another_width_end_the_sequence():
@@ -167,44 +168,48 @@ def test_a_sink_that_fails_ends_its_own_request_only(caplog):
     assert "the caller's own" in caplog.text
 
 
-# Probes
+# Looking at every token
 
 
-def test_a_probe_that_fails_hears_why_and_gives_its_cells_back():
+def test_a_look_that_fails_hears_why_and_gives_its_cells_back():
     with Desk(count_up, graphs=failing(1)) as desk:
-        with pytest.raises(ComputeError, match="on fire"):
-            desk.probe(range(2, 10), chunk=4).answer()
-        assert desk.probe([2, 3]).answer() == [3, 4]
+        assert "on fire" in desk.look(range(2, 10)).asked.answer()[2]
+        assert desk.look([2, 3]).answer() == [3, 4]
         desk.rest()
 
 
-def test_a_probe_waits_for_sequences_that_hold_its_cells():
+def test_a_look_waits_for_sequences_that_hold_its_cells():
     with Desk(count_up, context=16) as desk:
         running = desk.ask([2], max_tokens=14)
-        probed = desk.probe(range(2, 18))
+        looked = desk.look(range(2, 18))
         assert running.answer()[1] == counted([2], 14)
-        assert probed.answer() == [count_up([token]) for token in range(2, 18)]
+        assert looked.answer() == [count_up([token]) for token in range(2, 18)]
         desk.rest()
 
 
-def test_a_probe_computes_in_chunks():
+def test_a_look_gives_no_more_results_at_once_than_were_reserved():
     with Desk(count_up) as desk:
-        desk.probe(range(2, 12), chunk=4).answer()
+        desk.look(range(2, 12)).answer()
         assert [len(step) for step in desk.graphs.steps] == [4, 4, 2]
 
 
-def test_an_error_in_what_collects_a_probe_reaches_its_caller():
-    outcome = queue.SimpleQueue()
+def test_a_look_can_be_cancelled():
+    with Desk(count_up, graphs=HeldGraphs) as desk:
+        looked = desk.look(range(2, 12))
+        wait_until(lambda: desk.graphs.steps)
+        desk.runner.cancel(looked.asked.sequence)
+        for _ in range(2):
+            desk.graphs.let_go()
+        assert looked.asked.answer()[2] == "cancelled"
+        desk.rest()
 
+
+def test_an_error_in_what_collects_rows_reaches_its_caller():
     def collect(_rows):
         raise ValueError("no room")
 
     desk = Desk(count_up)
-    text = np.array([2, 3], np.int32)
-    desk.runner.submit(Probe(text, 4, True, collect, outcome.put))
-    error = outcome.get(timeout=10)
-    assert isinstance(error, RunnerDiedError)
-    assert "no room" in str(error)
+    assert "no room" in desk.ask([2, 3], Collector(collect), max_tokens=0).answer()[2]
     desk.runner.close()
 
 
@@ -273,12 +278,3 @@ def test_closing_waits_for_the_batch_on_the_device():
     closer.join(10)
     assert not closer.is_alive()
     assert "closed" in asked.answer()[2]
-
-
-def test_a_failed_probe_is_not_asked_again():
-    with Desk(count_up, graphs=failing(0)) as desk:
-        probed: Probed = desk.probe([2])
-        with pytest.raises(ComputeError):
-            probed.answer()
-        assert desk.ask([2], max_tokens=1).answer()[1] == [3]
-        assert probed.outcome.empty()

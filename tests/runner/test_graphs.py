@@ -16,7 +16,7 @@ TEXT = [1, 259, 286, 264, 7, 7, 300, 12, 286, 264, 299, 3, 310, 259, 286, 264, 2
 
 def step_of(tokens):
     places = np.arange(len(tokens), dtype=np.int32)
-    return StepInputs(np.array(tokens, np.int32), places, places, [Segment(places, 0)])
+    return StepInputs(np.array(tokens, np.int32), places, places, [Segment(places[None], 0)])
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ import time
 import pytest
 from support.fake_graphs import EOS, Desk, FakeGraphs
 
-from tampu.errors import RunnerDiedError
-from tampu.runner.scheduler import shift_count
+from tampu.runner.shifting import shift_count
 
 
 def hashed(history):
@@ -101,19 +100,18 @@ def test_cancelling_at_any_moment_leaves_no_cell_without_an_owner(seed, graphs):
             expected, _ = alone(prompt, context=16, **options)
             assert tokens == (expected[: len(tokens)] if reason == "cancelled" else expected)
         desk.rest()
-        desk.prefixes.clear()
-        assert desk.scheduler._cells.free == 3 * 16
+        assert desk.ledger.spaces[0].cells.available == 3 * 16
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_probes_beside_running_sequences_disturb_nobody(seed):
+def test_looking_at_texts_beside_running_sequences_disturbs_nobody(seed):
     source = random.Random(seed)
     with Desk(hashed, slots=2, context=16, batch=5, graphs=LateGraphs) as desk:
         asked, probed = [], []
         for prompt, options in requests(source, 16, 10):
             asked.append((prompt, options, desk.ask(prompt, **options)))
             text = [source.randrange(2, 20) for _ in range(source.randrange(1, 17))]
-            probed.append((text, desk.probe(text, chunk=source.choice([1, 4, 16]))))
+            probed.append((text, desk.look(text)))
             time.sleep(source.random() * 0.001)
         for prompt, options, one in asked:
             assert one.answer()[1:] == alone(prompt, context=16, **options)
@@ -129,10 +127,10 @@ def test_whoever_is_there_when_the_runner_closes_gets_an_end(seed):
     asked, probed = [], []
     for prompt, options in requests(source, 16, 8):
         asked.append(desk.ask(prompt, **options))
-        probed.append(desk.probe(prompt))
+        probed.append(desk.look(prompt))
     time.sleep(source.random() * 0.01)
     desk.runner.close()
     for one in asked:
         assert one.answer()[2] in {"stop", "length", "the runner has ended: it was closed"}
     for one in probed:
-        assert isinstance(one.outcome.get(timeout=10), RunnerDiedError | type(None))
+        assert one.asked.answer()[2] in {"length", "the runner has ended: it was closed"}

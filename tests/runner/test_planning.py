@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from support.fake_graphs import Desk, FakeGraphs
 
-from tampu.kvcache import Cells, Prefixes
+from tampu.kvcache import Cells, Ledger, Reach, Space
 from tampu.runner.events import Text
-from tampu.runner.scheduler import Scheduler, shift_count
+from tampu.runner.request import GenerateOptions
+from tampu.runner.scheduler import Scheduler
+from tampu.runner.shifting import shift_count
 
 
 def count_up(history):
@@ -84,8 +86,8 @@ def scheduler():
     """Make a scheduler; nothing is computed."""
 
     def make(*, slots=4, batch=8, cells=64):
-        counted = Cells(cells)
-        return Scheduler(counted, Prefixes(counted), slots=slots, batch=batch)
+        ledger = Ledger([Space(Reach(), Cells(cells))])
+        return Scheduler(ledger, slots=slots, batch=batch, outputs=slots)
 
     return make
 
@@ -101,18 +103,40 @@ def sequences():
 
 
 def parts(plan):
-    return [(part.start, part.count, part.output) for part in plan.parts]
+    return [(p.start, p.count, p.output if p.outputs else None) for p in plan.parts]
 
 
-def test_prompts_share_a_batch_in_the_order_of_their_arrival(scheduler, sequences):
+def test_of_prompts_that_come_together_the_shorter_are_read_first(scheduler, sequences):
     made = scheduler(batch=8)
-    made.waiting.extend(sequences(5, 6, 2))
+    made.waiting.extend(sequences(9, 5, 2))
     made.start_waiting()
     plan = made.plan()
-    assert parts(plan) == [(0, 5, 0), (0, 3, None)]
-    assert parts(made.plan()) == [(5 - 2, 3, 0), (0, 2, 1)]
-    assert plan.inputs.positions.tolist() == [0, 1, 2, 3, 4, 0, 1, 2]
-    assert plan.inputs.outputs.tolist() == [4]
+    assert parts(plan) == [(0, 2, 0), (0, 5, 1), (0, 1, None)]
+    assert parts(made.plan()) == [(1, 8, 0)]
+    assert plan.inputs.positions.tolist() == [0, 1, 0, 1, 2, 3, 4, 0]
+    assert plan.inputs.outputs.tolist() == [1, 6]
+
+
+def test_a_long_prompt_that_came_much_earlier_is_read_first(scheduler, sequences):
+    made = scheduler(batch=8)
+    long, short = sequences(9, 2)
+    long.clock.submitted -= 10**9
+    made.waiting.extend([short, long])
+    made.start_waiting()
+    assert parts(made.plan()) == [(0, 8, None)]
+
+
+def test_a_batch_request_waits_for_those_that_somebody_waits_for(scheduler, sequences):
+    made = scheduler(slots=1)
+    first, second = sequences(2, 9)
+    first.options = GenerateOptions(priority="batch")
+    made.waiting.extend([first, second])
+    assert made.start_waiting() == [second]
+    first.clock.submitted -= 60 * 10**9  # but not for ever
+    made.waiting.append(third := sequences(1)[0])
+    made.release(second)
+    assert made.start_waiting() == [first]
+    assert made.waiting == [third]
 
 
 def test_sequences_that_generate_come_before_prompts(scheduler, sequences):
@@ -161,18 +185,19 @@ def test_a_plan_is_filled_when_its_tokens_are_known(scheduler, sequences):
     sequence.append(17)
     second.fill()
     assert second.inputs.tokens.tolist() == [17]
-    assert second.inputs.segments[0].cells.tolist() == [0, 1, 2, 3]
+    assert second.inputs.segments[0].cells.tolist() == [[0, 1, 2, 3]]
 
 
 def test_a_plan_that_is_undone_gives_its_cells_back(scheduler, sequences):
     made = scheduler()
     made.waiting.extend(sequences(3, 2))
     made.start_waiting()
-    before = made._cells.free
+    cells = made.ledger.spaces[0].cells
+    before = cells.available
     plan = made.plan()
-    assert made._cells.free == before - 5
+    assert cells.available == before - 5
     made.undo(plan)
-    assert made._cells.free == before
+    assert cells.available == before
     assert parts(made.plan()) == parts(plan)
     made.check()
 
@@ -181,7 +206,7 @@ def test_without_a_free_cell_nothing_is_planned(scheduler, sequences):
     made = scheduler(cells=4)
     made.waiting.extend(sequences(4, 3))
     made.start_waiting()
-    assert parts(made.plan()) == [(0, 4, 0)]
+    assert parts(made.plan()) == [(0, 3, 0)]
     assert made.plan() is None
 
 
@@ -205,21 +230,57 @@ def test_a_shift_frees_half_of_what_is_not_kept(length, keep, capacity, dropped)
     assert shift_count(length, keep, capacity) == dropped
 
 
-@pytest.mark.seed("S80")
-def test_a_shift_drops_tokens_after_those_that_are_kept(scheduler, sequences):
+@pytest.fixture
+def full(scheduler, sequences):
+    """Return a scheduler with one sequence whose context of ten tokens is full."""
     made = scheduler(cells=64)
     (sequence,) = sequences(10)
-    sequence.cells = np.zeros(10, np.int32)
-    sequence.tokens[:11] = range(100, 111)
+    sequence.tokens = sequence.keys = np.zeros(11, np.int32)
+    sequence.tokens[:10] = range(100, 110)
+    sequence.holding = made.ledger.open(10)
     made.waiting.append(sequence)
     made.start_waiting()
     made.plan(), made.plan()
     sequence.append(110)
-    assert made.shift(sequence, 2) == 4
+    return made, sequence
+
+
+@pytest.mark.seed("S80")
+def test_a_shift_drops_tokens_after_those_that_are_kept(full):
+    made, sequence = full
+    cells = sequence.holding.cells[0].tolist()
+    assert made.shift(sequence, 2) == (4, [pytest.approx(cells[6:10])])
     assert sequence.tokens[: sequence.length].tolist() == [100, 101, 106, 107, 108, 109, 110]
-    assert (sequence.computed, sequence.dropped) == (2, 4)
+    assert (sequence.computed, sequence.dropped) == (6, 4)
+    assert sequence.holding.cells[0, :6].tolist() == cells[:2] + cells[6:10]
     made.check()
-    assert made._cells.free == 62
+    assert made.ledger.spaces[0].cells.available == 64 - 6
+
+
+@pytest.mark.seed("S80")
+def test_what_a_shift_moved_is_not_found_by_others(full, sequences):
+    made, sequence = full
+    made.shift(sequence, 2)
+    made.release(sequence)
+    (other,) = sequences(7)
+    other.tokens[:7] = [100, 101, 106, 107, 108, 109, 110]
+    made.waiting.append(other)
+    made.start_waiting()
+    made.plan()
+    assert other.cached <= 2
+
+
+@pytest.mark.seed("S80")
+def test_cells_that_others_own_are_not_moved(full):
+    made, sequence = full
+    other = made.ledger.open(10)
+    made.ledger.reuse(other, sequence.keys[:8])
+    assert other.length == 8
+    assert made.shift(sequence, 2) is None
+    assert made.restart(sequence, 2) == 4
+    assert sequence.tokens[: sequence.length].tolist() == [100, 101, 106, 107, 108, 109, 110]
+    assert (sequence.computed, sequence.dropped) == (0, 4)
+    assert made.plan().parts[0].start == 2  # the kept tokens are in the cache
 
 
 # What is counted and reported
@@ -305,5 +366,5 @@ def test_tokens_whose_text_is_held_back_come_with_the_text():
 @pytest.mark.parametrize("end", [1, 30, 63])
 def test_any_of_the_end_tokens_ends_an_answer(end):
     with Desk(lambda history: end if len(history) == 3 else 5) as desk:
-        desk.runner._ends = frozenset({1, 30, 63})
+        desk.runner._answers._ends = frozenset({1, 30, 63})
         assert desk.ask([2], max_tokens=9).answer() == ("dd", [5, 5], "stop")

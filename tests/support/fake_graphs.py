@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from tampu.kvcache import Cells, Prefixes
+from tampu.kvcache import Cells, Ledger, Reach, Space
 from tampu.ml.backend import Computed
 from tampu.runner.events import Done, Event, Failed, Text
-from tampu.runner.graphs import GraphCounts, StepInputs
+from tampu.runner.graphs import GraphCounts, Prepared, StepInputs
 from tampu.runner.loop import Runner
 from tampu.runner.request import GenerateOptions
 from tampu.runner.scheduler import Scheduler
-from tampu.runner.sequence import Probe
+from tampu.runner.sequence import Collector
 from tampu.runner.sequence import Sequence as RunningSequence
 from tampu.runner.text import TextStream
 from tampu.sampling import Sampler
@@ -59,25 +59,35 @@ class FakeGraphs:
     def __post_init__(self) -> None:
         self._memory = np.full(self.cells, -1)
 
+    @property
+    def can_rotate(self) -> bool:
+        return True
+
+    def rotate(self, cells: Sequence[Any], offset: int) -> None:
+        """Positions are not looked at."""
+
+    def prepare(self, step: StepInputs) -> Prepared:
+        return Prepared(step, [], False, 0)  # type: ignore[arg-type]
+
+    def launch(self, prepared: Prepared) -> Future[Computed]:
+        return self.submit(prepared.graph)  # type: ignore[arg-type]
+
     def submit(self, step: StepInputs) -> Future[Computed]:
         rows = list(zip(step.positions.tolist(), step.tokens.tolist(), strict=True))
         self.steps.append(rows)
         histories: list[list[int]] = []
         first = 0
         for segment in step.segments:
-            new = segment.cells[segment.start :]
+            new = segment.cells[0, segment.start :]
             self._memory[new] = step.tokens[first : first + len(new)]
             first += len(new)
         for segment in step.segments:
-            held = self._memory[segment.cells].tolist()
+            held = self._memory[segment.cells[0]].tolist()
             histories += [held[: at + 1] for at in range(segment.start, len(held))]
         logits = np.stack([self._logits(histories[row]) for row in step.outputs])
         result: Future[Computed] = Future()
         result.set_result(Computed([logits], 0))
         return result
-
-    def check_reservation(self) -> None:
-        pass
 
     def _logits(self, history: list[int]) -> Any:
         logits = np.zeros(VOCABULARY, np.float32)
@@ -108,10 +118,9 @@ class Desk:
         self, follow: Callable[[list[int]], int | None], *, slots: int = 1, context: int = 32,
         batch: int = 8, graphs: type[FakeGraphs] | None = None,
     ) -> None:  # fmt: skip
-        cells = Cells(slots * context)
         self.context = context
-        self.prefixes = Prefixes(cells)
-        self.scheduler = Scheduler(cells, self.prefixes, slots=slots, batch=batch)
+        self.ledger = Ledger([Space(Reach(), Cells(slots * context))])
+        self.scheduler = Scheduler(self.ledger, slots=slots, batch=batch, outputs=max(slots, 4))
         self.graphs = (graphs or FakeGraphs)(follow, slots * context)
         self.runner = Runner(self.scheduler, self.graphs, Ends())  # type: ignore[arg-type]
 
@@ -121,7 +130,9 @@ class Desk:
     def __exit__(self, *_: object) -> None:
         self.runner.close()
 
-    def ask(self, prompt: Sequence[int], **options: Any) -> Asked:
+    def ask(
+        self, prompt: Sequence[int], collector: Collector | None = None, **options: Any
+    ) -> Asked:
         """Submit a prompt; greedy unless the options say otherwise."""
         chosen = GenerateOptions(**({"temperature": 0.0} | options))
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -133,19 +144,19 @@ class Desk:
             text=TextStream(chosen.stop, Letters()),
             sink=events.put,
             tokens=tokens,
+            keys=tokens,
             length=len(prompt),
             prompt_length=len(prompt),
-            cells=np.zeros(self.context, np.int32),
+            holding=self.ledger.open(self.context, is_private=collector is not None),
+            collector=collector,
         )
         self.runner.submit(sequence)
         return Asked(sequence, events)
 
-    def probe(self, tokens: Sequence[int], chunk: int = 4) -> Probed:
+    def look(self, tokens: Sequence[int]) -> Seen:
         """Ask for the logits of every token of a text."""
-        probed = Probed()
-        text = np.array(tokens, np.int32)
-        self.runner.submit(Probe(text, chunk, True, probed.rows.append, probed.outcome.put))
-        return probed
+        rows: list[Any] = []
+        return Seen(rows, self.ask(tokens, Collector(rows.append), max_tokens=0))
 
     def rest(self) -> None:
         """Wait until nothing is left to do and each cell has the owners that it should."""
@@ -153,17 +164,16 @@ class Desk:
 
 
 @dataclass
-class Probed:
-    """A probe under way, and what came of it."""
+class Seen:
+    """A text whose logits were asked for, and what came of it."""
 
-    rows: list[Any] = field(default_factory=list)
-    outcome: queue.SimpleQueue[Exception | None] = field(default_factory=queue.SimpleQueue)
+    rows: list[Any]
+    asked: Asked
 
     def answer(self) -> list[int]:
         """Wait for the end and return the likeliest token after each token of the text."""
-        error = self.outcome.get(timeout=10)
-        if error is not None:
-            raise error
+        _, _, reason = self.asked.answer()
+        assert reason == "length", reason
         return [int(row.argmax()) for rows in self.rows for row in rows]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from support.tiny_model import Tiny, write_tiny
 
-from tampu.kvcache import AttentionKind, CausalCache, Segment
+from tampu.kvcache import AttentionKind, CacheSize, CausalCache, Segment
 from tampu.ml import Backend, Weights
 from tampu.ml.gguf import read_gguf
 from tampu.models import bind_model
@@ -34,7 +34,8 @@ class TinyModel:
         self.weights = Weights(read_gguf(path))
         self.model = bind_model(self.weights)
         shapes = self.model.cache_shapes()
-        self.cache = CausalCache(backend, shapes, cells, type_name=cache_type, attention=attention)
+        size = CacheSize(slots=1, context=cells, batch=cells)
+        self.cache = CausalCache(backend, shapes, size, key_type=cache_type, attention=attention)
         self.weights.load(backend)
         self.graphs = Graphs(backend, self.model, self.cache, reuse=reuse)
 
@@ -48,7 +49,10 @@ class TinyModel:
         """
         tokens = [token for tokens, _, start in parts for token in tokens[start:]]
         positions = [p for tokens, _, start in parts for p in range(start, len(tokens))]
-        segments = [Segment(np.array(cells, np.int32), start) for _, cells, start in parts]
+        spaces = len(self.cache.reaches)
+        segments = [
+            Segment(np.array([list(cells)] * spaces, np.int32), start) for _, cells, start in parts
+        ]
         inputs = StepInputs(
             np.array(tokens, np.int32),
             np.array(positions, np.int32),

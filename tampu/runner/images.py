@@ -1,0 +1,57 @@
+"""Pictures that a model has embedded: computed once, kept while there is room.
+
+The next turn of a conversation, or another request with the same picture, encodes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+
+import numpy as np
+import numpy.typing as npt
+
+from tampu.nn.image import Picture
+
+Embedding = npt.NDArray[np.float32]
+
+
+class ImageStore:
+    """Embeddings by the content of their pictures; the least recently used go first."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        """Begin empty.
+
+        Args:
+            limit_bytes: of embeddings that are kept; the newest is kept whatever its size.
+        """
+        self._limit = limit_bytes
+        self._numbers: dict[bytes, int] = {}
+        self._kept: OrderedDict[int, Embedding] = OrderedDict()
+        self._bytes = 0
+
+    def number(self, picture: Picture) -> int:
+        """Return the number of a picture's content; equal pixels have equal numbers."""
+        digest = hashlib.sha256(repr(picture.shape).encode())
+        digest.update(np.ascontiguousarray(picture).data)
+        return self._numbers.setdefault(digest.digest(), len(self._numbers))
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._kept
+
+    def __getitem__(self, number: int) -> Embedding:
+        self._kept.move_to_end(number)
+        return self._kept[number]
+
+    def keep(self, number: int, embedding: Embedding) -> None:
+        """Keep an embedding, and let go of old ones if there are too many."""
+        self.drop(number)
+        self._kept[number] = embedding
+        self._bytes += embedding.nbytes
+        while self._bytes > self._limit and len(self._kept) > 1:
+            self.drop(next(iter(self._kept)))
+
+    def drop(self, number: int) -> None:
+        """Let go of an embedding, if it is there."""
+        if (old := self._kept.pop(number, None)) is not None:
+            self._bytes -= old.nbytes

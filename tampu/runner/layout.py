@@ -1,0 +1,251 @@
+"""How a sequence's inputs lie: what is compared, where images are, which parts stay together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tampu.nn import PreparedImage
+
+Tokens = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedImage:
+    """An image at its place.
+
+    Attributes:
+        start: position of the first of its inputs.
+        number: of its content; equal pictures have equal numbers, others never.
+        image: as the encoder takes it.
+        row_of: I32, (inputs + 1,): how many rows of the embedding come before each input.
+    """
+
+    start: int
+    number: int
+    image: PreparedImage
+    row_of: Tokens
+
+    @property
+    def end(self) -> int:
+        """The position after its last input."""
+        return self.start + len(self.row_of) - 1
+
+    def embedded(self, start: int, end: int) -> Tokens:
+        """Return the positions in [start, end) that take rows of the embedding."""
+        first, last = max(start, self.start), min(end, self.end)
+        if first >= last:
+            return np.empty(0, np.int32)
+        takes = np.diff(self.row_of[first - self.start : last - self.start + 1]) > 0
+        return (np.flatnonzero(takes) + first).astype(np.int32)
+
+    def rows(self, start: int, end: int) -> slice:
+        """Return the rows of the embedding that positions in [start, end) take."""
+        first = min(max(start, self.start), self.end) - self.start
+        last = max(min(end, self.end) - self.start, first)
+        return slice(int(self.row_of[first]), int(self.row_of[last]))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Inputs that must be computed in one batch.
+
+    Attributes:
+        start: position of the first.
+        end: position after the last.
+        sees_itself: whether they attend to one another both ways.
+    """
+
+    start: int
+    end: int
+    sees_itself: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What is special about a sequence's inputs; nothing for plain text.
+
+    Attributes:
+        images: in their order.
+        groups: in their order, apart from one another.
+        given: I32, (k, prompt): positions as the model counts them; None: those of the sequence.
+        ahead: how much later than in the sequence the inputs after the prompt are.
+    """
+
+    images: tuple[PlacedImage, ...] = ()
+    groups: tuple[Group, ...] = ()
+    given: npt.NDArray[np.int32] | None = None
+    ahead: int = 0
+
+    def positions(self, start: int, end: int, per_token: int = 1) -> npt.NDArray[np.int32]:
+        """Return the model's positions of inputs, (n,), or (per_token, n) if it is not 1."""
+        plain = np.arange(start + self.ahead, end + self.ahead, dtype=np.int32)
+        positions = np.tile(plain, (per_token, 1))
+        if per_token > 1:
+            positions[3:] = 0  # text has three equal coordinates, whatever comes after them is 0
+        if self.given is not None and start < self.given.shape[1]:
+            known = self.given[:, start:end]
+            positions[:, : known.shape[1]] = known
+        return positions[0] if per_token == 1 else positions
+
+    def fitting(self, start: int, count: int) -> int:
+        """Return how many of `count` inputs from `start` on can be computed without the rest.
+
+        Nothing, if a group begins at `start` that is longer.
+        """
+        for group in self.groups:
+            if group.start < start + count < group.end:
+                return max(group.start - start, 0)
+        return count
+
+    def whole(self, start: int) -> int:
+        """Return how many inputs from `start` on belong to one group, 1 if to none."""
+        return next((g.end - start for g in self.groups if g.start <= start < g.end), 1)
+
+    def group_end(self, position: int) -> int:
+        """Return where the group ends that a position is inside of, else the position."""
+        return next((g.end for g in self.groups if g.start < position < g.end), position)
+
+    def both_ways(self, start: int, end: int) -> tuple[tuple[int, int], ...]:
+        """Return the groups within [start, end) whose inputs attend to one another."""
+        return tuple(
+            (group.start, group.end)
+            for group in self.groups
+            if group.sees_itself and start < group.end and group.start < end
+        )
+
+    def crossed(self, position: int) -> PlacedImage | None:
+        """Return the image that cross-attention shows to a position: the last one before it."""
+        return next(
+            (
+                image
+                for image in reversed(self.images)
+                if image.start <= position and image.image.placeholders.is_cross
+            ),
+            None,
+        )
+
+    def without(self, start: int, end: int, length: int) -> Layout:
+        """Return the layout of a sequence that loses the inputs in [start, end).
+
+        Args:
+            start: of what is lost; no group is cut by it.
+            end: of what is lost; no group is cut by it.
+            length: of the sequence before.
+        """
+        if not self.images and not self.groups and self.given is None:
+            return self
+        lost = end - start
+        moved = [
+            PlacedImage(i.start - lost if i.start >= end else i.start, i.number, i.image, i.row_of)
+            for i in self.images
+            if i.start >= end or i.end <= start
+        ]
+        groups = [
+            Group(g.start - lost, g.end - lost, g.sees_itself) if g.start >= end else g
+            for g in self.groups
+            if g.start >= end or g.end <= start
+        ]
+        if self.given is None:
+            return Layout(tuple(moved), tuple(groups))
+        old = self.positions(0, length, len(self.given))
+        gap = int(old[0, end] - old[0, start]) if end < length else lost
+        given = np.concatenate([old[:, :start], old[:, end:] - _shift_of(gap, len(old))], axis=1)
+        return Layout(tuple(moved), tuple(groups), given, self.ahead + lost - gap)
+
+
+def _shift_of(gap: int, per_token: int) -> npt.NDArray[np.int32]:
+    """Return what to take from each coordinate; the fourth is no position."""
+    shift = np.full((per_token, 1), gap, np.int32)
+    shift[3:] = 0
+    return shift
+
+
+TEXT = Layout()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inputs:
+    """A prompt as the cache will hold it.
+
+    Attributes:
+        tokens: I32, (n,).
+        keys: I32, (n,): what is compared to find a beginning again: tokens, and the numbers of
+            images, negative, where those are.
+        layout: what else there is to know.
+    """
+
+    tokens: Tokens
+    keys: Tokens
+    layout: Layout = TEXT
+
+
+def text_inputs(tokens: Tokens) -> Inputs:
+    """Return a prompt of text alone."""
+    return Inputs(tokens, tokens)
+
+
+def lay_out(pieces: Sequence[Tokens | tuple[PreparedImage, int]]) -> Inputs:
+    """Return a prompt of text and images.
+
+    Args:
+        pieces: in their order: tokens, or an image with the number of its content.
+    """
+    tokens: list[Tokens] = []
+    keys: list[Tokens] = []
+    images: list[PlacedImage] = []
+    groups: list[Group] = []
+    positions: list[npt.NDArray[np.int32]] = []
+    start = place = 0
+    for piece in pieces:
+        if not isinstance(piece, tuple):
+            tokens.append(piece)
+            keys.append(piece)
+            positions.append(place + np.arange(len(piece), dtype=np.int32)[None])
+            start, place = start + len(piece), place + len(piece)
+            continue
+        image, number = piece
+        held = image.placeholders
+        count = len(held.tokens)
+        takes = np.zeros(count, np.bool_) if held.is_cross else held.embedded
+        row_of = np.concatenate([[0], np.cumsum(takes)]).astype(np.int32)
+        images.append(PlacedImage(start, number, image, row_of))
+        groups += [
+            Group(start + first, start + first + length, held.sees_itself)
+            for first, length in held.groups
+        ]
+        tokens.append(held.tokens)
+        keys.append(np.where(takes | held.is_cross, -1 - number, held.tokens).astype(np.int32))
+        own = np.arange(count)[None] if held.positions is None else held.positions.T
+        positions.append((place + own).astype(np.int32))
+        if held.positions is not None:
+            positions[-1][3:] -= place  # the fourth coordinate is no position
+        start, place = start + count, place + held.advance
+    layout = Layout(tuple(images), tuple(groups), _given(positions, start, place), place - start)
+    return Inputs(_joined(tokens), _joined(keys), layout)
+
+
+def _given(
+    positions: list[npt.NDArray[np.int32]], length: int, place: int
+) -> npt.NDArray[np.int32] | None:
+    """Return the positions (k, n) of all inputs; None if they are those of the sequence."""
+    per_token = max(len(part) for part in positions)
+    if per_token == 1 and place == length:
+        return None
+    spread = [
+        part if len(part) == per_token else _three_equal(part, per_token) for part in positions
+    ]
+    return np.concatenate(spread, axis=1)
+
+
+def _three_equal(part: npt.NDArray[np.int32], per_token: int) -> npt.NDArray[np.int32]:
+    spread = np.repeat(part, per_token, axis=0)
+    spread[3:] = 0
+    return spread
+
+
+def _joined(parts: list[Tokens]) -> Tokens:
+    return np.concatenate(parts).astype(np.int32) if parts else np.empty(0, np.int32)

@@ -1,0 +1,79 @@
+"""A record of what the run loop does, in Chrome's trace format, which Perfetto opens.
+
+Source: "Trace Event Format", the JSON array format with complete events. The loop and the device
+are two lanes; an event on the loop's says what a batch was made of and why it waited.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+LOOP, DEVICE = 1, 2
+_LANES = {LOOP: "run loop", DEVICE: "device"}
+
+
+class Trace:
+    """Writes events to a file as they happen; what is there can be read even after a crash."""
+
+    def __init__(self, path: Path) -> None:
+        """Begin a file.
+
+        Raises:
+            OSError: if it cannot be written.
+        """
+        self._file = path.open("w", encoding="utf-8")
+        self._lock = threading.Lock()
+        self._began = time.perf_counter_ns()
+        self._file.write("[\n")
+        for lane, name in _LANES.items():
+            self._write({"ph": "M", "name": "thread_name", "tid": lane, "args": {"name": name}})
+
+    def span(
+        self,
+        name: str,
+        began: int,
+        ended: int,
+        details: Mapping[str, object],
+        *,
+        lane: int = LOOP,
+    ) -> None:
+        """Record that something took from `began` to `ended`, of `time.perf_counter_ns`."""
+        start, duration = (began - self._began) / 1000, (ended - began) / 1000
+        self._write(
+            {
+                "ph": "X",
+                "name": name,
+                "tid": lane,
+                "ts": start,
+                "dur": duration,
+                "args": dict(details),
+            }
+        )
+
+    def close(self) -> None:
+        """Complete the file; twice is harmless, and what comes later is not recorded."""
+        with self._lock:
+            if not self._file.closed:
+                self._file.write("{}]\n")
+                self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.close()
+
+    def _write(self, event: Mapping[str, object]) -> None:
+        line = json.dumps({"pid": 1, **event}, ensure_ascii=False)
+        with self._lock:
+            if not self._file.closed:
+                self._file.write(line + ",\n")

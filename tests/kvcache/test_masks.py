@@ -1,0 +1,116 @@
+"""What a token sees, as a mask over cells."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tampu.kvcache import Reach, Segment, Span
+from tampu.kvcache.masks import attention_mask, batch_mask
+
+SIX = Span(0, 6)
+
+
+def segment(cells, start, *groups):
+    """Write the cells of a sequence as a text: "0 1 2" is its tokens' cells in order."""
+    return Segment(np.array([[*map(int, cells.split())]], np.int32), start, groups)
+
+
+def drawn(mask):
+    """Draw a mask: a row for each token, x where it attends."""
+    assert mask.dtype == np.float16
+    assert set(np.unique(mask)) <= {np.float16(0), np.float16(-np.inf)}
+    return ["".join("x" if cell == 0 else "." for cell in row) for row in mask]
+
+
+@pytest.mark.parametrize(
+    ("segments", "window", "rows"),
+    [
+        pytest.param([segment("0 1 2", 0)], None, ["x.....", "xx....", "xxx..."], id="prompt"),
+        pytest.param([segment("0 1 2 3", 3)], None, ["xxxx.."], id="next token"),
+        pytest.param([segment("0 1 2 3", 2)], None, ["xxx...", "xxxx.."], id="rest of a prompt"),
+        pytest.param([segment("4 1 5 0", 0)], None,
+                     ["....x.", ".x..x.", ".x..xx", "xx..xx"], id="scattered cells"),
+        pytest.param([segment("0 1", 0), segment("2 3 4", 0)], None,
+                     ["x.....", "xx....", "..x...", "..xx..", "..xxx."], id="two prompts"),
+        pytest.param([segment("0 1 2 5", 3), segment("3 4", 0)], None,
+                     ["xxx..x", "...x..", "...xx."], id="a token and a prompt"),
+        pytest.param([segment("0 1 2", 2), segment("0 1 3", 2)], None,
+                     ["xxx...", "xx.x.."], id="a shared beginning"),
+        pytest.param([segment("0 1 2 3", 0)], 1,
+                     ["x.....", ".x....", "..x...", "...x.."], id="window of one"),
+        pytest.param([segment("0 1 2 3", 0)], 2,
+                     ["x.....", "xx....", ".xx...", "..xx.."], id="window of two"),
+        pytest.param([segment("5 4 3 2 1", 3)], 3, ["..xxx.", ".xxx.."], id="scattered window"),
+        pytest.param([segment("0 1 2", 0)], 3, ["x.....", "xx....", "xxx..."], id="full window"),
+        pytest.param([segment("0 1 2 3", 3), segment("4 5", 1)], 2,
+                     ["..xx..", "....xx"], id="windows of two sequences"),
+    ],
+)  # fmt: skip
+@pytest.mark.seed("S78")
+def test_a_token_sees_its_own_sequence_up_to_itself(segments, window, rows):
+    assert drawn(attention_mask(segments, 0, Reach(window), SIX)) == rows
+
+
+@pytest.mark.parametrize(
+    ("segments", "window", "rows"),
+    [
+        pytest.param([segment("0 1 2 3 4", 0)], None,
+                     ["x.....", "xx....", "..x...", "..xx..", "....x."], id="prompt"),
+        pytest.param([segment("5 4 3 2", 3)], None, ["..xx.."], id="next token"),
+        pytest.param([segment("0 1 2 3", 0)], 1,
+                     ["x.....", ".x....", "..x...", "...x.."], id="with a window"),
+        pytest.param([segment("0 1 2", 2), segment("3 4 5", 0)], None,
+                     ["..x...", "...x..", "...xx.", ".....x"], id="two sequences"),
+    ],
+)  # fmt: skip
+@pytest.mark.seed("S95")
+def test_with_chunks_a_token_sees_its_own_chunk(segments, window, rows):
+    assert drawn(attention_mask(segments, 0, Reach(window, 2), SIX)) == rows
+
+
+def test_cells_that_nobody_holds_are_hidden():
+    mask = attention_mask([segment("0 255", 1)], 0, Reach(), Span(0, 256))
+    assert np.flatnonzero(mask[0] == 0).tolist() == [0, 255]
+
+
+def test_a_mask_begins_where_what_is_read_begins():
+    mask = attention_mask([segment("258 257", 0)], 0, Reach(), Span(256, 4))
+    assert drawn(mask) == ["..x.", ".xx."]
+
+
+def test_cells_that_are_out_of_reach_need_not_be_there():
+    mask = attention_mask([segment("-1 -1 3 4", 3)], 0, Reach(window=2), SIX)
+    assert drawn(mask) == ["...xx."]
+
+
+@pytest.mark.seed("S34")
+def test_the_inputs_of_a_group_see_one_another_both_ways():
+    mask = attention_mask([segment("0 1 2 3 4", 0, (1, 4))], 0, Reach(), SIX)
+    assert drawn(mask) == ["x.....", "xxxx..", "xxxx..", "xxxx..", "xxxxx."]
+    mask = attention_mask([segment("0 1 2 3 4", 0, (1, 4))], 0, Reach(window=2), SIX)
+    assert drawn(mask) == ["x.....", "xxxx..", ".xxx..", "..xx..", "...xx."]
+
+
+def test_without_a_cache_all_tokens_of_a_sequence_see_one_another():
+    mask = batch_mask([segment("0 1", 0), segment("2 3 4", 0)])
+    assert drawn(mask) == ["xx...", "xx...", "..xxx", "..xxx", "..xxx"]
+
+
+@given(st.data())
+def test_masks_are_what_the_definition_says(data):
+    window = data.draw(st.none() | st.integers(1, 9))
+    chunk = data.draw(st.none() | st.integers(1, 9))
+    cells = data.draw(st.permutations(range(20)))
+    length = data.draw(st.integers(1, 20))
+    start = data.draw(st.integers(0, length - 1))
+    mask = attention_mask(
+        [Segment(np.array([cells[:length]], np.int32), start)], 0, Reach(window, chunk), Span(0, 20)
+    )
+    for row, position in enumerate(range(start, length)):
+        for cell in range(20):
+            at = cells.index(cell)
+            sees = at <= position and at < length
+            sees = sees and (window is None or position - at < window)
+            sees = sees and (chunk is None or at // chunk == position // chunk)
+            assert (mask[row, cell] == 0) == sees
