@@ -148,6 +148,7 @@ class WorkerProcess:
         self._output: deque[str] = deque(maxlen=20)
         self._cause = ""
         self._is_closing = False
+        self._is_gone = False
         self._output_reader = asyncio.create_task(self._read_output(process.stdout))
         self._reader = asyncio.create_task(self._read_replies(reader))
 
@@ -166,7 +167,7 @@ class WorkerProcess:
     @property
     def is_alive(self) -> bool:
         """Whether it takes requests."""
-        return not self._cause and not self._is_closing
+        return not (self._cause or self._is_closing or self._is_gone)
 
     async def load(
         self, path: Path, options: ModelOptions, progress: Progressed, stall_s: float
@@ -309,6 +310,7 @@ class WorkerProcess:
 
     async def _end(self) -> None:
         """The socket has closed: find out why, and tell all who wait."""
+        self._is_gone = True
         try:
             async with asyncio.timeout(_CLOSE_SECONDS if self._is_closing else _EXIT_SECONDS):
                 await self._process.wait()

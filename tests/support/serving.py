@@ -31,6 +31,12 @@ class Server:
         """Return the processes of its models that run."""
         return [child for child in psutil.Process(self.process.pid).children() if is_alive(child)]
 
+    def end(self) -> None:
+        """End it whatever it does, if it still runs."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Ask it to end; return its exit code."""
         self.process.send_signal(number)
@@ -45,15 +51,17 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def start_server(models: Path, folder: Path) -> Server:
+def start_server(models: Path, folder: Path, *options: str, **environment: str) -> Server:
+    """Start a server on a free port, with more options and variables; wait until it answers."""
     log = folder / "server.log"
+    command = [sys.executable, "-m", "tampu.cli.entry", "serve", "--port", "0", "--models", models]
     with log.open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tampu.cli.entry", "serve", "--port", "0", "--models", models],
+            [*command, *options],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env={"PATH": os.defpath, "HOME": str(folder)},
+            env={"PATH": os.defpath, "HOME": str(folder)} | environment,
             text=True,
         )
     end = time.monotonic() + START_S

@@ -1,0 +1,162 @@
+"""A model's process may die at any moment: its requests hear of it, nobody else does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import threading
+import time
+from contextlib import contextmanager
+
+import httpx
+import pytest
+from support.endless import make_endless_model
+from support.serving import start_server
+
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+
+TOLD_S = 2.0
+LONG = {"num_predict": 100_000, "temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    make_endless_model(tmp_path_factory.mktemp("checkpoint"), folder / "tiny.gguf")
+    shutil.copy(folder / "tiny.gguf", folder / "other.gguf")
+    server = start_server(
+        folder, tmp_path_factory.mktemp("home"), TAMPU_HANG_TIMEOUT="2", TAMPU_THREADS="1"
+    )
+    yield server
+    server.end()
+
+
+@pytest.fixture
+def client(server):
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        yield client
+        for model in ("tiny", "other"):
+            client.post("/api/generate", json={"model": model, "keep_alive": 0})
+        while server.workers():
+            time.sleep(0.01)
+
+
+def body(model="tiny", **more):
+    return {"model": model, "prompt": "hello", "options": LONG} | more
+
+
+@contextmanager
+def stream(client, model="tiny"):
+    with client.stream("POST", "/api/generate", json=body(model)) as response:
+        lines = response.iter_lines()
+        next(lines)
+        yield lines
+
+
+def answers(client, model="tiny"):
+    found = client.post("/api/generate", json=body(model, options={"num_predict": 3}, stream=False))
+    return found.status_code == 200 and found.json()["eval_count"] == 3
+
+
+def last_error(lines):
+    """Return the error that ends a stream, and after how long."""
+    began = time.monotonic()
+    error = json.loads(list(lines)[-1])["error"]
+    return error, time.monotonic() - began
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV, signal.SIGTERM, signal.SIGBUS]
+)
+def test_a_death_while_answering_is_told_with_its_cause(server, client, number):
+    with stream(client) as lines:
+        [worker] = server.workers()
+        worker.send_signal(number)
+        error, seconds = last_error(lines)
+    assert number.name in error
+    assert seconds < TOLD_S
+    assert answers(client)
+    assert server.process.poll() is None
+
+
+def test_other_models_notice_nothing(server, client):
+    with stream(client, "other") as canary:
+        before = {worker.pid for worker in server.workers()}
+        with stream(client) as lines:
+            [worker] = [worker for worker in server.workers() if worker.pid not in before]
+            worker.kill()
+            last_error(lines)
+        assert answers(client)
+        for _ in range(50):
+            assert "error" not in json.loads(next(canary))
+
+
+def test_requests_that_wait_hear_of_it_too(server, client):
+    errors = []
+
+    def wait():
+        with httpx.Client(base_url=server.url, timeout=60) as other:
+            errors.append(other.post("/api/generate", json=body(stream=False)))
+
+    with stream(client) as lines:
+        threads = [threading.Thread(target=wait) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.3)
+        [worker] = server.workers()
+        worker.kill()
+        last_error(lines)
+        for thread in threads:
+            thread.join(TOLD_S)
+    assert [response.status_code for response in errors] == [500] * 3
+    assert all("SIGKILL" in response.json()["error"] for response in errors)
+    assert answers(client)
+
+
+def test_a_death_while_loading_is_told(server, client):
+    outcome = []
+
+    def load():
+        with httpx.Client(base_url=server.url, timeout=60) as other:
+            outcome.append(other.post("/api/generate", json=body(stream=False)))
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    while not server.workers():
+        time.sleep(0.01)
+    server.workers()[0].kill()
+    thread.join(TOLD_S)
+    [response] = outcome
+    assert response.status_code == 500
+    assert "SIGKILL" in response.json()["error"]
+    assert answers(client)
+
+
+def test_a_model_that_died_in_its_sleep_is_loaded_again(server, client):
+    assert answers(client)
+    [worker] = server.workers()
+    worker.kill()
+    worker.wait(5)
+    assert answers(client)
+    assert [model["name"] for model in client.get("/api/ps").json()["models"]] == ["tiny:latest"]
+
+
+def test_a_model_that_hangs_is_ended_and_told(server, client):
+    with stream(client) as lines:
+        [worker] = server.workers()
+        worker.suspend()
+        error, seconds = last_error(lines)
+    assert "did not answer for 2 s" in error
+    assert seconds < 2 + 1 + TOLD_S
+    assert answers(client)
+
+
+def test_deaths_are_counted(server, client):
+    with stream(client) as lines:
+        server.workers()[0].kill()
+        last_error(lines)
+    text = client.get("/metrics").text
+    [count] = [line for line in text.splitlines() if line.startswith("tampu_model_deaths_total{")]
+    assert 'model="tiny"' in count
+    assert float(count.split()[-1]) >= 1
