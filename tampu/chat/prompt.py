@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tampu.chat.kinds import PromptTemplate
 from tampu.chat.output import ChatFormat, chat_format
 from tampu.chat.output.thinking import Think
 from tampu.chat.pieces import PieceEncoder, encode_prompt, text_of
-from tampu.chat.template import ChatTemplate
 from tampu.errors import ContextLengthError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class PromptBuilder:
 
     def __init__(
         self,
-        template: ChatTemplate,
+        template: PromptTemplate,
         vocabulary: Vocabulary,
         eos: int | None = None,
         style: ChatFormat | None = None,
@@ -58,7 +58,7 @@ class PromptBuilder:
 
     @classmethod
     def for_model(
-        cls, template: ChatTemplate | None, vocabulary: Vocabulary, metadata: Metadata
+        cls, template: PromptTemplate | None, vocabulary: Vocabulary, metadata: Metadata
     ) -> PromptBuilder | None:
         """Return what makes prompts for a model; None if it has no template."""
         if template is None:
