@@ -5,13 +5,15 @@
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 INPUTS := pyproject.toml requirements.lock tools/setup/check_ggml.py
+KERNELS := tampu/ml/kernels/libtampu_kernels.so
+SOURCES := $(wildcard tampu/ml/kernels/source/*) tools/setup/compile_kernels.py
 
 .PHONY: run test lint format types bench lock clean
 
-run: $(VENV)/installed
+run: $(VENV)/installed $(KERNELS)
 	$(VENV)/bin/tampu run demo "What is 27 + 58?"
 
-test: $(VENV)/installed-test
+test: $(VENV)/installed-test $(KERNELS)
 	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)
 
 lint: $(VENV)/installed-test
@@ -49,6 +51,11 @@ $(VENV)/installed: $(INPUTS) | $(VENV)/bin/python
 	$(VENV)/bin/python tools/setup/check_ggml.py
 	$(PIP) install -c requirements.lock -e .
 	touch $@
+
+# The install compiles the kernels too; this does it again after a change to them.
+$(KERNELS): $(SOURCES) | $(VENV)/installed
+	$(VENV)/bin/python tools/setup/compile_kernels.py $(@D) || \
+		echo "setup: no C kernels; ggml computes alone"
 
 $(VENV)/installed-test: $(VENV)/installed
 	$(PIP) install -c requirements.lock -e ".[test]"

@@ -78,6 +78,7 @@ class Engine:
         batch: int = 512,
         cache_type: str = "f16",
         flash_attention: bool | None = None,
+        kernels: str = "on",
         progress: Callable[[float], None] | None = None,
         cancelled: Callable[[], bool] | None = None,
     ) -> Self:
@@ -91,6 +92,7 @@ class Engine:
             batch: the most tokens that are computed at once.
             cache_type: of keys and values: f32, f16, q8_0 or q4_0.
             flash_attention: fused attention always, never, or where it is faster (None).
+            kernels: what the package's own C code computes: on, off, products or attention.
             progress: called with the part loaded, 0 to 1, from any thread.
             cancelled: asked from time to time whether to give up.
 
@@ -110,6 +112,7 @@ class Engine:
             batch=batch,
             cache_type=cache_type,
             flash_attention=flash_attention,
+            kernels=kernels,
         )
         model = load_model(resolve(str(path)), options, progress=progress, cancelled=cancelled)
         return cls(model, time.monotonic_ns() - began)

@@ -13,6 +13,7 @@ from tampu.errors import ModelFileError, OutOfMemoryError, RequestError, ShapeEr
 from tampu.kvcache import AttentionKind, CacheSize, CausalCache, Ledger, cache_bytes
 from tampu.ml import Backend, Weights
 from tampu.ml.gguf import GGUFFile, read_gguf
+from tampu.ml.kernels import KernelChoice
 from tampu.modelinfo import ModelInfo, describe
 from tampu.models import bind_model
 from tampu.nn import Model
@@ -39,6 +40,7 @@ class LoadOptions:
     batch: int
     cache_type: str
     flash_attention: bool | None
+    kernels: str = "on"
 
     @property
     def cache_size(self) -> CacheSize:
@@ -106,7 +108,11 @@ def load_model(
         tokenizer = reader.submit(load_tokenizer, file.metadata)
         reader.submit(lambda: tokenizer.result().prepare())  # the first prompt waits for it
         threads = options.threads or (1 if file.size_bytes < _SMALL_BYTES else None)
-        backend = Backend(threads=threads, max_nodes=max(2048, 16 * len(file.tensors)))
+        backend = Backend(
+            threads=threads,
+            max_nodes=max(2048, 16 * len(file.tensors)),
+            kernels=KernelChoice.from_word(options.kernels),
+        )
         resources.callback(backend.close)
         cache = CausalCache(
             backend,

@@ -25,6 +25,7 @@ from tampu.errors import SettingsError
 T = TypeVar("T")
 
 CACHE_TYPES = ("f16", "f32", "q8_0", "q4_0")
+KERNELS = ("on", "off", "products", "attention")
 
 _OURS = "TAMPU_"
 _THEIRS = "OLLAMA_"
@@ -41,7 +42,7 @@ _SHARED = (
     "NUM_PARALLEL",
     "ORIGINS",
 )
-_OWN = ("CACHE", "CONNECTIONS", "LIMIT_RATE", "MODELS", "REALMS", "REGISTRY", "THREADS")
+_OWN = ("CACHE", "CONNECTIONS", "KERNELS", "LIMIT_RATE", "MODELS", "REALMS", "REGISTRY", "THREADS")
 _SERVING = (
     "API_KEY",
     "DRAIN_TIMEOUT",
@@ -97,6 +98,8 @@ class Settings:
         slots: NUM_PARALLEL, sequences at once for each model.
         threads: THREADS for computing; None takes one for each core.
         flash_attention: FLASH_ATTENTION; None lets the model decide.
+        kernels: KERNELS, which computing the package's own C code does: on (all that it can),
+            off, products or attention (that alone).
         cache_type: KV_CACHE_TYPE, how keys and values are stored.
         keep_alive_s: KEEP_ALIVE, how long an idle model stays loaded; None is for ever. A number
             without a unit is in seconds.
@@ -133,6 +136,7 @@ class Settings:
     slots: int = 1
     threads: int | None = None
     flash_attention: bool | None = None
+    kernels: str = "on"
     cache_type: str = "f16"
     keep_alive_s: float | None = 300.0
     load_timeout_s: float | None = 300.0
@@ -181,6 +185,7 @@ class Settings:
             slots=read.value("NUM_PARALLEL", _count(0), 1) or 1,
             threads=read.value("THREADS", _count(1), None),
             flash_attention=read.value("FLASH_ATTENTION", _boolean, None),
+            kernels=read.value("KERNELS", _kernels, "on"),
             cache_type=read.value("KV_CACHE_TYPE", _cache_type, "f16"),
             keep_alive_s=_unless_negative(read.value("KEEP_ALIVE", _seconds, 300.0)),
             load_timeout_s=_if_positive(read.value("LOAD_TIMEOUT", _seconds, 300.0)),
@@ -323,6 +328,12 @@ def _one_of(words: tuple[str, ...]) -> Callable[[str], str]:
 
 def _debug(text: str) -> int:
     return _TRACE if text == str(_TRACE) else int(_boolean(text))
+
+
+def _kernels(text: str) -> str:
+    if text.lower() not in KERNELS:
+        raise ValueError(f"it must be one of {', '.join(KERNELS)}")
+    return text.lower()
 
 
 def _cache_type(text: str) -> str:

@@ -140,6 +140,7 @@ def loaded(model: str, context: int | None, threads: int | None) -> Iterator[Eng
             threads=threads or settings.threads,
             cache_type=settings.cache_type,
             flash_attention=settings.flash_attention,
+            kernels=settings.kernels,
             progress=progress,
         )
     with engine:

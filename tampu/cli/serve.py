@@ -80,6 +80,7 @@ def server_options(settings: Settings, host: str) -> ServerOptions:
     """Return how the server behaves, from the settings."""
     from tampu.runner.protocol import ModelOptions
     from tampu.server.app import ServerOptions
+    from tampu.store.registry.options import RemoteOptions
 
     return ServerOptions(
         host=host,
@@ -91,12 +92,14 @@ def server_options(settings: Settings, host: str) -> ServerOptions:
         use_keys=settings.use_api_keys,
         manage_keys=settings.api_keys,
         drain_s=settings.drain_s,
+        remote=RemoteOptions.from_settings(settings),
         model=ModelOptions(
             context=settings.context or DEFAULT_CONTEXT,
             slots=settings.slots,
             threads=settings.threads,
             cache_type=settings.cache_type,
             flash_attention=settings.flash_attention,
+            kernels=settings.kernels,
         ),
     )
 

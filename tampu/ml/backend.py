@@ -21,6 +21,7 @@ import psutil
 from tampu.errors import ComputeError, OutOfMemoryError, ShapeError
 from tampu.ml.context import Context
 from tampu.ml.devices import Device, default_threads, find_devices, log_system
+from tampu.ml.kernels import KernelChoice, find_kernels
 from tampu.ml.library import OpaquePointer, gg
 from tampu.ml.tensor import Tensor
 from tampu.ml.types import GGMLType
@@ -51,16 +52,25 @@ class Computed:
 class Backend:
     """Computes graphs on this machine's devices."""
 
-    def __init__(self, *, threads: int | None = None, max_nodes: int = 8192) -> None:
+    def __init__(
+        self,
+        *,
+        threads: int | None = None,
+        max_nodes: int = 8192,
+        kernels: KernelChoice | None = None,
+    ) -> None:
         """Start the devices.
 
         Args:
             threads: for the CPU; None: one for each physical core.
             max_nodes: the most tensors that a graph may have.
+            kernels: which of the package's kernels to use; None: all that this processor can.
 
         Raises:
             ComputeError: if the CPU device cannot be started.
+            RequestError: for kernels that this processor cannot use.
         """
+        self.kernels = find_kernels(kernels or KernelChoice())
         self.threads = threads or default_threads()
         self.max_nodes = max_nodes
         self.devices = find_devices()

@@ -20,6 +20,7 @@ from tampu.ml.types import GGMLType
 
 if TYPE_CHECKING:
     from tampu.ml.context import Context
+    from tampu.ml.kernels.products import Activations, PackedWeight
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -32,9 +33,11 @@ class Tensor(Activated):
         shape: slowest dimension first.
         type: of the elements.
         context: the graph being built; None for weights and caches, which belong to no graph.
+        packed: a weight's second form, which the package's kernels multiply by.
+        activations: this tensor as those kernels take it, by kind, once products have used it.
     """
 
-    __slots__ = ("context", "pointer", "shape", "type")
+    __slots__ = ("activations", "context", "packed", "pointer", "shape", "type")
 
     def __init__(
         self, pointer: TensorPointer, shape: Shape, type: GGMLType, context: Context | None = None
@@ -43,6 +46,8 @@ class Tensor(Activated):
         self.shape = shape
         self.type = type
         self.context = context
+        self.packed: PackedWeight | None = None
+        self.activations: dict[bool, Activations] = {}
 
     # -- what it is ------------------------------------------------------------------------------
 
@@ -102,7 +107,10 @@ class Tensor(Activated):
         is_known = self._is(SINGLE) and weight._is(READABLE)
         require(fits and is_known, "linear", self, weight)
         context = self._context(weight)
-        pointer = gg.ggml_mul_mat(context.arena, weight.pointer, self.pointer)
+        if weight.packed is not None:
+            pointer = weight.packed.multiply(context, self)
+        else:
+            pointer = gg.ggml_mul_mat(context.arena, weight.pointer, self.pointer)
         return context.wrap(pointer, (*self.shape[:-1], outputs), GGMLType.F32)
 
     def with_full_precision(self) -> Tensor:

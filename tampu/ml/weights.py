@@ -12,19 +12,24 @@ import mmap
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Self
+from typing import Self, TypeAlias
 
 import numpy as np
 
 from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError
 from tampu.ml.backend import Backend
 from tampu.ml.gguf import GGUFFile, TensorInfo
+from tampu.ml.kernels.products import STRIP, PackedMemory
 from tampu.ml.library import OpaquePointer, TensorPointer, gg
 from tampu.ml.tensor import Tensor
 
 _PAGE = mmap.PAGESIZE
+_JOB_BYTES = 8 * 2**20  # of a packed weight that one thread writes at a time
+
+Job: TypeAlias = tuple[int, Callable[[], None]]
+"""Something to do while loading, and for how many bytes it stands."""
 
 
 class Use(enum.Enum):
@@ -50,7 +55,7 @@ class Weights:
         self.file = file
         self.mapped_bytes = 0
         self.packed_bytes = 0
-        size = gg.ggml_tensor_overhead() * (len(file.tensors) + 1)
+        size = gg.ggml_tensor_overhead() * (2 * len(file.tensors) + 1)
         self._arena = gg.ggml_init(
             gg.ggml_init_params(mem_size=size, mem_buffer=None, no_alloc=True)
         )
@@ -59,6 +64,7 @@ class Weights:
         self._tensors = {info.name: self._declare(info) for info in file.tensors.values()}
         self._uses: defaultdict[str, set[Use]] = defaultdict(set)
         self._buffers: list[OpaquePointer] = []
+        self._packed: PackedMemory | None = None
         self._mapping: mmap.mmap | None = None
         self._address = 0
 
@@ -105,20 +111,23 @@ class Weights:
         cancelled = cancelled or (lambda: False)
         _check(cancelled)
         self._map()
-        packed = {name: kind for name in self._uses if (kind := self._packing(backend, name))}
-        self._use_in_place(backend, [name for name in self._uses if name not in packed])
-        report = progress or (lambda _part: None)
-        report(self.mapped_bytes / max(1, self._used_bytes()))
-        if packed:
-            self._pack(backend, packed, report, cancelled)
-            self._release_pages(packed)
-        report(1.0)
+        own = {name: size for name in self._uses if (size := self._own_bytes(backend, name))}
+        others = [name for name in self._uses if name not in own]
+        packed = {name: kind for name in others if (kind := self._packing(backend, name))}
+        in_place = [name for name in others if name not in packed]
+        in_place += [name for name in own if self._uses[name] != {Use.PRODUCT}]
+        self._use_in_place(backend, in_place)
+        jobs = [*self._pack_own(backend, own), *self._pack(packed)]
+        self._run(jobs, backend.threads, progress or (lambda _part: None), cancelled)
 
     def close(self) -> None:
         """Free the memory; twice is harmless. No graph may use the weights any more."""
         for buffer in self._buffers:
             gg.ggml_backend_buffer_free(buffer)
         self._buffers.clear()
+        if self._packed is not None:
+            self._packed.close()
+            self._packed = None
         if self._arena:
             gg.ggml_free(self._arena)
             self._arena = None
@@ -137,9 +146,6 @@ class Weights:
         pointer = gg.ggml_new_tensor_4d(self._arena, int(info.type), *lengths)
         gg.ggml_set_name(pointer, info.name.encode())
         return Tensor(pointer, info.shape, info.type)
-
-    def _used_bytes(self) -> int:
-        return sum(self.file.tensors[name].size_bytes for name in self._uses)
 
     def _map(self) -> None:
         try:
@@ -179,34 +185,83 @@ class Weights:
             gg.ggml_backend_tensor_alloc(buffer, pointer, self._address + info.offset)
             self.mapped_bytes += info.size_bytes
 
-    def _pack(
+    def _own_bytes(self, backend: Backend, name: str) -> int:
+        """Return how large a weight is in the layout of the package's kernels; 0: it has none."""
+        shape, kernels = self.file.tensors[name].shape, backend.kernels
+        is_product = Use.PRODUCT in self._uses[name] and len(shape) == 2
+        if kernels is None or not kernels.choice.products or not is_product:
+            return 0
+        return kernels.packed_bytes(self.file.tensors[name].type, *shape)
+
+    def _pack_own(self, backend: Backend, sizes: dict[str, int]) -> Iterator[Job]:
+        """Give weights their second form; yield the jobs that fill it, strips at a time."""
+        kernels = backend.kernels
+        if kernels is None or not sizes:
+            return
+        self._packed = PackedMemory(self._arena, kernels, sizes.values())
+        for name, size in sizes.items():
+            info = self.file.tensors[name]
+            rows, inputs = info.shape
+            packed = self._packed.place(info.type, rows, inputs, size)
+            self._tensors[name].packed = packed
+            strips = -(-rows // STRIP)
+            step = max(1, strips * _JOB_BYTES // size)
+            for first in range(0, strips, step):
+                part = range(first, min(first + step, strips))
+
+                def fill(
+                    info: TensorInfo = info, part: range = part, to: int = packed.address
+                ) -> None:
+                    source = self._address + info.offset
+                    kernels.pack(info.type, source, to, (info.shape[0], info.shape[1]), part)
+                    row = info.size_bytes // info.shape[0]
+                    begin = info.offset + part.start * STRIP * row
+                    self._release(begin, begin + len(part) * STRIP * row)
+
+                yield size * len(part) // strips, fill
+
+    def _pack(self, packed: dict[str, OpaquePointer]) -> Iterator[Job]:
+        """Give weights their place in ggml's packed layouts; yield the jobs that fill them."""
+        for kind in set(packed.values()):
+            self._allocate([name for name in packed if packed[name] == kind], kind)
+        for name in packed:
+            info = self.file.tensors[name]
+
+            def fill(info: TensorInfo = info) -> None:
+                pointer = self._tensors[info.name].pointer
+                source = self._address + info.offset
+                gg.ggml_backend_tensor_set(pointer, source, 0, info.size_bytes)
+                self._release(info.offset, info.offset + info.size_bytes)
+
+            yield info.size_bytes, fill
+
+    def _run(
         self,
-        backend: Backend,
-        packed: dict[str, OpaquePointer],
+        jobs: list[Job],
+        threads: int,
         report: Callable[[float], None],
         cancelled: Callable[[], bool],
     ) -> None:
-        for kind in set(packed.values()):
-            self._allocate([name for name in packed if packed[name] == kind], kind)
-        total = self._used_bytes()
+        """Do all jobs in several threads."""
+        total = self.mapped_bytes + sum(size for size, _ in jobs)
+        report(self.mapped_bytes / max(1, total))
         lock = threading.Lock()
 
-        def fill(name: str) -> None:
+        def work(size: int, job: Callable[[], None]) -> None:
             _check(cancelled)
-            info = self.file.tensors[name]
-            pointer = self._tensors[name].pointer
-            gg.ggml_backend_tensor_set(pointer, self._address + info.offset, 0, info.size_bytes)
+            job()
             with lock:
-                self.packed_bytes += info.size_bytes
+                self.packed_bytes += size
                 report((self.mapped_bytes + self.packed_bytes) / total)
 
-        with ThreadPoolExecutor(backend.threads, thread_name_prefix="tampu-load") as pool:
-            tasks = [pool.submit(fill, name) for name in packed]
+        with ThreadPoolExecutor(threads, thread_name_prefix="tampu-load") as pool:
+            tasks = [pool.submit(work, size, job) for size, job in jobs]
             try:
                 for task in tasks:
                     task.result()
             finally:
                 pool.shutdown(cancel_futures=True)
+        report(1.0)
 
     def _allocate(self, names: list[str], kind: OpaquePointer) -> None:
         """Allocate one buffer of a packed type and lay out the tensors in it."""
@@ -229,16 +284,12 @@ class Weights:
         gg.ggml_backend_buffer_set_usage(buffer, gg.GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
         self._buffers.append(buffer)
 
-    def _release_pages(self, copied: dict[str, OpaquePointer]) -> None:
-        """Give back the mapped pages of tensors that now live elsewhere."""
-        if self._mapping is None or not hasattr(mmap, "MADV_DONTNEED"):
-            return
-        for name in copied:
-            info = self.file.tensors[name]
-            begin = -(-info.offset // _PAGE) * _PAGE
-            end = (info.offset + info.size_bytes) // _PAGE * _PAGE
-            if end > begin:
-                self._mapping.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+    def _release(self, begin: int, end: int) -> None:
+        """Give back the mapped pages of weights that now live elsewhere; they can be read again."""
+        if self._mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
+            first = begin // _PAGE * _PAGE
+            length = min(end, len(self._mapping)) - first
+            self._mapping.madvise(mmap.MADV_DONTNEED, first, length)
 
 
 def _check(cancelled: Callable[[], bool]) -> None:

@@ -33,6 +33,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
         threads: threads of the CPU; None: as many as it has fast cores.
         cache_type: the type of the KV cache.
         flash_attention: whether to use it; None: where it is faster.
+        kernels: what the package's own C code computes: on, off, products or attention.
         vocabulary_only: load no weights: tokens and prompts can be asked for, nothing else.
     """
 
@@ -42,6 +43,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None = None
     cache_type: str = "f16"
     flash_attention: bool | None = None
+    kernels: str = "on"
     vocabulary_only: bool = False
 
 

@@ -15,6 +15,12 @@ from tampu.ml.weights import Use
 
 
 @pytest.fixture
+def backend(plain_backend):
+    """ggml alone: tests/ml/kernels has the tests of the package's own layouts."""
+    return plain_backend
+
+
+@pytest.fixture
 def weights(tmp_path):
     """Write tensors (name -> array, or array and type) to a file and declare them."""
     opened = []

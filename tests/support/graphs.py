@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from tampu.ml import Backend, Context, GGMLType, Tensor
+from tampu.ml.kernels import KernelChoice
 
 Array = npt.NDArray[Any]
 Compute = Callable[..., Any]
@@ -27,6 +28,16 @@ def backend() -> Iterator[Backend]:
     """A backend for all tests of a folder; graphs of up to 1024 tensors."""
     backend = Backend(threads=1, max_nodes=1024)
     _compute_once(backend)  # its thread is there before the first test begins
+    yield backend
+    backend.close()
+
+
+@pytest.fixture(scope="session")
+def plain_backend() -> Iterator[Backend]:
+    """A backend that computes with ggml's own operations alone."""
+    choice = KernelChoice(products=False, attention=False)
+    backend = Backend(threads=1, max_nodes=1024, kernels=choice)
+    _compute_once(backend)
     yield backend
     backend.close()
 

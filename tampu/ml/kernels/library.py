@@ -1,0 +1,160 @@
+"""The compiled library: found, checked against ggml's bindings, and one level of it chosen.
+
+A level is all kernels for one set of processor features: `avx512`, `avx2` or `portable`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tampu.errors import RequestError
+from tampu.ml.library import gg
+from tampu.ml.types import GGMLType
+
+log = logging.getLogger("tampu.ml")
+
+LAYOUT_VERSION = 1
+LIBRARY = "libtampu_kernels.so"
+_OPERATIONS = ("quantise", "interleave", "product")
+_FIELDS = ("ne", "nb", "op_params", "src", "data")
+
+FLOATING = frozenset({GGMLType.F16, GGMLType.BF16})
+"""Weights whose products take the activations as floats; the others take them quantised."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelChoice:
+    """Which operations use the library, where it can be used.
+
+    Attributes:
+        products: matrix products.
+        attention: attention over the cache.
+        level: which level to use; None: the fastest that the processor has.
+    """
+
+    products: bool = True
+    attention: bool = True
+    level: str | None = None
+
+    @classmethod
+    def from_word(cls, word: str) -> KernelChoice:
+        """Return what `on`, `off`, `products` or `attention` (that one alone) stands for.
+
+        Raises:
+            RequestError: for any other word.
+        """
+        if word not in ("on", "off", "products", "attention"):
+            raise RequestError(f"kernels are on, off, products or attention, not {word!r}")
+        return cls(products=word in ("on", "products"), attention=word in ("on", "attention"))
+
+
+class Kernels:
+    """One level of the library, with the operations that were chosen.
+
+    Attributes:
+        choice: which operations to use.
+        level: its name.
+    """
+
+    def __init__(self, library: ctypes.CDLL, choice: KernelChoice, number: int) -> None:
+        """Look up the operations of the level of this number."""
+        self.choice = choice
+        self.level: str = library.tampu_level_name(number).decode()
+        self._library = library
+        self._operations: dict[str, Any] = {}  # typed by the bindings as ctypes functions
+        for name in _OPERATIONS:
+            address = library.tampu_level_operation(number, name.encode())
+            self._operations[name] = gg.ggml_custom_op_t(address)
+
+    def operation(self, name: str) -> Any:
+        """Return what ggml calls for an operation of this name, as `ggml_custom_4d` takes it."""
+        return self._operations[name]
+
+    def packed_bytes(self, type: GGMLType, rows: int, inputs: int) -> int:
+        """Return the size of a packed weight; 0 if the type or the shape has no packed layout."""
+        return int(self._library.tampu_packed_bytes(int(type), rows, inputs))
+
+    def activation_bytes(self, tokens: int, inputs: int, *, floating: bool) -> int:
+        """Return the size of packed activations."""
+        return int(self._library.tampu_activation_bytes(int(floating), tokens, inputs))
+
+    def pack(
+        self, type: GGMLType, source: int, packed: int, shape: tuple[int, int], strips: range
+    ) -> None:
+        """Pack some strips (of sixteen rows) of a weight; other threads' Python goes on.
+
+        Args:
+            type: of the weight.
+            source: address of the whole weight as a file has it.
+            packed: address of the whole packed weight.
+            shape: (rows, inputs).
+            strips: which to pack.
+        """
+        self._library.tampu_pack(int(type), source, packed, *shape, strips.start, len(strips))
+
+
+def find_kernels(choice: KernelChoice, path: Path | None = None) -> Kernels | None:
+    """Return the fastest usable level, or None if there is none or none is wanted.
+
+    Args:
+        choice: which operations and which level are wanted.
+        path: of the library; None: the package's.
+
+    Raises:
+        RequestError: if the level asked for is not usable here.
+    """
+    if not (choice.products or choice.attention):
+        return None
+    library = _load(path or Path(__file__).with_name(LIBRARY))
+    if library is None:
+        return None
+    names = [library.tampu_level_name(i).decode() for i in range(library.tampu_level_count())]
+    if choice.level is not None and choice.level not in names:
+        raise RequestError(f"no kernels for {choice.level} here; there are: {', '.join(names)}")
+    kernels = Kernels(library, choice, names.index(choice.level) if choice.level else 0)
+    log.info("kernels: %s", kernels.level)
+    return kernels
+
+
+@functools.cache
+def _load(path: Path) -> ctypes.CDLL | None:
+    """Load the library once; log why not, if not."""
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        log.warning("kernels: not used, ggml computes alone: %s", error)
+        return None
+    library.tampu_level_name.restype = ctypes.c_char_p
+    library.tampu_level_operation.restype = ctypes.c_void_p
+    library.tampu_level_operation.argtypes = (ctypes.c_int, ctypes.c_char_p)
+    for name in ("tampu_packed_bytes", "tampu_activation_bytes"):
+        library[name].restype = ctypes.c_int64
+        library[name].argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    library.tampu_tensor_offset.restype = ctypes.c_int64
+    library.tampu_pack.restype = None
+    library.tampu_pack.argtypes = (
+        ctypes.c_int,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        *[ctypes.c_int64] * 4,
+    )
+    if (problem := _mismatch(library)) is not None:
+        log.warning("kernels: not used, ggml computes alone: %s", problem)
+        return None
+    return library
+
+
+def _mismatch(library: ctypes.CDLL) -> str | None:
+    """Return what does not fit: the library, this package or ggml's tensors; None: all do."""
+    if library.tampu_layout_version() != LAYOUT_VERSION:
+        return "the library is of another version; install the package anew"
+    expected = [getattr(gg.ggml_tensor, name).offset for name in _FIELDS]
+    expected.append(ctypes.sizeof(gg.ggml_tensor))
+    if [library.tampu_tensor_offset(i) for i in range(len(expected))] != expected:
+        return "ggml's tensors are laid out in another way"
+    return None

@@ -1,0 +1,144 @@
+"""Weights in packed layouts, and the products with them as operations of a graph."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tampu.errors import OutOfMemoryError
+from tampu.ml.kernels.library import FLOATING, Kernels
+from tampu.ml.library import OpaquePointer, TensorPointer, gg
+from tampu.ml.types import GGMLType
+
+if TYPE_CHECKING:
+    from tampu.ml.context import Context
+    from tampu.ml.tensor import Tensor
+
+STRIP = 16  # rows
+_ALIGNMENT = 64
+_COUNTERS = 60  # products that can share packed activations
+_OWN_PARAMS = 6  # the first of ggml's parameters of an operation that is ours
+_ALL_THREADS = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PackedWeight:
+    """A weight that the library multiplies by.
+
+    Attributes:
+        pointer: ggml's header of the packed bytes.
+        type: of the weight in its file.
+        rows: outputs of the product.
+        inputs: the length of a row.
+        kernels: that packed it.
+    """
+
+    pointer: TensorPointer
+    type: GGMLType
+    rows: int
+    inputs: int
+    kernels: Kernels
+
+    @property
+    def address(self) -> int:
+        """Where its bytes are."""
+        return int(self.pointer.contents.data)
+
+    def multiply(self, context: Context, x: Tensor) -> TensorPointer:
+        """Add the product of activations (..., tokens, inputs) with this weight to a graph.
+
+        Returns:
+            F32, (..., tokens, rows).
+        """
+        activations = _activations(context, x, self)
+        header = x.pointer.contents
+        shape = (self.rows, header.ne[1], header.ne[2], header.ne[3])
+        operation = self.kernels.operation("product")
+        sources = [self.pointer, activations.pointer]
+        product = custom(context, gg.GGML_TYPE_F32, shape, sources, operation)
+        parameters = product.contents.op_params
+        parameters[_OWN_PARAMS] = int(self.type)
+        parameters[_OWN_PARAMS + 1] = activations.uses
+        activations.uses += 1
+        return product
+
+
+@dataclass(slots=True)
+class Activations:
+    """Packed activations in a graph, and how many products use them."""
+
+    pointer: TensorPointer
+    uses: int = 0
+
+
+def _activations(context: Context, x: Tensor, weight: PackedWeight) -> Activations:
+    """Return the packed activations for this kind of weight, the same for all products of `x`."""
+    floating = weight.type in FLOATING
+    found = x.activations.get(floating)
+    if found is None or found.uses == _COUNTERS:
+        kernels = weight.kernels
+        header = x.pointer.contents
+        tokens = header.ne[1] * header.ne[2] * header.ne[3]
+        size = kernels.activation_bytes(tokens, weight.inputs, floating=floating)
+        operation = kernels.operation("interleave" if floating else "quantise")
+        pointer = custom(context, gg.GGML_TYPE_I8, (size, 1, 1, 1), [x.pointer], operation)
+        context.wrap(pointer, (size,), GGMLType.I8)
+        found = x.activations[floating] = Activations(pointer)
+    return found
+
+
+def custom(
+    context: Context,
+    type: int,
+    lengths: tuple[int, int, int, int],
+    sources: list[TensorPointer],
+    operation: object,
+) -> TensorPointer:
+    """Add an operation of the library to a graph; `lengths` are in ggml's order."""
+    pointers = (ctypes.POINTER(gg.ggml_tensor) * len(sources))(*sources)
+    return gg.ggml_custom_4d(
+        context.arena, type, *lengths, pointers, len(sources), operation, _ALL_THREADS, None
+    )
+
+
+class PackedMemory:
+    """Memory for packed weights, in large pages where the system has them; close it to free it."""
+
+    def __init__(self, arena: OpaquePointer, kernels: Kernels, sizes: Iterable[int]) -> None:
+        """Take memory for weights of these sizes, and ggml's headers for them from an arena.
+
+        Raises:
+            OutOfMemoryError: if it cannot be had.
+        """
+        places = np.cumsum([0, *(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)])
+        total = int(places[-1])
+        try:
+            self._memory = mmap.mmap(-1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError as error:
+            raise OutOfMemoryError(f"no memory for packed weights: {total} bytes") from error
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            self._memory.madvise(mmap.MADV_HUGEPAGE)
+        base = np.frombuffer(self._memory, np.uint8).ctypes.data
+        self.buffer = int(gg.ggml_backend_cpu_buffer_from_ptr(base, total) or 0)
+        if not self.buffer:
+            raise OutOfMemoryError("ggml refused the memory for packed weights")
+        self._arena = arena
+        self._kernels = kernels
+        self._places = iter((base + places[:-1]).tolist())
+        gg.ggml_backend_buffer_set_usage(self.buffer, gg.GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
+
+    def place(self, type: GGMLType, rows: int, inputs: int, size: int) -> PackedWeight:
+        """Return the next weight; its bytes are not set yet."""
+        pointer = gg.ggml_new_tensor_1d(self._arena, gg.GGML_TYPE_I8, size)
+        gg.ggml_backend_tensor_alloc(self.buffer, pointer, next(self._places))
+        return PackedWeight(pointer, type, rows, inputs, self._kernels)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        gg.ggml_backend_buffer_free(self.buffer)
+        del self._memory

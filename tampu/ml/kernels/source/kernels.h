@@ -1,0 +1,38 @@
+/* What the library offers to the loader, and what each processor level offers to the library. */
+#ifndef TAMPU_KERNELS_H
+#define TAMPU_KERNELS_H
+
+#include "tensor.h"
+
+#if defined(_WIN32)
+#define EXPORT __declspec(dllexport)
+#else
+#define EXPORT __attribute__((visibility("default")))
+#endif
+
+typedef void operation(struct tensor *dst, int thread, int threads, void *user);
+
+/* One set of kernels, compiled for one set of processor features. */
+struct level {
+    const char *name;
+    operation *quantise;   /* activations for quantised weights */
+    operation *interleave; /* activations for weights that are floats */
+    operation *product;
+};
+
+extern const struct level LEVEL_PORTABLE;
+extern const struct level LEVEL_AVX2;
+extern const struct level LEVEL_AVX512;
+
+EXPORT int tampu_layout_version(void);
+EXPORT int tampu_level_count(void);
+EXPORT const char *tampu_level_name(int level);
+EXPORT void *tampu_level_operation(int level, const char *name);
+EXPORT int64_t tampu_tensor_offset(int field);
+
+EXPORT int64_t tampu_packed_bytes(int type, int64_t rows, int64_t inputs);
+EXPORT int64_t tampu_activation_bytes(int is_float, int64_t tokens, int64_t inputs);
+EXPORT void tampu_pack(int type, const void *source, void *packed, int64_t rows, int64_t inputs,
+                       int64_t first_strip, int64_t strips);
+
+#endif

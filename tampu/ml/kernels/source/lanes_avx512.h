@@ -1,0 +1,76 @@
+/* Sixteen lanes in one AVX-512 register. */
+#include <immintrin.h>
+
+#define COLUMNS 12
+#define SIGNED_BIAS 128 /* vpdpbusd wants unsigned weights: the bias is taken off again by the sums */
+
+typedef __m512i vi;
+typedef __m512 vf;
+
+INLINE vi vi_load(const void *p) { return _mm512_loadu_si512(p); }
+INLINE vi vi_splat(int32_t x) { return _mm512_set1_epi32(x); }
+INLINE vi vi_splat8(int x) { return _mm512_set1_epi8((char)x); }
+INLINE vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
+INLINE vi vi_or(vi a, vi b) { return _mm512_or_si512(a, b); }
+INLINE vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
+INLINE vi vi_left(vi a, int n) { return _mm512_slli_epi32(a, (unsigned)n); }
+INLINE vi vi_right(vi a, int n) { return _mm512_srli_epi32(a, (unsigned)n); }
+
+/* a + four products for each lane; weights below 128. */
+INLINE vi vi_dot(vi a, vi weights, const int8_t *four)
+{
+    int32_t word;
+    memcpy(&word, four, 4);
+    return _mm512_dpbusd_epi32(a, weights, _mm512_set1_epi32(word));
+}
+
+/* The same for signed weights: the result is too large by SIGNED_BIAS times the sum of `four`. */
+INLINE vi vi_signed_weights(vi weights) { return _mm512_xor_si512(weights, vi_splat8(-128)); }
+INLINE vi vi_dot_signed(vi a, vi weights, const int8_t *four) { return vi_dot(a, weights, four); }
+
+INLINE vi vi_table(const int8_t *sixteen)
+{
+    return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)sixteen));
+}
+INLINE vi vi_lookup(vi table, vi nibbles) { return _mm512_shuffle_epi8(table, nibbles); }
+
+INLINE vf vf_zero(void) { return _mm512_setzero_ps(); }
+INLINE vf vf_splat(float x) { return _mm512_set1_ps(x); }
+INLINE vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
+INLINE void vf_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
+INLINE void vf_store_first(float *p, vf a, int n)
+{
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), a);
+}
+INLINE vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+INLINE vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+INLINE vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+INLINE vf vf_from_int(vi a) { return _mm512_cvtepi32_ps(a); }
+INLINE vf vf_as_float(vi a) { return _mm512_castsi512_ps(a); }
+INLINE vf vf_load_half(const uint8_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+INLINE vi vi_load_u8(const uint8_t *p)
+{
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+}
+INLINE vi vi_load_i8(const uint8_t *p)
+{
+    return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p));
+}
+
+/* The largest magnitude of 32 numbers; NaNs may be ignored. */
+INLINE float vf_largest(vf a, vf b)
+{
+    return _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
+}
+INLINE float vf_total(vf a) { return _mm512_reduce_add_ps(a); }
+
+/* Store a * factor as bytes, rounded to nearest; return their sum. */
+INLINE int32_t vf_store_rounded(int8_t *to, vf a, float factor)
+{
+    vi rounded = _mm512_cvtps_epi32(_mm512_mul_ps(a, _mm512_set1_ps(factor)));
+    _mm_storeu_si128((__m128i *)to, _mm512_cvtepi32_epi8(rounded));
+    return _mm512_reduce_add_epi32(rounded);
+}

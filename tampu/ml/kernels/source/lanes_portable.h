@@ -1,0 +1,186 @@
+/* Sixteen lanes in plain C: the reference that the tests compare with, and what any processor runs. */
+#define COLUMNS 4
+#define SIGNED_BIAS 0
+
+typedef struct { uint32_t lane[16]; } vi;
+typedef struct { float lane[16]; } vf;
+
+#define FOR_LANES for (int i = 0; i < 16; i++)
+
+INLINE vi vi_load(const void *p)
+{
+    vi r;
+    memcpy(&r, p, sizeof r);
+    return r;
+}
+INLINE vi vi_splat(int32_t x)
+{
+    vi r;
+    FOR_LANES r.lane[i] = (uint32_t)x;
+    return r;
+}
+INLINE vi vi_splat8(int x) { return vi_splat((int32_t)((uint32_t)(x & 255) * 0x01010101u)); }
+INLINE vi vi_and(vi a, vi b)
+{
+    FOR_LANES a.lane[i] &= b.lane[i];
+    return a;
+}
+INLINE vi vi_or(vi a, vi b)
+{
+    FOR_LANES a.lane[i] |= b.lane[i];
+    return a;
+}
+INLINE vi vi_add(vi a, vi b)
+{
+    FOR_LANES a.lane[i] += b.lane[i];
+    return a;
+}
+INLINE vi vi_left(vi a, int n)
+{
+    FOR_LANES a.lane[i] <<= n;
+    return a;
+}
+INLINE vi vi_right(vi a, int n)
+{
+    FOR_LANES a.lane[i] >>= n;
+    return a;
+}
+INLINE vi vi_dot(vi a, vi weights, const int8_t *four)
+{
+    FOR_LANES for (int t = 0; t < 4; t++)
+        a.lane[i] += (uint32_t)((int32_t)(int8_t)(weights.lane[i] >> (8 * t)) * four[t]);
+    return a;
+}
+INLINE vi vi_signed_weights(vi weights) { return weights; }
+INLINE vi vi_dot_signed(vi a, vi weights, const int8_t *four) { return vi_dot(a, weights, four); }
+
+INLINE vi vi_table(const int8_t *sixteen)
+{
+    vi r;
+    for (int i = 0; i < 4; i++)
+        memcpy(&r.lane[4 * i], sixteen, 16);
+    return r;
+}
+INLINE vi vi_lookup(vi table, vi nibbles)
+{
+    const uint8_t *values = (const uint8_t *)table.lane;
+    vi r;
+    FOR_LANES
+    {
+        uint32_t n = nibbles.lane[i];
+        r.lane[i] = (uint32_t)values[n & 15] | (uint32_t)values[n >> 8 & 15] << 8
+                    | (uint32_t)values[n >> 16 & 15] << 16 | (uint32_t)values[n >> 24 & 15] << 24;
+    }
+    return r;
+}
+
+INLINE vf vf_splat(float x)
+{
+    vf r;
+    FOR_LANES r.lane[i] = x;
+    return r;
+}
+INLINE vf vf_zero(void) { return vf_splat(0.0f); }
+INLINE vf vf_load(const float *p)
+{
+    vf r;
+    memcpy(&r, p, sizeof r);
+    return r;
+}
+INLINE void vf_store(float *p, vf a) { memcpy(p, &a, sizeof a); }
+INLINE void vf_store_first(float *p, vf a, int n) { memcpy(p, &a, (size_t)n * sizeof *p); }
+INLINE vf vf_add(vf a, vf b)
+{
+    FOR_LANES a.lane[i] += b.lane[i];
+    return a;
+}
+INLINE vf vf_mul(vf a, vf b)
+{
+    FOR_LANES a.lane[i] *= b.lane[i];
+    return a;
+}
+INLINE vf vf_fma(vf a, vf b, vf c)
+{
+    FOR_LANES c.lane[i] += a.lane[i] * b.lane[i];
+    return c;
+}
+INLINE vf vf_from_int(vi a)
+{
+    vf r;
+    FOR_LANES r.lane[i] = (float)(int32_t)a.lane[i];
+    return r;
+}
+INLINE vf vf_as_float(vi a)
+{
+    vf r;
+    memcpy(&r, &a, sizeof r);
+    return r;
+}
+INLINE float half_to_float(uint16_t half)
+{
+    uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 31, rest = half & 1023;
+    uint32_t bits;
+    float value;
+    if (exponent == 0) { /* zero or subnormal: a whole number of 2^-24 */
+        value = (float)rest * 0x1p-24f;
+        return sign ? -value : value;
+    }
+    exponent = exponent == 31 ? 255 : exponent + 112;
+    bits = sign | exponent << 23 | rest << 13;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+INLINE vf vf_load_half(const uint8_t *p)
+{
+    vf r;
+    FOR_LANES
+    {
+        uint16_t half;
+        memcpy(&half, p + 2 * i, 2);
+        r.lane[i] = half_to_float(half);
+    }
+    return r;
+}
+INLINE vi vi_load_u8(const uint8_t *p)
+{
+    vi r;
+    FOR_LANES r.lane[i] = p[i];
+    return r;
+}
+INLINE vi vi_load_i8(const uint8_t *p)
+{
+    vi r;
+    FOR_LANES r.lane[i] = (uint32_t)(int32_t)(int8_t)p[i];
+    return r;
+}
+
+/* The largest magnitude of 32 numbers; NaNs may be ignored. */
+INLINE float vf_largest(vf a, vf b)
+{
+    float largest = 0.0f;
+    FOR_LANES
+    {
+        largest = fabsf(a.lane[i]) > largest ? fabsf(a.lane[i]) : largest;
+        largest = fabsf(b.lane[i]) > largest ? fabsf(b.lane[i]) : largest;
+    }
+    return largest;
+}
+INLINE float vf_total(vf a)
+{
+    float total = 0.0f;
+    FOR_LANES total += a.lane[i];
+    return total;
+}
+
+/* Store a * factor as bytes, rounded to nearest; return their sum. */
+INLINE int32_t vf_store_rounded(int8_t *to, vf a, float factor)
+{
+    int32_t sum = 0;
+    FOR_LANES
+    {
+        int32_t rounded = (int32_t)lrintf(a.lane[i] * factor);
+        to[i] = (int8_t)rounded;
+        sum += rounded;
+    }
+    return sum;
+}

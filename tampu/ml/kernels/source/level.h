@@ -1,0 +1,95 @@
+/* All kernels for one level: included once by each level_*.c, which chooses the lanes. */
+#include <math.h>
+#include <string.h>
+
+#include "kernels.h"
+#include "packed.h"
+
+#if !defined(INLINE) /* the sanitizers' build defines both: else it would take minutes */
+#define INLINE static inline __attribute__((always_inline))
+#endif
+
+/* Loops over tokens: GCC leaves those of more than sixteen turns alone, with their sums in memory. */
+#if defined(UNROLL)
+#elif defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 32")
+#endif
+
+#include LANES
+
+#define FLOAT_COLUMNS (2 * COLUMNS)
+
+#include "products.h"
+#include "quantise.h"
+
+typedef void tile(const uint8_t *w, const uint8_t *panel, int64_t inputs, float *out, int64_t stride,
+                  int rows);
+
+#define TILE(kind, name, type, n)                                                                    \
+    static void name##_##n(const uint8_t *w, const uint8_t *panel, int64_t inputs, float *out,       \
+                           int64_t stride, int rows)                                                 \
+    {                                                                                                \
+        kind(type, n, w, panel, inputs, out, stride, rows);                                          \
+    }
+
+#if COLUMNS == 12
+#define FOR_COLUMNS(M, ...)                                                                          \
+    M(__VA_ARGS__, 1) M(__VA_ARGS__, 2) M(__VA_ARGS__, 3) M(__VA_ARGS__, 4) M(__VA_ARGS__, 5)        \
+    M(__VA_ARGS__, 6) M(__VA_ARGS__, 7) M(__VA_ARGS__, 8) M(__VA_ARGS__, 9) M(__VA_ARGS__, 10)       \
+    M(__VA_ARGS__, 11) M(__VA_ARGS__, 12)
+#define FOR_FLOAT_COLUMNS(M, ...)                                                                    \
+    FOR_COLUMNS(M, __VA_ARGS__)                                                                      \
+    M(__VA_ARGS__, 13) M(__VA_ARGS__, 14) M(__VA_ARGS__, 15) M(__VA_ARGS__, 16) M(__VA_ARGS__, 17)   \
+    M(__VA_ARGS__, 18) M(__VA_ARGS__, 19) M(__VA_ARGS__, 20) M(__VA_ARGS__, 21) M(__VA_ARGS__, 22)   \
+    M(__VA_ARGS__, 23) M(__VA_ARGS__, 24)
+#else
+#define FOR_COLUMNS(M, ...) M(__VA_ARGS__, 1) M(__VA_ARGS__, 2) M(__VA_ARGS__, 3) M(__VA_ARGS__, 4)
+#define FOR_FLOAT_COLUMNS(M, ...)                                                                    \
+    FOR_COLUMNS(M, __VA_ARGS__)                                                                      \
+    M(__VA_ARGS__, 5) M(__VA_ARGS__, 6) M(__VA_ARGS__, 7) M(__VA_ARGS__, 8)
+#endif
+
+#define NAME_OF(kind, name, type, n) name##_##n,
+
+#define QUANTISED(name, type)                                                                        \
+    FOR_COLUMNS(TILE, quantised_tile, name, type)                                                    \
+    static tile *const name[] = {FOR_COLUMNS(NAME_OF, quantised_tile, name, type)};
+
+#define FLOATING(name, type)                                                                         \
+    FOR_FLOAT_COLUMNS(TILE, float_tile, name, type)                                                  \
+    static tile *const name[] = {FOR_FLOAT_COLUMNS(NAME_OF, float_tile, name, type)};
+
+QUANTISED(q4_0, TYPE_Q4_0)
+QUANTISED(q4_1, TYPE_Q4_1)
+QUANTISED(q5_0, TYPE_Q5_0)
+QUANTISED(q8_0, TYPE_Q8_0)
+QUANTISED(q4_k, TYPE_Q4_K)
+QUANTISED(q5_k, TYPE_Q5_K)
+QUANTISED(q6_k, TYPE_Q6_K)
+QUANTISED(iq4_nl, TYPE_IQ4_NL)
+QUANTISED(mxfp4, TYPE_MXFP4)
+FLOATING(f16, TYPE_F16)
+FLOATING(bf16, TYPE_BF16)
+
+static tile *const *tiles_of(int type)
+{
+    switch (type) {
+    case TYPE_F16: return f16;
+    case TYPE_Q4_0: return q4_0;
+    case TYPE_Q4_1: return q4_1;
+    case TYPE_Q5_0: return q5_0;
+    case TYPE_Q8_0: return q8_0;
+    case TYPE_Q4_K: return q4_k;
+    case TYPE_Q5_K: return q5_k;
+    case TYPE_Q6_K: return q6_k;
+    case TYPE_IQ4_NL: return iq4_nl;
+    case TYPE_MXFP4: return mxfp4;
+    default: return bf16;
+    }
+}
+
+#include "schedule.h"
+
+const struct level LEVEL = {LEVEL_NAME, quantise, interleave, product};

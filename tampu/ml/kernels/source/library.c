@@ -1,0 +1,91 @@
+/* What the loader calls: which levels this processor has, their operations, sizes. */
+#include "kernels.h"
+
+#include <string.h>
+
+#include "packed.h"
+
+#define LAYOUT_VERSION 1
+
+static const struct level *const LEVELS[] = {
+#if defined(TAMPU_AVX512)
+    &LEVEL_AVX512,
+#endif
+#if defined(TAMPU_AVX2)
+    &LEVEL_AVX2,
+#endif
+    &LEVEL_PORTABLE,
+};
+
+enum { LEVEL_TOTAL = sizeof LEVELS / sizeof *LEVELS };
+
+static int is_usable(const struct level *level)
+{
+#if defined(TAMPU_AVX512)
+    if (level == &LEVEL_AVX512)
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
+               && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")
+               && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("f16c");
+#endif
+#if defined(TAMPU_AVX2)
+    if (level == &LEVEL_AVX2)
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")
+               && __builtin_cpu_supports("f16c");
+#endif
+    return level == &LEVEL_PORTABLE;
+}
+
+/* The usable level of this number, the fastest first. */
+static const struct level *usable(int number)
+{
+    for (int i = 0; i < LEVEL_TOTAL; i++)
+        if (is_usable(LEVELS[i]) && number-- == 0)
+            return LEVELS[i];
+    return NULL;
+}
+
+int tampu_layout_version(void)
+{
+    return LAYOUT_VERSION;
+}
+
+int tampu_level_count(void)
+{
+    int count = 0;
+    while (usable(count))
+        count++;
+    return count;
+}
+
+const char *tampu_level_name(int number)
+{
+    const struct level *level = usable(number);
+    return level ? level->name : "";
+}
+
+void *tampu_level_operation(int number, const char *name)
+{
+    const struct level *level = usable(number);
+    if (level && strcmp(name, "quantise") == 0)
+        return (void *)level->quantise;
+    if (level && strcmp(name, "interleave") == 0)
+        return (void *)level->interleave;
+    if (level && strcmp(name, "product") == 0)
+        return (void *)level->product;
+    return NULL;
+}
+
+int64_t tampu_activation_bytes(int is_float, int64_t tokens, int64_t inputs)
+{
+    int64_t each = is_float ? inputs * 4 : inputs / BLOCK * QUANTISED_BLOCK;
+    return (int64_t)sizeof(struct activations) + tokens * each;
+}
+
+int64_t tampu_tensor_offset(int field)
+{
+    const size_t offsets[] = {offsetof(struct tensor, ne), offsetof(struct tensor, nb),
+                              offsetof(struct tensor, op_params), offsetof(struct tensor, src),
+                              offsetof(struct tensor, data), sizeof(struct tensor)};
+    int total = sizeof offsets / sizeof *offsets;
+    return field >= 0 && field < total ? (int64_t)offsets[field] : -1;
+}

@@ -1,0 +1,85 @@
+/* The layouts that the kernels work on; docs/kernels.md draws them.
+ *
+ * Weights: strips of ROWS rows. A strip is a sequence of groups of 32 (or 256) inputs; a group holds
+ * what its ROWS rows need for these inputs, the rows interleaved four inputs at a time: byte 4 r + t of
+ * the 64-byte vector j belongs to row r and input 4 j + t. Rows past the last are zeros.
+ *
+ * Activations: a header, then panels of up to `columns` tokens. A panel is a sequence of blocks of 32
+ * inputs; a block of N tokens holds N x 32 quantised inputs, then N each of four 32-bit numbers.
+ */
+#ifndef TAMPU_PACKED_H
+#define TAMPU_PACKED_H
+
+#include "tensor.h"
+
+#define ROWS 16
+#define BLOCK 32
+#define SUPER 256
+
+enum {
+    QUANTISED_BLOCK = 48, /* bytes of one block of one token: inputs, scale, scaled sum, two sums */
+    COUNTERS = 60,
+};
+
+/* Leads the packed activations. Each product that uses them takes its work from its own counter, which
+ * the packing operation before it has set to zero. */
+struct activations {
+    int32_t columns; /* the most tokens in a panel */
+    int32_t panels;
+    int64_t inputs;
+    int32_t counters[COUNTERS];
+};
+
+/* The inputs of one group and its bytes; 0 for a type without a packed layout. */
+static inline int group_inputs(int type)
+{
+    switch (type) {
+    case TYPE_F16: case TYPE_BF16: case TYPE_Q4_0: case TYPE_Q4_1: case TYPE_Q5_0: case TYPE_Q8_0:
+    case TYPE_IQ4_NL: case TYPE_MXFP4:
+        return BLOCK;
+    case TYPE_Q4_K: case TYPE_Q5_K: case TYPE_Q6_K:
+        return SUPER;
+    default:
+        return 0;
+    }
+}
+
+static inline size_t group_bytes(int type)
+{
+    switch (type) {
+    case TYPE_F16: case TYPE_BF16:
+        return ROWS * 2 * BLOCK;
+    case TYPE_Q4_0: case TYPE_IQ4_NL:
+        return ROWS * (2 + 16);
+    case TYPE_MXFP4:
+        return ROWS * (1 + 16);
+    case TYPE_Q4_1:
+        return ROWS * (2 + 2 + 16);
+    case TYPE_Q5_0:
+        return ROWS * (2 + 4 + 16);
+    case TYPE_Q8_0:
+        return ROWS * (2 + 32);
+    case TYPE_Q4_K:
+        return ROWS * (2 + 2 + 8 * (1 + 1 + 16));
+    case TYPE_Q5_K:
+        return ROWS * (2 + 2 + 8 * (1 + 1 + 4 + 16));
+    case TYPE_Q6_K:
+        return ROWS * (2 + 8 * (2 + 8 + 16));
+    default:
+        return 0;
+    }
+}
+
+/* Panels are as equal as they can be: the first `tokens % panels` have one token more. */
+static inline int32_t panel_count(int64_t tokens, int32_t columns)
+{
+    return (int32_t)((tokens + columns - 1) / columns);
+}
+
+static inline int64_t panel_begin(int64_t tokens, int32_t panels, int32_t index)
+{
+    int64_t even = tokens / panels, more = tokens % panels;
+    return index * even + (index < more ? index : more);
+}
+
+#endif

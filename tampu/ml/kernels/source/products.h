@@ -1,0 +1,290 @@
+/* Products with quantised weights: sixteen rows by up to COLUMNS tokens at a time.
+ *
+ * A tile keeps one integer and one float accumulator per token. In a block of 32 inputs the integers
+ * gather eight vectors of weights; then the block's scales turn them into floats. What is subtracted
+ * from weights (8 of Q4_0) enters through the precomputed sum of the activations, as the integers'
+ * first value; what is added per block (the minimum of Q4_K) through their scaled sum.
+ */
+
+static const int8_t IQ4_NL_VALUES[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                         1,    13,   25,  38,  53,  69,  89,  113};
+/* Twice the values of FP4, plus 12. */
+static const int8_t FP4_VALUES[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+
+#define PREFETCH 4096 /* bytes ahead in the weights, which are read from beginning to end */
+
+/* Weights for one token are not wanted again: they need not push other things out of the caches. */
+INLINE void prefetch(int n, const uint8_t *w)
+{
+    if (n == 1)
+        __builtin_prefetch(w + PREFETCH, 0, 0);
+    else
+        __builtin_prefetch(w + PREFETCH, 0, 3);
+}
+
+/* The numbers behind the quantised inputs of a block of N tokens. */
+struct numbers {
+    const float *scale;      /* of the inputs */
+    const float *scaled_sum; /* minus scale times the sum of all inputs */
+    const int32_t *front;    /* minus the sum of the first sixteen inputs */
+    const int32_t *back;     /* minus the sum of the others */
+};
+
+INLINE struct numbers numbers_of(const uint8_t *block, int n)
+{
+    const uint8_t *at = block + BLOCK * n;
+    return (struct numbers){(const float *)at, (const float *)(at + 4 * n),
+                            (const int32_t *)(at + 8 * n), (const int32_t *)(at + 12 * n)};
+}
+
+/* sum * zero, for the few zero points there are. */
+INLINE vi times_zero_point(vi sum, int zero)
+{
+    switch (zero) {
+    case 8: return vi_left(sum, 3);
+    case 12: return vi_add(vi_left(sum, 3), vi_left(sum, 2));
+    case 16: return vi_left(sum, 4);
+    case 32: return vi_left(sum, 5);
+    case 128: return vi_left(sum, 7);
+    default: return vi_splat(0);
+    }
+}
+
+INLINE int zero_point(int type)
+{
+    switch (type) {
+    case TYPE_Q4_0: return 8;
+    case TYPE_Q5_0: return 16;
+    case TYPE_Q6_K: return 32;
+    case TYPE_MXFP4: return 12;
+    case TYPE_Q8_0: case TYPE_IQ4_NL: return SIGNED_BIAS;
+    default: return 0;
+    }
+}
+
+/* The weights of vector j (inputs 4 j to 4 j + 3) and of vector j + 4, from one vector of nibbles. */
+INLINE void weights_of(int type, const uint8_t *nibbles, vi table, const vi *planes, int j, vi *front,
+                       vi *back)
+{
+    if (type == TYPE_Q8_0) {
+        *front = vi_signed_weights(vi_load(nibbles + 64 * j));
+        *back = vi_signed_weights(vi_load(nibbles + 64 * (j + 4)));
+        return;
+    }
+    vi low = vi_splat8(15), both = vi_load(nibbles + 64 * j);
+    *front = vi_and(both, low);
+    *back = vi_and(vi_right(both, 4), low);
+    if (type == TYPE_Q5_0 || type == TYPE_Q5_K) {
+        vi fifth = vi_splat8(16);
+        *front = vi_or(*front, vi_and(vi_left(planes[0], 4 - j), fifth));
+        *back = vi_or(*back, vi_and(j ? vi_right(planes[0], j) : planes[0], fifth));
+    }
+    if (type == TYPE_Q6_K) {
+        vi upper = vi_splat8(48);
+        int shift = 4 - 2 * j;
+        *front = vi_or(*front, vi_and(shift > 0 ? vi_left(planes[0], shift) : vi_right(planes[0], -shift), upper));
+        *back = vi_or(*back, vi_and(shift > 0 ? vi_left(planes[1], shift) : vi_right(planes[1], -shift), upper));
+    }
+    if (type == TYPE_IQ4_NL || type == TYPE_MXFP4) {
+        *front = vi_lookup(table, *front);
+        *back = vi_lookup(table, *back);
+    }
+}
+
+/* What a group of weights says of the block that is next: where its vectors are, and its scales. */
+struct block {
+    const uint8_t *nibbles;
+    vi planes[2];
+    vf scale, scale_back; /* scale_back: of inputs 16..31, where they have their own */
+    vf minimum;
+};
+
+INLINE const uint8_t *read_block(int type, const uint8_t *w, vf scale, vf minimum, struct block *b)
+{
+    b->scale_back = b->minimum = vf_zero();
+    switch (type) {
+    case TYPE_Q4_0: case TYPE_IQ4_NL: case TYPE_Q8_0:
+        b->scale = vf_load_half(w);
+        w += 2 * ROWS;
+        break;
+    case TYPE_MXFP4: /* the values are doubled, the exponent stands for a power of two */
+        b->scale = vf_mul(vf_as_float(vi_left(vi_load_u8(w), 23)), vf_splat(0.5f));
+        w += ROWS;
+        break;
+    case TYPE_Q4_1: /* the sums are negative, hence so is this minimum */
+        b->scale = vf_load_half(w);
+        b->minimum = vf_mul(vf_load_half(w + 2 * ROWS), vf_splat(-1.0f));
+        w += 4 * ROWS;
+        break;
+    case TYPE_Q5_0:
+        b->scale = vf_load_half(w);
+        b->planes[0] = vi_load(w + 2 * ROWS);
+        w += 6 * ROWS;
+        break;
+    case TYPE_Q4_K: case TYPE_Q5_K:
+        b->scale = vf_mul(scale, vf_from_int(vi_load_u8(w)));
+        b->minimum = vf_mul(minimum, vf_from_int(vi_load_u8(w + ROWS)));
+        w += 2 * ROWS;
+        if (type == TYPE_Q5_K) {
+            b->planes[0] = vi_load(w);
+            w += 4 * ROWS;
+        }
+        break;
+    case TYPE_Q6_K:
+        b->scale = vf_mul(scale, vf_from_int(vi_load_i8(w)));
+        b->scale_back = vf_mul(scale, vf_from_int(vi_load_i8(w + ROWS)));
+        b->planes[0] = vi_load(w + 2 * ROWS);
+        b->planes[1] = vi_load(w + 6 * ROWS);
+        w += 10 * ROWS;
+        break;
+    }
+    b->nibbles = w;
+    return w + (type == TYPE_Q8_0 ? 32 : 16) * ROWS;
+}
+
+INLINE int has_minimum(int type)
+{
+    return type == TYPE_Q4_1 || type == TYPE_Q4_K || type == TYPE_Q5_K;
+}
+
+INLINE vi dot_of(int type, vi sum, vi weights, const int8_t *four)
+{
+    int is_signed = type == TYPE_Q8_0 || type == TYPE_IQ4_NL;
+    return is_signed ? vi_dot_signed(sum, weights, four) : vi_dot(sum, weights, four);
+}
+
+/* Add to `sum` the products of one block of weights with one block of N tokens. */
+INLINE void multiply_block(int type, int n, const struct block *b, vi table, const uint8_t *tokens,
+                           vf *sum)
+{
+    struct numbers numbers = numbers_of(tokens, n);
+    const int8_t *inputs = (const int8_t *)tokens;
+    vi dots[COLUMNS], one, other;
+    UNROLL for (int c = 0; c < n; c++)
+    {
+        dots[c] = vi_splat(0);
+        if (zero_point(type)) {
+            dots[c] = vi_add(vi_splat(numbers.front[c]), vi_splat(numbers.back[c]));
+            dots[c] = times_zero_point(dots[c], zero_point(type));
+        }
+    }
+    UNROLL for (int j = 0; j < 4; j++)
+    {
+        weights_of(type, b->nibbles, table, b->planes, j, &one, &other);
+        UNROLL for (int c = 0; c < n; c++)
+            dots[c] = dot_of(type, dots[c], one, inputs + BLOCK * c + 4 * j);
+        UNROLL for (int c = 0; c < n; c++)
+            dots[c] = dot_of(type, dots[c], other, inputs + BLOCK * c + 16 + 4 * j);
+    }
+    UNROLL for (int c = 0; c < n; c++)
+    {
+        vf scale = vf_mul(b->scale, vf_splat(numbers.scale[c]));
+        sum[c] = vf_fma(vf_from_int(dots[c]), scale, sum[c]);
+        if (has_minimum(type))
+            sum[c] = vf_fma(b->minimum, vf_splat(numbers.scaled_sum[c]), sum[c]);
+    }
+}
+
+/* The same for a type with a scale for each sixteen inputs: one half after the other, so that the
+ * accumulators of one half fit the registers. */
+INLINE void multiply_halves(int type, int n, const struct block *b, vi table, const uint8_t *tokens,
+                            vf *sum)
+{
+    struct numbers numbers = numbers_of(tokens, n);
+    UNROLL for (int half = 0; half < 2; half++)
+    {
+        const int8_t *inputs = (const int8_t *)tokens + 16 * half;
+        const int32_t *sums = half ? numbers.back : numbers.front;
+        vi dots[COLUMNS], weights[2];
+        UNROLL for (int c = 0; c < n; c++)
+            dots[c] = times_zero_point(vi_splat(sums[c]), zero_point(type));
+        UNROLL for (int j = 0; j < 4; j++)
+        {
+            weights_of(type, b->nibbles, table, b->planes, j, &weights[0], &weights[1]);
+            UNROLL for (int c = 0; c < n; c++)
+                dots[c] = dot_of(type, dots[c], weights[half], inputs + BLOCK * c + 4 * j);
+        }
+        UNROLL for (int c = 0; c < n; c++)
+        {
+            vf scale = vf_mul(half ? b->scale_back : b->scale, vf_splat(numbers.scale[c]));
+            sum[c] = vf_fma(vf_from_int(dots[c]), scale, sum[c]);
+        }
+    }
+}
+
+INLINE void store_tile(int n, const vf *sum, float *out, int64_t stride, int rows)
+{
+    UNROLL for (int c = 0; c < n; c++)
+    {
+        if (rows == ROWS)
+            vf_store(out + c * stride, sum[c]);
+        else
+            vf_store_first(out + c * stride, sum[c], rows);
+    }
+}
+
+/* One strip of weights times one panel of N tokens. */
+INLINE void quantised_tile(int type, int n, const uint8_t *w, const uint8_t *panel, int64_t inputs,
+                           float *out, int64_t stride, int rows)
+{
+    const int blocks = group_inputs(type) / BLOCK;
+    const size_t bytes = group_bytes(type);
+    vi table = type == TYPE_IQ4_NL ? vi_signed_weights(vi_table(IQ4_NL_VALUES))
+                                   : vi_table(FP4_VALUES);
+    vf sum[COLUMNS];
+    UNROLL for (int c = 0; c < n; c++)
+        sum[c] = vf_zero();
+    for (int64_t g = inputs / group_inputs(type); g > 0; g--) {
+        vf scale = vf_zero(), minimum = vf_zero();
+        const uint8_t *next = w + bytes;
+        for (size_t ahead = 0; blocks == 1 && ahead < bytes; ahead += 64)
+            prefetch(n, w + ahead);
+        if (blocks > 1) {
+            scale = vf_load_half(w);
+            w += 2 * ROWS;
+            if (has_minimum(type)) {
+                minimum = vf_load_half(w);
+                w += 2 * ROWS;
+            }
+        }
+        for (int i = 0; i < blocks; i++, panel += QUANTISED_BLOCK * n) {
+            struct block b;
+            for (size_t ahead = 0; blocks > 1 && ahead < bytes / 8; ahead += 64)
+                prefetch(n, w + ahead);
+            w = read_block(type, w, scale, minimum, &b);
+            if (type == TYPE_Q6_K)
+                multiply_halves(type, n, &b, table, panel, sum);
+            else
+                multiply_block(type, n, &b, table, panel, sum);
+        }
+        w = next;
+    }
+    store_tile(n, sum, out, stride, rows);
+}
+
+/* Half and brain floats: activations are floats, N tokens of one input after those of the one before. */
+INLINE void float_tile(int type, int n, const uint8_t *w, const uint8_t *panel, int64_t inputs,
+                       float *out, int64_t stride, int rows)
+{
+    const float *x = (const float *)panel;
+    vf sum[FLOAT_COLUMNS];
+    UNROLL for (int c = 0; c < n; c++)
+        sum[c] = vf_zero();
+    for (int64_t k = 0; k < inputs; k += 2, w += 4 * ROWS, x += 2 * n) {
+        vf one, other;
+        prefetch(n, w);
+        if (type == TYPE_F16) {
+            one = vf_load_half(w);
+            other = vf_load_half(w + 2 * ROWS);
+        } else {
+            vi pairs = vi_load(w);
+            one = vf_as_float(vi_left(pairs, 16));
+            other = vf_as_float(vi_and(pairs, vi_splat((int32_t)0xffff0000)));
+        }
+        UNROLL for (int c = 0; c < n; c++)
+            sum[c] = vf_fma(one, vf_splat(x[c]), sum[c]);
+        UNROLL for (int c = 0; c < n; c++)
+            sum[c] = vf_fma(other, vf_splat(x[n + c]), sum[c]);
+    }
+    store_tile(n, sum, out, stride, rows);
+}

@@ -1,0 +1,106 @@
+/* Activations into panels; see packed.h. */
+
+/* The panel that a token is in, its place there and how many share it. */
+struct place {
+    int64_t first;
+    int32_t column, width;
+};
+
+INLINE struct place place_of(int64_t token, int64_t tokens, int32_t panels)
+{
+    int64_t even = tokens / panels, more = tokens % panels;
+    int64_t wide = more * (even + 1);
+    int64_t index = token < wide ? token / (even + 1) : more + (token - wide) / (even ? even : 1);
+    int64_t first = panel_begin(tokens, panels, (int32_t)index);
+    return (struct place){first, (int32_t)(token - first), (int32_t)(even + (index < more))};
+}
+
+INLINE const float *row_of(const struct tensor *x, int64_t row)
+{
+    int64_t i1 = row % x->ne[1], rest = row / x->ne[1];
+    int64_t i2 = rest % x->ne[2], i3 = rest / x->ne[2];
+    return (const float *)((const char *)x->data + i1 * x->nb[1] + i2 * x->nb[2] + i3 * x->nb[3]);
+}
+
+/* Numbers below this are zeros: their scale would have no inverse. */
+#define SMALLEST 1e-30f
+
+/* A block whose inputs are not all finite has NaN as its scale, so that its products are NaN. */
+INLINE void quantise_block(const float *x, uint8_t *to, int32_t column, int32_t n)
+{
+    vf one = vf_load(x), other = vf_load(x + 16);
+    float largest = vf_largest(one, other);
+    float zero = vf_total(vf_add(vf_mul(one, vf_zero()), vf_mul(other, vf_zero())));
+    int is_finite = zero == 0.0f;
+    int is_there = is_finite && largest >= SMALLEST;
+    float inverse = is_there ? 127.0f / largest : 0.0f;
+    float scale = is_there ? largest / 127.0f : zero;
+    int8_t *inputs = (int8_t *)to + BLOCK * column;
+    int32_t front = 0, back = 0;
+    if (is_there) {
+        front = vf_store_rounded(inputs, one, inverse);
+        back = vf_store_rounded(inputs + 16, other, inverse);
+    } else {
+        memset(inputs, 0, BLOCK);
+    }
+    float sum = -scale * (float)(front + back);
+    uint8_t *numbers = to + BLOCK * n;
+    front = -front;
+    back = -back;
+    memcpy(numbers + 4 * column, &scale, 4);
+    memcpy(numbers + 4 * (n + column), &sum, 4);
+    memcpy(numbers + 4 * (2 * n + column), &front, 4);
+    memcpy(numbers + 4 * (3 * n + column), &back, 4);
+}
+
+static void prepare(struct activations *to, int32_t columns, int64_t tokens, int64_t inputs)
+{
+    to->columns = columns;
+    to->panels = panel_count(tokens, columns);
+    to->inputs = inputs;
+    for (int i = 0; i < COUNTERS; i++)
+        __atomic_store_n(&to->counters[i], 0, __ATOMIC_RELAXED);
+}
+
+/* dst: bytes for the activations; src[0]: F32 with whole rows. */
+static void quantise(struct tensor *dst, int thread, int threads, void *user)
+{
+    const struct tensor *x = dst->src[0];
+    const int64_t inputs = x->ne[0], tokens = x->ne[1] * x->ne[2] * x->ne[3];
+    const int64_t blocks = inputs / BLOCK, all = tokens * blocks;
+    const int32_t panels = panel_count(tokens, COLUMNS);
+    uint8_t *panels_at = (uint8_t *)dst->data + sizeof(struct activations);
+    (void)user;
+    if (thread == 0)
+        prepare(dst->data, COLUMNS, tokens, inputs);
+    const int64_t end = all * (thread + 1) / threads;
+    for (int64_t i = all * thread / threads; i < end;) {
+        int64_t token = i / blocks, b = i % blocks;
+        struct place place = place_of(token, tokens, panels);
+        uint8_t *panel = panels_at + place.first * blocks * QUANTISED_BLOCK;
+        const float *row = row_of(x, token);
+        for (; b < blocks && i < end; b++, i++)
+            quantise_block(row + BLOCK * b, panel + b * QUANTISED_BLOCK * place.width, place.column,
+                           place.width);
+    }
+}
+
+/* The same for weights that are floats: the activations stay floats. */
+static void interleave(struct tensor *dst, int thread, int threads, void *user)
+{
+    const struct tensor *x = dst->src[0];
+    const int64_t inputs = x->ne[0], tokens = x->ne[1] * x->ne[2] * x->ne[3];
+    const int32_t panels = panel_count(tokens, FLOAT_COLUMNS);
+    float *panels_at = (float *)((uint8_t *)dst->data + sizeof(struct activations));
+    (void)user;
+    if (thread == 0)
+        prepare(dst->data, FLOAT_COLUMNS, tokens, inputs);
+    const int64_t begin = inputs * thread / threads, end = inputs * (thread + 1) / threads;
+    for (int64_t token = 0; token < tokens; token++) {
+        struct place place = place_of(token, tokens, panels);
+        float *to = panels_at + place.first * inputs + place.column;
+        const float *row = row_of(x, token);
+        for (int64_t k = begin; k < end; k++)
+            to[k * place.width] = row[k];
+    }
+}

@@ -1,0 +1,88 @@
+"""Backends with each level of the kernels, and weights of every type that they know."""
+
+import gguf
+import numpy as np
+import pytest
+from support.graphs import _compute_once
+from support.kernels import levels
+
+from tampu.ml import Backend, GGMLType, Weights
+from tampu.ml.gguf import read_gguf
+from tampu.ml.kernels import KernelChoice
+from tampu.ml.quantize import quantize
+from tampu.ml.weights import Use
+
+
+@pytest.fixture(scope="session")
+def level_backends():
+    """A backend for a level and a number of threads; None: the fastest level; ggml: none."""
+    wanted = [(level, 1) for level in ("ggml", None, *levels())] + [(None, 2), (None, 3)]
+    made = {(level, threads): _backend(level, threads) for level, threads in wanted}
+    yield lambda level, threads=1: made[level, threads]
+    for backend in made.values():
+        backend.close()
+
+
+def _backend(level, threads):
+    choice = KernelChoice(level=level) if level != "ggml" else KernelChoice.from_word("off")
+    backend = Backend(threads=threads, max_nodes=256, kernels=choice)
+    _compute_once(backend)
+    return backend
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Store a matrix as a type in a file; return its values as stored, and a loader for it."""
+    opened = []
+
+    def write(values, kind, uses=(Use.PRODUCT,)):
+        stored = quantize(values, kind)
+        return write_stored(stored, kind, uses)
+
+    def write_stored(stored, kind, uses=(Use.PRODUCT,)):
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.gguf"
+        writer = gguf.GGUFWriter(path, "llama")
+        writer.add_tensor("w", stored, raw_dtype=gguf.GGMLQuantizationType[kind.name])
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+
+        def bind(backend):
+            weights = Weights(read_gguf(path))
+            opened.append(weights)
+            for use in uses:
+                tensor = weights.use("w", use)
+            weights.load(backend)
+            return tensor
+
+        return exact(stored, kind), bind
+
+    write.stored = write_stored
+    yield write
+    for weights in opened:
+        weights.close()
+
+
+def exact(stored, kind):
+    """Return stored rows as float64, by the gguf package's own reading of them."""
+    if kind is GGMLType.F16:
+        return stored.view(np.float16).astype(np.float64)
+    with np.errstate(all="ignore"):
+        values = gguf.quants.dequantize(stored, gguf.GGMLQuantizationType[kind.name])
+    return values.astype(np.float64)
+
+
+@pytest.fixture
+def multiply():
+    """Return x multiplied by each weight, computed in one graph."""
+
+    def multiply(backend, x, *weights):
+        context = backend.context(64)
+        given = context.input("x", x.shape, GGMLType.F32)
+        products = [context.output(given.linear(weight)) for weight in weights]
+        found = backend.compute(context, [(given, x)], products).outputs
+        context.close()
+        return found if len(weights) > 1 else found[0]
+
+    return multiply

@@ -1,0 +1,88 @@
+/* Runs every kernel on exactly as much memory as it may touch; prints how many runs there were. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "kernels.h"
+
+static const int TYPES[] = {1, 2, 3, 6, 8, 12, 13, 14, 20, 30, 39};
+static const int BLOCK_BYTES[] = {64, 18, 20, 22, 34, 144, 176, 210, 18, 64, 17};
+static int runs;
+
+/* Memory that ends at a page that nobody may touch; given back in order, all at once. */
+static struct { void *base; size_t size; } taken[8];
+static int held;
+
+static void *guarded(size_t size)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (size + page - 1) / page * page;
+    char *base = mmap(NULL, whole + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED || mprotect(base + whole, page, PROT_NONE) != 0)
+        abort();
+    taken[held].base = base, taken[held++].size = whole + page;
+    return base + whole - size;
+}
+
+static void give_back(void)
+{
+    while (held)
+        held--, munmap(taken[held].base, taken[held].size);
+}
+
+static struct tensor *matrix(struct tensor *t, void *data, int64_t columns, int64_t rows)
+{
+    memset(t, 0, sizeof *t);
+    t->ne[0] = columns, t->ne[1] = rows, t->ne[2] = t->ne[3] = 1;
+    t->nb[0] = 4, t->nb[1] = 4 * columns, t->nb[2] = t->nb[3] = 4 * columns * rows;
+    t->data = data;
+    return t;
+}
+
+static void *filled(size_t size)
+{
+    unsigned char *bytes = guarded(size);
+    for (size_t i = 0; i < size; i++)
+        bytes[i] = (unsigned char)(i * 2654435761u >> 11) & 0x3b;
+    return bytes;
+}
+
+static void run(int level, int index, int rows, int inputs, int tokens, int threads)
+{
+    int type = TYPES[index], is_float = type == 1 || type == 30;
+    int block = type == 12 || type == 13 || type == 14 ? 256 : 32;
+    void *stored = filled((size_t)rows * (size_t)(inputs / block) * (size_t)BLOCK_BYTES[index]);
+    int64_t size = tampu_packed_bytes(type, rows, inputs);
+    void *packed = guarded((size_t)size);
+    tampu_pack(type, stored, packed, rows, inputs, 0, (rows + 15) / 16);
+    float *x = guarded(sizeof(float) * (size_t)(tokens * inputs));
+    for (int i = 0; i < tokens * inputs; i++)
+        x[i] = (float)(i % 17 - 8);
+    struct tensor given, activations, weights, out;
+    matrix(&given, x, inputs, tokens);
+    matrix(&weights, packed, size, 1);
+    size_t bytes = (size_t)tampu_activation_bytes(is_float, tokens, inputs);
+    matrix(&activations, guarded(bytes), (int64_t)bytes, 1)->src[0] = &given;
+    matrix(&out, guarded(sizeof(float) * (size_t)(rows * tokens)), rows, tokens);
+    out.src[0] = &weights, out.src[1] = &activations;
+    out.op_params[OWN_PARAMS] = type;
+    const char *name = is_float ? "interleave" : "quantise";
+    for (int t = 0; t < threads; t++)
+        ((operation *)tampu_level_operation(level, name))(&activations, t, threads, NULL);
+    for (int t = 0; t < threads; t++)
+        ((operation *)tampu_level_operation(level, "product"))(&out, t, threads, NULL);
+    give_back();
+    runs++;
+}
+
+int main(void)
+{
+    for (int level = 0; level < tampu_level_count(); level++)
+        for (int index = 0; index < (int)(sizeof TYPES / sizeof *TYPES); index++)
+            for (int tokens = 1; tokens < 28; tokens += tokens < 14 ? 1 : 6)
+                for (int rows = 1; rows < 40; rows += 15)
+                    run(level, index, rows, tokens % 2 ? 256 : 512, tokens, 1 + tokens % 3);
+    printf("%d\n", runs);
+    return 0;
+}

@@ -1,0 +1,124 @@
+"""The compiled library is found, checked and chosen from; what is wrong only costs speed."""
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tampu.errors import RequestError
+from tampu.ml import Backend, GGMLType
+from tampu.ml.kernels import KernelChoice, find_kernels, library
+
+SOURCES = Path(library.__file__).with_name("source")
+
+
+@pytest.fixture(autouse=True)
+def unloaded():
+    """Each test loads the library anew."""
+    library._load.cache_clear()
+    yield
+    library._load.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("word", "products", "attention"),
+    [
+        ("on", True, True),
+        ("off", False, False),
+        ("products", True, False),
+        ("attention", False, True),
+    ],
+)
+def test_a_word_chooses_the_operations(word, products, attention):
+    choice = KernelChoice.from_word(word)
+    assert (choice.products, choice.attention, choice.level) == (products, attention, None)
+
+
+def test_another_word_is_refused():
+    with pytest.raises(RequestError, match="on, off, products or attention, not 'fast'"):
+        KernelChoice.from_word("fast")
+
+
+def test_nothing_is_loaded_if_nothing_is_wanted():
+    assert find_kernels(KernelChoice.from_word("off"), Path("/nonexistent")) is None
+
+
+def test_a_missing_library_is_logged_once(caplog, tmp_path):
+    with caplog.at_level(logging.WARNING, "tampu.ml"):
+        assert find_kernels(KernelChoice(), tmp_path / "none.so") is None
+        assert find_kernels(KernelChoice(), tmp_path / "none.so") is None
+    (record,) = caplog.records
+    assert "not used, ggml computes alone" in record.getMessage()
+
+
+def test_a_library_of_another_version_is_not_used(caplog, monkeypatch):
+    monkeypatch.setattr(library, "LAYOUT_VERSION", -1)
+    assert find_kernels(KernelChoice()) is None
+    assert "another version" in caplog.text
+
+
+def test_a_ggml_with_other_tensors_is_not_used(caplog, monkeypatch):
+    monkeypatch.setattr(library, "_FIELDS", ("nb", "ne", "op_params", "src", "data"))
+    assert find_kernels(KernelChoice()) is None
+    assert "laid out in another way" in caplog.text
+
+
+def test_a_level_that_is_not_there_is_refused_with_those_that_are():
+    with pytest.raises(RequestError, match=r"no kernels for mmx here; there are: .*portable"):
+        find_kernels(KernelChoice(level="mmx"))
+
+
+def test_the_portable_level_is_everywhere():
+    kernels = find_kernels(KernelChoice(level="portable"))
+    assert kernels is not None
+    assert kernels.level == "portable"
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [
+        (GGMLType.F32, (16, 32)),
+        (GGMLType.Q4_0, (16, 33)),
+        (GGMLType.Q4_K, (16, 128)),
+        (GGMLType.Q4_0, (0, 32)),
+        (GGMLType.Q3_K, (16, 256)),
+    ],
+)
+def test_what_has_no_layout_has_no_size(kind, shape):
+    assert find_kernels(KernelChoice()).packed_bytes(kind, *shape) == 0
+
+
+def test_a_backend_without_the_library_computes_with_ggml(monkeypatch):
+    monkeypatch.setattr(library, "LIBRARY", "none.so")
+    backend = Backend(threads=1, max_nodes=16)
+    assert backend.kernels is None
+    backend.close()
+
+
+def run_program(folder, library, flags):
+    """Compile the C test program against a library; return how many kernels it ran."""
+    program = folder / "every_kernel"
+    source = Path(__file__).with_name("every_kernel.c")
+    link = [f"-L{library}", "-ltampu_kernels", f"-Wl,-rpath,{library}"]
+    command = ["cc", "-std=gnu11", *flags, f"-I{SOURCES}", str(source), "-o", str(program), *link]
+    subprocess.run(command, check=True, timeout=60)
+    done = subprocess.run([program], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return int(done.stdout)
+
+
+def test_no_kernel_reads_or_writes_outside_its_memory(tmp_path):
+    """What a kernel is given ends where a page begins that nobody may touch."""
+    assert run_program(tmp_path, SOURCES.parent, []) >= 500
+
+
+@pytest.mark.slow
+def test_the_sanitizers_find_nothing(tmp_path):
+    """The portable level, which is the same code, under the address and the undefined sanitizer."""
+    flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O1", "-g"]
+    tool = Path(__file__).parents[3] / "tools" / "setup" / "compile_kernels.py"
+    command = [sys.executable, str(tool), str(tmp_path), "--portable", *flags]
+    subprocess.run([*command, "-DUNROLL=", "-DINLINE=static"], check=True, timeout=100)
+    assert run_program(tmp_path, tmp_path, flags) >= 150

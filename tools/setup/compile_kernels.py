@@ -1,0 +1,79 @@
+"""Compiles the C library of tampu/ml/kernels with the system's compiler; CC and CFLAGS count.
+
+    python tools/setup/compile_kernels.py FOLDER [--portable] [FLAG ...]
+
+writes FOLDER/libtampu_kernels.so; with --portable, the portable level is all that is in it.
+Each level of processor features is compiled with its own flags;
+which one is used is decided where the library runs.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+SOURCES = Path(__file__).parents[2] / "tampu" / "ml" / "kernels" / "source"
+LIBRARY = "libtampu_kernels.so"
+
+_COMMON = ["-O3", "-std=c11", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-Wall", "-Wextra"]
+_AVX2 = ["-mavx2", "-mfma", "-mf16c"]
+_AVX512 = [*_AVX2, *(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl", "vnni"))]
+_LEVELS = {"avx512": _AVX512, "avx2": _AVX2}
+_X86 = ("x86_64", "amd64")
+
+
+def compile_kernels(
+    folder: Path, flags: list[str] | None = None, *, portable: bool = False
+) -> Path:
+    """Compile and link the library.
+
+    Args:
+        folder: where to write it.
+        flags: more flags for the compiler.
+        portable: leave out what needs more than any processor has.
+
+    Returns:
+        The library.
+
+    Raises:
+        OSError: if there is no compiler.
+        subprocess.CalledProcessError: if it fails; it has said why.
+    """
+    compiler = shlex.split(os.environ.get("CC", "cc"))  # noqa: TID251 - no package is installed yet
+    common = [*_COMMON, *shlex.split(os.environ.get("CFLAGS", "")), *(flags or [])]  # noqa: TID251
+    levels = _LEVELS if platform.machine().lower() in _X86 and not portable else {}
+    common += [f"-DTAMPU_{name.upper()}" for name in levels]
+    units = {"pack": [], "library": [], "level_portable": []}
+    units |= {f"level_{name}": extra for name, extra in levels.items()}
+    with tempfile.TemporaryDirectory() as place:
+
+        def build(name: str) -> str:
+            to = str(Path(place, f"{name}.o"))
+            run([*compiler, *common, *units[name], "-c", str(SOURCES / f"{name}.c"), "-o", to])
+            return to
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = list(pool.map(build, units))
+        library = folder / LIBRARY
+        made = Path(place, LIBRARY)
+        run([*compiler, *common, "-shared", *objects, "-o", str(made), "-lm"])
+        partial = library.with_suffix(".partial")
+        partial.write_bytes(made.read_bytes())
+        partial.replace(library)
+    return library
+
+
+def run(command: list[str]) -> None:
+    """Run a command to its end."""
+    subprocess.run(command, check=True)
+
+
+if __name__ == "__main__":
+    given = [flag for flag in sys.argv[2:] if flag != "--portable"]
+    print(compile_kernels(Path(sys.argv[1]), given, portable="--portable" in sys.argv))
