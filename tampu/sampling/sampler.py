@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from tampu.errors import RequestError, ShapeError
 from tampu.sampling.candidates import Candidates, at_or_above, best_of, require_finite
+from tampu.sampling.masks import Mask, few_tokens, filtered, is_allowed, masked
 from tampu.sampling.options import RANDOM_SEED, SamplingOptions
 from tampu.sampling.transforms import (
     COLDEST,
@@ -36,6 +37,8 @@ from tampu.sampling.transforms import (
 )
 from tampu.sampling.whole import WholeVocabulary
 from tampu.sampling.window import TokenWindow
+
+_SPARE = 2  # so many times top-k candidates, where a grammar may forbid some of them
 
 
 class Sampler:
@@ -55,6 +58,7 @@ class Sampler:
         self._adjusts = self._window is not None or len(self._bias) > 0
         self._logits = np.empty(vocabulary_size, np.float32)  # pages come with the first use
         self._weights = np.empty(vocabulary_size, np.float32)
+        self._masked = np.empty(vocabulary_size, np.float32)
         self._whole = WholeVocabulary(vocabulary_size)
 
     def prime(self, tokens: Sequence[int]) -> None:
@@ -74,14 +78,15 @@ class Sampler:
                 )
         self._window.extend(tokens)
 
-    def sample(self, logits: NDArray[np.float32]) -> int:
+    def sample(self, logits: NDArray[np.float32], mask: Mask | None = None) -> int:
         """Return the next token and count it as said.
 
         Args:
             logits: (vocabulary,), float32; not changed.
+            mask: the tokens that may come, as `Constraint.mask` gives them; None: all may.
 
         Raises:
-            ComputeError: a logit is NaN or +inf, or all are -inf.
+            ComputeError: a logit of a token that may come is NaN or +inf, or all are -inf.
             ShapeError: not one logit for each entry of the vocabulary.
         """
         if logits.shape != (self._size,) or logits.dtype != np.float32:
@@ -91,7 +96,10 @@ class Sampler:
             )
         if self._adjusts:
             logits = self._adjusted(logits)
-        token = _best(logits) if self.greedy else self._drawn(logits)
+        if mask is not None:
+            token = self._constrained(logits, mask)
+        else:
+            token = _best(logits) if self.greedy else self._drawn(logits)
         if self._window is not None:
             self._window.add(token)
         return token
@@ -110,6 +118,33 @@ class Sampler:
                 frequency=self.options.frequency_penalty,
             )
         return self._logits
+
+    def _constrained(self, logits: Floats, mask: Mask) -> int:
+        """Choose among the tokens that a mask allows, looking at as few as will do."""
+        tokens = few_tokens(mask)
+        if tokens is not None:
+            return self._among(logits, tokens)
+        top_k = self.options.top_k
+        if self.greedy:
+            best = int(logits.argmax())
+            if is_allowed(mask, best):
+                return _best(logits)
+        elif 0 < top_k < self._size:
+            candidates = filtered(best_of(logits, _SPARE * top_k), mask)
+            if len(candidates.tokens) >= top_k:
+                return self._pick(candidates, top_k)
+        logits = masked(logits, mask, self._masked)
+        return _best(logits) if self.greedy else self._drawn(logits)
+
+    def _among(self, logits: Floats, tokens: NDArray[np.intp]) -> int:
+        values = logits[tokens]
+        require_finite(float(values.max()) if len(values) else -math.inf)
+        if self.greedy:
+            return int(tokens[values.argmax()])
+        top_k = self.options.top_k
+        possible = values > -np.inf
+        candidates = Candidates.of(values[possible], tokens[possible])
+        return self._pick(candidates, top_k if top_k > 0 else self._size)
 
     def _drawn(self, logits: Floats) -> int:
         o = self.options

@@ -101,6 +101,11 @@ class Tokenizer:
 
         return self._encode_parts(self._all_specials.split("".join(texts), counts))
 
+    def encode_inside(self, text: str) -> list[int]:
+        """Return the tokens of plain text that goes on from other text: nothing comes in front."""
+        normal = self._family.normalize(_well_formed(text))
+        return self._encoder().encode(normal, after_special=False) if normal else []
+
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
         """Return the text of tokens.
 
@@ -161,6 +166,14 @@ class Tokenizer:
         """Return the ids of the control tokens among these texts."""
         wanted = set(texts)
         return {text: self._control[text] for text in wanted & self._control.keys()}
+
+    def control_texts(self) -> dict[int, str]:
+        """Return all control tokens with their texts."""
+        return {token: self.vocabulary.texts[token] for token in self.vocabulary.ids(*HIDDEN_TYPES)}
+
+    def spellings(self) -> list[bytes]:
+        """Return the bytes of every token, b"" for control tokens; takes a while."""
+        return [self.token_bytes(token) for token in range(self.vocabulary_size)]
 
     def is_end(self, token: int) -> bool:
         """Return whether a token ends a text."""

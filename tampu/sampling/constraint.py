@@ -1,0 +1,253 @@
+"""Answers that follow a grammar: which tokens may come next, worked out while the device computes.
+
+    constraints = Constraints(tokenizer)              # once per model; nothing is built yet
+    constraint = constraints.compile(grammar)         # once per answer
+    constraint.begin()                                # the batch has been launched
+    allowed = constraint.allowed()                    # its logits are there
+    token = sampler.sample(logits, allowed)
+    constraint.accept(token)
+
+The vocabulary's trie, a few hundred milliseconds for 128,000 tokens, is built when the first
+grammar comes, or by `Constraints.prepare` on another thread. The masks are computed by llguidance
+without Python's lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from llguidance import LLMatcher, LLTokenizer
+
+from tampu.errors import GrammarError, OverrunError
+from tampu.jail import Jail, JailLimits
+from tampu.sampling.grammar import Grammar
+from tampu.sampling.trial import (
+    Spellings,
+    compiled,
+    is_dead,
+    llguidance_tokenizer,
+    reason,
+    request,
+)
+
+COMPILE_LIMITS = JailLimits(cpu_s=2.0, memory_bytes=256 << 20, answer_bytes=1 << 16)
+_REMEMBERED = 16  # compiled grammars
+
+_Words = npt.NDArray[np.uint32]
+
+
+class Spelling(Protocol):
+    """What a grammar needs of a tokenizer."""
+
+    @property
+    def vocabulary_size(self) -> int:
+        """How many tokens there are."""
+        ...
+
+    @property
+    def eos(self) -> frozenset[int]:
+        """The tokens that end a text."""
+        ...
+
+    def spellings(self) -> list[bytes]:
+        """Return the bytes of every token; b"" for control tokens."""
+        ...
+
+    def control_texts(self) -> dict[int, str]:
+        """Return the control tokens with their texts."""
+        ...
+
+    def encode_inside(self, text: str) -> list[int]:
+        """Return the tokens of plain text that goes on from other text."""
+        ...
+
+
+class Constraint:
+    """How far one answer has come in its grammar. For one thread at a time."""
+
+    def __init__(
+        self, matcher: LLMatcher, size: int, trie_size: int, workers: ThreadPoolExecutor
+    ) -> None:
+        """Begin an answer.
+
+        Args:
+            matcher: of the grammar, at its beginning.
+            size: of the vocabulary.
+            trie_size: of llguidance's form of it; it may have an end token more.
+            workers: where masks are computed.
+        """
+        self._matcher = matcher
+        self._size = size
+        self._workers = workers
+        self._words: _Words = np.empty(-(-trie_size // 32), np.uint32)
+        self._pending: Future[None] | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the answer is whole and nothing but its end may follow."""
+        self._settle()
+        return self._matcher.is_stopped() and not is_dead(self._matcher)
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the answer is whole as it is, even if more may follow."""
+        self._settle()
+        return self._matcher.is_accepting()
+
+    def begin(self) -> None:
+        """Begin to compute which tokens may come next, on another thread."""
+        if self._pending is None:
+            self._pending = self._workers.submit(self._compute)
+
+    def mask(self) -> _Words:
+        """Return which tokens may come next: bit i % 32 of word i // 32 for token i.
+
+        Valid until the next `accept` or `rollback`.
+
+        Raises:
+            GrammarError: if no token may, or the grammar takes too much time here.
+        """
+        self.begin()
+        if self._pending:
+            self._pending.result()
+        return self._words
+
+    def allowed(self) -> npt.NDArray[np.bool_]:
+        """Return which tokens may come next, (vocabulary,).
+
+        Raises:
+            As `mask`.
+        """
+        bits = np.unpackbits(self.mask().view(np.uint8), count=self._size, bitorder="little")
+        return bits.view(np.bool_)
+
+    def apply(self, logits: npt.NDArray[np.float32]) -> None:
+        """Set the logits of tokens that may not come next to -inf.
+
+        Raises:
+            As `mask`.
+        """
+        np.putmask(logits, ~self.allowed(), -np.inf)
+
+    def accept(self, token: int) -> None:
+        """Take the next token.
+
+        Raises:
+            GrammarError: if it may not come next.
+        """
+        self._settle()
+        self._pending = None
+        if not self._matcher.consume_token(token):
+            raise GrammarError(f"the grammar has no place for token {token}")
+
+    def count_allowed(self, tokens: Sequence[int]) -> int:
+        """Return how many of these tokens may follow, one after the other; nothing is taken."""
+        self._settle()
+        return self._matcher.validate_tokens(list(tokens))
+
+    def rollback(self, count: int) -> None:
+        """Take the last tokens back.
+
+        Raises:
+            GrammarError: if there were not so many.
+        """
+        self._settle()
+        self._pending = None
+        if not self._matcher.rollback(count):
+            raise GrammarError(f"the grammar cannot take back {count} tokens")
+
+    def _compute(self) -> None:
+        self._matcher.unsafe_compute_mask_ptr(self._words.ctypes.data, self._words.nbytes)
+        if is_dead(self._matcher) or not self._words.any():
+            raise GrammarError(f"the grammar cannot go on: {reason(self._matcher)}")
+
+    def _settle(self) -> None:
+        """Wait for a mask that is being computed; its failure shows when it is asked for."""
+        if self._pending:
+            self._pending.exception()
+
+
+class Constraints:
+    """Compiles the grammars of one model's answers; may be used by several threads."""
+
+    def __init__(self, tokenizer: Spelling) -> None:
+        self._vocabulary = tokenizer
+        self._lock = threading.Lock()
+        self._trie: LLTokenizer | None = None
+        self._trial = Jail("tampu.sampling.trial:serve", COMPILE_LIMITS)
+        self._remembered: OrderedDict[str, LLMatcher] = OrderedDict()
+        self._workers = ThreadPoolExecutor(1, thread_name_prefix="tampu-grammar")
+
+    def prepare(self) -> None:
+        """Build what the first `compile` needs; may be called from another thread."""
+        self._trial.start()
+        with self._lock:
+            self._tokenizer()
+
+    def close(self) -> None:
+        """End the thread and the process; constraints are of no use any more."""
+        self._workers.shutdown()
+        self._trial.close()
+
+    def compile(self, grammar: Grammar) -> Constraint:
+        """Return the constraint of one answer.
+
+        Raises:
+            GrammarError: for a grammar that is wrong, not supported, or takes more than 2 s or
+                256 MiB.
+        """
+        with self._lock:
+            tokenizer = self._tokenizer()
+            known = self._remembered.get(grammar.source)
+            if known is None:
+                self._try(grammar)
+                known = compiled(tokenizer, grammar.source)
+                self._remembered[grammar.source] = known
+            self._remembered.move_to_end(grammar.source)
+            if len(self._remembered) > _REMEMBERED:
+                self._remembered.popitem(last=False)
+            matcher = known.deep_copy()
+        size = self._vocabulary.vocabulary_size
+        return Constraint(matcher, size, tokenizer.vocab_size, self._workers)
+
+    def _try(self, grammar: Grammar) -> None:
+        vocabulary = self._vocabulary
+        asked = request(
+            grammar.source,
+            vocabulary.vocabulary_size,
+            vocabulary.control_texts(),
+            _ends(vocabulary),
+        )
+        try:
+            refusal = self._trial.call(asked)
+        except OverrunError as error:
+            raise GrammarError(f"grammar: it is too complex: {error}") from error
+        if refusal:
+            raise GrammarError(refusal.decode())
+
+    def _tokenizer(self) -> LLTokenizer:
+        if self._trie is None:
+            self._trie = _trie_of(self._vocabulary)
+        return self._trie
+
+
+def _trie_of(vocabulary: Spelling) -> LLTokenizer:
+    tokens = vocabulary.spellings()
+    special = vocabulary.control_texts()
+    for token, text in special.items():
+        tokens[token] = text.encode()
+    ends = _ends(vocabulary)
+    tokens += [b""] * (ends[0] + 1 - len(tokens))
+    spellings = Spellings(tokens, sorted({*special, *ends}), ends[0], vocabulary.encode_inside)
+    return llguidance_tokenizer(spellings, ends)
+
+
+def _ends(vocabulary: Spelling) -> list[int]:
+    """Return the end tokens; for a vocabulary without any, one that is not there."""
+    return sorted(vocabulary.eos) or [vocabulary.vocabulary_size]

@@ -1,0 +1,154 @@
+"""What an answer must look like: JSON, a schema, a regular expression, a grammar, one of several.
+
+A `Grammar` is checked data that travels between processes; `tampu.sampling.constraint` compiles it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tampu.errors import GrammarError
+from tampu.sampling.gbnf import lark_of_gbnf
+from tampu.sampling.schema import MAX_BYTES, checked_schema
+
+MAX_CHOICES = 10_000
+ANSWER = "answer"  # what a grammar around this one calls it
+
+# White space between JSON's parts: as models write it, but never without end.
+_JSON_OPTIONS = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,40}", "lenient": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """A grammar in llguidance's form: JSON, with one or several grammars of which the first counts.
+
+    Raises:
+        GrammarError: from all that build one, for what is wrong, not supported or too large.
+    """
+
+    source: str
+
+    @classmethod
+    def json(cls) -> Grammar:
+        """Any JSON object."""
+        return cls.schema({"type": "object"})
+
+    @classmethod
+    def schema(cls, schema: object) -> Grammar:
+        """JSON that a schema allows, its properties in the order of the schema."""
+        return cls._of({"json_schema": with_options(checked_schema(schema))})
+
+    @classmethod
+    def regex(cls, pattern: str) -> Grammar:
+        """A text that a regular expression matches as a whole; without lookarounds."""
+        return cls.lark(f"start: {lark_regex(pattern)}")
+
+    @classmethod
+    def lark(cls, text: str) -> Grammar:
+        """A text of a grammar in llguidance's dialect of Lark, from its rule `start` on."""
+        return cls._of({"lark_grammar": _sized(text)})
+
+    @classmethod
+    def gbnf(cls, text: str) -> Grammar:
+        """A text of a grammar as llama.cpp writes them, from its rule `root` on."""
+        return cls.lark(lark_of_gbnf(_sized(text)))
+
+    @classmethod
+    def choices(cls, texts: Iterable[str]) -> Grammar:
+        """One of several texts."""
+        texts = list(texts)
+        if not texts or not all(isinstance(text, str) for text in texts):
+            raise GrammarError("choices: they must be texts, at least one")
+        if len(texts) > MAX_CHOICES:
+            raise GrammarError(f"choices: {len(texts)} are more than {MAX_CHOICES}")
+        return cls.lark("start: CHOICE\nCHOICE: " + " | ".join(map(lark_text, texts)))
+
+    @classmethod
+    def _of(cls, grammar: Mapping[str, Any]) -> Grammar:
+        return cls(json.dumps({"grammars": [grammar]}, ensure_ascii=False))
+
+    def within(self, lark: str) -> Grammar:
+        """Return a grammar around this one, which it names `@answer`."""
+        first, *others = json.loads(self.source)["grammars"]
+        grammars = [{"lark_grammar": _sized(lark)}, {**first, "name": ANSWER}, *others]
+        return Grammar(json.dumps({"grammars": grammars}, ensure_ascii=False))
+
+
+def grammar_of(wanted: object) -> Grammar | None:
+    """Return what the `format` of a request asks for; None if it asks for nothing.
+
+    Args:
+        wanted: None, "", "json", a JSON schema, or an object with one of the keys `regex`, `lark`,
+            `gbnf`, `choices` and no others.
+
+    Raises:
+        GrammarError: for anything else, and as `Grammar`.
+    """
+    if wanted is None or wanted == "":
+        return None
+    if wanted == "json":
+        return Grammar.json()
+    if not isinstance(wanted, Mapping | bool):
+        raise GrammarError('format must be "json", a JSON schema, or an object with a grammar')
+    if isinstance(wanted, Mapping) and len(wanted) == 1:
+        [(kind, value)] = wanted.items()
+        if kind == "choices" and isinstance(value, Sequence) and not isinstance(value, str):
+            return Grammar.choices(value)
+        builders = {"regex": Grammar.regex, "lark": Grammar.lark, "gbnf": Grammar.gbnf}
+        if kind in builders and isinstance(value, str):
+            return builders[kind](value)
+    return Grammar.schema(wanted)
+
+
+def with_options(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a checked schema with how llguidance is to compile it."""
+    return {**schema, "x-guidance": _JSON_OPTIONS}
+
+
+def lark_json(schema: object) -> str:
+    """Return what stands in a Lark grammar for JSON that a schema allows."""
+    return "%json " + json.dumps(with_options(checked_schema(schema)), ensure_ascii=False)
+
+
+def lark_text(text: str, tokens: Mapping[str, int] | None = None) -> str:
+    """Return what stands in a Lark grammar for a text.
+
+    Args:
+        text: to be written as it is.
+        tokens: control tokens in it that are to be written as those tokens, by their texts.
+    """
+    if not tokens:
+        return json.dumps(text, ensure_ascii=False)
+    longest_first = sorted(tokens, key=len, reverse=True)
+    parts = re.split(f"({'|'.join(map(re.escape, longest_first))})", text)
+    written = [
+        f"<[{tokens[part]}]>" if part in tokens else json.dumps(part, ensure_ascii=False)
+        for part in parts
+        if part
+    ]
+    return " ".join(written) or '""'
+
+
+def lark_regex(pattern: str) -> str:
+    """Return what stands in a Lark grammar for a regular expression.
+
+    Raises:
+        GrammarError: if it is too long.
+    """
+    body = re.sub(r"\\.|/|\n", _slashed, _sized(pattern), flags=re.DOTALL)
+    return f"/{body or '(?:)'}/"
+
+
+def _slashed(match: re.Match[str]) -> str:
+    return {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}.get(match.group(), match.group())
+
+
+def _sized(text: str) -> str:
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > MAX_BYTES:
+        raise GrammarError(f"grammar: it has {size} bytes; at most {MAX_BYTES} are allowed")
+    return text

@@ -1,0 +1,135 @@
+"""Compiling a grammar for the first time: in a jail, because it is a stranger's.
+
+The jail's process has the vocabulary's control tokens but no other token than the 256 bytes, so it
+is small and quick, and it meets whatever a grammar does to the compiler. What it accepts is
+compiled again where the answer is generated.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+
+from tampu.errors import GrammarError
+
+_MESSAGE_LIMIT = 300
+
+_tokenizers: dict[bytes, LLTokenizer] = {}  # of the one model for which this process runs
+
+
+def limits() -> LLParserLimits:
+    """Return what a grammar may take: of memory a hundred MiB, of a step some milliseconds."""
+    return LLParserLimits(
+        max_lexer_states=50_000,
+        max_grammar_size=200_000,
+        verbose_errors=False,
+    )
+
+
+class Spellings:
+    """What llguidance asks of a tokenizer."""
+
+    bos_token_id = None
+
+    def __init__(
+        self,
+        tokens: Sequence[bytes],
+        special: Sequence[int],
+        eos: int,
+        encode: Callable[[str], list[int]],
+    ) -> None:
+        """Take each token's bytes, which of them are control tokens, and the one that ends."""
+        self.tokens = tokens
+        self.special_token_ids = special
+        self.eos_token_id = eos
+        self._encode = encode
+
+    def __call__(self, text: str) -> list[int]:
+        """Return the tokens of a text."""
+        return self._encode(text)
+
+
+def llguidance_tokenizer(spellings: Spellings, ends: Sequence[int]) -> LLTokenizer:
+    """Return llguidance's form of a vocabulary, a trie of its tokens."""
+    return LLTokenizer(TokenizerWrapper(spellings), eos_token=list(ends))
+
+
+def compiled(tokenizer: LLTokenizer, source: str) -> LLMatcher:
+    """Return a matcher at the beginning of a text.
+
+    Raises:
+        GrammarError: with llguidance's reason.
+    """
+    matcher = LLMatcher(tokenizer, source, log_level=0, limits=limits())
+    if matcher.is_error():
+        raise GrammarError(f"grammar: {reason(matcher)}")
+    return matcher
+
+
+def reason(matcher: LLMatcher) -> str:
+    """Return in one line why a matcher failed."""
+    message = re.split("<(?:backtrace|state|non-verbose)", matcher.get_error())[0]
+    lines = (line.strip() for line in message.splitlines())
+    said = " ".join(line for line in lines if line)[:_MESSAGE_LIMIT]
+    return "no token of the model fits" if said in {"", "NoExtensionBias"} else said
+
+
+def is_dead(matcher: LLMatcher) -> bool:
+    """Return whether a matcher has come to where nothing may follow, and its text is not whole.
+
+    It then allows the end all the same, and calls that a stop.
+    """
+    if matcher.is_error():
+        return True
+    whole = {"NoExtension", "EndOfSentence"}
+    return matcher.is_stopped() and not (matcher.is_accepting() or matcher.stop_reason() in whole)
+
+
+def request(source: str, size: int, special: Mapping[int, str], ends: Sequence[int]) -> bytes:
+    """Return the request for the trial of a grammar.
+
+    Args:
+        source: of the grammar.
+        size: of the vocabulary.
+        special: the control tokens.
+        ends: those that end a text.
+    """
+    vocabulary = {"size": size, "special": list(special.items()), "ends": list(ends)}
+    return json.dumps([vocabulary, source]).encode()
+
+
+def serve(asked: bytes) -> bytes:
+    """Try a grammar in the jail's process; return why it is refused, or nothing."""
+    vocabulary, source = json.loads(asked)
+    key = json.dumps(vocabulary).encode()
+    if key not in _tokenizers:
+        _tokenizers.clear()
+        _tokenizers[key] = _of_bytes(**vocabulary)
+    try:
+        matcher = compiled(_tokenizers[key], source)
+    except GrammarError as error:
+        return str(error).encode()
+    mask = matcher.compute_bitmask()
+    if is_dead(matcher) or not any(mask):
+        return f"grammar: it allows no text at all: {reason(matcher)}".encode()
+    return b""
+
+
+def _of_bytes(size: int, special: list[tuple[int, str]], ends: list[int]) -> LLTokenizer:
+    """Return a vocabulary of the 256 bytes and the control tokens in their places."""
+    taken = {id for id, _ in special}
+    free = (id for id in range(size + len(taken) + 256) if id not in taken)
+    tokens = [b""] * (size + len(taken) + 256)
+    for id, text in special:
+        tokens[id] = text.encode()
+    ids = [next(free) for _ in range(256)]
+    for byte, id in enumerate(ids):
+        tokens[id] = bytes([byte])
+
+    def encode(text: str) -> list[int]:
+        return [ids[byte] for byte in text.encode()]
+
+    return llguidance_tokenizer(Spellings(tokens, sorted(taken), ends[0], encode), ends)

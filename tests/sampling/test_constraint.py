@@ -1,0 +1,331 @@
+"""Answers under a grammar: always whole, always valid, whatever the model would rather say.
+
+There is no model here: the logits are random numbers. Near the end the tokens that close things
+are made likely, because a random answer would otherwise go on for ever.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+
+import jsonschema
+import numpy as np
+import pytest
+from support.schemas import SUPPORTED, UNSUPPORTED
+from support.vocabularies import CONTROL, byte_level, sentence_piece
+
+from tampu.errors import GrammarError
+from tampu.sampling import Sampler, SamplingOptions
+from tampu.sampling.constraint import Constraints
+from tampu.sampling.grammar import Grammar
+from tampu.tokenizer import load_tokenizer
+
+SPECIALS = {"<|im_end|>": CONTROL, "</s>": CONTROL, "<|mark|>": CONTROL}
+WORDS = [
+    '{"',
+    '":',
+    '":Ġ',
+    '",Ġ"',
+    '"}',
+    "Ġ{",
+    "true",
+    "false",
+    "null",
+    "[]",
+    "},",
+    "ĠaĠb",
+    "ĊĠ",
+    "12",
+    "3.",
+    "-1",
+    "Ġthe",
+    "name",
+    "ing",
+    "ĊĠĠ",
+    "\\u",
+    "\\n",
+    'ab"',
+    "Ã©",
+    '""',
+    '[{"',
+    "]}",
+    "://",
+]
+CLOSING = frozenset('"}]),0123456789/axzTZ:-.@é'.encode())
+PATIENCE, LIMIT = 40, 600
+
+pytestmark = pytest.mark.server
+
+
+def vocabulary(family):
+    if family == "bytes":
+        return byte_level(*SPECIALS, *WORDS, types=SPECIALS, eos_token_id=257)
+    pieces = [(word, -1.0) for word in ("▁{", '▁"', '":', "▁the", "true", '{"', "é")]
+    return sentence_piece(*pieces)
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    return {family: load_tokenizer(vocabulary(family)) for family in ("bytes", "pieces")}
+
+
+@pytest.fixture(scope="module")
+def all_constraints(tokenizers):
+    made = {family: Constraints(tokenizers[family]) for family in tokenizers}
+    yield made
+    for constraints in made.values():
+        constraints.close()
+
+
+@pytest.fixture(scope="module")
+def constraints(all_constraints):
+    return all_constraints["bytes"]
+
+
+@pytest.fixture(autouse=True)
+def no_threads_left():
+    """The worker thread is the module's; its end is tested below."""
+
+
+def answer(constraints, tokenizer, grammar, seed=0, **options):
+    """What a model without any sense says under a grammar."""
+    constraint = constraints.compile(grammar)
+    random = np.random.default_rng(seed)
+    sampler = Sampler(SamplingOptions(seed=seed, **options), tokenizer.vocabulary_size)
+    spelled = tokenizer.spellings()
+    closes = np.array([bool(text) and set(text) <= CLOSING for text in spelled])
+    closes[list(tokenizer.eos)] = True
+    tokens = []
+    while not constraint.is_complete and len(tokens) < LIMIT:
+        constraint.begin()
+        logits = random.normal(0, 3, tokenizer.vocabulary_size).astype(np.float32)
+        if len(tokens) > PATIENCE:
+            logits[closes] += 20
+        token = sampler.sample(logits, constraint.mask())
+        constraint.accept(token)
+        if token in tokenizer.eos:
+            break
+        tokens.append(token)
+    assert len(tokens) < LIMIT
+    return b"".join(spelled[token] for token in tokens).decode()
+
+
+CASES = [
+    pytest.param(schema, id=f"{kind}-{number}")
+    for kind, schemas in SUPPORTED.items()
+    for number, schema in enumerate(schemas)
+]
+
+
+def test_there_are_two_hundred_schemas():
+    assert len(CASES) >= 200
+
+
+@pytest.mark.parametrize("schema", CASES)
+def test_a_random_model_gives_json_that_the_schema_allows(constraints, tokenizers, schema):
+    grammar = Grammar.schema(schema)
+    validator = jsonschema.Draft202012Validator(
+        schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER
+    )
+    for seed in range(2):
+        validator.validate(json.loads(answer(constraints, tokenizers["bytes"], grammar, seed)))
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0.0}, {"top_k": 0, "top_p": 1.0}])
+@pytest.mark.parametrize("family", ["bytes", "pieces"])
+def test_it_holds_for_all_ways_to_sample_and_families_of_tokens(
+    all_constraints, tokenizers, family, options
+):
+    schema = SUPPORTED["as people ask"][0]
+    for seed in range(5):
+        text = answer(
+            all_constraints[family], tokenizers[family], Grammar.schema(schema), seed, **options
+        )
+        jsonschema.validate(json.loads(text), schema)
+
+
+@pytest.mark.parametrize(("schema", "place"), UNSUPPORTED)
+def test_what_is_not_supported_is_named_and_never_ignored(constraints, schema, place):
+    with pytest.raises(GrammarError, match=re.escape(place)):
+        constraints.compile(Grammar.schema(schema))
+
+
+GRAMMARS = [
+    (Grammar.json(), r"\{.*\}"),
+    (Grammar.regex(r"[a-c]{3}/\d+\.x?"), r"[a-c]{3}/\d+\.x?"),
+    (Grammar.regex("a|(b\n)+"), "a|(b\n)+"),
+    (Grammar.choices(["yes", "no", 'may"be\n']), '(yes|no|may"be\n)'),
+    (Grammar.lark('start: "a" X+\nX: /[0-9]/'), "a[0-9]+"),
+    (Grammar.gbnf('root ::= [a-z]* "z" # greedy, but one lexeme'), "[a-z]*z"),
+    (Grammar.gbnf('root ::= "(" root ")" | "x"'), r"\(*x\)*"),
+    (Grammar.gbnf('root ::= item (", " item)*\nitem ::= [^",\\n]{1,3} | "\\"" .{0,2} "\\""'), ".+"),
+    (
+        Grammar.gbnf("root ::= (\n  [0-9] | [\\x41-\\u0046]\n){2} |\n 'q'".replace("'", '"')),
+        "[0-9A-F]{2}|q",
+    ),
+]
+
+
+@pytest.mark.parametrize(("grammar", "pattern"), GRAMMARS)
+def test_other_grammars_hold(constraints, tokenizers, grammar, pattern):
+    for seed in range(5):
+        text = answer(constraints, tokenizers["bytes"], grammar, seed)
+        assert re.fullmatch(pattern, text, re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        Grammar.lark("start: " + "(" * 60_000 + '"a"' + ")" * 60_000),
+        Grammar.regex("(" * 30_000 + "a" + ")" * 30_000),
+        Grammar.lark("start: start"),
+        Grammar.lark('start: x\nx: x "a"'),
+        Grammar.lark("start: missing"),
+        Grammar.lark(""),
+        Grammar.regex("(?<=x)a"),
+        Grammar.regex("(a{1000}){1000}"),
+        Grammar.lark("start: " + "|".join(f'("a"{{1000}} "{i}"){{900}}' for i in range(300))),
+        Grammar.schema(
+            {"type": "array", "items": {"type": "array", "minItems": 5000}, "minItems": 5000}
+        ),
+        Grammar.schema({"enum": [f"{i:x}" * 8 for i in range(6_000)], "pattern": "(a|b)*c{900}"}),
+        Grammar.schema({"type": "string", "pattern": "^(.*a.{900}){9}$"}),
+    ],
+)
+def test_a_hostile_grammar_is_refused_or_stays_within_its_limits(constraints, grammar):
+    try:
+        constraint = constraints.compile(grammar)
+        for _ in range(20):
+            constraint.accept(int(np.flatnonzero(constraint.allowed())[0]))
+            if constraint.is_complete:
+                break
+    except GrammarError as error:
+        assert len(str(error)) < 500  # noqa: PT017
+    assert constraints.compile(Grammar.choices(["a"])).allowed().sum() == 1
+
+
+def test_a_regex_that_backtracks_elsewhere_is_no_matter_here(constraints, tokenizers):
+    text = answer(constraints, tokenizers["bytes"], Grammar.regex("(a+)+b"))
+    assert re.fullmatch("a+b", text)
+
+
+def test_the_end_is_allowed_when_the_answer_is_whole_and_forced_when_nothing_may_follow(
+    constraints, tokenizers
+):
+    constraint = constraints.compile(Grammar.regex("ab?"))
+    eos = sorted(tokenizers["bytes"].eos)
+    assert not constraint.may_end
+    constraint.accept(ord("a"))
+    assert np.flatnonzero(constraint.allowed()).tolist() == [ord("b"), *eos]
+    assert constraint.may_end
+    assert not constraint.is_complete
+    constraint.accept(ord("b"))
+    assert constraint.is_complete
+    assert np.flatnonzero(constraint.allowed()).tolist() == eos
+    constraint.accept(eos[0])
+    assert constraint.is_complete
+
+
+def test_the_end_token_completes_an_answer(constraints, tokenizers):
+    constraint = constraints.compile(Grammar.regex("a*"))
+    constraint.accept(ord("a"))
+    constraint.accept(min(tokenizers["bytes"].eos))
+    assert constraint.is_complete
+
+
+def test_tokens_can_be_taken_back_for_speculation(constraints):
+    constraint = constraints.compile(Grammar.choices(["yes", "yard"]))
+    assert constraint.count_allowed([ord(c) for c in "yarn"]) == 3
+    before = constraint.mask().copy()
+    for token in b"yar":
+        constraint.accept(token)
+    constraint.rollback(3)
+    assert (constraint.mask() == before).all()
+    for token in b"yes":
+        constraint.accept(token)
+    assert constraint.is_complete
+    constraint.rollback(1)
+    assert not constraint.is_complete
+    with pytest.raises(GrammarError, match="take back 9"):
+        constraint.rollback(9)
+
+
+def test_a_token_that_has_no_place_is_an_error(constraints):
+    constraint = constraints.compile(Grammar.choices(["yes"]))
+    with pytest.raises(GrammarError, match="no place for token 110"):
+        constraint.accept(ord("n"))
+
+
+def test_logits_of_other_tokens_become_minus_infinity(constraints, tokenizers):
+    logits = np.zeros(tokenizers["bytes"].vocabulary_size, np.float32)
+    constraints.compile(Grammar.choices(["yes", "no"])).apply(logits)
+    assert np.flatnonzero(logits == 0).tolist() == sorted(b"yn")
+    assert np.isneginf(np.delete(logits, sorted(b"yn"))).all()
+
+
+def test_answers_of_one_grammar_do_not_disturb_each_other(constraints):
+    first = constraints.compile(Grammar.choices(["yes", "no"]))
+    first.accept(ord("y"))
+    second = constraints.compile(Grammar.choices(["yes", "no"]))
+    assert np.flatnonzero(second.allowed()).tolist() == sorted(b"yn")
+    assert np.flatnonzero(first.allowed()).tolist() == [ord("e")]
+
+
+def test_a_model_whose_tokens_do_not_fit_is_told_so():
+    tokenizer = load_tokenizer(byte_level("</s>", types=SPECIALS, eos_token_id=256))
+    letters = [token for token in range(256) if token != ord("q")]
+
+    class WithoutQ:
+        vocabulary_size, eos = tokenizer.vocabulary_size, tokenizer.eos
+        control_texts = tokenizer.control_texts
+
+        def encode_inside(self, text):
+            return [token for token in text.encode() if token in letters]
+
+        def spellings(self):
+            return [bytes([t]) if t in letters else b"" for t in range(self.vocabulary_size)]
+
+    constraints = Constraints(WithoutQ())
+    constraint = constraints.compile(Grammar.regex("a[q]|a[q]q"))
+    constraint.accept(ord("a"))
+    with pytest.raises(GrammarError, match="no token of the model fits"):
+        constraint.mask()
+    constraints.close()
+
+
+def test_many_grammars_one_after_the_other_are_not_all_kept(constraints):
+    for number in range(60):
+        constraints.compile(Grammar.choices([str(number)]))
+    assert len(constraints._remembered) <= 16
+
+
+def test_a_grammar_around_another_begins_with_a_thought(constraints):
+    grammar = Grammar.schema({"const": 5}).within(
+        'start: thought @answer\nthought[suffix="</t>"]: /(.|\\n)*/'
+    )
+    constraint = constraints.compile(grammar)
+    for token in b"so {</t>":
+        assert not constraint.may_end
+        constraint.accept(token)
+    assert np.flatnonzero(constraint.allowed()).tolist() == [ord("5")]
+
+
+def test_control_tokens_can_stand_in_a_grammar(constraints, tokenizers):
+    [mark] = tokenizers["bytes"].control_tokens(["<|mark|>"]).values()
+    constraint = constraints.compile(Grammar.lark(f'start: "a" <[{mark}]>'))
+    constraint.accept(ord("a"))
+    assert constraint.allowed()[mark]
+    constraint = constraints.compile(Grammar.regex(r"(.|\n)*"))
+    assert not constraint.allowed()[mark]
+
+
+def test_closing_ends_the_thread_and_the_process(tokenizers):
+    before = set(threading.enumerate())
+    constraints = Constraints(tokenizers["bytes"])
+    constraints.prepare()
+    constraints.compile(Grammar.choices(["a"])).mask()
+    constraints.close()
+    constraints.close()
+    assert set(threading.enumerate()) <= before
