@@ -1,0 +1,50 @@
+"""The rate limit, with a clock of its own."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tampu.store.registry.ratelimit import RateLimiter
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+@given(st.lists(st.integers(1, 10_000), min_size=1), st.integers(100, 100_000))
+def test_no_more_passes_than_the_rate_allows(counts, rate):
+    clock = Clock()
+    limiter = RateLimiter(rate, clock, clock.sleep)
+    for count in counts:
+        limiter.take(count)
+    assert clock.now >= sum(counts) / rate - 0.26
+    assert clock.now <= sum(counts) / rate + 1e-6
+
+
+def test_who_was_idle_may_not_make_up_for_it():
+    clock = Clock()
+    limiter = RateLimiter(1000, clock, clock.sleep)
+    clock.now = 100.0
+    limiter.take(1000)
+    assert clock.now >= 100.7
+
+
+def test_without_a_limit_nobody_waits():
+    clock = Clock()
+    limiter = RateLimiter(None, clock, clock.sleep)
+    limiter.take(1 << 40)
+    assert clock.now == 0
+    assert limiter.chunk == 1 << 20
+
+
+def test_little_is_read_at_a_time_when_it_is_slow():
+    assert RateLimiter(160_000).chunk == 10_000
+    assert RateLimiter(10).chunk == 1024

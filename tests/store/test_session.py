@@ -1,0 +1,200 @@
+"""Tokens go to whom they belong, redirects lead where they may."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from typing import ClassVar
+
+import pytest
+from support.local_http import Answer, LocalServer, serving
+
+from tampu.errors import RegistryError
+from tampu.store.registry.session import Session
+from tampu.store.registry.transport import NetworkError, Transport, TransportOptions
+
+TOKEN = "t0ken"
+
+
+@pytest.fixture
+def transport():
+    with closing(Transport(TransportOptions(is_insecure=True, silence_s=5))) as transport:
+        yield transport
+
+
+def wants_token(realm):
+    challenge = f'Bearer realm="{realm}",service="s",scope="repository:a/b:pull"'
+    return Answer(401, {"WWW-Authenticate": challenge}, b"{}")
+
+
+class Registry(LocalServer):
+    """Wants a token, which it gives out itself unless `realm` says otherwise."""
+
+    def __init__(self, token_answer=None):
+        super().__init__(self.serve)
+        self.realm = None
+        self.token = TOKEN
+        self.token_answer = token_answer or (
+            lambda: Answer(body=b'{"token":"%s"}' % TOKEN.encode())
+        )
+
+    def serve(self, request):
+        if request.path == "/token":
+            return self.token_answer()
+        if request.headers.get("authorization") == f"Bearer {self.token}":
+            return Answer(body=b"secret")
+        return wants_token(self.realm or f"{self.url}/token")
+
+    def paths(self):
+        return [request.path for request in self.requests]
+
+
+def get(session, path="/v2/x"):
+    reply = session.send("GET", path)
+    return reply.status, reply.read_all(1000)
+
+
+def test_a_token_is_got_once_and_used_again(transport):
+    with Registry() as registry:
+        session = Session(transport, registry.url)
+        assert get(session) == get(session) == (200, b"secret")
+        assert registry.paths() == ["/v2/x", "/token", "/v2/x", "/v2/x"]
+        assert registry.requests[1].query == {"service": "s", "scope": "repository:a/b:pull"}
+
+
+def test_a_token_that_has_run_out_is_got_anew(transport):
+    with Registry() as registry:
+        session = Session(transport, registry.url, token="stale")
+        assert get(session) == (200, b"secret")
+
+
+def test_who_asks_is_proven_when_a_token_is_asked_for(transport):
+    with Registry() as registry:
+        session = Session(transport, registry.url, sign=lambda url: f"signed {len(url) > 20}")
+        get(session)
+        asked = registry.requests[1]
+        assert asked.headers["authorization"] == "signed True"
+        assert asked.query.keys() == {"service", "scope", "ts", "nonce"}
+
+
+def test_another_hosts_realm_gets_no_question(transport):
+    with Registry() as registry, serving(lambda _: Answer(body=b'{"token":"x"}')) as thief:
+        registry.realm = f"{thief.url}/token"
+        session = Session(transport, registry.url, token="stale", sign=lambda _: "secret")
+        with pytest.raises(RegistryError, match=r"a token from another host.*TAMPU_REALMS=127"):
+            get(session)
+        assert thief.requests == []
+
+
+def test_another_hosts_realm_may_be_named(transport):
+    with Registry() as registry, Registry() as giver:
+        registry.realm = f"{giver.url}/token"
+        session = Session(transport, registry.url, realm_hosts=frozenset({giver.host}))
+        assert get(session) == (200, b"secret")
+
+
+@pytest.mark.parametrize(
+    "challenge",
+    ["", "Basic realm=x", "Bearer", 'Bearer service="x"', 'Bearer realm="file:///x"',
+     'Bearer realm="x"', 'Bearer realm=""'],
+)  # fmt: skip
+def test_a_challenge_that_makes_no_sense_is_refused(transport, challenge):
+    answer = Answer(401, {"WWW-Authenticate": challenge}, b"")
+    with serving(lambda _: answer) as server, pytest.raises(RegistryError):
+        get(Session(transport, server.url))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(body=b'{"token":"' + b"x" * 70_000 + b'"}'),
+        Answer(body=b"{}"),
+        Answer(body=b'{"token":7}'),
+        Answer(body=b'{"token":"a\\r\\nb"}'),
+        Answer(body=b"nonsense"),
+        Answer(403, body=b'{"errors":[{"message":"no"}]}'),
+        Answer(302, {"Location": "/elsewhere"}),
+    ],
+)
+def test_a_token_that_is_none_is_refused(transport, answer):
+    with Registry(lambda: answer) as registry, pytest.raises(RegistryError):
+        get(Session(transport, registry.url))
+
+
+def test_a_registry_that_is_never_satisfied_is_asked_twice(transport):
+    with Registry() as registry:
+        registry.token = "another"
+        with pytest.raises(RegistryError, match="refuses"):
+            get(Session(transport, registry.url))
+        assert registry.paths() == ["/v2/x", "/token", "/v2/x"]
+
+
+def test_a_redirect_to_another_host_is_followed_without_the_token(transport):
+    with serving(lambda _: Answer(body=b"bytes")) as storage:
+        moved = Answer(307, {"Location": f"{storage.url}/b"})
+        with serving(lambda _: moved) as registry:
+            session = Session(transport, registry.url, token=TOKEN)
+            assert get(session) == (200, b"bytes")
+            assert registry.requests[0].headers["authorization"] == f"Bearer {TOKEN}"
+            assert "authorization" not in storage.requests[0].headers
+
+
+def test_a_redirect_on_the_same_host_keeps_the_token(transport):
+    def answer(request):
+        if request.path == "/b":
+            return Answer(body=b"bytes")
+        return Answer(307, {"Location": "/b"})
+
+    with serving(answer) as registry:
+        assert get(Session(transport, registry.url, token=TOKEN)) == (200, b"bytes")
+        assert registry.requests[1].headers["authorization"] == f"Bearer {TOKEN}"
+
+
+@pytest.mark.parametrize("location", ["/x", "file:///etc/passwd", "ftp://h/x", "http://u:p@h/", ""])
+def test_redirects_that_lead_nowhere_good_are_refused(transport, location):
+    with (
+        serving(lambda _: Answer(302, {"Location": location})) as registry,
+        pytest.raises(RegistryError),
+    ):
+        get(Session(transport, registry.url))
+
+
+def test_with_tls_a_redirect_leads_to_tls(monkeypatch):
+    transport = Transport(TransportOptions(is_insecure=True))
+    session = Session(transport, "https://registry.example", token=TOKEN)
+
+    class Moved:
+        url = "https://registry.example/x"
+        status = 302
+        headers: ClassVar = {"Location": "http://registry.example/y"}
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(transport, "send", lambda *_: Moved())
+    with pytest.raises(RegistryError, match="without TLS"):
+        session.send("GET", "/x")
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "told"),
+    [
+        (Answer(400, body=b'{"errors":[{"message":"bad\\ntag"}]}'), RegistryError, "400: bad tag"),
+        (Answer(403, body=b'{"error":"no"}'), RegistryError, "403: no"),
+        (Answer(404, body=b"\x1b[31mgone" + b"x" * 9999), RegistryError, "404: [31mgonexxx"),
+        (Answer(410, body=b"[1,2]"), RegistryError, r"410: [1,2]"),
+        (Answer(418, body=b""), RegistryError, "418: no reason given"),
+        (Answer(500, body=b"{}"), NetworkError, "500: {}"),
+        (Answer(429, {"Retry-After": "7"}), NetworkError, "429"),
+    ],
+)  # fmt: skip
+def test_a_refusal_is_told_in_one_printable_line(transport, answer, kind, told):
+    with serving(lambda _: answer) as server, ExitStack() as stack:
+        session = Session(transport, server.url)
+        reply = stack.enter_context(session.send("GET", "/x"))
+        with pytest.raises(kind) as caught:
+            session.expect(reply, 200, doing="pull")
+        assert str(caught.value).startswith(f"pull: {told}")
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) < 400
+        if isinstance(caught.value, NetworkError):
+            assert caught.value.after_s == (7 if answer.status == 429 else 0)

@@ -1,0 +1,163 @@
+"""Which addresses are talked to, and what is read of their answers."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import closing, suppress
+
+import pytest
+from support.local_http import Answer, serving
+
+from tampu.errors import RegistryError
+from tampu.store.registry.transport import (
+    NetworkError,
+    Transport,
+    TransportOptions,
+    host_of,
+    origin_of,
+)
+
+
+@pytest.fixture
+def insecure():
+    with closing(Transport(TransportOptions(is_insecure=True, silence_s=5))) as transport:
+        yield transport
+
+
+@pytest.fixture
+def secure():
+    with closing(Transport(TransportOptions())) as transport:
+        yield transport
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://example.com/", "file:///etc/passwd", "ftp://example.com/", "https:///x", "x", "",
+     "https://user:pass@example.com/", "https://example.com:99999/", "https://example.com:x/",
+     "gopher://example.com", "https://[::1/"],
+)  # fmt: skip
+def test_only_sound_addresses_with_tls_are_asked(secure, url):
+    with pytest.raises(RegistryError, match="refused an address"):
+        secure.send("GET", url)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1", "169.254.169.254", "10.0.0.1", "192.168.1.1", "[::1]", "[::ffff:127.0.0.1]",
+     "[fe80::1]", "0x7f000001", "0.0.0.0", "localhost", "2130706433", "100.64.0.1"],
+)  # fmt: skip
+def test_private_addresses_are_refused(secure, host):
+    with pytest.raises(RegistryError, match="private network"):
+        secure.send("GET", f"https://{host}:1/v2/")
+
+
+def test_a_name_is_looked_up_once_and_what_was_checked_is_used(secure, monkeypatch):
+    answers = [["93.184.216.34", "10.0.0.1"], ["127.0.0.1"]]
+    asked, connected = [], []
+
+    def getaddrinfo(host, port, **_):
+        asked.append(host)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, port)) for ip in answers.pop(0)]
+
+    def create_connection(address, *_, **__):
+        connected.append(address)
+        raise OSError("no network in tests")
+
+    module = "tampu.store.registry.transport"
+    monkeypatch.setattr(f"{module}.socket.getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(f"{module}.create_connection", create_connection)
+    with pytest.raises(NetworkError):
+        secure.send("GET", "https://rebinding.example/")
+    assert (asked, connected) == (["rebinding.example"], [("93.184.216.34", 443)])
+
+
+def test_a_host_of_ones_own_network_may_be_named(monkeypatch):
+    options = TransportOptions(private_hosts=frozenset({"models.home"}))
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", 443))]
+    monkeypatch.setattr("tampu.store.registry.transport.socket.getaddrinfo", lambda *_, **__: found)
+    transport = Transport(options)
+    assert transport._is_allowed("models.home", "10.0.0.1")
+    assert not transport._is_allowed("other.home", "10.0.0.1")
+
+
+def test_a_name_that_is_not_known_and_a_closed_port_may_be_tried_again(insecure):
+    with pytest.raises(NetworkError, match="its name is not known"):
+        insecure.send("GET", "http://no-such-name.invalid/")
+    with pytest.raises(NetworkError, match=r"no answer from 127\.0\.0\.1:1"):
+        insecure.send("GET", "http://127.0.0.1:1/")
+
+
+def read_to_end(reply):
+    while reply.read(1000):
+        pass
+
+
+def test_a_body_is_read_in_pieces_to_its_end(insecure):
+    with serving(lambda _: Answer(body=b"x" * 300_000)) as server:
+        with insecure.send("GET", server.url) as reply:
+            assert (reply.status, reply.length) == (200, 300_000)
+            count = 0
+            while content := reply.read(100_000):
+                count += len(content)
+        assert count == 300_000
+
+
+def test_a_body_that_breaks_off_is_told(insecure):
+    with (
+        serving(lambda _: Answer(body=b"x" * 1000, drop_after=10)) as server,
+        insecure.send("GET", server.url) as reply,
+        pytest.raises(NetworkError, match="broke off"),
+    ):
+        read_to_end(reply)
+
+
+def test_silence_ends_a_request():
+    options = TransportOptions(is_insecure=True, silence_s=0.2)
+    with (
+        closing(Transport(options)) as transport,
+        serving(lambda _: Answer(body=b"x" * 1000, stall_after=10)) as server,
+        transport.send("GET", server.url) as reply,
+        pytest.raises(NetworkError),
+    ):
+        read_to_end(reply)
+
+
+def test_a_read_is_interrupted_from_another_thread(insecure):
+    ended = threading.Event()
+    with (
+        serving(lambda _: Answer(body=b"x" * 1000, stall_after=10)) as server,
+        insecure.send("GET", server.url) as reply,
+    ):
+
+        def read():
+            with suppress(NetworkError):
+                read_to_end(reply)
+            ended.set()
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        assert not ended.wait(0.1)
+        reply.interrupt()
+        assert ended.wait(3)
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(body=b"x" * 1001),
+        Answer(body=[b"x" * 500] * 3),
+        Answer(headers={"Content-Encoding": "gzip"}, body=b"\x1f\x8b" + b"\0" * 50),
+    ],
+)
+def test_too_long_or_compressed_answers_are_refused(insecure, answer):
+    with serving(lambda _: answer) as server, pytest.raises(RegistryError, match="sent"):
+        insecure.send("GET", server.url).read_all(1000)
+
+
+def test_hosts_and_origins():
+    assert host_of("https://User:pw@Example.com:8080/x") == "example.com:8080"
+    assert origin_of("https://a/x") == origin_of("https://a:443/y")
+    assert origin_of("https://a") != origin_of("http://a")
+    assert origin_of("http://a:81") != origin_of("http://a")

@@ -1,0 +1,143 @@
+"""Who downloads what: every byte once, by somebody."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tampu.store.registry.work import SMALLEST_SHARE, STALLED_S, Ranges, Work
+
+SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)))
+
+
+@given(SPANS, st.integers(0, 30), st.integers(0, 30))
+def test_ranges_are_a_set_of_positions(spans, start, end):
+    ranges = Ranges(spans)
+    positions = {p for first, last in spans for p in range(first, last)}
+    assert ranges.total == len(positions)
+    assert {p for first, last in ranges.as_list() for p in range(first, last)} == positions
+    found = ranges.as_list()
+    assert all(one[1] < other[0] for one, other in pairwise(found))
+    missing = [p for p in range(40) if p not in positions]
+    assert ranges.frontier == missing[0]
+    wanted = [p for p in range(start, end) if p not in positions]
+    gap = ranges.gap(start, end)
+    assert (gap is None) == (not wanted)
+    if gap:
+        assert gap[0] == wanted[0]
+        assert set(range(*gap)) <= set(wanted)
+        assert gap[1] == end or gap[1] in positions
+
+
+class Workers(RuleBasedStateMachine):
+    """Workers that take, write and give back pieces of a blob, against a plain array."""
+
+    size = 5 * SMALLEST_SHARE + 7
+
+    def __init__(self):
+        super().__init__()
+        self.now = 0.0
+        self.work = Work(self.size, [(3, 1000)], SMALLEST_SHARE * 2, lambda: self.now)
+        self.written = bytearray(self.size)
+        self.written[3:1000] = b"\1" * 997
+        self.active = []
+        self.claimed = []
+
+    @rule()
+    def take(self):
+        piece = self.work.take()
+        if piece is not None:
+            assert piece.start == piece.position < piece.end
+            self.active.append(piece)
+
+    @precondition(lambda self: self.active)
+    @rule(which=st.integers(0, 9), count=st.integers(1, SMALLEST_SHARE))
+    def claim(self, which, count):
+        piece = self.active[which % len(self.active)]
+        position, wanted = self.work.claim(piece, count)
+        if wanted:
+            self.claimed.append((piece, position, wanted))
+
+    @precondition(lambda self: self.claimed)
+    @rule()
+    def fill(self):
+        _, position, wanted = self.claimed.pop(0)
+        assert not self.written.count(1, position, position + wanted), "written twice"
+        self.written[position : position + wanted] = b"\1" * wanted
+        self.work.filled(position, wanted)
+
+    @precondition(lambda self: self.active)
+    @rule(which=st.integers(0, 9))
+    def release(self, which):
+        piece = self.active[which % len(self.active)]
+        if not any(owner is piece for owner, _, _ in self.claimed):
+            self.active.remove(piece)
+            self.work.release(piece)
+
+    @rule(seconds=st.sampled_from([1.0, STALLED_S]))
+    def wait(self, seconds):
+        self.now += seconds
+
+    @invariant()
+    def counts_agree(self):
+        assert self.work.completed == self.written.count(1)
+        frontier = self.written.find(b"\0")
+        assert self.work.frontier == (frontier if frontier >= 0 else self.size)
+
+    def teardown(self):
+        while self.claimed:
+            self.fill()
+        for piece in self.active:
+            self.work.release(piece)
+        self.active.clear()
+        while piece := self.work.take():
+            position, wanted = self.work.claim(piece, self.size)
+            self.claimed.append((piece, position, wanted))
+            self.fill()
+            self.work.release(piece)
+        assert self.work.is_done
+        assert self.written.count(1) == self.size
+
+
+TestWorkers = Workers.TestCase
+TestWorkers.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
+
+
+def test_pieces_come_in_order():
+    work = Work(100, [(10, 20)], piece_size=30)
+    taken = [work.take() for _ in range(4)]
+    assert [(piece.start, piece.end) for piece in taken] == [(0, 10), (20, 50), (50, 80), (80, 100)]
+    assert work.take() is None
+
+
+def test_the_rest_of_the_largest_piece_is_divided_at_the_end():
+    size = 8 * SMALLEST_SHARE
+    work = Work(size, piece_size=size)
+    slow = work.take()
+    fast = work.take()
+    assert (slow.end, fast.start, fast.end) == (size // 2, size // 2, size)
+    assert work.claim(slow, size) == (0, size // 2)
+
+
+def test_a_stalled_piece_is_taken_over_whole():
+    now = [0.0]
+    work = Work(1000, piece_size=1000, clock=lambda: now[0])
+    stalled = work.take()
+    work.filled(*work.claim(stalled, 10))
+    assert work.take() is None
+    now[0] = STALLED_S
+    other = work.take()
+    assert (other.start, other.end) == (10, 1000)
+    assert work.claim(stalled, 500) == (10, 0)
+
+
+def test_what_is_given_back_is_taken_again():
+    work = Work(100, piece_size=100)
+    piece = work.take()
+    work.filled(*work.claim(piece, 40))
+    work.release(piece)
+    again = work.take()
+    assert (again.start, again.end) == (40, 100)
