@@ -20,8 +20,9 @@ from tampu.convert.gemma2 import GEMMA2
 from tampu.convert.gemma3 import GEMMA3, GEMMA3_TEXT
 from tampu.convert.gptoss import GPT_OSS
 from tampu.convert.llama import LLAMA, MIXTRAL
-from tampu.convert.llama4 import LLAMA4_TEXT
-from tampu.convert.mistral3 import MISTRAL3_TEXT
+from tampu.convert.llama4 import LLAMA4, LLAMA4_TEXT
+from tampu.convert.llava import LLAVA
+from tampu.convert.mistral3 import MISTRAL3, MISTRAL3_TEXT
 from tampu.convert.mixtures import FILE_TYPES, Facts, FileType, Override, choose_types, file_type
 from tampu.convert.quantize import QUANTIZATION_VERSION
 from tampu.convert.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
@@ -38,8 +39,11 @@ FAMILIES: Mapping[str, Family] = {
     for family in (
         LLAMA,
         MIXTRAL,
+        LLAVA,
         MISTRAL3_TEXT,
+        MISTRAL3,
         LLAMA4_TEXT,
+        LLAMA4,
         QWEN2,
         QWEN2_MOE,
         QWEN3,

@@ -1,6 +1,7 @@
-"""Llama 4: `llama4` in GGUF, text. Experts are stored as in the checkpoint, but transposed.
+"""Llama 4: `llama4` in GGUF, text alone or with its tower.
 
-The reference rotates neighbouring elements as GGUF's architecture does: no rows are reordered.
+Experts are stored as in the checkpoint, but transposed. The reference rotates neighbouring elements
+as GGUF's architecture does: no rows are reordered.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from tampu.convert.config import Config
 from tampu.convert.family import Family, Parameters, mixture_parameters, text_parameters
 from tampu.convert.llama import NAMES, rope_factors
 from tampu.convert.pieces import half, swapped
+from tampu.convert.vision import ATTENTION, PREFIXES, tower_keys, tower_names
 from tampu.errors import UnsupportedModelError
 
 TEXT_NAMES = {name: target for name, target in NAMES.items() if ".mlp." not in name} | {
@@ -84,4 +86,55 @@ LLAMA4_TEXT = Family(
     optional=OPTIONAL,
     parameters=text_keys,
     made=rope_factors,
+)
+
+VISION_NAMES = {
+    "vision_model.class_embedding": "v.class_embedding",
+    "vision_model.positional_embedding_vlm": "v.positional_embedding_vlm",
+    "vision_model.patch_embedding.linear": "v.patch_embedding",
+    "vision_model.layernorm_pre": "v.layernorm_pre",
+    "vision_model.layernorm_post": "v.layernorm_post",
+    **tower_names(
+        "vision_model.model.layers.{}",
+        ATTENTION
+        | {
+            "self_attn.o_proj": "attn_output",
+            "input_layernorm": "attn_norm",
+            "post_attention_layernorm": "ffn_norm",
+            "mlp.fc1": "mlp.fc1",
+            "mlp.fc2": "mlp.fc2",
+        },
+    ),
+    "vision_model.vision_adapter.mlp.fc1": "v.vision_adapter.mlp.fc1",
+    "vision_model.vision_adapter.mlp.fc2": "v.vision_adapter.mlp.fc2",
+    "multi_modal_projector.linear_1": "mm.linear_1",
+}
+_WITHOUT_LEAF = {"v.class_embedding", "v.positional_embedding_vlm"}
+
+
+def keys(config: Config) -> Parameters:
+    """Return the keys of `llama4` with its tower."""
+    vision = config.section("vision_config")
+    vision.require("hidden_act", ("gelu",), "gelu")
+    rope = vision.section("rope_parameters") if "rope_parameters" in vision else vision
+    return (
+        text_keys(config.section("text_config"))
+        | tower_keys(vision, image=448, patch=14)
+        | {
+            "vision.attention.layer_norm_epsilon": vision.number("norm_eps", 1e-5),
+            "vision.rope.freq_base": rope.number("rope_theta", 10_000.0),
+            "vision.pixel_shuffle_ratio": vision.number("pixel_shuffle_ratio", 0.5),
+        }
+    )
+
+
+LLAMA4 = Family(
+    architecture="llama4",
+    checkpoints=("Llama4ForConditionalGeneration",),
+    names=TEXT_NAMES | VISION_NAMES,
+    cuts=CUTS,
+    optional=OPTIONAL | _WITHOUT_LEAF,
+    parameters=keys,
+    prefixes=PREFIXES,
+    made=lambda config: rope_factors(config.section("text_config")),
 )

@@ -1,13 +1,40 @@
-"""Mistral Small 3 and Ministral 3: `mistral3` in GGUF, text.
+"""Mistral Small 3 and Ministral 3: `mistral3` in GGUF, text alone or with the Pixtral tower.
 
-As `llama`, with positions scaled by YaRN, and queries that grow with their position.
+The text model is as `llama`, with positions scaled by YaRN, and queries that grow with their
+position. The tower's tensors get the names of Ollama's single files.
 """
 
 from __future__ import annotations
 
+from tampu.convert.checkpoint import Stored
 from tampu.convert.config import Config, read_rope
 from tampu.convert.family import Family, Parameters
-from tampu.convert.llama import LLAMA, parameters, rope_factors, transform
+from tampu.convert.llama import LLAMA, parameters, rope_factors
+from tampu.convert.llama import transform as reordered
+from tampu.convert.vision import PREFIXES, tower_keys, tower_names
+
+VISION_NAMES = {
+    "vision_tower.patch_conv": "v.patch_conv",
+    "vision_tower.ln_pre": "v.encoder_norm",
+    **tower_names(
+        "vision_tower.transformer.layers.{}",
+        {
+            "attention_norm": "attn_norm",
+            "attention.q_proj": "attn_q",
+            "attention.k_proj": "attn_k",
+            "attention.v_proj": "attn_v",
+            "attention.o_proj": "attn_output",
+            "ffn_norm": "ffn_norm",
+            "feed_forward.gate_proj": "ffn_gate",
+            "feed_forward.up_proj": "ffn_up",
+            "feed_forward.down_proj": "ffn_down",
+        },
+    ),
+    "multi_modal_projector.norm": "mm.norm",
+    "multi_modal_projector.patch_merger.merging_layer": "mm.patch_merger.merging_layer",
+    "multi_modal_projector.linear_1": "mm.linear_1",
+    "multi_modal_projector.linear_2": "mm.linear_2",
+}
 
 
 def text_keys(config: Config) -> Parameters:
@@ -21,6 +48,36 @@ def text_keys(config: Config) -> Parameters:
     return keys
 
 
+def keys(config: Config) -> Parameters:
+    """Return the keys of `mistral3` with the Pixtral tower."""
+    config.require("vision_feature_layer", (-1, [-1]), -1)
+    config.require("projector_hidden_act", ("gelu",), "gelu")
+    vision = config.section("vision_config")
+    vision.require("model_type", ("pixtral",), "pixtral")
+    vision.require("hidden_act", ("silu",), "silu")
+    tower = tower_keys(vision, image=1540, patch=14)
+    head_size = vision.integer(
+        "head_dim", vision.integer("hidden_size") // vision.integer("num_attention_heads")
+    )
+    rope = vision.section("rope_parameters") if "rope_parameters" in vision else vision
+    return (
+        text_keys(config.section("text_config"))
+        | tower
+        | {
+            "vision.attention.key_length": head_size,
+            "vision.attention.layer_norm_epsilon": 1e-5,  # the reference's, in none of its files
+            "vision.rope.freq_base": rope.number("rope_theta", 10_000.0),
+            "vision.longest_edge": vision.integer("image_size", 1540),
+            "spatial_merge_size": config.integer("spatial_merge_size", 2),
+        }
+    )
+
+
+def transform(name: str, values: Stored, parameters: Parameters) -> Stored:
+    """Reorder the text model's queries and keys; the tower rotates halves, as the checkpoint."""
+    return values if name.startswith("v.") else reordered(name, values, parameters)
+
+
 MISTRAL3_TEXT = Family(
     architecture="mistral3",
     checkpoints=("Ministral3ForCausalLM",),
@@ -28,4 +85,14 @@ MISTRAL3_TEXT = Family(
     parameters=text_keys,
     transform=transform,
     made=rope_factors,
+)
+
+MISTRAL3 = Family(
+    architecture="mistral3",
+    checkpoints=("Mistral3ForConditionalGeneration",),
+    names={**LLAMA.names, **VISION_NAMES},
+    parameters=keys,
+    prefixes=PREFIXES,
+    transform=transform,
+    made=lambda config: rope_factors(config.section("text_config")),
 )

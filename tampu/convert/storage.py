@@ -19,7 +19,11 @@ from tampu.ml.types import GGMLType
 
 Floats = npt.NDArray[np.float32]
 
-_ALWAYS_F32 = ("v.position_embedding.weight",)
+_ALWAYS_F32 = (
+    "v.position_embedding.weight",
+    "v.position_embd.weight",
+    "v.positional_embedding_vlm",
+)
 _CHUNK_ELEMENTS = 256 << 10
 _F16_MAX = 65504.0
 

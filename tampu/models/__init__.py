@@ -44,7 +44,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "gptoss": Architecture("tampu.models.gptoss:GptOss"),  # Ollama's name
     "llama": Architecture("tampu.models.llama:Llama", _NEIGHBOURS),
     "llama4": Architecture("tampu.models.llama4:Llama4"),
-    "mistral3": Architecture("tampu.models.llama:Llama", _NEIGHBOURS),
+    "mistral3": Architecture("tampu.models.llama:Mistral3", _NEIGHBOURS),
     "qwen2": Architecture("tampu.models.llama:Llama", _HALVES),
     "qwen2moe": Architecture("tampu.models.llama:Llama", {**_HALVES, "weighing": Weighing.SOFTMAX}),
     "qwen3": Architecture("tampu.models.llama:Llama", _HALVES),
@@ -89,8 +89,9 @@ def bind_model(weights: Weights, projector: Weights | None = None) -> Model:
     model = bind(kind, weights, options)
     model.options = options
     model.vision = _bind_vision(kind, weights, projector)
+    unused = (*kind.unused, *(model.vision.unused if model.vision else ()))
     for each in (weights, projector) if projector else (weights,):
-        left = [name for name in each.unused() if not name.startswith(kind.unused)]
+        left = [name for name in each.unused() if not name.startswith(unused)]
         if left:
             raise ModelFileError("tensors", f"not known to the architecture: {', '.join(left[:8])}")
     return model
@@ -100,17 +101,29 @@ def _bind_vision(
     kind: type[Model], weights: Weights, projector: Weights | None
 ) -> VisionModel | None:
     """Return the part that sees, None if there are no tensors of it."""
-    source, sees = projector or weights, kind.vision_type
-    if sees is None:
-        if projector:
-            raise UnsupportedModelError(f"{kind.__name__} takes no projector: it cannot see")
+    source = projector or weights
+    if projector is None and not any(name.startswith("v.") for name in weights.file.tensors):
         return None
-    if not any(name.startswith("v.") for name in source.file.tensors):
-        if projector:
-            raise ModelFileError("tensors", "the projector's file has no vision tower")
+    sees = _vision_type(kind, projector)
+    if sees is None:
         return None
     options = read_options(sees.options_type, source.file.metadata, {})
     vision = bind(sees, source, options)
     vision.options = options
     vision.tokens = find_tokens(weights.file.metadata, sees.words)
     return vision
+
+
+def _vision_type(kind: type[Model], projector: Weights | None) -> type[VisionModel] | None:
+    """Return the kind of the part that sees, None if the architecture has none."""
+    known = kind.vision_types
+    if projector is None:
+        return known[0] if known else None
+    stated = projector.file.metadata.string("projector_type", "mlp")
+    for sees in known:
+        if stated in sees.projectors:
+            return sees
+    names = ", ".join(name for sees in known for name in sees.projectors) or "none"
+    raise UnsupportedModelError(
+        f"a projector of type '{stated}' does not go with {kind.__name__}; those that do: {names}"
+    )

@@ -67,5 +67,5 @@ class Gemma3(Gemma):
     layers: list[NormedLayer] = gguf("blk", count="layers")  # type: ignore[assignment]
 
     options_type: ClassVar[type[Options]] = Options
-    vision_type: ClassVar[type[VisionModel]] = Gemma3Vision
+    vision_types: ClassVar[tuple[type[VisionModel], ...]] = (Gemma3Vision,)
     options: Options

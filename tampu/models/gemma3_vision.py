@@ -84,6 +84,7 @@ class Gemma3Vision(VisionModel):
     projector: Projector = gguf("mm")
 
     options_type: ClassVar[type[Options]] = Options
+    projectors: ClassVar[tuple[str, ...]] = ("gemma3",)
     words: ClassVar[Words] = {
         "start": (("<start_of_image>",),),
         "end": (("<end_of_image>",),),

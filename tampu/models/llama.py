@@ -16,6 +16,8 @@ from typing import ClassVar
 
 from tampu.ml import RopeMode, RopeScaling, Tensor
 from tampu.ml.metadata import Metadata
+from tampu.models.llava import Llava
+from tampu.models.pixtral import Pixtral
 from tampu.nn import (
     Batch,
     Embedding,
@@ -32,6 +34,7 @@ from tampu.nn import (
     SelfAttention,
     SiluFeedForward,
     Temperature,
+    VisionModel,
     Weighing,
     gguf,
     only,
@@ -144,6 +147,7 @@ class Llama(Model):
     rope_factors: Tensor | None = gguf("rope_freqs.weight")
 
     options_type: ClassVar[type[Options]] = Options
+    vision_types: ClassVar[tuple[type[VisionModel], ...]] = (Llava, Pixtral)
     options: Options
 
     def cache_shapes(self) -> list[LayerShape]:
@@ -172,3 +176,7 @@ class Llama(Model):
 
     def shift(self, index: int, keys: Tensor, offsets: Tensor) -> Tensor:  # noqa: ARG002
         return self.rope().move(keys, offsets)
+
+
+class Mistral3(Llama):
+    vision_types: ClassVar[tuple[type[VisionModel], ...]] = (Pixtral,)

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from tampu.ml import RopeMode, RopeScaling, Tensor
 from tampu.ml.metadata import Metadata
+from tampu.models.llama4_vision import Llama4Vision
 from tampu.nn import (
     Batch,
     Embedding,
@@ -28,6 +29,7 @@ from tampu.nn import (
     Routing,
     SiluFeedForward,
     Temperature,
+    VisionModel,
     Weighing,
     attention,
     gguf,
@@ -162,6 +164,7 @@ class Llama4(Model):
     rope_factors: Tensor | None = gguf("rope_freqs.weight")
 
     options_type: ClassVar[type[Options]] = Options
+    vision_types: ClassVar[tuple[type[VisionModel], ...]] = (Llama4Vision,)
     options: Options
 
     def cache_shapes(self) -> list[LayerShape]:

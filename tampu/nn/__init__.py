@@ -10,7 +10,15 @@ from tampu.nn.decoder import (
     only,
     run_layers,
 )
-from tampu.nn.encoder import EncoderAttention, EncoderLayer, PatchEmbedding, attend
+from tampu.nn.encoder import (
+    AxisRope,
+    EncoderAttention,
+    EncoderLayer,
+    GatedEncoderLayer,
+    PatchEmbedding,
+    attend,
+    axis_arrays,
+)
 from tampu.nn.experts import EachLinear, Experts, Routing, Weighing
 from tampu.nn.image import (
     Picture,
@@ -29,6 +37,7 @@ from tampu.nn.options import option, option_from, read_options
 from tampu.nn.rope import Rope, read_rope_scaling
 
 __all__ = [
+    "AxisRope",
     "Batch",
     "Crossed",
     "EachLinear",
@@ -36,6 +45,7 @@ __all__ = [
     "EncoderAttention",
     "EncoderLayer",
     "Experts",
+    "GatedEncoderLayer",
     "GeluFeedForward",
     "Heads",
     "History",
@@ -61,6 +71,7 @@ __all__ = [
     "Words",
     "attend",
     "attention",
+    "axis_arrays",
     "bind",
     "find_tokens",
     "gguf",

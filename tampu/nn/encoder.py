@@ -6,15 +6,22 @@ Source: arXiv:2010.11929. Files name the same tensors in several ways: Ollama's 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
-from tampu.ml import Tensor
+import numpy as np
+import numpy.typing as npt
+
+from tampu.ml import RopeMode, Tensor
+from tampu.nn.decoder import SiluFeedForward
 from tampu.nn.linear import Linear
 from tampu.nn.module import Module, gguf
-from tampu.nn.norm import LayerNorm
+from tampu.nn.norm import LayerNorm, RMSNorm
+from tampu.nn.rope import Rope
 
 Activation: TypeAlias = Callable[[Tensor], Tensor]
+Numbers: TypeAlias = npt.NDArray[Any]
 
 
 class PatchEmbedding(Module):
@@ -41,7 +48,13 @@ class EncoderAttention(Module):
     output: Linear = gguf("attn_output", or_="attn_out")
 
     def __call__(
-        self, x: Tensor, heads: int, *, turn: Activation | None = None, mask: Tensor | None = None
+        self,
+        x: Tensor,
+        heads: int,
+        *,
+        turn: Activation | None = None,
+        mask: Tensor | None = None,
+        tiles: int = 1,
     ) -> Tensor:
         """Return (n, features) for x of that shape.
 
@@ -50,11 +63,18 @@ class EncoderAttention(Module):
             heads: of queries, keys and values alike.
             turn: rotates queries and keys (n, heads, head_dim) by their places.
             mask: F16, (n, n): 0 where a patch sees another, -inf elsewhere; None: all see all.
+            tiles: parts of equal length whose patches see their own part alone.
         """
         q, k, v = (part(x).reshape(x.shape[0], heads, -1) for part in self._parts)
         if turn:
             q, k = turn(q), turn(k)
-        return self.output(attend(q, k, v, mask))
+        if tiles == 1:
+            return self.output(attend(q, k, v, mask))
+        count, features = x.shape[0] // tiles, q.shape[1] * q.shape[2]
+        q, k, v = (_side_by_side(part, tiles) for part in (q, k, v))  # as if each had heads alone
+        together = attend(q, k, v, mask)
+        apart = together.reshape(count, tiles, features).transpose(1, 0, 2).contiguous()
+        return self.output(apart.reshape(x.shape[0], features))
 
     @property
     def _parts(self) -> tuple[Linear, Linear, Linear]:
@@ -74,6 +94,61 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tenso
     queries, keys, values = (part.transpose(1, 0, 2) for part in (q, k, v))
     mixed = queries.flash_attention(keys, values, mask, head_dim**-0.5)
     return mixed.reshape(count, heads * head_dim)
+
+
+def _side_by_side(x: Tensor, tiles: int) -> Tensor:
+    """Return (tiles * n, heads, head_dim) as (n, tiles * heads, head_dim)."""
+    count, heads, head_dim = x.shape
+    apart = x.reshape(tiles, count // tiles, heads, head_dim).transpose(1, 0, 2, 3).contiguous()
+    return apart.reshape(count // tiles, tiles * heads, head_dim)
+
+
+@dataclass(frozen=True, slots=True)
+class AxisRope:
+    """Rotates pairs of features by a patch's row or its column, each pair by one of them.
+
+    Attributes:
+        rows: I32, (n,): of the patches.
+        columns: I32, (n,).
+        row_divisors: F32, (head_dim / 2,): rows are divided by them; infinity: not by the row.
+        column_divisors: as `row_divisors`.
+        mode: which features form a pair.
+    """
+
+    rows: Tensor
+    columns: Tensor
+    row_divisors: Tensor
+    column_divisors: Tensor
+    mode: RopeMode
+
+    @classmethod
+    def of(cls, inputs: Mapping[str, Tensor], mode: RopeMode) -> AxisRope:
+        """Return the rotation by inputs whose data is that of `axis_arrays`."""
+        places, divisors = (inputs["rows"], inputs["columns"]), ("row_divisors", "column_divisors")
+        return cls(*places, inputs[divisors[0]], inputs[divisors[1]], mode)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return x (n, heads, head_dim) rotated."""
+        for places, divisors in (
+            (self.rows, self.row_divisors),
+            (self.columns, self.column_divisors),
+        ):
+            x = Rope(x.shape[-1], 1.0, self.mode, factors=divisors)(x, places)
+        return x
+
+
+def axis_arrays(
+    rows: Numbers, columns: Numbers, row_frequencies: Numbers, column_frequencies: Numbers
+) -> dict[str, npt.NDArray[np.generic]]:
+    """Return the data for `AxisRope`: patches' places, and the frequency of each pair (0: none)."""
+    with np.errstate(divide="ignore"):
+        divisors = [1 / each for each in (row_frequencies, column_frequencies)]
+    return {
+        "rows": np.ascontiguousarray(rows, np.int32),
+        "columns": np.ascontiguousarray(columns, np.int32),
+        "row_divisors": divisors[0].astype(np.float32),
+        "column_divisors": divisors[1].astype(np.float32),
+    }
 
 
 class EncoderFeedForward(Module):
@@ -107,7 +182,31 @@ class EncoderLayer(Module):
         activate: Activation,
         turn: Activation | None = None,
         mask: Tensor | None = None,
+        tiles: int = 1,
     ) -> Tensor:
         """Return (n, features) for x of that shape; the arguments are those of the parts."""
-        x = x + self.attention(self.attention_norm(x, epsilon), heads, turn=turn, mask=mask)
+        y = self.attention_norm(x, epsilon)
+        x = x + self.attention(y, heads, turn=turn, mask=mask, tiles=tiles)
         return x + self.feed_forward(self.feed_forward_norm(x, epsilon), activate)
+
+
+class GatedEncoderLayer(Module):
+    """A layer with root mean square norms and SwiGLU, as those of decoders are."""
+
+    attention_norm: RMSNorm = gguf("attn_norm", or_="ln1")
+    attention: EncoderAttention = gguf()
+    feed_forward_norm: RMSNorm = gguf("ffn_norm", or_="ln2")
+    feed_forward: SiluFeedForward = gguf()
+
+    def __call__(
+        self,
+        x: Tensor,
+        *,
+        heads: int,
+        epsilon: float,
+        turn: Activation,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """Return (n, features) for x of that shape; the arguments are those of the attention."""
+        x = x + self.attention(self.attention_norm(x, epsilon), heads, turn=turn, mask=mask)
+        return x + self.feed_forward(self.feed_forward_norm(x, epsilon))

@@ -99,6 +99,8 @@ class VisionModel(Module):
 
     Attributes:
         options_type: the dataclass of its options, under the file's architecture or under `clip`.
+        projectors: what a projector's file calls this kind, in `clip.projector_type`.
+        unused: beginnings of names of tensors that files may hold and that it does not need.
         words: what it lays around images, by a name of its own; the first of the spellings whose
             tokens the vocabulary has.
         options: of this file.
@@ -106,6 +108,8 @@ class VisionModel(Module):
     """
 
     options_type: ClassVar[type[Any]]
+    projectors: ClassVar[tuple[str, ...]]
+    unused: ClassVar[tuple[str, ...]] = ()
     words: ClassVar[Words] = {}
     options: Any
     tokens: Mapping[str, tuple[int, ...]]

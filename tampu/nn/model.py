@@ -94,7 +94,8 @@ class Model(Module):
     Attributes:
         options_type: the dataclass of its options.
         unused: beginnings of names of tensors that files may hold and that it does not need.
-        vision_type: the part that sees, bound if the file has its tensors; None: there is none.
+        vision_types: kinds of the part that sees, bound if a file has its tensors; the first is
+            that of a file with text and vision.
         positions_per_token: how many numbers a token's position is made of.
         options: of this file.
         vision: the part that sees; None for a model or a file of text alone.
@@ -102,7 +103,7 @@ class Model(Module):
 
     options_type: ClassVar[type[Any]]
     unused: ClassVar[tuple[str, ...]] = ()
-    vision_type: ClassVar[type[VisionModel] | None] = None
+    vision_types: ClassVar[tuple[type[VisionModel], ...]] = ()
     positions_per_token: ClassVar[int] = 1
     options: Any
     vision: Vision | None = None

@@ -8,21 +8,25 @@ from tampu.errors import RequestError
 from tampu.vision.pixels import Filter, Picture, resize
 
 _MOST_ELONGATED = 200
+_RIBBON = 8
 
 
 def fit_crop(picture: Picture, side: int, method: Filter) -> Picture:
     """Return the middle of a picture whose shorter side was made `side` long (CLIP).
 
-    Only the middle is resampled: a long picture would else become a very long one.
+    Of a ribbon only the middle is resampled: it would else become a very long one. The result may
+    then differ by one level in a few pixels.
     """
     height, width = picture.shape[:2]
     shorter = min(height, width)
     whole = (side * height // shorter, side * width // shorter)
     upper, left = ((length - side) // 2 for length in whole)
+    if max(whole) <= _RIBBON * side:
+        resized = resize(picture, *whole, method)
+        return resized[upper : upper + side, left : left + side]
     down, across = height / whole[0], width / whole[1]
-    edges = (left * across, upper * down, (left + side) * across, (upper + side) * down)
-    box = (edges[0], edges[1], min(edges[2], width), min(edges[3], height))
-    return resize(picture, side, side, method, box)
+    right, lower = min((left + side) * across, width), min((upper + side) * down, height)
+    return resize(picture, side, side, method, (left * across, upper * down, right, lower))
 
 
 def fit_long_side(height: int, width: int, *, longest: int, multiple: int) -> tuple[int, int]:

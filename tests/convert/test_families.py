@@ -367,8 +367,11 @@ def test_every_architecture_belongs_to_one_family() -> None:
     assert set(FAMILIES) == {
         "LlamaForCausalLM",
         "Llama4ForCausalLM",
+        "Llama4ForConditionalGeneration",
+        "LlavaForConditionalGeneration",
         "MistralForCausalLM",
         "Ministral3ForCausalLM",
+        "Mistral3ForConditionalGeneration",
         "MixtralForCausalLM",
         "Qwen2ForCausalLM",
         "Qwen2MoeForCausalLM",

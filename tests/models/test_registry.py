@@ -107,13 +107,17 @@ def test_a_vision_tower_without_its_settings_is_an_error(bound):
         bound(GEMMA, weights)
 
 
-def test_a_text_model_takes_no_projector(tmp_path):
+def test_a_projector_of_another_kind_is_refused(tmp_path):
+    other = Tiny(architecture="clip", keys={"projector_type": "gemma3"})
     with (
         Weights(read_gguf(write_tiny(tmp_path / "a.gguf"))) as text,
-        Weights(read_gguf(write_tiny(tmp_path / "b.gguf"))) as projector,
-        pytest.raises(UnsupportedModelError, match="takes no projector"),
+        Weights(read_gguf(write_tiny(tmp_path / "b.gguf", other))) as projector,
+        pytest.raises(UnsupportedModelError) as caught,
     ):
         bind_model(text, projector)
+    assert str(caught.value) == (
+        "a projector of type 'gemma3' does not go with Llama; those that do: mlp, pixtral"
+    )
 
 
 # Options

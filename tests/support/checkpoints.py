@@ -223,6 +223,69 @@ RECIPES: dict[str, Recipe] = {
     "gemma3_period": _gemma3(
         num_key_value_heads=1, query_pre_attn_scalar=32, sliding_window_pattern=3
     ),
+    "llava": Recipe(
+        "LlavaForConditionalGeneration",
+        transformers.LlavaConfig,
+        {
+            "text_config": _TEXT | {"model_type": "llama", "num_hidden_layers": 2},
+            "vision_config": {
+                "model_type": "clip_vision_model",
+                "hidden_size": 64,
+                "intermediate_size": 128,
+                "num_hidden_layers": 3,
+                "num_attention_heads": 4,
+                "image_size": 112,
+                "patch_size": 14,
+                "projection_dim": 32,
+            },
+            "image_token_index": 6,
+        },
+        "llama3_image",
+    ),
+    "mistral3_vision": Recipe(
+        "Mistral3ForConditionalGeneration",
+        transformers.Mistral3Config,
+        {
+            "text_config": _TEXT
+            | {"model_type": "mistral", "head_dim": 48, "rope_theta": 1e9, "sliding_window": None},
+            "vision_config": {
+                "model_type": "pixtral",
+                "hidden_size": 64,
+                "intermediate_size": 128,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "head_dim": 16,
+                "image_size": 140,
+                "patch_size": 14,
+                "hidden_act": "silu",
+            },
+            "image_token_index": 7,
+            "vision_feature_layer": -1,
+            "spatial_merge_size": 2,
+        },
+        "llama3_image",
+    ),
+    "llama4_vision": Recipe(
+        "Llama4ForConditionalGeneration",
+        transformers.Llama4Config,
+        {
+            "text_config": _llama4().values,
+            "vision_config": {
+                "hidden_size": 64,
+                "intermediate_size": 256,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "image_size": 112,
+                "patch_size": 14,
+                "vision_output_dim": 96,
+                "projector_input_dim": 96,
+                "projector_output_dim": 96,
+                "pixel_shuffle_ratio": 0.5,
+            },
+            "image_token_index": 7,
+        },
+        "llama4_image",
+    ),
     "gemma3_vision": Recipe(
         "Gemma3ForConditionalGeneration",
         transformers.Gemma3Config,
@@ -240,6 +303,9 @@ RECIPES: dict[str, Recipe] = {
 }
 
 _TOKENIZERS = {
+    "llama3_image": lambda folder: write_byte_level(folder, "llama3", "llama3"),
+    "llama4_image": lambda folder: write_byte_level(folder, "llama3", "llama4"),
+    "qwen2_image": lambda folder: write_byte_level(folder, "qwen2", "qwen2"),
     "llama3": lambda folder: write_byte_level(folder, "llama3"),
     "qwen2": lambda folder: write_byte_level(folder, "qwen2"),
     "sentencepiece": write_sentencepiece,
@@ -307,7 +373,7 @@ def _drawn(
             return noise
         # Large ones would make every token predict itself; Gemma multiplies them again.
         return noise * (0.5 / math.sqrt(old.shape[1]) if gemma else 0.1)
-    if "position_embedding" in name:
+    if "position_embedding" in name or "class_embedding" in name or "positional" in name:
         return 0.4 * noise
     if "lm_head" in name:
         return noise * (3.0 / math.sqrt(old.shape[1]))

@@ -10,7 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
+
+from tampu.vision import arrange
 
 Floats = npt.NDArray[np.float32]
 Inputs = dict[str, Any]
@@ -61,6 +65,49 @@ def _pixels(model: Any, inputs: Inputs) -> Any:
     return model.model.get_image_features(inputs["pixel_values"])
 
 
+def _llava(images: Sequence[Image.Image]) -> Inputs:
+    processor = CLIPImageProcessorPil(
+        size={"shortest_edge": 112}, crop_size={"height": 112, "width": 112}
+    )
+    return {"pixel_values": processor(list(images), return_tensors="pt")["pixel_values"]}
+
+
+def _pixtral(images: Sequence[Image.Image]) -> Inputs:
+    processor = PixtralImageProcessorPil(size={"longest_edge": 140}, patch_size=14)
+    whole = {"height": 28, "width": 28}
+    found = processor(list(images), return_tensors="pt", patch_size=whole)
+    return {"pixel_values": found["pixel_values"], "image_sizes": found["image_sizes"]}
+
+
+def _sized(model: Any, inputs: Inputs) -> Any:
+    return model.model.get_image_features(inputs["pixel_values"], inputs["image_sizes"])
+
+
+def _llama4(images: Sequence[Image.Image]) -> Inputs:
+    """As transformers' processor, which wants torchvision; its rules are tested elsewhere."""
+    tiles = []
+    for image in images:
+        pixels = np.asarray(image)
+        plan = arrange(*pixels.shape[:2], side=112, most=16)
+        small = image.resize((plan.width, plan.height), Image.Resampling.BILINEAR)
+        canvas = Image.new("RGB", (plan.columns * 112, plan.rows * 112))
+        canvas.paste(small, (0, 0))
+        corners = [(x * 112, y * 112) for y in range(plan.rows) for x in range(plan.columns)]
+        cut = [canvas.crop((x, y, x + 112, y + 112)) for x, y in corners]
+        if len(cut) > 1:
+            cut.append(image.resize((112, 112), Image.Resampling.BILINEAR))
+        tiles += [np.asarray(tile, np.float32).transpose(2, 0, 1) / 127.5 - 1 for tile in cut]
+    return {"pixel_values": torch.from_numpy(np.stack(tiles))}
+
+
+def _projected(model: Any, inputs: Inputs) -> Any:
+    seen = model.vision_model(inputs["pixel_values"]).last_hidden_state
+    return model.multi_modal_projector(seen.reshape(-1, seen.shape[-1]))
+
+
 SIGHTS: dict[str, Sight] = {
+    "llava": Sight(_llava, _pixels, image=6),
+    "mistral3_vision": Sight(_pixtral, _sized, image=7),
+    "llama4_vision": Sight(_llama4, _projected, image=7),
     "gemma3_vision": Sight(_gemma3, _pixels, image=8, marks="token_type_ids"),
 }

@@ -43,6 +43,13 @@ _BYTE_LEVEL_SPECIALS = {
     "llama3": ["<|pad|>", "<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>"],
     "qwen2": ["<|pad|>", "<|begin_of_text|>", "<|endoftext|>", "<|im_start|>"],
 }
+# Where images lie: the ids follow those of the other special tokens, in this order.
+IMAGE_TOKENS = {
+    "llama3": ["<image>", "[IMG]", "[IMG_BREAK]", "[IMG_END]", "<|image|>"],
+    "llama4": ["<|image_start|>", "<|patch|>", "<|tile_x_separator|>", "<|tile_y_separator|>",
+               "<|image|>", "<|image_end|>"],
+    "qwen2": ["<|vision_start|>", "<|image_pad|>", "<|vision_end|>"],
+}  # fmt: skip
 _GEMMA_SPECIALS = ["<pad>", "<bos>", "<eos>", "<unk>", "<start_of_turn>", "<end_of_turn>"]
 _GEMMA_SPECIALS += ["<start_of_image>", "<end_of_image>", "<image_soft_token>"]
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
@@ -54,8 +61,8 @@ def _corpus() -> list[str]:
     return [inspect.getsource(module) for module in modules] + ["Zażółć gęślą jaźń 你好 🙂\n"] * 5
 
 
-def write_byte_level(folder: Path, style: str) -> None:
-    """Write a byte-level BPE in the style of Llama 3 or Qwen 2."""
+def write_byte_level(folder: Path, style: str, images: str | None = None) -> None:
+    """Write a byte-level BPE in the style of Llama 3 or Qwen 2, with or without image tokens."""
     tokenizer = Tokenizer(models.BPE(ignore_merges=style == "llama3"))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -66,6 +73,7 @@ def write_byte_level(folder: Path, style: str) -> None:
     tokenizer.decoder = decoders.ByteLevel()
     end_of_turn = "<|im_end|>" if style == "qwen2" else "<|eot_id|>"
     names = [*_BYTE_LEVEL_SPECIALS[style], "<|reserved|>", end_of_turn]
+    names += IMAGE_TOKENS[images] if images else []
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     _train(tokenizer, names, _corpus(), initial_alphabet=alphabet)
     settings: dict[str, Any] = {"eos_token": end_of_turn, "pad_token": names[0]}

@@ -1,0 +1,89 @@
+"""LLaVA: a Llama with CLIP's tower and a projector, under the names of llama.cpp's towers.
+
+The reference takes the last layer but one, so the last one is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from tampu.convert.checkpoint import Stored, StoredTensor
+from tampu.convert.config import Config
+from tampu.convert.family import Family, Parameters
+from tampu.convert.llama import LLAMA, parameters, rope_factors
+from tampu.convert.llama import transform as reordered
+from tampu.convert.vision import ATTENTION, PREFIXES, tower_keys, tower_names
+
+_LAYER = re.compile(r"vision_tower\.(?:vision_model\.)?encoder\.layers\.(\d+)\.")
+
+NAMES = {
+    "vision_tower.embeddings.class_embedding": "v.class_embd",
+    "vision_tower.embeddings.patch_embedding": "v.patch_embd",
+    "vision_tower.embeddings.position_embedding": "v.position_embd",
+    "vision_tower.pre_layrnorm": "v.pre_ln",
+    "vision_tower.post_layernorm": "v.post_ln",
+    **tower_names(
+        "vision_tower.encoder.layers.{}",
+        ATTENTION
+        | {
+            "self_attn.out_proj": "attn_out",
+            "layer_norm1": "ln1",
+            "layer_norm2": "ln2",
+            "mlp.fc1": "ffn_up",
+            "mlp.fc2": "ffn_down",
+        },
+    ),
+    "multi_modal_projector.linear_1": "mm.0",
+    "multi_modal_projector.linear_2": "mm.2",
+}
+
+
+def gather(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
+    """Return the tensors but those of the tower's last layer."""
+    layers = [(tensor, _LAYER.search(tensor.name)) for tensor in tensors]
+    last = max((int(found[1]) for _, found in layers if found), default=-1)
+    return [tensor for tensor, found in layers if not found or int(found[1]) != last]
+
+
+def keys(config: Config) -> Parameters:
+    """Return the keys of `llama` with a CLIP tower."""
+    config.require("vision_feature_layer", (-2, None), -2)
+    config.require("vision_feature_select_strategy", ("default",), "default")
+    config.require("projector_hidden_act", ("gelu",), "gelu")
+    text, vision = config.section("text_config"), config.section("vision_config")
+    text.require("model_type", ("llama", "mistral"), "llama")
+    vision.require("model_type", ("clip_vision_model",), "clip_vision_model")
+    vision.require("hidden_act", ("quick_gelu", "gelu"), "quick_gelu")
+    tower = tower_keys(vision, image=336, patch=14)
+    layers = vision.integer("num_hidden_layers")
+    if layers < 2:
+        raise vision.error("num_hidden_layers", "the last layer but one is wanted")
+    return (
+        parameters(text)
+        | tower
+        | {
+            "vision.block_count": layers - 1,
+            "vision.attention.layer_norm_epsilon": vision.number("layer_norm_eps", 1e-5),
+            "use_gelu": vision.string("hidden_act", "quick_gelu") == "gelu",
+        }
+    )
+
+
+def transform(name: str, values: Stored, parameters: Parameters) -> Stored:
+    """Reorder the text model's queries and keys; the tower has no rotary positions."""
+    return values if name.startswith("v.") else reordered(name, values, parameters)
+
+
+LLAVA = Family(
+    architecture="llama",
+    checkpoints=("LlavaForConditionalGeneration",),
+    names={**LLAMA.names, **NAMES},
+    parameters=keys,
+    prefixes=PREFIXES,
+    optional=frozenset({"v.class_embd", "v.post_ln"}),
+    ignored=frozenset({"vision_tower.embeddings.position_ids"}),
+    transform=transform,
+    made=lambda config: rope_factors(config.section("text_config")),
+    gather=gather,
+)

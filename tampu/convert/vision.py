@@ -1,0 +1,56 @@
+"""What the converters of models that see share: keys of the tower, prefixes of names."""
+
+from __future__ import annotations
+
+from tampu.convert.config import Config
+from tampu.convert.family import Parameters
+
+# Models have been saved with the parts of their names in different orders.
+PREFIXES = (
+    ("language_model.model.", "model."),
+    ("language_model.lm_head.", "lm_head."),
+    ("model.language_model.", "model."),
+    ("model.vision_tower.", "vision_tower."),
+    ("vision_tower.vision_model.", "vision_tower."),
+    ("model.multi_modal_projector.", "multi_modal_projector."),
+    ("model.vision_model.", "vision_model."),
+)
+
+ATTENTION = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+}
+
+
+def tower_names(theirs: str, parts: dict[str, str]) -> dict[str, str]:
+    """Return names of a layer's parts: the checkpoint's prefix of a layer -> `v.blk.{}.`."""
+    return {f"{theirs}.{name}": f"v.blk.{{}}.{target}" for name, target in parts.items()}
+
+
+def tower_keys(vision: Config, *, image: int, patch: int) -> Parameters:
+    """Return the keys that every tower has.
+
+    Args:
+        vision: the tower's configuration.
+        image: the side of pictures where none is stated.
+        patch: the side of patches where none is stated.
+
+    Raises:
+        ModelFileError: if patches do not fill pictures, or heads the embedding.
+    """
+    side, square = vision.integer("image_size", image), vision.integer("patch_size", patch)
+    if side % square:
+        raise vision.error("image_size", f"{side} is not a multiple of the patches' {square}")
+    width, heads = vision.integer("hidden_size"), vision.integer("num_attention_heads")
+    if width % heads:
+        raise vision.error("hidden_size", f"{width} is not a multiple of {heads} heads")
+    return {
+        "vision.image_size": side,
+        "vision.patch_size": square,
+        "vision.num_channels": vision.integer("num_channels", 3),
+        "vision.block_count": vision.integer("num_hidden_layers"),
+        "vision.embedding_length": width,
+        "vision.feed_forward_length": vision.integer("intermediate_size"),
+        "vision.attention.head_count": heads,
+    }

@@ -1,0 +1,177 @@
+"""Llama 4's tower: tiles of a large picture and a small view of all of it, each seen by itself.
+
+Source: transformers' Llama4VisionModel. Squares of patches become one token (pixel shuffle).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tampu.ml import Context, RopeMode, Tensor
+from tampu.ml.metadata import Metadata
+from tampu.ml.mixture import repeated
+from tampu.ml.weights import Use
+from tampu.nn import (
+    AxisRope,
+    EncoderLayer,
+    LayerNorm,
+    Linear,
+    Module,
+    PatchEmbedding,
+    Picture,
+    Placeholders,
+    PreparedImage,
+    VisionModel,
+    Words,
+    axis_arrays,
+    gguf,
+    option,
+    option_from,
+)
+from tampu.vision import HALF, Filter, arrange, cut_tiles, paste, patches, places, resize
+
+Tiles: TypeAlias = npt.NDArray[np.float32]
+
+_INNER_EPSILON = 1e-5  # of the layers' norms, which the reference leaves at PyTorch's default
+
+
+def _merge(metadata: Metadata) -> int:
+    """Return how many patches on a side become one token."""
+    factor = metadata.integer("vision.projector.scale_factor", 2)
+    return round(1 / metadata.number("vision.pixel_shuffle_ratio", 1 / max(1, factor)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    layers: int = option("vision.block_count", at_most=1024)
+    embedding: int = option("vision.embedding_length")
+    heads: int = option("vision.attention.head_count", at_most=4096)
+    image: int = option("vision.image_size", at_most=16_384)
+    patch: int = option("vision.patch_size", at_most=1024)
+    tiles: int = option("vision.max_num_tiles", default=16, at_most=1024)
+    rope_base: float = option("vision.rope.freq_base", default=10_000.0, at_most=1e12)
+    merge: int = option_from(_merge)
+
+    @property
+    def side(self) -> int:
+        """Patches in a row of a tile."""
+        return self.image // self.patch
+
+    @property
+    def rows(self) -> int:
+        """Tokens of a tile."""
+        return (self.side // self.merge) ** 2
+
+
+class Adapter(Module):
+    first: Linear = gguf("mlp.fc1", or_="mlp.1")
+    second: Linear = gguf("mlp.fc2", or_="mlp.2")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x).gelu_exact()).gelu_exact()
+
+
+class Llama4Vision(VisionModel):
+    patch: PatchEmbedding = gguf("v.patch_embedding", or_="v.patch_embd")
+    last: Tensor = gguf("v.class_embedding", or_="v.class_embd")
+    position: Tensor = gguf(
+        "v.positional_embedding_vlm", or_="v.position_embd.weight", use=Use.ROWS
+    )
+    norm_before: LayerNorm = gguf("v.layernorm_pre", or_="v.pre_ln")
+    layers: list[EncoderLayer] = gguf("v.blk", count="layers")
+    norm_after: LayerNorm = gguf("v.layernorm_post", or_="v.post_ln")
+    adapter: Adapter = gguf("v.vision_adapter", or_="mm.model")
+    projector: Linear = gguf("mm.linear_1", or_="mm.model.fc")
+
+    options_type: ClassVar[type[Options]] = Options
+    projectors: ClassVar[tuple[str, ...]] = ("llama4",)
+    words: ClassVar[Words] = {
+        "start": (("<|image_start|>",),),
+        "patch": (("<|patch|>",),),
+        "next": (("<|tile_x_separator|>",),),
+        "row": (("<|tile_y_separator|>",),),
+        "whole": (("<|image|>",),),
+        "end": (("<|image_end|>",),),
+    }
+    options: Options
+
+    def prepare(self, image: Picture) -> PreparedImage:
+        o = self.options
+        plan = arrange(*image.shape[:2], side=o.image, most=o.tiles)
+        small = resize(image, plan.height, plan.width, Filter.BILINEAR)
+        tiles = cut_tiles(HALF(paste(small, plan, o.image)), o.image)
+        if len(tiles) > 1:
+            tiles.append(HALF(resize(image, o.image, o.image, Filter.BILINEAR)))
+        return self._prepared(np.stack(tiles), plan.rows, plan.columns)
+
+    def largest(self) -> PreparedImage:
+        o = self.options
+        blank = np.zeros((o.tiles + (o.tiles > 1), o.image, o.image, 3), np.float32)
+        return self._prepared(blank, o.tiles, 1)
+
+    def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002
+        o, tiles = self.options, inputs["patches"].shape[0] // self.options.side**2
+        cut = self.patch(inputs["patches"])
+        count, width = o.side**2, cut.shape[1]
+        last = self.last.strided((1, 1, width), (width * 4, width * 4), context=context)
+        lasts = repeated(last, tiles).reshape(tiles, 1, width)
+        x = cut.reshape(tiles, count, width).concat(lasts, 1) + self.position.rows(inputs["places"])
+        x = self.norm_before(x.reshape(-1, width), _INNER_EPSILON)
+        turn = AxisRope.of(inputs, RopeMode.INTERLEAVED)
+        for layer in self.layers:
+            x = layer(
+                x,
+                heads=o.heads,
+                epsilon=_INNER_EPSILON,
+                activate=Tensor.gelu_exact,
+                turn=turn,
+                tiles=tiles,
+            )
+        x = self.norm_after(x, _INNER_EPSILON)
+        step = width * 4
+        seen = x.strided((tiles, count, width), ((count + 1) * step, step)).contiguous()
+        return self.projector(self.adapter(seen.reshape(-1, width * o.merge**2)))
+
+    def _prepared(self, tiles: Tiles, rows: int, columns: int) -> PreparedImage:
+        """Return the image of tiles (n, side, side, 3), which are rows of columns and the whole."""
+        o, count = self.options, len(tiles)
+        where = places(o.side, o.side, o.merge)
+        half = self.options.embedding // o.heads // 2
+        frequencies = o.rope_base ** (-2.0 * np.arange(half // 2) / half)
+        nothing = np.zeros(half // 2)
+        row, column = (np.append(where[:, axis] + 1, 0) for axis in (0, 1))  # the last turns not
+        arrays = {
+            "patches": np.concatenate([patches(tile, o.patch, o.merge) for tile in tiles]),
+            "places": np.append(where[:, 0] * o.side + where[:, 1], o.side**2).astype(np.int32),
+            **axis_arrays(
+                np.tile(row, count),
+                np.tile(column, count),
+                np.concatenate([nothing, frequencies]),
+                np.concatenate([frequencies, nothing]),
+            ),
+        }
+        lies = self._placeholders(rows, columns)
+        return PreparedImage(arrays, count, count * o.rows, lies)
+
+    def _placeholders(self, rows: int, columns: int) -> Placeholders:
+        """Return the tiles row by row with what stands between them, then the view of all."""
+        t, length = self.tokens, self.options.rows
+        tile = t["patch"] * length
+        tokens = list(t["start"])
+        starts = []
+        for place in range(rows * columns if rows * columns > 1 else 0):
+            starts.append(len(tokens))
+            tokens += [*tile, *t["next" if (place + 1) % columns else "row"]]
+        tokens += t["whole"]
+        starts.append(len(tokens))
+        tokens += [*tile, *t["end"]]
+        embedded = np.zeros(len(tokens), np.bool_)
+        for start in starts:
+            embedded[start : start + length] = True
+        groups = tuple((start, length) for start in starts)
+        return Placeholders(np.array(tokens, np.int32), embedded, groups, advance=len(tokens))
