@@ -1,0 +1,286 @@
+"""Modelfiles: what a model is made of, as text.
+
+    # a comment
+    FROM llama3.2
+    PARAMETER temperature 0.7
+    SYSTEM \"\"\"You are a llama.
+    Answer in verse.\"\"\"
+
+Each instruction begins a line; its case does not matter. A value ends with its line, unless it
+begins with a quote: then it ends with the line that ends with the same quote, one or three marks.
+Nothing is escaped. The format is Ollama's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tampu.errors import RequestError
+from tampu.store.parameters import Parameter, read_parameter
+
+MAX_CHARACTERS = 16 << 20
+ROLES = ("system", "user", "assistant")
+
+_LINE = re.compile(r"[ \t]*(?P<word>[A-Za-z_]+)(?P<rest>[ \t].*|\r?)", re.DOTALL)
+_SPACE = " \t\r\n\v\f"
+_QUOTES = ('"' * 3, '"')
+_SHOWN = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message of the conversation that a model begins with."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Modelfile:
+    """What a model is made of.
+
+    Attributes:
+        sources: names, files or folders: the model, then what reads images for it.
+        adapters: files or folders of adapters.
+        parameters: by Ollama's names, each of its type.
+        template: of the prompt, in Go's language or Jinja; None: that of the source.
+        system: the system message; None: that of the source.
+        licenses: texts.
+        messages: that a conversation begins with.
+        renderer: the name of code that makes prompts, in place of a template.
+        parser: the name of code that reads answers.
+        requires: the least version of Ollama.
+    """
+
+    sources: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    template: str | None = None
+    system: str | None = None
+    licenses: tuple[str, ...] = ()
+    messages: tuple[Message, ...] = ()
+    renderer: str | None = None
+    parser: str | None = None
+    requires: str | None = None
+
+
+def parse_modelfile(text: str) -> Modelfile:
+    """Return what a Modelfile says.
+
+    Raises:
+        RequestError: naming the line and what is wrong with it.
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise RequestError(f"the Modelfile has more than {MAX_CHARACTERS} characters")
+    found = Modelfile()
+    seen: dict[str, int] = {}
+    for line, word, value in _instructions(text.removeprefix("\ufeff")):
+        try:
+            found = _READERS[word](found, value)
+        except RequestError as error:
+            raise _wrong(line, f"{word}: {error}") from error
+        if word in _SINGLE and word in seen:
+            raise _wrong(line, f"{word} is given a second time, after line {seen[word]}")
+        seen[word] = line
+    if not found.sources:
+        raise RequestError("the Modelfile has no FROM: say what the model is made of")
+    return found
+
+
+def format_modelfile(modelfile: Modelfile) -> str:
+    """Return a Modelfile's text; `parse_modelfile` returns the same Modelfile.
+
+    Raises:
+        RequestError: for a text that no Modelfile can hold.
+    """
+    lines: list[str] = [f"FROM {_quoted(source)}" for source in modelfile.sources]
+    for word in ("template", "system"):
+        text = getattr(modelfile, word)
+        if text is not None:
+            lines.append(f"{word.upper()} {_quoted(text)}")
+    for name, value in modelfile.parameters.items():
+        for item in value if isinstance(value, list) else [value]:
+            lines.append(f"PARAMETER {name} {_parameter_text(item)}")
+    lines += [f"ADAPTER {_quoted(adapter)}" for adapter in modelfile.adapters]
+    for word in ("renderer", "parser", "requires"):
+        text = getattr(modelfile, word)
+        if text is not None:
+            lines.append(f"{word.upper()} {_quoted(text)}")
+    lines += [f"LICENSE {_quoted(text)}" for text in modelfile.licenses]
+    lines += [
+        f"MESSAGE {message.role} {_quoted(message.content)}" for message in modelfile.messages
+    ]
+    return "\n".join(lines) + "\n"
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def _wrong(line: int, reason: str) -> RequestError:
+    return RequestError(f"Modelfile line {line}: {reason}")
+
+
+def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
+    """Yield the line, the word in capitals and the text behind it of each instruction."""
+    lines = text.split("\n")
+    place = 0
+    while place < len(lines):
+        begin = place
+        line = lines[place]
+        place += 1
+        if not line.strip(_SPACE) or line.lstrip(_SPACE).startswith("#"):
+            continue
+        match = _LINE.fullmatch(line)
+        word = match["word"].upper() if match else ""
+        if match is None or word not in _READERS:
+            shown = line.strip(_SPACE).split()[0][:_SHOWN]
+            known = ", ".join(_READERS)
+            raise _wrong(begin + 1, f"unknown instruction {shown!r}; known: {known}")
+        value = match["rest"].lstrip(_SPACE)
+        quote = _opening(value, word)
+        if quote and not _is_closed(_content(value, word), quote):
+            more = _closing(lines, place, quote)
+            if more is None:
+                raise _wrong(begin + 1, f"{word}: the quote {quote} is not closed")
+            value = "\n".join([value, *lines[place:more]])
+            place = more
+        if "\0" in value:
+            raise _wrong(begin + 1, f"{word}: holds a NUL")
+        yield begin + 1, word, value
+
+
+def _closing(lines: Sequence[str], place: int, quote: str) -> int | None:
+    """Return the line behind the one that ends with a quote."""
+    for number in range(place, len(lines)):
+        if lines[number].rstrip(_SPACE).endswith(quote):
+            return number + 1
+    return None
+
+
+def _content(value: str, word: str) -> str:
+    """Return the part of an instruction's text that may be quoted: behind a name or a role."""
+    if word not in ("PARAMETER", "MESSAGE"):
+        return value
+    parts = value.split(None, 1)
+    return parts[1] if len(parts) > 1 else ""
+
+
+def _opening(value: str, word: str) -> str:
+    content = _content(value, word)
+    return next((quote for quote in _QUOTES if content.startswith(quote)), "")
+
+
+def _is_closed(line: str, quote: str) -> bool:
+    """Return whether a line that begins with a quote ends with it too."""
+    line = line.rstrip(_SPACE)
+    return len(line) >= 2 * len(quote) and line.endswith(quote)
+
+
+def _text(value: str) -> str:
+    """Return a value without its quotes, or without the space around it."""
+    value = value.strip(_SPACE)
+    for quote in _QUOTES:
+        if value.startswith(quote):
+            return value[len(quote) : -len(quote)]
+    return value
+
+
+def _needed(value: str) -> str:
+    text = _text(value)
+    if not text:
+        raise RequestError("a value is missing")
+    return text
+
+
+def _parameter(modelfile: Modelfile, value: str) -> Modelfile:
+    name, text = _pair(value, "a name and a value")
+    name = name.lower()
+    read = read_parameter(name, text)
+    before = modelfile.parameters.get(name)
+    if isinstance(before, list) and isinstance(read, list):
+        read = [*before, *read]
+    elif before is not None:
+        raise RequestError(f"{name} is given a second time")
+    return replace(modelfile, parameters={**modelfile.parameters, name: read})
+
+
+def _message(modelfile: Modelfile, value: str) -> Modelfile:
+    role, text = _pair(value, "a role and a text")
+    role = role.lower()
+    if role not in ROLES:
+        raise RequestError(f"the role {role[:_SHOWN]!r} is not one of {', '.join(ROLES)}")
+    return replace(modelfile, messages=(*modelfile.messages, Message(role, text)))
+
+
+def _pair(value: str, what: str) -> tuple[str, str]:
+    parts = value.split(None, 1)
+    if len(parts) < 2:
+        raise RequestError(f"needs {what}")
+    return parts[0], _text(parts[1])
+
+
+def _once(name: str, read: Callable[[str], str]) -> Callable[[Modelfile, str], Modelfile]:
+    def reader(modelfile: Modelfile, value: str) -> Modelfile:
+        changes: dict[str, Any] = {name: read(value)}
+        return replace(modelfile, **changes)
+
+    return reader
+
+
+def _more(name: str) -> Callable[[Modelfile, str], Modelfile]:
+    def reader(modelfile: Modelfile, value: str) -> Modelfile:
+        changes: dict[str, Any] = {name: (*getattr(modelfile, name), _needed(value))}
+        return replace(modelfile, **changes)
+
+    return reader
+
+
+_READERS: Mapping[str, Callable[[Modelfile, str], Modelfile]] = {
+    "FROM": _more("sources"),
+    "PARAMETER": _parameter,
+    "TEMPLATE": _once("template", _text),
+    "SYSTEM": _once("system", _text),
+    "ADAPTER": _more("adapters"),
+    "LICENSE": _more("licenses"),
+    "MESSAGE": _message,
+    "REQUIRES": _once("requires", _needed),
+    "RENDERER": _once("renderer", _needed),
+    "PARSER": _once("parser", _needed),
+}
+_SINGLE = ("TEMPLATE", "SYSTEM", "REQUIRES", "RENDERER", "PARSER")
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+
+def _parameter_text(value: bool | float | str) -> str:  # noqa: FBT001
+    if isinstance(value, str):
+        return _quoted(value)
+    return str(value).lower() if isinstance(value, bool) else f"{value}"
+
+
+def _quoted(text: str) -> str:
+    """Return a text as it stands in a Modelfile: bare where that means the same, else in quotes."""
+    if "\0" in text:
+        raise RequestError("a text with a NUL cannot be written into a Modelfile")
+    if text and text == text.strip(_SPACE) and "\n" not in text and not text.startswith('"'):
+        return text
+    for quote in _QUOTES:
+        if _reads_back(text, quote):
+            return f"{quote}{text}{quote}"
+    raise RequestError(
+        f"the text {text[:_SHOWN]!r} has lines that end with quotes: no Modelfile can hold it"
+    )
+
+
+def _reads_back(text: str, quote: str) -> bool:
+    lines = f"{quote}{text}{quote}".split("\n")
+    if quote == '"' and lines[0].startswith('"""'):
+        return False
+    inner = lines[:-1]
+    if any(line.rstrip(_SPACE).endswith(quote) for line in inner[1:]):
+        return False
+    return not inner or not _is_closed(inner[0], quote)

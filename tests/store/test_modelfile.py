@@ -1,0 +1,194 @@
+"""Modelfiles: what they say, what is wrong with them and where, and that writing is reading."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tampu.errors import RequestError
+from tampu.store.modelfile import Message, Modelfile, format_modelfile, parse_modelfile
+from tampu.store.parameters import PARAMETERS, check_parameters
+
+WHOLE = '''\ufeff# what this is
+FROM ./model.gguf
+from projector.gguf
+
+Parameter temperature 0.7
+PARAMETER num_ctx 8192
+PARAMETER stop "<|end|>"
+PARAMETER stop user:
+PARAMETER use_mmap false
+TEMPLATE """{{ .System }}
+# no comment
+{{ .Prompt }}"""
+SYSTEM You are "Ada".
+ADAPTER ./lora
+LICENSE """
+MIT
+"""
+LICENSE Apache
+MESSAGE user Hi
+MESSAGE assistant "Hello
+there"
+  # indented
+REQUIRES 0.14.0
+RENDERER qwen3
+PARSER qwen3
+'''
+
+
+def test_every_instruction() -> None:
+    assert parse_modelfile(WHOLE) == Modelfile(
+        sources=("./model.gguf", "projector.gguf"),
+        adapters=("./lora",),
+        parameters={
+            "temperature": 0.7,
+            "num_ctx": 8192,
+            "stop": ["<|end|>", "user:"],
+            "use_mmap": False,
+        },
+        template="{{ .System }}\n# no comment\n{{ .Prompt }}",
+        system='You are "Ada".',
+        licenses=("\nMIT\n", "Apache"),
+        messages=(Message("user", "Hi"), Message("assistant", "Hello\nthere")),
+        renderer="qwen3",
+        parser="qwen3",
+        requires="0.14.0",
+    )
+
+
+VALUES = [
+    ("SYSTEM a  ", "a"),
+    ("SYSTEM", ""),
+    ('SYSTEM ""', ""),
+    ('SYSTEM """"""', ""),
+    ('SYSTEM " a "', " a "),
+    ('SYSTEM """a"b""" ', 'a"b'),
+    ('SYSTEM """a"""b"""', 'a"""b'),
+    ('SYSTEM "a"b"', 'a"b'),
+    ('SYSTEM """\na\n"""', "\na\n"),
+    ("SYSTEM a\r", "a"),
+    ("system\ta", "a"),
+    ("SYSTEM a # b", "a # b"),
+]
+
+
+@pytest.mark.parametrize(("text", "value"), VALUES)
+def test_values(text: str, value: str) -> None:
+    assert parse_modelfile(f"FROM x\n{text}\n").system == value
+
+
+BAD = [
+    ("", "the Modelfile has no FROM"),
+    ("# only a comment", "the Modelfile has no FROM"),
+    ("FROM", "line 1: FROM: a value is missing"),
+    ("FROM x\nFRIM y", "line 2: unknown instruction 'FRIM'; known: FROM, PARAMETER"),
+    ("FROM x\n!", "line 2: unknown instruction '!'"),
+    ("FROMx", "line 1: unknown instruction 'FROMx'"),
+    ('FROM x\nSYSTEM """a\nb', 'line 2: SYSTEM: the quote """ is not closed'),
+    ('FROM x\nSYSTEM "a\nb', 'line 2: SYSTEM: the quote " is not closed'),
+    ("FROM x\nSYSTEM a\nSYSTEM b", "line 3: SYSTEM is given a second time, after line 2"),
+    ("FROM x\nPARAMETER temperature", "line 2: PARAMETER: needs a name and a value"),
+    ("FROM x\nPARAMETER heat 1", "line 2: PARAMETER: unknown parameter 'heat'"),
+    ("FROM x\nPARAMETER temperatur 1", "did you mean temperature?"),
+    ("FROM x\nPARAMETER temperature hot", "temperature must be a number, not 'hot'"),
+    ("FROM x\nPARAMETER temperature nan", "temperature must be 0 to 1e+06, not nan"),
+    ("FROM x\nPARAMETER temperature -1", "temperature must be 0 to 1e+06, not -1"),
+    ("FROM x\nPARAMETER temperature inf", "temperature must be"),
+    ("FROM x\nPARAMETER num_ctx 1.5", "num_ctx must be an integer"),
+    ("FROM x\nPARAMETER num_ctx 0", "num_ctx must be 4 to"),
+    ("FROM x\nPARAMETER num_ctx 1000000000000", "num_ctx must be 4 to"),
+    ("FROM x\nPARAMETER use_mmap maybe", "use_mmap must be true or false"),
+    ("FROM x\nPARAMETER seed 1\nPARAMETER seed 2", "line 3: PARAMETER: seed is given a second"),
+    ("FROM x\nMESSAGE user", "line 2: MESSAGE: needs a role and a text"),
+    ("FROM x\nMESSAGE tool x", "line 2: MESSAGE: the role 'tool' is not one of"),
+    ("FROM x\nSYSTEM a\0b", "line 2: SYSTEM: holds a NUL"),
+    ("FROM x\nSYSTEM " + "a" * (17 << 20), "the Modelfile has more than"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), BAD, ids=[text[:40] for text, _ in BAD])
+def test_what_is_wrong_names_the_line(text: str, message: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_modelfile(text)
+    assert message in str(caught.value)
+
+
+TEXTS = st.text(st.sampled_from('a b"\n\r\t#🦙{}.') | st.characters(exclude_characters="\0"))
+NAMES = TEXTS.filter(bool)
+PARAMETER_VALUES = {
+    "temperature": st.floats(0, 1e6),
+    "num_ctx": st.integers(4, 1 << 20),
+    "seed": st.integers(-(1 << 63), (1 << 63) - 1),
+    "use_mmap": st.booleans(),
+    "stop": st.lists(TEXTS, min_size=1, max_size=3),
+}
+MODELFILES = st.builds(
+    Modelfile,
+    sources=st.lists(NAMES, min_size=1, max_size=2).map(tuple),
+    adapters=st.lists(NAMES, max_size=2).map(tuple),
+    parameters=st.fixed_dictionaries({}, optional=PARAMETER_VALUES),
+    template=st.none() | TEXTS,
+    system=st.none() | TEXTS,
+    licenses=st.lists(NAMES, max_size=2).map(tuple),
+    messages=st.lists(
+        st.builds(Message, st.sampled_from(["system", "user", "assistant"]), TEXTS), max_size=3
+    ).map(tuple),
+    renderer=st.none() | NAMES,
+    parser=st.none() | NAMES,
+    requires=st.none() | NAMES,
+)
+
+
+@given(MODELFILES)
+@example(Modelfile(sources=("x",), system='"'))
+@example(Modelfile(sources=("x",), system='""'))
+@example(Modelfile(sources=("x",), system='"""'))
+@example(Modelfile(sources=("x",), system='a"\n"""b'))
+@example(Modelfile(sources=("x",), system="\n"))
+def test_what_is_written_reads_back_the_same(modelfile: Modelfile) -> None:
+    try:
+        text = format_modelfile(modelfile)
+    except RequestError as error:
+        assert "no Modelfile can hold it" in str(error)  # noqa: PT017
+        return
+    assert parse_modelfile(text) == modelfile
+
+
+def test_few_texts_cannot_be_written() -> None:
+    for text in ('a"\nb', '"a', '"a\nb"', '"""a"""', '""', "\n\n"):
+        assert parse_modelfile(format_modelfile(Modelfile(sources=("x",), system=text)))
+    with pytest.raises(RequestError, match="no Modelfile can hold it"):
+        format_modelfile(Modelfile(sources=("x",), system='a"\nb"""\nc'))
+
+
+@given(st.text(max_size=200), st.lists(st.sampled_from(WHOLE.split("\n")), max_size=6))
+def test_any_text_is_a_modelfile_or_a_typed_error(text: str, lines: list[str]) -> None:
+    for one in (text, "\n".join([*lines, text])):
+        with suppress(RequestError):
+            parse_modelfile(one)
+
+
+def test_parameters_as_json() -> None:
+    given = {"temperature": 1, "num_ctx": 8192.0, "stop": "x", "use_mmap": True}
+    assert check_parameters(given) == given | {"stop": ["x"]}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"temperature": "1"}, {"num_ctx": 1.5}, {"num_ctx": True}, {"stop": [1]}, {"use_mmap": 1},
+     {"nothing": 1}, {"seed": float("nan")}, {"top_p": 2}],
+)  # fmt: skip
+def test_bad_parameters_as_json(given: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match=next(iter(given))):
+        check_parameters(given)
+
+
+def test_the_parameters_are_those_of_requests() -> None:
+    from tampu.server.wire.ollama_options import Options
+
+    assert set(PARAMETERS) == set(Options.__struct_fields__)
