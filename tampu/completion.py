@@ -7,12 +7,10 @@ import queue
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from tampu import errors
 from tampu.errors import ContextLengthError
 from tampu.runner.events import Done, Event, Failed, FinishReason, Text, TokenLogprob, Usage
+from tampu.runner.layout import Inputs
 from tampu.runner.loop import Runner
 from tampu.runner.request import GenerateOptions
 from tampu.runner.sequence import Sequence as RunningSequence
@@ -51,17 +49,24 @@ class Handle:
         self._runner.cancel(self._sequence)
 
 
-def fit_prompt(
-    tokens: npt.NDArray[np.int32], context: int, options: GenerateOptions
-) -> npt.NDArray[np.int32]:
-    """Return the prompt, its middle cut out if it must be and may be."""
-    if len(tokens) <= context:
-        return tokens
+def fit_prompt(inputs: Inputs, context: int, options: GenerateOptions) -> Inputs:
+    """Return the prompt, its middle cut out if it must be and may be; no image is cut.
+
+    Raises:
+        ContextLengthError: if it is too long and may not be cut, or nothing would be left of it.
+    """
+    length = len(inputs.tokens)
+    if length <= context:
+        return inputs
     if not options.truncate:
-        raise too_long(len(tokens), context)
+        raise too_long(length, context)
     keep = context - 1 if options.keep < 0 else min(options.keep, context - 1)
-    log.warning("the prompt of %d tokens is cut to the context of %d", len(tokens), context)
-    return np.concatenate([tokens[:keep], tokens[len(tokens) - (context - keep) :]])
+    start = inputs.layout.group_end(keep)
+    end = inputs.layout.group_end(start + length - context)
+    if end >= length:
+        raise too_long(length, context)
+    log.warning("the prompt of %d tokens is cut to the context of %d", length, context)
+    return inputs.without(start, end)
 
 
 def too_long(length: int, context: int) -> ContextLengthError:

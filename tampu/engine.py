@@ -14,6 +14,7 @@ import logging
 import queue
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
@@ -27,8 +28,9 @@ from tampu.completion import Completion, Handle, Stream, checked, completion, fi
 from tampu.errors import RequestError
 from tampu.loading import LoadedModel, LoadOptions, load_model
 from tampu.modelinfo import ModelInfo
+from tampu.nn import Picture
 from tampu.runner.events import Done, Event, Text
-from tampu.runner.layout import Inputs, text_inputs
+from tampu.runner.layout import Inputs, NumberedImage, lay_out
 from tampu.runner.loop import Runner
 from tampu.runner.request import GenerateOptions, generate_options
 from tampu.runner.sequence import Collector, Rows, Sink
@@ -36,10 +38,12 @@ from tampu.runner.sequence import Sequence as RunningSequence
 from tampu.runner.text import TextStream
 from tampu.sampling import Sampler
 from tampu.tokenizer import Tokenizer
+from tampu.vision import decode
 
 log = logging.getLogger("tampu")
 
-Prompt: TypeAlias = str | Sequence[int]
+Prompt: TypeAlias = str | Sequence[int | NumberedImage]
+"""Text, or token ids and the images that `Engine.look` returned."""
 Message: TypeAlias = Mapping[str, Any]
 
 
@@ -185,7 +189,7 @@ class Engine:
         """Return the model's next message in a conversation.
 
         Args:
-            messages: with `role` and `content`, as in the chat APIs.
+            messages: with `role` and `content`, as in the chat APIs, and `images` for `look`.
             tools: that the model may call, as in the chat APIs.
             options: the fields of `GenerateOptions`.
 
@@ -210,8 +214,8 @@ class Engine:
         *,
         tools: Sequence[Message] | None = None,
         truncate: bool = False,
-    ) -> list[int]:
-        """Return the token ids of a conversation, ready for the model's answer.
+    ) -> list[int | NumberedImage]:
+        """Return the inputs of a conversation, ready for the model's answer.
 
         Args:
             messages: with `role` and `content`, as in the chat APIs.
@@ -224,7 +228,35 @@ class Engine:
         """
         if self._prompts is None:
             raise RequestError(f"{self.info.path.name} has no chat template: use generate")
-        return self._prompts.tokens(messages, limit=self.context, truncate=truncate, tools=tools)
+        return self._prompts.tokens(
+            self.see(messages), limit=self.context, truncate=truncate, tools=tools
+        )
+
+    def look(self, image: bytes | Picture) -> NumberedImage:
+        """Return a picture as the model takes it, for a prompt.
+
+        Args:
+            image: the bytes of a PNG, JPEG, WebP, GIF or BMP file, or pixels, RGB, U8,
+                (height, width, 3).
+
+        Raises:
+            RequestError: if the model does not see, or this is no picture that it can take.
+        """
+        vision = self._model.vision
+        if vision is None:
+            raise RequestError(f"{self.info.path.name} takes no images: it is a model of text")
+        picture = decode(image) if isinstance(image, bytes) else image
+        number = self._model.scheduler.images.number(picture)
+        return NumberedImage(vision.prepare(picture), number)
+
+    def see(self, messages: Sequence[Message]) -> list[Message]:
+        """Return messages whose `images` are as the model takes them; see `look`."""
+        return [
+            {**message, "images": [self.look(image) for image in message["images"]]}
+            if message.get("images")
+            else message
+            for message in messages
+        ]
 
     def submit(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> Handle:
         """Begin a request.
@@ -239,9 +271,10 @@ class Engine:
             ContextLengthError: for a prompt longer than the context.
             RunnerDiedError: if the engine is closed.
         """
-        given = self._tokens(prompt)
-        tokens = fit_prompt(given, self.context, options)
-        return self._begin(text_inputs(tokens), options, sink, dropped=len(given) - len(tokens))
+        given = self._inputs(prompt)
+        inputs = fit_prompt(given, self.context, options)
+        dropped = len(given.tokens) - len(inputs.tokens)
+        return self._begin(inputs, options, sink, dropped=dropped)
 
     def _begin(
         self,
@@ -330,13 +363,13 @@ class Engine:
     # -- looking inside --------------------------------------------------------------------------
 
     def logits(
-        self, prompt: Prompt, images: Sequence[object] = (), *, chunk: int | None = None
+        self, prompt: Prompt, images: Sequence[bytes | Picture] = (), *, chunk: int | None = None
     ) -> npt.NDArray[np.float32]:
         """Return the logits of every position of a text.
 
         Args:
             prompt: text or token ids.
-            images: pictures in the prompt; no architecture takes any yet.
+            images: pictures for `look`; they stand after the prompt's first token.
             chunk: how many tokens to compute at a time; None: as many as fit.
 
         Returns:
@@ -346,10 +379,11 @@ class Engine:
             RequestError: for an empty prompt, unknown tokens, or images.
             ContextLengthError: for a prompt longer than the context.
         """
-        if images:
-            raise RequestError(f"{self.info.path.name} takes no images")
         if chunk is not None and chunk < 1:
             raise RequestError(f"chunk must be 1 or more, not {chunk}")
+        if images:
+            given = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+            prompt = [*given[:1], *map(self.look, images), *given[1:]]
         return self._collect(prompt, wants_logits=True, chunk=chunk)
 
     def embed(self, texts: str | Sequence[Prompt]) -> npt.NDArray[np.float32]:
@@ -379,28 +413,35 @@ class Engine:
         messages: Sequence[Message],
         tools: Sequence[Message] | None,
         options: Mapping[str, object],
-    ) -> list[int]:
+    ) -> list[int | NumberedImage]:
         return self.chat_prompt(messages, tools=tools, truncate=options.get("truncate") is True)
 
     def _collect(self, prompt: Prompt, *, wants_logits: bool, chunk: int | None = None) -> Rows:
         """Return the logits or hidden states of every token of a prompt."""
-        tokens = self._tokens(prompt)
-        if len(tokens) > self.context:
-            raise too_long(len(tokens), self.context)
+        inputs = self._inputs(prompt)
+        if len(inputs.tokens) > self.context:
+            raise too_long(len(inputs.tokens), self.context)
         rows: list[Rows] = []
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         collector = Collector(rows.append, wants_logits, chunk)
         nothing_more = GenerateOptions(max_tokens=0)
-        handle = self._begin(text_inputs(tokens), nothing_more, events.put, collector=collector)
+        handle = self._begin(inputs, nothing_more, events.put, collector=collector)
         completion(Stream(events, handle))
         return np.concatenate(rows)
 
-    def _tokens(self, prompt: Prompt) -> npt.NDArray[np.int32]:
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        if not ids:
+    def _inputs(self, prompt: Prompt) -> Inputs:
+        given = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        if not given:
             raise RequestError("the prompt is empty: it must have at least one token")
+        pieces: list[npt.NDArray[np.int32] | NumberedImage] = []
         limit = self.tokenizer.vocabulary_size
-        wrong = next((token for token in ids if not 0 <= token < limit), None)
-        if wrong is not None:
-            raise RequestError(f"token {wrong} is not in the vocabulary of {limit} tokens")
-        return np.asarray(ids, np.int32)
+        for is_text, items in groupby(given, lambda item: not isinstance(item, NumberedImage)):
+            if not is_text:
+                pieces += items  # type: ignore[arg-type]
+                continue
+            tokens = list(items)
+            wrong = next((token for token in tokens if not 0 <= token < limit), None)  # type: ignore[operator]
+            if wrong is not None:
+                raise RequestError(f"token {wrong} is not in the vocabulary of {limit} tokens")
+            pieces.append(np.asarray(tokens, np.int32))
+        return lay_out(pieces)

@@ -16,7 +16,7 @@ from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.ml.kernels import KernelChoice
 from tampu.modelinfo import ModelInfo, describe
 from tampu.models import bind_model
-from tampu.nn import Model
+from tampu.nn import Model, Vision
 from tampu.runner.graphs import Graphs
 from tampu.runner.images import ImageStore
 from tampu.runner.scheduler import Scheduler
@@ -79,6 +79,7 @@ class LoadedModel:
     tokenizer: Tokenizer
     scheduler: Scheduler
     graphs: Graphs
+    vision: Vision | None
     _resources: ExitStack
 
     def close(self) -> None:
@@ -140,7 +141,13 @@ def load_model(
         )
         _log_memory(info, weights, cache, backend)
         return LoadedModel(
-            info, options, tokenizer.result(), scheduler, graphs, resources.pop_all()
+            info,
+            options,
+            tokenizer.result(),
+            scheduler,
+            graphs,
+            model.vision,
+            resources.pop_all(),
         )
 
 

@@ -40,7 +40,7 @@ class ModelInfo:
         quantization: the name of the file's quantisation, such as Q4_K_M.
         context: the context length it was trained for, in tokens.
         embedding_length: the width of its hidden state.
-        capabilities: what it can do here: completion or embedding, and tools, thinking.
+        capabilities: completion or embedding, and of vision, tools, thinking what it can do here.
         template: the text of its chat template; empty without one.
         metadata: everything else.
     """
@@ -85,7 +85,7 @@ def describe(file: GGUFFile) -> ModelInfo:
         quantization=_quantization(file),
         context=metadata.integer("context_length", default=0),
         embedding_length=metadata.integer("embedding_length", default=0),
-        capabilities=_capabilities(metadata, template),
+        capabilities=_capabilities(file, template),
         template=template.source if template else "",
         metadata=metadata,
     )
@@ -125,8 +125,10 @@ def _quantization(file: GGUFFile) -> str:
     return sizes.most_common(1)[0][0].name if sizes else "unknown"
 
 
-def _capabilities(metadata: Metadata, template: ChatTemplate | None) -> tuple[str, ...]:
-    found = ["embedding" if metadata.has("pooling_type") else "completion"]
+def _capabilities(file: GGUFFile, template: ChatTemplate | None) -> tuple[str, ...]:
+    found = ["embedding" if file.metadata.has("pooling_type") else "completion"]
+    if any(name.startswith("v.") for name in file.tensors):
+        found.append("vision")
     if template and template.supports_tools:
         found.append("tools")
     if template and template.supports_thinking:

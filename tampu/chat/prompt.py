@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tampu.chat.kinds import PromptTemplate
 from tampu.chat.output import ChatFormat, chat_format
 from tampu.chat.output.thinking import Think
-from tampu.chat.pieces import PieceEncoder, encode_prompt, text_of
+from tampu.chat.pictures import Item, Marks, length
+from tampu.chat.pieces import PieceEncoder, text_of
 from tampu.errors import ContextLengthError
 
 if TYPE_CHECKING:
@@ -28,10 +29,18 @@ class Vocabulary(PieceEncoder, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BuiltPrompt:
-    """A conversation as tokens, and whether it ends inside a thought that the answer goes on."""
+    """A conversation as the model takes it.
 
-    tokens: list[int]
+    Attributes:
+        tokens: with the pictures at their places.
+        begins_thought: whether it ends inside a thought that the answer goes on.
+    """
+
+    tokens: list[Item]
     begins_thought: bool = False
+
+    def __len__(self) -> int:
+        return length(self.tokens)
 
 
 class PromptBuilder:
@@ -76,7 +85,7 @@ class PromptBuilder:
         tools: Sequence[Mapping[str, Any]] | None = None,
         variables: Mapping[str, Any] | None = None,
         think: Think = None,
-    ) -> list[int]:
+    ) -> list[Item]:
         """Return the tokens that `build` gives."""
         return self.build(
             messages, limit=limit, truncate=truncate, tools=tools, variables=variables, think=think
@@ -98,7 +107,8 @@ class PromptBuilder:
         prompt may be longer still, and it is for the engine to cut or refuse it.
 
         Args:
-            messages: with `role` and `content`, in the form of Hugging Face's templates.
+            messages: with `role` and `content`, in the form of Hugging Face's templates; `images`
+                are pictures that are ready for the model.
             limit: tokens.
             truncate: whether messages may be dropped.
             tools: functions that the model may call.
@@ -111,11 +121,11 @@ class PromptBuilder:
         """
         values = {**self._template.thinking(think), **(variables or {})}
         prompt = self._build(messages, tools, values)
-        if len(prompt.tokens) <= limit:
+        if len(prompt) <= limit:
             return prompt
         if not truncate:
             raise ContextLengthError(
-                f"the prompt has {len(prompt.tokens)} tokens, the context {limit}: shorten the "
+                f"the prompt has {len(prompt)} tokens, the context {limit}: shorten the "
                 "conversation, load the model with a longer context, or allow truncation"
             )
         starts = _starts(messages)
@@ -124,7 +134,7 @@ class PromptBuilder:
         while first < last:
             middle = (first + last) // 2
             shorter = self._build(_from(messages, starts[middle]), tools, values)
-            if len(shorter.tokens) <= limit:
+            if len(shorter) <= limit:
                 shortest, last = shorter, middle
             else:
                 first = middle + 1
@@ -136,15 +146,17 @@ class PromptBuilder:
         tools: Sequence[Mapping[str, Any]] | None,
         values: Mapping[str, Any],
     ) -> BuiltPrompt:
+        marks = Marks()
         prompt = self._template.render(
-            messages,
+            marks.place(messages),
             tools=tools,
             bos_token=self._bos_text,
             eos_token=self._eos_text,
             variables=values,
         )
         ends = text_of(prompt[-1:])
-        return BuiltPrompt(encode_prompt(self._vocabulary, prompt), self.style.begins_thought(ends))
+        items = marks.encode(self._vocabulary, prompt)
+        return BuiltPrompt(items, self.style.begins_thought(ends))
 
 
 def _starts(messages: Sequence[Mapping[str, Any]]) -> list[int]:

@@ -14,6 +14,22 @@ Tokens = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class NumberedImage:
+    """An image that is ready for the encoder; its length is that of its inputs.
+
+    Attributes:
+        image: as the encoder takes it.
+        number: of its content; equal pictures have equal numbers, others never.
+    """
+
+    image: PreparedImage
+    number: int
+
+    def __len__(self) -> int:
+        return len(self.image.placeholders.tokens)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class PlacedImage:
     """An image at its place.
 
@@ -182,18 +198,15 @@ class Inputs:
     keys: Tokens
     layout: Layout = TEXT
 
+    def without(self, start: int, end: int) -> Inputs:
+        """Return the prompt without the inputs in [start, end); no group is cut by that."""
+        kept = [np.concatenate([each[:start], each[end:]]) for each in (self.tokens, self.keys)]
+        layout = self.layout.without(start, end, len(self.tokens))
+        return Inputs(kept[0], kept[0] if self.keys is self.tokens else kept[1], layout)
 
-def text_inputs(tokens: Tokens) -> Inputs:
-    """Return a prompt of text alone."""
-    return Inputs(tokens, tokens)
 
-
-def lay_out(pieces: Sequence[Tokens | tuple[PreparedImage, int]]) -> Inputs:
-    """Return a prompt of text and images.
-
-    Args:
-        pieces: in their order: tokens, or an image with the number of its content.
-    """
+def lay_out(pieces: Sequence[Tokens | NumberedImage]) -> Inputs:
+    """Return a prompt of text and images, in their order."""
     tokens: list[Tokens] = []
     keys: list[Tokens] = []
     images: list[PlacedImage] = []
@@ -201,13 +214,13 @@ def lay_out(pieces: Sequence[Tokens | tuple[PreparedImage, int]]) -> Inputs:
     positions: list[npt.NDArray[np.int32]] = []
     start = place = 0
     for piece in pieces:
-        if not isinstance(piece, tuple):
+        if not isinstance(piece, NumberedImage):
             tokens.append(piece)
             keys.append(piece)
             positions.append(place + np.arange(len(piece), dtype=np.int32)[None])
             start, place = start + len(piece), place + len(piece)
             continue
-        image, number = piece
+        image, number = piece.image, piece.number
         held = image.placeholders
         count = len(held.tokens)
         takes = np.zeros(count, np.bool_) if held.is_cross else held.embedded
@@ -224,6 +237,9 @@ def lay_out(pieces: Sequence[Tokens | tuple[PreparedImage, int]]) -> Inputs:
         if held.positions is not None:
             positions[-1][3:] -= place  # the fourth coordinate is no position
         start, place = start + count, place + held.advance
+    if not images:
+        text = _joined(tokens)
+        return Inputs(text, text)
     layout = Layout(tuple(images), tuple(groups), _given(positions, start, place), place - start)
     return Inputs(_joined(tokens), _joined(keys), layout)
 

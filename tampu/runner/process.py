@@ -9,10 +9,11 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -81,6 +82,12 @@ class VocabularyOnly:
 
     tokenizer: Tokenizer
     context: int = _NO_LIMIT
+
+    def see(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """Refuse pictures: how many inputs one takes, the weights' part of the file says."""
+        if any(message.get("images") for message in messages):
+            raise RequestError("this model was loaded without its weights: it sees no pictures")
+        return messages
 
     def submit(self, _: Sequence[int], __: GenerateOptions, ___: Callable[[Event], None]) -> Handle:
         """Refuse: nothing can be computed."""

@@ -10,20 +10,22 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tampu.chat.pictures import Item
 from tampu.chat.prompt import BuiltPrompt, PromptBuilder, Vocabulary
 from tampu.errors import ContextLengthError, RequestError, TampuError
 from tampu.runner.events import Done, Event, Failed, Text, TokenLogprob
+from tampu.runner.layout import NumberedImage
 from tampu.runner.protocol import (
     HEADER,
     Answer,
@@ -98,6 +100,10 @@ class RunningModel(Protocol):
     @property
     def tokenizer(self) -> ByteVocabulary:
         """The model's tokenizer."""
+        ...
+
+    def see(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """Return messages whose `images`, bytes of files, are as the model takes them."""
         ...
 
     def submit(
@@ -230,7 +236,7 @@ class Worker:
             prompt = build_prompt(loaded, command.prompt, truncate=options.truncate)
             if loaded.prompts is not None and isinstance(command.prompt, ChatPrompt):
                 options = msgspec.structs.replace(options, shown=loaded.prompts.style.markers)
-            prompted = Prompted(tuple(prompt.tokens), prompt.begins_thought)
+            prompted = Prompted(token_ids(prompt.tokens), prompt.begins_thought)
             self._outbox.put(Answer(request, prompted))
             self._handles[request] = loaded.model.submit(prompt.tokens, options, sink)
         except TampuError as error:
@@ -272,7 +278,7 @@ def build_prompt(loaded: Loaded, prompt: Prompt, *, truncate: bool) -> BuiltProm
             raise RequestError("the model has no chat template: give it a prompt, not messages")
         return BuiltPrompt(before + tokenizer.encode(prompt.plain, add_special=not before))
     built = loaded.prompts.build(
-        prompt.messages,
+        loaded.model.see(prompt.messages),
         limit=max(loaded.model.context - 1 - len(before), 1),
         truncate=truncate,
         tools=prompt.tools,
@@ -280,6 +286,17 @@ def build_prompt(loaded: Loaded, prompt: Prompt, *, truncate: bool) -> BuiltProm
         think=prompt.think,
     )
     return BuiltPrompt(before + built.tokens, built.begins_thought)
+
+
+def token_ids(items: Sequence[Item]) -> tuple[int, ...]:
+    """Return a prompt's tokens; those of a picture are its placeholders."""
+    return tuple(
+        token
+        for item in items
+        for token in (
+            item.image.placeholders.tokens.tolist() if isinstance(item, NumberedImage) else [item]
+        )
+    )
 
 
 def known_tokens(tokens: Sequence[int], tokenizer: ByteVocabulary) -> list[int]:
@@ -322,7 +339,7 @@ def _encoded(loaded: Loaded, command: Encode) -> Encoded:
             parse_special=command.parse_special,
         )
     else:
-        tokens = build_prompt(loaded, command.prompt, truncate=True).tokens
+        tokens = [*token_ids(build_prompt(loaded, command.prompt, truncate=True).tokens)]
     return Encoded(tuple(tokens), tuple(tokenizer.token_bytes(token) for token in tokens))
 
 

@@ -61,6 +61,9 @@ class FakeModel:
     context = 100
     tokenizer = Characters()
 
+    def see(self, messages):
+        return messages
+
     def submit(self, prompt, _options, sink):
         request = Request()
         text = "".join(map(chr, prompt))
