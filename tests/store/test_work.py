@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tampu.store.registry.work import SMALLEST_SHARE, STALLED_S, Ranges, Work
+from tampu.store.registry.work import SMALLEST_SHARE, STALLED_S, WORTH_S, Ranges, Work
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)))
 
@@ -114,12 +114,25 @@ def test_pieces_come_in_order():
 
 
 def test_the_rest_of_the_largest_piece_is_divided_at_the_end():
+    now = [0.0]
     size = 8 * SMALLEST_SHARE
-    work = Work(size, piece_size=size)
+    work = Work(size, piece_size=size, clock=lambda: now[0])
     slow = work.take()
+    now[0] = WORTH_S
     fast = work.take()
     assert (slow.end, fast.start, fast.end) == (size // 2, size // 2, size)
     assert work.claim(slow, size) == (0, size // 2)
+
+
+def test_a_piece_that_is_soon_done_is_not_divided():
+    now = [0.0]
+    size = 8 * SMALLEST_SHARE
+    work = Work(size, piece_size=size, clock=lambda: now[0])
+    piece = work.take()
+    work.filled(*work.claim(piece, size // 2 + 1))
+    assert work.take() is None
+    now[0] = WORTH_S
+    assert work.take() is None
 
 
 def test_a_stalled_piece_is_taken_over_whole():

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 SMALLEST_SHARE = 256 << 10  # no piece is divided into smaller ones
 STALLED_S = 5.0  # a piece that got nothing for so long is taken over whole
+WORTH_S = 1.0  # a piece that will be done sooner is not divided: what is on its way would be lost
 
 
 class Ranges:
@@ -66,13 +67,21 @@ class Piece:
         start: where it begins.
         position: where the next byte goes; what is before it is there, or being written.
         end: where it ends; another worker may make it earlier.
+        began_s: when it was taken.
         touched_s: when a byte came last.
     """
 
     start: int
     position: int
     end: int
+    began_s: float
     touched_s: float
+
+    def is_slow(self, now: float) -> bool:
+        """Whether it will take long, at the pace that it has had."""
+        elapsed, came = now - self.began_s, self.position - self.start
+        left = self.end - self.position
+        return elapsed >= WORTH_S and left * elapsed >= WORTH_S * came
 
 
 class Work:
@@ -96,8 +105,8 @@ class Work:
     def take(self) -> Piece | None:
         """Return something to download; None if there is nothing just now.
 
-        The first piece that nobody has; else half of what the one with the most left has, or all
-        of it if it is stalled.
+        The first piece that nobody has; else half of what the one with the most left has, if it is
+        slow, or all of it if it is stalled.
         """
         with self._changed:
             piece = self._unclaimed() or self._stolen()
@@ -170,7 +179,8 @@ class Work:
         if gap is None:
             return None
         start, end = gap
-        return Piece(start, start, min(end, start + self._piece_size), self._clock())
+        now = self._clock()
+        return Piece(start, start, min(end, start + self._piece_size), now, now)
 
     def _stolen(self) -> Piece | None:
         now = self._clock()
@@ -184,8 +194,8 @@ class Work:
         else:
             victim = max(open_pieces, key=lambda piece: piece.end - piece.position)
             middle = (victim.position + victim.end) // 2
-            if victim.end - victim.position < 2 * SMALLEST_SHARE:
+            if victim.end - victim.position < 2 * SMALLEST_SHARE or not victim.is_slow(now):
                 return None
-        share = Piece(middle, middle, victim.end, now)
+        share = Piece(middle, middle, victim.end, now, now)
         victim.end = middle
         return share

@@ -1,0 +1,458 @@
+"""Pulling from registries that stall, drop, lie and steal: the right bytes or nothing."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import threading
+import time
+from contextlib import closing, contextmanager
+
+import pytest
+from support.local_http import Answer, serving
+from support.registries import RogueRegistry, described, manifest, ranged
+from support.stores import add_model, files, names
+
+from tampu.errors import DiskFullError, RegistryError
+from tampu.store import Digest, ModelName, Store
+from tampu.store.manifests import CONFIG_TYPE, FILE_PATH
+from tampu.store.registry import download as download_module
+from tampu.store.registry.options import RemoteOptions
+from tampu.store.registry.progress import Progress
+from tampu.store.registry.pull import pull
+
+MB = 1 << 20
+WEIGHTS = random.Random(0).randbytes(9 * MB + 12_345)
+CONFIG = b'{"model_format":"gguf"}'
+HEAD = described(CONFIG, CONFIG_TYPE)
+MANIFEST = manifest([described(WEIGHTS)], HEAD)
+FAST = (0.0, 0.01)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def registry():
+    with RogueRegistry(MANIFEST, (WEIGHTS, CONFIG)) as registry:
+        yield registry
+
+
+def options(**changes):
+    return RemoteOptions(**{"is_insecure": True, "pauses_s": FAST, "silence_s": 2.0} | changes)
+
+
+def fetch(store, registry, name="a/m", **changes):
+    """Pull a model and return all that was told."""
+    return list(pull(store, ModelName.parse(f"{registry.host}/{name}"), options(**changes)))
+
+
+def assert_whole(store, registry):
+    model = store.model(ModelName.parse(f"{registry.host}/a/m"))
+    assert model.model_path.read_bytes() == WEIGHTS
+    assert all(store.blobs.verify(blob.digest) for blob in model.manifest.blobs())
+    assert not list(store.layout.incoming.iterdir())
+    assert not list(store.layout.locks.iterdir())
+    assert not list(store.layout.leases.iterdir())
+
+
+def blob_requests(registry):
+    return [request for request in registry.requests if str(Digest.of(WEIGHTS)) in request.path]
+
+
+def harmed(registry, harm):
+    """Have the registry answer for the weights as `harm` says; it gets the usual answer too."""
+
+    def before(request):
+        is_weights = request.path.endswith(str(Digest.of(WEIGHTS)))
+        return harm(request, ranged(request, WEIGHTS)) if is_weights else None
+
+    registry.before = before
+
+
+# -- what is told ----------------------------------------------------------------------------------
+
+
+def test_a_pull_is_told_in_ollamas_words(store, registry):
+    told = fetch(store, registry)
+    digest = Digest.of(WEIGHTS)
+    assert told[0] == Progress("pulling manifest")
+    assert [step.status for step in told[-3:]] == [
+        "verifying sha256 digest", "writing manifest", "success",
+    ]  # fmt: skip
+    steps = [step for step in told if step.digest == str(digest)]
+    assert {step.status for step in steps} == {f"pulling {digest.short}"}
+    assert {step.total for step in steps} == {len(WEIGHTS)}
+    assert [step.completed for step in steps] == sorted(step.completed for step in steps)
+    assert steps[-1].completed == len(WEIGHTS)
+    assert_whole(store, registry)
+
+
+def test_the_manifest_is_kept_byte_for_byte(store, registry):
+    fetch(store, registry)
+    model = store.model(ModelName.parse(f"{registry.host}/a/m"))
+    assert model.digest == Digest.of(MANIFEST)
+
+
+def test_parts_come_at_once_and_each_byte_once(store, registry):
+    fetch(store, registry)
+    assert len(blob_requests(registry)) > 4
+    spans = sorted(request.range for request in blob_requests(registry))
+    assert spans[0][0] == 0
+    assert spans[-1][1] == len(WEIGHTS)
+    assert registry.sent <= 1.1 * len(WEIGHTS) + 10_000
+
+
+def test_what_is_there_is_verified_and_not_brought_again(store, registry):
+    fetch(store, registry)
+    registry.requests.clear()
+    told = fetch(store, registry)
+    assert [request.path for request in registry.requests] == ["/v2/a/m/manifests/latest"]
+    assert Progress(f"pulling {Digest.of(WEIGHTS).short}", str(Digest.of(WEIGHTS)), len(WEIGHTS),
+                    len(WEIGHTS)) in told  # fmt: skip
+
+
+def test_a_damaged_blob_is_put_right_by_a_pull(store, registry):
+    fetch(store, registry)
+    path = store.layout.blob(Digest.of(WEIGHTS))
+    path.chmod(0o644)
+    path.write_bytes(bytes(len(WEIGHTS)))
+    fetch(store, registry)
+    assert_whole(store, registry)
+
+
+def test_the_old_models_own_blobs_go_when_a_new_one_has_come(store, registry):
+    old = random.Random(1).randbytes(1000)
+    registry.blobs[str(Digest.of(old))] = old
+    registry.content = manifest([described(old)], HEAD)
+    fetch(store, registry)
+    registry.content = MANIFEST
+    fetch(store, registry)
+    assert not store.blobs.has(Digest.of(old))
+    assert_whole(store, registry)
+
+
+def test_a_model_that_is_not_there_is_told(store, registry):
+    registry.before = lambda _: Answer(404)
+    steps = pull(store, ModelName.parse(f"{registry.host}/a/m"), options())
+    assert next(steps) == Progress("pulling manifest")
+    with pytest.raises(RegistryError, match=r"^pull model manifest: file does not exist$"):
+        next(steps)
+
+
+# -- a bad network ---------------------------------------------------------------------------------
+
+
+def test_connections_that_drop_are_gone_on_with(store, registry):
+    def harm(_, answer):
+        answer.drop_after = 300_000
+        return answer
+
+    harmed(registry, harm)
+    fetch(store, registry)
+    assert_whole(store, registry)
+    assert registry.sent <= 1.1 * len(WEIGHTS) + 10_000
+
+
+def test_a_connection_that_stalls_is_replaced(store, registry):
+    stalls = [200_000]
+
+    def harm(_, answer):
+        if stalls:
+            answer.stall_after = stalls.pop()
+        return answer
+
+    harmed(registry, harm)
+    fetch(store, registry, silence_s=0.3)
+    assert_whole(store, registry)
+
+
+@pytest.mark.parametrize("status", [500, 503, 429])
+def test_a_registry_that_is_busy_is_asked_again(store, registry, status):
+    busy = [status] * 5
+    registry.before = lambda _: Answer(busy.pop()) if busy else None
+    fetch(store, registry, connections=2)
+    assert_whole(store, registry)
+
+
+def test_a_registry_that_stays_busy_is_left_alone(store, registry):
+    harmed(registry, lambda *_: Answer(503, body=b"later"))
+    with pytest.raises(RegistryError, match="503: later"):
+        fetch(store, registry, connections=1)
+    assert len(blob_requests(registry)) == download_module.MOST_TRIES
+    registry.before = lambda _: None
+    fetch(store, registry)
+    assert_whole(store, registry)
+
+
+def test_one_that_sends_no_parts_is_read_whole(store, registry):
+    harmed(registry, lambda *_: Answer(body=WEIGHTS))
+    fetch(store, registry)
+    assert_whole(store, registry)
+
+
+def test_one_that_sends_no_parts_and_drops_is_read_again(store, registry):
+    drops = [5 * MB, 100]
+
+    def harm(*_):
+        return Answer(body=WEIGHTS, drop_after=drops.pop() if drops else None)
+
+    harmed(registry, harm)
+    fetch(store, registry, connections=1)
+    assert_whole(store, registry)
+
+
+def test_one_that_does_not_say_how_much_comes_will_do(store, registry):
+    def harm(_, answer):
+        answer.body = [answer.body]
+        return answer
+
+    harmed(registry, harm)
+    fetch(store, registry)
+    assert_whole(store, registry)
+
+
+def test_bytes_come_from_where_the_registry_redirects_to(store, registry):
+    with serving(lambda request: ranged(request, WEIGHTS)) as storage:
+        harmed(registry, lambda *_: Answer(307, {"Location": f"{storage.url}/signed"}))
+        fetch(store, registry, connections=2)
+        assert len(storage.requests) > 4
+        assert len(blob_requests(registry)) <= 2  # then the address is known
+    assert_whole(store, registry)
+
+
+def test_an_address_that_has_run_out_is_asked_for_again(store, registry):
+    good = ["1"]
+
+    def answer(request):
+        if request.query["signature"] != good[-1]:
+            return Answer(403, body=b"expired")
+        if len(storage.requests) % 4 == 0:
+            good.append(str(len(good) + 1))
+        return ranged(request, WEIGHTS)
+
+    with serving(answer) as storage:
+        location = f"{storage.url}/x?signature="
+        harmed(registry, lambda *_: Answer(307, {"Location": location + good[-1]}))
+        fetch(store, registry, connections=1)
+    assert_whole(store, registry)
+
+
+# -- lies ------------------------------------------------------------------------------------------
+
+
+def wrong_byte(_, answer):
+    answer.body = b"\0" + answer.body[1:]
+    return answer
+
+
+LIES = {
+    "wrong bytes": wrong_byte,
+    "another part": lambda _, a: Answer(206, {"Content-Range": "bytes 7-1048582/*"}, a.body),
+    "another size": lambda _, a: Answer(
+        206, {"Content-Range": a.headers["Content-Range"].partition("/")[0] + "/7"}, a.body
+    ),
+    "no part named": lambda _, a: Answer(206, {}, a.body),
+    "too much": lambda _, a: Answer(206, a.headers, a.body + b"x"),
+    "too little": lambda _, a: Answer(206, a.headers, a.body[:-1]),
+    "compressed": lambda _, a: Answer(206, {**a.headers, "Content-Encoding": "gzip"}, a.body),
+    "the whole, too long": lambda *_: Answer(body=WEIGHTS + b"x"),
+    "the whole, too short": lambda *_: Answer(body=WEIGHTS[:-1]),
+    "the whole, wrong": lambda *_: Answer(body=bytes(len(WEIGHTS))),
+    "too long without a length": lambda *_: Answer(body=[WEIGHTS, b"x"]),
+    "gone": lambda *_: Answer(404, body=b"{}"),
+    "redirect loop": lambda *_: Answer(307, {"Location": "?again"}),
+    "redirect to a file": lambda *_: Answer(307, {"Location": "file:///etc/passwd"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_blob_that_is_not_what_it_should_be_gets_no_name(store, registry, lie):
+    add_model(store, "old")
+    before = {path: c for path, c in files(store).items() if ".tampu" not in path}
+    harmed(registry, LIES[lie])
+    with pytest.raises(RegistryError):
+        fetch(store, registry, connections=2)
+    assert {path: c for path, c in files(store).items() if ".tampu" not in path} == before
+    assert names(store) == ["old:latest"]
+    registry.before = lambda _: None
+    fetch(store, registry)
+    assert_whole(store, registry)
+
+
+def layer(**changes):
+    return described(WEIGHTS) | changes
+
+
+ROGUES = {
+    "empty": b"",
+    "no JSON": b"<html>",
+    "a list": b"[]",
+    "too long": b" " * (5 * MB) + MANIFEST,
+    "deep": b"[" * 200_000,
+    "no config": manifest([layer()], None),
+    "no layers": b'{"schemaVersion":2,"layers":null}',
+    "many layers": manifest([layer()] * 5000, HEAD),
+    "digest up the tree": manifest([layer(digest="sha256:../../../../etc/passwd")], HEAD),
+    "short digest": manifest([layer(digest="sha256:ab")], HEAD),
+    "other digest": manifest([layer(digest="sha512:" + "a" * 64)], HEAD),
+    "digest in capitals": manifest([layer(digest="sha256:" + "A" * 64)], HEAD),
+    "size 0": manifest([layer(size=0)], HEAD),
+    "size -1": manifest([layer(size=-1)], HEAD),
+    "size 2^63": manifest([layer(size=2**63)], HEAD),
+    "two sizes": manifest([layer(), layer(size=5)], HEAD),
+    "a list of manifests": b'{"schemaVersion":2,"manifests":[]}',
+    "a file of this machine": manifest([layer(annotations={FILE_PATH: "/etc/passwd"})], HEAD),
+}
+
+
+@pytest.mark.parametrize("rogue", ROGUES)
+def test_a_rogue_manifest_is_refused_and_nothing_is_touched(store, registry, rogue):
+    add_model(store, "old")
+    before = files(store)
+    registry.content = ROGUES[rogue]
+    with pytest.raises(RegistryError) as caught:
+        fetch(store, registry)
+    assert str(caught.value).isprintable()
+    assert files(store) == before
+    assert len(registry.requests) == 1
+
+
+def test_a_model_that_is_larger_than_the_disk_is_not_begun(store, registry):
+    registry.content = manifest([layer(size=1 << 49)], HEAD)
+    with pytest.raises(DiskFullError, match="are needed"):
+        fetch(store, registry)
+    assert len(registry.requests) == 1
+
+
+def test_without_being_told_so_neither_http_nor_this_machine_is_asked(store, registry):
+    for name in (f"http://{registry.host}/a/m", f"{registry.host}/a/m"):
+        with pytest.raises(RegistryError, match=r"only https|private network"):
+            list(pull(store, ModelName.parse(name), RemoteOptions()))
+    assert registry.requests == []
+
+
+# -- interruptions ---------------------------------------------------------------------------------
+
+
+def slowed(_, answer):
+    answer.bytes_per_second = 4 * MB
+    return answer
+
+
+def test_a_pull_that_is_stopped_goes_on_where_it_was(store, registry):
+    harmed(registry, slowed)
+    steps = pull(store, ModelName.parse(f"{registry.host}/a/m"), options(connections=2))
+    with closing(steps):
+        while next(steps).completed < 4 * MB:
+            pass
+    registry.sent = 0
+    registry.before = lambda _: None
+    fetch(store, registry)
+    assert registry.sent <= len(WEIGHTS) - 3 * MB
+    assert_whole(store, registry)
+
+
+def test_a_part_from_before_that_is_wrong_is_brought_again(store, registry):
+    digest = Digest.of(WEIGHTS)
+    store.layout.incoming.mkdir(parents=True)
+    store.layout.partial(digest).write_bytes(bytes(len(WEIGHTS)))
+    state = '{"size":%d,"done":[[0,4000000]]}' % len(WEIGHTS)  # noqa: UP031
+    store.layout.partial_state(digest).write_text(state)
+    fetch(store, registry)
+    assert_whole(store, registry)
+
+
+@pytest.mark.parametrize(
+    "state", ["", "{", '{"size":1,"done":[[0,1]]}', '{"size":9449529,"done":[[5,99999999]]}', "[]"]
+)
+def test_a_state_that_makes_no_sense_is_as_none(store, registry, state):
+    digest = Digest.of(WEIGHTS)
+    store.layout.incoming.mkdir(parents=True)
+    store.layout.partial(digest).write_bytes(bytes(len(WEIGHTS)))
+    store.layout.partial_state(digest).write_text(state)
+    fetch(store, registry)
+    assert_whole(store, registry)
+
+
+def test_two_that_pull_the_same_bring_it_once(store, registry):
+    harmed(registry, slowed)
+    errors = []
+
+    def work():
+        try:
+            fetch(Store(store.root), registry)
+        except RegistryError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert errors == []
+    assert registry.sent <= 1.1 * len(WEIGHTS) + 100_000
+    assert_whole(store, registry)
+
+
+def test_the_rate_is_kept(store, registry):
+    began = time.monotonic()
+    fetch(store, registry, limit_rate=20_000_000)
+    assert time.monotonic() - began >= len(WEIGHTS) / 20_000_000 - 0.25
+    assert_whole(store, registry)
+
+
+@contextmanager
+def file_size_limit(limit):
+    """Let no file grow beyond `limit` bytes: what a full disk looks like to a program."""
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+
+
+@pytest.mark.parametrize("limit", [0, 10, 100, 1000, 5 * MB])
+def test_a_disk_that_is_full_is_told_and_old_models_stay(store, registry, limit):
+    add_model(store, "old")
+    with file_size_limit(limit), pytest.raises(DiskFullError, match="no space left"):
+        fetch(store, registry)
+    assert names(store) == ["old:latest"]
+    fetch(store, registry)
+    assert_whole(store, registry)
+
+
+WRITES = ("pwrite", "ftruncate", "fsync", "fdatasync", "fchmod", "write")
+
+
+@pytest.mark.parametrize("call", WRITES)
+@pytest.mark.parametrize("which", range(6))
+def test_each_write_may_fail(store, registry, monkeypatch, call, which):
+    add_model(store, "old")
+    original, count = getattr(os, call), [0]
+
+    def failing(*arguments):
+        count[0] += 1
+        if count[0] == which + 1:
+            raise OSError(28, "No space left on device")
+        return original(*arguments)
+
+    registry.sent = 0
+    with monkeypatch.context() as patch:
+        patch.setattr(f"os.{call}", failing)
+        failed = False
+        try:
+            fetch(store, registry)
+        except DiskFullError:
+            failed = True
+    assert failed == (count[0] > which)
+    assert "old:latest" in names(store)
+    fetch(store, registry)
+    assert_whole(store, registry)
