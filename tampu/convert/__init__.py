@@ -26,6 +26,7 @@ from tampu.convert.mistral3 import MISTRAL3, MISTRAL3_TEXT
 from tampu.convert.mixtures import FILE_TYPES, Facts, FileType, Override, choose_types, file_type
 from tampu.convert.quantize import QUANTIZATION_VERSION
 from tampu.convert.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
+from tampu.convert.qwen25vl import QWEN25VL
 from tampu.convert.storage import encoded_parts, storage_type
 from tampu.convert.vocabulary import tokenizer_metadata
 from tampu.convert.writer import Part, PlannedFile, Progress, Span, TensorToWrite
@@ -46,6 +47,7 @@ FAMILIES: Mapping[str, Family] = {
         LLAMA4,
         QWEN2,
         QWEN2_MOE,
+        QWEN25VL,
         QWEN3,
         QWEN3_MOE,
         GEMMA2,

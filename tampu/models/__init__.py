@@ -35,6 +35,7 @@ class Architecture:
 
 
 _HALVES: Mapping[str, Any] = {"rope_mode": RopeMode.HALVES}
+_SECTIONS: Mapping[str, Any] = {"rope_mode": RopeMode.SECTIONS}
 _NEIGHBOURS: Mapping[str, Any] = {"rope_mode": RopeMode.INTERLEAVED}
 
 _BUILT_IN: Mapping[str, Architecture] = {
@@ -46,6 +47,8 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "llama4": Architecture("tampu.models.llama4:Llama4"),
     "mistral3": Architecture("tampu.models.llama:Mistral3", _NEIGHBOURS),
     "qwen2": Architecture("tampu.models.llama:Llama", _HALVES),
+    "qwen25vl": Architecture("tampu.models.qwen25vl:Qwen25VL", _SECTIONS),
+    "qwen2vl": Architecture("tampu.models.qwen25vl:Qwen25VL", _SECTIONS),  # llama.cpp's name
     "qwen2moe": Architecture("tampu.models.llama:Llama", {**_HALVES, "weighing": Weighing.SOFTMAX}),
     "qwen3": Architecture("tampu.models.llama:Llama", _HALVES),
     "qwen3moe": Architecture("tampu.models.llama:Llama", _HALVES),

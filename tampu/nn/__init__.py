@@ -18,6 +18,7 @@ from tampu.nn.encoder import (
     PatchEmbedding,
     attend,
     axis_arrays,
+    project_patches,
 )
 from tampu.nn.experts import EachLinear, Experts, Routing, Weighing
 from tampu.nn.image import (
@@ -78,6 +79,7 @@ __all__ = [
     "only",
     "option",
     "option_from",
+    "project_patches",
     "read_options",
     "read_rope_scaling",
     "run_layers",

@@ -32,11 +32,15 @@ class PatchEmbedding(Module):
 
     def __call__(self, patches: Tensor) -> Tensor:
         """Return (n, features) for patches F32 (n, colours * side * side), colours slowest."""
-        features, inputs = self.weight.shape[0], math.prod(self.weight.shape[1:])
-        row = self.weight.type.size_of(inputs)
-        weight = self.weight.strided((features, inputs), (row,), context=patches.context)
-        y = patches.linear(weight)
+        y = project_patches(patches, self.weight)
         return y + self.bias if self.bias else y
+
+
+def project_patches(patches: Tensor, kernel: Tensor) -> Tensor:
+    """Return (n, features) for patches (n, inputs) and a kernel (features, ...)."""
+    features, inputs = kernel.shape[0], math.prod(kernel.shape[1:])
+    row = kernel.type.size_of(inputs)
+    return patches.linear(kernel.strided((features, inputs), (row,), context=patches.context))
 
 
 class EncoderAttention(Module):

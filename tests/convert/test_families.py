@@ -375,6 +375,7 @@ def test_every_architecture_belongs_to_one_family() -> None:
         "MixtralForCausalLM",
         "Qwen2ForCausalLM",
         "Qwen2MoeForCausalLM",
+        "Qwen2_5_VLForConditionalGeneration",
         "Qwen3ForCausalLM",
         "Qwen3MoeForCausalLM",
         "GptOssForCausalLM",

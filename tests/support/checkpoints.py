@@ -286,6 +286,37 @@ RECIPES: dict[str, Recipe] = {
         },
         "llama4_image",
     ),
+    "qwen25vl": Recipe(
+        "Qwen2_5_VLForConditionalGeneration",
+        transformers.Qwen2_5_VLConfig,
+        {
+            "text_config": {name: value for name, value in _TEXT.items() if name != "head_dim"}
+            | {
+                "model_type": "qwen2_5_vl_text",
+                "rope_parameters": {
+                    "rope_type": "default",
+                    "rope_theta": 1e6,
+                    "mrope_section": [4, 6, 6],
+                },
+            },
+            "vision_config": {
+                "depth": 4,
+                "hidden_size": 64,
+                "intermediate_size": 96,
+                "num_heads": 4,
+                "out_hidden_size": 128,
+                "patch_size": 14,
+                "window_size": 112,
+                "fullatt_block_indexes": [1, 3],
+                "hidden_act": "silu",
+            },
+            "image_token_id": 7,
+            "vision_start_token_id": 6,
+            "vision_end_token_id": 8,
+            "video_token_id": 500,
+        },
+        "qwen2_image",
+    ),
     "gemma3_vision": Recipe(
         "Gemma3ForConditionalGeneration",
         transformers.Gemma3Config,

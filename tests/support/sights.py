@@ -13,6 +13,7 @@ from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from tampu.vision import arrange
 
@@ -105,7 +106,18 @@ def _projected(model: Any, inputs: Inputs) -> Any:
     return model.multi_modal_projector(seen.reshape(-1, seen.shape[-1]))
 
 
+def _qwen(images: Sequence[Image.Image]) -> Inputs:
+    bounds = {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280}
+    found = Qwen2VLImageProcessorPil(size=bounds)(list(images), return_tensors="pt")
+    return {name: found[name] for name in ("pixel_values", "image_grid_thw")}
+
+
+def _gridded(model: Any, inputs: Inputs) -> Any:
+    return model.model.get_image_features(inputs["pixel_values"], inputs["image_grid_thw"])
+
+
 SIGHTS: dict[str, Sight] = {
+    "qwen25vl": Sight(_qwen, _gridded, image=7, marks="mm_token_type_ids"),
     "llava": Sight(_llava, _pixels, image=6),
     "mistral3_vision": Sight(_pixtral, _sized, image=7),
     "llama4_vision": Sight(_llama4, _projected, image=7),

@@ -1,0 +1,169 @@
+"""Qwen 2.5-VL's tower: pictures of any shape, most layers see windows of them alone.
+
+Source: arXiv:2502.13923. Squares of four patches, and windows of squares, come one after the other,
+so that a window is a range; the squares' order is restored at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tampu.ml import Context, RopeMode, Tensor
+from tampu.ml.metadata import Metadata
+from tampu.nn import (
+    AxisRope,
+    GatedEncoderLayer,
+    Linear,
+    Module,
+    Picture,
+    Placeholders,
+    PreparedImage,
+    RMSNorm,
+    VisionModel,
+    Words,
+    axis_arrays,
+    gguf,
+    option,
+    option_from,
+    project_patches,
+)
+from tampu.vision import CLIP, Filter, fit_pixels, patches, places, resize
+
+_ROPE_BASE = 10_000.0
+_USUAL_PERIOD = 8  # every eighth layer sees the whole picture
+
+
+def _whole_layers(metadata: Metadata) -> tuple[int, ...]:
+    """Return the layers that see the whole picture: Ollama lists them, llama.cpp has a period."""
+    key = "vision.fullatt_block_indexes"
+    if metadata.has(key):
+        return tuple(int(index) for index in metadata.integers(key))
+    period = max(1, metadata.integer("vision.n_wa_pattern", _USUAL_PERIOD))
+    return tuple(range(period - 1, metadata.integer("vision.block_count"), period))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    layers: int = option("vision.block_count", at_most=1024)
+    embedding: int = option("vision.embedding_length")
+    heads: int = option("vision.attention.head_count", at_most=4096)
+    epsilon: float = option("vision.attention.layer_norm_epsilon", default=1e-6)
+    patch: int = option("vision.patch_size", at_most=1024)
+    window: int = option("vision.window_size", default=112, at_most=16_384)
+    merge: int = option("vision.spatial_merge_size", default=2, at_most=64)
+    fewest: int = option("vision.min_pixels", default=56 * 56)
+    most: int = option("vision.max_pixels", default=28 * 28 * 1280)
+    whole_layers: tuple[int, ...] = option_from(_whole_layers)
+
+    @property
+    def square(self) -> int:
+        """The side of what becomes one token, in pixels."""
+        return self.patch * self.merge
+
+
+class Projector(Module):
+    first: Linear = gguf("mlp.0", or_="0")
+    second: Linear = gguf("mlp.2", or_="2")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x).gelu_exact())
+
+
+class Qwen25VLVision(VisionModel):
+    first: Tensor = gguf("v.patch_embd_0.weight", or_="v.patch_embd.weight")
+    second: Tensor = gguf("v.patch_embd_1.weight", or_="v.patch_embd.weight.1")
+    layers: list[GatedEncoderLayer] = gguf("v.blk", count="layers")
+    norm: RMSNorm = gguf("v.merger.ln_q", or_="v.post_ln")
+    projector: Projector = gguf("v.merger", or_="mm")
+
+    options_type: ClassVar[type[Options]] = Options
+    projectors: ClassVar[tuple[str, ...]] = ("qwen2.5vl_merger",)
+    words: ClassVar[Words] = {
+        "start": (("<|vision_start|>",),),
+        "image": (("<|image_pad|>",),),
+        "end": (("<|vision_end|>",),),
+    }
+    options: Options
+
+    def prepare(self, image: Picture) -> PreparedImage:
+        o = self.options
+        size = fit_pixels(*image.shape[:2], multiple=o.square, fewest=o.fewest, most=o.most)
+        pixels = CLIP(resize(image, *size, Filter.BICUBIC))
+        rows, columns = size[0] // o.square, size[1] // o.square
+        order, window = windows(rows, columns, max(1, o.window // o.square))
+        four = o.merge**2
+        cut = patches(pixels, o.patch, o.merge).reshape(rows * columns, four, -1)[order]
+        where = places(rows * o.merge, columns * o.merge, o.merge).reshape(-1, four, 2)[order]
+        where = where.reshape(-1, 2)
+        quarter = o.embedding // o.heads // 4
+        frequencies = _ROPE_BASE ** (-np.arange(quarter) / quarter)
+        nothing = np.zeros(quarter)
+        of_patch = np.repeat(window, four)
+        alike = of_patch[:, None] == of_patch
+        arrays = {
+            "patches": cut.reshape(rows * columns * four, -1),
+            "order": np.argsort(order).astype(np.int32),
+            "mask": np.where(alike, np.float16(0), np.float16(-np.inf)),
+            **axis_arrays(
+                where[:, 0],
+                where[:, 1],
+                np.concatenate([frequencies, nothing]),
+                np.concatenate([nothing, frequencies]),
+            ),
+        }
+        return PreparedImage(arrays, (rows, columns), rows * columns, self._lies(rows, columns))
+
+    def largest(self) -> PreparedImage:
+        side = int(self.options.most**0.5)
+        return self.prepare(np.zeros((side, side, 3), np.uint8))
+
+    def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002
+        o = self.options
+        turn = AxisRope.of(inputs, RopeMode.HALVES)
+        cut = inputs["patches"]  # a still picture is two equal frames
+        x = project_patches(cut, self.first) + project_patches(cut, self.second)
+        for index, layer in enumerate(self.layers):
+            mask = None if index in o.whole_layers else inputs["mask"]
+            x = layer(x, heads=o.heads, epsilon=o.epsilon, turn=turn, mask=mask)
+        squares = self.norm(x, o.epsilon).reshape(-1, o.embedding * o.merge**2)
+        return self.projector(squares).rows(inputs["order"])
+
+    def _lies(self, rows: int, columns: int) -> Placeholders:
+        """Return the tokens; those of the image have one time, and their row and column."""
+        t, count = self.tokens, rows * columns
+        tokens = [*t["start"], *t["image"] * count, *t["end"]]
+        embedded = np.zeros(count + 2, np.bool_)
+        embedded[1:-1] = True
+        after = 1 + max(rows, columns)
+        positions = np.zeros((count + 2, 4), np.int32)
+        positions[1:-1, 1:3] = places(rows, columns)
+        positions[1:-1] += 1
+        positions[-1] = after
+        return Placeholders(
+            np.array(tokens, np.int32),
+            embedded,
+            groups=((1, count),),
+            advance=after + 1,
+            positions=positions,
+        )
+
+
+def windows(
+    rows: int, columns: int, side: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the squares of a picture, window by window, and the window of each of them.
+
+    Args:
+        rows: of squares.
+        columns: of squares.
+        side: of a window, in squares.
+    """
+    row, column = np.indices((rows, columns)).reshape(2, -1)
+    window = row // side * (-(-columns // side)) + column // side
+    order = np.argsort(window, kind="stable")
+    return order, window[order]
