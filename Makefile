@@ -14,6 +14,7 @@ run: $(VENV)/installed $(KERNELS)
 	$(VENV)/bin/tampu run demo "What is 27 + 58?"
 
 test: $(VENV)/installed-test $(KERNELS)
+	sh tools/setup/registry.sh $(VENV)
 	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)
 
 lint: $(VENV)/installed-test

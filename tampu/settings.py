@@ -204,7 +204,7 @@ class Settings:
             registry=read.value("REGISTRY", _host, "registry.ollama.ai"),
             realms=read.value("REALMS", _realms, ()),
             connections=read.value("CONNECTIONS", _count(1), 8),
-            limit_rate=read.value("LIMIT_RATE", _rate, None),
+            limit_rate=read.value("LIMIT_RATE", parse_rate, None),
             hub=(read.text("HF_ENDPOINT") or "https://huggingface.co").rstrip("/"),
             hub_token=read.text("HF_TOKEN"),
             api_keys=read.value("API_KEY", _list, ()),
@@ -213,7 +213,7 @@ class Settings:
             tls_key=read.value("TLS_KEY", _path, None),
             socket=read.value("SOCKET", _path, None),
             log_format=read.value("LOG_FORMAT", _one_of(LOG_FORMATS), "text"),
-            memory=read.value("MEMORY", _rate, None),
+            memory=read.value("MEMORY", parse_rate, None),
             engine=read.value("ENGINE", _one_of(ENGINES), "native"),
             drain_s=read.value("DRAIN_TIMEOUT", _seconds, 30.0),
             hang_s=read.value("HANG_TIMEOUT", _seconds, 60.0),
@@ -364,7 +364,12 @@ def _realms(text: str) -> tuple[tuple[str, str], ...]:
     return tuple((_host(registry.strip()), _host(realm.strip())) for registry, _, realm in pairs)
 
 
-def _rate(text: str) -> int:
+def parse_rate(text: str) -> int:
+    """Return the bytes that "500KB", "10MB" or "700" stands for.
+
+    Raises:
+        ValueError: for anything else.
+    """
     match = _RATE.fullmatch(text.upper())
     if match is None or not float(match[1]):
         raise ValueError("it must be bytes in a second, such as 500KB or 10MB")

@@ -18,6 +18,7 @@ from tampu.cli.quantize import quantize_command
 from tampu.cli.run import run_command
 from tampu.cli.serve import serve_command
 from tampu.cli.show import show_command
+from tampu.cli.transfer import pull_command, push_command
 from tampu.cli.verify import verify_command
 from tampu.version import __version__
 
@@ -26,13 +27,15 @@ DEBUG = "--debug"
 app = typer.Typer(
     name="tampu",
     help="Run and serve local language models.",
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(run_command)
 app.command("serve")(serve_command)
 app.command("show")(show_command)
+app.command("pull")(pull_command)
+app.command("push")(push_command)
 app.command("list")(list_command)
 app.command("ls", hidden=True)(list_command)
 app.command("ps")(processes_command)

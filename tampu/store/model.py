@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,6 +45,7 @@ class StoredModel:
         digest: of the manifest's bytes: the model's id.
         modified_s: when it was written, in seconds since 1970.
         blobs: where its layers are.
+        content: the manifest's bytes.
     """
 
     name: ModelName
@@ -52,6 +53,7 @@ class StoredModel:
     digest: Digest
     modified_s: float
     blobs: Blobs
+    content: bytes = field(repr=False)
 
     @property
     def size_bytes(self) -> int:

@@ -137,7 +137,7 @@ class Store:
         with self.lease() as lease:
             model = self.model(source)
             lease.add(blob.digest for blob in model.manifest.blobs())
-            return self.write(destination, self._content(model))
+            return self.write(destination, model.content)
 
     def delete(self, name: ModelName) -> None:
         """Remove a model, and the blobs that only it had.
@@ -222,14 +222,7 @@ class Store:
         except OSError as error:
             raise StoreError(f"the manifest cannot be read: {error.strerror}") from error
         manifest = read_manifest(content)
-        return StoredModel(name, manifest, Digest.of(content), modified_s, self.blobs)
-
-    def _content(self, model: StoredModel) -> bytes:
-        _, path = next(self._candidates(model.name))
-        content = path.read_bytes()
-        if Digest.of(content) != model.digest:
-            raise StoreError(f"{model.name.short} is being changed: try again")
-        return content
+        return StoredModel(name, manifest, Digest.of(content), modified_s, self.blobs, content)
 
     def _check_blobs(self, manifest: Manifest) -> None:
         for blob in manifest.blobs():

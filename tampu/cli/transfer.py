@@ -1,0 +1,116 @@
+"""`tampu pull` and `tampu push`: models from registries and to them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tampu.cli.completion import complete_model
+
+if TYPE_CHECKING:
+    from tampu.store.names import ModelName
+    from tampu.store.registry.options import RemoteOptions
+    from tampu.store.registry.progress import Progress
+
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Use HTTP without TLS, and private networks.")
+]
+LimitRate = Annotated[
+    str | None, typer.Option(metavar="RATE", help="The most bytes in a second, such as 10MB.")
+]
+
+
+def pull_command(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Such as llama3.2:1b or hf.co/user/repo:Q4_K_M.")
+    ],
+    insecure: Insecure = False,
+    limit_rate: LimitRate = None,
+) -> None:
+    """Bring a model from a registry or from Hugging Face's hub to this machine."""
+    from tampu.cli.models import own_store
+    from tampu.store.registry.pull import pull
+
+    name, options = _remote(model, insecure, limit_rate)
+    show(pull(own_store(), name, options))
+
+
+def push_command(
+    model: Annotated[str, typer.Argument(metavar="MODEL", autocompletion=complete_model)],
+    insecure: Insecure = False,
+    limit_rate: LimitRate = None,
+) -> None:
+    """Give a model to the registry that its name says."""
+    from tampu.cli.models import own_store
+    from tampu.store.registry.push import push
+
+    name, options = _remote(model, insecure, limit_rate)
+    show(push(own_store(), name, options))
+    print(f"{model} is at {options.base_of(name)}/{name.repository}", file=sys.stderr)
+
+
+def show(steps: Iterable[Progress]) -> None:
+    """Show a transfer on standard error: bars if someone watches, else a line for each step."""
+    if sys.stderr.isatty():
+        _show_bars(steps)
+    else:
+        _show_lines(steps)
+
+
+def _show_lines(steps: Iterable[Progress]) -> None:
+    from tampu.cli.table import human_bytes
+
+    last = ""
+    for step in steps:
+        if step.status != last:
+            size = f" ({human_bytes(step.total)})" if step.total else ""
+            print(step.status + size, file=sys.stderr, flush=True)
+            last = step.status
+
+
+def _show_bars(steps: Iterable[Progress]) -> None:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        TaskID,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+    from rich.progress import Progress as Bars
+
+    columns = (
+        TextColumn("{task.description}"),
+        TextColumn("{task.percentage:>3.0f}%"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    tasks: dict[str, TaskID] = {}
+    with Bars(*columns, console=Console(stderr=True)) as bars:
+        for step in steps:
+            if not step.digest:
+                bars.console.print(step.status, highlight=False)
+                continue
+            if step.digest not in tasks:
+                tasks[step.digest] = bars.add_task(step.status, total=step.total)
+            bars.update(tasks[step.digest], completed=step.completed)
+
+
+def _remote(model: str, insecure: bool, limit_rate: str | None) -> tuple[ModelName, RemoteOptions]:
+    from tampu.settings import Settings, parse_rate
+    from tampu.store.names import ModelName
+    from tampu.store.registry.options import RemoteOptions
+
+    settings = Settings.from_environment()
+    try:
+        rate = parse_rate(limit_rate) if limit_rate else None
+    except ValueError as error:
+        raise typer.BadParameter(f"--limit-rate {limit_rate}: {error}") from error
+    options = RemoteOptions.from_settings(settings, is_insecure=insecure, limit_rate=rate)
+    return ModelName.parse(model), options

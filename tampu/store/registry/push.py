@@ -1,0 +1,254 @@
+"""Pushing: a model from the store to a registry, blobs in resumable chunks, the manifest last.
+
+The registry may take the bytes of a chunk itself (`202 Accepted`, as the reference registry does)
+or say where they are to go (`307`, as Ollama's does: object storage gets them without a token, and
+the end is marked with the hash of the chunks' hashes).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlencode, urljoin, urlsplit
+
+import msgspec
+
+from tampu.errors import RegistryError, StoreError
+from tampu.store.blobs import damaged
+from tampu.store.manifests import (
+    FILE_MODIFIED_NS,
+    FILE_PATH,
+    Descriptor,
+    Manifest,
+    encode_manifest,
+)
+from tampu.store.model import StoredModel, file_of
+from tampu.store.names import Digest, ModelName
+from tampu.store.registry.download import MOST_TRIES
+from tampu.store.registry.options import RemoteOptions
+from tampu.store.registry.progress import Progress
+from tampu.store.registry.ratelimit import RateLimiter
+from tampu.store.registry.remote import Registry, open_registry, open_transport
+from tampu.store.registry.session import Signer
+from tampu.store.registry.transport import NetworkError, Reply, host_of, origin_of
+from tampu.store.store import Store
+
+_FIRST_CHUNK, _SMALLEST_CHUNK, _LARGEST_CHUNK = 8 << 20, 5 << 20, 64 << 20
+_CHUNK_S = 1.0  # chunks are made to take about so long
+_BINARY = {"Content-Type": "application/octet-stream"}
+_RECEIVED = re.compile(r"(?:bytes=)?0-(\d{1,19})", re.ASCII)
+
+
+def push(
+    store: Store, name: ModelName, options: RemoteOptions, sign: Signer | None = None
+) -> Iterator[Progress]:
+    """Give a model to its registry, yielding what happens, `success` last.
+
+    Args:
+        store: where it is.
+        name: of the model; its host is the registry.
+        options: how registries are talked to.
+        sign: proves to Ollama's registry who asks; None: nobody in particular.
+
+    Raises:
+        ModelNotFoundError: if there is no such model.
+        StoreError: if a part of it is missing or damaged.
+        RegistryError: if the registry refuses or fails.
+    """
+    yield Progress("retrieving manifest")
+    with closing(open_transport(options)) as transport, store.lease() as lease:
+        model = store.model(name)
+        lease.add(blob.digest for blob in model.manifest.blobs())
+        registry = open_registry(transport, model.name, options, sign)
+        pusher = _Pusher(registry, model, options)
+        for blob in {blob.digest: blob for blob in model.manifest.blobs()}.values():
+            yield from pusher.give(blob)
+        yield Progress("pushing manifest")
+        pusher.give_manifest()
+        yield Progress("success")
+
+
+@dataclass(slots=True)
+class _Upload:
+    """A blob on its way: where the next chunk goes, and what has been sent."""
+
+    url: str
+    position: int = 0
+    hashes: bytes = b""
+    chunks: int = 0
+    is_redirected: bool = False
+
+
+class _Pusher:
+    """Gives the blobs of one model."""
+
+    def __init__(self, registry: Registry, model: StoredModel, options: RemoteOptions) -> None:
+        self._registry = registry
+        self._session = registry.session
+        self._model = model
+        self._options = options
+        self._limiter = RateLimiter(options.limit_rate)
+        self._chunk = _FIRST_CHUNK
+
+    def give(self, blob: Descriptor) -> Iterator[Progress]:
+        """Have a blob at the registry."""
+        yield _progress(blob, 0)
+        path = self._model.path_of(blob)
+        failures, best = 0, 0
+        while True:
+            try:
+                if not self._has(blob):
+                    for position in self._upload(blob, path):
+                        failures = 0 if position > best else failures
+                        best = max(best, position)
+                        yield _progress(blob, position)
+                break
+            except NetworkError as error:
+                failures += 1
+                if failures >= MOST_TRIES:
+                    raise
+                pauses = self._options.pauses_s
+                time.sleep(max(error.after_s, pauses[min(failures, len(pauses) - 1)]))
+        yield _progress(blob, blob.size)
+
+    def give_manifest(self) -> None:
+        """Have the manifest at the registry, under the model's tag."""
+        path = f"{self._registry.path}/manifests/{self._model.name.tag}"
+        manifest = without_files(self._model.manifest)
+        content = encode_manifest(manifest)
+        if manifest == self._model.manifest:
+            content = self._model.content
+        kind = {"Content-Type": manifest.media_type}
+        reply = self._session.send("PUT", path, kind, content)
+        self._session.expect(reply, 200, 201, 202, doing="push model manifest").close()
+
+    def _has(self, blob: Descriptor) -> bool:
+        reply = self._session.send("HEAD", f"{self._registry.path}/blobs/{blob.digest}")
+        with reply:
+            if reply.status == 404:
+                return False
+            self._session.expect(reply, 200, doing="push model blob")
+            return True
+
+    def _upload(self, blob: Descriptor, path: Path) -> Iterator[int]:
+        """Upload a blob, yielding how many bytes the registry has."""
+        upload = self._start()
+        hasher = hashlib.sha256()
+        hashed = 0
+        try:
+            with path.open("rb", buffering=0) as file:
+                while upload.position < blob.size:
+                    file.seek(upload.position)
+                    content = file.read(min(self._chunk, blob.size - upload.position))
+                    if not content:
+                        raise damaged(blob.digest)
+                    if upload.position + len(content) > hashed:  # not a chunk that comes again
+                        hasher.update(content[hashed - upload.position :])
+                        hashed = upload.position + len(content)
+                    self._send(upload, content)
+                    yield upload.position
+        except OSError as error:
+            raise StoreError(f"cannot read {path.name}: {error.strerror}") from error
+        if Digest(hasher.hexdigest()) != blob.digest:
+            raise damaged(blob.digest)
+        self._finish(upload, blob)
+
+    def _start(self) -> _Upload:
+        reply = self._session.send("POST", f"{self._registry.path}/blobs/uploads/", body=b"")
+        self._session.expect(reply, 202, doing="push model blob")
+        reply.close()
+        return _Upload(self._next(reply, self._session.base))
+
+    def _send(self, upload: _Upload, content: bytes) -> None:
+        """Send a chunk; if that fails, ask how far the registry got and go on from there."""
+        last = upload.position + len(content) - 1
+        headers = {"Content-Range": f"{upload.position}-{last}", "X-Redirect-Uploads": "1"}
+        began = time.monotonic()
+        try:
+            reply = self._session.send("PATCH", upload.url, _BINARY | headers, content)
+            if reply.status == 307:
+                self._send_to_storage(upload, reply, content)
+            else:
+                self._session.expect(reply, 202, doing="push model blob").close()
+                upload.url = self._next(reply, upload.url)
+        except NetworkError:
+            if upload.is_redirected or not self._resume(upload):
+                raise
+            return
+        upload.position = last + 1
+        upload.hashes += hashlib.md5(content, usedforsecurity=False).digest()
+        upload.chunks += 1
+        self._limiter.take(len(content))
+        self._adapt(len(content), time.monotonic() - began)
+
+    def _send_to_storage(self, upload: _Upload, reply: Reply, content: bytes) -> None:
+        storage = urljoin(reply.url, reply.headers.get("Location", ""))
+        following = reply.headers.get("Docker-Upload-Location") or upload.url
+        reply.close()
+        upload.is_redirected = True
+        answer = self._session.transport.send("PUT", storage, _BINARY, content)
+        self._session.expect(answer, 200, 201, 204, doing="push model blob").close()
+        upload.url = self._checked(urljoin(upload.url, following))
+
+    def _resume(self, upload: _Upload) -> bool:
+        """Ask how far an upload got; whether it can go on from somewhere further."""
+        before = upload.position
+        try:
+            reply = self._session.send("GET", upload.url)
+        except NetworkError:
+            return False
+        with reply:
+            match = _RECEIVED.fullmatch(reply.headers.get("Range", ""))
+            if reply.status != 204 or match is None:
+                return False
+        upload.url = self._next(reply, upload.url)
+        upload.position = int(match[1]) + 1 if int(match[1]) else 0
+        return upload.position > before
+
+    def _finish(self, upload: _Upload, blob: Descriptor) -> None:
+        query = {"digest": str(blob.digest)}
+        if upload.is_redirected:
+            joined = hashlib.md5(upload.hashes, usedforsecurity=False).hexdigest()
+            query["etag"] = f"{joined}-{upload.chunks}"
+        separator = "&" if urlsplit(upload.url).query else "?"
+        url = upload.url + separator + urlencode(query)
+        reply = self._session.send("PUT", url, _BINARY, b"")
+        self._session.expect(reply, 201, 204, doing="push model blob").close()
+
+    def _next(self, reply: Reply, base: str) -> str:
+        location = reply.headers.get("Docker-Upload-Location") or reply.headers.get("Location", "")
+        if not location:
+            raise RegistryError(f"{host_of(base)} does not say where to upload to")
+        return self._checked(urljoin(base + "/", location))
+
+    def _checked(self, url: str) -> str:
+        if origin_of(url) != origin_of(self._session.base):
+            raise RegistryError(f"{host_of(self._session.base)} sends uploads to another host")
+        return url
+
+    def _adapt(self, size: int, elapsed_s: float) -> None:
+        """Choose the size of the next chunk so that it takes about `_CHUNK_S`."""
+        wanted = int(size * _CHUNK_S / max(elapsed_s, 1e-3))
+        self._chunk = max(_SMALLEST_CHUNK, min(_LARGEST_CHUNK, wanted))
+
+
+def without_files(manifest: Manifest) -> Manifest:
+    """Return a manifest that says nothing of the files of this machine."""
+    if not any(file_of(layer) for layer in manifest.layers):
+        return manifest
+    layers = []
+    for layer in manifest.layers:
+        kept = {
+            k: v for k, v in layer.annotations.items() if k not in (FILE_PATH, FILE_MODIFIED_NS)
+        }
+        layers.append(msgspec.structs.replace(layer, annotations=kept))
+    return msgspec.structs.replace(manifest, layers=layers)
+
+
+def _progress(blob: Descriptor, completed: int) -> Progress:
+    return Progress(f"pushing {blob.digest.short}", str(blob.digest), blob.size, completed)

@@ -1,0 +1,288 @@
+"""Pull and push with the reference registry, through a proxy that does harm, and killed midway."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing
+
+import pytest
+from support.local_http import Answer
+from support.registries import FaultyProxy, is_blob
+from support.stores import add_model, names
+
+from tampu.cli import app
+from tampu.errors import RegistryError, StoreError
+from tampu.store import Digest, ModelName, Store
+from tampu.store.manifests import MANIFEST_TYPE
+from tampu.store.registry import push as push_module
+from tampu.store.registry.options import RemoteOptions
+from tampu.store.registry.pull import pull
+from tampu.store.registry.push import push
+from tampu.store.verify import verify_store
+
+pytestmark = pytest.mark.registry
+
+MB = 1 << 20
+SMALL = random.Random(1).randbytes(300_000)
+LARGE = random.Random(2).randbytes(40 * MB + 77)
+OPTIONS = RemoteOptions(is_insecure=True, pauses_s=(0.0, 0.01), silence_s=5.0)
+PULL = """
+import sys
+from pathlib import Path
+from tampu.store import ModelName, Store
+from tampu.store.registry.options import RemoteOptions
+from tampu.store.registry.pull import pull
+options = RemoteOptions(is_insecure=True, connections=4)
+print("begins", flush=True)
+for step in pull(Store(Path(sys.argv[1])), ModelName.parse(sys.argv[2]), options):
+    pass
+print("done", flush=True)
+"""
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "store")
+
+
+def name_at(host, repository, tag="latest"):
+    return ModelName.parse(f"{host}/{repository}:{tag}")
+
+
+def fetch(store, name, options=OPTIONS):
+    return list(pull(store, name, options))
+
+
+def give(store, name, options=OPTIONS):
+    return list(push(store, name, options))
+
+
+def assert_sound(store):
+    found = verify_store(store)
+    assert found.problems == ()
+
+
+@pytest.fixture(scope="module")
+def large(registry):
+    """A large model at the registry: its repository and manifest."""
+    return "runa/large", registry.put_model("runa/large", "latest", LARGE, SMALL)
+
+
+def test_a_model_is_pulled_as_it_is(store, registry, large):
+    repository, content = large
+    told = fetch(store, name_at(registry.host, repository))
+    assert told[-1].status == "success"
+    model = store.model(name_at(registry.host, repository))
+    assert model.digest == Digest.of(content)
+    assert model.model_path.read_bytes() == LARGE
+    assert_sound(store)
+
+
+def test_what_is_not_there_is_told(store, registry):
+    with pytest.raises(RegistryError, match="file does not exist"):
+        fetch(store, name_at(registry.host, "runa/nothing"))
+
+
+def test_push_remove_and_pull_give_the_same_model(store, registry):
+    name = name_at(registry.host, "runa/round", "1b")
+    pushed = add_model(store, str(name), model=LARGE, template=b"{{ .Prompt }}", license=SMALL)
+    told = give(store, name)
+    assert [told[0].status, told[-2].status, told[-1].status] == [
+        "retrieving manifest", "pushing manifest", "success",
+    ]  # fmt: skip
+    assert any(0 < step.completed < step.total for step in told)
+    store.delete(name)
+    assert list(store.layout.blobs.iterdir()) == []
+    fetch(store, name)
+    assert store.model(name).digest == pushed.digest
+    assert_sound(store)
+
+
+def test_a_blob_that_the_registry_has_is_not_sent_again(store, registry):
+    name = name_at(registry.host, "runa/twice")
+    add_model(store, str(name), model=SMALL)
+    with FaultyProxy(registry.host) as proxy:
+        copy = name_at(proxy.host, "runa/twice")
+        store.copy(name, copy)
+        give(store, copy)
+        assert "PATCH" in {request.method for request in proxy.requests}
+        proxy.requests.clear()
+        give(store, copy)
+        assert {request.method for request in proxy.requests} == {"HEAD", "PUT"}
+
+
+@pytest.mark.parametrize("fault", ["lost answer", "refused chunk", "forgotten", "busy"])
+def test_an_upload_that_breaks_off_is_gone_on_with(store, registry, monkeypatch, fault):
+    for size in ("_FIRST_CHUNK", "_SMALLEST_CHUNK", "_LARGEST_CHUNK"):
+        monkeypatch.setattr(push_module, size, MB)
+    content = random.Random(fault).randbytes(9 * MB + 5)
+    faults = [1, 2, 3]
+
+    def harm(request, answer):
+        if request.method == "PATCH" and faults:
+            faults.pop()
+            if fault == "lost answer":
+                return Answer(answer.status, answer.headers, b"x" * 10, drop_after=0, length=10)
+            if fault == "busy":
+                return Answer(503)
+            if fault == "refused chunk":
+                return Answer(500)
+            return Answer(504, body=b"forgotten")
+        if fault == "forgotten" and request.method == "GET" and "/uploads/" in request.path:
+            return Answer(404)
+        return answer
+
+    with FaultyProxy(registry.host, harm) as proxy:
+        name = name_at(proxy.host, f"runa/broken-{fault.replace(' ', '-')}")
+        add_model(store, str(name), model=content)
+        give(store, name)
+        store.delete(name)
+        fetch(store, name)
+        assert store.model(name).model_path.read_bytes() == content
+
+
+def test_a_damaged_blob_is_not_given_away(store, registry):
+    name = name_at(registry.host, "runa/damaged")
+    model = add_model(store, str(name), model=SMALL)
+    path = model.model_path
+    path.chmod(0o644)
+    path.write_bytes(bytes(len(SMALL)))
+    with pytest.raises(StoreError, match="is damaged"):
+        give(store, name)
+    assert registry.request("GET", "/v2/runa/damaged/manifests/latest")[0] == 404
+
+
+def _changed(answer, **changes):
+    for name, value in changes.items():
+        setattr(answer, name, value)
+    return answer
+
+
+@pytest.mark.parametrize("harm", ["drops", "slow", "stalls", "busy"])
+def test_a_bad_network_brings_the_right_bytes(store, registry, large, harm):
+    chance = random.Random(7)
+
+    def harmed(request, answer):
+        if not is_blob(request):
+            return answer
+        if harm == "drops":
+            answer.drop_after = chance.randrange(200_000, 2 * MB)
+        elif harm == "slow":
+            answer.bytes_per_second = 20 * MB
+        elif harm == "stalls" and chance.random() < 0.05:
+            answer.stall_after = chance.randrange(MB)
+        elif harm == "busy" and chance.random() < 0.3:
+            return Answer(503, {"Retry-After": "0"})
+        return answer
+
+    with FaultyProxy(registry.host, harmed) as proxy:
+        options = RemoteOptions(is_insecure=True, pauses_s=(0.0, 0.01), silence_s=0.5)
+        name = name_at(proxy.host, large[0])
+        fetch(store, name, options)
+        assert store.model(name).model_path.read_bytes() == LARGE
+        assert proxy.sent <= 1.2 * (len(LARGE) + len(SMALL)) + MB
+    assert_sound(store)
+
+
+@pytest.mark.parametrize("harm", ["wrong byte", "cut off", "another blob", "nothing"])
+def test_wrong_bytes_get_no_name(store, registry, large, harm):
+    def harmed(request, answer):
+        if not is_blob(request):
+            return answer
+        if harm == "wrong byte":
+            answer.body = bytes([answer.body[0] ^ 1]) + answer.body[1:]
+        elif harm == "cut off":
+            answer.body = answer.body[: len(answer.body) // 2]
+        elif harm == "another blob":
+            answer.body = answer.body[::-1]
+        else:
+            answer.body = b""
+        return answer
+
+    add_model(store, "old")
+    with FaultyProxy(registry.host, harmed) as proxy:
+        with pytest.raises(RegistryError):
+            fetch(store, name_at(proxy.host, large[0]))
+        assert names(store) == ["old:latest"]
+        assert_sound(store)
+        proxy.harm = lambda _, answer: answer
+        fetch(store, name_at(proxy.host, large[0]))
+    assert_sound(store)
+
+
+def test_a_pull_that_is_killed_at_any_moment_loses_nothing(store, registry, large):
+    """Kill -9 at random moments: no blob with a wrong hash, no lost model, the next pull ends."""
+    add_model(store, "old")
+    times = int(os.environ.get("KILLS", "12"))  # noqa: TID251
+    name = name_at(registry.host, large[0])
+    chance = random.Random(11)
+    finished = 0
+    for turn in range(times):
+        program = [sys.executable, "-c", PULL, str(store.root), str(name)]
+        with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout.readline() == "begins\n"
+            time.sleep(chance.random() * 0.25)
+            process.send_signal(signal.SIGKILL)
+            process.wait(30)
+            finished += process.stdout.readline() == "done\n"
+        listing = store.listing()
+        assert listing.damaged == []
+        assert "old:latest" in names(store)
+        assert_sound(store)
+        if len(listing.models) == 2:
+            store.delete(name)
+        if turn % 5 == 4:
+            store.collect_garbage(0)
+    fetch(store, name)
+    assert store.model(name).model_path.read_bytes() == LARGE
+    assert_sound(store)
+    store.delete(name)
+    store.collect_garbage(0)
+    assert len(list(store.layout.blobs.iterdir())) == 2
+    assert list(store.layout.leases.iterdir()) == []
+
+
+def test_two_processes_that_pull_the_same_bring_it_once(store, registry, large):
+    with FaultyProxy(registry.host, lambda _, a: _changed(a, bytes_per_second=50 * MB)) as proxy:
+        name = name_at(proxy.host, large[0])
+        program = [sys.executable, "-c", PULL, str(store.root), str(name)]
+        processes = [subprocess.Popen(program, stdout=subprocess.DEVNULL) for _ in range(3)]
+        assert [process.wait(120) for process in processes] == [0, 0, 0]
+        assert proxy.sent <= 1.1 * (len(LARGE) + len(SMALL)) + MB
+    assert_sound(store)
+
+
+def test_a_pull_that_is_closed_ends_soon_and_goes_on_later(store, registry, large):
+    with FaultyProxy(registry.host, lambda _, a: _changed(a, bytes_per_second=4 * MB)) as proxy:
+        name = name_at(proxy.host, large[0])
+        with closing(pull(store, name, OPTIONS)) as steps:
+            while next(steps).completed < 10 * MB:
+                pass
+        proxy.harm = lambda _, answer: answer
+        proxy.sent = 0
+        fetch(store, name)
+        assert proxy.sent <= len(LARGE) - 8 * MB
+    assert_sound(store)
+
+
+def test_the_commands_pull_and_push(registry, large, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TAMPU_HOST", "127.0.0.1:1")
+    name = f"{registry.host}/{large[0]}"
+    assert app.run(["pull", "--insecure", name]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "pulling manifest"
+    assert lines[1] == f"pulling {Digest.of(LARGE).short} (42 MB)"
+    assert lines[-1] == "success"
+    assert app.run(["cp", name, f"{registry.host}/runa/copy:x"]) == 0
+    assert app.run(["push", "--insecure", f"{registry.host}/runa/copy:x"]) == 0
+    accept = {"Accept": MANIFEST_TYPE}
+    assert registry.request("GET", "/v2/runa/copy/manifests/x", headers=accept)[2] == large[1]
+    assert app.run(["pull", name]) == 2
+    assert "--insecure" in capsys.readouterr().err
+    assert app.run(["pull", "--limit-rate", "soon", name]) == 2
