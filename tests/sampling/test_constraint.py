@@ -13,11 +13,11 @@ import threading
 import jsonschema
 import numpy as np
 import pytest
+from support import nonsense
 from support.schemas import SUPPORTED, UNSUPPORTED
 from support.vocabularies import CONTROL, byte_level, sentence_piece
 
 from tampu.errors import GrammarError
-from tampu.sampling import Sampler, SamplingOptions
 from tampu.sampling.constraint import Constraints
 from tampu.sampling.grammar import Grammar
 from tampu.tokenizer import load_tokenizer
@@ -53,8 +53,6 @@ WORDS = [
     "]}",
     "://",
 ]
-CLOSING = frozenset('"}]),0123456789/axzTZ:-.@é'.encode())
-PATIENCE, LIMIT = 40, 600
 
 pytestmark = pytest.mark.server
 
@@ -90,26 +88,7 @@ def no_threads_left():
 
 
 def answer(constraints, tokenizer, grammar, seed=0, **options):
-    """What a model without any sense says under a grammar."""
-    constraint = constraints.compile(grammar)
-    random = np.random.default_rng(seed)
-    sampler = Sampler(SamplingOptions(seed=seed, **options), tokenizer.vocabulary_size)
-    spelled = tokenizer.spellings()
-    closes = np.array([bool(text) and set(text) <= CLOSING for text in spelled])
-    closes[list(tokenizer.eos)] = True
-    tokens = []
-    while not constraint.is_complete and len(tokens) < LIMIT:
-        constraint.begin()
-        logits = random.normal(0, 3, tokenizer.vocabulary_size).astype(np.float32)
-        if len(tokens) > PATIENCE:
-            logits[closes] += 20
-        token = sampler.sample(logits, constraint.mask())
-        constraint.accept(token)
-        if token in tokenizer.eos:
-            break
-        tokens.append(token)
-    assert len(tokens) < LIMIT
-    return b"".join(spelled[token] for token in tokens).decode()
+    return nonsense.answer(constraints.compile(grammar), tokenizer, seed, **options)
 
 
 CASES = [

@@ -7,7 +7,7 @@
 - families.py: the formats, and which of them a model has
 - harmony.py: the one format that is not tags around calls
 - thinking.py: the template's variables that turn thinking on and off
-- forced.py: grammars of calls, for a choice of tools that the model must make
+- forced.py, arguments.py: grammars of calls, for a choice of tools that the model must make
 """
 
 from tampu.chat.output.answer import AnswerParser, ChatFormat
