@@ -35,6 +35,7 @@ class DockerRegistry:
     """The reference registry, with its data in a folder."""
 
     def __init__(self, folder: Path) -> None:
+        program = registry_program()
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             self.host = f"127.0.0.1:{listener.getsockname()[1]}"
@@ -48,7 +49,7 @@ class DockerRegistry:
         )
         self._log = (folder / "log").open("wb")
         self._process = subprocess.Popen(
-            [registry_program(), "serve", str(config)],
+            [program, "serve", str(config)],
             stdout=self._log,
             stderr=self._log,
             env={"OTEL_TRACES_EXPORTER": "none", "HOME": str(folder)},
