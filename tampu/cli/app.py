@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from tampu.cli.archive import export_command, import_command
 from tampu.cli.bench import bench_command
 from tampu.cli.config import config_command
 from tampu.cli.convert import convert_command
@@ -43,6 +44,8 @@ app.command("stop")(stop_command)
 app.command("cp")(copy_command)
 app.command("rm")(remove_command)
 app.command("verify-store")(verify_command)
+app.command("export")(export_command)
+app.command("import")(import_command)
 app.command("config")(config_command)
 app.command("bench")(bench_command)
 app.command("convert")(convert_command)

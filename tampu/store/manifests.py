@@ -148,6 +148,16 @@ def encode_config(config: ModelConfig) -> bytes:
     return _ENCODER.encode(config)
 
 
+def without_files(manifest: Manifest) -> Manifest:
+    """Return a manifest that says nothing of the files of this machine."""
+    ours = (FILE_PATH, FILE_MODIFIED_NS)
+    layers = []
+    for layer in manifest.layers:
+        kept = {key: value for key, value in layer.annotations.items() if key not in ours}
+        layers.append(msgspec.structs.replace(layer, annotations=kept))
+    return msgspec.structs.replace(manifest, layers=layers)
+
+
 def _check(manifest: Manifest) -> None:
     if manifest.schema_version != 2:
         raise StoreError(f"the manifest has schema version {manifest.schema_version}, not 2")

@@ -16,18 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlencode, urljoin, urlsplit
 
-import msgspec
-
 from tampu.errors import RegistryError, StoreError
 from tampu.store.blobs import damaged
-from tampu.store.manifests import (
-    FILE_MODIFIED_NS,
-    FILE_PATH,
-    Descriptor,
-    Manifest,
-    encode_manifest,
-)
-from tampu.store.model import StoredModel, file_of
+from tampu.store.manifests import Descriptor, encode_manifest, without_files
+from tampu.store.model import StoredModel
 from tampu.store.names import Digest, ModelName
 from tampu.store.registry.download import MOST_TRIES
 from tampu.store.registry.options import RemoteOptions
@@ -235,19 +227,6 @@ class _Pusher:
         """Choose the size of the next chunk so that it takes about `_CHUNK_S`."""
         wanted = int(size * _CHUNK_S / max(elapsed_s, 1e-3))
         self._chunk = max(_SMALLEST_CHUNK, min(_LARGEST_CHUNK, wanted))
-
-
-def without_files(manifest: Manifest) -> Manifest:
-    """Return a manifest that says nothing of the files of this machine."""
-    if not any(file_of(layer) for layer in manifest.layers):
-        return manifest
-    layers = []
-    for layer in manifest.layers:
-        kept = {
-            k: v for k, v in layer.annotations.items() if k not in (FILE_PATH, FILE_MODIFIED_NS)
-        }
-        layers.append(msgspec.structs.replace(layer, annotations=kept))
-    return msgspec.structs.replace(manifest, layers=layers)
 
 
 def _progress(blob: Descriptor, completed: int) -> Progress:

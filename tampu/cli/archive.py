@@ -1,0 +1,47 @@
+"""`tampu export` and `tampu import`: a model as one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tampu.cli.completion import complete_model
+
+
+def export_command(
+    model: Annotated[str, typer.Argument(metavar="MODEL", autocompletion=complete_model)],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Else MODEL-TAG.tar.")
+    ] = None,
+) -> None:
+    """Write a model into one file, to carry it to another machine."""
+    from tampu.cli.models import own_store
+    from tampu.cli.progress import progress_bar
+    from tampu.store.archive import export_model
+    from tampu.store.names import ModelName
+
+    name = ModelName.parse(model)
+    path = output or Path(f"{name.model}-{name.tag}.tar")
+    with progress_bar(f"exporting {model}") as progress:
+        export_model(own_store(), name, path, progress)
+    print(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
+
+
+def import_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `tampu export` wrote.")],
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="MODEL", help="Else as the file says.")
+    ] = None,
+) -> None:
+    """Bring a model from a file that was exported into the store."""
+    from tampu.cli.models import own_store
+    from tampu.cli.progress import progress_bar
+    from tampu.store.archive import import_model
+    from tampu.store.names import ModelName
+
+    chosen = ModelName.parse(name) if name else None
+    with progress_bar(f"importing {file.name}") as progress:
+        model = import_model(own_store(), file, chosen, progress)
+    print(f"imported '{model.name.short}'")

@@ -1,0 +1,269 @@
+"""A model as one file, to carry it to another machine: a tar of an OCI image layout.
+
+    oci-layout              {"imageLayoutVersion": "1.0.0"}
+    index.json              the manifest's digest, and the model's name as an annotation
+    blobs/sha256/<hex>      the manifest, the config and the layers
+
+Tools for OCI images read it too. When it is imported, no path of it becomes a path on the disk:
+members are looked up by the digests of the manifest, and their bytes must be those of their names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import secrets
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from tampu.errors import DigestMismatchError, ModelNameError, StoreError
+from tampu.store.blobs import CHUNK, damaged
+from tampu.store.durable import storing, sync_folder
+from tampu.store.locks import Lease
+from tampu.store.manifests import (
+    MANIFEST_TYPE,
+    MOST_BYTES,
+    Descriptor,
+    Manifest,
+    encode_manifest,
+    read_manifest,
+    without_files,
+)
+from tampu.store.model import StoredModel
+from tampu.store.names import Digest, ModelName
+from tampu.store.store import Store
+
+NAME = "org.opencontainers.image.ref.name"
+_LAYOUT = b'{"imageLayoutVersion":"1.0.0"}'
+_MOST_MEMBERS = 10_000
+_LONGEST_INDEX = 1 << 20
+Progress = Callable[[int, int], None]
+
+
+class _IndexEntry(msgspec.Struct, rename="camel"):
+    digest: str
+    size: int
+    media_type: str = MANIFEST_TYPE
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class _Index(msgspec.Struct, rename="camel"):
+    manifests: list[_IndexEntry]
+    schema_version: int = 2
+
+
+def export_model(
+    store: Store, name: ModelName, path: Path, progress: Progress | None = None
+) -> None:
+    """Write a model into one file, all or nothing; its bytes are verified on the way.
+
+    Args:
+        store: where it is.
+        name: of the model.
+        path: of the file; one that is there is replaced.
+        progress: gets the bytes done and the bytes in all.
+
+    Raises:
+        ModelNotFoundError: if there is no such model.
+        StoreError: if a part of it is missing or damaged, or the file cannot be written.
+    """
+    model = store.model(name)
+    growing = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with storing(str(path)):
+            with growing.open("xb") as file:
+                _write(model, file, progress)
+                file.flush()
+                os.fsync(file.fileno())
+            growing.replace(path)
+            sync_folder(path.absolute().parent)
+    finally:
+        growing.unlink(missing_ok=True)
+
+
+def import_model(
+    store: Store, path: Path, name: ModelName | None = None, progress: Progress | None = None
+) -> StoredModel:
+    """Bring a model from a file that `export_model` wrote into a store.
+
+    Args:
+        store: where it goes.
+        path: of the file.
+        name: of the model; None: as the file says.
+        progress: gets the bytes done and the bytes in all.
+
+    Raises:
+        StoreError: if the file is no such file, incomplete or damaged, or the store cannot be
+            written; the store is as it was, but for whole blobs.
+        ModelNameError: if the file says no name that is allowed, and none is given.
+    """
+    try:
+        with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as archive:
+            return _Import(store, archive, path, progress).run(name)
+    except tarfile.TarError as error:
+        raise StoreError(f"{path.name} is no exported model: {error}") from error
+    except DigestMismatchError as error:
+        raise StoreError(f"{path.name} is damaged: {error}") from error
+    except OSError as error:
+        raise StoreError(f"cannot read {path.name}: {error.strerror or error}") from error
+
+
+def _write(model: StoredModel, file: IO[bytes], progress: Progress | None) -> None:
+    manifest = without_files(model.manifest)
+    content = model.content if manifest == model.manifest else encode_manifest(manifest)
+    digest = Digest.of(content)
+    entry = _IndexEntry(str(digest), len(content), annotations={NAME: str(model.name)})
+    done = 0
+
+    def count(size: int) -> None:
+        nonlocal done
+        done += size
+        if progress is not None:
+            progress(done, model.size_bytes)
+
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        _add(archive, "oci-layout", _LAYOUT)
+        _add(archive, "index.json", msgspec.json.encode(_Index([entry])))
+        _add(archive, _member(digest), content)
+        for blob in {blob.digest: blob for blob in model.manifest.blobs()}.values():
+            _add_blob(archive, model, blob, count)
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    archive.addfile(_header(name, len(content)), io.BytesIO(content))
+
+
+def _add_blob(
+    archive: tarfile.TarFile, model: StoredModel, blob: Descriptor, count: Callable[[int], None]
+) -> None:
+    with model.path_of(blob).open("rb") as file:
+        hashed = _Hashed(file, count)
+        archive.addfile(_header(_member(blob.digest), blob.size), hashed)
+        if hashed.digest() != blob.digest:
+            raise damaged(blob.digest)
+
+
+def _header(name: str, size: int) -> tarfile.TarInfo:
+    header = tarfile.TarInfo(name)
+    header.size = size
+    header.mode = 0o644
+    return header
+
+
+def _member(digest: Digest) -> str:
+    return f"blobs/sha256/{digest.hex}"
+
+
+class _Hashed(io.RawIOBase):
+    """A file that is hashed while it is read."""
+
+    def __init__(self, file: IO[bytes], count: Callable[[int], None]) -> None:
+        self._file = file
+        self._count = count
+        self._hash = hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        content = self._file.read(CHUNK if size < 0 else size)
+        self._hash.update(content)
+        self._count(len(content))
+        return content
+
+    def digest(self) -> Digest:
+        return Digest(self._hash.hexdigest())
+
+
+class _Import:
+    """One file on its way into a store."""
+
+    def __init__(
+        self, store: Store, archive: tarfile.TarFile, path: Path, progress: Progress | None
+    ) -> None:
+        self._store = store
+        self._archive = archive
+        self._path = path
+        self._progress = progress
+        self._done = 0
+        self._members: dict[str, tarfile.TarInfo] = {}
+
+    def run(self, name: ModelName | None) -> StoredModel:
+        self._find_members()
+        entry = self._index_entry()
+        content = self._small(_member(Digest.parse(entry.digest)), MOST_BYTES)
+        if str(Digest.of(content)) != entry.digest:
+            raise StoreError(f"{self._path.name} is damaged: its manifest is another")
+        manifest = without_files(read_manifest(content))
+        if manifest != read_manifest(content):
+            raise StoreError(f"{self._path.name} names files of another machine")
+        name = name or self._name(entry)
+        with self._store.lease() as lease:
+            lease.add(blob.digest for blob in manifest.blobs())
+            self._store.blobs.check_room(self._missing(manifest))
+            for blob in {blob.digest: blob for blob in manifest.blobs()}.values():
+                self._bring(blob, manifest.size_bytes, lease)
+            return self._store.write(name, content)
+
+    def _find_members(self) -> None:
+        for number, member in enumerate(self._archive):
+            if number >= _MOST_MEMBERS:
+                raise StoreError(f"{self._path.name} has too many members")
+            if member.isreg():
+                self._members.setdefault(member.name.removeprefix("./"), member)
+
+    def _index_entry(self) -> _IndexEntry:
+        try:
+            index = msgspec.json.decode(self._small("index.json", _LONGEST_INDEX), type=_Index)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise StoreError(f"{self._path.name} has no index that makes sense") from error
+        if len(index.manifests) != 1:
+            raise StoreError(f"{self._path.name} holds {len(index.manifests)} models, not one")
+        return index.manifests[0]
+
+    def _name(self, entry: _IndexEntry) -> ModelName:
+        text = entry.annotations.get(NAME)
+        if not text:
+            raise ModelNameError(f"{self._path.name} has no name in it: give one")
+        return ModelName.parse(text)
+
+    def _missing(self, manifest: Manifest) -> int:
+        wanted = {blob.digest: blob.size for blob in manifest.blobs()}
+        has = self._store.blobs.has
+        return sum(size for digest, size in wanted.items() if not has(digest, size))
+
+    def _bring(self, blob: Descriptor, total: int, lease: Lease) -> None:
+        member = self._member(_member(blob.digest))
+        if member.size != blob.size:
+            raise StoreError(f"{self._path.name} is damaged: {blob.digest.short} has another size")
+        blobs = self._store.blobs
+        if blobs.has(blob.digest, blob.size) and blobs.verify(blob.digest):
+            self._count(blob.size, total)
+            return
+        blobs.put_stream(
+            self._open(member), lease, blob.digest, lambda size: self._count(size, total)
+        )
+
+    def _count(self, size: int, total: int) -> None:
+        self._done += size
+        if self._progress is not None:
+            self._progress(self._done, total)
+
+    def _small(self, name: str, most: int) -> bytes:
+        member = self._member(name)
+        if member.size > most:
+            raise StoreError(f"{self._path.name} is no exported model: {name} is too long")
+        return self._open(member).read(most)
+
+    def _member(self, name: str) -> tarfile.TarInfo:
+        if name not in self._members:
+            raise StoreError(f"{self._path.name} is no exported model, or cut off: no {name}")
+        return self._members[name]
+
+    def _open(self, member: tarfile.TarInfo) -> IO[bytes]:
+        file = self._archive.extractfile(member)
+        if file is None:
+            raise StoreError(f"{self._path.name} is no exported model")
+        return file
