@@ -28,6 +28,7 @@ class Completion:
         reason: why it ended: `stop`, `length` or `cancelled`.
         usage: counts and durations.
         logprobs: one entry per token, if asked for.
+        prompt_logprobs: one entry per token of the prompt but the first, if asked for.
     """
 
     text: str
@@ -35,6 +36,7 @@ class Completion:
     reason: FinishReason
     usage: Usage
     logprobs: list[TokenLogprob]
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,8 @@ def completion(events: Iterator[Text | Done]) -> Completion:
             tokens = [token for text in texts for token in text.tokens]
             logprobs = [entry for text in texts for entry in text.logprobs]
             answer = "".join(text.text for text in texts)
-            return Completion(answer, tokens, event.reason, event.usage, logprobs)
+            return Completion(
+                answer, tokens, event.reason, event.usage, logprobs, event.prompt_logprobs
+            )
         texts.append(event)
     raise errors.RunnerDiedError("the answer broke off")

@@ -13,37 +13,34 @@ import asyncio
 import logging
 import queue
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from tampu.catalog import resolve
+from tampu.catalog import prepare
+from tampu.chat.kinds import PromptTemplate
 from tampu.chat.prompt import PromptBuilder
 from tampu.chat.template import ChatTemplate
-from tampu.completion import Completion, Handle, Stream, checked, completion, fit_prompt, too_long
+from tampu.completion import Completion, Handle, Stream, checked, completion
 from tampu.errors import RequestError
+from tampu.intake import Intake, Prompt
 from tampu.loading import LoadedModel, LoadOptions, load_model
 from tampu.modelinfo import ModelInfo
 from tampu.nn import Picture
 from tampu.runner.events import Done, Event, Text
-from tampu.runner.layout import Inputs, NumberedImage, lay_out
+from tampu.runner.layout import NumberedImage
 from tampu.runner.loop import Runner
 from tampu.runner.request import GenerateOptions, generate_options
-from tampu.runner.sequence import Collector, Rows, Sink
-from tampu.runner.sequence import Sequence as RunningSequence
-from tampu.runner.text import TextStream
-from tampu.sampling import Sampler
+from tampu.runner.sequence import Collector, Constraint, Rows, Sink
+from tampu.runner.trace import Trace
 from tampu.tokenizer import Tokenizer
-from tampu.vision import decode
 
 log = logging.getLogger("tampu")
 
-Prompt: TypeAlias = str | Sequence[int | NumberedImage]
-"""Text, or token ids and the images that `Engine.look` returned."""
 Message: TypeAlias = Mapping[str, Any]
 
 
@@ -58,18 +55,26 @@ class Engine:
         load_ns: how long loading took.
     """
 
-    def __init__(self, model: LoadedModel, load_ns: int) -> None:
-        """Take over a loaded model; `Engine.load` is the usual way."""
+    def __init__(
+        self, model: LoadedModel, load_ns: int, template: PromptTemplate | None = None
+    ) -> None:
+        """Take over a loaded model; `Engine.load` is the usual way.
+
+        Args:
+            model: with its weights.
+            load_ns: how long loading took.
+            template: in place of that of its file.
+        """
         self._model = model
         self.info: ModelInfo = model.info
         self.context = model.options.context
         self.tokenizer: Tokenizer = model.tokenizer
         metadata = model.info.metadata
-        self.template = ChatTemplate.from_metadata(metadata)
+        self.template = template or ChatTemplate.from_metadata(metadata)
         self._prompts = PromptBuilder.for_model(self.template, self.tokenizer, metadata)
         self.load_ns = load_ns
-        self._ledger = model.scheduler.ledger
         self.runner = Runner(model.scheduler, model.graphs, model.tokenizer)
+        self._intake = Intake(model, self.runner)
 
     @classmethod
     def load(
@@ -83,13 +88,15 @@ class Engine:
         cache_type: str = "f16",
         flash_attention: bool | None = None,
         kernels: str = "on",
+        adapters: Sequence[tuple[str | Path, float]] = (),
         progress: Callable[[float], None] | None = None,
         cancelled: Callable[[], bool] | None = None,
     ) -> Self:
         """Load a model.
 
         Args:
-            path: of a GGUF file, or the name of a model that is known.
+            path: of a GGUF file or a checkpoint's folder, or the name of a model that is known; one
+                of a store comes with its own template and adapters.
             context: the most tokens of one request.
             slots: the most requests that are computed together.
             threads: of the CPU; None: one for each physical core, one alone for a tiny model.
@@ -97,6 +104,8 @@ class Engine:
             cache_type: of keys and values: f32, f16, q8_0 or q4_0.
             flash_attention: fused attention always, never, or where it is faster (None).
             kernels: what the package's own C code computes: on, off, products or attention.
+            adapters: low-rank adapters, GGUF files or PEFT's folders, and how much of each; 1 is as
+                it was trained.
             progress: called with the part loaded, 0 to 1, from any thread.
             cancelled: asked from time to time whether to give up.
 
@@ -118,12 +127,20 @@ class Engine:
             flash_attention=flash_attention,
             kernels=kernels,
         )
-        model = load_model(resolve(str(path)), options, progress=progress, cancelled=cancelled)
-        return cls(model, time.monotonic_ns() - began)
+        found = prepare(str(path), adapters)
+        model = load_model(
+            found.path,
+            options,
+            adapters=found.adapters,
+            progress=progress,
+            cancelled=cancelled,
+        )
+        return cls(model, time.monotonic_ns() - began, found.template)
 
     def close(self) -> None:
         """End all requests and free the model; twice is harmless."""
         self.runner.close()
+        self._intake.close()
         self._model.close()
 
     def __enter__(self) -> Self:
@@ -131,8 +148,6 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    # -- tokens ----------------------------------------------------------------------------------
 
     def tokenize(
         self,
@@ -242,12 +257,7 @@ class Engine:
         Raises:
             RequestError: if the model does not see, or this is no picture that it can take.
         """
-        vision = self._model.vision
-        if vision is None:
-            raise RequestError(f"{self.info.path.name} takes no images: it is a model of text")
-        picture = decode(image) if isinstance(image, bytes) else image
-        number = self._model.scheduler.images.number(picture)
-        return NumberedImage(vision.prepare(picture), number)
+        return self._intake.look(image)
 
     def see(self, messages: Sequence[Message]) -> list[Message]:
         """Return messages whose `images` are as the model takes them; see `look`."""
@@ -258,59 +268,23 @@ class Engine:
             for message in messages
         ]
 
-    def submit(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> Handle:
+    def submit(
+        self, prompt: Prompt, options: GenerateOptions, sink: Sink, form: Constraint | None = None
+    ) -> Handle:
         """Begin a request.
 
         Args:
             prompt: text or token ids.
             options: limits, stop strings, sampling.
             sink: receives the events, on the runner's thread; it must not block.
+            form: what the answer must be like; None: what the options say.
 
         Raises:
             RequestError: for an empty prompt or a token that is not in the vocabulary.
             ContextLengthError: for a prompt longer than the context.
             RunnerDiedError: if the engine is closed.
         """
-        given = self._inputs(prompt)
-        inputs = fit_prompt(given, self.context, options)
-        dropped = len(given.tokens) - len(inputs.tokens)
-        return self._begin(inputs, options, sink, dropped=dropped)
-
-    def _begin(
-        self,
-        inputs: Inputs,
-        options: GenerateOptions,
-        sink: Sink,
-        *,
-        collector: Collector | None = None,
-        dropped: int = 0,
-    ) -> Handle:
-        """Make a sequence of inputs that fit the context, and hand it to the runner."""
-        length = len(inputs.tokens)
-        sampler = Sampler(options.sampling(), self.tokenizer.vocabulary_size)
-        sampler.prime(inputs.tokens.tolist())
-        tokens = np.zeros(self.context + 1, np.int32)
-        tokens[:length] = inputs.tokens
-        keys = tokens
-        if inputs.keys is not inputs.tokens:
-            keys = np.zeros(self.context + 1, np.int32)
-            keys[:length] = inputs.keys
-        sequence = RunningSequence(
-            options=options,
-            sampler=sampler,
-            text=TextStream(options.stop, self.tokenizer.decoder(shown=options.shown)),
-            sink=sink,
-            tokens=tokens,
-            keys=keys,
-            length=length,
-            prompt_length=length,
-            holding=self._ledger.open(self.context, is_private=collector is not None),
-            layout=inputs.layout,
-            collector=collector,
-            dropped=dropped,
-        )
-        self.runner.submit(sequence)
-        return Handle(self.runner, sequence)
+        return self._intake.generate(prompt, options, sink, form)
 
     # -- asynchronous ----------------------------------------------------------------------------
 
@@ -361,6 +335,24 @@ class Engine:
         return await self.agenerate(self._chat(messages, tools, options), **options)
 
     # -- looking inside --------------------------------------------------------------------------
+
+    @contextmanager
+    def trace(self, path: str | Path) -> Iterator[None]:
+        """Record what the run loop does meanwhile, in a file for Perfetto or chrome://tracing.
+
+        Raises:
+            RequestError: if the file cannot be written.
+        """
+        try:
+            trace = Trace(Path(path))
+        except OSError as error:
+            raise RequestError(f"the trace cannot be written: {error}") from None
+        with trace:
+            self.runner.records.trace = trace
+            try:
+                yield
+            finally:
+                self.runner.records.trace = None
 
     def logits(
         self, prompt: Prompt, images: Sequence[bytes | Picture] = (), *, chunk: int | None = None
@@ -418,30 +410,8 @@ class Engine:
 
     def _collect(self, prompt: Prompt, *, wants_logits: bool, chunk: int | None = None) -> Rows:
         """Return the logits or hidden states of every token of a prompt."""
-        inputs = self._inputs(prompt)
-        if len(inputs.tokens) > self.context:
-            raise too_long(len(inputs.tokens), self.context)
         rows: list[Rows] = []
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         collector = Collector(rows.append, wants_logits, chunk)
-        nothing_more = GenerateOptions(max_tokens=0)
-        handle = self._begin(inputs, nothing_more, events.put, collector=collector)
-        completion(Stream(events, handle))
+        completion(Stream(events, self._intake.collect(prompt, collector, events.put)))
         return np.concatenate(rows)
-
-    def _inputs(self, prompt: Prompt) -> Inputs:
-        given = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        if not given:
-            raise RequestError("the prompt is empty: it must have at least one token")
-        pieces: list[npt.NDArray[np.int32] | NumberedImage] = []
-        limit = self.tokenizer.vocabulary_size
-        for is_text, items in groupby(given, lambda item: not isinstance(item, NumberedImage)):
-            if not is_text:
-                pieces += items  # type: ignore[arg-type]
-                continue
-            tokens = list(items)
-            wrong = next((token for token in tokens if not 0 <= token < limit), None)  # type: ignore[operator]
-            if wrong is not None:
-                raise RequestError(f"token {wrong} is not in the vocabulary of {limit} tokens")
-            pieces.append(np.asarray(tokens, np.int32))
-        return lay_out(pieces)

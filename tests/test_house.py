@@ -23,6 +23,7 @@ LAYERS = [
     ("store",),
     ("runner", "catalog"),
     ("loading", "completion", "peer"),
+    ("intake",),
     ("bench", "engine"),
     ("runner.worker", "runner.process"),  # the engine in a process of its own
     ("server",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,6 +42,9 @@ def run_command(
         int | None, typer.Option(min=1, max=512, help="CPU threads; else one for each core.")
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print durations.")] = False,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write what the engine does to a file, for Perfetto.")
+    ] = None,
 ) -> None:
     """Ask a model something, or have a conversation with it."""
     from tampu.chat.prompt import PromptBuilder
@@ -53,7 +56,7 @@ def run_command(
     parameters |= {name: value for name, value in given.items() if value is not None}
     find(model)
     question = read_question(prompt or [])
-    with loaded(model, context, threads) as engine:
+    with loaded(model, context, threads) as engine, engine.trace(trace) if trace else nullcontext():
         prompts = PromptBuilder.for_model(engine.template, engine.tokenizer, engine.info.metadata)
         session = Session(engine, prompts, system, parameters)
         session.check()

@@ -183,6 +183,13 @@ class CausalCache:
         """Return the most that a batch can read in each space."""
         return tuple(Span(0, cells) for cells in self.sizes)
 
+    def fillings(self) -> Iterator[tuple[Span, ...]]:
+        """Yield what batches read of a cache: of the fullest, of one half as full, and so on."""
+        part = max(self.sizes, default=PADDING)
+        while part >= PADDING:
+            yield tuple(Span(0, min(part, cells)) for cells in self.sizes)
+            part = part // 2 // PADDING * PADDING
+
     def arrays(
         self, segments: Sequence[Segment], spans: Sequence[Span]
     ) -> list[npt.NDArray[np.generic]]:

@@ -15,7 +15,7 @@ from tampu.runner.events import Done, Event, Failed, FinishReason, Text, TokenLo
 from tampu.runner.graphs import Graphs
 from tampu.runner.layout import PlacedImage
 from tampu.runner.scheduler import Scheduler
-from tampu.runner.sequence import Sampled, Sequence
+from tampu.runner.sequence import Constraint, Sampled, Sequence
 from tampu.sampling import top_logprobs
 
 log = logging.getLogger("tampu.runner")
@@ -54,6 +54,8 @@ class Answers:
             try:
                 if sequence.collector:
                     sequence.collector.rows(rows)
+                elif sequence.scores:
+                    sequence.scores.add(rows)
                 if part.is_last:
                     drawn[sequence] = self._draw(sequence, rows[-1])
             except TampuError as error:
@@ -76,11 +78,10 @@ class Answers:
         if options.max_tokens == 0:
             sequence.finish = "length"
             return None
-        allowed = constraint.apply(logits) if constraint else logits
-        token = sequence.sampler.sample(allowed)
+        token = sequence.sampler.sample(logits, constraint.mask() if constraint else None)
         sequence.append(token)
-        is_complete = constraint.accept(token) if constraint else False
-        if (token in self._ends and not options.ignore_eos) or is_complete:
+        is_end = token in self._ends and not options.ignore_eos
+        if is_end or (constraint and _completes(constraint, token)):
             sequence.finish = "stop"
         elif sequence.generated == options.max_tokens:
             sequence.finish = "length"
@@ -149,7 +150,10 @@ class Answers:
         sequence.finish = reason
         self._scheduler.release(sequence)
         self._emit(sequence, sequence.text.flush(), is_last=True)
-        self._send(sequence, Done(reason, sequence.usage()))
+        scores = tuple(sequence.scores.entries) if sequence.scores else ()
+        usage = sequence.usage()
+        log.debug("request %d: %s, %s", sequence.number, reason, usage)
+        self._send(sequence, Done(reason, usage, scores))
 
     def fail(self, sequence: Sequence, error: Exception) -> None:
         """End a sequence with an error, if it has not ended already."""
@@ -172,6 +176,11 @@ class Answers:
     def abandon(self, sequence: Sequence, error: Exception) -> None:
         """Tell a sequence's caller that nothing more will come; nothing is freed."""
         self._send(sequence, Failed(type(error).__name__, str(error)))
+
+
+def _completes(constraint: Constraint, token: int) -> bool:
+    constraint.accept(token)
+    return constraint.is_complete
 
 
 def _nowhere(_event: Event) -> None:

@@ -41,10 +41,17 @@ class Text(msgspec.Struct, frozen=True, tag="text"):
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
-    """The answer is complete."""
+    """The answer is complete.
+
+    Attributes:
+        reason: why.
+        usage: what it cost.
+        prompt_logprobs: of all tokens of the prompt but the first, if asked for.
+    """
 
     reason: FinishReason
     usage: Usage
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):

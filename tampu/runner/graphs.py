@@ -170,11 +170,12 @@ class Graphs:
         Raises:
             OutOfMemoryError: if it does not fit.
         """
-        spans, outputs = self._cache.fullest(), min(outputs, tokens)
-        shape = GraphShape(tokens, spans, outputs, wants_logits=True)
+        shape = GraphShape(tokens, self._cache.fullest(), min(outputs, tokens), wants_logits=True)
         few = min(tokens, FUSED_FROM - 1)
-        self._reserve(self._build(shape))
-        self._reserve(self._build(shape._replace(tokens=few, outputs=min(outputs, few))))
+        for spans in self._cache.fillings():  # how the parts of a graph fit together varies
+            full = shape._replace(spans=spans)
+            self._reserve(self._build(full))
+            self._reserve(self._build(full._replace(tokens=few, outputs=min(outputs, few))))
         if vision := self._model.vision:
             largest = vision.largest()
             encoder = self._encoder(largest)

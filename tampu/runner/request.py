@@ -8,6 +8,7 @@ import msgspec
 
 from tampu.errors import RequestError
 from tampu.sampling import SamplingOptions
+from tampu.sampling.grammar import Grammar, grammar_of
 
 
 class GenerateOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -23,6 +24,8 @@ class GenerateOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         ignore_eos: go on after the model's end token.
         shown: control tokens that are part of the text, by their own texts; others are not.
         logprobs: return the log-probability of each token.
+        prompt_logprobs: and of each token of the prompt; then none of it is taken from the cache.
+        grammar: that the answer must follow.
         top_logprobs: and of this many likeliest tokens, 0 to 20.
 
     The other fields are those of `SamplingOptions`.
@@ -38,6 +41,8 @@ class GenerateOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     shown: tuple[str, ...] = ()
     logprobs: bool = False
     top_logprobs: int = 0
+    prompt_logprobs: bool = False
+    grammar: Grammar | None = None
     temperature: float = 0.8
     top_k: int = 40
     top_p: float = 0.9
@@ -90,9 +95,16 @@ class GenerateOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 def generate_options(values: dict[str, object]) -> GenerateOptions:
     """Check loose keyword values and return them as options.
 
+    `format` stands for a grammar: "json", a JSON schema, or one of `regex`, `lark`, `gbnf`,
+    `choices` in a mapping.
+
     Raises:
         RequestError: for an unknown name or a value of the wrong type.
+        GrammarError: for a format that is wrong or not supported.
     """
+    if "format" in values:
+        values = {**values, "grammar": grammar_of(values["format"])}
+        del values["format"]
     try:
         return msgspec.convert(values, GenerateOptions)
     except msgspec.ValidationError as error:

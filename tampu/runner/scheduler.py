@@ -221,7 +221,7 @@ class Scheduler:
 
     def _share_result(self, draft: Draft, sequence: Sequence) -> bool:
         """Let a sequence use the result of another that has the same tokens up to here."""
-        if sequence.available != 1 or sequence.generated or sequence.collector:
+        if sequence.available != 1 or sequence.generated or sequence.wants_every_row:
             return False
         start = sequence.computed
         cell = self.ledger.next_cell(sequence.holding, sequence.keys[start : start + 1])
@@ -241,8 +241,9 @@ class Scheduler:
         left = self._outputs - len(draft.outputs)
         if left <= 0:
             room = 0
-        elif collector := sequence.collector:
-            room = min(room, left, collector.chunk or left)
+        elif sequence.wants_every_row:
+            chunk = sequence.collector.chunk if sequence.collector else None
+            room = min(room, left, chunk or left)
         count = sequence.layout.fitting(start, min(room, limit))
         whole = sequence.layout.whole(start)
         if count > 0 or whole == 1 or whole > limit:
@@ -267,7 +268,7 @@ class Scheduler:
         if count == 0 or not self.ledger.extend(sequence.holding, count):
             return
         first = len(draft.outputs)
-        if sequence.collector:
+        if sequence.wants_every_row and start < sequence.prompt_length:
             draft.outputs.extend(range(draft.rows, draft.rows + count))
         elif is_last:
             draft.outputs.append(draft.rows + count - 1)

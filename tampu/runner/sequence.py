@@ -15,7 +15,7 @@ from tampu.runner.events import Event, FinishReason, TokenLogprob, Usage
 from tampu.runner.layout import TEXT, Layout
 from tampu.runner.request import GenerateOptions
 from tampu.runner.text import TextStream
-from tampu.sampling import Sampler
+from tampu.sampling import Sampler, top_logprobs
 
 Sink: TypeAlias = Callable[[Event], None]
 Rows: TypeAlias = npt.NDArray[np.float32]
@@ -48,16 +48,21 @@ class Constraint(Protocol):
         """Begin to work out which tokens may come next; returns at once."""
         ...
 
-    def apply(self, logits: Rows) -> Rows:
-        """Return logits (vocabulary,) with those of tokens that may not come next at -inf.
+    def mask(self) -> npt.NDArray[np.uint32]:
+        """Return which tokens may come next: bit i % 32 of word i // 32 for token i.
 
         Raises:
-            TampuError: if no token may.
+            GrammarError: if no token may.
         """
         ...
 
-    def accept(self, token: int) -> bool:
-        """Go on after a token; return whether the answer is complete with it."""
+    def accept(self, token: int) -> None:
+        """Go on after a token."""
+        ...
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the answer is whole and nothing but its end may follow."""
         ...
 
 
@@ -76,6 +81,34 @@ class Collector:
     chunk: int | None = None
 
 
+class PromptScores:
+    """The log-probability of each token of a prompt, gathered while it is read.
+
+    Attributes:
+        entries: of all tokens but the first, which nothing comes before.
+    """
+
+    def __init__(self, tokens: npt.NDArray[np.int32], top: int) -> None:
+        """Begin.
+
+        Args:
+            tokens: of the prompt.
+            top: how many of the likeliest tokens to list for each.
+        """
+        self.entries: list[TokenLogprob] = []
+        self._tokens = tokens
+        self._top = top
+
+    def add(self, rows: Rows) -> None:
+        """Take the logits of the next tokens, (tokens, vocabulary)."""
+        for row in rows:
+            following = len(self.entries) + 1
+            if following < len(self._tokens):
+                token = int(self._tokens[following])
+                own, top = top_logprobs(row, token, self._top)
+                self.entries.append(TokenLogprob(token, own, tuple(top)))
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """The state of one request.
@@ -92,6 +125,7 @@ class Sequence:
         holding: its cells, for tokens in the cache or in a batch that is planned.
         layout: where images are, and what must stay together.
         collector: who wants the result of every token of the prompt.
+        scores: the log-probabilities of the prompt's tokens, if they are wanted.
         constraint: what the answer must be like.
         awaits: whether the batch that computes now will give the next token.
         cached: prompt tokens whose rows were in the cache, or computed for others.
@@ -113,6 +147,7 @@ class Sequence:
     holding: Holding
     layout: Layout = TEXT
     collector: Collector | None = None
+    scores: PromptScores | None = None
     constraint: Constraint | None = None
     awaits: bool = False
     cached: int = 0
@@ -149,6 +184,11 @@ class Sequence:
         """When its prompt should be done: earlier requests come first, and shorter ones."""
         patience = 0 if self.options.priority == "interactive" else _BATCH_PATIENCE_NS
         return self.clock.submitted + patience + self.prompt_length * _PATIENCE_NS
+
+    @property
+    def wants_every_row(self) -> bool:
+        """Whether each token of the prompt has a result, not only the last."""
+        return self.collector is not None or self.scores is not None
 
     @property
     def wants_logits(self) -> bool:

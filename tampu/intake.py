@@ -1,0 +1,137 @@
+"""From a prompt and its options to a sequence that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tampu.completion import Handle, fit_prompt, too_long
+from tampu.errors import RequestError
+from tampu.loading import LoadedModel
+from tampu.nn import Picture
+from tampu.runner.layout import Inputs, NumberedImage, lay_out
+from tampu.runner.loop import Runner
+from tampu.runner.request import GenerateOptions
+from tampu.runner.sequence import Collector, Constraint, PromptScores, Sink
+from tampu.runner.sequence import Sequence as RunningSequence
+from tampu.runner.text import TextStream
+from tampu.sampling import Sampler
+from tampu.sampling.constraint import Constraints
+from tampu.vision import decode
+
+Prompt: TypeAlias = str | Sequence[int | NumberedImage]
+"""Text, or token ids and the images that `Engine.look` returned."""
+
+
+class Intake:
+    """Makes the requests of one model."""
+
+    def __init__(self, model: LoadedModel, runner: Runner) -> None:
+        self._model = model
+        self._runner = runner
+        self._tokenizer = model.tokenizer
+        self._context = model.options.context
+        self._constraints: Constraints | None = None  # made when the first grammar comes
+
+    def generate(
+        self, prompt: Prompt, options: GenerateOptions, sink: Sink, form: Constraint | None
+    ) -> Handle:
+        """Begin an answer; see `Engine.submit`."""
+        given = self._inputs(prompt)
+        inputs = fit_prompt(given, self._context, options)
+        dropped = len(given.tokens) - len(inputs.tokens)
+        sequence = self._sequence(inputs, options, sink, is_private=options.prompt_logprobs)
+        sequence.dropped = dropped
+        sequence.constraint = form or self._constraint(options)
+        if options.prompt_logprobs:
+            sequence.scores = PromptScores(inputs.tokens, options.top_logprobs)
+        return self._begin(sequence)
+
+    def collect(self, prompt: Prompt, collector: Collector, sink: Sink) -> Handle:
+        """Begin to compute every token's result; nothing is generated.
+
+        Raises:
+            ContextLengthError: for a prompt longer than the context.
+        """
+        inputs = self._inputs(prompt)
+        if len(inputs.tokens) > self._context:
+            raise too_long(len(inputs.tokens), self._context)
+        sequence = self._sequence(inputs, GenerateOptions(max_tokens=0), sink, is_private=True)
+        sequence.collector = collector
+        return self._begin(sequence)
+
+    def look(self, image: bytes | Picture) -> NumberedImage:
+        """Return a picture as the model takes it; see `Engine.look`."""
+        vision = self._model.vision
+        if vision is None:
+            name = self._model.info.path.name
+            raise RequestError(f"{name} takes no images: it is a model of text")
+        picture = decode(image) if isinstance(image, bytes) else image
+        number = self._model.scheduler.images.number(picture)
+        return NumberedImage(vision.prepare(picture), number)
+
+    def close(self) -> None:
+        """End what compiles grammars."""
+        if self._constraints is not None:
+            self._constraints.close()
+
+    def _begin(self, sequence: RunningSequence) -> Handle:
+        self._runner.submit(sequence)
+        return Handle(self._runner, sequence)
+
+    def _constraint(self, options: GenerateOptions) -> Constraint | None:
+        if options.grammar is None:
+            return None
+        if self._constraints is None:
+            self._constraints = Constraints(self._tokenizer)
+        return self._constraints.compile(options.grammar)
+
+    def _sequence(
+        self, inputs: Inputs, options: GenerateOptions, sink: Sink, *, is_private: bool
+    ) -> RunningSequence:
+        length = len(inputs.tokens)
+        sampler = Sampler(options.sampling(), self._tokenizer.vocabulary_size)
+        sampler.prime(inputs.tokens.tolist())
+        tokens = self._room(inputs.tokens)
+        return RunningSequence(
+            options=options,
+            sampler=sampler,
+            text=TextStream(options.stop, self._tokenizer.decoder(shown=options.shown)),
+            sink=sink,
+            tokens=tokens,
+            keys=tokens if inputs.keys is inputs.tokens else self._room(inputs.keys),
+            length=length,
+            prompt_length=length,
+            holding=self._model.scheduler.ledger.open(self._context, is_private=is_private),
+            layout=inputs.layout,
+        )
+
+    def _room(self, given: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Return these values with room for an answer."""
+        values = np.zeros(self._context + 1, np.int32)
+        values[: len(given)] = given
+        return values
+
+    def _inputs(self, prompt: Prompt) -> Inputs:
+        given = self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        if not given:
+            raise RequestError("the prompt is empty: it must have at least one token")
+        pieces: list[npt.NDArray[np.int32] | NumberedImage] = []
+        for is_image, items in groupby(given, lambda item: isinstance(item, NumberedImage)):
+            if is_image:
+                pieces += [item for item in items if isinstance(item, NumberedImage)]
+            else:
+                tokens = [item for item in items if not isinstance(item, NumberedImage)]
+                pieces.append(self._known(tokens))
+        return lay_out(pieces)
+
+    def _known(self, tokens: list[int]) -> npt.NDArray[np.int32]:
+        limit = self._tokenizer.vocabulary_size
+        wrong = next((token for token in tokens if not 0 <= token < limit), None)
+        if wrong is not None:
+            raise RequestError(f"token {wrong} is not in the vocabulary of {limit} tokens")
+        return np.asarray(tokens, np.int32)
