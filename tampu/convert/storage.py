@@ -23,6 +23,9 @@ _ALWAYS_F32 = (
     "v.position_embedding.weight",
     "v.position_embd.weight",
     "v.positional_embedding_vlm",
+    "v.tile_position_embd.weight",
+    "v.pre_tile_position_embd.weight",
+    "v.post_tile_position_embd.weight",
 )
 _CHUNK_ELEMENTS = 256 << 10
 _F16_MAX = 65504.0

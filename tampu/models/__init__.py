@@ -46,6 +46,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "llama": Architecture("tampu.models.llama:Llama", _NEIGHBOURS),
     "llama4": Architecture("tampu.models.llama4:Llama4"),
     "mistral3": Architecture("tampu.models.llama:Mistral3", _NEIGHBOURS),
+    "mllama": Architecture("tampu.models.mllama:Mllama", _NEIGHBOURS),
     "qwen2": Architecture("tampu.models.llama:Llama", _HALVES),
     "qwen25vl": Architecture("tampu.models.qwen25vl:Qwen25VL", _SECTIONS),
     "qwen2vl": Architecture("tampu.models.qwen25vl:Qwen25VL", _SECTIONS),  # llama.cpp's name

@@ -4,7 +4,8 @@
         norm: RMSNorm = gguf("ffn_norm")
         bias: Tensor | None = gguf("ffn_bias.weight")
 
-An attribute of two types of modules, `A | B`, becomes the first that the file has tensors of.
+An attribute of two types of modules, `A | B`, becomes the first of which the file has all parts,
+and so does each entry of a list of them.
 Binding is strict both ways: every tensor that is declared and not optional must be in the file (all
 that are missing are named at once), and the caller learns which tensors nothing used.
 """
@@ -12,6 +13,7 @@ that are missing are named at once), and the caller learns which tensors nothing
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
 from typing import Any, TypeVar
@@ -85,16 +87,21 @@ class _Binding:
     def _value(self, declaration: _Declaration, hint: Any, prefix: str) -> object:
         kinds, optional = _unwrap(hint)
         names = [prefix + name for name in declaration.names]
-        there = ((n, kind) for n in names for kind in kinds if self._present(kind, n))
-        name, wanted = next(there, (names[0], None if optional else kinds[0]))
-        if wanted is None:
+        there = [(name, kind) for name in names for kind in kinds if self._present(kind, name)]
+        if not there and optional:
             return None
+        first = there[0] if there else (names[0], kinds[0])
+        whole = (each for each in there if self._complete(each[1], each[0]))
+        name, wanted = next(whole, first) if len(kinds) > 1 else first
         if wanted is Tensor:
             return self._tensor(name, declaration.use)
         if typing.get_origin(wanted) is list:
-            (kind,) = typing.get_args(wanted)
+            (part,) = typing.get_args(wanted)
             length = _length(self.options, declaration.count)
-            return [self.module(kind, f"{name}.{index}.") for index in range(length)]
+            each = (
+                _Declaration((f"{name}.{index}",), None, Use.ELEMENTS) for index in range(length)
+            )
+            return [self._value(one, part, "") for one in each]
         return self.module(wanted, _dotted(name))
 
     def _tensor(self, name: str, use: Use) -> Tensor | None:
@@ -102,6 +109,15 @@ class _Binding:
             return self.weights.use(name, use)
         self.missing.append(name)
         return None
+
+    def _complete(self, kind: type[Module], name: str) -> bool:
+        """Return whether the file has something under each name that a module must have."""
+        prefix = _dotted(name)
+        return all(
+            any(self._present(k, prefix + inner) for inner in part.names for k in _unwrap(hint)[0])
+            for _, part, hint in _declarations(kind)
+            if not _unwrap(hint)[1]
+        )
 
     def _present(self, wanted: Any, name: str) -> bool:
         """Return whether the file has any tensor of what is declared under this name."""
@@ -118,6 +134,7 @@ class _Binding:
         )
 
 
+@functools.cache
 def _declarations(kind: type[Module]) -> list[tuple[str, _Declaration, Any]]:
     hints = typing.get_type_hints(kind)
     found = {

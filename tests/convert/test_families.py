@@ -373,6 +373,7 @@ def test_every_architecture_belongs_to_one_family() -> None:
         "Ministral3ForCausalLM",
         "Mistral3ForConditionalGeneration",
         "MixtralForCausalLM",
+        "MllamaForConditionalGeneration",
         "Qwen2ForCausalLM",
         "Qwen2MoeForCausalLM",
         "Qwen2_5_VLForConditionalGeneration",

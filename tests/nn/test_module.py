@@ -185,3 +185,46 @@ def test_two_models_of_a_class_share_nothing(weights):
 
 def test_the_norm_of_the_library_is_a_module(weights):
     assert bind(RMSNorm, weights("weight"), Options()).weight.name == "weight"
+
+
+# Alternatives
+
+
+class Dense(Module):
+    up: Linear = declared("ffn_up")
+    down: Linear = declared("ffn_down")
+
+
+class Gated(Dense):
+    gate: Linear = declared("ffn_gate")
+
+
+class Chosen(Module):
+    layers: list[Norm | Dense] = declared("blk", count="layers")
+
+
+class Named(Module):
+    norm: Norm = declared("first", or_=("second", "third"))
+
+
+class Either(Module):
+    layers: list[Dense | Gated] = declared("blk", count="layers")
+
+
+def test_of_two_kinds_the_one_that_is_there_with_all_its_parts_is_taken(weights):
+    opened = weights("blk.0.ffn_up.weight", "blk.0.ffn_down.weight", "blk.1.weight")
+    kinds = [type(layer) for layer in bind(Chosen, opened, Options()).layers]
+    assert kinds == [Dense, Norm]
+
+
+def test_of_two_kinds_that_are_both_broken_the_first_is_asked_for(weights):
+    opened = weights("blk.0.ffn_up.weight", "blk.1.ffn_up.weight", "blk.1.ffn_down.weight")
+    with pytest.raises(ModelFileError, match=r"missing from the file: blk\.0\.ffn_down\.weight$"):
+        bind(Either, opened, Options())
+
+
+def test_several_names_are_tried_in_their_order(weights):
+    assert bind(Named, weights("third.weight"), Options()).norm.weight.name == "third.weight"
+    opened = weights("third.weight", "second.weight")
+    assert bind(Named, opened, Options()).norm.weight.name == "second.weight"
+    assert opened.unused() == ["third.weight"]

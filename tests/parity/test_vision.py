@@ -14,7 +14,7 @@ from PIL import Image
 from support.checkpoints import RECIPES
 from support.laboratory import Laboratory
 from support.seeing import Seer, picture, start
-from support.sights import SIGHTS
+from support.sights import SIGHTS, keep_inputs
 
 from tampu.ml import Backend
 
@@ -34,6 +34,11 @@ def backend() -> Iterator[Backend]:
     start(backend)  # its thread is there before the first test begins
     yield backend
     backend.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def original_mllama(laboratory: Laboratory) -> None:
+    keep_inputs(laboratory.reference("mllama"))
 
 
 @pytest.fixture(scope="module")
@@ -64,14 +69,14 @@ def test_the_embedding_of_a_picture(
 
 
 @pytest.mark.seed("S60", "S61")
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("count", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [(name, count) for name in NAMES for count in range(SIGHTS[name].most + 1)],
+)
 def test_a_text_with_pictures(
     laboratory: Laboratory, seer: Callable[[str], Seer], name: str, count: int
 ) -> None:
     sight = SIGHTS[name]
-    if count > sight.most:
-        count = sight.most
     images = [picture(100, 150), picture(90, 60, seed=1)][:count]
     parts: list[list[int] | np.ndarray] = [[] if sight.first else [1, 33, 34, 35]]
     for image in images:

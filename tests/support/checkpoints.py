@@ -286,6 +286,33 @@ RECIPES: dict[str, Recipe] = {
         },
         "llama4_image",
     ),
+    "mllama": Recipe(
+        "MllamaForConditionalGeneration",
+        transformers.MllamaConfig,
+        {
+            "text_config": {name: value for name, value in _TEXT.items() if name != "head_dim"}
+            | {
+                "num_hidden_layers": 4,
+                "cross_attention_layers": [1, 3],
+                "rope_parameters": _LLAMA3 | {"rope_theta": 500_000.0},
+                "pad_token_id": 0,
+            },
+            "vision_config": {
+                "hidden_size": 64,
+                "attention_heads": 4,
+                "intermediate_size": 128,
+                "num_hidden_layers": 4,
+                "num_global_layers": 2,
+                "image_size": 112,
+                "patch_size": 14,
+                "max_num_tiles": 4,
+                "intermediate_layers_indices": [1, 3],
+                "vision_output_dim": 192,
+            },
+            "image_token_index": 10,
+        },
+        "llama3_image",
+    ),
     "qwen25vl": Recipe(
         "Qwen2_5_VLForConditionalGeneration",
         transformers.Qwen2_5_VLConfig,
@@ -372,7 +399,7 @@ def draw_weights(model: PreTrainedModel, seed: int) -> None:
     """Draw all weights; each tensor has its own generator, so that one more changes no other."""
     owners = dict(model.named_modules())
     gemma = "gemma" in model.config.model_type
-    tied = bool(model.config.tie_word_embeddings)
+    tied = bool(getattr(model.config, "tie_word_embeddings", False))
     for name, parameter in model.named_parameters():
         generator = torch.Generator().manual_seed((zlib.crc32(name.encode()) ^ seed) & 0x7FFFFFFF)
         noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
@@ -397,6 +424,8 @@ def _drawn(
         return neutral + 0.2 * noise
     if name.endswith("bias"):
         return 0.15 * noise
+    if name.endswith(("gate", "gate_attn", "gate_ffn")) and old.numel() == 1:
+        return 0.7 + 0.1 * noise
     if "sinks" in name or "experts" in name or "router" in name or "mlp.gate." in name:
         return _drawn_for_mixture(name, old, noise)
     if "embed_tokens" in name:
@@ -404,7 +433,7 @@ def _drawn(
             return noise
         # Large ones would make every token predict itself; Gemma multiplies them again.
         return noise * (0.5 / math.sqrt(old.shape[1]) if gemma else 0.1)
-    if "position_embedding" in name or "class_embedding" in name or "positional" in name:
+    if any(part in name for part in ("position_embedding", "class_embedding", "positional")):
         return 0.4 * noise
     if "lm_head" in name:
         return noise * (3.0 / math.sqrt(old.shape[1]))

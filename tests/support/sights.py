@@ -12,10 +12,11 @@ import torch
 from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.mllama.image_processing_pil_mllama import MllamaImageProcessorPil
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from tampu.vision import arrange
+from tampu.vision import CLIP, arrange
 
 Floats = npt.NDArray[np.float32]
 Inputs = dict[str, Any]
@@ -32,6 +33,7 @@ class Sight:
         marks: the argument that says which tokens are images', for models that have one.
         most: pictures that one text may have.
         first: whether the picture must be the first input.
+        beside: the argument that says which inputs see which tiles, for models that have one.
     """
 
     process: Callable[[Sequence[Image.Image]], Inputs]
@@ -40,6 +42,7 @@ class Sight:
     marks: str | None = None
     most: int = 2
     first: bool = False
+    beside: str | None = None
 
     def embed(self, model: Any, image: Image.Image) -> Floats:
         """Return the embedding of a picture: (rows, features)."""
@@ -54,6 +57,10 @@ class Sight:
         ids = torch.tensor([list(tokens)])
         if self.marks:
             inputs[self.marks] = (ids == self.image).long()
+        if self.beside and images:
+            shown = torch.zeros(1, len(tokens), 1, 4, dtype=torch.long)
+            shown[..., : int(inputs["aspect_ratio_mask"].sum())] = 1
+            inputs[self.beside] = shown
         return model(input_ids=ids, **inputs).logits[0].float().numpy()
 
 
@@ -116,7 +123,48 @@ def _gridded(model: Any, inputs: Inputs) -> Any:
     return model.model.get_image_features(inputs["pixel_values"], inputs["image_grid_thw"])
 
 
+def _mllama(images: Sequence[Image.Image]) -> Inputs:
+    processor = MllamaImageProcessorPil(
+        size={"height": 112, "width": 112},
+        max_image_tiles=4,
+        image_mean=list(CLIP.mean),
+        image_std=list(CLIP.deviation),
+    )
+    found = processor([list(images)], return_tensors="pt")
+    names = ("pixel_values", "aspect_ratio_ids", "aspect_ratio_mask")
+    return {name: torch.as_tensor(np.asarray(found[name])) for name in names}
+
+
+def keep_inputs(model: Any) -> Any:
+    """Have the tower keep what its layers take, as the original implementation does.
+
+    Since its refactoring transformers keeps what they give: that of the layer before is the same.
+    """
+    tower = model.model.vision_model
+    tower.intermediate_layers_indices = [
+        index - 1 for index in tower.config.intermediate_layers_indices
+    ]
+    return model
+
+
+def _read_by_text(model: Any, inputs: Inputs) -> Any:
+    """Return the keys and values of the text's layers that read the picture."""
+    seen = model.model.vision_model(**inputs).last_hidden_state
+    states = model.model.multi_modal_projector(seen)[:, :, : int(inputs["aspect_ratio_mask"].sum())]
+    states = states.reshape(-1, states.shape[-1])
+    parts = []
+    for layer in model.model.language_model.layers:
+        if hasattr(layer, "cross_attn"):
+            cross = layer.cross_attn
+            keys = cross.k_proj(states).reshape(len(states), -1, cross.head_dim)
+            parts += [cross.k_norm(keys).reshape(len(states), -1), cross.v_proj(states)]
+    return torch.cat(parts, 1)
+
+
 SIGHTS: dict[str, Sight] = {
+    "mllama": Sight(
+        _mllama, _read_by_text, image=10, most=1, first=True, beside="cross_attention_mask"
+    ),
     "qwen25vl": Sight(_qwen, _gridded, image=7, marks="mm_token_type_ids"),
     "llava": Sight(_llava, _pixels, image=6),
     "mistral3_vision": Sight(_pixtral, _sized, image=7),

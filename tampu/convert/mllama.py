@@ -1,0 +1,133 @@
+"""Llama 3.2 Vision: `mllama` in GGUF, under the names of Ollama's single files.
+
+Gates of the tower are stored as what they multiply by, those of the text model as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tampu.convert.checkpoint import Stored, to_float32
+from tampu.convert.config import Config
+from tampu.convert.family import Family, Parameters
+from tampu.convert.llama import NAMES, interleave, parameters, rope_factors
+from tampu.convert.pieces import Cut
+from tampu.convert.vision import ATTENTION, PREFIXES, tower_keys, tower_names
+
+_LAYER = "model.layers.{}.cross_attn"
+TEXT_NAMES = NAMES | {
+    f"{_LAYER}.{part}": f"blk.{{}}.cross_attn_{part}"
+    for part in ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm")
+}
+GATES = {
+    f"{_LAYER}_attn_gate": "blk.{}.cross_attn_attn_gate",
+    f"{_LAYER}_mlp_gate": "blk.{}.cross_attn_mlp_gate",
+}
+_PARTS = ATTENTION | {
+    "self_attn.o_proj": "attn_output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.fc1": "ffn_up",
+    "mlp.fc2": "ffn_down",
+}
+_GLOBAL = "vision_model.global_transformer.layers.{}"
+VISION_NAMES = {
+    "vision_model.patch_embedding": "v.patch_embd",
+    "vision_model.layernorm_pre": "v.pre_ln",
+    "vision_model.layernorm_post": "v.post_ln",
+    "vision_model.gated_positional_embedding.tile_embedding": "v.tile_position_embd",
+    "vision_model.pre_tile_positional_embedding.embedding": "v.pre_tile_position_embd",
+    "vision_model.post_tile_positional_embedding.embedding": "v.post_tile_position_embd",
+    **tower_names("vision_model.transformer.layers.{}", _PARTS),
+    "multi_modal_projector": "mm.0",
+}
+# Of the tower's own, and without an ending.
+OTHER_NAMES = {
+    "vision_model.class_embedding": "v.class_embd",
+    "vision_model.gated_positional_embedding.embedding": "v.position_embd.weight",
+    "vision_model.pre_tile_positional_embedding.gate": "v.pre_tile_position_embd.gate",
+    "vision_model.post_tile_positional_embedding.gate": "v.post_tile_position_embd.gate",
+    **{f"{_GLOBAL}.{name}": f"v.global.blk.{{}}.{target}" for name, target in _PARTS.items()},
+    f"{_GLOBAL}.gate_attn": "v.global.blk.{}.attn_gate",
+    f"{_GLOBAL}.gate_ffn": "v.global.blk.{}.ffn_gate",
+}
+
+
+def _same(values: Stored) -> Stored:
+    return values
+
+
+CUTS: dict[str, dict[str, Cut]] = {  # one number, used twice
+    "vision_model.gated_positional_embedding.gate": {
+        "v.position_embd.gate": _same,
+        "v.tile_position_embd.gate": _same,
+    }
+}
+_OPTIONAL = frozenset(
+    {*OTHER_NAMES.values(), *GATES.values(), "v.position_embd.gate", "v.tile_position_embd.gate"}
+    | {target for name, target in TEXT_NAMES.items() if "attn" in name}
+)
+
+
+def keys(config: Config) -> Parameters:
+    """Return the keys of `mllama`."""
+    text, vision = config.section("text_config"), config.section("vision_config")
+    vision.require("hidden_act", ("gelu",), "gelu")
+    tower = Config(
+        {"num_attention_heads": vision.integer("attention_heads"), **vision.values}, vision.where
+    )
+    cross = text.values.get("cross_attention_layers")
+    kept = vision.values.get("intermediate_layers_indices")
+    for where, key, value in (
+        (text, "cross_attention_layers", cross),
+        (vision, "intermediate_layers_indices", kept),
+    ):
+        if not isinstance(value, list) or not all(type(each) is int for each in value):
+            raise where.error(key, f"{value!r} is not a list of integers")
+    return {
+        **parameters(text),
+        **tower_keys(tower, image=448, patch=14),
+        "attention.cross_attention_layers": cross,
+        "vision.global.block_count": vision.integer("num_global_layers"),
+        "vision.max_num_tiles": vision.integer("max_num_tiles", 4),
+        "vision.intermediate_layers_indices": kept,
+        "vision.attention.layer_norm_epsilon": vision.number("norm_eps", 1e-5),
+    }
+
+
+def transform(name: str, values: Stored, parameters: Parameters) -> Stored:
+    """Reorder the queries and keys that are rotated, and open the tower's gates."""
+    if name in _OPENED or (name.startswith("v.global.") and name.endswith("_gate")):
+        opened: Callable[[Stored], Stored] = _OPENED.get(name, np.tanh)
+        return opened(to_float32(values))
+    for part, key in ((".attn_q.", "head_count"), (".attn_k.", "head_count_kv")):
+        heads = parameters[f"attention.{key}"]
+        if name.startswith("blk.") and part in name and isinstance(heads, int):
+            return interleave(values, heads)
+    return values
+
+
+def _shut(values: Stored) -> Stored:
+    return np.float32(1) - np.tanh(values)
+
+
+_OPENED: dict[str, Callable[[Stored], Stored]] = {
+    "v.position_embd.gate": _shut,
+    "v.tile_position_embd.gate": np.tanh,
+    "v.pre_tile_position_embd.gate": np.tanh,
+    "v.post_tile_position_embd.gate": np.tanh,
+}
+
+MLLAMA = Family(
+    architecture="mllama",
+    checkpoints=("MllamaForConditionalGeneration",),
+    names={**TEXT_NAMES, **GATES, **VISION_NAMES, **OTHER_NAMES},
+    cuts=CUTS,
+    optional=_OPTIONAL,
+    parameters=keys,
+    prefixes=PREFIXES,
+    transform=transform,
+    made=lambda config: rope_factors(config.section("text_config")),
+)

@@ -1,0 +1,116 @@
+"""Llama 3.2 Vision, text: a Llama with layers that attend to an image beside the text.
+
+Source: arXiv:2407.21783, section 7. What those layers read of an image depends on the image alone:
+the tower computes their keys and values once. Without an image they are skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from tampu.ml import Context, Tensor
+from tampu.ml.metadata import Metadata
+from tampu.models import llama
+from tampu.models.mllama_vision import MllamaVision
+from tampu.nn import (
+    Batch,
+    Crossed,
+    Heads,
+    LayerCache,
+    LayerShape,
+    Linear,
+    Module,
+    RMSNorm,
+    SiluFeedForward,
+    VisionModel,
+    attend,
+    gguf,
+    option_from,
+)
+
+
+def cross_layers(metadata: Metadata) -> tuple[int, ...]:
+    """Return the layers that attend to an image."""
+    return tuple(int(each) for each in metadata.integers("attention.cross_attention_layers"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(llama.Options):
+    cross: tuple[int, ...] = option_from(cross_layers)
+
+
+class CrossAttention(Module):
+    query: Linear = gguf("cross_attn_q_proj")
+    query_norm: RMSNorm = gguf("cross_attn_q_norm")
+    output: Linear = gguf("cross_attn_o_proj")
+
+    def __call__(self, x: Tensor, crossed: Crossed, place: int, heads: Heads) -> Tensor:
+        """Return (tokens, features); `place` counts the layers that attend to an image."""
+        q = self.query(x).reshape(-1, heads.queries, heads.features)
+        q = self.query_norm(q, heads.epsilon)
+        rows, width = crossed.embeddings.shape[0], heads.keys * heads.features
+        steps = (crossed.embeddings.shape[1] * 4, heads.features * 4)
+        k, v = (
+            crossed.embeddings.strided(
+                (rows, heads.keys, heads.features),
+                steps,
+                (2 * place + part) * width * 4,
+                context=x.context,
+            )
+            for part in (0, 1)
+        )
+        return self.output(attend(q, k, v, crossed.mask)) * crossed.seeing
+
+
+class CrossLayer(Module):
+    attention_norm: RMSNorm = gguf("attn_norm")
+    attention: CrossAttention = gguf()
+    attention_gate: Tensor = gguf("cross_attn_attn_gate")
+    feed_forward_norm: RMSNorm = gguf("ffn_norm")
+    feed_forward: SiluFeedForward = gguf()
+    feed_forward_gate: Tensor = gguf("cross_attn_mlp_gate")
+
+    def __call__(
+        self, x: Tensor, crossed: Crossed, place: int, heads: Heads, context: Context
+    ) -> Tensor:
+        y = self.attention(self.attention_norm(x, heads.epsilon), crossed, place, heads)
+        x = x + y * opened(self.attention_gate, context)
+        y = self.feed_forward(self.feed_forward_norm(x, heads.epsilon)) * crossed.seeing
+        return x + y * opened(self.feed_forward_gate, context)
+
+
+def opened(gate: Tensor, context: Context) -> Tensor:
+    """Return tanh of a weight (1,), which stays as it is."""
+    return gate.strided((1,), (), context=context).tanh()
+
+
+class Mllama(llama.Llama):
+    layers: list[llama.Layer | CrossLayer] = gguf(  # type: ignore[assignment]
+        "blk", count="layers"
+    )
+
+    options_type: ClassVar[type[Options]] = Options
+    vision_types: ClassVar[tuple[type[VisionModel], ...]] = (MllamaVision,)
+    options: Options
+
+    def cache_shapes(self) -> list[LayerShape]:
+        """Return what the layers that attend to the text need; the others have no cache."""
+        o = self.options
+        count = sum(isinstance(layer, llama.Layer) for layer in self.layers)
+        return [LayerShape(o.kv_heads, o.head_dim)] * count
+
+    def hidden(self, batch: Batch, caches: Sequence[LayerCache]) -> Tensor:
+        o, rope, left, place = self.options, self.rope(), list(caches), 0
+        x = batch.place(self.token_embedding(batch.tokens))
+        for layer in self.layers:
+            if isinstance(layer, llama.Layer):
+                own = partial(layer, positions=batch.positions, rope=rope, temperature=None, o=o)
+                x = own(x, left.pop(0), rows=None)
+                continue
+            if batch.crossed:
+                x = layer(x, batch.crossed, place, o.shape, batch.context)
+            place += 1
+        return self.output_norm(x.rows(batch.outputs), o.epsilon)
