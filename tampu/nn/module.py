@@ -13,7 +13,6 @@ that are missing are named at once), and the caller learns which tensors nothing
 from __future__ import annotations
 
 import dataclasses
-import functools
 import types
 import typing
 from typing import Any, TypeVar
@@ -77,10 +76,11 @@ class _Binding:
         self.weights = weights
         self.options = options
         self.missing: list[str] = []
+        self._declared: dict[type[Module], list[tuple[str, _Declaration, Any]]] = {}
 
     def module(self, kind: type[M], prefix: str) -> M:
         module = kind()
-        for attribute, declaration, hint in _declarations(kind):
+        for attribute, declaration, hint in self._parts(kind):
             setattr(module, attribute, self._value(declaration, hint, prefix))
         return module
 
@@ -104,6 +104,12 @@ class _Binding:
             return [self._value(one, part, "") for one in each]
         return self.module(wanted, _dotted(name))
 
+    def _parts(self, kind: type[Module]) -> list[tuple[str, _Declaration, Any]]:
+        """Return what a kind of module declares; it is found out once."""
+        if kind not in self._declared:
+            self._declared[kind] = _declarations(kind)
+        return self._declared[kind]
+
     def _tensor(self, name: str, use: Use) -> Tensor | None:
         if name in self.weights:
             return self.weights.use(name, use)
@@ -115,7 +121,7 @@ class _Binding:
         prefix = _dotted(name)
         return all(
             any(self._present(k, prefix + inner) for inner in part.names for k in _unwrap(hint)[0])
-            for _, part, hint in _declarations(kind)
+            for _, part, hint in self._parts(kind)
             if not _unwrap(hint)[1]
         )
 
@@ -128,13 +134,12 @@ class _Binding:
         prefix = _dotted(name)
         return any(
             self._present(kind, prefix + inner)
-            for _, part, hint in _declarations(wanted)
+            for _, part, hint in self._parts(wanted)
             for inner in part.names
             for kind in _unwrap(hint)[0]
         )
 
 
-@functools.cache
 def _declarations(kind: type[Module]) -> list[tuple[str, _Declaration, Any]]:
     hints = typing.get_type_hints(kind)
     found = {
