@@ -13,8 +13,11 @@ import numpy as np
 
 from tampu.kvcache import Cells, Ledger, Reach, Space
 from tampu.ml.backend import Computed
+from tampu.nn import Placeholders, PreparedImage
 from tampu.runner.events import Done, Event, Failed, Text
 from tampu.runner.graphs import GraphCounts, Prepared, StepInputs
+from tampu.runner.images import ImageStore
+from tampu.runner.layout import NumberedImage, lay_out
 from tampu.runner.loop import Runner
 from tampu.runner.request import GenerateOptions
 from tampu.runner.scheduler import Scheduler
@@ -49,12 +52,14 @@ class FakeGraphs:
     Attributes:
         follow: the next token after some tokens; NaN logits where it gives None.
         steps: the rows of each batch: (position, token).
+        encoded: the contents of the images that were embedded.
     """
 
     follow: Callable[[list[int]], int | None]
     cells: int
     steps: list[list[tuple[int, int]]] = field(default_factory=list)
     counts: GraphCounts = field(default_factory=GraphCounts)
+    encoded: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._memory = np.full(self.cells, -1)
@@ -69,17 +74,34 @@ class FakeGraphs:
     def prepare(self, step: StepInputs) -> Prepared:
         return Prepared(step, [], False, 0)  # type: ignore[arg-type]
 
+    def prepare_image(self, image: PreparedImage) -> Prepared:
+        return Prepared(image, [], False, 0)  # type: ignore[arg-type]
+
     def launch(self, prepared: Prepared) -> Future[Computed]:
-        return self.submit(prepared.graph)  # type: ignore[arg-type]
+        if isinstance(prepared.graph, PreparedImage):
+            return self.encode(prepared.graph)
+        return self.submit(prepared.graph)
+
+    def encode(self, image: PreparedImage) -> Future[Computed]:
+        """Embed an image: its rows are its content and their numbers."""
+        content = int(image.arrays["content"][0])
+        self.encoded.append(content)
+        result: Future[Computed] = Future()
+        rows = np.stack([np.full(image.rows, content), np.arange(image.rows)], axis=1)
+        result.set_result(Computed([rows.astype(np.float32)], 0))
+        return result
 
     def submit(self, step: StepInputs) -> Future[Computed]:
         rows = list(zip(step.positions.tolist(), step.tokens.tolist(), strict=True))
         self.steps.append(rows)
         histories: list[list[int]] = []
+        tokens = step.tokens.copy()
+        if step.embeddings is not None and step.embedded_rows is not None:
+            tokens[step.embedded_rows] = 100 * step.embeddings[:, 0] + step.embeddings[:, 1]
         first = 0
         for segment in step.segments:
             new = segment.cells[0, segment.start :]
-            self._memory[new] = step.tokens[first : first + len(new)]
+            self._memory[new] = tokens[first : first + len(new)]
             first += len(new)
         for segment in step.segments:
             held = self._memory[segment.cells[0]].tolist()
@@ -116,11 +138,17 @@ class Desk:
 
     def __init__(
         self, follow: Callable[[list[int]], int | None], *, slots: int = 1, context: int = 32,
-        batch: int = 8, graphs: type[FakeGraphs] | None = None,
+        batch: int = 8, graphs: type[FakeGraphs] | None = None, kept_bytes: int = 10**6,
     ) -> None:  # fmt: skip
         self.context = context
         self.ledger = Ledger([Space(Reach(), Cells(slots * context))])
-        self.scheduler = Scheduler(self.ledger, slots=slots, batch=batch, outputs=max(slots, 4))
+        self.scheduler = Scheduler(
+            self.ledger,
+            slots=slots,
+            batch=batch,
+            outputs=max(slots, 4),
+            images=ImageStore(kept_bytes),
+        )
         self.graphs = (graphs or FakeGraphs)(follow, slots * context)
         self.runner = Runner(self.scheduler, self.graphs, Ends())  # type: ignore[arg-type]
 
@@ -131,27 +159,55 @@ class Desk:
         self.runner.close()
 
     def ask(
-        self, prompt: Sequence[int], collector: Collector | None = None, **options: Any
+        self, prompt: Sequence[Any], collector: Collector | None = None, **options: Any
     ) -> Asked:
         """Submit a prompt; greedy unless the options say otherwise."""
         chosen = GenerateOptions(**({"temperature": 0.0} | options))
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        tokens = np.zeros(self.context + 1, np.int32)
-        tokens[: len(prompt)] = prompt
+        inputs = lay_out(
+            [x if isinstance(x, NumberedImage) else np.array([x], np.int32) for x in prompt]
+        )
+        length = len(inputs.tokens)
+        tokens, keys = np.zeros((2, self.context + 1), np.int32)
+        tokens[:length], keys[:length] = inputs.tokens, inputs.keys
         sequence = RunningSequence(
             options=chosen,
             sampler=Sampler(chosen.sampling(), VOCABULARY),
             text=TextStream(chosen.stop, Letters()),
             sink=events.put,
             tokens=tokens,
-            keys=tokens,
-            length=len(prompt),
-            prompt_length=len(prompt),
+            keys=keys if inputs.layout.images else tokens,
+            length=length,
+            prompt_length=length,
+            layout=inputs.layout,
             holding=self.ledger.open(self.context, is_private=collector is not None),
             collector=collector,
         )
         self.runner.submit(sequence)
         return Asked(sequence, events)
+
+    def picture(
+        self,
+        content: int,
+        rows: int,
+        *,
+        groups: tuple[tuple[int, int], ...] | None = None,
+        number: int | None = None,
+    ) -> NumberedImage:
+        """Return an image: token 30, its rows, token 31; all rows in one batch by default."""
+        image = PreparedImage(
+            {"content": np.array([content], np.int32)},
+            key="any",
+            rows=rows,
+            placeholders=Placeholders(
+                np.array([30, *[0] * rows, 31], np.int32),
+                np.array([False, *[True] * rows, False]),
+                ((1, rows),) if groups is None else groups,
+                advance=rows + 2,
+                sees_itself=True,
+            ),
+        )
+        return NumberedImage(image, content if number is None else number)
 
     def look(self, tokens: Sequence[int]) -> Seen:
         """Ask for the logits of every token of a text."""
