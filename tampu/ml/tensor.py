@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tampu.errors import ShapeError
 from tampu.ml.activations import Activated, Operation
+from tampu.ml.kernels.attention import attend, can_attend
 from tampu.ml.library import TensorPointer, gg
 from tampu.ml.operands import FLOATS, READABLE, SINGLE, WRITABLE, divides, require
 from tampu.ml.rotary import RopeMode, RopeScaling
@@ -364,7 +365,14 @@ class Tensor(Activated):
             fits = mask.shape == (self.shape[1], keys.shape[1])
             is_known = mask.type is GGMLType.F16 and mask.is_contiguous
             require(fits and is_known, "flash_attention", *operands, mask)
+        if sinks is not None:
+            require(sinks.shape == self.shape[:1] and sinks._is(SINGLE), "sinks", self, sinks)
         context = self._context()
+        kernels = context.backend.kernels
+        if kernels is not None and can_attend(kernels, keys, values):
+            pointer = attend(context, kernels, self, keys, values, mask, scale, cap, sinks)
+            shape = (self.shape[1], self.shape[0], values.shape[2])
+            return context.wrap(pointer, shape, GGMLType.F32)
         pointer = gg.ggml_flash_attn_ext(
             context.arena,
             self.pointer,
@@ -377,10 +385,13 @@ class Tensor(Activated):
         )
         gg.ggml_flash_attn_ext_set_prec(pointer, gg.GGML_PREC_F32)
         if sinks is not None:
-            require(sinks.shape == self.shape[:1] and sinks._is(SINGLE), "sinks", self, sinks)
             gg.ggml_flash_attn_ext_add_sinks(pointer, sinks.pointer)
         shape = (self.shape[1], self.shape[0], values.shape[2])
         return context.wrap(pointer, shape, GGMLType.F32)
+
+    def reads_in_place(self, keys: Tensor, values: Tensor) -> bool:
+        """Whether attention with these queries reads a cache of this type without a conversion."""
+        return can_attend(self._context().backend.kernels, keys, values)
 
     # -- inside ----------------------------------------------------------------------------------
 

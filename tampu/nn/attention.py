@@ -7,7 +7,7 @@ from typing import Protocol
 
 from tampu.ml import GGMLType, Tensor
 
-# From this many queries on, ggml's fused attention works in tiles, if all is F32.
+# From this many queries on, ggml's own fused attention works in tiles, if all is F32.
 _TILED_QUERIES = 64
 
 
@@ -76,7 +76,9 @@ def attention(
     history = cache.update(k, v)
     queries = q.transpose(1, 0, 2)
     if history.use_flash:
-        keys, values = _tiled(history) if tokens >= _TILED_QUERIES else _as_stored(history)
+        keys, values = _as_stored(history)
+        if tokens >= _TILED_QUERIES and not queries.reads_in_place(keys, values):
+            keys, values = keys.cast(GGMLType.F32), values.cast(GGMLType.F32)
         mixed = queries.flash_attention(keys, values, history.mask, scale, cap=cap, sinks=sinks)
     else:
         scores = queries.linear(history.keys).with_full_precision()
@@ -93,14 +95,9 @@ def soft_cap(x: Tensor, cap: float) -> Tensor:
 
 
 def _as_stored(history: History) -> tuple[Tensor, Tensor]:
-    values = history.values.transpose(0, 2, 1) if history.is_transposed else history.values
-    return history.keys, values.contiguous() if history.is_transposed else values
-
-
-def _tiled(history: History) -> tuple[Tensor, Tensor]:
-    """Return the history in F32, which the tiled path takes whatever the cache's type is."""
-    values = history.values.transpose(0, 2, 1) if history.is_transposed else history.values
-    return history.keys.cast(GGMLType.F32), values.cast(GGMLType.F32)
+    if not history.is_transposed:
+        return history.keys, history.values
+    return history.keys, history.values.transpose(0, 2, 1).contiguous()
 
 
 def _transposed(history: History) -> Tensor:

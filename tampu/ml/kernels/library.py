@@ -19,8 +19,9 @@ from tampu.ml.types import GGMLType
 log = logging.getLogger("tampu.ml")
 
 LAYOUT_VERSION = 1
+OWN_PARAMS = 6  # the first of ggml's parameters of an operation that is ours
 LIBRARY = "libtampu_kernels.so"
-_OPERATIONS = ("quantise", "interleave", "product")
+_OPERATIONS = ("quantise", "interleave", "product", "attention")
 _FIELDS = ("ne", "nb", "op_params", "src", "data")
 
 FLOATING = frozenset({GGMLType.F16, GGMLType.BF16})

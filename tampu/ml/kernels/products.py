@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tampu.errors import OutOfMemoryError
-from tampu.ml.kernels.library import FLOATING, Kernels
+from tampu.ml.kernels.library import FLOATING, OWN_PARAMS, Kernels
 from tampu.ml.library import OpaquePointer, TensorPointer, gg
 from tampu.ml.types import GGMLType
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 STRIP = 16  # rows
 _ALIGNMENT = 64
 _COUNTERS = 60  # products that can share packed activations
-_OWN_PARAMS = 6  # the first of ggml's parameters of an operation that is ours
 _ALL_THREADS = -1
 
 
@@ -62,8 +61,8 @@ class PackedWeight:
         sources = [self.pointer, activations.pointer]
         product = custom(context, gg.GGML_TYPE_F32, shape, sources, operation)
         parameters = product.contents.op_params
-        parameters[_OWN_PARAMS] = int(self.type)
-        parameters[_OWN_PARAMS + 1] = activations.uses
+        parameters[OWN_PARAMS] = int(self.type)
+        parameters[OWN_PARAMS + 1] = activations.uses
         activations.uses += 1
         return product
 

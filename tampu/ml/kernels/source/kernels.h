@@ -18,6 +18,7 @@ struct level {
     operation *quantise;   /* activations for quantised weights */
     operation *interleave; /* activations for weights that are floats */
     operation *product;
+    operation *attention;
 };
 
 extern const struct level LEVEL_PORTABLE;

@@ -2,6 +2,7 @@
 #include <immintrin.h>
 
 #define COLUMNS 4
+#define SCORE_ROWS 1
 #define SIGNED_BIAS 0
 
 typedef struct { __m256i a, b; } vi;
@@ -128,4 +129,35 @@ INLINE int32_t vf_store_rounded(int8_t *to, vf x, float factor)
     __m128i four = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
     four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
+}
+
+INLINE vf vf_sub(vf x, vf y) { return EACH(vf, _mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)); }
+INLINE vf vf_div(vf x, vf y) { return EACH(vf, _mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)); }
+INLINE vf vf_max(vf x, vf y) { return EACH(vf, _mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)); }
+INLINE vf vf_min(vf x, vf y) { return EACH(vf, _mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)); }
+INLINE float vf_highest(vf x)
+{
+    __m256 one = _mm256_max_ps(x.a, x.b);
+    __m128 four = _mm_max_ps(_mm256_castps256_ps128(one), _mm256_extractf128_ps(one, 1));
+    four = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
+}
+INLINE vi vf_to_int(vf x) { return EACH(vi, _mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)); }
+
+/* Four rows of four floats into columns. */
+INLINE void transpose_four(const float *from, size_t row, float *to, size_t column)
+{
+    __m128 a = _mm_loadu_ps(from), b = _mm_loadu_ps(from + row);
+    __m128 c = _mm_loadu_ps(from + 2 * row), d = _mm_loadu_ps(from + 3 * row);
+    _MM_TRANSPOSE4_PS(a, b, c, d);
+    _mm_storeu_ps(to, a);
+    _mm_storeu_ps(to + column, b);
+    _mm_storeu_ps(to + 2 * column, c);
+    _mm_storeu_ps(to + 3 * column, d);
+}
+INLINE float half_value(const uint8_t *p)
+{
+    uint16_t half;
+    memcpy(&half, p, 2);
+    return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(half)));
 }

@@ -2,6 +2,7 @@
 #include <immintrin.h>
 
 #define COLUMNS 12
+#define SCORE_ROWS 6 /* query rows whose scores or results are in registers together */
 #define SIGNED_BIAS 128 /* vpdpbusd wants unsigned weights: the bias is taken off again by the sums */
 
 typedef __m512i vi;
@@ -73,4 +74,29 @@ INLINE int32_t vf_store_rounded(int8_t *to, vf a, float factor)
     vi rounded = _mm512_cvtps_epi32(_mm512_mul_ps(a, _mm512_set1_ps(factor)));
     _mm_storeu_si128((__m128i *)to, _mm512_cvtepi32_epi8(rounded));
     return _mm512_reduce_add_epi32(rounded);
+}
+
+INLINE vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+INLINE vf vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
+INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); } /* b, if one is not a number */
+INLINE vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+INLINE float vf_highest(vf a) { return _mm512_reduce_max_ps(a); }
+INLINE vi vf_to_int(vf a) { return _mm512_cvtps_epi32(a); } /* to nearest */
+
+/* Four rows of four floats into columns. */
+INLINE void transpose_four(const float *from, size_t row, float *to, size_t column)
+{
+    __m128 a = _mm_loadu_ps(from), b = _mm_loadu_ps(from + row);
+    __m128 c = _mm_loadu_ps(from + 2 * row), d = _mm_loadu_ps(from + 3 * row);
+    _MM_TRANSPOSE4_PS(a, b, c, d);
+    _mm_storeu_ps(to, a);
+    _mm_storeu_ps(to + column, b);
+    _mm_storeu_ps(to + 2 * column, c);
+    _mm_storeu_ps(to + 3 * column, d);
+}
+INLINE float half_value(const uint8_t *p)
+{
+    uint16_t half;
+    memcpy(&half, p, 2);
+    return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(half)));
 }

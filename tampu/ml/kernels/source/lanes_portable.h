@@ -1,5 +1,6 @@
 /* Sixteen lanes in plain C: the reference that the tests compare with, and what any processor runs. */
 #define COLUMNS 4
+#define SCORE_ROWS 1
 #define SIGNED_BIAS 0
 
 typedef struct { uint32_t lane[16]; } vi;
@@ -183,4 +184,51 @@ INLINE int32_t vf_store_rounded(int8_t *to, vf a, float factor)
         sum += rounded;
     }
     return sum;
+}
+
+INLINE vf vf_sub(vf a, vf b)
+{
+    FOR_LANES a.lane[i] -= b.lane[i];
+    return a;
+}
+INLINE vf vf_div(vf a, vf b)
+{
+    FOR_LANES a.lane[i] /= b.lane[i];
+    return a;
+}
+INLINE vf vf_max(vf a, vf b) /* b, if one is not a number */
+{
+    FOR_LANES a.lane[i] = a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i];
+    return a;
+}
+INLINE vf vf_min(vf a, vf b)
+{
+    FOR_LANES a.lane[i] = a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i];
+    return a;
+}
+INLINE float vf_highest(vf a)
+{
+    float highest = a.lane[0];
+    FOR_LANES highest = a.lane[i] > highest ? a.lane[i] : highest;
+    return highest;
+}
+INLINE vi vf_to_int(vf a) /* to nearest; what is no number becomes anything */
+{
+    vi r;
+    FOR_LANES r.lane[i] = fabsf(a.lane[i]) < 1e9f ? (uint32_t)(int32_t)lrintf(a.lane[i]) : 0;
+    return r;
+}
+
+/* Four rows of four floats into columns. */
+INLINE void transpose_four(const float *from, size_t row, float *to, size_t column)
+{
+    for (size_t i = 0; i < 4; i++)
+        for (size_t j = 0; j < 4; j++)
+            to[i * column + j] = from[j * row + i];
+}
+INLINE float half_value(const uint8_t *p)
+{
+    uint16_t half;
+    memcpy(&half, p, 2);
+    return half_to_float(half);
 }

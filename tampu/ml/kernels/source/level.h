@@ -23,6 +23,7 @@
 
 #include "products.h"
 #include "quantise.h"
+#include "attention.h"
 
 typedef void tile(const uint8_t *w, const uint8_t *panel, int64_t inputs, float *out, int64_t stride,
                   int rows);
@@ -92,4 +93,4 @@ static tile *const *tiles_of(int type)
 
 #include "schedule.h"
 
-const struct level LEVEL = {LEVEL_NAME, quantise, interleave, product};
+const struct level LEVEL = {LEVEL_NAME, quantise, interleave, product, attention};

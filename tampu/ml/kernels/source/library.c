@@ -72,6 +72,8 @@ void *tampu_level_operation(int number, const char *name)
         return (void *)level->interleave;
     if (level && strcmp(name, "product") == 0)
         return (void *)level->product;
+    if (level && strcmp(name, "attention") == 0)
+        return (void *)level->attention;
     return NULL;
 }
 

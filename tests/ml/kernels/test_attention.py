@@ -1,0 +1,190 @@
+"""Attention over a cache in tiles, against float64, on each level."""
+
+import numpy as np
+import pytest
+from support.kernels import levels
+
+from tampu.errors import ShapeError
+from tampu.ml import GGMLType
+from tampu.ml.quantize import quantize
+
+CACHE = {GGMLType.F32: np.float32, GGMLType.F16: np.float16}
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def causal(tokens, history):
+    """The mask of the last tokens of a history."""
+    cells = np.arange(history)
+    visible = cells[None, :] <= (history - tokens + np.arange(tokens))[:, None]
+    return np.where(visible, 0, -np.inf).astype(np.float16)
+
+
+def reference(q, k, v, mask, scale, cap=None, sinks=None):
+    """Attention in float64; q is (heads, tokens, n), k and v are (kv heads, history, n)."""
+    group = len(q) // len(k)
+    k, v = (np.repeat(side.astype(np.float64), group, axis=0) for side in (k, v))
+    scores = np.einsum("htn,hcn->htc", q.astype(np.float64), k) * scale
+    if cap is not None:
+        scores = cap * np.tanh(scores / cap)
+    if mask is not None:
+        scores = scores + mask.astype(np.float64)
+    highest = scores.max(-1, keepdims=True)
+    if sinks is not None:
+        highest = np.maximum(highest, sinks[:, None, None])
+    weights = np.exp(scores - highest)
+    total = weights.sum(-1, keepdims=True)
+    if sinks is not None:
+        total = total + np.exp(sinks[:, None, None] - highest)
+    return np.einsum("htc,hcn->thn", weights / total, v)
+
+
+@pytest.fixture
+def attend():
+    """Compute attention in a graph on a backend."""
+
+    def attend(backend, q, k, v, mask, *, kind=GGMLType.F32, scale=0.125, cap=None, sinks=None):
+        context = backend.context(64)
+        data = []
+
+        def given(array, type_):
+            shape = array.shape
+            if type_ is GGMLType.Q8_0:
+                array = quantize(array, type_)
+            tensor = context.host.empty(shape, type_)
+            _fill(tensor, array)
+            return tensor
+
+        queries = context.input("q", q.shape, GGMLType.F32)
+        data.append((queries, q))
+        hidden = None
+        if mask is not None:
+            hidden = context.input("mask", mask.shape, GGMLType.F16)
+            data.append((hidden, mask))
+        keys, values = (given(side.astype(CACHE.get(kind, np.float32)), kind) for side in (k, v))
+        assert queries.reads_in_place(keys, values) is (backend.kernels is not None)
+        extra = given(sinks, GGMLType.F32) if sinks is not None else None
+        mixed = queries.flash_attention(keys, values, hidden, scale, cap=cap, sinks=extra)
+        found = backend.compute(context, data, [context.output(mixed)]).outputs[0]
+        context.close()
+        return found
+
+    return attend
+
+
+def _fill(tensor, array):
+    from tampu.ml.library import gg
+
+    data = np.ascontiguousarray(array)
+    gg.ggml_backend_tensor_set(tensor.pointer, data.ctypes.data, 0, data.nbytes)
+
+
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("features", [16, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (8, 2), (6, 2), (7, 1), (80, 1)])
+def test_it_is_softmax_of_products(level_backends, attend, level, features, heads, kv_heads):
+    q, k, v = normal(heads, 5, features), normal(kv_heads, 130, features, seed=1), None
+    v = normal(kv_heads, 130, features, seed=2)
+    mask = causal(5, 130)
+    found = attend(level_backends(level), q, k, v, mask)
+    np.testing.assert_allclose(found, reference(q, k, v, mask, 0.125), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("kind", [GGMLType.F16, GGMLType.Q8_0], ids=lambda kind: kind.name)
+def test_the_error_is_at_most_ggmls(level_backends, attend, level, kind):
+    q, k, v = normal(8, 70, 64), normal(2, 512, 64, seed=1), normal(2, 512, 64, seed=2)
+    mask = causal(70, 512)
+    exact = reference(q, k, v, mask, 0.125)
+    own = attend(level_backends(level), q, k, v, mask, kind=kind)
+    theirs = attend(level_backends("ggml"), q, k, v, mask, kind=kind)
+    assert np.linalg.norm(own - exact) <= 1.1 * np.linalg.norm(theirs - exact)
+
+
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("history", [1, 15, 16, 17, 63, 64, 65, 256])
+@pytest.mark.parametrize("tokens", [1, 2, 9, 33])
+def test_any_history_and_number_of_tokens_works(level_backends, attend, level, history, tokens):
+    q, k, v = normal(4, tokens, 32), normal(2, history, 32, seed=1), normal(2, history, 32, seed=2)
+    found = attend(level_backends(level), q, k, v, None)
+    np.testing.assert_allclose(found, reference(q, k, v, None, 0.125), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("level", levels())
+def test_scores_are_capped(level_backends, attend, level):
+    q, k, v = 9 * normal(4, 3, 64), normal(2, 100, 64, seed=1), normal(2, 100, 64, seed=2)
+    mask = causal(3, 100)
+    found = attend(level_backends(level), q, k, v, mask, scale=1.0, cap=20.0)
+    expected = reference(q, k, v, mask, 1.0, cap=20.0)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("cap", [None, 5.0])
+def test_sinks_take_their_share(level_backends, attend, level, cap):
+    q, k, v = normal(4, 3, 64), normal(2, 100, 64, seed=1), normal(2, 100, 64, seed=2)
+    sinks, mask = np.array([-30, 0.5, 3, 30], np.float32), causal(3, 100)
+    found = attend(level_backends(level), q, k, v, mask, cap=cap, sinks=sinks)
+    expected = reference(q, k, v, mask, 0.125, cap=cap, sinks=sinks)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("level", levels())
+def test_sequences_in_one_batch_see_their_own_cells(level_backends, attend, level):
+    """Eight sequences of 64 cells each, one token each, and one that sees scattered cells."""
+    source = np.random.default_rng(0)
+    mask = np.full((9, 512), -np.inf, np.float16)
+    for token in range(8):
+        mask[token, 64 * token : 64 * token + 1 + 7 * token] = 0
+    mask[8, source.choice(512, 40, replace=False)] = 0
+    q, k, v = normal(8, 9, 64), normal(2, 512, 64, seed=1), normal(2, 512, 64, seed=2)
+    found = attend(level_backends(level), q, k, v, mask)
+    np.testing.assert_allclose(found, reference(q, k, v, mask, 0.125), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("level", levels())
+def test_extreme_scores_neither_overflow_nor_vanish(level_backends, attend, level):
+    q, k, v = normal(2, 2, 64), normal(2, 200, 64, seed=1), normal(2, 200, 64, seed=2)
+    for factor in (1e-30, 1e-3, 1e3, 1e15):
+        scaled = (q * np.float64(factor)).astype(np.float32)
+        found = attend(level_backends(level), scaled, k, v, None)
+        expected = reference(scaled, k, v, None, 0.125)
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("level", levels())
+def test_a_token_that_sees_nothing_gets_zeros(level_backends, attend, level):
+    q, k, v = normal(2, 3, 64), normal(2, 64, 64, seed=1), normal(2, 64, 64, seed=2)
+    mask = np.zeros((3, 64), np.float16)
+    mask[1] = -np.inf
+    found = attend(level_backends(level), q, k, v, mask)
+    assert not found[1].any()
+    expected = reference(q[:, ::2], k, v, mask[::2], 0.125)
+    np.testing.assert_allclose(found[::2], expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("level", levels())
+def test_a_query_that_is_no_number_spoils_its_token_alone(level_backends, attend, level):
+    q, k, v = normal(2, 3, 64), normal(1, 64, 64, seed=1), normal(1, 64, 64, seed=2)
+    q[:, 1, 7] = np.nan
+    found = attend(level_backends(level), q, k, v, None)
+    assert np.isnan(found[1]).all()
+    expected = reference(q[:, ::2], k, v, None, 0.125)
+    np.testing.assert_allclose(found[::2], expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("tokens", [1, 40])
+def test_the_number_of_threads_changes_no_bit(level_backends, attend, threads, tokens):
+    q, k, v = normal(8, tokens, 64), normal(2, 128, 64, seed=1), normal(2, 128, 64, seed=2)
+    mask = causal(tokens, 128)
+    one = attend(level_backends(None), q, k, v, mask)
+    assert np.array_equal(attend(level_backends(None, threads), q, k, v, mask), one)
+
+
+def test_sinks_that_do_not_fit_the_heads_are_refused(level_backends, attend):
+    q, k, v = normal(2, 3, 64), normal(1, 64, 64, seed=1), normal(1, 64, 64, seed=2)
+    with pytest.raises(ShapeError, match="sinks"):
+        attend(level_backends(None), q, k, v, None, sinks=np.zeros(3, np.float32))
