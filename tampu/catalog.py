@@ -7,11 +7,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tampu.chat.kinds import PromptTemplate, read_template
 from tampu.errors import ModelNotFoundError, TampuError
+from tampu.ml.gguf import read_gguf
 from tampu.modelinfo import ModelInfo, read_model_info
 from tampu.settings import Settings
 from tampu.store.gguf_files import SUFFIX
 from tampu.store.library import Library, LocalModel, built_in_path
+from tampu.store.manifests import Media
+from tampu.store.model import StoredModel
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +49,57 @@ def resolve(name_or_path: str, folder: Path | None = None) -> Path:
             message = f"{name_or_path}: there is no such file"
             raise ModelNotFoundError(message) from None
         raise
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A model with what it is loaded with.
+
+    Attributes:
+        path: of the weights.
+        adapters: files, and how much of each.
+        template: in place of that of the weights' file.
+    """
+
+    path: Path
+    adapters: tuple[tuple[Path, float], ...] = ()
+    template: PromptTemplate | None = None
+
+
+def prepare(name_or_path: str, adapters: Sequence[tuple[str | Path, float]] = ()) -> Prepared:
+    """Return the model that a user means by a path or a name, with what belongs to it.
+
+    Args:
+        name_or_path: as `resolve` takes it.
+        adapters: more of them, GGUF files or folders of PEFT's.
+
+    Raises:
+        As `resolve`; ModelFileError also for a template that is none.
+    """
+    path = resolve(name_or_path)
+    stored = None if Path(name_or_path).expanduser().exists() else _stored(name_or_path)
+    given = [(_adapter(Path(each).expanduser(), path), scale) for each, scale in adapters]
+    if stored is None:
+        return Prepared(path, tuple(given))
+    own = [(each, 1.0) for each in stored.paths(Media.ADAPTER)]
+    template = stored.template
+    return Prepared(path, (*own, *given), read_template(template) if template else None)
+
+
+def _stored(name: str) -> StoredModel | None:
+    """Return what a store knows of a model; None if it is a mere file."""
+    return _library(None).find(name).stored
+
+
+def _adapter(path: Path, model: Path) -> Path:
+    """Return the file of an adapter, which may be a folder of PEFT's."""
+    if not path.exists():
+        raise ModelNotFoundError(f"{path}: there is no such adapter")
+    if not path.is_dir():
+        return path
+    from tampu.convert.cache import converted_adapter  # slow, and seldom needed
+
+    return converted_adapter(path, read_gguf(model), Settings.from_environment().cache)
 
 
 def _converted(folder: Path) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from tampu.ml.kernels import KernelChoice
 from tampu.modelinfo import ModelInfo, describe
 from tampu.models import bind_model
 from tampu.nn import Model, Vision
+from tampu.nn.lora import attach
 from tampu.runner.graphs import Graphs
 from tampu.runner.images import ImageStore
 from tampu.runner.scheduler import Scheduler
@@ -91,10 +92,18 @@ def load_model(
     path: Path,
     options: LoadOptions,
     *,
+    adapters: Sequence[tuple[Path, float]] = (),
     progress: Callable[[float], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> LoadedModel:
     """Load a model; on an error nothing stays allocated.
+
+    Args:
+        path: of the model's file.
+        options: how.
+        adapters: files of adapters, and how much of each.
+        progress: called with the part loaded, 0 to 1, from any thread.
+        cancelled: asked from time to time whether to give up.
 
     Raises:
         As `Engine.load`.
@@ -104,6 +113,9 @@ def load_model(
     with ExitStack() as resources:
         weights = resources.enter_context(Weights(file))
         model = bind_model(weights)
+        more = [resources.enter_context(Weights(read_gguf(path))) for path, _ in adapters]
+        for adapter, (_, scale) in zip(more, adapters, strict=True):
+            attach(model, weights, adapter, scale)
         _check_memory(model, info, options)
         reader = resources.enter_context(ThreadPoolExecutor(1, thread_name_prefix="tampu-load"))
         tokenizer = reader.submit(load_tokenizer, file.metadata)
@@ -111,7 +123,7 @@ def load_model(
         threads = options.threads or (1 if file.size_bytes < _SMALL_BYTES else None)
         backend = Backend(
             threads=threads,
-            max_nodes=max(2048, 16 * len(file.tensors)),
+            max_nodes=max(2048, 16 * sum(len(each.file.tensors) for each in (weights, *more))),
             kernels=KernelChoice.from_word(options.kernels),
         )
         resources.callback(backend.close)
@@ -125,6 +137,8 @@ def load_model(
         )
         resources.callback(cache.close)
         weights.load(backend, progress=progress, cancelled=cancelled)
+        for adapter in more:
+            adapter.load(backend, cancelled=cancelled)
         graphs = Graphs(backend, model, cache)
         resources.callback(graphs.close)
         vocabulary = tokenizer.result().vocabulary_size

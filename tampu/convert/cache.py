@@ -1,4 +1,4 @@
-"""Checkpoints that are loaded as they are: each is converted once, into the folder of caches.
+"""Checkpoints and adapters that are loaded as they are: converted once, into the folder of caches.
 
     <cache>/converted/<folder's name>-<digits of its path>-<digits of its state>.gguf
 
@@ -9,17 +9,20 @@ converted anew; its old file goes then. Weights keep the type that most of them 
 from __future__ import annotations
 
 import fcntl
+import glob
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tampu.convert import convert
+from tampu.convert.adapters import plan_adapter
 from tampu.convert.checkpoint import Checkpoint
 from tampu.convert.writer import Progress
 from tampu.errors import ModelFileError
+from tampu.ml.gguf import GGUFFile
 
 CONFIG_FILE = "config.json"
 
@@ -45,16 +48,40 @@ def converted_file(folder: Path, cache: Path, *, progress: Progress | None = Non
     Raises:
         As `convert`.
     """
-    place = cache / "converted"
     folder = folder.resolve()
-    stem = f"{folder.name}-{_digits(str(folder))}-"
+
+    def write(path: Path) -> None:
+        convert(folder, path, own_type(folder), progress=progress)
+
+    return _once(cache, folder, str(folder), write)
+
+
+def converted_adapter(folder: Path, base: GGUFFile, cache: Path) -> Path:
+    """Return the GGUF file of a PEFT adapter, converting it if that is not done yet.
+
+    Args:
+        folder: with adapter_config.json and adapter_model.safetensors.
+        base: the file of the model that it is for.
+        cache: the folder for what can be made again.
+
+    Raises:
+        As `plan_adapter`.
+    """
+    folder = folder.resolve()
+    identity = f"{folder}\0{base.path.resolve()}"
+    return _once(cache, folder, identity, lambda path: plan_adapter(folder, base).write(path))
+
+
+def _once(cache: Path, folder: Path, identity: str, write: Callable[[Path], None]) -> Path:
+    place = cache / "converted"
+    stem = f"{folder.name}-{_digits(identity)}-"
     wanted = place / f"{stem}{_digits(_state(folder))}.gguf"
     if wanted.is_file():
         return wanted
     with _alone(place, stem):
         if not wanted.is_file():
-            convert(folder, wanted, own_type(folder), progress=progress)
-            for path in place.glob(f"{stem}*.gguf"):
+            write(wanted)
+            for path in place.glob(f"{glob.escape(stem)}*.gguf"):
                 if path != wanted:
                     path.unlink(missing_ok=True)
     return wanted

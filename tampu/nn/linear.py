@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tampu.ml import Tensor
 from tampu.ml.operands import require
 from tampu.ml.weights import Use
@@ -9,14 +11,21 @@ from tampu.nn.module import Module, gguf
 
 
 class Linear(Module):
-    """y = x · Wᵀ + b, the weight (outputs, inputs) in any type that ggml multiplies by."""
+    """y = x · Wᵀ + b, the weight (outputs, inputs) in any type that ggml multiplies by.
+
+    Attributes:
+        adapters: what is added to x · Wᵀ, each a function of x; see `nn.lora`.
+    """
 
     weight: Tensor = gguf("weight", use=Use.PRODUCT)
     bias: Tensor | None = gguf("bias")
+    adapters: tuple[Callable[[Tensor], Tensor], ...] = ()
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return (tokens, outputs) for x (tokens, inputs)."""
         y = x.linear(self.weight)
+        for adapter in self.adapters:
+            y = y + adapter(x)
         if not self.bias:
             return y
         require(self.bias.shape == y.shape[-1:], "bias", y, self.bias)

@@ -44,7 +44,7 @@ def _answer(path: str, prompt: list[int], count: int, adapter: str | None) -> li
     parameters.n_ctx, parameters.n_parallel, parameters.warmup = _CONTEXT, 1, False
     parameters.cpuparams.n_threads = 1
     if adapter:
-        parameters.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(adapter, 1.0, None)]
+        parameters.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(adapter, 1.0)]
     server = xllamacpp.Server(parameters)
     found: list[int] = []
     for _ in range(count):

@@ -1,0 +1,87 @@
+"""Low-rank adapters: what is added to the results of projections, computed beside them.
+
+The weights themselves stay as they are, mapped and quantised: (W + s B A) x = W x + s B (A x), and
+the second part costs rank / inputs of the first. Source: arXiv:2106.09685.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tampu.errors import ModelFileError, UnsupportedModelError
+from tampu.ml import Tensor, Weights
+from tampu.ml.weights import Use
+from tampu.nn.linear import Linear
+from tampu.nn.module import Module
+
+_ENDS = (".lora_a", ".lora_b")
+
+
+@dataclass(frozen=True, slots=True)
+class LowRank:
+    """What an adapter adds to one projection.
+
+    Attributes:
+        a: (rank, inputs).
+        b: (outputs, rank).
+        scale: of the product.
+    """
+
+    a: Tensor
+    b: Tensor
+    scale: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return (tokens, outputs) for x (tokens, inputs)."""
+        return (x.linear(self.a) * self.scale).linear(self.b)
+
+
+def attach(model: Module, base: Weights, adapter: Weights, scale: float) -> None:
+    """Give each projection that an adapter changes its part of it; no memory is taken yet.
+
+    Args:
+        model: with its weights bound.
+        base: the model's weights.
+        adapter: an adapter's file; it must be loaded before anything is computed.
+        scale: how much of it; 1 is as it was trained.
+
+    Raises:
+        ModelFileError: if it is no adapter, or does not fit the model.
+        UnsupportedModelError: for a kind of adapter, or of tensor, that is not applied.
+    """
+    metadata = adapter.file.metadata
+    where = adapter.file.path.name
+    if metadata.string("general.type", default="") != "adapter":
+        raise ModelFileError(where, "is not an adapter")
+    if metadata.string("adapter.type", default="") != "lora":
+        raise UnsupportedModelError(f"{where}: only adapters of the type lora are applied")
+    if metadata.architecture != base.file.metadata.architecture:
+        ours, theirs = base.file.metadata.architecture, metadata.architecture
+        raise ModelFileError(where, f"is an adapter for {theirs}, the model is {ours}")
+    alpha = metadata.number("adapter.lora.alpha", default=0.0)
+    linears = {linear.weight.name: linear for linear in _linears(model)}
+    for name in dict.fromkeys(name.removesuffix(end) for name in adapter.file.tensors
+                              for end in _ENDS if name.endswith(end)):  # fmt: skip
+        linear = linears.get(name)
+        if linear is None:
+            raise UnsupportedModelError(f"{where}: {name} is no projection of this model")
+        a, b = (adapter.use(f"{name}{end}", Use.PRODUCT) for end in _ENDS)
+        if a.shape[0] != b.shape[-1] or (b.shape[0], a.shape[-1]) != linear.weight.shape:
+            raise ModelFileError(
+                where, f"{a.shape} and {b.shape} do not go with {name}, {linear.weight.shape}"
+            )
+        factor = scale * (alpha / a.shape[0] if alpha else 1.0)
+        linear.adapters = (*linear.adapters, LowRank(a, b, factor))
+    left = adapter.unused()
+    if left:
+        raise UnsupportedModelError(f"{where}: {left[0]} is no part of a low-rank adapter")
+
+
+def _linears(module: Module) -> Iterator[Linear]:
+    if isinstance(module, Linear):
+        yield module
+    for value in vars(module).values():
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, Module):
+                yield from _linears(part)
