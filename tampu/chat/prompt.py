@@ -11,6 +11,7 @@ from tampu.chat.output import ChatFormat, chat_format
 from tampu.chat.output.thinking import Think
 from tampu.chat.pictures import Item, Marks, length
 from tampu.chat.pieces import PieceEncoder, text_of
+from tampu.chat.rendering import JailedTemplate
 from tampu.errors import ContextLengthError
 
 if TYPE_CHECKING:
@@ -69,12 +70,17 @@ class PromptBuilder:
     def for_model(
         cls, template: PromptTemplate | None, vocabulary: Vocabulary, metadata: Metadata
     ) -> PromptBuilder | None:
-        """Return what makes prompts for a model; None if it has no template."""
+        """Return what makes prompts for a model, in a jail; None if it has no template."""
         if template is None:
             return None
         eos = metadata.integer("tokenizer.ggml.eos_token_id", default=-1)
         style = chat_format(template.source, metadata.string("general.architecture", default=""))
-        return cls(template, vocabulary, None if eos < 0 else eos, style)
+        return cls(JailedTemplate(template), vocabulary, None if eos < 0 else eos, style)
+
+    def prepare(self) -> None:
+        """Start what renders, without waiting for it; else the first conversation starts it."""
+        if isinstance(self._template, JailedTemplate):
+            self._template.prepare()
 
     def tokens(
         self,

@@ -21,7 +21,7 @@ from functools import wraps
 from threading import local
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, TemplateSyntaxError, nodes
+from jinja2 import TemplateError, TemplateSyntaxError, nodes, pass_context
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.filters import FILTERS as JINJA_FILTERS
@@ -47,8 +47,8 @@ MAX_WORK = 64 * 1024 * 1024
 MAX_WIDTH = 1_000
 
 FILTERS = (
-    "abs batch capitalize count d default dictsort first float groupby int items last length "
-    "list lower map max min reject rejectattr reverse round select selectattr slice sort sum "
+    "abs capitalize count d default dictsort first float groupby int items last length "
+    "list lower map max min reject rejectattr reverse round select selectattr sort sum "
     "title trim truncate unique upper wordcount"
 )
 _CHOOSING = {"d", "default", "first", "last", "max", "min"}  # return one of what they are given
@@ -118,7 +118,8 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
-            finalize=shown,
+            optimized=False,  # nothing of a template runs while it is compiled
+            finalize=_finalized,
             extensions=[loopcontrols, GenerationTag],
         )
         self._thread = local()
@@ -272,6 +273,12 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     def _format(self, text: str, *args: Any, **kwargs: Any) -> str:
         self._check_format(text)
         return percent_formatted(text, kwargs or args)
+
+
+@pass_context  # also keeps the compiler from computing constants
+def _finalized(_: Context, value: object) -> str:
+    """Return what is written for the value of an expression."""
+    return shown(value)
 
 
 def _following(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 KEY = "tokenizer.chat_template"
 _MESSAGE_LIMIT = 500
+_LONGEST = 512 * 1024  # characters; the longest in use have some 30,000
 # What a template's own code may raise, being code: it is the template that is wrong, not tampu.
 _FAULTS = (
     TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError,
@@ -36,6 +37,7 @@ class ChatTemplate:
 
     Attributes:
         source: the Jinja text.
+        sources: it, and the text of the other one for conversations with tools.
     """
 
     def __init__(self, source: str, tool_source: str | None = None) -> None:
@@ -45,6 +47,7 @@ class ChatTemplate:
             ModelFileError: when it is no Jinja.
         """
         self.source = source
+        self.sources = (source, tool_source)
         self._environment = TemplateEnvironment()
         self._template = self._compile(source)
         self._tool_template = self._compile(tool_source) if tool_source else self._template
@@ -127,8 +130,7 @@ class ChatTemplate:
                 template, values | {name: marked(variables[name]) for name in variables}
             )
         except _FAULTS as error:
-            reason = f"{error or type(error).__name__}"[:_MESSAGE_LIMIT]
-            raise RequestError(f"the model's chat template: {reason}") from error
+            raise fault(f"{error or type(error).__name__}") from error
 
     def _render(self, template: Template, values: Mapping[str, Any]) -> Prompt:
         budget = self._environment.start()
@@ -140,9 +142,16 @@ class ChatTemplate:
         return pieces(texts)
 
     def _compile(self, source: str) -> Template:
+        if len(source) > _LONGEST:
+            raise ModelFileError(KEY, f"has {len(source)} characters, more than {_LONGEST}")
         try:
             return self._environment.from_string(source)
         except TemplateSyntaxError as error:
             raise ModelFileError(KEY, f"line {error.lineno}: {error.message}") from error
         except (TemplateError, RecursionError, MemoryError) as error:
             raise ModelFileError(KEY, f"{error or type(error).__name__}") from error
+
+
+def fault(reason: str) -> RequestError:
+    """Return the error for what a template refuses or fails at."""
+    return RequestError(f"the model's chat template: {reason[:_MESSAGE_LIMIT]}")

@@ -32,7 +32,7 @@ EXPRESSIONS = [
     "c.removeprefix(' ')", "c.zfill(50)", "c.expandtabs()", "c.translate({97: 'b'})",
     "'a'.translate({97: c})", "[c, 'A'] | sort | join", "[c] | unique | join", "[c] | min",
     "c.format()", "c % ()", "macro(c)", "loop_over(c)", "c.casefold()", "c | string | string",
-    "[[c]] | sum(start=[]) | join", "([c] | batch(1) | first) | join", "c.rpartition('|')[2]",
+    "[[c]] | sum(start=[]) | join", "c.rpartition('|')[2]",
 ]  # fmt: skip
 SETTING = (
     "{% macro macro(x) %}{{ x }}{% endmacro %}"

@@ -1,0 +1,130 @@
+"""A model's template at work in a jail: no template can stop or fill the process that asks.
+
+`JailedTemplate` renders as `ChatTemplate` does, in a process of its own that has 2 s of processor
+time and 256 MiB for each conversation (`tampu.jail`). The budgets of `tampu.chat.sandbox` still
+hold there, and give the better messages; the jail is for what gets past them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tampu.chat.kinds import PromptTemplate
+from tampu.chat.ollama_template import OllamaTemplate
+from tampu.chat.output.thinking import Think
+from tampu.chat.pieces import Prompt
+from tampu.chat.sandbox import MAX_OUTPUT, MAX_SECONDS
+from tampu.chat.template import ChatTemplate, fault
+from tampu.errors import OverrunError, RequestError, TampuError
+from tampu.jail import Jail, JailLimits
+
+RENDER_LIMITS = JailLimits(
+    cpu_s=MAX_SECONDS + 0.5,  # the sandbox's own limit comes first
+    memory_bytes=256 << 20,
+    answer_bytes=16 * MAX_OUTPUT,  # a character may take six bytes and its piece some more
+)
+
+
+class JailedTemplate:
+    """A template that renders in a process of its own; several threads may use it.
+
+    The process starts with the first conversation, or with `prepare`, and ends with this object.
+
+    Attributes:
+        source: the template's text.
+    """
+
+    def __init__(self, template: PromptTemplate) -> None:
+        self.source = template.source
+        self._template = template
+        self._jail = Jail("tampu.chat.rendering:serve", RENDER_LIMITS)
+
+    @property
+    def supports_tools(self) -> bool:
+        """Whether the template shows tools to the model."""
+        return self._template.supports_tools
+
+    @property
+    def supports_thinking(self) -> bool:
+        """Whether the template knows of thoughts before the answer."""
+        return self._template.supports_thinking
+
+    def prepare(self) -> None:
+        """Start the process, without waiting for it."""
+        self._jail.start()
+
+    def close(self) -> None:
+        """End the process."""
+        self._jail.close()
+
+    def thinking(self, think: Think) -> dict[str, Any]:
+        """Return the variables that tell the template how much the model shall think."""
+        return self._template.thinking(think)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        bos_token: str,
+        eos_token: str,
+        variables: Mapping[str, Any] | None = None,
+    ) -> Prompt:
+        """Return the prompt for the conversation, as `ChatTemplate.render` does.
+
+        Raises:
+            RequestError: as there, and when the messages hold what JSON does not have, or the
+                template takes too much time or memory.
+        """
+        asked = {
+            "template": _sources(self._template),
+            "messages": [_without_pictures(message) for message in messages],
+            "tools": tools,
+            "add_generation_prompt": add_generation_prompt,
+            "bos_token": bos_token,
+            "eos_token": eos_token,
+            "variables": variables,
+        }
+        try:
+            request = json.dumps(asked).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise RequestError(f"messages and tools must be plain data: {error}") from None
+        try:
+            answer = json.loads(self._jail.call(request))
+        except OverrunError as error:
+            raise fault(str(error)) from error
+        if "refusal" in answer:
+            raise RequestError(answer["refusal"])
+        return tuple((text, is_trusted) for text, is_trusted in answer["prompt"])
+
+
+def _sources(template: PromptTemplate) -> tuple[str, ...]:
+    if isinstance(template, ChatTemplate):
+        return ("jinja", *(source for source in template.sources if source))
+    return ("go", template.source)
+
+
+def _without_pictures(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a message with numbers for its pictures: templates count them at most."""
+    pictures = message.get("images")
+    return {**message, "images": [*range(len(pictures))]} if pictures else message
+
+
+_templates: dict[tuple[str, ...], PromptTemplate] = {}  # the one that this process renders
+
+
+def serve(request: bytes) -> bytes:
+    """Render a conversation, in the jail's process."""
+    asked = json.loads(request)
+    kind, *sources = key = tuple(asked.pop("template"))
+    try:
+        if key not in _templates:
+            _templates.clear()
+            _templates[key] = (ChatTemplate if kind == "jinja" else OllamaTemplate)(*sources)
+        answer = {"prompt": _templates[key].render(**asked)}
+    except TampuError as error:
+        return json.dumps({"refusal": str(error)}).encode()
+    return json.dumps(answer).encode()
