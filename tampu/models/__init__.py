@@ -123,7 +123,8 @@ def _vision_type(kind: type[Model], projector: Weights | None) -> type[VisionMod
     known = kind.vision_types
     if projector is None:
         return known[0] if known else None
-    stated = projector.file.metadata.string("projector_type", "mlp")
+    metadata = projector.file.metadata
+    stated = metadata.string("projector_type", metadata.string("vision.projector_type", "mlp"))
     for sees in known:
         if stated in sees.projectors:
             return sees

@@ -1,0 +1,74 @@
+"""Towers load from a file of their own, as llama.cpp has them, and see the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.laboratory import Laboratory
+from support.projectors import LAYOUTS, take_apart
+from support.seeing import Seer, picture, start
+
+from tampu.errors import ModelFileError, UnsupportedModelError
+from tampu.ml import Backend, Weights
+from tampu.ml.gguf import read_gguf
+from tampu.models import bind_model
+
+pytestmark = pytest.mark.parity
+
+
+@pytest.fixture(scope="module")
+def backend() -> Iterator[Backend]:
+    backend = Backend(threads=1, max_nodes=4096)
+    start(backend)
+    yield backend
+    backend.close()
+
+
+@pytest.mark.parametrize("name", list(LAYOUTS))
+def test_a_text_and_a_projector_are_the_same_model(
+    laboratory: Laboratory, backend: Backend, tmp_path: Path, name: str
+) -> None:
+    text, projector = tmp_path / "text.gguf", tmp_path / "mmproj.gguf"
+    take_apart(laboratory.file(name), LAYOUTS[name], text, projector)
+    parts: list[list[int] | np.ndarray] = [[1, 33, 34], picture(100, 150), [11, 57, 200]]
+    whole, apart = Seer(backend, laboratory.file(name)), Seer(backend, text, projector)
+    try:
+        expected, found = whole.logits(parts), apart.logits(parts)
+    finally:
+        whole.close()
+        apart.close()
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", list(LAYOUTS))
+def test_without_its_projector_the_text_sees_nothing(
+    laboratory: Laboratory, tmp_path: Path, name: str
+) -> None:
+    text, projector = tmp_path / "text.gguf", tmp_path / "mmproj.gguf"
+    take_apart(laboratory.file(name), LAYOUTS[name], text, projector)
+    with Weights(read_gguf(text)) as weights:
+        assert bind_model(weights).vision is None
+    with Weights(read_gguf(text)) as weights, Weights(read_gguf(projector)) as second:
+        assert bind_model(weights, second).vision is not None
+
+
+def test_a_projector_that_does_not_fit_is_refused(laboratory: Laboratory, tmp_path: Path) -> None:
+    files = {}
+    for name in ("gemma3_vision", "qwen25vl"):
+        files[name] = (tmp_path / f"{name}.gguf", tmp_path / f"{name}-mmproj.gguf")
+        take_apart(laboratory.file(name), LAYOUTS[name], *files[name])
+    with (
+        Weights(read_gguf(files["gemma3_vision"][0])) as text,
+        Weights(read_gguf(files["qwen25vl"][1])) as other,
+        pytest.raises(UnsupportedModelError, match=r"'qwen2\.5vl_merger' does not go with Gemma3"),
+    ):
+        bind_model(text, other)
+    with (
+        Weights(read_gguf(laboratory.file("llava"))) as words,
+        Weights(read_gguf(files["gemma3_vision"][1])) as tower,
+        pytest.raises((UnsupportedModelError, ModelFileError)),
+    ):
+        bind_model(words, tower)
