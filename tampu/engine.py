@@ -35,7 +35,7 @@ from tampu.runner.events import Done, Event, Text
 from tampu.runner.layout import NumberedImage
 from tampu.runner.loop import Runner
 from tampu.runner.request import GenerateOptions, generate_options
-from tampu.runner.sequence import Collector, Constraint, Rows, Sink
+from tampu.runner.sequence import Collector, Rows, Sink
 from tampu.runner.trace import Trace
 from tampu.tokenizer import Tokenizer
 
@@ -268,23 +268,20 @@ class Engine:
             for message in messages
         ]
 
-    def submit(
-        self, prompt: Prompt, options: GenerateOptions, sink: Sink, form: Constraint | None = None
-    ) -> Handle:
+    def submit(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> Handle:
         """Begin a request.
 
         Args:
             prompt: text or token ids.
             options: limits, stop strings, sampling.
             sink: receives the events, on the runner's thread; it must not block.
-            form: what the answer must be like; None: what the options say.
 
         Raises:
             RequestError: for an empty prompt or a token that is not in the vocabulary.
             ContextLengthError: for a prompt longer than the context.
             RunnerDiedError: if the engine is closed.
         """
-        return self._intake.generate(prompt, options, sink, form)
+        return self._intake.generate(prompt, options, sink)
 
     # -- asynchronous ----------------------------------------------------------------------------
 
@@ -335,6 +332,13 @@ class Engine:
         return await self.agenerate(self._chat(messages, tools, options), **options)
 
     # -- looking inside --------------------------------------------------------------------------
+
+    def watch_values(self) -> None:
+        """Look at every value that is computed from now on, to hunt a fault; this is slow.
+
+        The error of a request whose logits are NaN or infinite then says in which layer that began.
+        """
+        self.runner.graphs.watch_values()
 
     @contextmanager
     def trace(self, path: str | Path) -> Iterator[None]:

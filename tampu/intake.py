@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from itertools import groupby
 from typing import TypeAlias
@@ -13,6 +14,7 @@ from tampu.completion import Handle, fit_prompt, too_long
 from tampu.errors import RequestError
 from tampu.loading import LoadedModel
 from tampu.nn import Picture
+from tampu.runner.events import Event, Text
 from tampu.runner.layout import Inputs, NumberedImage, lay_out
 from tampu.runner.loop import Runner
 from tampu.runner.request import GenerateOptions
@@ -22,6 +24,11 @@ from tampu.runner.text import TextStream
 from tampu.sampling import Sampler
 from tampu.sampling.constraint import Constraints
 from tampu.vision import decode
+
+log = logging.getLogger("tampu.intake")
+
+TRACE = 5
+"""The level at which prompts and answers are logged, token by token."""
 
 Prompt: TypeAlias = str | Sequence[int | NumberedImage]
 """Text, or token ids and the images that `Engine.look` returned."""
@@ -37,18 +44,19 @@ class Intake:
         self._context = model.options.context
         self._constraints: Constraints | None = None  # made when the first grammar comes
 
-    def generate(
-        self, prompt: Prompt, options: GenerateOptions, sink: Sink, form: Constraint | None
-    ) -> Handle:
+    def generate(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> Handle:
         """Begin an answer; see `Engine.submit`."""
         given = self._inputs(prompt)
         inputs = fit_prompt(given, self._context, options)
         dropped = len(given.tokens) - len(inputs.tokens)
         sequence = self._sequence(inputs, options, sink, is_private=options.prompt_logprobs)
         sequence.dropped = dropped
-        sequence.constraint = form or self._constraint(options)
+        sequence.constraint = self._constraint(options)
         if options.prompt_logprobs:
             sequence.scores = PromptScores(inputs.tokens, options.top_logprobs)
+        if log.isEnabledFor(TRACE):
+            log.log(TRACE, "prompt: %s", self._spelled(inputs.tokens.tolist()))
+            sequence.sink = self._logged(sink)
         return self._begin(sequence)
 
     def collect(self, prompt: Prompt, collector: Collector, sink: Sink) -> Handle:
@@ -82,6 +90,20 @@ class Intake:
     def _begin(self, sequence: RunningSequence) -> Handle:
         self._runner.submit(sequence)
         return Handle(self._runner, sequence)
+
+    def _logged(self, sink: Sink) -> Sink:
+        """Return a sink that also logs what it receives."""
+
+        def logged(event: Event) -> None:
+            if isinstance(event, Text):
+                log.log(TRACE, "answer: %s", self._spelled(event.tokens))
+            sink(event)
+
+        return logged
+
+    def _spelled(self, tokens: Sequence[int]) -> str:
+        """Return tokens by number and text, for people."""
+        return " ".join(f"{token}:{self._tokenizer.token_text(token)!r}" for token in tokens)
 
     def _constraint(self, options: GenerateOptions) -> Constraint | None:
         if options.grammar is None:

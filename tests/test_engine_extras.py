@@ -4,10 +4,12 @@ import json
 
 import numpy as np
 import pytest
-from support.engines import GREEDY, PROMPT, tiny_engine
+from support.engines import GREEDY, PROMPT, SMALL, tiny_engine
+from support.tiny_model import Tiny, tiny_weights, write_tiny
 
 from tampu.engine import Engine
-from tampu.errors import GrammarError, RequestError
+from tampu.errors import ComputeError, GrammarError, RequestError
+from tampu.intake import TRACE
 
 
 @pytest.fixture(scope="module")
@@ -85,22 +87,48 @@ def test_a_trace_has_an_event_for_each_step_of_the_loop(engine, tmp_path):
     assert [part["tokens"] for event in answers for part in event["args"]["parts"]] == [1, 1, 1]
 
 
-@pytest.mark.seed("S1", "S2")
-def test_a_trace_shows_that_batches_are_prepared_while_others_compute(engine, tmp_path):
-    with engine.trace(tmp_path / "trace.json"):
-        engine.generate(PROMPT, max_tokens=20, **GREEDY)
-    events = [e for e in json.loads((tmp_path / "trace.json").read_text()) if e.get("ph") == "X"]
-    batches = [(e["ts"], e["ts"] + e["dur"]) for e in events if e["name"] == "batch"]
-    plans = [e["ts"] for e in events if e["name"] == "plan"]
-    overlapped = sum(any(start <= plan < end for start, end in batches) for plan in plans)
-    assert overlapped >= len(batches) // 2
-
-
 def test_a_trace_that_cannot_be_written_is_refused(engine, tmp_path):
     trace = engine.trace(tmp_path / "no" / "trace.json")
     with pytest.raises(RequestError, match="the trace cannot be written"), trace:
         pass
     assert engine.runner.records.trace is None
+
+
+# What is written down for those who look for a fault
+
+
+@pytest.mark.seed("S12")
+def test_at_trace_level_tokens_are_logged_by_number_and_text(engine, caplog):
+    with caplog.at_level(TRACE, "tampu"):
+        found = engine.generate("the cat", max_tokens=3, **GREEDY)
+    prompt, *answers = [r.getMessage() for r in caplog.records if r.name == "tampu.intake"]
+    tokens = engine.tokenize("the cat")
+    spelled = [f"{token}:{engine.tokenizer.token_text(token)!r}" for token in tokens]
+    assert prompt == "prompt: " + " ".join(spelled)
+    logged = " ".join(answer.removeprefix("answer: ") for answer in answers)
+    assert [int(each.partition(":")[0]) for each in logged.split(" ") if each[:1].isdigit()] == (
+        found.tokens
+    )
+
+
+def test_unusable_numbers_are_traced_to_the_layer_where_they_begin(tmp_path):
+    weights = tiny_weights(Tiny())
+    weights["blk.1.ffn_down.weight"][:] = np.nan
+    path = write_tiny(tmp_path / "bad.gguf", weights=weights)
+    with Engine.load(path, **SMALL) as bad:
+        with pytest.raises(ComputeError, match="nan") as plain:
+            bad.generate(PROMPT)
+        assert "begin with" not in str(plain.value)
+        bad.watch_values()
+        with pytest.raises(ComputeError, match=r"begin with mul_mat, at or after blk\.1\.ffn_down"):
+            bad.generate(PROMPT)
+
+
+def test_looking_at_every_value_changes_none(tmp_path):
+    with Engine.load(write_tiny(tmp_path / "tiny.gguf"), **SMALL) as watched:
+        expected = watched.generate(PROMPT, max_tokens=5, **GREEDY).tokens
+        watched.watch_values()
+        assert watched.generate(PROMPT, max_tokens=5, **GREEDY).tokens == expected
 
 
 # Pictures

@@ -25,6 +25,7 @@ from tampu.ml.kernels import KernelChoice, find_kernels
 from tampu.ml.library import OpaquePointer, gg
 from tampu.ml.tensor import Tensor
 from tampu.ml.types import GGMLType
+from tampu.ml.watch import ValueWatch
 
 _DATA_TYPES: dict[GGMLType, np.dtype[np.generic]] = {
     GGMLType.F32: np.dtype(np.float32),
@@ -42,11 +43,13 @@ class Computed:
         outputs: copies of the tensors asked for.
         compute_ns: time spent in ggml.
         began_ns: when that began, of `time.perf_counter_ns`.
+        fault: where unusable numbers begin, if somebody looks for them and there are some.
     """
 
     outputs: list[npt.NDArray[np.generic]]
     compute_ns: int
     began_ns: int = 0
+    fault: str = ""
 
 
 class Backend:
@@ -86,6 +89,7 @@ class Backend:
         self._scheduler = int(
             gg.ggml_backend_sched_new(handles, types, 1, size, False, True) or 0  # noqa: FBT003
         )
+        self._watch: ValueWatch | None = None
         self._buffers = 0  # how many there have been for what graphs compute
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tampu-compute")
         self._busy = threading.Lock()
@@ -180,6 +184,11 @@ class Backend:
         self._begun.wait()  # else this thread's Python would keep the other from starting
         return computed
 
+    def watch_values(self) -> None:
+        """Look at the values of every node from now on; see `Computed.fault`. This is slow."""
+        self._watch = ValueWatch()
+        self._watch.attach(self._scheduler)
+
     def wait(self) -> None:
         """Return once nothing is being computed."""
         with self._busy:
@@ -237,7 +246,10 @@ class Backend:
             elapsed = time.perf_counter_ns() - began
             if status != 0:
                 raise ComputeError(f"ggml failed to compute a graph (status {status})")
-            return Computed([_read(tensor) for tensor in outputs], elapsed, began)
+            fault = self._watch.found if self._watch else ""
+            if self._watch:
+                self._watch.found = ""
+            return Computed([_read(tensor) for tensor in outputs], elapsed, began, fault)
         finally:
             self._busy.release()
 

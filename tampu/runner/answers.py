@@ -9,7 +9,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tampu.errors import TampuError
+from tampu.errors import ComputeError, TampuError
+from tampu.ml.backend import Computed
 from tampu.runner.batch import Plan
 from tampu.runner.events import Done, Event, Failed, FinishReason, Text, TokenLogprob
 from tampu.runner.graphs import Graphs
@@ -42,7 +43,7 @@ class Answers:
             if part.is_last and part.sequence.constraint and part.sequence.finish is None:
                 part.sequence.constraint.begin()
 
-    def draw(self, plan: Plan, results: npt.NDArray[np.generic]) -> Drawn:
+    def draw(self, plan: Plan, computed: Computed) -> Drawn:
         """Draw a token for each sequence that a batch gives one."""
         drawn: Drawn = {}
         for part in plan.parts:
@@ -50,7 +51,9 @@ class Answers:
             sequence.awaits = False
             if part.outputs == 0 or sequence.finish is not None:
                 continue
-            rows = np.asarray(results[part.output : part.output + part.outputs], np.float32)
+            rows = np.asarray(
+                computed.outputs[0][part.output : part.output + part.outputs], np.float32
+            )
             try:
                 if sequence.collector:
                     sequence.collector.rows(rows)
@@ -59,7 +62,7 @@ class Answers:
                 if part.is_last:
                     drawn[sequence] = self._draw(sequence, rows[-1])
             except TampuError as error:
-                self.fail(sequence, error)
+                self.fail(sequence, _explained(error, computed.fault))
         return drawn
 
     def deliver(self, plan: Plan, drawn: Drawn) -> None:
@@ -176,6 +179,13 @@ class Answers:
     def abandon(self, sequence: Sequence, error: Exception) -> None:
         """Tell a sequence's caller that nothing more will come; nothing is freed."""
         self._send(sequence, Failed(type(error).__name__, str(error)))
+
+
+def _explained(error: TampuError, fault: str) -> TampuError:
+    """Return an error of unusable logits that says where they come from, if that is known."""
+    if fault and isinstance(error, ComputeError):
+        return ComputeError(f"{error}; unusable numbers begin with {fault}")
+    return error
 
 
 def _completes(constraint: Constraint, token: int) -> bool:

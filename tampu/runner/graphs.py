@@ -189,6 +189,10 @@ class Graphs:
             self._reserve(self._build(shape))
         self._reserved = self._backend.graph_bytes
 
+    def watch_values(self) -> None:
+        """Look for unusable numbers in all that is computed from now on; this is slow."""
+        self._backend.watch_values()
+
     def prepare(self, step: StepInputs) -> Prepared:
         """Have everything ready for a step but the values of its tokens; computes nothing."""
         began = time.perf_counter_ns()

@@ -167,7 +167,7 @@ class Runner:
             embedding = np.asarray(computed.outputs[0], np.float32)
             self._scheduler.images.keep(step.work.job.number, embedding)
             return {}
-        drawn = self._answers.draw(step.work.job, computed.outputs[0])
+        drawn = self._answers.draw(step.work.job, computed)
         self.records.sampled(began, len(drawn))
         return drawn
 
