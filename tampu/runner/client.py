@@ -31,6 +31,7 @@ from tampu.runner.protocol import (
     Embedded,
     Encode,
     Encoded,
+    Form,
     Generate,
     Load,
     ModelOptions,
@@ -81,7 +82,7 @@ class Runner(Protocol):
         ...
 
     def generate(
-        self, prompt: Prompt, options: GenerateOptions
+        self, prompt: Prompt, options: GenerateOptions, form: Form | None = None
     ) -> AsyncGenerator[Prompted | Piece | Done, None]:
         """Yield the events of one request; closing the iterator cancels it.
 
@@ -198,10 +199,10 @@ class WorkerProcess:
                     raise self._death()
 
     async def generate(
-        self, prompt: Prompt, options: GenerateOptions
+        self, prompt: Prompt, options: GenerateOptions, form: Form | None = None
     ) -> AsyncGenerator[Prompted | Piece | Done, None]:
         """Yield the events of one request; closing the iterator cancels it."""
-        async with aclosing(self._ask(lambda n: Generate(n, prompt, options))) as events:
+        async with aclosing(self._ask(lambda n: Generate(n, prompt, options, form))) as events:
             async for event in events:
                 if isinstance(event, (Prompted, Piece, Done)):
                     yield event

@@ -89,12 +89,30 @@ class Load(msgspec.Struct, frozen=True, tag="load"):
     options: ModelOptions
 
 
+class Form(msgspec.Struct, frozen=True, kw_only=True):
+    """What an answer must be like.
+
+    Attributes:
+        format: "json", a JSON schema, or an object with `regex`, `lark`, `gbnf` or `choices`; None:
+            anything.
+        must_call: it calls a function of the prompt's.
+        tool: the only one it may call; None: any.
+        is_parallel: it may call more than one.
+    """
+
+    format: Any = None
+    must_call: bool = False
+    tool: str | None = None
+    is_parallel: bool = True
+
+
 class Generate(msgspec.Struct, frozen=True, tag="generate"):
     """Begin a request; `request` is the server's number for it."""
 
     request: int
     prompt: Prompt
     options: GenerateOptions
+    form: Form | None = None
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):

@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -25,6 +25,7 @@ from tampu.chat.pictures import Item
 from tampu.chat.prompt import BuiltPrompt, PromptBuilder, Vocabulary
 from tampu.errors import ContextLengthError, RequestError, TampuError
 from tampu.runner.events import Done, Event, Failed, Text, TokenLogprob
+from tampu.runner.forms import form_grammar
 from tampu.runner.layout import NumberedImage
 from tampu.runner.protocol import (
     HEADER,
@@ -38,6 +39,7 @@ from tampu.runner.protocol import (
     Embedded,
     Encode,
     Encoded,
+    Form,
     Generate,
     Load,
     Piece,
@@ -57,6 +59,7 @@ from tampu.runner.protocol import (
     to_frame,
 )
 from tampu.runner.request import GenerateOptions
+from tampu.sampling.grammar import Grammar
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +81,10 @@ class ByteVocabulary(Vocabulary, Protocol):
     @property
     def vocabulary_size(self) -> int:
         """How many tokens there are."""
+        ...
+
+    def control_tokens(self, texts: Iterable[str]) -> Mapping[str, int]:
+        """Return the ids of the control tokens among these texts."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -238,6 +245,9 @@ class Worker:
                 options = msgspec.structs.replace(options, shown=loaded.prompts.style.markers)
             prompted = Prompted(token_ids(prompt.tokens), prompt.begins_thought)
             self._outbox.put(Answer(request, prompted))
+            if command.form is not None:
+                grammar = answer_grammar(loaded, command.form, command.prompt, prompt)
+                options = msgspec.structs.replace(options, grammar=grammar)
             self._handles[request] = loaded.model.submit(prompt.tokens, options, sink)
         except TampuError as error:
             failed = Failed(type(error).__name__, str(error))
@@ -258,6 +268,19 @@ class Worker:
                 self._connection.sendall(to_frame(reply))
         except OSError as error:
             logger.info("the server is gone: %s", error)
+
+
+def answer_grammar(
+    loaded: Loaded, form: Form, prompt: Prompt, built: BuiltPrompt
+) -> Grammar | None:
+    """Return the grammar of an answer that a request wants in some form.
+
+    Raises:
+        RequestError: if that cannot be had; GrammarError for a grammar that is wrong.
+    """
+    style = loaded.prompts.style if loaded.prompts else None
+    tokenizer = loaded.model.tokenizer
+    return form_grammar(form, prompt, style, tokenizer, begins_thought=built.begins_thought)
 
 
 def build_prompt(loaded: Loaded, prompt: Prompt, *, truncate: bool) -> BuiltPrompt:

@@ -18,14 +18,14 @@ def anthropic_routes(serving: Serving) -> list[Route]:
     async def messages(_: Request, wanted: wire.MessagesRequest) -> Response:
         """`POST /v1/messages`: the next message of a conversation."""
         entry = serving.find(wanted.model)
-        job = wire.messages_job(wanted, entry.info)
+        job = wire.messages_job(wanted, serving.profile(entry))
         events = serving.generate(entry, job)
         return EventsAnswer(events, MessageWriter(job.model), is_streaming=bool(wanted.stream))
 
     async def count(_: Request, wanted: wire.CountRequest) -> Response:
         """`POST /v1/messages/count_tokens`: how many tokens a conversation has."""
         entry = serving.find(wanted.model)
-        [prompt] = wire.count_job(wanted, entry.info).prompts
+        [prompt] = wire.count_job(wanted, serving.profile(entry)).prompts
 
         async def work() -> dict[str, int]:
             return {"input_tokens": len((await serving.encode(entry, prompt)).tokens)}

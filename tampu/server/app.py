@@ -26,13 +26,16 @@ from tampu.server.health import Readiness, health_routes
 from tampu.server.keys import Keys
 from tampu.server.loaded import LoadedModels, Start
 from tampu.server.logs import HEADER, ROUTE, RequestLog
+from tampu.server.manage import manage_routes
 from tampu.server.metrics import Metrics
 from tampu.server.ollama import ollama_routes
 from tampu.server.openai import openai_routes
 from tampu.server.responses import responses_routes
 from tampu.server.routes import Endpoint, Route
 from tampu.server.serving import Serving
+from tampu.server.stepping import Stepper
 from tampu.server.tokens import token_routes
+from tampu.store.registry.options import RemoteOptions
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +58,7 @@ class ServerOptions:
         manage_keys: API keys that are also for pulling, creating and deleting them.
         drain_s: how long requests may go on when it ends.
         model: how models are loaded unless a request says otherwise.
+        remote: how registries are talked to.
     """
 
     host: str = "127.0.0.1"
@@ -67,6 +71,7 @@ class ServerOptions:
     manage_keys: tuple[str, ...] = ()
     drain_s: float = 30.0
     model: ModelOptions = field(default_factory=ModelOptions)
+    remote: RemoteOptions = field(default_factory=RemoteOptions)
 
 
 def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> FastAPI:
@@ -80,15 +85,32 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> FastAP
     metrics = Metrics()
     readiness = Readiness()
     serving = _serving(options, catalog, start, metrics)
-    routes = all_routes(serving, metrics, readiness)
+    stepper = Stepper()
+    routes = [
+        *ollama_routes(serving),
+        *manage_routes(serving, stepper, options.remote),
+        *openai_routes(serving),
+        *responses_routes(serving),
+        *anthropic_routes(serving),
+        *token_routes(serving),
+        *health_routes(metrics, readiness),
+    ]
+    routes = [*routes, describe(routes)]
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         readiness.end()
         await serving.close()
+        await stepper.close()
 
-    app = FastAPI(title="tampu", lifespan=lifespan, openapi_url=None, redirect_slashes=False)
+    app = FastAPI(
+        title="tampu",
+        lifespan=lifespan,
+        openapi_url=None,
+        redirect_slashes=False,
+        telemetry={"tracing": False, "metrics": False, "logs": False},
+    )
     app.state.routes = routes
     app.state.readiness = readiness
     for route in routes:
@@ -108,19 +130,6 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> FastAP
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _bug)
     return app
-
-
-def all_routes(serving: Serving, metrics: Metrics, readiness: Readiness) -> list[Route]:
-    """Return every route that there is."""
-    routes = [
-        *ollama_routes(serving),
-        *openai_routes(serving),
-        *responses_routes(serving),
-        *anthropic_routes(serving),
-        *token_routes(serving),
-        *health_routes(metrics, readiness),
-    ]
-    return [*routes, describe(routes)]
 
 
 def _serving(options: ServerOptions, catalog: Catalog, start: Start, metrics: Metrics) -> Serving:

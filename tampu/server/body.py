@@ -72,11 +72,12 @@ def decode(body: bytes, kind: type[T]) -> T:
     """Return a JSON text as a struct.
 
     Raises:
-        RequestError: for bad JSON, a name that is twice in an object, or a field of the wrong type.
+        RequestError: for bad JSON, a name that is twice in an object, a whole number of more than
+            64 bits, or a field of the wrong type.
     """
     try:
         value = msgspec.json.decode(body, type=kind)
-        json.loads(body, object_pairs_hook=_refuse_doubles)
+        json.loads(body, object_pairs_hook=_refuse_doubles, parse_int=_refuse_huge)
     except msgspec.ValidationError as error:
         raise RequestError(f"invalid request: {readable(error)}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
@@ -84,6 +85,12 @@ def decode(body: bytes, kind: type[T]) -> T:
     except RecursionError as error:
         raise RequestError("invalid JSON: nested too deeply") from error
     return value
+
+
+def _refuse_huge(text: str) -> None:
+    """Look at a whole number: the processes that run models take those of 64 bits."""
+    if len(text) > 19 and not -(2**63) <= int(text) < 2**64:
+        raise ValueError(f"the number {text[:50]} is too large")
 
 
 def _refuse_doubles(pairs: list[tuple[str, Any]]) -> None:

@@ -6,10 +6,13 @@ import re
 
 from tampu.errors import (
     ComputeError,
+    DigestMismatchError,
+    DiskFullError,
     LoadCancelledError,
     ModelFileError,
     ModelNotFoundError,
     OutOfMemoryError,
+    RegistryError,
     RequestError,
     RunnerDiedError,
     TampuError,
@@ -36,6 +39,9 @@ STATUS: tuple[tuple[type[TampuError], int], ...] = (
     (ModelNotFoundError, 404),
     (UnsupportedModelError, 400),
     (BusyError, 503),
+    (DigestMismatchError, 400),
+    (DiskFullError, 507),
+    (RegistryError, 502),
     (LoadCancelledError, 503),
     (ModelFileError, 500),
     (OutOfMemoryError, 500),

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tampu.errors import RequestError
-from tampu.runner.protocol import ModelOptions, Prompt, TextPrompt, TokensPrompt
+from tampu.runner.protocol import Form, ModelOptions, Prompt, TextPrompt, TokensPrompt
 from tampu.runner.request import GenerateOptions
 
 MOST_CHOICES = 128
@@ -43,6 +43,7 @@ class Job:
             for ever.
         prompts: none: only load it.
         options: limits, stop strings and sampling.
+        form: what the answers must be like; None: anything.
         choices: how many answers there are to each prompt.
         tools: functions that the answer may call.
         most_calls: how many calls the answer may hold; None: any number.
@@ -53,6 +54,7 @@ class Job:
     keep_alive_s: float | None = None
     prompts: tuple[Prompt, ...] = ()
     options: GenerateOptions = field(default_factory=GenerateOptions)
+    form: Form | None = None
     choices: int = 1
     tools: tuple[dict[str, Any], ...] = ()
     most_calls: int | None = None

@@ -59,13 +59,13 @@ class OllamaAPI:
     async def show(self, _: Request, wanted: wire.ShowRequest) -> Response:
         """`POST /api/show`: one model in detail."""
         entry = self._serving.find(wanted.model or wanted.name)
-        return JSONAnswer(lists.show(entry, verbose=bool(wanted.verbose)))
+        return JSONAnswer(lists.show(entry, self._serving.profile(entry), wanted))
 
     async def generate(self, _: Request, wanted: wire.GenerateRequest) -> Response:
         """`POST /api/generate`: the continuation of a prompt."""
         arrived_ns = time.monotonic_ns()
         entry = self._serving.find(wanted.model)
-        job = wire.generate_job(wanted, entry.info)
+        job = wire.generate_job(wanted, self._serving.profile(entry))
         writer = GenerateWriter(job.model, arrived_ns, with_context=not wanted.raw)
         if wire.is_unload(wanted):
             await self._serving.models.unload(entry.name)
@@ -78,7 +78,7 @@ class OllamaAPI:
         """`POST /api/chat`: the next message of a conversation."""
         arrived_ns = time.monotonic_ns()
         entry = self._serving.find(wanted.model)
-        job = wire.conversation_job(wanted, entry.info)
+        job = wire.conversation_job(wanted, self._serving.profile(entry))
         writer = ChatWriter(job.model, arrived_ns)
         if wire.is_unload(wanted):
             await self._serving.models.unload(entry.name)
@@ -91,7 +91,7 @@ class OllamaAPI:
         """`POST /api/embed`: texts as vectors of length 1."""
         arrived_ns = time.monotonic_ns()
         entry = self._serving.find(wanted.model)
-        job = wire.embed_job(wanted, entry.info)
+        job = wire.embed_job(wanted, self._serving.profile(entry))
 
         async def work() -> wire.EmbedAnswer:
             found = await self._serving.embed(entry, job)

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import Request
 from starlette.responses import Response
 
-from tampu.catalog import TAG, Entry
+from tampu.catalog import Entry
 from tampu.runner.protocol import TextPrompt, TokensPrompt
 from tampu.server.answer import EventsAnswer, JSONAnswer, WorkAnswer
 from tampu.server.job import Job
@@ -39,7 +39,7 @@ class OpenAIAPI:
     async def chat(self, _: Request, wanted: wire.ChatRequest) -> Response:
         """`POST /v1/chat/completions`: the next message of a conversation."""
         entry = self._serving.find(wanted.model)
-        job = wire.chat_completion_job(wanted, entry.info)
+        job = wire.chat_completion_job(wanted, self._serving.profile(entry))
         with_usage = wire.wants_usage(wanted)
         writer = ChatWriter(job.model, choices=job.choices, with_usage=with_usage)
         events = self._serving.generate(entry, job)
@@ -48,7 +48,7 @@ class OpenAIAPI:
     async def count(self, _: Request, wanted: wire.ChatRequest) -> Response:
         """`POST /v1/chat/completions/input_tokens`: how many tokens a conversation has."""
         entry = self._serving.find(wanted.model)
-        [prompt] = wire.chat_completion_job(wanted, entry.info).prompts
+        [prompt] = wire.chat_completion_job(wanted, self._serving.profile(entry)).prompts
 
         async def work() -> dict[str, Any]:
             encoded = await self._serving.encode(entry, prompt)
@@ -59,7 +59,7 @@ class OpenAIAPI:
     async def complete(self, _: Request, wanted: wire.CompletionRequest) -> Response:
         """`POST /v1/completions`: the continuation of prompts."""
         entry = self._serving.find(wanted.model)
-        job = wire.completion_job(wanted, entry.info)
+        job = wire.completion_job(wanted, self._serving.profile(entry))
         writer = CompletionWriter(
             job.model,
             choices=job.choices,
@@ -72,7 +72,7 @@ class OpenAIAPI:
     async def embed(self, _: Request, wanted: wire.EmbeddingRequest) -> Response:
         """`POST /v1/embeddings`: texts as vectors of length 1."""
         entry = self._serving.find(wanted.model)
-        job = wire.embedding_job(wanted, entry.info)
+        job = wire.embedding_job(wanted, self._serving.profile(entry))
 
         async def work() -> dict[str, Any]:
             found = await self._serving.embed(entry, job)
@@ -83,7 +83,7 @@ class OpenAIAPI:
 
     async def models(self, _: Request) -> Response:
         """`GET /v1/models`: the models there are."""
-        data = [_model(entry, entry.name + TAG) for entry in self._serving.catalog.entries()]
+        data = [_model(entry, entry.full_name) for entry in self._serving.catalog.entries()]
         return JSONAnswer({"object": "list", "data": data})
 
     async def model(self, request: Request) -> Response:

@@ -20,14 +20,14 @@ def responses_routes(serving: Serving) -> list[Route]:
     async def respond(_: Request, wanted: ResponsesRequest) -> Response:
         """`POST /v1/responses`: the model's response to items."""
         entry = serving.find(wanted.model)
-        job = response_job(wanted, entry.info)
+        job = response_job(wanted, serving.profile(entry))
         events = serving.generate(entry, job)
         return EventsAnswer(events, ResponseWriter(wanted), is_streaming=bool(wanted.stream))
 
     async def count(_: Request, wanted: ResponsesRequest) -> Response:
         """`POST /v1/responses/input_tokens`: how many tokens the input has."""
         entry = serving.find(wanted.model)
-        [prompt] = response_job(wanted, entry.info).prompts
+        [prompt] = response_job(wanted, serving.profile(entry)).prompts
 
         async def work() -> dict[str, Any]:
             encoded = await serving.encode(entry, prompt)

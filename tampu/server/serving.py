@@ -15,6 +15,7 @@ import numpy.typing as npt
 from tampu.catalog import Catalog, Entry
 from tampu.chat.output import AnswerParser, ChatFormat, Content, Part, ToolCall, chat_format
 from tampu.errors import ModelNotFoundError, RequestError
+from tampu.modelinfo import ModelInfo
 from tampu.runner.client import Runner
 from tampu.runner.events import Done, Usage
 from tampu.runner.protocol import ChatPrompt, Decoded, Encoded, Piece, Prompt, Prompted
@@ -24,6 +25,7 @@ from tampu.server.events import Began, Called, Ended, EndReason, Event, Said, Th
 from tampu.server.job import EmbedJob, Job, Overrides, require
 from tampu.server.loaded import LoadedModels
 from tampu.server.metrics import Metrics
+from tampu.server.profile import Profile, profile_of
 
 
 class Embeddings(msgspec.Struct, frozen=True):
@@ -52,6 +54,7 @@ class Serving:
         self.models = models
         self._vocabularies = vocabularies
         self.catalog = catalog
+        self._profiles: dict[str, tuple[ModelInfo, str, Profile]] = {}
         self._admission = admission
         self._metrics = metrics
 
@@ -72,6 +75,18 @@ class Serving:
             return self.catalog.describe(name)
         except ModelNotFoundError as error:
             raise ModelNotFoundError(f"model '{name[:200]}' not found") from error
+
+    def profile(self, entry: Entry) -> Profile:
+        """Return what a model brings along.
+
+        Raises:
+            StoreError: if a store has lost a part of it.
+        """
+        kept = self._profiles.get(entry.name)
+        if kept is None or kept[0] is not entry.info or kept[1] != entry.model.id:
+            kept = (entry.info, entry.model.id, profile_of(entry))
+            self._profiles[entry.name] = kept
+        return kept[2]
 
     async def generate(self, entry: Entry, job: Job) -> AsyncGenerator[Event, None]:
         """Yield what happens while a job is done; closing it cancels the job.
@@ -165,7 +180,7 @@ class Choice:
         self, runner: Runner, prompt: Prompt, options: GenerateOptions
     ) -> AsyncGenerator[Event, None]:
         """Yield the events of this choice."""
-        async with aclosing(runner.generate(prompt, options)) as events:
+        async with aclosing(runner.generate(prompt, options, self._job.form)) as events:
             async for event in events:
                 match event:
                     case Prompted(tokens=tokens, begins_thought=thinks):

@@ -118,7 +118,7 @@ def test_thinking_is_not_asked_of_a_model_that_cannot(client):
     ("more", "told"),
     [
         ({"max_tokens": 0}, "max_tokens"), ({"extra_body": {"temperature": -1}}, "temperature"),
-        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"tool_choice": {"type": "any"}}, "no tools to call"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search"),
         ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "document"),
         ({"extra_body": {"mcp_servers": [{"url": "x"}]}}, "mcp_servers"),
@@ -135,3 +135,16 @@ def test_what_cannot_be_had_is_refused_by_name(client, more, told):
 def test_an_unknown_model_is_not_found(client):
     with pytest.raises(anthropic.NotFoundError, match="not found"):
         client.messages.create(model="nothing", messages=SUM, max_tokens=5)
+
+
+@pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "get_weather"}])
+def test_a_tool_that_has_to_be_used_is_used(client, choice):
+    place = {"type": "object", "properties": {"city": {"enum": ["Cairo", "Rome"]}}}
+    place |= {"required": ["city"], "additionalProperties": False}
+    tools = [{"name": "get_weather", "input_schema": place}]
+    only_one = choice | {"disable_parallel_tool_use": True}
+    message = ask(client, SUM, tools=tools, tool_choice=only_one)
+    assert message.stop_reason == "tool_use"
+    [block] = message.content
+    assert block.name == "get_weather"
+    assert block.input["city"] in ("Cairo", "Rome")

@@ -136,7 +136,7 @@ def test_another_context_length_loads_the_model_again(client):
         (lambda c: c.generate("nothing", "x"), 404, "model 'nothing' not found"),
         (lambda c: c.chat("nothing", USER), 404, "model 'nothing' not found"),
         (lambda c: c.show("nothing"), 404, "model 'nothing' not found"),
-        (lambda c: c.generate("tiny", "x", format="json"), 400, "not supported yet"),
+        (lambda c: c.generate("tiny", "x", format={"type": "thing"}), 400, "type"),
         (lambda c: c.generate("tiny", "x", think=True), 400, "does not support thinking"),
         (lambda c: c.generate("tiny", "x", images=[b"x"]), 400, "does not support images"),
         (lambda c: c.generate("tiny", "x", options={"top_k": "x"}), 400, "top_k"),

@@ -22,8 +22,8 @@ def client(server):
 
 
 def ask(client, messages=SUM, **more):
-    options = {"temperature": 0, "max_tokens": 60} | more
-    return client.chat.completions.create(model="demo", messages=messages, **options)
+    options = {"model": "demo", "temperature": 0, "max_tokens": 60} | more
+    return client.chat.completions.create(messages=messages, **options)
 
 
 def text_of(chunks):
@@ -262,10 +262,53 @@ def test_a_picture_is_refused_by_a_model_without_eyes(client):
     remote = {"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}
     for part, told in ((picture, "does not support images"), (remote, "URLs are not fetched")):
         with pytest.raises(openai.BadRequestError, match=told):
-            ask(client, [{"role": "user", "content": [part]}])
+            ask(client, [{"role": "user", "content": [part]}], model="tiny")
 
 
 def test_the_input_of_a_chat_is_counted(client):
     path = "/chat/completions/input_tokens"
     found = client.post(path, body={"model": "demo", "messages": SUM}, cast_to=dict[str, object])
     assert found["input_tokens"] == ask(client).usage.prompt_tokens
+
+
+PLACES = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Cairo", "Rome"]}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+CITIES = [{"type": "function", "function": {"name": "get_weather", "parameters": PLACES}}]
+SCHEMA = {
+    "type": "object",
+    "properties": {"job": {"type": "string"}, "name": {"enum": ["Kevin", "Anna"]}},
+    "required": ["job", "name"],
+    "additionalProperties": False,
+}
+
+
+def test_an_answer_fits_the_schema_that_was_given(client):
+    form = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA}}
+    answer = ask(client, PERSON, response_format=form).choices[0].message.content
+    found = json.loads(answer)
+    assert list(found) == ["job", "name"]
+    assert found["name"] == "Kevin"
+    free = ask(client, PERSON, response_format={"type": "json_object"})
+    assert json.loads(free.choices[0].message.content) == {"name": "Kevin", "job": "driver"}
+
+
+def test_a_call_that_is_required_is_made(client):
+    for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
+        answer = ask(client, SUM, tools=CITIES, tool_choice=choice, parallel_tool_calls=False)
+        assert answer.choices[0].finish_reason == "tool_calls"
+        [call] = answer.choices[0].message.tool_calls
+        assert call.function.name == "get_weather"
+        assert json.loads(call.function.arguments)["city"] in ("Cairo", "Rome")
+
+
+def test_a_grammar_that_is_none_is_refused_before_anything_is_generated(client):
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "thing"}}}
+    with pytest.raises(openai.BadRequestError, match="type"):
+        ask(client, response_format=form)
+    other = {"type": "function", "function": {"name": "other"}}
+    with pytest.raises(openai.BadRequestError, match="there is no tool"):
+        ask(client, tools=TOOLS, tool_choice=other)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -13,6 +14,7 @@ from support.tiny_gguf import write_gguf
 from tampu.catalog import Catalog
 from tampu.runner.protocol import ModelOptions
 from tampu.server.app import ServerOptions, create_app
+from tampu.store.registry.options import RemoteOptions
 
 
 @pytest.fixture(scope="session")
@@ -26,12 +28,17 @@ def model_folder(tmp_path_factory) -> Path:
     return folder
 
 
+# Nothing listens there, and nobody is asked twice.
+NOWHERE = RemoteOptions(default_registry="127.0.0.1:1", pauses_s=(0.0,))
+
+
 class Site:
     """A running application and a client of it."""
 
     def __init__(self, folder: Path, start: FakeStart, options: ServerOptions) -> None:
         self.start = start
-        self.app = create_app(options, Catalog(folder), start)
+        self.folder = folder
+        self.app = create_app(replace(options, remote=NOWHERE), Catalog(folder), start)
         self.transport = httpx.ASGITransport(self.app)
 
     def call(self, *requests):

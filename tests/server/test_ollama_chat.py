@@ -102,7 +102,7 @@ def test_log_probabilities_are_kept_when_text_is_held_back(post):
         ({"model": "m", "messages": "x"}, "messages"),
         ({"model": "m", "messages": user("x") * 10_001}, "at most 10000 messages"),
         ({"model": "m", "messages": user("x"), "tools": [TOOL] * 129}, "128 tools"),
-        ({"model": "m", "messages": user("x"), "format": "json"}, "not supported yet"),
+        ({"model": "m", "messages": user("x"), "format": "xml"}, "format must be"),
         ({"model": "m", "messages": user("x"), "think": True}, "does not support thinking"),
         (
             {"model": "m", "messages": [{"role": "user", "content": "x", "images": ["aGk="]}]},

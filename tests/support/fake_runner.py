@@ -35,11 +35,13 @@ class FakeRunner:
         self.options = options
         self.is_alive = True
         self.requests = []
+        self.forms = []
         self.cancelled = 0
         self.running = 0
 
-    async def generate(self, prompt, options):
+    async def generate(self, prompt, options, form=None):
         self.requests.append((prompt, options))
+        self.forms.append(form)
         match prompt:
             case TextPrompt(text=text):
                 pass

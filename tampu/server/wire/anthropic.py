@@ -12,8 +12,8 @@ import msgspec
 
 from tampu.chat.output.thinking import Think
 from tampu.errors import RequestError
-from tampu.modelinfo import ModelInfo
 from tampu.server.job import Job, require
+from tampu.server.profile import Profile
 from tampu.server.wire.conversation import (
     Conversation,
     ToolChoice,
@@ -63,7 +63,7 @@ class MessagesRequest(CountRequest, kw_only=True):
     keep_alive: float | str | None = None
 
 
-def messages_job(request: MessagesRequest, info: ModelInfo) -> Job:
+def messages_job(request: MessagesRequest, profile: Profile) -> Job:
     """Return what a request for the next message means.
 
     Raises:
@@ -80,9 +80,10 @@ def messages_job(request: MessagesRequest, info: ModelInfo) -> Job:
     }
     overrides, options = read_options(
         {"temperature": 1.0, "top_p": 1.0}
+        | dict(profile.options)
         | (request.options or {})
         | {name: value for name, value in given.items() if value is not None},
-        info,
+        profile.info,
         {"max_tokens": limit, "truncate": True},
     )
     wishes = Wishes(
@@ -91,23 +92,23 @@ def messages_job(request: MessagesRequest, info: ModelInfo) -> Job:
         keep_alive_s=keep_alive_s(request.keep_alive),
         options=options,
     )
-    return chat_job(_conversation(request, info), wishes, info)
+    return chat_job(_conversation(request, profile), wishes, profile)
 
 
-def count_job(request: CountRequest, info: ModelInfo) -> Job:
+def count_job(request: CountRequest, profile: Profile) -> Job:
     """Return the job whose prompt is to be counted.
 
     Raises:
         RequestError: naming the field that cannot be had.
     """
-    overrides, options = read_options({}, info, {})
+    overrides, options = read_options({}, profile.info, {})
     wishes = Wishes(
         model=request.model or "", overrides=overrides, keep_alive_s=None, options=options
     )
-    return chat_job(_conversation(request, info), wishes, info)
+    return chat_job(_conversation(request, profile), wishes, profile)
 
 
-def _conversation(request: CountRequest, info: ModelInfo) -> Conversation:
+def _conversation(request: CountRequest, profile: Profile) -> Conversation:
     refuse(request, "mcp_servers", "container")
     require(holds=bool(request.messages), message="messages: at least one message is required")
     system = _text_of(request.system or "", "system")
@@ -125,7 +126,7 @@ def _conversation(request: CountRequest, info: ModelInfo) -> Conversation:
         tool_choice=choice,
         tool=tool,
         is_parallel=not chosen.get("disable_parallel_tool_use", False),
-        think=_think(request, info),
+        think=_think(request, profile),
         response_format=_format(request.output_config or {}),
     )
 
@@ -249,12 +250,12 @@ def _tool_choice(given: dict[str, Any] | None) -> tuple[ToolChoice, str | None]:
     raise RequestError("tool_choice.type must be auto, any, none, or tool with a name")
 
 
-def _think(request: CountRequest, info: ModelInfo) -> Think:
+def _think(request: CountRequest, profile: Profile) -> Think:
     """Return whether to think; a model that cannot is asked for it by habit, and let be."""
     kind = (request.thinking or {}).get("type")
     fits = kind in (None, "enabled", "disabled", "adaptive")
     require(holds=fits, message="thinking.type must be enabled, disabled or adaptive")
-    if "thinking" not in info.capabilities:
+    if "thinking" not in profile.info.capabilities:
         return None
     effort = (request.output_config or {}).get("effort")
     if effort is not None and kind != "disabled":

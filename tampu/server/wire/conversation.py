@@ -11,10 +11,11 @@ from typing import Any, Literal, TypeAlias
 
 from tampu.chat.output.thinking import EFFORTS, Think
 from tampu.errors import RequestError
-from tampu.modelinfo import ModelInfo
-from tampu.runner.protocol import ChatPrompt
+from tampu.runner.protocol import ChatPrompt, Form
 from tampu.runner.request import GenerateOptions
+from tampu.sampling.grammar import grammar_of
 from tampu.server.job import Job, Overrides, require
+from tampu.server.profile import Profile
 
 MOST_MESSAGES = 10_000
 MOST_TOOLS = 128
@@ -38,7 +39,7 @@ class Conversation:
         variables: more values for the template.
         before: tokens of an earlier exchange.
         plain: the prompt for a model without a template.
-        response_format: "json", a JSON schema, or None for text.
+        response_format: as `grammar_of` takes it: "json", a JSON schema, or None for any text.
     """
 
     messages: tuple[dict[str, Any], ...]
@@ -50,7 +51,7 @@ class Conversation:
     variables: Mapping[str, Any] = field(default_factory=dict)
     before: tuple[int, ...] = ()
     plain: str | None = None
-    response_format: str | dict[str, Any] | None = None
+    response_format: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,20 +65,18 @@ class Wishes:
     choices: int = 1
 
 
-def chat_job(conversation: Conversation, wishes: Wishes, info: ModelInfo) -> Job:
+def chat_job(conversation: Conversation, wishes: Wishes, profile: Profile) -> Job:
     """Return what a conversation means.
 
     Raises:
         RequestError: for what the model cannot do, or too much of anything.
     """
-    check_can(info, "completion", wishes.model, "generate")
-    has_format = conversation.response_format is not None
-    require(holds=not has_format, message="'format' is not supported yet")
+    check_can(profile, "completion", wishes.model, "generate")
     _check_size(conversation)
-    _check_abilities(conversation, wishes.model, info)
+    _check_abilities(conversation, wishes.model, profile)
     tools = _usable_tools(conversation)
     prompt = ChatPrompt(
-        messages=conversation.messages,
+        messages=_with_profile(conversation.messages, profile),
         tools=tuple(tools) or None,
         variables=dict(conversation.variables),
         think=conversation.think,
@@ -90,20 +89,21 @@ def chat_job(conversation: Conversation, wishes: Wishes, info: ModelInfo) -> Job
         keep_alive_s=wishes.keep_alive_s,
         prompts=(prompt,),
         options=wishes.options,
+        form=_form(conversation),
         choices=wishes.choices,
         tools=tuple(tools),
         most_calls=None if conversation.is_parallel else 1,
     )
 
 
-def check_can(info: ModelInfo, capability: str, model: str, named: str) -> None:
+def check_can(profile: Profile, capability: str, model: str, named: str) -> None:
     """Refuse what a model cannot do.
 
     Raises:
         RequestError: naming the model and what it lacks.
     """
     message = f"{model!r} does not support {named}"
-    require(holds=capability in info.capabilities, message=message)
+    require(holds=capability in profile.info.capabilities, message=message)
 
 
 def decode_image(text: str, where: str, *, is_uri: bool = False) -> bytes:
@@ -127,6 +127,16 @@ def decode_image(text: str, where: str, *, is_uri: bool = False) -> bytes:
         raise RequestError(f"{where}: it is no base64") from error
     require(holds=bool(image), message=f"{where}: it is empty")
     return image
+
+
+def _with_profile(
+    messages: tuple[dict[str, Any], ...], profile: Profile
+) -> tuple[dict[str, Any], ...]:
+    """Return a conversation after the one that the model begins with."""
+    has_system = bool(messages) and messages[0]["role"] == "system"
+    system = {"role": "system", "content": profile.system}
+    first = (system,) if profile.system and not has_system else ()
+    return (*first, *profile.messages, *messages)
 
 
 def _check_size(conversation: Conversation) -> None:
@@ -154,16 +164,16 @@ def _check_tools(tools: Sequence[dict[str, Any]]) -> None:
                 )
 
 
-def _check_abilities(conversation: Conversation, model: str, info: ModelInfo) -> None:
+def _check_abilities(conversation: Conversation, model: str, profile: Profile) -> None:
     if conversation.tools and conversation.tool_choice != "none":
-        check_can(info, "tools", model, "tools")
+        check_can(profile, "tools", model, "tools")
     if any(message.get("images") for message in conversation.messages):
-        check_can(info, "vision", model, "images")
+        check_can(profile, "vision", model, "images")
     think = conversation.think
     message = "think must be true, false, low, medium, high or max"
     require(holds=not isinstance(think, str) or think in EFFORTS, message=message)
     if think:
-        check_can(info, "thinking", model, "thinking")
+        check_can(profile, "thinking", model, "thinking")
 
 
 def _usable_tools(conversation: Conversation) -> Sequence[dict[str, Any]]:
@@ -175,6 +185,25 @@ def _usable_tools(conversation: Conversation) -> Sequence[dict[str, Any]]:
     if conversation.tool_choice == "none":
         return ()
     if conversation.tool_choice == "required":
-        require(holds=bool(conversation.tools), message="tool_choice: there are no tools to call")
-        raise RequestError("tool_choice: a call cannot be forced yet; use auto or none")
+        names = [tool["function"]["name"] for tool in conversation.tools]
+        require(holds=bool(names), message="tool_choice: there are no tools to call")
+        is_there = conversation.tool is None or conversation.tool in names
+        require(holds=is_there, message=f"tool_choice: there is no tool {conversation.tool!r}")
     return conversation.tools
+
+
+def _form(conversation: Conversation) -> Form | None:
+    """Return what the answer must be like.
+
+    Raises:
+        RequestError: for a format together with functions that may be called instead.
+        GrammarError: for a format that is none.
+    """
+    if conversation.tools and conversation.tool_choice == "required":
+        return Form(must_call=True, tool=conversation.tool, is_parallel=conversation.is_parallel)
+    if grammar_of(conversation.response_format) is None:
+        return None
+    may_call = bool(conversation.tools) and conversation.tool_choice == "auto"
+    message = "a format together with tools needs tool_choice none, or required without the format"
+    require(holds=not may_call, message=message)
+    return Form(format=conversation.response_format)

@@ -15,9 +15,9 @@ import msgspec
 
 from tampu.durations import parse_duration
 from tampu.errors import RequestError
-from tampu.modelinfo import ModelInfo
 from tampu.runner.protocol import TextPrompt
 from tampu.server.job import FOREVER, EmbedJob, Job, require
+from tampu.server.profile import Profile
 from tampu.server.wire.conversation import Conversation, Wishes, chat_job, check_can, decode_image
 from tampu.server.wire.ollama_options import read_options
 
@@ -123,6 +123,9 @@ class ShowRequest(msgspec.Struct, kw_only=True):
     model: str | None = None
     name: str | None = None
     verbose: bool | None = None
+    system: str | None = None
+    template: str | None = None
+    options: dict[str, Any] | None = None
 
 
 def is_streaming(request: _Common) -> bool:
@@ -151,30 +154,30 @@ def keep_alive_s(value: float | str | None) -> float | None:
     return FOREVER if seconds < 0 else seconds
 
 
-def generate_job(request: GenerateRequest, info: ModelInfo) -> Job:
+def generate_job(request: GenerateRequest, profile: Profile) -> Job:
     """Return what a request for text means.
 
     Raises:
         RequestError: for what the model cannot do, or tampu not yet.
     """
-    wishes = _wishes(request, info)
-    check_can(info, "completion", wishes.model, "generate")
+    wishes = _wishes(request, profile)
+    check_can(profile, "completion", wishes.model, "generate")
     extras = (request.system, request.template, request.context)
     require(
         holds=not (request.raw and any(extras)),
         message="raw mode does not support template, system, or context",
     )
     if request.suffix:
-        check_can(info, "insert", wishes.model, "insert")
+        check_can(profile, "insert", wishes.model, "insert")
     require(holds=not request.template, message="'template' is not supported yet")
     conversation = _one_question(request)
-    job = chat_job(conversation, wishes, info)
+    job = chat_job(conversation, wishes, profile)
     if not request.prompt:
         return replace(job, prompts=())
     return replace(job, prompts=(TextPrompt(request.prompt),)) if request.raw else job
 
 
-def conversation_job(request: ChatRequest, info: ModelInfo) -> Job:
+def conversation_job(request: ChatRequest, profile: Profile) -> Job:
     """Return what a conversation means.
 
     Raises:
@@ -187,19 +190,19 @@ def conversation_job(request: ChatRequest, info: ModelInfo) -> Job:
         ),
         tools=request.tools or (),
         think=request.think,
-        response_format=_format(request.format),
+        response_format=request.format,
     )
-    job = chat_job(conversation, _wishes(request, info), info)
+    job = chat_job(conversation, _wishes(request, profile), profile)
     return job if request.messages else replace(job, prompts=())
 
 
-def embed_job(request: EmbedRequest, info: ModelInfo) -> EmbedJob:
+def embed_job(request: EmbedRequest, profile: Profile) -> EmbedJob:
     """Return what a request for embeddings means.
 
     Raises:
         RequestError: for an option out of its range.
     """
-    overrides, _ = read_options(request.options or {}, info, {})
+    overrides, _ = read_options({**profile.options, **(request.options or {})}, profile.info, {})
     given = request.input
     texts = [given] if isinstance(given, str) else given or []
     require(
@@ -215,14 +218,16 @@ def embed_job(request: EmbedRequest, info: ModelInfo) -> EmbedJob:
     )
 
 
-def _wishes(request: _Common, info: ModelInfo) -> Wishes:
+def _wishes(request: _Common, profile: Profile) -> Wishes:
     given = {
         "truncate": request.truncate is not False,
         "shift": request.shift is not False,
         "logprobs": request.logprobs,
         "top_logprobs": request.top_logprobs,
     }
-    overrides, options = read_options(request.options or {}, info, given)
+    overrides, options = read_options(
+        {**profile.options, **(request.options or {})}, profile.info, given
+    )
     return Wishes(
         model=request.model or "",
         overrides=overrides,
@@ -243,18 +248,8 @@ def _one_question(request: GenerateRequest) -> Conversation:
         think=request.think,
         before=tuple(request.context or ()),
         plain=f"{request.system}\n\n{text}" if request.system else text,
-        response_format=_format(request.format),
+        response_format=request.format,
     )
-
-
-def _format(given: Any) -> str | dict[str, Any] | None:
-    """Return "json", a JSON schema, or None for text."""
-    if given in (None, ""):
-        return None
-    if given == "json" or isinstance(given, dict):
-        known: str | dict[str, Any] = given
-        return known
-    raise RequestError('format must be "json" or a JSON schema')
 
 
 def _images(images: Sequence[str], where: str) -> list[bytes]:

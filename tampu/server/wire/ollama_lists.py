@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from tampu.catalog import TAG, Entry
+from tampu.catalog import Entry
 from tampu.modelinfo import ModelInfo, plain_metadata
 from tampu.server.loaded import LoadedModel
-from tampu.server.wire.ollama import timestamp
+from tampu.server.profile import Profile
+from tampu.server.wire.ollama import ShowRequest, timestamp
+from tampu.store.modelfile import Message, Modelfile, format_modelfile
 
 _MOST_VALUES = 5
 _CENTURIES_S = 200 * 365 * 86_400.0
@@ -64,7 +66,9 @@ class Shown(msgspec.Struct, kw_only=True):
     modelfile: str
     parameters: str
     template: str
+    system: str
     details: Details
+    messages: list[dict[str, Any]]
     model_info: dict[str, Any]
     capabilities: tuple[str, ...]
     modified_at: str
@@ -80,28 +84,53 @@ def processes(models: Sequence[LoadedModel]) -> dict[str, list[Process]]:
     return {"models": [_process(model) for model in models if model.runner.is_alive]}
 
 
-def show(entry: Entry, *, verbose: bool) -> Shown:
-    """Return the answer to `POST /api/show`; long arrays only if `verbose`."""
-    info = entry.info
+def show(entry: Entry, profile: Profile, asked: ShowRequest) -> Shown:
+    """Return the answer to `POST /api/show`; long arrays only if they are asked for.
+
+    A template, system message or options in the request are shown in place of the model's own.
+    """
+    info, stored = entry.info, entry.model.stored
+    licenses = stored.licenses if stored else []
+    template = (stored.template if stored else "") or info.template
+    modelfile = Modelfile(
+        sources=(entry.full_name,),
+        parameters={**profile.options, **(asked.options or {})},
+        template=asked.template or template or None,
+        system=asked.system or profile.system or None,
+        licenses=tuple(licenses),
+        messages=tuple(Message(said["role"], said["content"]) for said in profile.messages),
+    )
     return Shown(
-        license=info.license,
-        modelfile=f"# Modelfile made by tampu\nFROM {entry.name}\n",
-        parameters="",
-        template=info.template,
+        license="\n".join(licenses) or info.license,
+        modelfile=f"# Modelfile made by tampu\n{format_modelfile(modelfile)}",
+        parameters=_parameters(modelfile.parameters),
+        template=asked.template or template,
+        system=modelfile.system or "",
         details=_details(info),
-        model_info=_model_info(info, verbose=verbose),
+        messages=list(profile.messages),
+        model_info=_model_info(info, verbose=bool(asked.verbose)),
         capabilities=info.capabilities,
         modified_at=timestamp(entry.modified_s),
     )
 
 
+def _parameters(values: Mapping[str, Any]) -> str:
+    """Return parameters as Ollama's clients show them: a line each, texts in quotes."""
+    lines = [
+        f"{name:<30} {json.dumps(item) if isinstance(item, str) else item}"
+        for name, value in values.items()
+        for item in (value if isinstance(value, list) else [value])
+    ]
+    return "\n".join(lines)
+
+
 def _tag(entry: Entry) -> Tag:
     return Tag(
-        name=entry.name + TAG,
-        model=entry.name + TAG,
+        name=entry.full_name,
+        model=entry.full_name,
         modified_at=timestamp(entry.modified_s),
-        size=entry.info.size_bytes,
-        digest=_digest(entry),
+        size=entry.model.size_bytes,
+        digest=entry.model.id,
         details=_details(entry.info),
         capabilities=entry.info.capabilities,
     )
@@ -112,10 +141,10 @@ def _process(model: LoadedModel) -> Process:
     stays_s = min(model.keep_alive_s, _CENTURIES_S)
     ready = model.runner.ready
     return Process(
-        name=entry.name + TAG,
-        model=entry.name + TAG,
+        name=entry.full_name,
+        model=entry.full_name,
         size=ready.memory_bytes,
-        digest=_digest(entry),
+        digest=entry.model.id,
         details=_details(entry.info),
         expires_at=timestamp(model.expires_s or time.time() + stays_s),
         size_vram=ready.device_bytes,
@@ -132,12 +161,6 @@ def _details(info: ModelInfo) -> Details:
         context_length=info.context,
         embedding_length=info.embedding_length,
     )
-
-
-def _digest(entry: Entry) -> str:
-    """Return 64 hex digits that change with the file; its content is too long to be hashed here."""
-    identity = f"{entry.name}\0{entry.info.size_bytes}\0{entry.modified_s}"
-    return hashlib.sha256(identity.encode()).hexdigest()
 
 
 def _model_info(info: ModelInfo, *, verbose: bool) -> dict[str, Any]:

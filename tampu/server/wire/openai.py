@@ -14,9 +14,9 @@ import msgspec
 
 from tampu.chat.output.thinking import Think
 from tampu.errors import RequestError
-from tampu.modelinfo import ModelInfo
 from tampu.runner.protocol import Prompt, TextPrompt, TokensPrompt
 from tampu.server.job import MOST_CHOICES, EmbedJob, Job, require
+from tampu.server.profile import Profile
 from tampu.server.wire.conversation import (
     Conversation,
     ToolChoice,
@@ -137,7 +137,7 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
 TextOrTokens: TypeAlias = TextPrompt | TokensPrompt
 
 
-def chat_completion_job(request: ChatRequest, info: ModelInfo) -> Job:
+def chat_completion_job(request: ChatRequest, profile: Profile) -> Job:
     """Return what a request for the next message means.
 
     Raises:
@@ -164,15 +164,15 @@ def chat_completion_job(request: ChatRequest, info: ModelInfo) -> Job:
     limit = request.max_completion_tokens
     wishes = _wishes(
         request,
-        info,
+        profile,
         max_tokens=request.max_tokens if limit is None else limit,
         logprobs=request.logprobs,
         top_logprobs=request.top_logprobs,
     )
-    return chat_job(conversation, wishes, info)
+    return chat_job(conversation, wishes, profile)
 
 
-def completion_job(request: CompletionRequest, info: ModelInfo) -> Job:
+def completion_job(request: CompletionRequest, profile: Profile) -> Job:
     """Return what a request for the continuation of prompts means.
 
     Raises:
@@ -180,14 +180,14 @@ def completion_job(request: CompletionRequest, info: ModelInfo) -> Job:
     """
     wishes = _wishes(
         request,
-        info,
+        profile,
         max_tokens=16 if request.max_tokens is None else request.max_tokens,
         logprobs=request.logprobs is not None or None,
         top_logprobs=request.logprobs,
     )
-    check_can(info, "completion", wishes.model, "generate")
+    check_can(profile, "completion", wishes.model, "generate")
     if request.suffix:
-        check_can(info, "insert", wishes.model, "suffix")
+        check_can(profile, "insert", wishes.model, "suffix")
     best_is_all = request.best_of in (None, request.n or 1)
     require(holds=best_is_all, message="best_of must be n: choices are not compared")
     echoes_scores = request.echo and request.logprobs is not None
@@ -203,7 +203,7 @@ def completion_job(request: CompletionRequest, info: ModelInfo) -> Job:
     )
 
 
-def embedding_job(request: EmbeddingRequest, info: ModelInfo) -> EmbedJob:
+def embedding_job(request: EmbeddingRequest, profile: Profile) -> EmbedJob:
     """Return what a request for embeddings means.
 
     Raises:
@@ -212,7 +212,7 @@ def embedding_job(request: EmbeddingRequest, info: ModelInfo) -> EmbedJob:
     formats = (None, "float", "base64")
     message = "encoding_format must be float or base64"
     require(holds=request.encoding_format in formats, message=message)
-    overrides, _ = read_options(request.options or {}, info, {})
+    overrides, _ = read_options({**profile.options, **(request.options or {})}, profile.info, {})
     return EmbedJob(
         model=request.model or "",
         overrides=overrides,
@@ -310,7 +310,7 @@ def read_format(given: ResponseFormat | None) -> str | dict[str, Any] | None:
 
 def _wishes(
     request: _Common,
-    info: ModelInfo,
+    profile: Profile,
     *,
     max_tokens: int | None,
     logprobs: bool | None,
@@ -332,7 +332,9 @@ def _wishes(
         "top_logprobs": top_logprobs,
         "logit_bias": read_bias(request.logit_bias),
     }
-    overrides, options = read_options(_DEFAULTS | (request.options or {}) | given, info, more)
+    overrides, options = read_options(
+        {**_DEFAULTS, **profile.options, **(request.options or {}), **given}, profile.info, more
+    )
     return Wishes(
         model=request.model or "",
         overrides=overrides,

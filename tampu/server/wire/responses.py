@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from tampu.errors import RequestError
-from tampu.modelinfo import ModelInfo
 from tampu.server.job import Job, require
+from tampu.server.profile import Profile
 from tampu.server.wire.conversation import Conversation, Wishes, chat_job
 from tampu.server.wire.ollama import keep_alive_s
 from tampu.server.wire.ollama_options import read_options
@@ -54,7 +54,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     image: Any = None
 
 
-def response_job(request: ResponsesRequest, info: ModelInfo) -> Job:
+def response_job(request: ResponsesRequest, profile: Profile) -> Job:
     """Return what a request for a response means.
 
     Raises:
@@ -75,7 +75,7 @@ def response_job(request: ResponsesRequest, info: ModelInfo) -> Job:
         think=read_effort((request.reasoning or {}).get("effort")),
         response_format=_format(request.text or {}),
     )
-    return chat_job(conversation, _wishes(request, info), info)
+    return chat_job(conversation, _wishes(request, profile), profile)
 
 
 def template_messages(request: ResponsesRequest) -> Iterator[dict[str, Any]]:
@@ -178,7 +178,7 @@ def _format(text: dict[str, Any]) -> str | dict[str, Any] | None:
     raise RequestError("text.format must have a type")
 
 
-def _wishes(request: ResponsesRequest, info: ModelInfo) -> Wishes:
+def _wishes(request: ResponsesRequest, profile: Profile) -> Wishes:
     limit = request.max_output_tokens
     require(holds=limit is None or limit >= 1, message="max_output_tokens must be 1 or more")
     ways = (None, "auto", "disabled")
@@ -186,9 +186,10 @@ def _wishes(request: ResponsesRequest, info: ModelInfo) -> Wishes:
     given = {"temperature": request.temperature, "top_p": request.top_p}
     overrides, options = read_options(
         {"temperature": 1.0, "top_p": 1.0}
+        | dict(profile.options)
         | (request.options or {})
         | {name: value for name, value in given.items() if value is not None},
-        info,
+        profile.info,
         {
             "max_tokens": limit,
             "truncate": request.truncation == "auto",

@@ -1,0 +1,243 @@
+"""What the server adds to the engine: `python -m benchmarks.server [--model demo] [--slots 16]`.
+
+Measured against a `tampu serve` of its own on a free port of this machine, through plain sockets,
+so that the client's library costs nothing:
+
+- seconds to the first byte of `GET /api/version`, and of an answer of one token;
+- tokens per second of streamed chats, one and several at once, beside the engine alone in a
+  process of its own;
+- many streaming clients at once: errors, lost tokens, memory for each idle connection;
+- the processor time and memory of a server that nobody asks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from tampu.catalog import resolve
+from tampu.modelinfo import read_model_info
+from tampu.tokenizer.loading import load_tokenizer
+
+PROMPT = [{"role": "user", "content": "What is 27 + 58?"}]
+MANY_TOKENS = 20
+HEADERS = "Host: localhost\r\nContent-Type: application/json\r\n"
+
+
+@contextmanager
+def server(model: str, **environment: str) -> Iterator[tuple[psutil.Process, int]]:
+    """Run a server; give its process and port."""
+    with tempfile.TemporaryDirectory() as home:
+        log = Path(home) / "log"
+        files = ["--model", model] if Path(model).is_file() else []
+        kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}  # noqa: TID251
+        with log.open("w") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tampu.cli.entry", "serve", "--port", "0", *files],
+                stdout=output,
+                stderr=output,
+                env={**kept, "HOME": home, **environment},
+            )
+        try:
+            while not (found := re.search(r"Listening on http://[^:]+:(\d+)", log.read_text())):
+                if process.poll() is not None:
+                    raise SystemExit(log.read_text())
+                time.sleep(0.05)
+            yield psutil.Process(process.pid), int(found[1])
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def request(method: str, path: str, body: object = None) -> bytes:
+    """Return a request's bytes."""
+    content = b"" if body is None else json.dumps(body).encode()
+    return (
+        f"{method} {path} HTTP/1.1\r\n{HEADERS}Content-Length: {len(content)}\r\n\r\n".encode()
+        + content
+    )
+
+
+def chat(model: str, tokens: int, ends: list[int]) -> bytes:
+    """Return a request for a streamed answer of exactly so many tokens."""
+    body = {
+        "model": model,
+        "messages": PROMPT,
+        "max_tokens": tokens,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "logit_bias": {str(token): -100 for token in ends},
+    }
+    return request("POST", "/v1/chat/completions", body)
+
+
+async def first_byte(port: int, content: bytes, times: int) -> list[float]:
+    """Return the seconds from a request to the first byte of its answer, on one connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    seconds = []
+    for _ in range(times):
+        began = time.perf_counter()
+        writer.write(content)
+        first = await reader.read(1)
+        seconds.append(time.perf_counter() - began)
+        await rest(reader, first)
+    writer.close()
+    return seconds
+
+
+async def rest(reader: asyncio.StreamReader, first: bytes = b"") -> list[bytes]:
+    """Return the chunks or the body of an answer that has begun with `first`."""
+    head = (first + await reader.readuntil(b"\r\n\r\n")).lower()
+    length = re.search(rb"content-length: (\d+)", head)
+    if length:
+        return [await reader.readexactly(int(length[1]))]
+    chunks = []
+    while size := int(await reader.readline(), 16):
+        chunks.append(await reader.readexactly(size + 2))
+    await reader.readline()
+    return chunks
+
+
+async def stream(port: int, content: bytes) -> tuple[int, float, float]:
+    """Return the tokens of a streamed answer, and when its first and last piece came."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
+    writer.write(content)
+    head = await reader.readuntil(b"\r\n\r\n")
+    if b" 200 " not in head.split(b"\r\n")[0]:
+        raise RuntimeError(head.decode())
+    first = 0.0
+    last = b""
+    while size := int(await reader.readline(), 16):
+        chunk = await reader.readexactly(size + 2)
+        if not first and b'"content":""' not in chunk:
+            first = time.perf_counter()
+        last = chunk if b'"completion_tokens"' in chunk else last
+    ended = time.perf_counter()
+    writer.close()
+    count = re.search(rb'"completion_tokens":(\d+)', last)
+    return int(count[1]) if count else 0, first, ended
+
+
+async def served_speed(port: int, content: bytes, streams: int) -> float:
+    """Return the tokens per second of so many streams together, from the first to the last."""
+    found = await asyncio.gather(*(stream(port, content) for _ in range(streams)))
+    first, last = min(item[1] for item in found), max(item[2] for item in found)
+    return sum(item[0] for item in found) / (last - first)
+
+
+ENGINE = """
+import sys, threading, time
+from tampu import Engine
+from tampu.runner.request import GenerateOptions
+model, streams, tokens, slots = sys.argv[1], *map(int, sys.argv[2:])
+with Engine.load(model, context=2048, slots=slots) as engine:
+    prompt = engine.chat_prompt([{"role": "user", "content": "What is 27 + 58?"}])
+    def measure():
+        done, first, count = threading.Semaphore(0), [], []
+        def sink(event):
+            if hasattr(event, "usage"):
+                count.append(event.usage.generated_tokens)
+                done.release()
+            elif not first:
+                first.append(time.perf_counter())
+        bias = {token: -100.0 for token in engine.tokenizer.eos}
+        options = GenerateOptions(
+            max_tokens=tokens, temperature=0.0, top_p=1.0, logit_bias=bias
+        )
+        for _ in range(streams):
+            engine.submit(prompt, options, sink)
+        for _ in range(streams):
+            done.acquire()
+        return sum(count) / (time.perf_counter() - first[0])
+    measure()
+    print(max(measure() for _ in range(3)))
+"""
+
+
+def engine_speed(model: str, streams: int, tokens: int, slots: int) -> float:
+    """Return the engine's own tokens per second, in a process without a server."""
+    arguments = [model, str(streams), str(tokens), str(slots)]
+    found = subprocess.run(
+        [sys.executable, "-c", ENGINE, *arguments], capture_output=True, text=True, check=True
+    )
+    return float(found.stdout.split()[-1])
+
+
+async def many(port: int, content: bytes, clients: int) -> list[str]:
+    """Return what went wrong with so many streaming clients at once."""
+    found = await asyncio.gather(
+        *(stream(port, content) for _ in range(clients)), return_exceptions=True
+    )
+    return [
+        repr(item) for item in found if isinstance(item, BaseException) or item[0] != MANY_TOKENS
+    ]
+
+
+async def idle_bytes(process: psutil.Process, port: int, connections: int) -> float:
+    """Return the server's memory for each connection that asks nothing, after a first request."""
+    before = process.memory_info().rss
+    opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(connections)]
+    for reader, writer in opened:
+        writer.write(request("GET", "/api/version"))
+        await rest(reader)
+    after = process.memory_info().rss
+    for _, writer in opened:
+        writer.close()
+    return (after - before) / connections
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--model", default="demo", help="a name, or a GGUF file")
+    parser.add_argument("--slots", type=int, default=16)
+    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--clients", type=int, default=500)
+    arguments = parser.parse_args()
+    path = resolve(arguments.model)
+    ends = sorted(load_tokenizer(read_model_info(path).metadata).eos)
+    name = path.stem
+    long = chat(name, arguments.tokens, ends)
+    variables = {"TAMPU_NUM_PARALLEL": str(arguments.slots), "TAMPU_CONTEXT_LENGTH": "2048"}
+    with server(arguments.model, **variables) as (process, port):
+        time.sleep(1)
+        began = process.cpu_times()
+        time.sleep(10)
+        ended = process.cpu_times()
+        used = ended.user + ended.system - began.user - began.system
+        memory = process.memory_info().rss
+        print(f"idle: {used / 10:.2%} of a processor, {memory / 1e6:.0f} MB")
+        asyncio.run(first_byte(port, chat(name, 1, ends), 20))
+        for what, content, times in (
+            ("/api/version", request("GET", "/api/version"), 500),
+            ("one-token answer", chat(name, 1, ends), 100),
+        ):
+            seconds = asyncio.run(first_byte(port, content, times))
+            print(f"first byte, {what}: {statistics.median(seconds) * 1e3:.2f} ms (median)")
+        for streams in (1, arguments.slots):
+            served = max(asyncio.run(served_speed(port, long, streams)) for _ in range(3))
+            own = engine_speed(str(path), streams, arguments.tokens, arguments.slots)
+            share = served / own
+            print(f"{streams} streams: {served:.0f} tokens/s, engine {own:.0f}: {share:.3f}")
+        short = chat(name, MANY_TOKENS, ends)
+        wrong = asyncio.run(many(port, short, arguments.clients))
+        print(f"{arguments.clients} clients: {len(wrong)} wrong {wrong[:2]}")
+        each = asyncio.run(idle_bytes(process, port, arguments.clients))
+        print(f"an idle connection: {each / 1e3:.0f} kB")
+
+
+if __name__ == "__main__":
+    main()

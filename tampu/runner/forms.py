@@ -1,0 +1,67 @@
+"""What an answer must be like: from the form that a request asks for to a grammar."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from tampu.chat.output import ChatFormat
+from tampu.chat.output.forced import Thought, after_thought, forced_calls
+from tampu.chat.output.thinking import Think
+from tampu.errors import RequestError
+from tampu.runner.protocol import ChatPrompt, Form, Prompt
+from tampu.sampling.grammar import Grammar, grammar_of
+
+
+class ControlTokens(Protocol):
+    """What forms need of a tokenizer."""
+
+    def control_tokens(self, texts: Iterable[str]) -> Mapping[str, int]:
+        """Return the ids of the control tokens among these texts."""
+        ...
+
+
+def form_grammar(
+    form: Form,
+    prompt: Prompt,
+    style: ChatFormat | None,
+    tokenizer: ControlTokens,
+    *,
+    begins_thought: bool,
+) -> Grammar | None:
+    """Return the grammar of an answer; None if it may be anything.
+
+    Args:
+        form: what it must be like.
+        prompt: what it answers.
+        style: how the model writes its answers; None without a chat template.
+        tokenizer: of the model.
+        begins_thought: whether the prompt ends inside a thought.
+
+    Raises:
+        RequestError: for a call that cannot be forced.
+        GrammarError: for a grammar that is wrong or not supported.
+    """
+    grammar = grammar_of(form.format)
+    if style is None or not isinstance(prompt, ChatPrompt):
+        if form.must_call:
+            raise RequestError("tool_choice: the model has no chat template, so it calls none")
+        return grammar
+    tokens = tokenizer.control_tokens(style.markers)
+    thought = _thought(style, prompt.think, begins_thought=begins_thought)
+    if form.must_call:
+        return forced_calls(
+            style,
+            prompt.tools or (),
+            tokens,
+            name=form.tool,
+            parallel=form.is_parallel,
+            thought=thought,
+        )
+    return grammar and after_thought(grammar, style, tokens, thought)
+
+
+def _thought(style: ChatFormat, think: Think, *, begins_thought: bool) -> Thought:
+    if begins_thought:
+        return "begun"
+    return "no" if think is False or style.thought is None else "may"

@@ -1,0 +1,44 @@
+"""What a model brings along: what its file says, and what its Modelfile adds to each request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tampu.catalog import Entry
+from tampu.modelinfo import ModelInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A model, as requests find it.
+
+    Attributes:
+        info: what its file says.
+        options: what holds unless a request says otherwise, under Ollama's names.
+        system: its system message; empty without one.
+        messages: the conversation that it begins with.
+    """
+
+    info: ModelInfo
+    options: Mapping[str, Any] = field(default_factory=dict)
+    system: str = ""
+    messages: tuple[dict[str, Any], ...] = ()
+
+
+def profile_of(entry: Entry) -> Profile:
+    """Return what a model brings along.
+
+    Raises:
+        StoreError: if a store has lost a part of it.
+    """
+    stored = entry.model.stored
+    if stored is None:
+        return Profile(entry.info)
+    return Profile(
+        entry.info,
+        stored.parameters,
+        stored.system,
+        tuple({"role": said.role, "content": said.content} for said in stored.messages),
+    )

@@ -1,0 +1,216 @@
+"""Which models there are, and how that is changed: blobs, copies, deletions, transfers."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import threading
+
+import pytest
+from support.fake_runner import FakeStart, lines_of
+
+from tampu.catalog import Catalog
+from tampu.errors import RegistryError
+from tampu.runner.protocol import ModelOptions
+from tampu.server import manage
+from tampu.server.app import ServerOptions
+from tampu.server.stepping import Stepper
+from tampu.store.manifests import CONFIG_TYPE, Descriptor, Manifest, Media
+from tampu.store.names import ModelName
+from tampu.store.registry.progress import Progress
+from tests.server.conftest import Site
+
+PARAMETERS = {"temperature": 0.25, "stop": ["END"]}
+SAID = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Yes?"}]
+
+
+@pytest.fixture
+def own_site(tmp_path):
+    return Site(tmp_path, FakeStart(), ServerOptions(model=ModelOptions(context=1024)))
+
+
+@pytest.fixture
+def made(own_site, model_folder):
+    """A model `made` in the store of `own_site`, with parameters, a system message and messages."""
+    store = Catalog(own_site.folder).library.store
+    layers = {
+        Media.MODEL: (model_folder / "m.gguf").read_bytes(),
+        Media.PARAMS: json.dumps(PARAMETERS).encode(),
+        Media.SYSTEM: b"Be brief.",
+        Media.MESSAGES: json.dumps(SAID).encode(),
+    }
+    with store.lease() as lease:
+        config = store.blobs.put(b"{}", lease)
+        described = [
+            Descriptor(media_type=kind, digest=store.blobs.put(content, lease), size=len(content))
+            for kind, content in layers.items()
+        ]
+        store.write(
+            ModelName.parse("made"),
+            Manifest(config=Descriptor(CONFIG_TYPE, config, 2), layers=described),
+        )
+    return own_site
+
+
+def digest_of(content):
+    return "sha256:" + hashlib.sha256(content).hexdigest()
+
+
+def test_a_blob_is_stored_once_and_only_under_its_digest(own_site):
+    content = b"some bytes" * 1000
+    path = f"/api/blobs/{digest_of(content)}"
+    wrong = f"/api/blobs/{digest_of(b'other')}"
+    responses = own_site.call(
+        ("HEAD", path, {}),
+        ("POST", path, {"content": content}),
+        ("HEAD", path, {}),
+        ("POST", path, {"content": content}),
+        ("POST", wrong, {"content": content}),
+        ("HEAD", wrong, {}),
+    )
+    assert [response.status_code for response in responses] == [404, 201, 200, 200, 400, 404]
+
+
+@pytest.mark.parametrize(
+    "digest", ["sha256:", "sha256:" + "0" * 63, "md5:" + "0" * 32, "sha256:..%2f..%2fetc", "x"]
+)
+def test_what_is_no_digest_is_refused(own_site, digest):
+    for method in ("HEAD", "POST"):
+        [response] = own_site.call((method, f"/api/blobs/{digest}", {"content": b"x"}))
+        assert response.status_code in (400, 404)
+    assert list(own_site.folder.rglob("*sha256*")) == []
+
+
+def test_a_blob_without_a_length_or_without_room_is_refused(own_site):
+    async def chunks():
+        yield b"x"
+
+    path = f"/api/blobs/{digest_of(b'x')}"
+    [unknown, huge] = own_site.call(
+        ("POST", path, {"content": chunks()}),
+        ("POST", path, {"content": b"x", "headers": {"content-length": str(2**60)}}),
+    )
+    assert unknown.status_code == 400
+    assert huge.status_code == 507
+    assert "no space left" in huge.json()["error"]
+
+
+def test_a_model_is_copied_and_deleted(made):
+    responses = made.call(
+        ("POST", "/api/copy", {"json": {"source": "made", "destination": "me/second:v1"}}),
+        ("DELETE", "/api/delete", {"content": b'{"model": "made"}'}),
+        ("POST", "/api/show", {"json": {"model": "me/second:v1"}}),
+        ("POST", "/api/show", {"json": {"model": "made"}}),
+    )
+    assert [response.status_code for response in responses] == [200, 200, 200, 404]
+    assert responses[0].content == responses[1].content == b""
+
+
+def test_what_is_not_there_can_be_neither_copied_nor_deleted(made):
+    copied, deleted, named, empty = made.call(
+        ("POST", "/api/copy", {"json": {"source": "none", "destination": "x"}}),
+        ("DELETE", "/api/delete", {"content": b'{"name": "none"}'}),
+        ("POST", "/api/copy", {"json": {"source": "made", "destination": "../x"}}),
+        ("DELETE", "/api/delete", {"content": b"{}"}),
+    )
+    assert (copied.status_code, copied.json()) == (404, {"error": 'model "none" not found'})
+    assert (deleted.status_code, deleted.json()) == (404, {"error": "model 'none' not found"})
+    assert (named.status_code, empty.status_code) == (400, 400)
+
+
+def test_a_deleted_model_leaves_the_memory(made):
+    async def test(client):
+        await client.post("/api/generate", json={"model": "made"})
+        assert len((await client.get("/api/ps")).json()["models"]) == 1
+        await client.request("DELETE", "/api/delete", content=b'{"model": "made"}')
+        assert (await client.get("/api/ps")).json() == {"models": []}
+
+    made.run(test)
+
+
+def test_a_models_own_parameters_and_messages_hold_unless_the_request_says_otherwise(made):
+    question = {"role": "user", "content": "x"}
+    made.call(
+        ("POST", "/api/chat", {"json": {"model": "made", "messages": [question]}}),
+        ("POST", "/api/chat", {"json": {
+            "model": "made", "options": {"temperature": 1.5},
+            "messages": [{"role": "system", "content": "Be long."}, question],
+        }}),
+        ("POST", "/v1/chat/completions", {"json": {"model": "made", "messages": [question]}}),
+        ("POST", "/v1/messages", {
+            "json": {"model": "made", "messages": [question], "max_tokens": 5}
+        }),
+    )  # fmt: skip
+    asked = made.start.runners[0][1].requests
+    own = ({"role": "system", "content": "Be brief."}, *SAID)
+    assert [prompt.messages for prompt, _ in asked] == [
+        (*own, question),
+        (*SAID, {"role": "system", "content": "Be long."}, question),
+        (*own, question),
+        (*own, question),
+    ]
+    assert [options.temperature for _, options in asked] == [0.25, 1.5, 0.25, 0.25]
+    assert all(options.stop == ("END",) for _, options in asked)
+
+
+@pytest.fixture
+def fake_pull(monkeypatch):
+    """Have `pull` yield these steps, and then raise this error if there is one."""
+
+    def fake(*steps, error=None):
+        asked = []
+
+        def pull(_store, name, options):
+            asked.append((name.short, options.is_insecure))
+            yield from (Progress(step) for step in steps)
+            if error is not None:
+                raise error
+
+        monkeypatch.setattr(manage, "pull", pull)
+        return asked
+
+    return fake
+
+
+def test_a_transfer_tells_its_steps(own_site, fake_pull):
+    asked = fake_pull("pulling manifest", "success")
+    streamed, whole = own_site.call(
+        ("POST", "/api/pull", {"json": {"model": "m"}}),
+        ("POST", "/api/pull", {"json": {"name": "m", "stream": False, "insecure": True}}),
+    )
+    assert lines_of(streamed) == [{"status": "pulling manifest"}, {"status": "success"}]
+    assert whole.json() == {"status": "success"}
+    assert asked == [("m:latest", False), ("m:latest", True)]
+
+
+def test_a_transfer_that_fails_tells_why_in_its_place(own_site, fake_pull):
+    fake_pull("pulling manifest", error=RegistryError("pull model manifest: file does not exist"))
+    streamed, whole = own_site.call(
+        ("POST", "/api/pull", {"json": {"model": "m"}}),
+        ("POST", "/api/pull", {"json": {"model": "m", "stream": False}}),
+    )
+    error = {"error": "pull model manifest: file does not exist"}
+    assert lines_of(streamed) == [{"status": "pulling manifest"}, error]
+    assert (whole.status_code, whole.json()) == (502, error)
+
+
+def test_work_that_nobody_waits_for_any_more_is_closed_after_its_step():
+    closed = threading.Event()
+
+    def slow():
+        try:
+            while True:
+                yield 1
+        finally:
+            closed.set()
+
+    async def test():
+        stepper = Stepper()
+        steps = stepper.steps(slow)
+        assert await anext(steps) == 1
+        await steps.aclose()
+        await stepper.close()
+        assert closed.is_set()
+
+    asyncio.run(test())

@@ -1,0 +1,107 @@
+"""Requests made from the API's own description: none fails, and another's answer never changes."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from support.endless import make_endless_model
+from support.serving import start_server
+
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+
+EXAMPLES = 15
+CANARY = {
+    "model": "canary",
+    "prompt": "hello",
+    "options": {"num_predict": 40, "temperature": 0, "seed": 1},
+}
+# What takes a model away from under the canary, or asks other machines.
+LEFT_OUT = r"^/api/(delete|copy|pull|push|create|blobs)"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    checkpoint = tmp_path_factory.mktemp("checkpoint")
+    make_endless_model(checkpoint, folder / "tiny.gguf")
+    (folder / "canary.gguf").write_bytes((folder / "tiny.gguf").read_bytes())
+    server = start_server(folder, tmp_path_factory.mktemp("home"), TAMPU_THREADS="1")
+    yield server
+    server.end()
+
+
+class Canary(threading.Thread):
+    """Asks the same again and again while the others are at work."""
+
+    def __init__(self, url):
+        super().__init__()
+        self.url = url
+        self.texts = []
+        self.ended = threading.Event()
+
+    def run(self):
+        with httpx.Client(base_url=self.url, timeout=60) as client:
+            while not self.ended.is_set():
+                with client.stream("POST", "/api/generate", json=CANARY) as response:
+                    lines = [json.loads(line) for line in response.iter_lines()]
+                self.texts.append([line["response"] for line in lines])
+
+
+@pytest.fixture(scope="module")
+def canary(server):
+    canary = Canary(server.url)
+    canary.start()
+    yield canary
+    canary.ended.set()
+    canary.join(60)
+
+
+@pytest.fixture(scope="module")
+def schema(server):
+    schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+    return schema.exclude(path_regex=LEFT_OUT)
+
+
+def with_small_answers(body):
+    """Have a request name a model that is there, mostly, and end soon."""
+    if isinstance(body, dict):
+        if len(str(body.get("model", ""))) % 3:
+            body["model"] = "tiny"
+        body["options"] = {"num_predict": 2}
+        for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
+            if isinstance(body.get(name), int):
+                body[name] = min(body[name], 2)
+        body.pop("n", None)
+    return body
+
+
+def test_no_request_fails_and_no_other_answer_changes(server, schema, canary):
+    counted = []
+
+    @settings(
+        max_examples=EXAMPLES,
+        phases=[Phase.generate],
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    def ask(case):
+        case.body = with_small_answers(case.body)
+        response = case.call(base_url=server.url, timeout=60)
+        counted.append(response.status_code)
+        assert response.status_code < 500, (case.path, case.body, response.text)
+        assert str(response.status_code) in operation_statuses
+
+    for result in schema.get_all_operations():
+        operation = result.ok()
+        operation_statuses = set(operation.definition.raw["responses"])
+        given(operation.as_strategy())(ask)()
+    assert len(counted) > 200
+    assert len(canary.texts) > 3
+    assert {tuple(text) for text in canary.texts} == {tuple(canary.texts[0])}
+    assert server.process.poll() is None
