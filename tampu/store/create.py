@@ -1,0 +1,199 @@
+"""Making a model: from a name, GGUF files, checkpoints and adapters, with a Modelfile's settings.
+
+Everything is written as blobs under a lease, and the manifest last: until then the name stands for
+what it stood for before, and what a killed process leaves is swept up.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from tampu.chat.kinds import read_template
+from tampu.errors import ModelFileError, RequestError, TampuError
+from tampu.modelinfo import read_model_info
+from tampu.store.ingredients import Ingredients, Report
+from tampu.store.library import Library
+from tampu.store.locks import Lease
+from tampu.store.manifests import (
+    CONFIG_TYPE,
+    Descriptor,
+    Manifest,
+    Media,
+    ModelConfig,
+    encode_config,
+)
+from tampu.store.model import StoredModel, file_of
+from tampu.store.modelfile import Modelfile
+from tampu.store.names import Digest, ModelName
+from tampu.store.parameters import check_parameters
+from tampu.store.registry.progress import Progress
+from tampu.store.store import Store
+
+__all__ = ["Progress", "Recipe", "create", "creating"]
+
+_ORDER = (
+    Media.MODEL, Media.PROJECTOR, Media.ADAPTER, Media.TEMPLATE, Media.SYSTEM, Media.PARAMS,
+    Media.MESSAGES, Media.LICENSE,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What a model is to be made of.
+
+    Attributes:
+        modelfile: what it says; sources and adapters are names of models, or paths.
+        folder: where relative paths begin; None: paths mean nothing, as for callers from afar.
+        files: blobs of the store under the names of files: instead of sources.
+        adapter_files: likewise instead of adapters.
+        quantize: the type to quantise the weights to; None: as they are.
+        in_place: keep GGUF files where they are, and only name them; else they are copied.
+    """
+
+    modelfile: Modelfile = field(default_factory=Modelfile)
+    folder: Path | None = None
+    files: Mapping[str, Digest] = field(default_factory=dict)
+    adapter_files: Mapping[str, Digest] = field(default_factory=dict)
+    quantize: str | None = None
+    in_place: bool = False
+
+
+def create(
+    library: Library, name: ModelName, recipe: Recipe, report: Report | None = None
+) -> StoredModel:
+    """Make a model and return it.
+
+    Args:
+        library: where names are looked up; the model comes into its store.
+        name: of the model; one that is there is replaced, at the very end.
+        recipe: what to make it of.
+        report: told of each step and how far it is; what it raises ends the work.
+
+    Raises:
+        RequestError: for a parameter, template or recipe that makes no sense.
+        ModelNotFoundError: if a source is not there.
+        ModelFileError: if a source or the template is damaged.
+        UnsupportedModelError: for an architecture or type that is not known.
+        StoreError: if it cannot be written; the old model is untouched.
+    """
+    store = library.store
+    if store is None:
+        raise RequestError("there is no folder for models: set TAMPU_MODELS")
+    report = report or (lambda _: None)
+    _check(recipe)
+    with store.lease() as lease:
+        ingredients = Ingredients(library, store, lease, report)
+        ingredients.add_sources(recipe)
+        ingredients.add_adapters(recipe)
+        _add_texts(ingredients, recipe.modelfile, store, lease)
+        layers = [layer for kind in _ORDER for layer in ingredients.layers.get(kind, [])]
+        config = _config(ingredients, recipe.modelfile, store)
+        head = encode_config(config)
+        described = Descriptor(CONFIG_TYPE, store.blobs.put(head, lease), len(head))
+        report(Progress("writing manifest"))
+        made = store.write(name, Manifest(config=described, layers=layers))
+    report(Progress("success"))
+    return made
+
+
+def creating(library: Library, name: ModelName, recipe: Recipe) -> Iterator[Progress]:
+    """Make a model on a thread and yield its steps; closing the iterator gives up.
+
+    Raises:
+        As `create`.
+    """
+    steps: queue.SimpleQueue[Progress | TampuError | None] = queue.SimpleQueue()
+    given_up = threading.Event()
+
+    def report(step: Progress) -> None:
+        if given_up.is_set():
+            raise RequestError("the creation was cancelled")
+        steps.put(step)
+
+    def work() -> None:
+        try:
+            create(library, name, recipe, report)
+            steps.put(None)
+        except TampuError as error:
+            steps.put(error)
+        except BaseException as error:
+            steps.put(RequestError(f"the creation failed: {error}"))
+            raise
+
+    thread = threading.Thread(target=work, name="tampu-create")
+    thread.start()
+    try:
+        while (step := steps.get()) is not None:
+            if isinstance(step, TampuError):
+                raise step
+            yield step
+    finally:
+        given_up.set()
+        thread.join()
+
+
+def _check(recipe: Recipe) -> None:
+    """Refuse what can be seen to be wrong before anything is read."""
+    if not recipe.modelfile.sources and not recipe.files:
+        raise RequestError("nothing says what the model is made of: give FROM, or files")
+    check_parameters(recipe.modelfile.parameters)
+    if recipe.modelfile.template:
+        try:
+            read_template(recipe.modelfile.template)
+        except ModelFileError as error:
+            raise RequestError(str(error)) from error
+
+
+def _add_texts(ingredients: Ingredients, modelfile: Modelfile, store: Store, lease: Lease) -> None:
+    def put(kind: Media, content: bytes) -> Descriptor:
+        return Descriptor(kind, store.blobs.put(content, lease), len(content))
+
+    def set_text(kind: Media, text: str | None) -> None:
+        if text is not None:
+            ingredients.layers[kind] = [put(kind, text.encode())] if text else []
+
+    set_text(Media.TEMPLATE, modelfile.template)
+    set_text(Media.SYSTEM, modelfile.system)
+    parameters = {**ingredients.parameters, **check_parameters(modelfile.parameters)}
+    if parameters:
+        ingredients.layers[Media.PARAMS] = [put(Media.PARAMS, _json(parameters))]
+    if modelfile.messages:
+        messages = [{"role": one.role, "content": one.content} for one in modelfile.messages]
+        ingredients.layers[Media.MESSAGES] = [put(Media.MESSAGES, _json(messages))]
+    for text in modelfile.licenses:
+        layer = put(Media.LICENSE, text.encode())
+        licenses = ingredients.layers.setdefault(Media.LICENSE, [])
+        if layer.digest not in {known.digest for known in licenses}:
+            licenses.append(layer)
+
+
+def _json(value: object) -> bytes:
+    return msgspec.json.encode(value)
+
+
+def _config(ingredients: Ingredients, modelfile: Modelfile, store: Store) -> ModelConfig:
+    """Return what lists show: of the weights' file, and what the Modelfile says."""
+    (layer, *_) = ingredients.layers[Media.MODEL]
+    info = read_model_info(file_of(layer) or store.blobs.path(layer.digest))
+    base = ingredients.config
+    return ModelConfig(
+        model_format="gguf",
+        model_family=info.architecture,
+        model_families=[info.architecture],
+        model_type=info.parameter_size,
+        file_type=info.quantization,
+        renderer=modelfile.renderer if modelfile.renderer is not None else base.renderer,
+        parser=modelfile.parser if modelfile.parser is not None else base.parser,
+        requires=modelfile.requires if modelfile.requires is not None else base.requires,
+        context_length=info.context,
+        embedding_length=info.embedding_length,
+        base_name=info.metadata.string("general.basename", default=""),
+        architecture="amd64",
+        os="linux",
+    )

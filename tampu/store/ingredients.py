@@ -1,0 +1,261 @@
+"""The layers of a model that is being made: found, copied, converted or quantised."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from tampu.convert import plan_conversion
+from tampu.convert.adapters import is_adapter, plan_adapter
+from tampu.convert.cache import is_checkpoint, own_type
+from tampu.convert.mixtures import file_type
+from tampu.convert.quantize import plan_quantization
+from tampu.convert.writer import PlannedFile
+from tampu.errors import ModelFileError, ModelNotFoundError, RequestError
+from tampu.ml.gguf import read_gguf
+from tampu.modelinfo import read_model_info
+from tampu.store.blobs import hash_file
+from tampu.store.gguf_files import SUFFIX
+from tampu.store.library import Library, LocalModel
+from tampu.store.locks import Lease
+from tampu.store.manifests import (
+    FILE_MODIFIED_NS,
+    FILE_PATH,
+    Descriptor,
+    Media,
+    ModelConfig,
+)
+from tampu.store.model import StoredModel, file_of
+from tampu.store.names import Digest
+from tampu.store.registry.progress import Progress
+from tampu.store.store import Store
+
+if TYPE_CHECKING:
+    from tampu.store.create import Recipe
+
+Report: TypeAlias = Callable[[Progress], None]
+
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}", re.ASCII)
+_BIG = (Media.MODEL, Media.PROJECTOR, Media.ADAPTER)
+
+
+class Ingredients:
+    """What a model will consist of.
+
+    Attributes:
+        layers: by what they hold.
+        parameters: of the model that it is made from.
+        config: likewise.
+    """
+
+    def __init__(self, library: Library, store: Store, lease: Lease, report: Report) -> None:
+        """Take the places to look in and to write to, and what is told of each step."""
+        self.layers: dict[Media, list[Descriptor]] = {}
+        self.parameters: Mapping[str, Any] = {}
+        self.config = ModelConfig()
+        self._library = library
+        self._store = store
+        self._lease = lease
+        self._report = report
+
+    def add_sources(self, recipe: Recipe) -> None:
+        """Add what the model is made of.
+
+        Raises:
+            As `create`.
+        """
+        if recipe.files:
+            with self._files(recipe.files) as paths:
+                for path in paths:
+                    self._add_path(path, recipe)
+        for text in recipe.modelfile.sources:
+            found = _path(text, recipe.folder)
+            if found is None:
+                self._add_model(self._library.find(text), recipe)
+            else:
+                self._add_path(found, recipe)
+        if not self.layers.get(Media.MODEL):
+            raise RequestError("nothing of what was given holds the weights of a model")
+
+    def add_adapters(self, recipe: Recipe) -> None:
+        """Add adapters, converted if they are Hugging Face's.
+
+        Raises:
+            As `create`.
+        """
+        if recipe.adapter_files:
+            with self._files(recipe.adapter_files) as paths:
+                for path in paths:
+                    self._add_adapter(path, recipe)
+        for text in recipe.modelfile.adapters:
+            found = _path(text, recipe.folder)
+            if found is None:
+                raise ModelNotFoundError(f"ADAPTER {text[:200]}: there is no such file or folder")
+            self._add_adapter(found, recipe)
+
+    # -- models ----------------------------------------------------------------------------------
+
+    def _add_model(self, model: LocalModel, recipe: Recipe) -> None:
+        if model.stored is None:
+            for path in (*model.files, *model.projectors):
+                self._add_path(path, recipe)
+            return
+        stored = model.stored
+        self.parameters, self.config = stored.parameters, stored.config
+        for layer in stored.manifest.layers:
+            if layer.media_type not in {*Media}:
+                continue
+            kind = Media(layer.media_type)
+            if kind is Media.MODEL and recipe.quantize:
+                self._add_weights(stored.path_of(layer), recipe)
+            elif kind is not Media.PARAMS:
+                self._add(kind, self._kept(stored, layer, recipe))
+
+    def _kept(self, stored: StoredModel, layer: Descriptor, recipe: Recipe) -> Descriptor:
+        """Return a layer of another model as one of ours; it is copied from another store."""
+        path = stored.path_of(layer)
+        if file_of(layer) is not None:
+            return layer
+        self._lease.add([layer.digest])
+        if self._store.blobs.has(layer.digest, layer.size):
+            self._report(Progress(f"using existing layer {layer.digest}", str(layer.digest)))
+            return layer
+        if recipe.in_place and layer.media_type in _BIG:
+            return self._referenced(Media(layer.media_type), path, layer.digest)
+        return self._copied(Media(layer.media_type), path, layer.digest)
+
+    # -- files -----------------------------------------------------------------------------------
+
+    def _add_path(self, path: Path, recipe: Recipe) -> None:
+        if path.is_dir():
+            if is_adapter(path):
+                raise RequestError(f"{path.name} is an adapter: name it with ADAPTER")
+            if not is_checkpoint(path):
+                raise ModelNotFoundError(f"{path}: a folder without config.json is no checkpoint")
+            kind = recipe.quantize or own_type(path)
+            plan = plan_conversion(path, kind)
+            self._add(Media.MODEL, self._written(Media.MODEL, plan, "converting model"))
+            return
+        file = read_gguf(path)
+        if file.metadata.string("general.type", default="model") == "adapter":
+            raise RequestError(f"{path.name} is an adapter: name it with ADAPTER")
+        if file.metadata.architecture == "clip":
+            self._add(Media.PROJECTOR, self._brought(Media.PROJECTOR, path, recipe))
+        elif recipe.quantize:
+            self._add_weights(path, recipe)
+        else:
+            self._add(Media.MODEL, self._brought(Media.MODEL, path, recipe))
+
+    def _add_weights(self, path: Path, recipe: Recipe) -> None:
+        """Add weights in the type that the recipe wants."""
+        wanted = file_type(recipe.quantize or "")
+        before = read_model_info(path).quantization
+        if before == wanted.name:
+            self._add(Media.MODEL, self._brought(Media.MODEL, path, recipe))
+            return
+        status = f"quantizing {before} model to {wanted.name}"
+        plan = plan_quantization(path, wanted.name)
+        self._add(Media.MODEL, self._written(Media.MODEL, plan, status))
+
+    def _add_adapter(self, path: Path, recipe: Recipe) -> None:
+        (base, *_) = self.layers[Media.MODEL]
+        weights = file_of(base) or self._store.blobs.path(base.digest)
+        if path.is_dir():
+            plan = plan_adapter(path, read_gguf(weights))
+            layer = self._written(Media.ADAPTER, plan, "converting adapter")
+        else:
+            kind = read_gguf(path).metadata.string("general.type", default="model")
+            if kind != "adapter":
+                raise ModelFileError(path.name, "is not an adapter")
+            layer = self._brought(Media.ADAPTER, path, recipe)
+        self.layers.setdefault(Media.ADAPTER, []).append(layer)
+
+    @contextmanager
+    def _files(self, files: Mapping[str, Digest]) -> Iterator[list[Path]]:
+        """Yield uploaded blobs as GGUF files, or as the folder that they are the files of."""
+        self._lease.add(files.values())
+        for name, digest in files.items():
+            if not _FILE_NAME.fullmatch(name):
+                raise RequestError(f"{name[:80]!r} is not allowed as the name of a file")
+            if not self._store.blobs.has(digest):
+                raise ModelNotFoundError(f"the blob {digest} for {name} is not there: upload it")
+        if all(name.lower().endswith(SUFFIX) for name in files):
+            yield [self._store.blobs.path(digest) for digest in files.values()]
+            return
+        with tempfile.TemporaryDirectory(prefix="tampu-create-") as folder:
+            for name, digest in files.items():
+                (Path(folder) / name).symlink_to(self._store.blobs.path(digest).resolve())
+            yield [Path(folder)]
+
+    # -- layers ----------------------------------------------------------------------------------
+
+    def _add(self, kind: Media, layer: Descriptor) -> None:
+        known = self.layers.setdefault(kind, [])
+        if kind is Media.MODEL and known:
+            raise RequestError("two of the sources hold the weights of a model: give one")
+        known.append(layer)
+
+    def _brought(self, kind: Media, path: Path, recipe: Recipe) -> Descriptor:
+        if path.parent == self._store.layout.blobs:  # it is here already, and leased
+            digest = Digest.parse_file_name(path.name)
+            self._lease.add([digest])
+            return Descriptor(kind, digest, path.stat().st_size)
+        return self._referenced(kind, path) if recipe.in_place else self._copied(kind, path)
+
+    def _copied(self, kind: Media, path: Path, expected: Digest | None = None) -> Descriptor:
+        size = path.stat().st_size
+        self._store.blobs.check_room(size)
+        tell = self._teller(f"copying {path.name}", size)
+        with path.open("rb") as source:
+            digest = self._store.blobs.put_stream(source, self._lease, expected, tell)
+        return self._new(Descriptor(kind, digest, size))
+
+    def _referenced(self, kind: Media, path: Path, known: Digest | None = None) -> Descriptor:
+        """Return a layer that stands for a file where it is; it must not change."""
+        path = path.resolve()
+        status = path.stat()
+        tell = self._teller(f"hashing {path.name}", status.st_size)
+        digest = known or hash_file(path, tell)
+        place = {FILE_PATH: os.fspath(path), FILE_MODIFIED_NS: str(status.st_mtime_ns)}
+        return Descriptor(kind, digest, status.st_size, annotations=place)
+
+    def _written(self, kind: Media, plan: PlannedFile, status: str) -> Descriptor:
+        size = plan.size_bytes
+        self._store.blobs.check_room(size)
+        with self._store.blobs.writer(self._lease) as writer:
+            plan.write_to(
+                writer,
+                progress=lambda done, total: self._report(Progress(status, "", total, done)),
+            )
+            return self._new(Descriptor(kind, writer.commit(), size))
+
+    def _new(self, layer: Descriptor) -> Descriptor:
+        self._report(Progress(f"creating new layer {layer.digest}", str(layer.digest)))
+        return layer
+
+    def _teller(self, status: str, total: int) -> Callable[[int], None]:
+        done = 0
+
+        def tell(count: int) -> None:
+            nonlocal done
+            done += count
+            self._report(Progress(status, "", total, done))
+
+        return tell
+
+
+def _path(text: str, folder: Path | None) -> Path | None:
+    """Return the file or folder that a text means; None if it is the name of a model."""
+    if folder is None:
+        return None
+    path = folder / Path(text).expanduser()
+    if path.exists():
+        return path
+    if text.startswith((".", "/", "~")) or text.lower().endswith(SUFFIX):
+        raise ModelNotFoundError(f"{text}: there is no such file")
+    return None

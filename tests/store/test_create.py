@@ -1,0 +1,270 @@
+"""Models made of names, files, checkpoints and adapters: what they hold, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import handmade_checkpoints as handmade
+from support.adapters import write_adapter
+from support.killing import kill_at_random
+from support.stores import files as files_of
+from support.tiny_model import Tiny, write_tiny
+
+from tampu.errors import ModelFileError, ModelNotFoundError, RequestError, TampuError
+from tampu.ml.gguf import read_gguf
+from tampu.store import Digest, Media, ModelName
+from tampu.store.create import Progress, Recipe, create, creating
+from tampu.store.library import Library
+from tampu.store.modelfile import parse_modelfile
+
+WIDE = Tiny(embedding=256, feed_forward=512, head_dim=64, layers=2)
+NAME = ModelName.parse("mine")
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Library:
+    return Library(tmp_path / "models")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a Modelfile's files."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    write_tiny(folder / "m.gguf", WIDE, template="{{ messages }}")
+    return folder
+
+
+def made(library: Library, text: str, folder: Path | None = None, name: Any = NAME, **more: Any):
+    steps: list[Progress] = []
+    recipe = Recipe(modelfile=parse_modelfile(text), folder=folder, **more)
+    model = create(library, name, recipe, steps.append)
+    return model, steps
+
+
+def test_a_model_of_a_file_with_everything(library: Library, folder: Path) -> None:
+    text = (
+        'FROM m.gguf\nTEMPLATE {{ .Prompt }}\nSYSTEM Be brief.\nPARAMETER stop "<x>"\n'
+        "PARAMETER num_ctx 64\nLICENSE MIT\nMESSAGE user Hi\nMESSAGE assistant Hello\n"
+        "RENDERER qwen3\nPARSER qwen3\nREQUIRES 0.14.0\n"
+    )
+    model, steps = made(library, text, folder)
+    assert model.model_path.read_bytes() == (folder / "m.gguf").read_bytes()
+    assert model.template == "{{ .Prompt }}"
+    assert model.system == "Be brief."
+    assert model.parameters == {"stop": ["<x>"], "num_ctx": 64}
+    assert model.licenses == ["MIT"]
+    assert [(one.role, one.content) for one in model.messages] == [
+        ("user", "Hi"),
+        ("assistant", "Hello"),
+    ]
+    config = model.config
+    assert (config.model_family, config.file_type, config.model_format) == ("llama", "F32", "gguf")
+    assert (config.renderer, config.parser, config.requires) == ("qwen3", "qwen3", "0.14.0")
+    assert config.context_length == WIDE.context
+    assert [steps[-2].status, steps[-1].status] == ["writing manifest", "success"]
+    copied = [step for step in steps if step.status == "copying m.gguf"]
+    assert copied[-1].completed == copied[-1].total == (folder / "m.gguf").stat().st_size
+
+
+def test_a_model_of_a_model_shares_its_blobs_and_changes_what_is_said(
+    library: Library, folder: Path
+) -> None:
+    made(library, "FROM m.gguf\nSYSTEM a\nPARAMETER seed 1\nPARAMETER top_k 2\nLICENSE MIT", folder)
+    child = ModelName.parse("child")
+    model, steps = made(
+        library, "FROM mine\nPARAMETER top_k 3\nTEMPLATE {{ .Prompt }}\nLICENSE Apache", name=child
+    )
+    assert model.parameters == {"seed": 1, "top_k": 3}
+    assert (model.system, model.template) == ("a", "{{ .Prompt }}")
+    assert model.licenses == ["MIT", "Apache"]
+    assert any(step.status.startswith("using existing layer") for step in steps)
+    assert len(list(library.store.layout.blobs.glob("*"))) < 12
+    assert library.store.model(NAME).parameters == {"seed": 1, "top_k": 2}
+
+
+def test_a_model_of_itself(library: Library, folder: Path) -> None:
+    made(library, "FROM m.gguf\nSYSTEM a", folder)
+    model, _ = made(library, "FROM mine\nSYSTEM b")
+    assert model.system == "b"
+    assert library.store.model(NAME).system == "b"
+
+
+def test_an_empty_text_takes_the_inherited_one_away(library: Library, folder: Path) -> None:
+    made(library, "FROM m.gguf\nSYSTEM a", folder)
+    model, _ = made(library, "FROM mine\nSYSTEM")
+    assert model.system == ""
+
+
+def test_a_checkpoint_is_converted(library: Library, tmp_path: Path) -> None:
+    handmade.write(tmp_path / "tiny")
+    model, steps = made(library, "FROM ./tiny", tmp_path)
+    assert read_gguf(model.model_path).metadata.architecture == "llama"
+    assert "converting model" in {step.status for step in steps}
+    assert model.config.file_type == "F32"
+
+
+@pytest.mark.parametrize("source", ["FROM m.gguf", "FROM mine"])
+def test_weights_are_quantised_on_the_way(library: Library, folder: Path, source: str) -> None:
+    made(library, "FROM m.gguf", folder)
+    model, steps = made(library, source, folder, quantize="q4_k_m")
+    assert read_gguf(model.model_path).tensors["blk.0.attn_q.weight"].type.name == "Q4_K"
+    assert model.config.file_type == "Q4_K_M"
+    assert "quantizing F32 model to Q4_K_M" in {step.status for step in steps}
+    again, _ = made(library, "FROM mine", quantize="Q4_K_M")
+    assert again.model_path == model.model_path
+
+
+def test_adapters_come_with_the_model(library: Library, folder: Path) -> None:
+    name = "model.layers.0.self_attn.v_proj"
+    a, b = np.zeros((2, 256), np.float32), np.zeros((128, 2), np.float32)
+    write_adapter(folder / "lora", {name: (a, b)})
+    model, steps = made(library, "FROM m.gguf\nADAPTER ./lora", folder)
+    (path,) = model.paths(Media.ADAPTER)
+    assert read_gguf(path).metadata.string("general.type") == "adapter"
+    assert "converting adapter" in {step.status for step in steps}
+    (folder / "lora.gguf").write_bytes(path.read_bytes())
+    same, _ = made(library, "FROM m.gguf\nADAPTER lora.gguf", folder)
+    assert same.paths(Media.ADAPTER) == [path]
+
+
+def test_a_file_can_stay_where_it_is(library: Library, folder: Path) -> None:
+    model, _ = made(library, "FROM m.gguf", folder, in_place=True)
+    assert model.model_path == folder / "m.gguf"
+    size = (folder / "m.gguf").stat().st_size
+    assert sum(path.stat().st_size for path in library.store.layout.blobs.iterdir()) < size
+
+
+def test_a_model_of_another_store_is_copied(folder: Path, tmp_path: Path) -> None:
+    theirs = Library(tmp_path / "theirs")
+    made(theirs, "FROM m.gguf\nSYSTEM a", folder)
+    both = Library(tmp_path / "models", ollama=[tmp_path / "theirs"])
+    before = files_of(theirs.store)
+    model, _ = made(both, "FROM mine", name=ModelName.parse("ours"))
+    assert model.system == "a"
+    assert model.model_path.is_relative_to(tmp_path / "models")
+    assert files_of(theirs.store) == before
+
+
+# -- over the network ------------------------------------------------------------------------------
+
+
+def upload(library: Library, lease: Any, path: Path) -> Digest:
+    return library.store.blobs.put(path.read_bytes(), lease)
+
+
+def test_uploaded_blobs_are_files(library: Library, folder: Path, tmp_path: Path) -> None:
+    with library.store.lease() as lease:
+        digest = upload(library, lease, folder / "m.gguf")
+        model = create(library, NAME, Recipe(files={"any.gguf": digest}))
+    assert model.model_path.name == digest.file_name
+    checkpoint = handmade.write(tmp_path / "tiny")
+    with library.store.lease() as lease:
+        files = {path.name: upload(library, lease, path) for path in checkpoint.iterdir()}
+        model = create(library, NAME, Recipe(files=files))
+    assert read_gguf(model.model_path).metadata.architecture == "llama"
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/x", "a/b", "", "a\0b", ".hidden", "x" * 300])
+def test_names_of_uploaded_files_are_only_names(library: Library, name: str) -> None:
+    with pytest.raises(RequestError, match="is not allowed as the name of a file"):
+        create(library, NAME, Recipe(files={name: Digest.of(b"")}))
+
+
+def test_a_blob_that_is_not_there_is_named(library: Library) -> None:
+    with pytest.raises(ModelNotFoundError, match="upload it"):
+        create(library, NAME, Recipe(files={"m.gguf": Digest.of(b"x")}))
+
+
+def test_paths_mean_nothing_from_afar(library: Library, folder: Path) -> None:
+    with pytest.raises(ModelNotFoundError):
+        made(library, f"FROM {folder / 'm.gguf'}", None)
+    with pytest.raises(ModelNotFoundError):
+        made(library, "FROM m.gguf\nADAPTER /etc/passwd", None)
+
+
+# -- what goes wrong -------------------------------------------------------------------------------
+
+
+BAD = [
+    ("FROM nothing", ModelNotFoundError, "'nothing' not found"),
+    ("FROM ./nothing", ModelNotFoundError, "no such file"),
+    ("FROM nothing.gguf", ModelNotFoundError, "no such file"),
+    ("FROM /etc/passwd", ModelFileError, "not GGUF"),
+    ("FROM /dev/zero", ModelFileError, "not a regular file"),
+    ("FROM .", ModelNotFoundError, "is no checkpoint"),
+    ("FROM m.gguf\nFROM m.gguf", RequestError, "two of the sources"),
+    ("FROM m.gguf\nTEMPLATE {{ if }}", RequestError, "line 1: a value is missing"),
+    ("FROM m.gguf\nADAPTER m.gguf", ModelFileError, "is not an adapter"),
+    ("FROM m.gguf\nADAPTER nothing", ModelNotFoundError, "no such file"),
+]
+
+
+@pytest.mark.parametrize(("text", "error", "message"), BAD)
+def test_a_failure_leaves_the_store_as_it_was(
+    library: Library, folder: Path, text: str, error: type[TampuError], message: str
+) -> None:
+    made(library, "FROM m.gguf\nSYSTEM before", folder)
+    before = files_of(library.store)
+    with pytest.raises(error, match=message):
+        made(library, text, folder)
+    library.store.collect_garbage(older_than_s=0)
+    assert files_of(library.store) == before
+
+
+@pytest.mark.parametrize("quantize", ["Q9", "Q4_0"])
+def test_quantising_what_cannot_be(library: Library, folder: Path, quantize: str) -> None:
+    made(library, "FROM m.gguf", folder, quantize="Q8_0")
+    with pytest.raises(TampuError, match=r"not known|quantised already"):
+        made(library, "FROM mine", quantize=quantize)
+
+
+def test_steps_come_one_by_one_and_closing_gives_up(library: Library, folder: Path) -> None:
+    recipe = Recipe(modelfile=parse_modelfile("FROM m.gguf"), folder=folder)
+    assert [step.status for step in creating(library, NAME, recipe)][-1] == "success"
+    library.store.delete(NAME)
+    steps = creating(library, NAME, recipe)
+    next(steps)
+    steps.close()
+    bad = Recipe(modelfile=parse_modelfile("FROM ./nothing"), folder=folder)
+    with pytest.raises(ModelNotFoundError, match="no such file"):
+        list(creating(library, NAME, bad))
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_moment_loses_nothing(library: Library, folder: Path) -> None:
+    made(library, "FROM m.gguf\nSYSTEM before", folder)
+    kill_at_random(
+        f"""
+        from pathlib import Path
+        from tampu.store import ModelName
+        from tampu.store.create import Recipe, create
+        from tampu.store.library import Library
+        from tampu.store.modelfile import parse_modelfile
+        library = Library(Path({str(library.store.root)!r}))
+        name = ModelName.parse("mine")
+        recipe = Recipe(
+            modelfile=parse_modelfile("FROM m.gguf\\nSYSTEM after"),
+            folder=Path({str(folder)!r}), quantize="Q4_K_M",
+        )
+        def work():
+            create(library, name, recipe)
+        def check():
+            model = library.store.model(name)
+            assert model.system in ("before", "after")
+            assert model.config.file_type == ("Q4_K_M" if model.system == "after" else "F32")
+            for blob in model.manifest.blobs():
+                assert library.store.blobs.verify(blob.digest)
+            for path in library.store.layout.blobs.iterdir():
+                from tampu.store import Digest
+                assert library.store.blobs.verify(Digest.parse_file_name(path.name))
+            library.store.collect_garbage(older_than_s=0)
+        """,
+        times=25,
+    )
+    assert library.store.model(NAME).system == "after"
+    assert json.loads(library.store.layout.manifest(NAME).read_text())
