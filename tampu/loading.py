@@ -28,6 +28,7 @@ log = logging.getLogger("tampu")
 _IMAGE_BYTES = 256 * 2**20  # embeddings of pictures that are kept
 _OUTPUT_BYTES = 64 * 2**20  # logits that one batch may give at most
 _SMALL_BYTES = 64 * 2**20  # a file so small that dividing each product costs more than it saves
+_OF_TOKENS = ("token_embd.weight", "output.weight")
 _GIB = 2**30
 
 
@@ -142,7 +143,7 @@ def load_model(
         graphs = Graphs(backend, model, cache)
         resources.callback(graphs.close)
         vocabulary = tokenizer.result().vocabulary_size
-        _check_vocabulary(file, vocabulary)
+        _check_vocabulary(file, vocabulary, model)
         outputs = max(options.slots, min(options.batch, _OUTPUT_BYTES // (4 * vocabulary)))
         _reserve(graphs, options, outputs)
         scheduler = Scheduler(
@@ -181,9 +182,9 @@ def _reserve(graphs: Graphs, options: LoadOptions, outputs: int) -> None:
         raise ModelFileError("tensors", str(error)) from None
 
 
-def _check_vocabulary(file: GGUFFile, size: int) -> None:
+def _check_vocabulary(file: GGUFFile, size: int, model: Model) -> None:
     """Refuse a file whose tokens are not those of its weights; looking one up would crash."""
-    for name in ("token_embd.weight", "output.weight"):
+    for name in ("token_embd.weight",) if model.pads_logits else _OF_TOKENS:
         rows = file.tensors[name].shape[0] if name in file.tensors else size
         if rows != size:
             raise ModelFileError(f"tensor {name}", f"has {rows} rows for {size} tokens")
