@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
+import numpy as np
+
 from tampu.ml import Context, Tensor
 from tampu.ml.metadata import Metadata
 from tampu.models import llama
@@ -30,6 +32,8 @@ from tampu.nn import (
     gguf,
     option_from,
 )
+
+_NEVER = -1e30  # the logit of a token that is never drawn
 
 
 def cross_layers(metadata: Metadata) -> tuple[int, ...]:
@@ -94,6 +98,7 @@ class Mllama(llama.Llama):
 
     options_type: ClassVar[type[Options]] = Options
     vision_types: ClassVar[tuple[type[VisionModel], ...]] = (MllamaVision,)
+    pads_logits: ClassVar[bool] = True
     options: Options
 
     def cache_shapes(self) -> list[LayerShape]:
@@ -114,3 +119,13 @@ class Mllama(llama.Llama):
                 x = layer(x, batch.crossed, place, o.shape, batch.context)
             place += 1
         return self.output_norm(x.rows(batch.outputs), o.epsilon)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Return the logits; tokens that the output has no rows for, the image's, never follow."""
+        logits = self.output(hidden)
+        count, known = logits.shape
+        absent = self.token_embedding.weight.shape[0] - known
+        if absent <= 0 or hidden.context is None:
+            return logits
+        never = hidden.context.host.from_floats(np.full(count * absent, _NEVER), (count, absent))
+        return logits.concat(never, 1)

@@ -97,6 +97,7 @@ class Model(Module):
         vision_types: kinds of the part that sees, bound if a file has its tensors; the first is
             that of a file with text and vision.
         positions_per_token: how many numbers a token's position is made of.
+        pads_logits: whether files have fewer rows of the output than tokens, and `head` adds them.
         options: of this file.
         vision: the part that sees; None for a model or a file of text alone.
     """
@@ -105,6 +106,7 @@ class Model(Module):
     unused: ClassVar[tuple[str, ...]] = ()
     vision_types: ClassVar[tuple[type[VisionModel], ...]] = ()
     positions_per_token: ClassVar[int] = 1
+    pads_logits: ClassVar[bool] = False
     options: Any
     vision: Vision | None = None
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from support.laboratory import Laboratory
@@ -20,11 +22,17 @@ def laboratory(
     laboratory.close()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--errors", help="write the largest relative errors to this JSON file")
+
+
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     laboratory = config.stash.get(_LABORATORY, None)
     lines = laboratory.report() if laboratory else []
+    if laboratory and (path := config.getoption("--errors", None)):
+        Path(path).write_text(json.dumps(laboratory.errors()), encoding="utf-8")
     if lines:
         terminalreporter.section("largest relative error against transformers")
     for line in lines:

@@ -62,7 +62,7 @@ def test_the_table_of_the_activation_explains_its_error(laboratory: Laboratory, 
 def test_the_error_does_not_grow_along_the_text(laboratory: Laboratory, name: str) -> None:
     reference = laboratory.answer(name)
     with laboratory.engine(name) as engine:
-        ours = engine.logits(tokens())
+        ours = engine.logits(tokens())[:, : reference.shape[1]]
     quarter = LENGTH // 4
     first = relative_error(ours[:quarter], reference[:quarter])
     last = relative_error(ours[-quarter:], reference[-quarter:])

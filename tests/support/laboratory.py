@@ -86,6 +86,8 @@ class Laboratory:
 
         A token is clear if its lead over the second is more than ten times the largest difference.
         """
+        ours, never = np.split(ours, [reference.shape[1]], axis=1)  # the image's own tokens
+        assert (never < -1e9).all()
         assert ours.shape == reference.shape
         error = relative_error(ours, reference)
         largest = float(np.abs(ours - reference).max())
@@ -109,6 +111,14 @@ class Laboratory:
         clear = best[:, 1] - best[:, 0] > lead
         assert (rows.argmax(-1) == np.array(continuation))[clear].all(), name
         return int(clear.sum())
+
+    def errors(self) -> list[tuple[str, str, float]]:
+        """Return the largest error of each comparison and model, with GGUF's architecture."""
+        families = {name: FAMILIES[recipe.architecture] for name, recipe in RECIPES.items()}
+        return [
+            (families[name].architecture, what, error)
+            for (what, name), error in sorted(self._errors.items())
+        ]
 
     def report(self) -> list[str]:
         """Return one line for each comparison and model."""
