@@ -47,9 +47,9 @@ MAX_WORK = 64 * 1024 * 1024
 MAX_WIDTH = 1_000
 
 FILTERS = (
-    "abs capitalize count d default dictsort first float groupby int items last length "
-    "list lower map max min reject rejectattr reverse round select selectattr sort sum "
-    "title trim truncate unique upper wordcount"
+    "abs batch capitalize count d default dictsort first float groupby int items last length "
+    "list lower map max min reject rejectattr reverse round select selectattr slice sort "
+    "striptags sum title trim truncate unique upper wordcount wordwrap"
 )
 _CHOOSING = {"d", "default", "first", "last", "max", "min"}  # return one of what they are given
 _WRITING = (Macro, LoopContext, BlockReference)  # call back into the template
@@ -90,10 +90,11 @@ class GenerationTag(Extension):
 
     tags = {"generation"}  # noqa: RUF012  # as its base class has it
 
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        """Return the nodes between the tags."""
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+    def parse(self, parser: Parser) -> nodes.Node:
+        """Return what is between the tags; what is set there stays there."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
 
 
 class _CountedConcatenation(NodeTransformer):
@@ -124,6 +125,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         )
         self._thread = local()
         filters = {name: JINJA_FILTERS[name] for name in FILTERS.split()} | {
+            "center": self._center,
             "e": _escape,
             "escape": _escape,
             "format": self._format,
@@ -269,6 +271,10 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         newline = MarkedText.of("\n") if is_marked(text) else "\n"
         body = [newline + (width if line else "") + line for line in lines[1:]]
         return joined([width if first else "", lines[0], *body])
+
+    def _center(self, text: Any, width: int = 80) -> str:
+        self._check_width(width)
+        return shown(text).center(width)
 
     def _format(self, text: str, *args: Any, **kwargs: Any) -> str:
         self._check_format(text)

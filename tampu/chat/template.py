@@ -116,7 +116,7 @@ class ChatTemplate:
         """
         template = self._tool_template if tools else self._template
         values = {
-            "messages": marked(messages),
+            "messages": marked([_with_thoughts(message) for message in messages]),
             "tools": marked(tools) if tools else None,
             "add_generation_prompt": add_generation_prompt,
             "bos_token": bos_token,
@@ -150,6 +150,18 @@ class ChatTemplate:
             raise ModelFileError(KEY, f"line {error.lineno}: {error.message}") from error
         except (TemplateError, RecursionError, MemoryError) as error:
             raise ModelFileError(KEY, f"{error or type(error).__name__}") from error
+
+
+def _with_thoughts(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a message whose thought, if it has one, is there under the names that templates use.
+
+    Most look for `reasoning_content`, gpt-oss's for `thinking`; the aliases are transformers'.
+    """
+    thoughts = (message.get(name) for name in ("reasoning_content", "thinking", "reasoning"))
+    thought = next((text for text in thoughts if text is not None), None)
+    if thought is None:
+        return message
+    return {"thinking": thought, **message, "reasoning_content": thought}
 
 
 def fault(reason: str) -> RequestError:
