@@ -1,0 +1,126 @@
+"""OLMo 2: norms behind attention and feed-forward parts instead of before, and of whole queries.
+
+Source: arXiv:2501.00656. An architecture outside of tampu's own package; docs/adding-a-model.md
+walks through this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from tampu.ml import RopeMode, RopeScaling, Tensor
+from tampu.nn import (
+    Batch,
+    Embedding,
+    LayerCache,
+    LayerShape,
+    Linear,
+    Model,
+    Module,
+    RMSNorm,
+    Rope,
+    SiluFeedForward,
+    attention,
+    gguf,
+    only,
+    option,
+    option_from,
+    read_rope_scaling,
+    run_layers,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the file's metadata says, under `olmo2.`."""
+
+    layers: int = option("block_count", at_most=1024)
+    embedding: int = option("embedding_length")
+    heads: int = option("attention.head_count", at_most=4096)
+    kv_heads: int = option("attention.head_count_kv", at_most=4096)
+    epsilon: float = option("attention.layer_norm_rms_epsilon", default=1e-6)
+    rope_base: float = option("rope.freq_base", default=500_000.0, at_most=1e12)
+    rope_scaling: RopeScaling = option_from(read_rope_scaling)
+
+    @property
+    def head_dim(self) -> int:
+        """Features of a head."""
+        return self.embedding // self.heads
+
+
+class Attention(Module):
+    """Attention whose norms take all heads of a token together."""
+
+    query: Linear = gguf("attn_q")
+    key: Linear = gguf("attn_k")
+    value: Linear = gguf("attn_v")
+    output: Linear = gguf("attn_output")
+    query_norm: RMSNorm = gguf("attn_q_norm")
+    key_norm: RMSNorm = gguf("attn_k_norm")
+
+    def __call__(
+        self, x: Tensor, positions: Tensor, rope: Rope, cache: LayerCache, o: Options
+    ) -> Tensor:
+        """Return (tokens, features) for x of that shape."""
+        q = self.query_norm(self.query(x), o.epsilon).reshape(-1, o.heads, o.head_dim)
+        k = self.key_norm(self.key(x), o.epsilon).reshape(-1, o.kv_heads, o.head_dim)
+        v = self.value(x).reshape(-1, o.kv_heads, o.head_dim)
+        q, k = rope(q, positions), rope(k, positions)
+        return self.output(attention(q, k, v, cache, scale=o.head_dim**-0.5))
+
+
+class Layer(Module):
+    """What is added is normed, not what is taken."""
+
+    attention: Attention = gguf()
+    attention_norm: RMSNorm = gguf("post_attention_norm")
+    feed_forward: SiluFeedForward = gguf()
+    feed_forward_norm: RMSNorm = gguf("post_ffw_norm")
+
+    def __call__(
+        self,
+        x: Tensor,
+        cache: LayerCache,
+        *,
+        rows: Tensor | None,
+        positions: Tensor,
+        rope: Rope,
+        o: Options,
+    ) -> Tensor:
+        """Return the layer's output; if `rows` is given, of those tokens only."""
+        y = self.attention(x, positions, rope, cache, o)
+        x, y = only(rows, x, y)
+        x = x + self.attention_norm(y, o.epsilon)
+        return x + self.feed_forward_norm(self.feed_forward(x), o.epsilon)
+
+
+class Olmo2(Model):
+    """The architecture."""
+
+    token_embedding: Embedding = gguf("token_embd")
+    layers: list[Layer] = gguf("blk", count="layers")
+    output_norm: RMSNorm = gguf("output_norm")
+    output: Linear = gguf("output", or_="token_embd")
+
+    options_type: ClassVar[type[Options]] = Options
+    options: Options
+
+    def cache_shapes(self) -> list[LayerShape]:
+        """Return what each layer keeps of a token."""
+        o = self.options
+        return [LayerShape(o.kv_heads, o.head_dim)] * o.layers
+
+    def hidden(self, batch: Batch, caches: Sequence[LayerCache]) -> Tensor:
+        """Return the final hidden states of the tokens whose logits are wanted."""
+        o, positions = self.options, batch.positions
+        rope = Rope(o.head_dim, o.rope_base, RopeMode.HALVES, o.rope_scaling)
+        x = batch.place(self.token_embedding(batch.tokens))
+        steps = [partial(layer, positions=positions, rope=rope, o=o) for layer in self.layers]
+        return self.output_norm(run_layers(x, batch, caches, steps), o.epsilon)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Return the logits."""
+        return self.output(hidden)
