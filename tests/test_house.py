@@ -170,4 +170,4 @@ def test_the_package_says_that_it_is_typed():
 def test_the_tests_mirror_the_package():
     packages = {path.name for path in ROOT.iterdir() if (path / "__init__.py").is_file()}
     folders = {path.name for path in TESTS.iterdir() if any(path.glob("test_*.py"))}
-    assert folders - {"parity", "benchmarks", "clients", "demo", "registry", "tools"} <= packages
+    assert folders - {"parity", "benchmarks", "clients", "demo", "examples", "registry", "tools"} <= packages
