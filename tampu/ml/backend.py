@@ -90,6 +90,7 @@ class Backend:
             gg.ggml_backend_sched_new(handles, types, 1, size, False, True) or 0  # noqa: FBT003
         )
         self._watch: ValueWatch | None = None
+        self._placed: Context | None = None  # the graph that ggml's scheduler holds
         self._buffers = 0  # how many there have been for what graphs compute
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tampu-compute")
         self._busy = threading.Lock()
@@ -213,6 +214,7 @@ class Backend:
         graph whose places are in a buffer that a larger graph has replaced would write there.
         """
         self._check_open()
+        self._placed = None
         if context.plan is not None:
             context.forget_places()
         size = self.graph_bytes
@@ -228,9 +230,12 @@ class Backend:
         self._check_open()
         if context.plan != self._buffers:
             self._plan(context)
-        gg.ggml_backend_sched_reset(self._scheduler)
-        if not gg.ggml_backend_sched_alloc_graph(self._scheduler, context.graph):
-            raise OutOfMemoryError("no memory for a graph: use a smaller context or batch")
+        if context is not self._placed:
+            self._placed = None
+            gg.ggml_backend_sched_reset(self._scheduler)
+            if not gg.ggml_backend_sched_alloc_graph(self._scheduler, context.graph):
+                raise OutOfMemoryError("no memory for a graph: use a smaller context or batch")
+            self._placed = context
         for tensor, data in inputs:
             _write(tensor, data)
 

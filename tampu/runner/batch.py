@@ -24,6 +24,7 @@ class Part:
         count: tokens; none, if another part ends with the same beginning and gives its result too.
         output: index of its first result among the batch's outputs.
         outputs: how many results it has; none while its prompt goes on.
+        reads: whether they are of a prompt, or of what a context shift left; else of an answer.
         is_last: whether the last result is where the sequence's next token comes from.
     """
 
@@ -34,6 +35,7 @@ class Part:
     output: int
     outputs: int
     is_last: bool
+    reads: bool = True
 
     @property
     def end(self) -> int:

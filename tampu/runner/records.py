@@ -85,7 +85,7 @@ def describe(job: Job) -> dict[str, object]:
     parts = [
         {
             "request": part.sequence.number,
-            "does": "answers" if not part.sequence.is_reading else "reads",
+            "does": "reads" if part.reads else "answers",
             "from": part.start,
             "tokens": part.count,
         }

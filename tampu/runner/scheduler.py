@@ -273,7 +273,9 @@ class Scheduler:
         elif is_last:
             draft.outputs.append(draft.rows + count - 1)
         outputs = len(draft.outputs) - first
-        draft.parts.append(Part(sequence, draft.rows, start, count, first, outputs, is_last))
+        draft.parts.append(
+            Part(sequence, draft.rows, start, count, first, outputs, is_last, is_reading)
+        )
         draft.rows += count
         if is_reading:
             draft.room -= count

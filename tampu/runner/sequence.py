@@ -177,7 +177,7 @@ class Sequence:
     @property
     def is_reading(self) -> bool:
         """Whether its prompt, or what a context shift left, is not computed yet."""
-        return self.available > 1 or self.generated == 0
+        return self.available > 1 or (self.generated == 0 and not self.awaits)
 
     @property
     def deadline(self) -> int:
