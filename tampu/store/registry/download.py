@@ -39,6 +39,9 @@ _HASHED = 1 << 20
 _LARGEST_PIECE = 32 << 20
 _SMALLEST_PIECE = 1 << 20
 LEAVING_S = 1.0
+FIRST = 1
+RAMP_S = 0.2
+FAST_PER_SECOND = 50 << 20  # a connection that brings so much is not what is slow
 
 
 Life = Callable[[Work, "SharedFile"], None]
@@ -156,16 +159,14 @@ class Download:
 
     def _transfer(self, work: Work, file: SharedFile) -> Iterator[int]:
         most = -(-self._size // self._piece_size())
-        lives = [self._follow, *[self._work] * min(self._options.connections, most)]
-        threads = [
-            threading.Thread(target=self._live, args=(life, work, file), daemon=True)
-            for life in lives
-        ]
-        for thread in threads:
-            file.share()
-            thread.start()
+        ramp = Ramp(min(self._options.connections, most))
+        lives = (self._follow, self._remember)
+        threads = [self._begin_thread(life, work, file) for life in lives]
         try:
-            yield from self._watch(work, file)
+            for completed in self._watch(work):
+                while len(threads) - len(lives) < ramp.count(time.monotonic(), completed):
+                    threads.append(self._begin_thread(self._work, work, file))
+                yield completed
         finally:
             self._stop.set()
             self._interrupt()
@@ -178,17 +179,26 @@ class Download:
         if self._error is not None:
             raise self._error
 
-    def _watch(self, work: Work, file: SharedFile) -> Iterator[int]:
-        saved, saved_s = work.completed, time.monotonic()
+    def _watch(self, work: Work) -> Iterator[int]:
         while self._hash is None and self._error is None:
-            completed = work.completed
-            yield completed
-            now = time.monotonic()
-            is_due = now - saved_s >= SAVED_S and completed > saved
-            if completed < self._size and (is_due or completed - saved >= SAVED_BYTES):
+            yield work.completed
+            self._stop.wait(PROGRESS_S)
+
+    def _remember(self, work: Work, file: SharedFile) -> None:
+        """Save the state from time to time; so the disk is busy from the beginning, too."""
+        saved, saved_s = work.completed, time.monotonic()
+        while not self._stop.wait(PROGRESS_S):
+            completed, now = work.completed, time.monotonic()
+            is_due = completed - saved >= SAVED_BYTES or now - saved_s >= SAVED_S
+            if is_due and saved < completed < self._size:
                 self._save(work, file)
                 saved, saved_s = completed, now
-            self._stop.wait(PROGRESS_S)
+
+    def _begin_thread(self, life: Life, work: Work, file: SharedFile) -> threading.Thread:
+        thread = threading.Thread(target=self._live, args=(life, work, file), daemon=True)
+        file.share()
+        thread.start()
+        return thread
 
     def _live(self, life: Life, work: Work, file: SharedFile) -> None:
         """Do what a thread is for; its error ends the download."""
@@ -254,7 +264,7 @@ class Download:
 
     def _piece_size(self) -> int:
         """A size that gives each connection several pieces, and keeps them close together."""
-        fair = self._size // (self._options.connections * 8)
+        fair = self._size // (self._options.connections * 4)
         return max(_SMALLEST_PIECE, min(_LARGEST_PIECE, fair))
 
     def _pause(self, failures: int, error: NetworkError) -> None:
@@ -298,6 +308,27 @@ class _Opened:
         with self._lock:
             self._replies.discard(self._reply)
         self._reply.close()
+
+
+class Ramp:
+    """How many connections a download has: few at first, more while each of them is slow."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._count = min(FIRST, most)
+        self._since: tuple[float, int] | None = None
+
+    def count(self, now: float, completed: int) -> int:
+        """Return how many there are to be, from the time and the bytes that are there."""
+        if self._since is None:
+            self._since = (now, completed)
+        elapsed_s = now - self._since[0]
+        if elapsed_s >= RAMP_S:
+            rate = (completed - self._since[1]) / elapsed_s
+            if rate < FAST_PER_SECOND * self._count:
+                self._count = min(2 * self._count, self._most)
+            self._since = (now, completed)
+        return self._count
 
 
 class SharedFile:

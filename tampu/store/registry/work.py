@@ -14,6 +14,7 @@ from dataclasses import dataclass
 SMALLEST_SHARE = 256 << 10  # no piece is divided into smaller ones
 STALLED_S = 5.0  # a piece that got nothing for so long is taken over whole
 WORTH_S = 1.0  # a piece that will be done sooner is not divided: what is on its way would be lost
+_WORTH_TELLING = 512 << 10  # so much more in a row, and those who wait are woken
 
 
 class Ranges:
@@ -100,6 +101,7 @@ class Work:
         self._piece_size = piece_size
         self._clock = clock
         self._active: list[Piece] = []
+        self._told = 0
         self._changed = threading.Condition()
 
     def take(self) -> Piece | None:
@@ -131,7 +133,10 @@ class Work:
         """Note that claimed bytes are written."""
         with self._changed:
             self._done.add(position, position + count)
-            self._changed.notify_all()
+            frontier = self._done.frontier
+            if frontier - self._told >= _WORTH_TELLING or frontier == self.size:
+                self._told = frontier
+                self._changed.notify_all()
 
     def release(self, piece: Piece) -> None:
         """Give a piece back, finished or not."""
