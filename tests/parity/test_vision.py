@@ -6,6 +6,7 @@ The reference gets the pictures from transformers' own processors.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -92,3 +93,29 @@ def test_a_text_with_pictures(
         )
     found = ours.logits(parts)
     laboratory.compare(name, found, expected, f"F32, text with {count} pictures", limit(name))
+
+
+@pytest.mark.seed("S16", "S31", "S46", "S62")
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("chunk", [None, 40, 1])
+def test_the_engine_reads_a_text_with_pictures(
+    laboratory: Laboratory, name: str, chunk: int | None
+) -> None:
+    """As above, but by the runner: at once, in chunks that images cross, input by input."""
+    sight = SIGHTS[name]
+    images = [picture(100, 150), picture(90, 60, seed=1)][: sight.most]
+    text = [1, *TEXT, *TEXT[::-1]]
+    with laboratory.engine(name) as engine:
+        seen = [engine.look(image) for image in images]
+        prompt = [*seen, *text] if sight.first else [text[0], *seen, *text[1:]]
+        ours = engine.logits(prompt, chunk=chunk)
+    stream_of = [token for part in prompt for token in _tokens(part)]
+    with torch.no_grad():
+        pictures = [Image.fromarray(image) for image in images]
+        expected = sight.read(laboratory.reference(name), stream_of, pictures)
+    what = f"F32, text with {len(images)} pictures"
+    laboratory.compare(name, ours, expected, what, limit(name))
+
+
+def _tokens(part: Any) -> list[int]:
+    return [part] if isinstance(part, int) else part.image.placeholders.tokens.tolist()
