@@ -32,8 +32,9 @@ from tampu.catalog import resolve
 from tampu.modelinfo import read_model_info
 from tampu.tokenizer.loading import load_tokenizer
 
-PROMPT = [{"role": "user", "content": "What is 27 + 58?"}]
+PROMPT = "What is 27 + 58?"
 MANY_TOKENS = 20
+IDLE_S = 10
 HEADERS = "Host: localhost\r\nContent-Type: application/json\r\n"
 
 
@@ -71,18 +72,18 @@ def request(method: str, path: str, body: object = None) -> bytes:
     )
 
 
-def chat(model: str, tokens: int, ends: list[int]) -> bytes:
+def answer(model: str, tokens: int, ends: list[int]) -> bytes:
     """Return a request for a streamed answer of exactly so many tokens."""
     body = {
         "model": model,
-        "messages": PROMPT,
+        "prompt": PROMPT,
         "max_tokens": tokens,
         "temperature": 0,
         "stream": True,
         "stream_options": {"include_usage": True},
         "logit_bias": {str(token): -100 for token in ends},
     }
-    return request("POST", "/v1/chat/completions", body)
+    return request("POST", "/v1/completions", body)
 
 
 async def first_byte(port: int, content: bytes, times: int) -> list[float]:
@@ -123,7 +124,7 @@ async def stream(port: int, content: bytes) -> tuple[int, float, float]:
     last = b""
     while size := int(await reader.readline(), 16):
         chunk = await reader.readexactly(size + 2)
-        if not first and b'"content":""' not in chunk:
+        if not first and b'"text":""' not in chunk:
             first = time.perf_counter()
         last = chunk if b'"completion_tokens"' in chunk else last
     ended = time.perf_counter()
@@ -145,7 +146,7 @@ from tampu import Engine
 from tampu.runner.request import GenerateOptions
 model, streams, tokens, slots = sys.argv[1], *map(int, sys.argv[2:])
 with Engine.load(model, context=2048, slots=slots) as engine:
-    prompt = engine.chat_prompt([{"role": "user", "content": "What is 27 + 58?"}])
+    prompt = engine.tokenize("What is 27 + 58?")
     def measure():
         done, first, count = threading.Semaphore(0), [], []
         def sink(event):
@@ -164,7 +165,7 @@ with Engine.load(model, context=2048, slots=slots) as engine:
             done.acquire()
         return sum(count) / (time.perf_counter() - first[0])
     measure()
-    print(max(measure() for _ in range(3)))
+    print(max(measure() for _ in range(2)))
 """
 
 
@@ -200,43 +201,59 @@ async def idle_bytes(process: psutil.Process, port: int, connections: int) -> fl
     return (after - before) / connections
 
 
+def speeds(arguments: argparse.Namespace, port: int, name: str, ends: list[int]) -> None:
+    path = str(resolve(arguments.model))
+    content = answer(name, arguments.tokens, ends)
+    for streams in arguments.streams:
+        asyncio.run(served_speed(port, content, streams))
+        served = max(asyncio.run(served_speed(port, content, streams)) for _ in range(2))
+        own = engine_speed(path, streams, arguments.tokens, arguments.slots)
+        share = served / own
+        print(f"{streams} streams: {served:.1f} tokens/s, engine {own:.1f}: {share:.3f}")
+
+
+def resting(process: psutil.Process) -> None:
+    time.sleep(1)
+    began = process.cpu_times()
+    time.sleep(IDLE_S)
+    ended = process.cpu_times()
+    used = ended.user + ended.system - began.user - began.system
+    memory = process.memory_info().rss
+    print(f"idle: {used / IDLE_S:.2%} of a processor, {memory / 1e6:.0f} MB")
+
+
+def first_bytes(port: int, name: str, ends: list[int]) -> None:
+    asyncio.run(first_byte(port, answer(name, 1, ends), 20))
+    for what, content, times in (
+        ("/api/version", request("GET", "/api/version"), 500),
+        ("one-token answer", answer(name, 1, ends), 100),
+    ):
+        seconds = asyncio.run(first_byte(port, content, times))
+        print(f"first byte, {what}: {statistics.median(seconds) * 1e3:.2f} ms (median)")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", default="demo", help="a name, or a GGUF file")
     parser.add_argument("--slots", type=int, default=16)
+    parser.add_argument("--streams", type=int, nargs="*", default=[1, 16])
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--clients", type=int, default=500)
+    parser.add_argument("--speed-only", action="store_true")
     arguments = parser.parse_args()
     path = resolve(arguments.model)
     ends = sorted(load_tokenizer(read_model_info(path).metadata).eos)
-    name = path.stem
-    long = chat(name, arguments.tokens, ends)
+    name, count = path.stem, arguments.clients
     variables = {"TAMPU_NUM_PARALLEL": str(arguments.slots), "TAMPU_CONTEXT_LENGTH": "2048"}
     with server(arguments.model, **variables) as (process, port):
-        time.sleep(1)
-        began = process.cpu_times()
-        time.sleep(10)
-        ended = process.cpu_times()
-        used = ended.user + ended.system - began.user - began.system
-        memory = process.memory_info().rss
-        print(f"idle: {used / 10:.2%} of a processor, {memory / 1e6:.0f} MB")
-        asyncio.run(first_byte(port, chat(name, 1, ends), 20))
-        for what, content, times in (
-            ("/api/version", request("GET", "/api/version"), 500),
-            ("one-token answer", chat(name, 1, ends), 100),
-        ):
-            seconds = asyncio.run(first_byte(port, content, times))
-            print(f"first byte, {what}: {statistics.median(seconds) * 1e3:.2f} ms (median)")
-        for streams in (1, arguments.slots):
-            served = max(asyncio.run(served_speed(port, long, streams)) for _ in range(3))
-            own = engine_speed(str(path), streams, arguments.tokens, arguments.slots)
-            share = served / own
-            print(f"{streams} streams: {served:.0f} tokens/s, engine {own:.0f}: {share:.3f}")
-        short = chat(name, MANY_TOKENS, ends)
-        wrong = asyncio.run(many(port, short, arguments.clients))
-        print(f"{arguments.clients} clients: {len(wrong)} wrong {wrong[:2]}")
-        each = asyncio.run(idle_bytes(process, port, arguments.clients))
-        print(f"an idle connection: {each / 1e3:.0f} kB")
+        if not arguments.speed_only:
+            resting(process)
+            first_bytes(port, name, ends)
+            each = asyncio.run(idle_bytes(process, port, count))
+            print(f"an idle connection: {each / 1e3:.0f} kB")
+            wrong = asyncio.run(many(port, answer(name, MANY_TOKENS, ends), count))
+            print(f"{count} clients: {len(wrong)} wrong {wrong[:2]}")
+        speeds(arguments, port, name, ends)
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -265,7 +265,13 @@ class Worker:
     def _write(self) -> None:
         try:
             while (reply := self._outbox.get()) is not None:
-                self._connection.sendall(to_frame(reply))
+                frames = [to_frame(reply)]
+                with suppress(Empty):  # all that a step of the engine gave goes in one piece
+                    while (reply := self._outbox.get_nowait()) is not None:
+                        frames.append(to_frame(reply))
+                self._connection.sendall(b"".join(frames))
+                if reply is None:
+                    return
         except OSError as error:
             logger.info("the server is gone: %s", error)
 

@@ -20,6 +20,7 @@ from tampu.runner.protocol import ModelOptions
 from tampu.server.admission import Admission
 from tampu.server.answer import error_answer, refusal
 from tampu.server.anthropic import anthropic_routes
+from tampu.server.create import create_routes
 from tampu.server.description import describe
 from tampu.server.guard import ORIGINS, Guard
 from tampu.server.health import Readiness, health_routes
@@ -89,6 +90,7 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> FastAP
     routes = [
         *ollama_routes(serving),
         *manage_routes(serving, stepper, options.remote),
+        *create_routes(serving, stepper, options.remote),
         *openai_routes(serving),
         *responses_routes(serving),
         *anthropic_routes(serving),

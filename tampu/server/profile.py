@@ -6,8 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from tampu.catalog import Entry
 from tampu.modelinfo import ModelInfo
+from tampu.runner.protocol import ModelOptions
+from tampu.store.manifests import Media
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,19 @@ class Profile:
     options: Mapping[str, Any] = field(default_factory=dict)
     system: str = ""
     messages: tuple[dict[str, Any], ...] = ()
+
+
+def with_own_parts(options: ModelOptions, entry: Entry) -> ModelOptions:
+    """Return how a model is loaded with the template and the adapters that a store has of it.
+
+    Raises:
+        StoreError: if a store has lost a part of it.
+    """
+    stored = entry.model.stored
+    if stored is None:
+        return options
+    adapters = tuple((str(path), 1.0) for path in stored.paths(Media.ADAPTER))
+    return msgspec.structs.replace(options, template=stored.template, adapters=adapters)
 
 
 def profile_of(entry: Entry) -> Profile:

@@ -1,0 +1,57 @@
+"""`POST /api/create`: models made of blobs, and of other models."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from support.fake_runner import FakeStart, lines_of
+
+from tampu.runner.protocol import ModelOptions
+from tampu.server.app import ServerOptions
+from tests.server.conftest import Site
+
+
+@pytest.fixture
+def own_site(tmp_path):
+    return Site(tmp_path, FakeStart(), ServerOptions(model=ModelOptions(context=1024)))
+
+
+def digest_of(content):
+    return "sha256:" + hashlib.sha256(content).hexdigest()
+
+
+def test_a_model_is_made_of_a_blob_and_of_another_model(own_site, model_folder):
+    content = (model_folder / "m.gguf").read_bytes()
+    digest = digest_of(content)
+    first = {"model": "first", "files": {"m.gguf": digest}, "parameters": {"top_k": 7}}
+    second = {"model": "second", "from": "first", "system": "Be kind.", "stream": False}
+    sent, made, again, shown = own_site.call(
+        ("POST", f"/api/blobs/{digest}", {"content": content}),
+        ("POST", "/api/create", {"json": first}),
+        ("POST", "/api/create", {"json": second}),
+        ("POST", "/api/show", {"json": {"model": "second"}}),
+    )
+    assert sent.status_code == 201
+    assert lines_of(made)[-1] == {"status": "success"}
+    assert again.json() == {"status": "success"}
+    assert shown.json()["system"] == "Be kind."
+    assert "top_k" in shown.json()["parameters"]
+    assert "Be kind." in shown.json()["modelfile"]
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({}, "model is required"), ({"model": "x"}, "made of"),
+        ({"model": "../x", "from": "m"}, ""),
+        ({"model": "x", "files": {"../m.gguf": digest_of(b"")}}, ""),
+        ({"model": "x", "files": {"m.gguf": "sha256:1"}}, "SHA-256"),
+        ({"model": "x", "from": "m", "parameters": {"top_k": "much"}}, "top_k"),
+        ({"model": "x", "from": "m", "modelfile": "FROM m"}, "modelfile is not supported"),
+    ],
+)  # fmt: skip
+def test_what_no_model_can_be_made_of_is_refused(own_site, body, told):
+    [response] = own_site.call(("POST", "/api/create", {"json": body | {"stream": False}}))
+    assert response.status_code == 400, response.text
+    assert told in response.json()["error"]
