@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Self
 
 from tampu.chat.kinds import PromptTemplate, read_template
 from tampu.errors import ModelNotFoundError, TampuError
 from tampu.ml.gguf import read_gguf
-from tampu.modelinfo import ModelInfo, read_model_info
+from tampu.modelinfo import ModelInfo, read_model_info, with_template
 from tampu.settings import Settings
 from tampu.store.gguf_files import SUFFIX
 from tampu.store.library import Library, LocalModel, built_in_path
@@ -59,19 +60,36 @@ class Prepared:
         path: of the weights.
         adapters: files, and how much of each.
         template: in place of that of the weights' file.
+        parameters: what holds unless a request says otherwise, under Ollama's names.
+        system: the system message; empty without one.
+        messages: the conversation that it begins with.
     """
 
     path: Path
     adapters: tuple[tuple[Path, float], ...] = ()
     template: PromptTemplate | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    system: str = ""
+    messages: tuple[Mapping[str, Any], ...] = ()
+
+    def begun(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Return a conversation behind what the model begins every one with."""
+        has_system = any(message.get("role") == "system" for message in (*self.messages, *messages))
+        system = [{"role": "system", "content": self.system}]
+        return [*(system if self.system and not has_system else ()), *self.messages, *messages]
 
 
-def prepare(name_or_path: str, adapters: Sequence[tuple[str | Path, float]] = ()) -> Prepared:
+def prepare(
+    name_or_path: str,
+    adapters: Sequence[tuple[str | Path, float]] = (),
+    template: str = "",
+) -> Prepared:
     """Return the model that a user means by a path or a name, with what belongs to it.
 
     Args:
         name_or_path: as `resolve` takes it.
         adapters: more of them, GGUF files or folders of PEFT's.
+        template: in place of the model's own; empty: that.
 
     Raises:
         As `resolve`; ModelFileError also for a template that is none.
@@ -80,10 +98,17 @@ def prepare(name_or_path: str, adapters: Sequence[tuple[str | Path, float]] = ()
     stored = None if Path(name_or_path).expanduser().exists() else _stored(name_or_path)
     given = [(_adapter(Path(each).expanduser(), path), scale) for each, scale in adapters]
     if stored is None:
-        return Prepared(path, tuple(given))
+        return Prepared(path, tuple(given), read_template(template) if template else None)
     own = [(each, 1.0) for each in stored.paths(Media.ADAPTER)]
-    template = stored.template
-    return Prepared(path, (*own, *given), read_template(template) if template else None)
+    template = template or stored.template
+    return Prepared(
+        path,
+        (*own, *given),
+        read_template(template) if template else None,
+        stored.parameters,
+        stored.system,
+        tuple({"role": said.role, "content": said.content} for said in stored.messages),
+    )
 
 
 def _stored(name: str) -> StoredModel | None:
@@ -152,6 +177,11 @@ class Catalog:
         self.library = library or Library(folder, files, built_in=built_in_path())
         self._described: dict[Path, tuple[float, int, ModelInfo]] = {}
 
+    @classmethod
+    def of_user(cls) -> Self:
+        """Return the catalog of all models that the environment says there are."""
+        return cls(library=_library(None))
+
     def names(self) -> list[str]:
         """Return all names, without the tag `:latest`."""
         return [model.name.removesuffix(TAG) for model in self.library.listing().models]
@@ -199,7 +229,10 @@ class Catalog:
         if cached is None or cached[:2] != (status.st_mtime, status.st_size):
             cached = (status.st_mtime, status.st_size, read_model_info(path))
             self._described[path] = cached
-        return Entry(model.name.removesuffix(TAG), cached[2], model.modified_s, model)
+        info = cached[2]
+        if model.stored is not None and (template := model.stored.template):
+            info = with_template(info, read_template(template))
+        return Entry(model.name.removesuffix(TAG), info, model.modified_s, model)
 
 
 def _library(folder: Path | None) -> Library:

@@ -21,8 +21,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tampu.catalog import prepare
-from tampu.chat.kinds import PromptTemplate
+from tampu.catalog import Prepared, prepare
 from tampu.chat.prompt import PromptBuilder
 from tampu.chat.template import ChatTemplate
 from tampu.completion import Completion, Handle, Stream, checked, completion
@@ -37,6 +36,7 @@ from tampu.runner.loop import Runner
 from tampu.runner.request import GenerateOptions, generate_options
 from tampu.runner.sequence import Collector, Rows, Sink
 from tampu.runner.trace import Trace
+from tampu.store.parameters import as_options
 from tampu.tokenizer import Tokenizer
 
 log = logging.getLogger("tampu")
@@ -55,22 +55,22 @@ class Engine:
         load_ns: how long loading took.
     """
 
-    def __init__(
-        self, model: LoadedModel, load_ns: int, template: PromptTemplate | None = None
-    ) -> None:
+    def __init__(self, model: LoadedModel, load_ns: int, found: Prepared | None = None) -> None:
         """Take over a loaded model; `Engine.load` is the usual way.
 
         Args:
             model: with its weights.
             load_ns: how long loading took.
-            template: in place of that of its file.
+            found: what belongs to it besides its file.
         """
         self._model = model
         self.info: ModelInfo = model.info
         self.context = model.options.context
         self.tokenizer: Tokenizer = model.tokenizer
         metadata = model.info.metadata
-        self.template = template or ChatTemplate.from_metadata(metadata)
+        self.prepared = found or Prepared(model.info.path)
+        self._defaults = as_options(self.prepared.parameters)
+        self.template = self.prepared.template or ChatTemplate.from_metadata(metadata)
         self._prompts = PromptBuilder.for_model(self.template, self.tokenizer, metadata)
         self.load_ns = load_ns
         self.runner = Runner(model.scheduler, model.graphs, model.tokenizer)
@@ -89,6 +89,7 @@ class Engine:
         flash_attention: bool | None = None,
         kernels: str = "on",
         adapters: Sequence[tuple[str | Path, float]] = (),
+        template: str = "",
         progress: Callable[[float], None] | None = None,
         cancelled: Callable[[], bool] | None = None,
     ) -> Self:
@@ -106,6 +107,7 @@ class Engine:
             kernels: what the package's own C code computes: on, off, products or attention.
             adapters: low-rank adapters, GGUF files or PEFT's folders, and how much of each; 1 is as
                 it was trained.
+            template: Jinja, or Go's language, in place of the model's own; empty: that.
             progress: called with the part loaded, 0 to 1, from any thread.
             cancelled: asked from time to time whether to give up.
 
@@ -127,7 +129,7 @@ class Engine:
             flash_attention=flash_attention,
             kernels=kernels,
         )
-        found = prepare(str(path), adapters)
+        found = prepare(str(path), adapters, template)
         model = load_model(
             found.path,
             options,
@@ -135,7 +137,7 @@ class Engine:
             progress=progress,
             cancelled=cancelled,
         )
-        return cls(model, time.monotonic_ns() - began, found.template)
+        return cls(model, time.monotonic_ns() - began, found)
 
     def close(self) -> None:
         """End all requests and free the model; twice is harmless."""
@@ -191,7 +193,7 @@ class Engine:
             As `generate`.
         """
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        handle = self.submit(prompt, generate_options(options), events.put)
+        handle = self.submit(prompt, generate_options({**self._defaults, **options}), events.put)
         return Stream(events, handle)
 
     def chat(
@@ -244,7 +246,10 @@ class Engine:
         if self._prompts is None:
             raise RequestError(f"{self.info.path.name} has no chat template: use generate")
         return self._prompts.tokens(
-            self.see(messages), limit=self.context, truncate=truncate, tools=tools
+            self.see(self.prepared.begun(messages)),
+            limit=self.context,
+            truncate=truncate,
+            tools=tools,
         )
 
     def look(self, image: bytes | Picture) -> NumberedImage:
@@ -296,7 +301,7 @@ class Engine:
             except RuntimeError:  # the loop has ended, and with it whoever waited
                 handle.cancel()
 
-        handle = self.submit(prompt, generate_options(options), sink)
+        handle = self.submit(prompt, generate_options({**self._defaults, **options}), sink)
         try:
             while True:
                 event = checked(await events.get())

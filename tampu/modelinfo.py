@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tampu.chat.kinds import PromptTemplate
 from tampu.chat.template import ChatTemplate
 from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.ml.metadata import Metadata
@@ -25,6 +26,9 @@ FILE_TYPES = {
     23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S", 29: "IQ2_M",
     30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4",
 }  # fmt: skip
+
+
+_OF_TEMPLATES = ("tools", "thinking")  # capabilities that come with the chat template
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,13 @@ def describe(file: GGUFFile) -> ModelInfo:
     )
 
 
+def with_template(info: ModelInfo, template: PromptTemplate) -> ModelInfo:
+    """Return what is said of a model that has another template than its file."""
+    kept = [name for name in info.capabilities if name not in _OF_TEMPLATES]
+    capabilities = (*kept, *_capabilities_of(template))
+    return replace(info, template=template.source, capabilities=capabilities)
+
+
 def read_model_info(path: str | Path) -> ModelInfo:
     """Read a model's file and return what it says; no weights are loaded.
 
@@ -125,15 +136,17 @@ def _quantization(file: GGUFFile) -> str:
     return sizes.most_common(1)[0][0].name if sizes else "unknown"
 
 
-def _capabilities(file: GGUFFile, template: ChatTemplate | None) -> tuple[str, ...]:
+def _capabilities(file: GGUFFile, template: PromptTemplate | None) -> tuple[str, ...]:
     found = ["embedding" if file.metadata.has("pooling_type") else "completion"]
     if any(name.startswith("v.") for name in file.tensors):
         found.append("vision")
-    if template and template.supports_tools:
-        found.append("tools")
-    if template and template.supports_thinking:
-        found.append("thinking")
-    return tuple(found)
+    return (*found, *(_capabilities_of(template) if template else ()))
+
+
+def _capabilities_of(template: PromptTemplate) -> list[str]:
+    tools, thinking = template.supports_tools, template.supports_thinking
+    held = zip(_OF_TEMPLATES, (tools, thinking), strict=True)
+    return [name for name, is_there in held if is_there]
 
 
 def _plain(value: object, longest: int | None) -> object:

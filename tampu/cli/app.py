@@ -12,6 +12,7 @@ from tampu.cli.archive import export_command, import_command
 from tampu.cli.bench import bench_command
 from tampu.cli.config import config_command
 from tampu.cli.convert import convert_command
+from tampu.cli.create import create_command
 from tampu.cli.loaded import processes_command, stop_command
 from tampu.cli.models import copy_command, list_command, remove_command
 from tampu.cli.outcome import INTERRUPTED, fail, outcome
@@ -48,6 +49,7 @@ app.command("export")(export_command)
 app.command("import")(import_command)
 app.command("config")(config_command)
 app.command("bench")(bench_command)
+app.command("create")(create_command)
 app.command("convert")(convert_command)
 app.command("quantize")(quantize_command)
 

@@ -58,7 +58,10 @@ def run_command(
     question = read_question(prompt or [])
     with loaded(model, context, threads) as engine, engine.trace(trace) if trace else nullcontext():
         prompts = PromptBuilder.for_model(engine.template, engine.tokenizer, engine.info.metadata)
-        session = Session(engine, prompts, system, parameters)
+        own = engine.prepared
+        session = Session(
+            engine, prompts, system or own.system, {**own.parameters, **parameters}, own.messages
+        )
         session.check()
         if question is None:
             from tampu.cli.conversation import converse
@@ -127,18 +130,21 @@ def loaded(model: str, context: int | None, threads: int | None) -> Iterator[Eng
     Raises:
         TampuError: when it cannot be loaded.
     """
+    from tampu.catalog import prepare
     from tampu.modelinfo import read_model_info
 
     settings, path = find(model)
     longest = read_model_info(path).context
-    wanted = context or settings.context or DEFAULT_CONTEXT
+    stated = prepare(model).parameters.get("num_ctx")
+    wanted = context or (stated if isinstance(stated, int) else None)
+    wanted = wanted or settings.context or DEFAULT_CONTEXT
     if longest and context and context > longest:
         print(f"the model was trained for a context of {longest}, it gets that", file=sys.stderr)
     with waiting(f"loading {path.stem}") as progress:
         from tampu.engine import Engine
 
         engine = Engine.load(
-            path,
+            model,
             context=min(wanted, longest or wanted),
             threads=threads or settings.threads,
             cache_type=settings.cache_type,

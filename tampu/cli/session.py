@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Protocol
 
@@ -45,13 +45,26 @@ class Session:
     """
 
     def __init__(
-        self, model: Model, prompts: Prompts | None, system: str, parameters: dict[str, Any]
+        self,
+        model: Model,
+        prompts: Prompts | None,
+        system: str,
+        parameters: dict[str, Any],
+        messages: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """Converse with a model; `prompts` is None if it has no chat template."""
+        """Converse with a model.
+
+        Args:
+            model: that answers.
+            prompts: None if it has no chat template.
+            system: the system message; empty: none.
+            parameters: by Ollama's names.
+            messages: that the conversation begins with.
+        """
         self.model = model
         self.system = system
         self.parameters = parameters
-        self.messages: list[dict[str, str]] = []
+        self.messages: list[dict[str, str]] = [{**message} for message in messages]
         self.usage: Usage | None = None
         self._prompts = prompts
 

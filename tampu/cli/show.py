@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tampu.cli.completion import complete_model
+from tampu.errors import RequestError
+
 if TYPE_CHECKING:
     from tampu.modelinfo import ModelInfo
+    from tampu.store.modelfile import Modelfile
 
 _INDENT = "    "
 _MOST_LINES = 2
@@ -15,19 +20,58 @@ _WIDTH = 76
 
 
 def show_command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, or a model's name.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="A GGUF file, or a model's name.", autocompletion=complete_model
+        ),
+    ],
+    modelfile: Annotated[bool, typer.Option("--modelfile", help="Its Modelfile.")] = False,
+    parameters: Annotated[bool, typer.Option("--parameters", help="Its parameters.")] = False,
+    template: Annotated[bool, typer.Option("--template", help="Its prompt template.")] = False,
+    system: Annotated[bool, typer.Option("--system", help="Its system message.")] = False,
+    licence: Annotated[bool, typer.Option("--license", help="Its licences.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON, all metadata too.")] = False,
 ) -> None:
-    """Show what a model is."""
-    from tampu.catalog import resolve
+    """Show what a model is, or one thing of it."""
+    from tampu.catalog import Catalog, resolve
+    from tampu.cli.parts import part_of
     from tampu.modelinfo import read_model_info
+    from tampu.store.modelfile import Modelfile, modelfile_of
 
-    info = read_model_info(resolve(model))
-    print(as_json(info) if json else as_text(info))
+    flags = {
+        "modelfile": modelfile,
+        "parameters": parameters,
+        "template": template,
+        "system": system,
+        "license": licence,
+        "json": json,
+    }
+    asked = [name for name, is_set in flags.items() if is_set]
+    if len(asked) > 1:
+        raise RequestError(f"--{asked[0]} and --{asked[1]}: only one of them at a time")
+    path = resolve(model)
+    is_path = Path(model).expanduser().exists()
+    entry = None if is_path else Catalog.of_user().describe(model)
+    info = entry.info if entry else read_model_info(path)
+    if asked and asked[0] != "json":
+        print(part_of(asked[0], info, entry.model if entry else None))
+        return
+    own = modelfile_of(entry.model) if entry else Modelfile()
+    print(as_json(info) if json else as_text(info, own))
 
 
-def as_text(info: ModelInfo) -> str:
-    """Return the description of a model in the layout of `ollama show`."""
+def as_text(info: ModelInfo, own: Modelfile | None = None) -> str:
+    """Return the description of a model in the layout of `ollama show`.
+
+    Args:
+        info: what its file says.
+        own: what its Modelfile says.
+    """
+    from tampu.cli.parts import parameter_lines
+    from tampu.store.modelfile import Modelfile
+
+    own = own or Modelfile()
     rows = {
         "architecture": info.architecture,
         "parameters": info.parameter_size,
@@ -41,7 +85,9 @@ def as_text(info: ModelInfo) -> str:
         "Model": [f"{name:<{width}}{value}" for name, value in rows.items()],
         "Capabilities": list(info.capabilities),
         "Template": _first_lines(info.template),
-        "License": _first_lines(info.license),
+        "Parameters": parameter_lines(own),
+        "System": _first_lines(own.system or ""),
+        "License": _first_lines("\n".join(own.licenses) or info.license),
     }
     return "\n".join(
         "\n".join([f"  {title}", *(_INDENT + line for line in lines), ""])

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
+from tampu.chat.kinds import read_template
 from tampu.chat.prompt import PromptBuilder
 from tampu.chat.template import ChatTemplate
 from tampu.engine import Engine
@@ -106,7 +107,9 @@ def load_vocabulary(load: Load) -> Loaded:
     """
     metadata = read_gguf(load.path).metadata
     tokenizer = load_tokenizer(metadata)
-    prompts = PromptBuilder.for_model(ChatTemplate.from_metadata(metadata), tokenizer, metadata)
+    own = load.options.template
+    template = read_template(own) if own else ChatTemplate.from_metadata(metadata)
+    prompts = PromptBuilder.for_model(template, tokenizer, metadata)
     memory_bytes = psutil.Process().memory_info().rss
     return Loaded(VocabularyOnly(tokenizer), prompts, Ready(0, memory_bytes))
 

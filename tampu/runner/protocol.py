@@ -35,6 +35,8 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
         flash_attention: whether to use it; None: where it is faster.
         kernels: what the package's own C code computes: on, off, products or attention.
         vocabulary_only: load no weights: tokens and prompts can be asked for, nothing else.
+        template: in place of that of the file; empty: that.
+        adapters: files of adapters, and how much of each.
     """
 
     context: int = 4096
@@ -45,6 +47,8 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     flash_attention: bool | None = None
     kernels: str = "on"
     vocabulary_only: bool = False
+    template: str = ""
+    adapters: tuple[tuple[str, float], ...] = ()
 
 
 class TextPrompt(msgspec.Struct, frozen=True, tag="text"):

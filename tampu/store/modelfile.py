@@ -19,6 +19,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tampu.errors import RequestError
+from tampu.store.library import LocalModel
+from tampu.store.manifests import Media
 from tampu.store.parameters import Parameter, read_parameter
 
 MAX_CHARACTERS = 16 << 20
@@ -26,6 +28,7 @@ ROLES = ("system", "user", "assistant")
 
 _LINE = re.compile(r"[ \t]*(?P<word>[A-Za-z_]+)(?P<rest>[ \t].*|\r?)", re.DOTALL)
 _SPACE = " \t\r\n\v\f"
+_SPACES = re.compile(r"[ \t\r\n\v\f]+")
 _QUOTES = ('"' * 3, '"')
 _SHOWN = 40
 
@@ -164,8 +167,7 @@ def _content(value: str, word: str) -> str:
     """Return the part of an instruction's text that may be quoted: behind a name or a role."""
     if word not in ("PARAMETER", "MESSAGE"):
         return value
-    parts = value.split(None, 1)
-    return parts[1] if len(parts) > 1 else ""
+    return _SPACES.split(value, maxsplit=1)[-1] if _SPACES.search(value) else ""
 
 
 def _opening(value: str, word: str) -> str:
@@ -216,10 +218,10 @@ def _message(modelfile: Modelfile, value: str) -> Modelfile:
 
 
 def _pair(value: str, what: str) -> tuple[str, str]:
-    parts = value.split(None, 1)
-    if len(parts) < 2:
+    name, *rest = _SPACES.split(value, maxsplit=1)
+    if not rest or not rest[0]:
         raise RequestError(f"needs {what}")
-    return parts[0], _text(parts[1])
+    return name, _text(rest[0])
 
 
 def _once(name: str, read: Callable[[str], str]) -> Callable[[Modelfile, str], Modelfile]:
@@ -284,3 +286,29 @@ def _reads_back(text: str, quote: str) -> bool:
     if any(line.rstrip(_SPACE).endswith(quote) for line in inner[1:]):
         return False
     return not inner or not _is_closed(inner[0], quote)
+
+
+def modelfile_of(model: LocalModel) -> Modelfile:
+    """Return the Modelfile that makes a model again, with the paths of its files.
+
+    Raises:
+        StoreError: if a store has lost a part of it.
+    """
+    stored = model.stored
+    files = (model.path, *model.projector_paths)
+    sources = tuple(str(path) for path in files)
+    if stored is None:
+        return Modelfile(sources=sources)
+    config = stored.config
+    return Modelfile(
+        sources=sources,
+        adapters=tuple(str(path) for path in stored.paths(Media.ADAPTER)),
+        parameters=stored.parameters,
+        template=stored.template or None,
+        system=stored.system or None,
+        licenses=tuple(stored.licenses),
+        messages=tuple(Message(one.role, one.content) for one in stored.messages),
+        renderer=config.renderer or None,
+        parser=config.parser or None,
+        requires=config.requires or None,
+    )

@@ -61,7 +61,10 @@ _KINDS: Mapping[str, _Range | type[bool] | type[list[str]]] = {
     "tfs_z": _Range(float, 0, 1e6),
 }
 PARAMETERS = tuple(_KINDS)
-STOP = "stop"
+_REQUESTED = frozenset({
+    "num_keep", "seed", "num_predict", "top_k", "top_p", "min_p", "typical_p", "temperature",
+    "repeat_last_n", "repeat_penalty", "presence_penalty", "frequency_penalty", "stop",
+})  # fmt: skip
 
 
 def read_parameter(name: str, text: str) -> Parameter:
@@ -92,6 +95,19 @@ def check_parameters(values: Mapping[str, object]) -> dict[str, Parameter]:
         RequestError: for an unknown name, or a value of the wrong type or out of its range.
     """
     return {name: _checked(name, value) for name, value in values.items()}
+
+
+def as_options(values: Mapping[str, Parameter]) -> dict[str, object]:
+    """Return the parameters that a request may have, under the names of `GenerateOptions`."""
+    names = {"num_keep": "keep", "num_predict": "max_tokens"}
+    found: dict[str, object] = {
+        names.get(name, name): value for name, value in values.items() if name in _REQUESTED
+    }
+    for name in ("max_tokens", "seed"):
+        value = found.get(name)
+        if isinstance(value, int) and value < 0:  # no limit, any seed
+            del found[name]
+    return found
 
 
 def _checked(name: str, value: object) -> Parameter:

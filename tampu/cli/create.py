@@ -1,0 +1,77 @@
+"""`tampu create`: a model of a Modelfile."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tampu.errors import RequestError
+
+if TYPE_CHECKING:
+    from tampu.store.registry.progress import Progress
+
+MODELFILE = "Modelfile"
+
+
+def create_command(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the model.")],
+    file: Annotated[
+        Path, typer.Option("--file", "-f", help="The Modelfile; - reads standard input.")
+    ] = Path(MODELFILE),
+    quantize: Annotated[
+        str | None, typer.Option("--quantize", "-q", metavar="TYPE", help="Such as Q4_K_M.")
+    ] = None,
+    in_place: Annotated[
+        bool, typer.Option("--in-place", help="Leave GGUF files where they are, uncopied.")
+    ] = False,
+) -> None:
+    """Make a model: of another, of GGUF files, of a checkpoint, with settings of its own."""
+    from tampu.settings import Settings
+    from tampu.store.create import Recipe, create
+    from tampu.store.library import Library
+    from tampu.store.modelfile import parse_modelfile
+    from tampu.store.names import ModelName
+
+    recipe = Recipe(
+        modelfile=parse_modelfile(_read(file)),
+        folder=Path.cwd() if str(file) == "-" else file.resolve().parent,
+        quantize=quantize,
+        in_place=in_place,
+    )
+    library = Library.from_settings(Settings.from_environment())
+    with told() as report:
+        made = create(library, ModelName.parse(name), recipe, report)
+    print(f"created '{made.name.short}'")
+
+
+@contextmanager
+def told() -> Iterator[Callable[[Progress], None]]:
+    """Show steps on standard error: a bar for each that has a length, else a line."""
+    from tampu.cli.progress import progress_bar
+
+    seen = ""
+    with progress_bar("") as bar:
+
+        def report(step: Progress) -> None:
+            nonlocal seen
+            if step.status != seen and bar is None and not step.digest:
+                print(step.status, file=sys.stderr)
+            seen = step.status
+            if bar is not None and step.total:
+                bar(step.completed, step.total)
+
+        yield report
+
+
+def _read(file: Path) -> str:
+    try:
+        return sys.stdin.read() if str(file) == "-" else file.read_text("utf-8")
+    except OSError as error:
+        raise RequestError(f"{file}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{file}: is no text in UTF-8") from error

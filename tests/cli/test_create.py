@@ -1,0 +1,125 @@
+"""`tampu create` and what `show` and `run` make of its models, from end to end."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.tiny_model import Tiny, write_tiny
+
+from tampu.cli import app
+from tampu.engine import Engine
+from tampu.store.modelfile import parse_modelfile
+
+MODELFILE = '''\
+FROM ./m.gguf
+TEMPLATE """{{ if .System }}al{{ .System }}ou{{ end }}[{{ .Prompt }}]{{ .Response }}"""
+SYSTEM the it
+PARAMETER temperature 0
+PARAMETER num_predict 5
+PARAMETER num_ctx 48
+PARAMETER stop "<x>"
+LICENSE MIT
+MESSAGE user he
+MESSAGE assistant in
+'''
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Run a command in a folder with a model and a Modelfile."""
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    monkeypatch.setenv("TAMPU_MODELS", str(tmp_path / "models"))
+    monkeypatch.setenv("TAMPU_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TAMPU_THREADS", "1")
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "ollama"))
+    work = tmp_path / "work"
+    work.mkdir()
+    write_tiny(work / "m.gguf", Tiny(embedding=256, feed_forward=256, context=64))
+    (work / "Modelfile").write_text(MODELFILE)
+    monkeypatch.chdir(work)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        code = app.run([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def test_a_model_is_made_and_shown(run: Any) -> None:
+    code, out, err = run("create", "mine")
+    assert (code, out) == (0, "created 'mine:latest'\n"), err
+    assert "writing manifest\nsuccess" in err
+    code, out, _ = run("show", "mine")
+    assert code == 0
+    assert 'stop                           "<x>"' in out
+    assert "the it" in out
+    assert run("show", "mine", "--system")[1] == "the it\n"
+    assert run("show", "mine", "--license")[1] == "MIT\n"
+    assert run("show", "mine", "--template")[1].startswith("{{ if .System }}al")
+    assert run("show", "mine", "--parameters")[1].split()[:2] == ["temperature", "0.0"]
+    assert run("show", "mine", "--system", "--license")[0] == 2
+
+
+def test_the_modelfile_that_is_shown_makes_the_same_model(run: Any) -> None:
+    run("create", "mine")
+    text = run("show", "mine", "--modelfile")[1]
+    assert "# FROM mine:latest" in text
+    shown = parse_modelfile(text)
+    assert shown.messages == parse_modelfile(MODELFILE).messages
+    Path("Again").write_text(text)
+    assert run("create", "again", "-f", "Again")[0] == 0
+    again = parse_modelfile(run("show", "again", "--modelfile")[1])
+    assert again == shown
+
+
+def test_quantise_on_the_way_and_from_standard_input(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("FROM m.gguf"))
+    assert run("create", "small", "-f", "-", "-q", "q8_0")[0] == 0
+    assert "Q8_0" in run("show", "small")[1]
+
+
+def test_what_is_wrong_is_said_in_one_line(run: Any) -> None:
+    Path("Bad").write_text("FROM m.gguf\nPARAMETER heat 1")
+    code, _, err = run("create", "bad", "-f", "Bad")
+    assert code == 2
+    assert err.startswith("Error: Modelfile line 2: PARAMETER: unknown parameter 'heat'")
+    assert run("create", "bad", "-f", "nothing")[2].startswith("Error: nothing: cannot be read")
+    assert run("create", "../bad")[0] == 2
+
+
+def test_the_engine_applies_all_of_it(run: Any) -> None:
+    run("create", "mine")
+    with Engine.load("mine", context=48) as engine:
+        said = [{"role": "user", "content": "th"}]
+        prompt = engine.detokenize([int(token) for token in engine.chat_prompt(said)])  # type: ignore[call-overload]
+        assert prompt.strip() == "althe itou[he]in[th]"
+        answer = engine.chat(said)
+        assert answer.usage.generated_tokens <= 5
+        assert answer.text == engine.chat(said).text  # temperature 0
+        own = [{"role": "system", "content": "or"}, *said]
+        prompt = engine.detokenize([int(token) for token in engine.chat_prompt(own)])  # type: ignore[call-overload]
+        assert "the it" not in prompt
+
+
+def test_run_applies_all_of_it(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("create", "mine")
+    seen: list[dict[str, Any]] = []
+    load = Engine.load
+
+    def spying(path: Any, **options: Any) -> Engine:
+        seen.append({"path": path, **options})
+        return load(path, **options)
+
+    monkeypatch.setattr(Engine, "load", spying)
+    code, out, err = run("run", "mine", "th")
+    assert code == 0, err
+    assert seen[0]["context"] == 48
+    with load("mine", context=48) as engine:
+        expected = engine.chat([{"role": "user", "content": "th"}]).text
+    assert out.rstrip("\n") == expected.rstrip("\n")
