@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from tampu.ml import RopeMode, RopeScaling, Tensor
+from tampu.ml import Context, RopeMode, RopeScaling, Tensor
 from tampu.ml.mixture import clamped_gate
 from tampu.nn import (
     Batch,
@@ -112,23 +112,26 @@ class GptOss(Model):
     def hidden(self, batch: Batch, caches: Sequence[LayerCache]) -> Tensor:
         o, positions = self.options, batch.positions
         x = batch.place(self.token_embedding(batch.tokens))
-        rope = self.rope(batch)
+        rope = self.rope(batch.context)
         steps = [partial(layer, positions=positions, rope=rope, o=o) for layer in self.layers]
         return self.output_norm(run_layers(x, batch, caches, steps), o.epsilon)
 
-    def rope(self, batch: Batch) -> Rope:
+    def rope(self, context: Context) -> Rope:
         """Return the rotation; its divisors are a constant of the graph."""
         o, scaling = self.options, self.options.rope_scaling
         magnitude = scaling.magnitude
         if scaling.extrapolation:
             magnitude *= 1 + 0.1 * math.log(1 / scaling.frequency_scale)
         divisors = yarn_divisors(o.head_dim, o.rope_base, scaling)
-        factors = batch.context.host.from_floats(divisors, divisors.shape)
+        factors = context.host.from_floats(divisors, divisors.shape)
         plain = RopeScaling(magnitude=magnitude)
         return Rope(o.head_dim, o.rope_base, RopeMode.HALVES, plain, factors)
 
     def head(self, hidden: Tensor) -> Tensor:
         return self.output(hidden)
+
+    def shift(self, index: int, keys: Tensor, offsets: Tensor) -> Tensor | None:  # noqa: ARG002
+        return self.rope(offsets.context).move(keys, offsets) if offsets.context else None
 
 
 def yarn_divisors(dimensions: int, base: float, scaling: RopeScaling) -> npt.NDArray[np.float32]:

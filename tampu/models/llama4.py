@@ -200,3 +200,7 @@ class Llama4(Model):
 
     def head(self, hidden: Tensor) -> Tensor:
         return self.output(hidden)
+
+    def shift(self, index: int, keys: Tensor, offsets: Tensor) -> Tensor:
+        """Return rotated keys where there is rotation; a norm without weights does not mind it."""
+        return self.rope().move(keys, offsets) if self.options.has_rope(index) else keys
