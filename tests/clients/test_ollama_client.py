@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -10,8 +11,11 @@ from datetime import datetime
 
 import httpx
 import ollama
+import pydantic
 import pytest
 from support.serving import is_alive
+
+from tests.clients.questions import PERSON, SUM, WARM
 
 pytestmark = [pytest.mark.client, pytest.mark.server]
 
@@ -237,3 +241,80 @@ def wait_until(holds, timeout_s=5.0):
     while not holds():
         assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.02)
+
+
+def demo(client, messages, **more):
+    return client.chat("demo", messages, options=GREEDY | {"num_predict": 60}, **more)
+
+
+def test_the_built_in_model_answers(client):
+    assert demo(client, SUM).message.content == "85"
+    pieces = list(demo(client, SUM, stream=True))
+    assert "".join(piece.message.content for piece in pieces) == "85"
+
+
+@pytest.mark.parametrize("is_streaming", [False, True])
+def test_a_function_of_python_is_called(client, is_streaming):
+    def get_weather(city: str) -> str:
+        """Get the weather in a city.
+
+        Args:
+            city: Where.
+        """
+        return f"It is sunny in {city}."
+
+    answer = demo(client, WARM, tools=[get_weather], stream=is_streaming)
+    answers = list(answer) if is_streaming else [answer]
+    [call] = [call for one in answers for call in one.message.tool_calls or ()]
+    assert (call.function.name, call.function.arguments) == ("get_weather", {"city": "Cairo"})
+    assert answers[-1].done_reason == "stop"
+
+
+def test_an_answer_fits_the_schema_of_a_pydantic_model(client):
+    class Person(pydantic.BaseModel):
+        job: str
+        name: str
+
+    answer = demo(client, PERSON, format=Person.model_json_schema())
+    assert Person.model_validate_json(answer.message.content).name == "Kevin"
+    assert json.loads(demo(client, PERSON, format="json").message.content)["job"] == "driver"
+    chosen = demo(client, SUM, format={"choices": ["yes", "no"]})
+    assert chosen.message.content in ("yes", "no")
+
+
+def test_texts_are_embedded(client):
+    found = client.embed("demo", ["a cat", "a cat", "rain"])
+    same, again, other = found.embeddings
+    assert same == pytest.approx(again)
+    assert same != pytest.approx(other)
+    assert sum(value * value for value in same) == pytest.approx(1, abs=1e-5)
+    assert found.prompt_eval_count > 3
+    assert len(client.embed("demo", "a cat", dimensions=16).embeddings[0]) == 16
+    assert client.embed("demo", []).embeddings == []
+    assert client.embeddings("demo", "a cat").embedding == pytest.approx(same)
+
+
+def test_a_model_is_made_copied_shown_and_deleted(client, models):
+    digest = client.create_blob(models / "tiny.gguf")
+    steps = client.create(
+        "me/made", files={"tiny.gguf": digest}, system="Be kind.", parameters={"top_k": 3},
+        stream=True,
+    )  # fmt: skip
+    assert [step.status for step in steps][-1] == "success"
+    client.create("me/other", from_="me/made", system="Be brief.")
+    client.copy("me/other", "me/third:v2")
+    shown = client.show("me/third:v2")
+    assert "Be brief." in shown.modelfile
+    assert "top_k" in shown.parameters
+    assert client.generate("me/third:v2", "hello", options=short()).eval_count == 8
+    names = {model.model for model in client.list().models}
+    assert {"me/made:latest", "me/other:latest", "me/third:v2"} <= names
+    for name in ("me/made", "me/other", "me/third:v2"):
+        client.delete(name)
+    with pytest.raises(ollama.ResponseError, match="not found"):
+        client.show("me/third:v2")
+
+
+def test_a_pull_from_a_registry_that_is_not_there_fails_in_its_stream(client):
+    with pytest.raises(ollama.ResponseError):
+        list(client.pull("127.0.0.1:1/library/none", insecure=True, stream=True))
