@@ -26,6 +26,7 @@ from tampu.store.blobs import CHUNK, damaged
 from tampu.store.durable import storing, sync_folder
 from tampu.store.locks import Lease
 from tampu.store.manifests import (
+    BAD_JSON,
     MANIFEST_TYPE,
     MOST_BYTES,
     Descriptor,
@@ -105,7 +106,7 @@ def import_model(
     try:
         with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as archive:
             return _Import(store, archive, path, progress).run(name)
-    except tarfile.TarError as error:
+    except (tarfile.TarError, EOFError) as error:
         raise StoreError(f"{path.name} is no exported model: {error}") from error
     except DigestMismatchError as error:
         raise StoreError(f"{path.name} is damaged: {error}") from error
@@ -217,7 +218,7 @@ class _Import:
     def _index_entry(self) -> _IndexEntry:
         try:
             index = msgspec.json.decode(self._small("index.json", _LONGEST_INDEX), type=_Index)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except BAD_JSON as error:
             raise StoreError(f"{self._path.name} has no index that makes sense") from error
         if len(index.manifests) != 1:
             raise StoreError(f"{self._path.name} holds {len(index.manifests)} models, not one")

@@ -26,6 +26,9 @@ MOST_CONFIG_BYTES = 4 << 20
 LARGEST_BLOB = 1 << 50
 _EMPTY = Digest.of(b"")
 
+# What msgspec raises for bytes that are not the JSON that they should be.
+BAD_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
 # Annotations of a layer that is not a blob of the store but a file elsewhere.
 FILE_PATH = "dev.tampu.file.path"
 FILE_MODIFIED_NS = "dev.tampu.file.modified-ns"
@@ -120,7 +123,7 @@ def read_manifest(content: bytes) -> Manifest:
         raise StoreError(f"the manifest is longer than {MOST_BYTES >> 20} MiB")
     try:
         manifest = _DECODER.decode(content)
-    except (msgspec.DecodeError, ModelNameError, RecursionError) as error:
+    except (*BAD_JSON, ModelNameError) as error:
         raise StoreError(f"the manifest is damaged: {error}") from error
     _check(manifest)
     return manifest
@@ -139,7 +142,7 @@ def read_config(content: bytes) -> ModelConfig:
     """
     try:
         return msgspec.json.decode(content, type=ModelConfig)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except BAD_JSON as error:
         raise StoreError(f"the model's config is damaged: {error}") from error
 
 

@@ -160,7 +160,9 @@ def test_lies_are_refused_and_nothing_is_named(store, hub, lie):
     assert not any("sha256-aaaa" in path for path in files(store) if path.startswith("blobs"))
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", b"[[]]", b"<html>", b"[" * 10_000_000])
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b"[[]]", b"<html>", b'[{"type":"\xf3"}]', b"[" * 10_000_000]
+)
 def test_a_list_that_makes_no_sense_is_refused(store, hub, body):
     hub.answer = lambda _: Answer(body=body)
     with pytest.raises(RegistryError):

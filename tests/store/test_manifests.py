@@ -89,7 +89,17 @@ def test_what_cannot_be_true_is_refused(changes):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"[]", b"null", b"{", b"\xff", b"[" * 100_000, b" " * (5 << 20), b'{"manifests":[]}'],
+    [
+        b"",
+        b"[]",
+        b"null",
+        b"{",
+        b"\xff",
+        b"[" * 100_000,
+        b" " * (5 << 20),
+        b'{"manifests":[]}',
+        b'{"mediaType":"\xf3"}',
+    ],
 )
 def test_what_is_no_manifest_is_refused(content):
     with pytest.raises(StoreError) as caught:

@@ -111,6 +111,7 @@ def test_a_challenge_that_makes_no_sense_is_refused(transport, challenge):
         Answer(body=b'{"token":7}'),
         Answer(body=b'{"token":"a\\r\\nb"}'),
         Answer(body=b"nonsense"),
+        Answer(body=b'{"token":"\xf3"}'),
         Answer(403, body=b'{"errors":[{"message":"no"}]}'),
         Answer(302, {"Location": "/elsewhere"}),
     ],

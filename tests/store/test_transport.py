@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from contextlib import closing, suppress
+from pathlib import Path
 
 import pytest
+from support import local_http
 from support.local_http import Answer, serving
 
 from tampu.errors import RegistryError
@@ -154,6 +157,23 @@ def test_a_read_is_interrupted_from_another_thread(insecure):
 def test_too_long_or_compressed_answers_are_refused(insecure, answer):
     with serving(lambda _: answer) as server, pytest.raises(RegistryError, match="sent"):
         insecure.send("GET", server.url).read_all(1000)
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused(insecure):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(Path(local_http.__file__).with_name("self_signed.pem"))
+
+    def accept(listener):
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):  # ssl's errors are such
+            context.wrap_socket(connection, server_side=True).close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=accept, args=(listener,))
+        thread.start()
+        with pytest.raises(RegistryError, match=r"certificate of localhost:\d+ is not to be"):
+            insecure.send("GET", f"https://localhost:{listener.getsockname()[1]}/v2/")
+        thread.join(5)
 
 
 def test_hosts_and_origins():

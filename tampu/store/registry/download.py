@@ -24,6 +24,7 @@ from tampu.errors import DigestMismatchError, TampuError
 from tampu.store.blobs import Blobs
 from tampu.store.durable import make_folder, replace_file, storing
 from tampu.store.layout import Layout
+from tampu.store.manifests import BAD_JSON
 from tampu.store.names import Digest
 from tampu.store.registry.ratelimit import RateLimiter
 from tampu.store.registry.transport import NetworkError, Reply
@@ -143,7 +144,7 @@ class Download:
             if self._path.stat().st_size != self._size:
                 return []
             state = msgspec.json.decode(self._state_path.read_bytes(), type=PartialState)
-        except (OSError, msgspec.DecodeError, RecursionError):
+        except (OSError, *BAD_JSON):
             return []
         is_sound = all(0 <= start <= end <= self._size for start, end in state.done)
         return state.done if is_sound and state.size == self._size else []

@@ -18,6 +18,7 @@ import msgspec
 from tampu.errors import ModelNameError, RegistryError, StoreError
 from tampu.store.gguf_files import SUFFIX, Repository, read_repository
 from tampu.store.manifests import (
+    BAD_JSON,
     CONFIG_TYPE,
     Descriptor,
     Manifest,
@@ -121,7 +122,7 @@ class HubRepository:
             next_page = _NEXT.search(reply.headers.get("Link", ""))
             try:
                 yield from msgspec.json.decode(reply.read_all(MOST_LIST_BYTES), type=list[HubFile])
-            except (msgspec.DecodeError, RecursionError) as error:
+            except BAD_JSON as error:
                 raise RegistryError(f"the hub's list of files makes no sense: {error}") from error
             if next_page is None:
                 return

@@ -20,6 +20,7 @@ from urllib.parse import urlencode, urljoin, urlsplit
 import msgspec
 
 from tampu.errors import RegistryError
+from tampu.store.manifests import BAD_JSON
 from tampu.store.registry.transport import NetworkError, Reply, Transport, host_of, origin_of
 
 MOST_REDIRECTS = 5
@@ -185,7 +186,7 @@ class Session:
         self.expect(reply, 200, doing=f"getting a token from {host_of(url)}")
         try:
             answer = msgspec.json.decode(reply.read_all(MOST_TOKEN_BYTES), type=dict[str, Any])
-        except msgspec.DecodeError as error:
+        except BAD_JSON as error:
             raise RegistryError(f"{host_of(url)} sent no token") from error
         token = answer.get("token") or answer.get("access_token")
         if not isinstance(token, str) or not token.isascii() or not token.isprintable():
@@ -210,7 +211,7 @@ def _message(reply: Reply) -> str:
         first = errors[0] if isinstance(errors, list) and errors else found
         said = first.get("message") or first.get("error") if isinstance(first, dict) else None
         text = said if isinstance(said, str) else text
-    except msgspec.DecodeError:
+    except BAD_JSON:
         pass  # it is text then
     printable = "".join(c if c.isprintable() else " " for c in text[:_LONGEST_MESSAGE])
     return " ".join(printable.split()) or "no reason given"
