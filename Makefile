@@ -4,7 +4,8 @@
 
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
-INPUTS := pyproject.toml requirements.lock tools/setup/check_ggml.py
+INPUTS := pyproject.toml requirements.lock tools/setup/check_ggml.py \
+	tests/clients/javascript/package-lock.json
 KERNELS := tampu/ml/kernels/libtampu_kernels.so
 SOURCES := $(wildcard tampu/ml/kernels/source/*) tools/setup/compile_kernels.py
 
@@ -60,6 +61,7 @@ $(KERNELS): $(SOURCES) | $(VENV)/installed
 
 $(VENV)/installed-test: $(VENV)/installed
 	$(PIP) install -c requirements.lock -e ".[test]"
+	$(VENV)/bin/npm ci --silent --no-audit --no-fund --prefix tests/clients/javascript
 	touch $@
 
 $(VENV)/installed-bench: $(VENV)/installed

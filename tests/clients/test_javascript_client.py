@@ -1,0 +1,61 @@
+"""The `ollama` package in JavaScript against a server; `make` installs it with npm."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.client, pytest.mark.server]
+
+FOLDER = Path(__file__).parent / "javascript"
+
+
+@pytest.fixture(scope="module")
+def heard(server):
+    """What the script has heard from the server."""
+    node = Path(sys.executable).with_name("node")
+    command = [node, "client.js", server.url]
+    outcome = subprocess.run(
+        command, cwd=FOLDER, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    return json.loads(outcome.stdout)
+
+
+def test_questions_are_answered_whole_and_in_pieces(heard):
+    assert heard["answer"] == "85"
+    assert "".join(heard["pieces"]) == "85"
+    assert heard["last"]["done_reason"] == "stop"
+    assert heard["generated"]["eval_count"] == 8
+
+
+def test_functions_are_called_and_forms_are_kept(heard):
+    [call] = heard["calls"]
+    assert call["function"] == {"name": "get_weather", "arguments": {"city": "Cairo"}, "index": 0}
+    assert json.loads(heard["person"]) == {"name": "Kevin", "job": "driver"}
+
+
+def test_texts_are_embedded(heard):
+    one, other = heard["embeddings"]
+    assert len(one) == len(other) > 8
+    assert one != other
+
+
+def test_models_are_listed_made_and_deleted(heard):
+    assert {"demo:latest", "tiny:latest"} <= set(heard["names"])
+    assert "tools" in heard["capabilities"]
+    assert "demo:latest" in heard["loaded"]
+    assert heard["created"][-1] == "success"
+    assert "Be kind." in heard["second"]
+
+
+def test_an_answer_can_be_broken_off(heard):
+    assert heard["aborted"] == "AbortError"
+
+
+def test_errors_carry_their_status(heard):
+    assert heard["error"] == {"status": 404, "message": "model 'nothing' not found"}
