@@ -13,10 +13,11 @@ from tampu.errors import ModelFileError, OutOfMemoryError, RequestError, ShapeEr
 from tampu.kvcache import AttentionKind, CacheSize, CausalCache, Ledger, cache_bytes
 from tampu.ml import Backend, Weights
 from tampu.ml.gguf import GGUFFile, read_gguf
-from tampu.ml.kernels import KernelChoice
+from tampu.ml.kernels import KernelChoice, Kernels
+from tampu.ml.kernels.attention import attends_to
 from tampu.modelinfo import ModelInfo, describe
 from tampu.models import bind_model
-from tampu.nn import Model, Vision
+from tampu.nn import LayerShape, Model, Vision
 from tampu.nn.lora import attach
 from tampu.runner.graphs import Graphs
 from tampu.runner.images import ImageStore
@@ -134,7 +135,7 @@ def load_model(
             options.cache_size,
             key_type=options.cache_types[0],
             value_type=options.cache_types[1],
-            attention=attention_kind(options),
+            attention=attention_kind(options, backend.kernels, model.cache_shapes()),
         )
         resources.callback(cache.close)
         weights.load(backend, progress=progress, cancelled=cancelled)
@@ -166,10 +167,13 @@ def load_model(
         )
 
 
-def attention_kind(options: LoadOptions) -> AttentionKind:
-    """Return how attention is computed; quantised caches know only the fused way."""
+def attention_kind(
+    options: LoadOptions, kernels: Kernels | None, shapes: Sequence[LayerShape]
+) -> AttentionKind:
+    """Return how attention is computed: fused where quantised caches or our kernels want it."""
     is_quantised = not {"q8_0", "q4_0"}.isdisjoint(options.cache_types)
-    if options.flash_attention or (is_quantised and options.flash_attention is None):
+    is_fused = is_quantised or all(attends_to(kernels, shape.head_dim) for shape in shapes)
+    if options.flash_attention or (is_fused and options.flash_attention is None):
         return AttentionKind.FUSED
     return AttentionKind.PLAIN if options.flash_attention is False else AttentionKind.MIXED
 

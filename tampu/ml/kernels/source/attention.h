@@ -10,6 +10,7 @@
 #define BLOCK_ROWS 64 /* query rows of a task, at most */
 #define MOST_FEATURES 256
 #define VECTORS (CELLS / 16)
+#define COPY_BYTES (64 * 1024)
 
 static const uint16_t HALF_HIDDEN = 0xfc00; /* minus infinity */
 
@@ -61,6 +62,7 @@ struct work {
     float keys[MOST_FEATURES * CELLS];          /* turned, one feature after the other */
     float weights[BLOCK_ROWS * CELLS];          /* scores, then what they weigh */
     float result[BLOCK_ROWS * MOST_FEATURES];  /* not yet divided by `total` */
+    uint8_t key_copy[COPY_BYTES], value_copy[COPY_BYTES];
     float highest[BLOCK_ROWS], total[BLOCK_ROWS];
     const float *queries[BLOCK_ROWS];
     const uint8_t *masks[BLOCK_ROWS];
@@ -84,12 +86,35 @@ INLINE void read_row(int type, const uint8_t *from, int64_t features, float *to)
     }
 }
 
-/* Turn `cells` rows from a cell on into floats; what is missing from a whole tile becomes zeros. */
-static void read_rows(const struct tensor *from, int64_t head, int64_t cell, int64_t cells,
-                      int64_t features, float *to)
+/* Where a tile's rows are: in the cache, or in a copy. */
+struct rows {
+    const uint8_t *at; /* of the first key-value head */
+    size_t row, head;  /* bytes between neighbours */
+    int type;
+};
+
+/* The rows of a tile for some heads. If they are several, their rows are copied first: to read memory in
+ * its order is several times faster than to read one head after the other. */
+static struct rows rows_at(const struct tensor *from, int64_t head, int64_t heads, int64_t cell,
+                           int64_t cells, uint8_t *copy)
 {
     const uint8_t *at = (const uint8_t *)from->data + head * from->nb[2] + cell * from->nb[1];
-    for (int64_t i = 0; i < cells; i++, at += from->nb[1], to += features) {
+    const size_t bytes = (size_t)heads * from->nb[2];
+    struct rows rows = {at, from->nb[1], from->nb[2], from->type};
+    if (heads < 2 || bytes > COPY_BYTES / CELLS || bytes > from->nb[1])
+        return rows;
+    for (int64_t i = 0; i < cells; i++)
+        memcpy(copy + i * bytes, at + i * from->nb[1], bytes);
+    rows.at = copy;
+    rows.row = bytes;
+    return rows;
+}
+
+/* Turn a head's rows of a tile into floats; what is missing from a whole tile becomes zeros. */
+static void read_rows(const struct rows *from, int64_t head, int64_t cells, int64_t features, float *to)
+{
+    const uint8_t *at = from->at + head * from->head;
+    for (int64_t i = 0; i < cells; i++, at += from->row, to += features) {
         if (from->type == TYPE_F16)
             read_row(TYPE_F16, at, features, to);
         else if (from->type == TYPE_F32)
@@ -98,15 +123,6 @@ static void read_rows(const struct tensor *from, int64_t head, int64_t cell, int
             read_row(TYPE_Q8_0, at, features, to);
     }
     memset(to, 0, (size_t)((CELLS - cells) * features) * sizeof *to);
-}
-
-static void prefetch_rows(const struct tensor *from, int64_t head, int64_t cell, int64_t cells)
-{
-    const uint8_t *at = (const uint8_t *)from->data + head * from->nb[2] + cell * from->nb[1];
-    const size_t bytes = from->nb[1] / (size_t)(from->ne[2] > 0 ? from->ne[2] : 1);
-    for (int64_t i = 0; i < cells; i++, at += from->nb[1])
-        for (size_t b = 0; b < bytes; b += 64)
-            __builtin_prefetch(at + b);
 }
 
 /* Scores of N rows with all cells of a tile. */
@@ -241,15 +257,15 @@ static void weigh(const struct attention *a, struct work *w, int row, int64_t ce
     w->total[row] += vf_total(total);
 }
 
-/* List the rows that see any cell of a tile; rows of one token share their mask. */
-static int find_active(struct work *w, int rows, int64_t cell, int64_t cells)
+/* List the rows from `begin` to `end` that see any cell of a tile; a token's rows share their mask. */
+static int find_active(struct work *w, int begin, int end, int64_t cell, int64_t cells)
 {
     uint16_t hidden[CELLS];
     int count = 0, is_visible = 1;
     for (int i = 0; i < CELLS; i++)
         hidden[i] = HALF_HIDDEN;
-    for (int row = 0; row < rows; row++) {
-        if (w->masks[row] && (row == 0 || w->masks[row] != w->masks[row - 1]))
+    for (int row = begin; row < end; row++) {
+        if (w->masks[row] && (row == begin || w->masks[row] != w->masks[row - 1]))
             is_visible = memcmp(w->masks[row] + 2 * cell, hidden, (size_t)cells * 2) != 0;
         if (is_visible)
             w->active[count++] = row;
@@ -257,47 +273,114 @@ static int find_active(struct work *w, int rows, int64_t cell, int64_t cells)
     return count;
 }
 
-/* One key-value head, query heads `first_head` to `last_head`, tokens `first` to `last`. */
-static void attend(const struct attention *a, struct work *w, int64_t kv_head, int64_t first_head,
-                   int64_t last_head, int64_t first, int64_t last)
+/* What a task is about: the rows are its tokens times its query heads, one key-value head after another. */
+struct task {
+    int64_t kv_first, kv_last;       /* key-value heads */
+    int64_t head_first, head_last;   /* of each group of query heads */
+    int64_t token_first, token_last;
+};
+
+INLINE int64_t rows_of(const struct task *t)
 {
-    int rows = 0;
-    for (int64_t t = first; t < last; t++)
-        for (int64_t h = first_head; h < last_head; h++, rows++) {
+    return (t->head_last - t->head_first) * (t->token_last - t->token_first);
+}
+
+/* The token and the query head of row `row` of a key-value head's rows. */
+INLINE void place_of_row(const struct attention *a, const struct task *t, int64_t kv_head, int64_t row,
+                         int64_t *token, int64_t *head)
+{
+    const int64_t heads = t->head_last - t->head_first;
+    *token = t->token_first + row / heads;
+    *head = kv_head * (a->heads / a->kv_heads) + t->head_first + row % heads;
+}
+
+static void begin_rows(const struct attention *a, struct work *w, const struct task *task)
+{
+    int row = 0;
+    for (int64_t kv_head = task->kv_first; kv_head < task->kv_last; kv_head++)
+        for (int64_t i = 0; i < rows_of(task); i++, row++) {
+            int64_t t, h;
+            place_of_row(a, task, kv_head, i, &t, &h);
             const uint8_t *q = (const uint8_t *)a->q->data + t * a->q->nb[1] + h * a->q->nb[2];
-            w->queries[rows] = (const float *)(const void *)q;
-            w->masks[rows] = a->mask ? (const uint8_t *)a->mask->data + t * a->mask->nb[1] : NULL;
-            w->highest[rows] = a->sinks ? ((const float *)a->sinks->data)[h] : -INFINITY;
-            w->total[rows] = a->sinks ? 1.0f : 0.0f;
-            memset(w->result + rows * MOST_FEATURES, 0, (size_t)a->value_features * sizeof(float));
+            w->queries[row] = (const float *)(const void *)q;
+            w->masks[row] = a->mask ? (const uint8_t *)a->mask->data + t * a->mask->nb[1] : NULL;
+            w->highest[row] = a->sinks ? ((const float *)a->sinks->data)[h] : -INFINITY;
+            w->total[row] = a->sinks ? 1.0f : 0.0f;
+            memset(w->result + row * MOST_FEATURES, 0, (size_t)a->value_features * sizeof(float));
         }
+}
+
+static void end_rows(const struct attention *a, struct work *w, const struct task *task)
+{
+    int row = 0;
+    for (int64_t kv_head = task->kv_first; kv_head < task->kv_last; kv_head++)
+        for (int64_t i = 0; i < rows_of(task); i++, row++) {
+            int64_t t, h;
+            place_of_row(a, task, kv_head, i, &t, &h);
+            float *out = a->out + (t * a->heads + h) * a->value_features;
+            vf share = vf_splat(w->total[row] != 0.0f ? 1.0f / w->total[row] : 0.0f);
+            for (int64_t f = 0; f < a->value_features; f += 16)
+                vf_store(out + f, vf_mul(vf_load(w->result + row * MOST_FEATURES + f), share));
+        }
+}
+
+/* One tile of one key-value head, for the rows in `active`. */
+static void attend_tile(const struct attention *a, struct work *w, int count, const struct rows *keys,
+                        const struct rows *values, int64_t head, int64_t cell, int64_t cells)
+{
+    read_rows(keys, head, cells, a->features, w->rows_read);
+    for (int64_t i = 0; i < CELLS; i += 4)
+        for (int64_t f = 0; f < a->features; f += 4)
+            transpose_four(w->rows_read + i * a->features + f, (size_t)a->features,
+                           w->keys + f * CELLS + i, CELLS);
+    for_rows(SCORES, w, count, a->features);
+    for (int i = 0; i < count; i++)
+        weigh(a, w, w->active[i], cell, cells);
+    read_rows(values, head, cells, a->value_features, w->rows_read);
+    for_rows(MIXES, w, count, a->value_features);
+}
+
+static void attend(const struct attention *a, struct work *w, const struct task *task)
+{
+    const int rows = (int)rows_of(task);
+    const int64_t heads = task->kv_last - task->kv_first;
+    begin_rows(a, w, task);
     for (int64_t cell = 0; cell < a->history; cell += CELLS) {
         int64_t cells = a->history - cell < CELLS ? a->history - cell : CELLS;
-        int count = find_active(w, rows, cell, cells);
-        if (count == 0)
+        if (find_active(w, 0, rows, cell, cells) == 0) /* all heads have the same masks */
             continue;
-        prefetch_rows(a->v, kv_head, cell, cells);
-        read_rows(a->k, kv_head, cell, cells, a->features, w->rows_read);
-        for (int64_t i = 0; i < CELLS; i += 4)
-            for (int64_t f = 0; f < a->features; f += 4)
-                transpose_four(w->rows_read + i * a->features + f, (size_t)a->features,
-                               w->keys + f * CELLS + i, CELLS);
-        for_rows(SCORES, w, count, a->features);
-        if (cell + 2 * CELLS <= a->history)
-            prefetch_rows(a->k, kv_head, cell + CELLS, CELLS);
-        for (int i = 0; i < count; i++)
-            weigh(a, w, w->active[i], cell, cells);
-        read_rows(a->v, kv_head, cell, cells, a->value_features, w->rows_read);
-        for_rows(MIXES, w, count, a->value_features);
-    }
-    rows = 0;
-    for (int64_t t = first; t < last; t++)
-        for (int64_t h = first_head; h < last_head; h++, rows++) {
-            float *out = a->out + (t * a->heads + h) * a->value_features;
-            vf share = vf_splat(w->total[rows] != 0.0f ? 1.0f / w->total[rows] : 0.0f);
-            for (int64_t f = 0; f < a->value_features; f += 16)
-                vf_store(out + f, vf_mul(vf_load(w->result + rows * MOST_FEATURES + f), share));
+        struct rows keys = rows_at(a->k, task->kv_first, heads, cell, cells, w->key_copy);
+        struct rows values = rows_at(a->v, task->kv_first, heads, cell, cells, w->value_copy);
+        for (int64_t head = 0; head < heads; head++) {
+            int count = find_active(w, (int)head * rows, (int)(head + 1) * rows, cell, cells);
+            attend_tile(a, w, count, &keys, &values, head, cell, cells);
         }
+    }
+    end_rows(a, w, task);
+}
+
+/* How the work is divided: how many query heads of a group, tokens and key-value heads a task has. A
+ * group is divided if there were fewer tasks than threads otherwise; with few tokens a task has several
+ * key-value heads, since their keys are neighbours in memory. */
+struct division {
+    int64_t parts, heads, block, blocks, kv_each, kv_ranges;
+};
+
+static struct division divide(const struct attention *a, int threads)
+{
+    const int64_t group = a->heads / a->kv_heads;
+    struct division d = {.parts = (group + BLOCK_ROWS - 1) / BLOCK_ROWS};
+    while (a->kv_heads * d.parts * a->tokens < threads && d.parts < group)
+        d.parts++;
+    d.heads = (group + d.parts - 1) / d.parts;
+    d.block = BLOCK_ROWS / d.heads;
+    d.blocks = (a->tokens + d.block - 1) / d.block;
+    const int64_t fitting = BLOCK_ROWS / (d.heads * (a->tokens < d.block ? a->tokens : d.block));
+    const int64_t fair = (a->kv_heads * d.parts * d.blocks + threads - 1) / threads;
+    d.kv_each = fitting < fair ? fitting : fair;
+    d.kv_each = d.kv_each < a->kv_heads ? d.kv_each : a->kv_heads;
+    d.kv_ranges = (a->kv_heads + d.kv_each - 1) / d.kv_each;
+    return d;
 }
 
 /* dst: F32 (tokens, heads, value features); src: queries (heads, tokens, features), keys and values
@@ -309,7 +392,7 @@ static void attention(struct tensor *dst, int thread, int threads, void *user)
     (void)user;
     memcpy(&params, dst->op_params + OWN_PARAMS, sizeof params);
     const struct tensor *q = dst->src[0], *k = dst->src[1], *v = dst->src[2];
-    struct attention a = {
+    const struct attention a = {
         .q = q, .k = k, .v = v,
         .mask = params.has_mask ? dst->src[3] : NULL,
         .sinks = params.has_sinks ? dst->src[3 + (params.has_mask != 0)] : NULL,
@@ -317,19 +400,18 @@ static void attention(struct tensor *dst, int thread, int threads, void *user)
         .features = k->ne[0], .value_features = v->ne[0],
         .scale = params.scale, .cap = params.cap, .out = dst->data,
     };
+    const struct division d = divide(&a, threads);
     const int64_t group = a.heads / a.kv_heads;
-    int64_t parts = (group + BLOCK_ROWS - 1) / BLOCK_ROWS; /* of a group */
-    while (a.kv_heads * parts * a.tokens < threads && parts < group)
-        parts++;
-    const int64_t heads = (group + parts - 1) / parts;
-    const int64_t block = BLOCK_ROWS / heads;
-    const int64_t blocks = (a.tokens + block - 1) / block, tasks = a.kv_heads * parts * blocks;
-    for (int64_t task = thread; task < tasks; task += threads) {
-        int64_t kv_head = task / parts % a.kv_heads, part = task % parts, b = task / parts / a.kv_heads;
-        int64_t first_head = kv_head * group + part * heads;
-        int64_t last_head = part + 1 < parts ? first_head + heads : (kv_head + 1) * group;
-        int64_t last = (b + 1) * block < a.tokens ? (b + 1) * block : a.tokens;
-        if (first_head < last_head)
-            attend(&a, &work, kv_head, first_head, last_head, b * block, last);
+    for (int64_t i = thread; i < d.kv_ranges * d.parts * d.blocks; i += threads) {
+        int64_t range = i % d.kv_ranges, part = i / d.kv_ranges % d.parts, b = i / d.kv_ranges / d.parts;
+        struct task task = {
+            range * d.kv_each, (range + 1) * d.kv_each, part * d.heads, (part + 1) * d.heads,
+            b * d.block, (b + 1) * d.block,
+        };
+        task.kv_last = task.kv_last < a.kv_heads ? task.kv_last : a.kv_heads;
+        task.head_last = task.head_last < group ? task.head_last : group;
+        task.token_last = task.token_last < a.tokens ? task.token_last : a.tokens;
+        if (task.head_first < task.head_last)
+            attend(&a, &work, &task);
     }
 }
