@@ -12,7 +12,8 @@ def convert_command(
     source: Annotated[
         Path,
         typer.Argument(
-            metavar="DIR", help="Folder with config.json, safetensors and tokenizer files."
+            metavar="DIR",
+            help="Folder with config.json, safetensors and tokenizer files; or of an adapter.",
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The GGUF file to write.")],
@@ -27,12 +28,23 @@ def convert_command(
             help="The type of tensors whose GGUF name matches; the first that matches.",
         ),
     ] = None,
+    base: Annotated[
+        Path | None,
+        typer.Option("--base", help="For an adapter: the GGUF file of the model that it changes."),
+    ] = None,
 ) -> None:
-    """Convert a Hugging Face checkpoint to a GGUF file."""
+    """Convert a Hugging Face checkpoint, or a PEFT adapter, to a GGUF file."""
     from tampu.cli.progress import progress_bar
     from tampu.convert import convert  # slow to import, and no other command needs it
     from tampu.convert.mixtures import Override
 
+    if base is not None:
+        from tampu.convert.adapters import plan_adapter
+        from tampu.ml.gguf import read_gguf
+
+        plan_adapter(source, read_gguf(base)).write(output)
+        print(f"{output}: {output.stat().st_size / 1e6:.1f} MB")
+        return
     overrides = [Override.parse(text) for text in tensor_type or []]
     with progress_bar("converting") as progress:
         convert(source, output, type, overrides=overrides, progress=progress)

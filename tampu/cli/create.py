@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tampu.errors import RequestError
+from tampu.cli.models import own_store
+from tampu.errors import ModelNotFoundError, RequestError
 
 if TYPE_CHECKING:
+    from tampu.settings import Settings
+    from tampu.store.create import Recipe
+    from tampu.store.library import Library
     from tampu.store.registry.progress import Progress
 
 MODELFILE = "Modelfile"
@@ -30,7 +34,10 @@ def create_command(
         bool, typer.Option("--in-place", help="Leave GGUF files where they are, uncopied.")
     ] = False,
 ) -> None:
-    """Make a model: of another, of GGUF files, of a checkpoint, with settings of its own."""
+    """Make a model: of another, of GGUF files, of a checkpoint, with settings of its own.
+
+    A model that FROM names and that is not here is pulled first.
+    """
     from tampu.settings import Settings
     from tampu.store.create import Recipe, create
     from tampu.store.library import Library
@@ -43,10 +50,37 @@ def create_command(
         quantize=quantize,
         in_place=in_place,
     )
-    library = Library.from_settings(Settings.from_environment())
+    settings = Settings.from_environment()
+    library = Library.from_settings(settings)
     with told() as report:
+        bring_missing(library, recipe, settings, report)
         made = create(library, ModelName.parse(name), recipe, report)
     print(f"created '{made.name.short}'")
+
+
+def bring_missing(
+    library: Library, recipe: Recipe, settings: Settings, report: Callable[[Progress], None]
+) -> None:
+    """Pull the models that the recipe names and that are not on this machine.
+
+    Raises:
+        TampuError: if one cannot be had.
+    """
+    from tampu.store.ingredients import path_of_source
+    from tampu.store.names import ModelName
+    from tampu.store.registry.options import RemoteOptions
+    from tampu.store.registry.pull import pull
+
+    for source in recipe.modelfile.sources:
+        if path_of_source(source, recipe.folder) is not None:
+            continue
+        try:
+            library.find(source)
+        except ModelNotFoundError:
+            store = own_store()
+            for step in pull(store, ModelName.parse(source), RemoteOptions.from_settings(settings)):
+                if step.status != "success":  # it is only the beginning
+                    report(step)
 
 
 @contextmanager

@@ -74,7 +74,7 @@ class Ingredients:
                 for path in paths:
                     self._add_path(path, recipe)
         for text in recipe.modelfile.sources:
-            found = _path(text, recipe.folder)
+            found = path_of_source(text, recipe.folder)
             if found is None:
                 self._add_model(self._library.find(text), recipe)
             else:
@@ -93,7 +93,7 @@ class Ingredients:
                 for path in paths:
                     self._add_adapter(path, recipe)
         for text in recipe.modelfile.adapters:
-            found = _path(text, recipe.folder)
+            found = path_of_source(text, recipe.folder)
             if found is None:
                 raise ModelNotFoundError(f"ADAPTER {text[:200]}: there is no such file or folder")
             self._add_adapter(found, recipe)
@@ -249,8 +249,12 @@ class Ingredients:
         return tell
 
 
-def _path(text: str, folder: Path | None) -> Path | None:
-    """Return the file or folder that a text means; None if it is the name of a model."""
+def path_of_source(text: str, folder: Path | None) -> Path | None:
+    """Return the file or folder that a source means; None if it is the name of a model.
+
+    Raises:
+        ModelNotFoundError: for what can only be a path, and is not there.
+    """
     if folder is None:
         return None
     path = folder / Path(text).expanduser()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ from support.tiny_model import Tiny, write_tiny
 
 from tampu.cli import app
 from tampu.engine import Engine
+from tampu.store import ModelName, Store
+from tampu.store.create import Progress, Recipe, create
+from tampu.store.library import Library
 from tampu.store.modelfile import parse_modelfile
 
 MODELFILE = '''\
@@ -82,6 +86,27 @@ def test_quantise_on_the_way_and_from_standard_input(
     monkeypatch.setattr("sys.stdin", io.StringIO("FROM m.gguf"))
     assert run("create", "small", "-f", "-", "-q", "q8_0")[0] == 0
     assert "Q8_0" in run("show", "small")[1]
+
+
+def test_a_model_that_is_not_here_is_pulled_first(
+    run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[str] = []
+
+    def pulling(store: Store, name: ModelName, _: object) -> Iterator[Progress]:
+        asked.append(name.short)
+        recipe = Recipe(modelfile=parse_modelfile("FROM m.gguf"), folder=tmp_path / "work")
+        create(Library(store.root), name, recipe)
+        yield Progress("pulling manifest")
+        yield Progress("success")
+
+    monkeypatch.setattr("tampu.store.registry.pull.pull", pulling)
+    Path("Modelfile").write_text("FROM far:1b\nSYSTEM x")
+    code, _, err = run("create", "mine")
+    assert code == 0, err
+    assert asked == ["far:1b"]
+    assert err.count("success") == 1
+    assert run("show", "mine", "--system")[1] == "x\n"
 
 
 def test_what_is_wrong_is_said_in_one_line(run: Any) -> None:

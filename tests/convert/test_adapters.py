@@ -10,6 +10,7 @@ import pytest
 from support.adapters import Factors, write_adapter, write_tensors
 from support.tiny_model import Tiny, write_tiny
 
+from tampu.cli.app import run
 from tampu.convert.adapters import is_adapter, plan_adapter
 from tampu.convert.cache import converted_adapter
 from tampu.convert.llama import interleave
@@ -57,6 +58,12 @@ def test_the_file_is_in_llama_cpps_format(tmp_path: Path, base: GGUFFile) -> Non
     np.testing.assert_array_equal(
         values(tmp_path / "a.gguf", "blk.0.attn_q.weight.lora_b"), interleave(b, TINY.heads)
     )
+
+
+def test_the_command_converts_an_adapter(tmp_path: Path, base: GGUFFile) -> None:
+    folder, out = write_adapter(tmp_path / "peft", factors()), tmp_path / "a.gguf"
+    assert run(["convert", str(folder), "--base", str(base.path), "-o", str(out)]) == 0
+    assert read_gguf(out).metadata.string("general.type") == "adapter"
 
 
 def test_a_folder_is_told_by_its_configuration(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from support import handmade_checkpoints as handmade
+from support.killing import kill_at_random
 
 from tampu.cli.app import run
 from tampu.cli.convert import convert_command
@@ -197,3 +198,29 @@ def test_the_command_says_in_one_line_what_is_wrong(
     assert run(["convert", str(source), "-o", str(tmp_path / "out.gguf")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("Error: architecture 'PhiForCausalLM' is not known")
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_moment_leaves_the_old_file_or_the_new(tmp_path: Path) -> None:
+    source = handmade.write(tmp_path / "tiny")
+    (tmp_path / "made").mkdir()
+    made = tmp_path / "made" / "made.gguf"
+    kill_at_random(
+        f"""
+        from pathlib import Path
+        from tampu.convert import convert
+        import tampu.ml.library
+        source, made = Path({str(source)!r}), Path({str(made)!r})
+        convert(source, made, "Q8_0", threads=1)
+        new = made.read_bytes()
+        made.write_bytes(b"old")
+        def work():
+            convert(source, made, "Q8_0", threads=1)
+        def check():
+            assert made.read_bytes() in (b"old", new)
+            assert len(list(made.parent.iterdir())) <= 2  # and the part of a file, for the next
+            made.write_bytes(b"old")
+        """,
+        times=25,
+    )
+    assert sorted(path.name for path in made.parent.iterdir()) == ["made.gguf"]
