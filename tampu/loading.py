@@ -9,8 +9,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from tampu.errors import ModelFileError, OutOfMemoryError, RequestError, ShapeError
-from tampu.kvcache import AttentionKind, CacheSize, CausalCache, Ledger, cache_bytes
+from tampu.errors import ModelFileError, RequestError, ShapeError
+from tampu.kvcache import AttentionKind, CacheSize, CausalCache, Ledger
+from tampu.memory import Wish, most_outputs
 from tampu.ml import Backend, Weights
 from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.ml.kernels import KernelChoice, Kernels
@@ -27,10 +28,8 @@ from tampu.tokenizer import Tokenizer, load_tokenizer
 log = logging.getLogger("tampu")
 
 _IMAGE_BYTES = 256 * 2**20  # embeddings of pictures that are kept
-_OUTPUT_BYTES = 64 * 2**20  # logits that one batch may give at most
 _SMALL_BYTES = 64 * 2**20  # a file so small that dividing each product costs more than it saves
 _OF_TOKENS = ("token_embd.weight", "output.weight")
-_GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +94,7 @@ def load_model(
     options: LoadOptions,
     *,
     adapters: Sequence[tuple[Path, float]] = (),
+    projector: Path | None = None,
     progress: Callable[[float], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> LoadedModel:
@@ -104,6 +104,7 @@ def load_model(
         path: of the model's file.
         options: how.
         adapters: files of adapters, and how much of each.
+        projector: a file with the part that sees; None: it is in the first, or there is none.
         progress: called with the part loaded, 0 to 1, from any thread.
         cancelled: asked from time to time whether to give up.
 
@@ -114,18 +115,21 @@ def load_model(
     info = describe(file)
     with ExitStack() as resources:
         weights = resources.enter_context(Weights(file))
-        model = bind_model(weights)
-        more = [resources.enter_context(Weights(read_gguf(path))) for path, _ in adapters]
+        tower = resources.enter_context(Weights(read_gguf(projector))) if projector else None
+        model = bind_model(weights, tower)
+        more = [resources.enter_context(Weights(read_gguf(each))) for each, _ in adapters]
         for adapter, (_, scale) in zip(more, adapters, strict=True):
             attach(model, weights, adapter, scale)
-        _check_memory(model, info, options)
+        parts = [weights, *more, *([tower] if tower else [])]
+        wish = Wish(info, model.cache_shapes(), options.cache_size, options.cache_types)
+        wish.check("CPU.0", Backend.available_memory())
         reader = resources.enter_context(ThreadPoolExecutor(1, thread_name_prefix="tampu-load"))
         tokenizer = reader.submit(load_tokenizer, file.metadata)
         reader.submit(lambda: tokenizer.result().prepare())  # the first prompt waits for it
         threads = options.threads or (1 if file.size_bytes < _SMALL_BYTES else None)
         backend = Backend(
             threads=threads,
-            max_nodes=max(2048, 16 * sum(len(each.file.tensors) for each in (weights, *more))),
+            max_nodes=max(2048, 16 * sum(len(part.file.tensors) for part in parts)),
             kernels=KernelChoice.from_word(options.kernels),
         )
         resources.callback(backend.close)
@@ -139,13 +143,13 @@ def load_model(
         )
         resources.callback(cache.close)
         weights.load(backend, progress=progress, cancelled=cancelled)
-        for adapter in more:
-            adapter.load(backend, cancelled=cancelled)
+        for part in parts[1:]:
+            part.load(backend, cancelled=cancelled)
         graphs = Graphs(backend, model, cache)
         resources.callback(graphs.close)
         vocabulary = tokenizer.result().vocabulary_size
         _check_vocabulary(file, vocabulary, model)
-        outputs = max(options.slots, min(options.batch, _OUTPUT_BYTES // (4 * vocabulary)))
+        outputs = most_outputs(options.cache_size, vocabulary)
         _reserve(graphs, options, outputs)
         scheduler = Scheduler(
             Ledger(cache.spaces()),
@@ -192,20 +196,6 @@ def _check_vocabulary(file: GGUFFile, size: int, model: Model) -> None:
         rows = file.tensors[name].shape[0] if name in file.tensors else size
         if rows != size:
             raise ModelFileError(f"tensor {name}", f"has {rows} rows for {size} tokens")
-
-
-def _check_memory(model: Model, info: ModelInfo, options: LoadOptions) -> None:
-    """Refuse a context whose cache cannot fit, before anything is allocated."""
-    needed = cache_bytes(model.cache_shapes(), options.cache_size, *options.cache_types)
-    available = Backend.available_memory()
-    if needed + info.size_bytes <= available:
-        return
-    fitting = max(0, int(options.context * (available - info.size_bytes) / max(needed, 1)))
-    raise OutOfMemoryError(
-        f"a context of {options.context} tokens in {options.slots} slots needs "
-        f"{needed / _GIB:.1f} GiB and the weights {info.size_bytes / _GIB:.1f} GiB, "
-        f"{available / _GIB:.1f} GiB are available: choose a context of at most {fitting}"
-    )
 
 
 def _log_memory(info: ModelInfo, weights: Weights, cache: CausalCache, backend: Backend) -> None:
