@@ -11,12 +11,11 @@ from typing import Any, Self
 from tampu.chat.kinds import PromptTemplate, read_template
 from tampu.errors import ModelNotFoundError, TampuError
 from tampu.ml.gguf import read_gguf
-from tampu.modelinfo import ModelInfo, read_model_info, with_template
+from tampu.modelinfo import ModelInfo, read_model_info, with_template, with_vision
 from tampu.settings import Settings
 from tampu.store.gguf_files import SUFFIX
 from tampu.store.library import Library, LocalModel, built_in_path
 from tampu.store.manifests import Media
-from tampu.store.model import StoredModel
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +58,7 @@ class Prepared:
     Attributes:
         path: of the weights.
         adapters: files, and how much of each.
+        projector: the file of the part that sees; None: it is with the weights, or there is none.
         template: in place of that of the weights' file.
         parameters: what holds unless a request says otherwise, under Ollama's names.
         system: the system message; empty without one.
@@ -67,6 +67,7 @@ class Prepared:
 
     path: Path
     adapters: tuple[tuple[Path, float], ...] = ()
+    projector: Path | None = None
     template: PromptTemplate | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     system: str = ""
@@ -83,6 +84,7 @@ def prepare(
     name_or_path: str,
     adapters: Sequence[tuple[str | Path, float]] = (),
     template: str = "",
+    projector: str | Path | None = None,
 ) -> Prepared:
     """Return the model that a user means by a path or a name, with what belongs to it.
 
@@ -90,30 +92,31 @@ def prepare(
         name_or_path: as `resolve` takes it.
         adapters: more of them, GGUF files or folders of PEFT's.
         template: in place of the model's own; empty: that.
+        projector: likewise.
 
     Raises:
         As `resolve`; ModelFileError also for a template that is none.
     """
     path = resolve(name_or_path)
-    stored = None if Path(name_or_path).expanduser().exists() else _stored(name_or_path)
     given = [(_adapter(Path(each).expanduser(), path), scale) for each, scale in adapters]
+    own = read_template(template) if template else None
+    sees = Path(projector).expanduser() if projector else None
+    if Path(name_or_path).expanduser().exists():
+        return Prepared(path, tuple(given), sees, own)
+    model = _library(None).find(name_or_path)
+    sees = sees or next(iter(model.projector_paths), None)
+    stored = model.stored
     if stored is None:
-        return Prepared(path, tuple(given), read_template(template) if template else None)
-    own = [(each, 1.0) for each in stored.paths(Media.ADAPTER)]
-    template = template or stored.template
+        return Prepared(path, tuple(given), sees, own)
     return Prepared(
         path,
-        (*own, *given),
-        read_template(template) if template else None,
+        (*((each, 1.0) for each in stored.paths(Media.ADAPTER)), *given),
+        sees,
+        own or (read_template(stored.template) if stored.template else None),
         stored.parameters,
         stored.system,
         tuple({"role": said.role, "content": said.content} for said in stored.messages),
     )
-
-
-def _stored(name: str) -> StoredModel | None:
-    """Return what a store knows of a model; None if it is a mere file."""
-    return _library(None).find(name).stored
 
 
 def _adapter(path: Path, model: Path) -> Path:
@@ -232,6 +235,8 @@ class Catalog:
         info = cached[2]
         if model.stored is not None and (template := model.stored.template):
             info = with_template(info, read_template(template))
+        if model.has_projector:
+            info = with_vision(info)
         return Entry(model.name.removesuffix(TAG), info, model.modified_s, model)
 
 

@@ -90,6 +90,7 @@ class Engine:
         kernels: str = "on",
         adapters: Sequence[tuple[str | Path, float]] = (),
         template: str = "",
+        projector: str | Path | None = None,
         progress: Callable[[float], None] | None = None,
         cancelled: Callable[[], bool] | None = None,
     ) -> Self:
@@ -108,6 +109,7 @@ class Engine:
             adapters: low-rank adapters, GGUF files or PEFT's folders, and how much of each; 1 is as
                 it was trained.
             template: Jinja, or Go's language, in place of the model's own; empty: that.
+            projector: a file with the part that sees; None: the model's own, if it has one.
             progress: called with the part loaded, 0 to 1, from any thread.
             cancelled: asked from time to time whether to give up.
 
@@ -129,11 +131,12 @@ class Engine:
             flash_attention=flash_attention,
             kernels=kernels,
         )
-        found = prepare(str(path), adapters, template)
+        found = prepare(str(path), adapters, template, projector)
         model = load_model(
             found.path,
             options,
             adapters=found.adapters,
+            projector=found.projector,
             progress=progress,
             cancelled=cancelled,
         )

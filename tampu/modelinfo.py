@@ -102,6 +102,14 @@ def with_template(info: ModelInfo, template: PromptTemplate) -> ModelInfo:
     return replace(info, template=template.source, capabilities=capabilities)
 
 
+def with_vision(info: ModelInfo) -> ModelInfo:
+    """Return what is said of a model that comes with a projector."""
+    if "vision" in info.capabilities:
+        return info
+    first, *rest = info.capabilities
+    return replace(info, capabilities=(first, "vision", *rest))
+
+
 def read_model_info(path: str | Path) -> ModelInfo:
     """Read a model's file and return what it says; no weights are loaded.
 

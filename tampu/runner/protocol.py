@@ -37,6 +37,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
         vocabulary_only: load no weights: tokens and prompts can be asked for, nothing else.
         template: in place of that of the file; empty: that.
         adapters: files of adapters, and how much of each.
+        projector: a file with the part that sees; None: it is in the model's, or there is none.
     """
 
     context: int = 4096
@@ -49,6 +50,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     vocabulary_only: bool = False
     template: str = ""
     adapters: tuple[tuple[str, float], ...] = ()
+    projector: str | None = None
 
 
 class TextPrompt(msgspec.Struct, frozen=True, tag="text"):

@@ -32,16 +32,19 @@ class Profile:
 
 
 def with_own_parts(options: ModelOptions, entry: Entry) -> ModelOptions:
-    """Return how a model is loaded with the template and the adapters that a store has of it.
+    """Return how a model is loaded with the parts that it has besides its weights.
 
     Raises:
         StoreError: if a store has lost a part of it.
     """
     stored = entry.model.stored
+    projector = next(map(str, entry.model.projector_paths), None)
     if stored is None:
-        return options
+        return msgspec.structs.replace(options, projector=projector)
     adapters = tuple((str(path), 1.0) for path in stored.paths(Media.ADAPTER))
-    return msgspec.structs.replace(options, template=stored.template, adapters=adapters)
+    return msgspec.structs.replace(
+        options, template=stored.template, adapters=adapters, projector=projector
+    )
 
 
 def profile_of(entry: Entry) -> Profile:

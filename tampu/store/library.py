@@ -73,6 +73,13 @@ class LocalModel:
         return self.stored.model_path if self.stored else self.files[0]
 
     @property
+    def has_projector(self) -> bool:
+        """Whether it comes with what reads images."""
+        if self.stored:
+            return bool(self.stored.manifest.of_kind(Media.PROJECTOR))
+        return bool(self.projectors)
+
+    @property
     def projector_paths(self) -> tuple[Path, ...]:
         """The files of its projectors.
 
