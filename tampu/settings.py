@@ -42,7 +42,17 @@ _SHARED = (
     "NUM_PARALLEL",
     "ORIGINS",
 )
-_OWN = ("CACHE", "CONNECTIONS", "KERNELS", "LIMIT_RATE", "MODELS", "REALMS", "REGISTRY", "THREADS")
+_OWN = (
+    "CACHE",
+    "CONNECTIONS",
+    "KERNELS",
+    "LIMIT_RATE",
+    "MODELS",
+    "REALMS",
+    "REGISTRY",
+    "REGISTRY_KEY",
+    "THREADS",
+)
 _SERVING = (
     "API_KEY",
     "DRAIN_TIMEOUT",
@@ -114,6 +124,7 @@ class Settings:
         connections: CONNECTIONS at once for a download.
         limit_rate: LIMIT_RATE, the most bytes in a second for downloads and uploads, such as
             10MB; None is without limit.
+        registry_key: REGISTRY_KEY, else ~/.ollama/id_ed25519: tells Ollama's registry who asks.
         hub: HF_ENDPOINT, Hugging Face's hub.
         hub_token: HF_TOKEN, for models there that are not public.
         api_keys: API_KEY, separated by commas: who has one may do everything.
@@ -151,6 +162,7 @@ class Settings:
     realms: tuple[tuple[str, str], ...] = ()
     connections: int = 8
     limit_rate: int | None = None
+    registry_key: Path | None = None
     hub: str = "https://huggingface.co"
     hub_token: str | None = field(default=None, repr=False)
     api_keys: tuple[str, ...] = field(default=(), repr=False)
@@ -205,6 +217,8 @@ class Settings:
             realms=read.value("REALMS", _realms, ()),
             connections=read.value("CONNECTIONS", _count(1), 8),
             limit_rate=read.value("LIMIT_RATE", parse_rate, None),
+            registry_key=read.value("REGISTRY_KEY", _path, None)
+            or read.in_home(("", ".ollama/id_ed25519")),
             hub=(read.text("HF_ENDPOINT") or "https://huggingface.co").rstrip("/"),
             hub_token=read.text("HF_TOKEN"),
             api_keys=read.value("API_KEY", _list, ()),

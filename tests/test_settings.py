@@ -21,6 +21,7 @@ def test_an_empty_environment_gives_the_defaults():
         ollama_models=Path("/home/runa/.ollama/models"),
         hub_cache=Path("/home/runa/.cache/huggingface/hub"),
         lm_studio=Path("/home/runa/.lmstudio/models"),
+        registry_key=Path("/home/runa/.ollama/id_ed25519"),
     )
     assert str(settings.address) == "http://127.0.0.1:11434"
     assert (settings.keep_alive_s, settings.load_timeout_s, settings.max_queue) == (300, 300, 512)
@@ -77,6 +78,7 @@ def test_each_setting_has_our_variable_and_ollamas(suffix, text, field, value):
             (("a.example", "b.example"), ("c", "d:1")),
         ),
         ("CONNECTIONS", "3", "connections", 3),
+        ("REGISTRY_KEY", "/key", "registry_key", Path("/key")),
         ("LIMIT_RATE", "10MB", "limit_rate", 10_000_000),
         ("LIMIT_RATE", "1.5m", "limit_rate", 1_500_000),
         ("LIMIT_RATE", "700", "limit_rate", 700),

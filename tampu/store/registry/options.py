@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from tampu.settings import Settings
 from tampu.store.names import DEFAULT_HOST, ModelName, canonical_host
 from tampu.store.registry.download import PAUSES_S
+from tampu.store.registry.session import Signer
 
 HUB_HOSTS = frozenset({"hf.co", "huggingface.co"})
 
@@ -20,6 +22,7 @@ class RemoteOptions:
         realms: pairs of a registry and another host that may give out its tokens.
         connections: the most at once for a blob.
         limit_rate: the most bytes in a second; None is without limit.
+        key: the file of the private key that tells Ollama's registry who asks; it need not exist.
         hub: the address of Hugging Face's hub.
         hub_token: for models there that are not public.
         is_insecure: use HTTP without TLS, and allow addresses of private networks.
@@ -31,6 +34,7 @@ class RemoteOptions:
     realms: tuple[tuple[str, str], ...] = ()
     connections: int = 8
     limit_rate: int | None = None
+    key: Path | None = None
     hub: str = "https://huggingface.co"
     hub_token: str | None = None
     is_insecure: bool = False
@@ -47,6 +51,7 @@ class RemoteOptions:
             realms=settings.realms,
             connections=settings.connections,
             limit_rate=limit_rate or settings.limit_rate,
+            key=settings.registry_key,
             hub=settings.hub,
             hub_token=settings.hub_token,
             is_insecure=is_insecure,
@@ -61,6 +66,19 @@ class RemoteOptions:
         """Return the address of the registry that has a model."""
         scheme = "http" if self.is_insecure else name.scheme
         return f"{scheme}://{self.host_of(name)}"
+
+    def signer(self) -> Signer | None:
+        """Return what proves who asks; None without a key."""
+        key = self.key
+        if key is None or not key.is_file():
+            return None
+
+        def prove(url: str) -> str:
+            from tampu.store.registry.signing import sign  # slow to import, and seldom needed
+
+            return sign(key, url)
+
+        return prove
 
     def realm_hosts(self, host: str) -> frozenset[str]:
         """Return the other hosts that may give out a registry's tokens."""

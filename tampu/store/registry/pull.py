@@ -17,7 +17,6 @@ from tampu.store.registry.options import HUB_HOSTS, RemoteOptions
 from tampu.store.registry.progress import Progress
 from tampu.store.registry.ratelimit import RateLimiter
 from tampu.store.registry.remote import Offer, open_registry, open_transport
-from tampu.store.registry.session import Signer
 from tampu.store.registry.source import RangesIgnoredError
 from tampu.store.registry.transport import NetworkError
 from tampu.store.store import Store
@@ -25,9 +24,7 @@ from tampu.store.store import Store
 SMALL = 4 << 20  # blobs up to this come in one piece
 
 
-def pull(
-    store: Store, name: ModelName, options: RemoteOptions, sign: Signer | None = None
-) -> Iterator[Progress]:
+def pull(store: Store, name: ModelName, options: RemoteOptions) -> Iterator[Progress]:
     """Bring a model into a store, yielding what happens, `success` last.
 
     Blobs that are there already are read and verified, not brought again. Two that pull the same
@@ -38,7 +35,6 @@ def pull(
         store: where it goes.
         name: of the model.
         options: how registries are talked to.
-        sign: proves to Ollama's registry who asks; None: nobody in particular.
 
     Raises:
         RegistryError: if it cannot be had; the store is as it was, but for finished blobs.
@@ -49,7 +45,7 @@ def pull(
         remote = (
             open_hub(transport, name, options)
             if name.host.lower() in HUB_HOSTS
-            else open_registry(transport, name, options, sign)
+            else open_registry(transport, name, options)
         )
         offer = _offered(remote.offer, options)
         _check(offer, name)

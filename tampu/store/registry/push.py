@@ -26,7 +26,6 @@ from tampu.store.registry.options import RemoteOptions
 from tampu.store.registry.progress import Progress
 from tampu.store.registry.ratelimit import RateLimiter
 from tampu.store.registry.remote import Registry, open_registry, open_transport
-from tampu.store.registry.session import Signer
 from tampu.store.registry.transport import NetworkError, Reply, host_of, origin_of
 from tampu.store.store import Store
 
@@ -36,16 +35,13 @@ _BINARY = {"Content-Type": "application/octet-stream"}
 _RECEIVED = re.compile(r"(?:bytes=)?0-(\d{1,19})", re.ASCII)
 
 
-def push(
-    store: Store, name: ModelName, options: RemoteOptions, sign: Signer | None = None
-) -> Iterator[Progress]:
+def push(store: Store, name: ModelName, options: RemoteOptions) -> Iterator[Progress]:
     """Give a model to its registry, yielding what happens, `success` last.
 
     Args:
         store: where it is.
         name: of the model; its host is the registry.
         options: how registries are talked to.
-        sign: proves to Ollama's registry who asks; None: nobody in particular.
 
     Raises:
         ModelNotFoundError: if there is no such model.
@@ -56,7 +52,7 @@ def push(
     with closing(open_transport(options)) as transport, store.lease() as lease:
         model = store.model(name)
         lease.add(blob.digest for blob in model.manifest.blobs())
-        registry = open_registry(transport, model.name, options, sign)
+        registry = open_registry(transport, model.name, options)
         pusher = _Pusher(registry, model, options)
         for blob in {blob.digest: blob for blob in model.manifest.blobs()}.values():
             yield from pusher.give(blob)

@@ -16,7 +16,7 @@ from tampu.store.manifests import (
 )
 from tampu.store.names import Digest, ModelName
 from tampu.store.registry.options import RemoteOptions
-from tampu.store.registry.session import Session, Signer
+from tampu.store.registry.session import Session
 from tampu.store.registry.source import BlobSource
 from tampu.store.registry.transport import Transport, TransportOptions, host_of
 
@@ -86,12 +86,13 @@ def open_transport(options: RemoteOptions) -> Transport:
     )
 
 
-def open_registry(
-    transport: Transport, name: ModelName, options: RemoteOptions, sign: Signer | None = None
-) -> Registry:
+def open_registry(transport: Transport, name: ModelName, options: RemoteOptions) -> Registry:
     """Return the repository of a model."""
     host = options.host_of(name)
     session = Session(
-        transport, options.base_of(name), realm_hosts=options.realm_hosts(host), sign=sign
+        transport,
+        options.base_of(name),
+        realm_hosts=options.realm_hosts(host),
+        sign=options.signer(),
     )
     return Registry(session, name)

@@ -1,0 +1,91 @@
+"""Ollama's registry is told who asks, by a signature that it can verify."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from contextlib import closing
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_ssh_public_key,
+)
+from support.local_http import Answer, serving
+from support.registries import described, manifest
+
+from tampu.errors import RegistryError
+from tampu.store import ModelName, Store
+from tampu.store.registry.options import RemoteOptions
+from tampu.store.registry.pull import pull
+from tampu.store.registry.signing import sign
+
+
+def write_key(path, key=None):
+    key = key or Ed25519PrivateKey.generate()
+    encoded = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    path.write_bytes(encoded)
+    return key
+
+
+def verify(proof, url):
+    """Verify as the registry does, and return the public key."""
+    public, _, signature = proof.partition(":")
+    digest = base64.b64encode(hashlib.sha256(b"").hexdigest().encode()).decode()
+    key = load_ssh_public_key(b"ssh-ed25519 " + public.encode())
+    key.verify(base64.b64decode(signature), f"GET,{url},{digest}".encode())
+    return key
+
+
+def test_the_signature_is_that_of_the_key_over_the_address(tmp_path):
+    key = write_key(tmp_path / "id")
+    url = "https://ollama.com/token?service=x&ts=1"
+    public = verify(sign(tmp_path / "id", url), url)
+    raw = (Encoding.Raw, PublicFormat.Raw)
+    assert public.public_bytes(*raw) == key.public_key().public_bytes(*raw)
+
+
+def test_a_registry_that_wants_it_gets_it_when_a_token_is_asked_for(tmp_path):
+    write_key(tmp_path / "id")
+    weights, config = b"weights", b"{}"
+    content = manifest([described(weights)], described(config))
+    blobs = {described(blob)["digest"]: blob for blob in (weights, config)}
+
+    def answer(request):
+        if request.path == "/token":
+            query = "&".join(f"{name}={value}" for name, value in request.query.items())
+            verify(request.headers["authorization"], f"{server.url}/token?{query}")
+            return Answer(body=b'{"token":"t"}')
+        if request.headers.get("authorization") != "Bearer t":
+            return Answer(
+                401, {"WWW-Authenticate": f'Bearer realm="{server.url}/token",service="s"'}
+            )
+        return Answer(body=blobs.get(request.path.rpartition("/")[2], content))
+
+    with serving(answer) as server:
+        store = Store(tmp_path / "store")
+        options = RemoteOptions(is_insecure=True, key=tmp_path / "id")
+        with closing(pull(store, ModelName.parse(f"{server.host}/a/m"), options)) as steps:
+            assert list(steps)[-1].status == "success"
+
+
+def test_without_a_key_nobody_in_particular_asks(tmp_path):
+    assert RemoteOptions(key=tmp_path / "nothing").signer() is None
+    assert RemoteOptions().signer() is None
+
+
+@pytest.mark.parametrize("kind", ["nonsense", "rsa", "missing"])
+def test_a_key_that_cannot_be_used_is_told(tmp_path, kind):
+    path = tmp_path / "id"
+    if kind == "nonsense":
+        path.write_bytes(b"nonsense")
+    elif kind == "rsa":
+        write_key(path, generate_private_key(65537, 2048))
+    with pytest.raises(RegistryError, match=r"^the key id ") as caught:
+        sign(path, "https://x/")
+    assert str(tmp_path) not in str(caught.value)
