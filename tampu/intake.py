@@ -15,7 +15,7 @@ from tampu.errors import RequestError
 from tampu.loading import LoadedModel
 from tampu.nn import Picture
 from tampu.runner.events import Event, Text
-from tampu.runner.layout import Inputs, NumberedImage, lay_out
+from tampu.runner.layout import Inputs, NumberedImage, as_one_group, lay_out
 from tampu.runner.loop import Runner
 from tampu.runner.request import GenerateOptions
 from tampu.runner.sequence import Collector, Constraint, PromptScores, Sink
@@ -46,6 +46,9 @@ class Intake:
 
     def generate(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> Handle:
         """Begin an answer; see `Engine.submit`."""
+        if self._model.graphs.longest_text is not None:
+            name = self._model.info.path.name
+            raise RequestError(f"{name} gives no answers: it is a model for embeddings")
         given = self._inputs(prompt)
         inputs = fit_prompt(given, self._context, options)
         dropped = len(given.tokens) - len(inputs.tokens)
@@ -149,7 +152,12 @@ class Intake:
             else:
                 tokens = [item for item in items if not isinstance(item, NumberedImage)]
                 pieces.append(self._known(tokens))
-        return lay_out(pieces)
+        inputs, longest = lay_out(pieces), self._model.graphs.longest_text
+        if longest is None:
+            return inputs
+        if len(inputs.tokens) > longest:
+            raise too_long(len(inputs.tokens), longest)
+        return as_one_group(inputs)
 
     def _known(self, tokens: list[int]) -> npt.NDArray[np.int32]:
         limit = self._tokenizer.vocabulary_size

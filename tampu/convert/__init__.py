@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from tampu.convert.bert import BERT
 from tampu.convert.checkpoint import Checkpoint, StoredTensor
 from tampu.convert.config import Config
 from tampu.convert.family import Family, Parameters
@@ -25,6 +26,7 @@ from tampu.convert.llava import LLAVA
 from tampu.convert.mistral3 import MISTRAL3, MISTRAL3_TEXT
 from tampu.convert.mixtures import FILE_TYPES, Facts, FileType, Override, choose_types, file_type
 from tampu.convert.mllama import MLLAMA
+from tampu.convert.pooling import pooling_metadata
 from tampu.convert.quantize import QUANTIZATION_VERSION
 from tampu.convert.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
 from tampu.convert.qwen25vl import QWEN25VL
@@ -56,6 +58,7 @@ FAMILIES: Mapping[str, Family] = {
         GEMMA3_TEXT,
         GEMMA3,
         GPT_OSS,
+        BERT,
     )
     for checkpoint in family.checkpoints
 }
@@ -125,6 +128,7 @@ def plan_conversion(
         "general.quantization_version": QUANTIZATION_VERSION,
         **{f"{family.architecture}.{key}": value for key, value in parameters.items()},
         **tokenizer_metadata(checkpoint, rows),
+        **pooling_metadata(checkpoint, family.architecture),
         **_training(checkpoint),
         **(metadata or {}),
     }

@@ -150,7 +150,8 @@ class Family:
 
 def _reading_order(name: str) -> tuple[int, int, str]:
     """Order as a model reads: embedding, layers by number, output, projector, vision tower."""
-    heads = ("token_embd", "rope_freqs", "blk", "output_norm", "output", "mm", "v")
+    heads = ["token_embd", "token_types", "position_embd", "token_embd_norm", "rope_freqs", "blk"]
+    heads += ["output_norm", "output", "mm", "v"]
     number = _NUMBER.search(name)
     return heads.index(name.split(".")[0]), int(number[1]) if number else -1, name
 

@@ -20,6 +20,8 @@ from tampu.ml.types import GGMLType
 Floats = npt.NDArray[np.float32]
 
 _ALWAYS_F32 = (
+    "token_types.weight",
+    "position_embd.weight",
     "v.position_embedding.weight",
     "v.position_embd.weight",
     "v.positional_embedding_vlm",

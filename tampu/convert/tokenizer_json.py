@@ -22,7 +22,7 @@ FILE = "tokenizer.json"
 class Pieces:
     """A vocabulary by id, before added tokens and padding."""
 
-    model: str  # tokenizer.ggml.model: gpt2 or llama
+    model: str  # tokenizer.ggml.model: gpt2, llama or bert
     tokens: list[str]
     types: list[int]
     scores: list[float] | None = None  # llama
@@ -45,15 +45,17 @@ def read_pieces(tokenizer: Mapping[str, Any]) -> Pieces:
 
     Raises:
         ModelFileError: if it is damaged.
-        UnsupportedModelError: if it is not a BPE model, or splits text in an unknown way.
+        UnsupportedModelError: if it is no BPE or WordPiece, or splits text in an unknown way.
     """
     model = tokenizer.get("model")
     if not isinstance(model, dict):
         raise ModelFileError(FILE, "has no model")
     kind = model.get("type", "BPE")
-    if kind != "BPE":
-        raise UnsupportedModelError(f"{FILE}: a {kind} tokeniser; only BPE is supported")
+    if kind not in ("BPE", "WordPiece"):
+        raise UnsupportedModelError(f"{FILE}: a {kind} tokeniser; BPE and WordPiece are supported")
     tokens, types = _by_id(model.get("vocab"))
+    if kind == "WordPiece":
+        return Pieces("bert", list(map(_turned_round, tokens)), types)
     pairs = _pairs(model.get("merges"))
     if is_byte_level(tokenizer):
         merges = [f"{left} {right}" for left, right in pairs]
@@ -160,3 +162,11 @@ def _adds_space_prefix(tokenizer: Mapping[str, Any]) -> bool:
         or (part.get("type") == "Metaspace" and part.get("prepend_scheme") in ("always", "first"))
         for part in parts
     )
+
+
+def _turned_round(token: str) -> str:
+    """Return a WordPiece token as GGUF spells it: words are marked, not what continues them."""
+    if token.startswith("##"):
+        return token[2:]
+    is_bracketed = token.startswith("[") and token.endswith("]")
+    return token if is_bracketed else f"\u2581{token}"

@@ -32,6 +32,7 @@ _SPECIAL = {
     "sep": "seperator",  # so it is spelt in GGUF
     "pad": "padding",
     "mask": "mask",
+    "cls": "cls",
 }
 _ADDED_SCORE = -1000.0
 
@@ -199,6 +200,8 @@ def _added_around(
     tokenizer: Mapping[str, Any] | None, settings: Mapping[str, Any], model: str
 ) -> dict[str, object]:
     """Return whether the first and the last special token are put around a text."""
+    if model == "bert":
+        return {"tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.add_eos_token": True}
     first = settings.get("add_bos_token")
     if not isinstance(first, bool):
         first = adds_first(tokenizer) is not None if tokenizer is not None else model == "llama"

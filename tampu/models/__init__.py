@@ -39,6 +39,7 @@ _SECTIONS: Mapping[str, Any] = {"rope_mode": RopeMode.SECTIONS}
 _NEIGHBOURS: Mapping[str, Any] = {"rope_mode": RopeMode.INTERLEAVED}
 
 _BUILT_IN: Mapping[str, Architecture] = {
+    "bert": Architecture("tampu.models.bert:Bert"),
     "gemma2": Architecture("tampu.models.gemma2:Gemma2"),
     "gemma3": Architecture("tampu.models.gemma3:Gemma3"),
     "gpt-oss": Architecture("tampu.models.gptoss:GptOss"),

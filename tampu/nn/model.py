@@ -110,6 +110,14 @@ class Model(Module):
     options: Any
     vision: Vision | None = None
 
+    @property
+    def longest_text(self) -> int | None:
+        """The most tokens of a text whose tokens attend to one another both ways.
+
+        Such a text must be computed in one batch; None: tokens attend only to what is before them.
+        """
+        return None
+
     @abstractmethod
     def cache_shapes(self) -> list[LayerShape]:
         """Return what each layer needs of the cache."""

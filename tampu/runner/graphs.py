@@ -150,10 +150,15 @@ class Graphs:
 
     @property
     def largest_group(self) -> int:
-        """The most tokens that an image needs in one batch."""
+        """The most tokens that an image, or a text that is read both ways, needs in one batch."""
         vision = self._model.vision
         groups = vision.largest().placeholders.groups if vision else ()
-        return max((length for _, length in groups), default=0)
+        return max((length for _, length in groups), default=self.longest_text or 0)
+
+    @property
+    def longest_text(self) -> int | None:
+        """The longest text of a model that reads texts both ways; None: of one that does not."""
+        return self._model.longest_text
 
     @property
     def can_rotate(self) -> bool:

@@ -244,6 +244,12 @@ def lay_out(pieces: Sequence[Tokens | NumberedImage]) -> Inputs:
     return Inputs(_joined(tokens), _joined(keys), layout)
 
 
+def as_one_group(inputs: Inputs) -> Inputs:
+    """Return a text whose tokens attend to one another both ways, and so share a batch."""
+    whole = Group(0, len(inputs.tokens), sees_itself=True)
+    return Inputs(inputs.tokens, inputs.keys, Layout(groups=(whole,)))
+
+
 def _given(
     positions: list[npt.NDArray[np.int32]], length: int, place: int
 ) -> npt.NDArray[np.int32] | None:

@@ -365,6 +365,7 @@ def test_image_tokens_that_do_not_fit_the_patches_are_an_error() -> None:
 
 def test_every_architecture_belongs_to_one_family() -> None:
     assert set(FAMILIES) == {
+        "BertModel",
         "LlamaForCausalLM",
         "Llama4ForCausalLM",
         "Llama4ForConditionalGeneration",

@@ -185,10 +185,22 @@ def test_damaged_files_are_refused(tmp_path: Path, case: str) -> None:
         keys(tmp_path, **BAD[case])
 
 
-@pytest.mark.parametrize("kind", ["Unigram", "WordPiece", "WordLevel"])
+@pytest.mark.parametrize("kind", ["Unigram", "WordLevel"])
 def test_other_kinds_of_tokenisers_are_not_supported(tmp_path: Path, kind: str) -> None:
     with pytest.raises(UnsupportedModelError, match=kind):
         keys(tmp_path, tokenizer=tokenizer(model=model(type=kind)))
+
+
+def test_wordpiece_marks_words_instead_of_what_continues_them(tmp_path: Path) -> None:
+    vocabulary = {"[UNK]": 0, "a": 1, "##b": 2, "[": 3}
+    found = keys(
+        tmp_path,
+        tokenizer={"model": {"type": "WordPiece", "vocab": vocabulary, "unk_token": "[UNK]"}},
+    )
+    assert found["model"] == "bert"
+    assert found["tokens"][:4] == ["[UNK]", "\u2581a", "b", "\u2581["]
+    assert found["add_bos_token"]
+    assert found["add_eos_token"]
 
 
 def test_sequences_nested_without_end_are_refused(tmp_path: Path) -> None:

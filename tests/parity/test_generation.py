@@ -5,14 +5,14 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.checkpoints import RECIPES
+from support.checkpoints import DECODERS, RECIPES
 from support.laboratory import Laboratory, tokens
 
 from tampu.engine import Engine
 
 pytestmark = pytest.mark.parity
 
-NAMES = list(RECIPES)
+NAMES = list(DECODERS)
 TYPICAL = [
     "llama_rope_llama3",
     "mistral_window",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.checkpoints import RECIPES, load_reference
+from support.checkpoints import DECODERS, RECIPES, load_reference
 from support.laboratory import (
     LENGTH,
     Laboratory,
@@ -22,7 +22,7 @@ from support.laboratory import (
 
 pytestmark = pytest.mark.parity
 
-NAMES = list(RECIPES)
+NAMES = list(DECODERS)
 TYPICAL = [
     "llama_rope_llama3",
     "mistral_window",

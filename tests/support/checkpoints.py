@@ -16,7 +16,12 @@ from typing import Any
 
 import torch
 import transformers
-from support.tiny_tokenizers import write_byte_level, write_gemma, write_sentencepiece
+from support.tiny_tokenizers import (
+    write_byte_level,
+    write_gemma,
+    write_sentencepiece,
+    write_wordpiece,
+)
 from transformers import PreTrainedModel
 
 transformers.utils.logging.disable_progress_bar()
@@ -223,6 +228,19 @@ RECIPES: dict[str, Recipe] = {
     "gemma3_period": _gemma3(
         num_key_value_heads=1, query_pre_attn_scalar=32, sliding_window_pattern=3
     ),
+    "bert": Recipe(
+        "BertModel",
+        transformers.BertConfig,
+        {
+            "vocab_size": VOCABULARY,
+            "hidden_size": 128,
+            "intermediate_size": 256,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "max_position_embeddings": 128,
+        },
+        "wordpiece",
+    ),
     "llava": Recipe(
         "LlavaForConditionalGeneration",
         transformers.LlavaConfig,
@@ -360,7 +378,10 @@ RECIPES: dict[str, Recipe] = {
     ),
 }
 
+DECODERS = [name for name in RECIPES if name != "bert"]
+
 _TOKENIZERS = {
+    "wordpiece": write_wordpiece,
     "llama3_image": lambda folder: write_byte_level(folder, "llama3", "llama3"),
     "llama4_image": lambda folder: write_byte_level(folder, "llama3", "llama4"),
     "qwen2_image": lambda folder: write_byte_level(folder, "qwen2", "qwen2"),
@@ -382,8 +403,9 @@ def make_checkpoint(name: str, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     _TOKENIZERS[recipe.tokenizer](folder)
-    generation = {"bos_token_id": 1, "eos_token_id": [2, 5]}
-    (folder / "generation_config.json").write_text(json.dumps(generation))
+    if recipe.tokenizer != "wordpiece":  # it generates nothing
+        generation = {"bos_token_id": 1, "eos_token_id": [2, 5]}
+        (folder / "generation_config.json").write_text(json.dumps(generation))
     return folder
 
 

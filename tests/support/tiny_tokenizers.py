@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import collections
 import functools
 import inspect
 import io
@@ -147,3 +148,27 @@ def _begin_with(token: str) -> processors.TemplateProcessing:
 def _write_settings(folder: Path, settings: dict[str, Any]) -> None:
     tree = settings | {"chat_template": TEMPLATE}
     (folder / "tokenizer_config.json").write_text(json.dumps(tree))
+
+
+def write_wordpiece(folder: Path) -> None:
+    """Write a WordPiece in the style of BERT: letters, and the commonest words of a text."""
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    text = " ".join(_corpus()).lower()
+    letters = sorted(set("abcdefghijklmnopqrstuvwxyz0123456789.,:;()_=-'"))
+    counts = collections.Counter(re.findall(r"[a-z]+", text))
+    words = sorted(counts, key=lambda word: (-counts[word], word))
+    pieces = [*names, *letters, *(f"##{letter}" for letter in letters), *words]
+    vocabulary = list(dict.fromkeys(pieces))[:SIZE]
+    tokenizer = Tokenizer(
+        models.WordPiece({piece: id_ for id_, piece in enumerate(vocabulary)}, unk_token="[UNK]")
+    )
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.add_special_tokens(names)
+    ends = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=ends
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    roles = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
+    _write_settings(folder, {f"{role}_token": name for role, name in roles.items()})

@@ -1,0 +1,110 @@
+"""BERT: an encoder for embeddings; tokens attend to one another both ways, norms follow each part.
+
+Source: arXiv:1810.04805. The hidden states are pooled outside; there are no logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from tampu.ml import Tensor
+from tampu.ml.rotary import at_most
+from tampu.nn import (
+    Batch,
+    Embedding,
+    LayerCache,
+    LayerNorm,
+    LayerShape,
+    Linear,
+    Model,
+    Module,
+    attention,
+    gguf,
+    only,
+    option,
+    run_layers,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    layers: int = option("block_count", at_most=1024)
+    embedding: int = option("embedding_length")
+    heads: int = option("attention.head_count", at_most=4096)
+    epsilon: float = option("attention.layer_norm_epsilon", default=1e-12)
+
+    @property
+    def head_dim(self) -> int:
+        return self.embedding // self.heads
+
+
+class Attention(Module):
+    query: Linear = gguf("attn_q")
+    key: Linear = gguf("attn_k")
+    value: Linear = gguf("attn_v")
+    output: Linear = gguf("attn_output")
+
+    def __call__(self, x: Tensor, cache: LayerCache, o: Options) -> Tensor:
+        q, k, v = (
+            part(x).reshape(-1, o.heads, o.head_dim) for part in (self.query, self.key, self.value)
+        )
+        return self.output(attention(q, k, v, cache, scale=o.head_dim**-0.5))
+
+
+class FeedForward(Module):
+    up: Linear = gguf("ffn_up")
+    down: Linear = gguf("ffn_down")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.down(self.up(x).gelu_exact())
+
+
+class Layer(Module):
+    attention: Attention = gguf()
+    attention_norm: LayerNorm = gguf("attn_output_norm")
+    feed_forward: FeedForward = gguf()
+    feed_forward_norm: LayerNorm = gguf("layer_output_norm")
+
+    def __call__(self, x: Tensor, cache: LayerCache, *, rows: Tensor | None, o: Options) -> Tensor:
+        y = self.attention(x, cache, o)
+        x, y = only(rows, x, y)
+        x = self.attention_norm(x + y, o.epsilon)
+        return self.feed_forward_norm(x + self.feed_forward(x), o.epsilon)
+
+
+class Bert(Model):
+    token_embedding: Embedding = gguf("token_embd")
+    kinds: Tensor | None = gguf("token_types.weight")
+    position_embedding: Embedding = gguf("position_embd")
+    embedding_norm: LayerNorm = gguf("token_embd_norm")
+    layers: list[Layer] = gguf("blk", count="layers")
+
+    options_type: ClassVar[type[Options]] = Options
+    unused: ClassVar[tuple[str, ...]] = ("cls.", "pooler.")  # heads of the training
+    options: Options
+
+    @property
+    def longest_text(self) -> int:
+        """As many tokens as there are positions."""
+        return self.position_embedding.weight.shape[0]
+
+    def cache_shapes(self) -> list[LayerShape]:
+        o = self.options
+        return [LayerShape(o.heads, o.head_dim)] * o.layers
+
+    def hidden(self, batch: Batch, caches: Sequence[LayerCache]) -> Tensor:
+        o = self.options
+        places = at_most(batch.positions, self.longest_text - 1)
+        x = self.token_embedding(batch.tokens) + self.position_embedding(places)
+        if self.kinds:  # all tokens are of the first kind
+            row = self.kinds.type.size_of(o.embedding)
+            x = x + self.kinds.strided((1, o.embedding), (row,), context=batch.context)
+        x = self.embedding_norm(x, o.epsilon)
+        return run_layers(x, batch, caches, [partial(layer, o=o) for layer in self.layers])
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Return the hidden states themselves: the architecture says nothing."""
+        return hidden

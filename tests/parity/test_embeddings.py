@@ -1,0 +1,74 @@
+"""Embeddings of texts equal those of transformers, pooled as the checkpoint says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.laboratory import Laboratory, tokens
+from tokenizers import Tokenizer
+
+from tampu.convert import convert
+from tampu.engine import Engine
+from tampu.errors import ContextLengthError, RequestError
+
+pytestmark = pytest.mark.parity
+
+POOLINGS = {
+    "pooling_mode_mean_tokens": lambda hidden: hidden.mean(0),
+    "pooling_mode_cls_token": lambda hidden: hidden[0],
+    "pooling_mode_lasttoken": lambda hidden: hidden[-1],
+}
+LENGTHS = [1, 2, 17, 100, 128]
+
+
+def texts() -> list[list[int]]:
+    return [tokens(length, seed) for seed, length in enumerate(LENGTHS)]
+
+
+def expected(laboratory: Laboratory, text: list[int], pooling: str) -> np.ndarray:
+    with torch.no_grad():
+        hidden = laboratory.reference("bert")(torch.tensor([text])).last_hidden_state[0].numpy()
+    pooled = POOLINGS[pooling](hidden)
+    return pooled / np.linalg.norm(pooled)
+
+
+@pytest.mark.parametrize("pooling", list(POOLINGS))
+def test_embeddings_equal_those_of_transformers(
+    laboratory: Laboratory, tmp_path: Path, pooling: str
+) -> None:
+    folder = shutil.copytree(laboratory.checkpoint("bert"), tmp_path / "checkpoint")
+    (folder / "1_Pooling").mkdir()
+    settings = {name: name == pooling for name in POOLINGS}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(settings))
+    convert(folder, tmp_path / "bert.gguf", "F32")
+    with Engine.load(tmp_path / "bert.gguf", context=128, threads=1, cache_type="f32") as engine:
+        ours = engine.embed(texts())
+        again = engine.embed(texts()[::-1])[::-1]
+    reference = np.stack([expected(laboratory, text, pooling) for text in texts()])
+    laboratory.compare("bert", ours, reference, "F32, embeddings", 1e-5)
+    np.testing.assert_array_equal(again, ours)
+
+
+def test_a_text_is_marked_at_both_ends(laboratory: Laboratory) -> None:
+    original = Tokenizer.from_file(str(laboratory.checkpoint("bert") / "tokenizer.json"))
+    with laboratory.engine("bert") as engine:
+        for text in ("Hello, World!", "self.parse(args) returns 12", ""):
+            assert engine.tokenizer.encode(text) == original.encode(text).ids
+
+
+def test_it_gives_no_answers(laboratory: Laboratory) -> None:
+    with laboratory.engine("bert") as engine, pytest.raises(RequestError, match="embeddings"):
+        engine.generate("Hello")
+
+
+def test_a_text_longer_than_the_positions_is_refused(laboratory: Laboratory) -> None:
+    with (
+        laboratory.engine("bert") as engine,
+        pytest.raises(ContextLengthError, match="129"),
+    ):
+        engine.embed([tokens(129)])
