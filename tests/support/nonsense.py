@@ -11,7 +11,7 @@ PATIENCE, LIMIT = 40, 800
 CLOSING = frozenset('"}]),0123456789/axzTZ:-.@é<>\n'.encode())
 
 
-class EndlessAnswer(AssertionError):
+class EndlessAnswerError(AssertionError):
     """It said more than any test waits for."""
 
 
@@ -46,7 +46,7 @@ def answer(constraint, tokenizer, seed=0, shown=(), endings=(), **options):
             break
         tokens.append(token)
     if len(tokens) == LIMIT:
-        raise EndlessAnswer(tokenizer.decode(tokens, special=True))
+        raise EndlessAnswerError(tokenizer.decode(tokens, special=True))
     return "".join(map(decoder.feed, tokens)) + decoder.flush()
 
 
