@@ -35,6 +35,9 @@ def serve_command(
     socket: Annotated[
         Path | None, typer.Option(metavar="PATH", help="A Unix socket in place of an address.")
     ] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="What computes: native, or llamacpp; else TAMPU_ENGINE.")
+    ] = None,
     insecure_no_auth: Annotated[
         bool, typer.Option("--insecure-no-auth", help="Let other machines use the models.")
     ] = False,
@@ -42,6 +45,7 @@ def serve_command(
     """Serve models with the APIs of Ollama, OpenAI and Anthropic."""
     from tampu.address import Address
     from tampu.catalog import Catalog, resolve
+    from tampu.errors import SettingsError
     from tampu.server.serve import (
         Certificate,
         check_exposure,
@@ -50,7 +54,7 @@ def serve_command(
         process_starter,
         serve,
     )
-    from tampu.settings import Settings, runner_environment
+    from tampu.settings import ENGINES, Settings, runner_environment
     from tampu.store.library import Library
 
     settings = Settings.from_environment()
@@ -59,6 +63,10 @@ def serve_command(
     host = "localhost" if path else host or settings.address.host
     has_keys = bool(settings.api_keys or settings.use_api_keys)
     check_exposure(host, has_keys=has_keys, is_allowed=insecure_no_auth)
+    if engine:
+        if engine not in ENGINES:
+            raise SettingsError(f"--engine is {engine!r}; it must be {' or '.join(ENGINES)}")
+        settings = replace(settings, engine=engine)
     if models:
         settings = replace(settings, models=models)
     files = [resolve(str(path)) for path in model or []]
@@ -99,6 +107,7 @@ def server_options(settings: Settings, host: str) -> ServerOptions:
             threads=settings.threads,
             cache_type=settings.cache_type,
             flash_attention=settings.flash_attention,
+            engine=settings.engine,
             kernels=settings.kernels,
         ),
     )

@@ -26,6 +26,7 @@ from tampu.chat.template import ChatTemplate
 from tampu.engine import Engine
 from tampu.errors import RequestError
 from tampu.ml.gguf import read_gguf
+from tampu.runner import llamacpp
 from tampu.runner.events import Event
 from tampu.runner.protocol import Load, Ready
 from tampu.runner.request import GenerateOptions
@@ -73,8 +74,25 @@ def load_model(
     if load.options.vocabulary_only:
         yield load_vocabulary(load)
         return
+    if load.options.engine == llamacpp.NAME:
+        with load_llamacpp(load) as loaded:
+            yield loaded
+        return
     with load_engine(load, progress, cancelled) as loaded:
         yield loaded
+
+
+@contextmanager
+def load_llamacpp(load: Load) -> Iterator[Loaded]:
+    """Load the model into llama.cpp; it is freed at the end.
+
+    Raises:
+        TampuError: when it cannot be loaded.
+    """
+    with llamacpp.load_llamacpp(Path(load.path), load.options) as (model, prompts):
+        memory_bytes = psutil.Process().memory_info().rss
+        ready = Ready(model.context, memory_bytes, engine=llamacpp.NAME)
+        yield Loaded(model, prompts, ready)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +142,7 @@ def load_engine(
         TampuError: when the model cannot be loaded.
     """
     options = msgspec.structs.asdict(load.options)
-    del options["vocabulary_only"]
+    del options["vocabulary_only"], options["engine"]
     with Engine.load(load.path, progress=progress, cancelled=cancelled, **options) as engine:
         memory_bytes = psutil.Process().memory_info().rss
         prompts = PromptBuilder.for_model(engine.template, engine.tokenizer, engine.info.metadata)

@@ -34,6 +34,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
         cache_type: the type of the KV cache.
         flash_attention: whether to use it; None: where it is faster.
         kernels: what the package's own C code computes: on, off, products or attention.
+        engine: what computes: native, or llamacpp.
         vocabulary_only: load no weights: tokens and prompts can be asked for, nothing else.
         template: in place of that of the file; empty: that.
         adapters: files of adapters, and how much of each.
@@ -47,6 +48,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     cache_type: str = "f16"
     flash_attention: bool | None = None
     kernels: str = "on"
+    engine: str = "native"
     vocabulary_only: bool = False
     template: str = ""
     adapters: tuple[tuple[str, float], ...] = ()
@@ -169,11 +171,12 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The model is loaded: the context per slot in tokens, and the memory taken."""
+    """The model is loaded: the context per slot in tokens, the memory taken, and what computes."""
 
     context: int
     memory_bytes: int
     device_bytes: int = 0
+    engine: str = "native"
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):

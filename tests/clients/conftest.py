@@ -1,4 +1,4 @@
-"""Servers with one tiny model."""
+"""Servers with one tiny model and the built-in one, on either engine."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.endless import make_endless_model
 from support.serving import Server, start_server
+from support.text_part import write_text_part
 
 
 @pytest.fixture(scope="session")
@@ -18,13 +19,37 @@ def models(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def models_of_text(models, tmp_path_factory) -> Path:
+    """The same models as llama.cpp takes them."""
+    folder = tmp_path_factory.mktemp("text")
+    for model in models.glob("*.gguf"):
+        (folder / model.name).write_bytes(model.read_bytes())
+    write_text_part(folder / "demo.gguf")
+    return folder
+
+
 @pytest.fixture(scope="module")
-def server(models, tmp_path_factory) -> Iterator[Server]:
+def native(models, tmp_path_factory) -> Iterator[Server]:
+    """A server with tampu's own engine."""
     server = start_server(models, tmp_path_factory.mktemp("home"))
     yield server
-    if server.process.poll() is None:
-        server.process.kill()
-        server.process.wait()
+    server.end()
+
+
+@pytest.fixture(scope="module")
+def llamacpp(models_of_text, tmp_path_factory) -> Iterator[Server]:
+    """A server with llama.cpp."""
+    home = tmp_path_factory.mktemp("home")
+    server = start_server(models_of_text, home, TAMPU_ENGINE="llamacpp")
+    yield server
+    server.end()
+
+
+@pytest.fixture(scope="module", params=["native", "llamacpp"])
+def server(request) -> Server:
+    """A server with each engine in turn."""
+    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture
@@ -32,6 +57,4 @@ def own_server(models, tmp_path) -> Iterator[Server]:
     """A server that the test may stop."""
     server = start_server(models, tmp_path)
     yield server
-    if server.process.poll() is None:
-        server.process.kill()
-        server.process.wait()
+    server.end()

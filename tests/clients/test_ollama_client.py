@@ -29,6 +29,13 @@ def client(server):
         yield client
 
 
+@pytest.fixture
+def native_client(native):
+    """For what llama.cpp does not do here: embeddings of this model, and other grammars."""
+    with ollama.Client(native.url, timeout=60) as client:
+        yield client
+
+
 def short(tokens=8, **more):
     return GREEDY | {"num_predict": tokens} | more
 
@@ -140,7 +147,6 @@ def test_another_context_length_loads_the_model_again(client):
         (lambda c: c.generate("nothing", "x"), 404, "model 'nothing' not found"),
         (lambda c: c.chat("nothing", USER), 404, "model 'nothing' not found"),
         (lambda c: c.show("nothing"), 404, "model 'nothing' not found"),
-        (lambda c: c.generate("tiny", "x", format={"type": "thing"}), 400, "type"),
         (lambda c: c.generate("tiny", "x", think=True), 400, "does not support thinking"),
         (lambda c: c.generate("tiny", "x", images=[b"x"]), 400, "does not support images"),
         (lambda c: c.generate("tiny", "x", options={"top_k": "x"}), 400, "top_k"),
@@ -278,20 +284,26 @@ def test_an_answer_fits_the_schema_of_a_pydantic_model(client):
     answer = demo(client, PERSON, format=Person.model_json_schema())
     assert Person.model_validate_json(answer.message.content).name == "Kevin"
     assert json.loads(demo(client, PERSON, format="json").message.content)["job"] == "driver"
-    chosen = demo(client, SUM, format={"choices": ["yes", "no"]})
+
+
+def test_an_answer_is_one_of_several_and_a_form_that_is_none_is_refused(native_client):
+    chosen = demo(native_client, SUM, format={"choices": ["yes", "no"]})
     assert chosen.message.content in ("yes", "no")
+    with pytest.raises(ollama.ResponseError, match="type") as caught:
+        demo(native_client, SUM, format={"type": "thing"})
+    assert caught.value.status_code == 400
 
 
-def test_texts_are_embedded(client):
-    found = client.embed("demo", ["a cat", "a cat", "rain"])
+def test_texts_are_embedded(native_client):
+    found = native_client.embed("demo", ["a cat", "a cat", "rain"])
     same, again, other = found.embeddings
     assert same == pytest.approx(again)
     assert same != pytest.approx(other)
     assert sum(value * value for value in same) == pytest.approx(1, abs=1e-5)
     assert found.prompt_eval_count > 3
-    assert len(client.embed("demo", "a cat", dimensions=16).embeddings[0]) == 16
-    assert client.embed("demo", []).embeddings == []
-    assert client.embeddings("demo", "a cat").embedding == pytest.approx(same)
+    assert len(native_client.embed("demo", "a cat", dimensions=16).embeddings[0]) == 16
+    assert native_client.embed("demo", []).embeddings == []
+    assert native_client.embeddings("demo", "a cat").embedding == pytest.approx(same)
 
 
 def test_a_model_is_made_copied_shown_and_deleted(client, models):

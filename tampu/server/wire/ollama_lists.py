@@ -47,7 +47,7 @@ class Tag(msgspec.Struct, kw_only=True):
 
 
 class Process(msgspec.Struct, kw_only=True):
-    """A model in memory."""
+    """A model in memory; `engine`, tampu's own, is what computes it."""
 
     name: str
     model: str
@@ -57,6 +57,7 @@ class Process(msgspec.Struct, kw_only=True):
     expires_at: str
     size_vram: int
     context_length: int
+    engine: str
 
 
 class Shown(msgspec.Struct, kw_only=True):
@@ -149,6 +150,7 @@ def _process(model: LoadedModel) -> Process:
         expires_at=timestamp(model.expires_s or time.time() + stays_s),
         size_vram=ready.device_bytes,
         context_length=ready.context,
+        engine=ready.engine,
     )
 
 
