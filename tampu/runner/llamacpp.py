@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from tampu.chat.kinds import read_template
 from tampu.chat.prompt import PromptBuilder
 from tampu.chat.template import ChatTemplate
 from tampu.errors import (
@@ -253,6 +254,8 @@ def load_llamacpp(
     except ImportError as error:
         message = "llama.cpp is not installed here: pip install 'tampu[llamacpp]'"
         raise UnsupportedModelError(message) from error
+    if options.adapters:
+        raise UnsupportedModelError("with the llama.cpp engine models have no adapters")
     metadata = read_gguf(path).metadata
     tokenizer = load_tokenizer(metadata)
     with tempfile.TemporaryDirectory(prefix="tampu-") as folder:
@@ -266,7 +269,8 @@ def load_llamacpp(
             raise OutOfMemoryError(
                 f"llama.cpp cannot load {path.name}: its memory or its tensors do not fit"
             ) from error
-        template = ChatTemplate.from_metadata(metadata)
+        own = options.template
+        template = read_template(own) if own else ChatTemplate.from_metadata(metadata)
         prompts = PromptBuilder.for_model(template, tokenizer, metadata)
         yield LlamaModel(server, tokenizer, options.context), prompts
         del server

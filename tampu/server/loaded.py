@@ -15,7 +15,9 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
+import msgspec
 import psutil
 
 from tampu.catalog import Entry
@@ -23,6 +25,7 @@ from tampu.errors import LoadCancelledError, OutOfMemoryError
 from tampu.runner.client import Runner
 from tampu.runner.protocol import ModelOptions
 from tampu.server.job import FOREVER, Overrides
+from tampu.store.manifests import Media
 
 logger = logging.getLogger(__name__)
 
@@ -236,7 +239,8 @@ class LoadedModels:
 
     def _default_options(self, entry: Entry) -> ModelOptions:
         longest = entry.info.context or self._options.context
-        return Overrides(context=min(self._options.context, longest)).apply(self._options)
+        options = Overrides(context=min(self._options.context, longest)).apply(self._options)
+        return msgspec.structs.replace(options, **_belongings(entry))
 
     def _has_room(self, entry: Entry, options: ModelOptions) -> bool:
         """Whether a model fits beside the others, by what it took before, else by its file."""
@@ -304,6 +308,22 @@ class LoadedModels:
         if model.timer is not None:
             model.timer.cancel()
             model.timer = None
+
+
+def _belongings(entry: Entry) -> dict[str, Any]:
+    """Return what a model is loaded with besides its file, as fields of ModelOptions.
+
+    Raises:
+        StoreError: if a store has lost a part of it.
+    """
+    model = entry.model
+    projector = next(iter(model.projector_paths), None)
+    found: dict[str, Any] = {"projector": str(projector) if projector else None}
+    if model.stored is not None:
+        found["template"] = model.stored.template
+        paths = model.stored.paths(Media.ADAPTER)
+        found["adapters"] = tuple((str(path), 1.0) for path in paths)
+    return found
 
 
 def _retrieve(task: asyncio.Task[LoadedModel]) -> None:

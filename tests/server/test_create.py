@@ -55,3 +55,19 @@ def test_what_no_model_can_be_made_of_is_refused(own_site, body, told):
     [response] = own_site.call(("POST", "/api/create", {"json": body | {"stream": False}}))
     assert response.status_code == 400, response.text
     assert told in response.json()["error"]
+
+
+def test_a_models_own_template_is_what_it_is_loaded_with(own_site, model_folder):
+    content = (model_folder / "m.gguf").read_bytes()
+    digest = digest_of(content)
+    template = "{{ range .Messages }}{{ .Role }}: {{ .Content }}{{ end }}"
+    created = {"model": "own", "files": {"m.gguf": digest}, "template": template, "stream": False}
+    *_, shown, answered = own_site.call(
+        ("POST", f"/api/blobs/{digest}", {"content": content}),
+        ("POST", "/api/create", {"json": created}),
+        ("POST", "/api/show", {"json": {"model": "own"}}),
+        ("POST", "/api/generate", {"json": {"model": "own", "prompt": "x", "stream": False}}),
+    )
+    assert shown.json()["template"] == template
+    assert answered.status_code == 200
+    assert own_site.start.runners[0][1].options.template == template
