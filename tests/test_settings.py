@@ -202,3 +202,9 @@ def test_the_process_of_a_model_gets_no_secrets():
     assert kept["CUDA_VISIBLE_DEVICES"] == "1"
     assert kept["GGML_NO_BACKTRACE"] == "1"
     assert not kept.keys() & {"HF_TOKEN", "GGML_BACKEND_PATH"}
+
+
+def test_the_kernels_that_are_used_are_chosen_by_a_word():
+    assert read(TAMPU_KERNELS="Attention").kernels == "attention"
+    with pytest.raises(SettingsError, match="one of on, off, products, attention"):
+        read(TAMPU_KERNELS="fast")

@@ -17,7 +17,9 @@ PEER = "llama.cpp"
 
 
 def bench_command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, or a model's name.")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A GGUF file, or a model's name.")
+    ] = "",
     tests: Annotated[
         str, typer.Option(help="ppN: prefill of N tokens; tgN: decoding of N tokens.")
     ] = "pp512,tg64",
@@ -32,12 +34,29 @@ def bench_command(
     peer_library: Annotated[
         Path | None, typer.Option(help="Another libllama than that of the xllamacpp package.")
     ] = None,
+    kernels: Annotated[
+        bool, typer.Option("--kernels", help="Measure the C kernels instead, beside their limits.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure prefill and decoding speed in tokens per second."""
+    if kernels:
+        print(_kernel_rates(threads, as_json=json))
+        return
+    if not model:
+        raise RequestError("which model? Give a GGUF file or a model's name, or --kernels")
     plan = _plan(tests, depth, threads, repetitions)
     results, names = _measure(plan, model, peer, peer_library)
-    print(_as_json(results) if json else _as_table(results, names))
+    print(_to_json(results) if json else _as_table(results, names))
+
+
+def _kernel_rates(threads: int | None, *, as_json: bool) -> str:
+    from tampu.ml import Backend
+    from tampu.ml.kernels.roofline import as_table, measure
+
+    with closing(Backend(threads=threads)) as backend:
+        rates = list(measure(backend))
+    return _to_json(rates) if as_json else as_table(rates)
 
 
 def _plan(tests: str, depth: str, threads: int | None, repetitions: int) -> Plan:
@@ -73,7 +92,7 @@ def _measure(
         return plan.run(ours, other), [ours.name, f"{other.name} ({other.system})"]
 
 
-def _as_json(results: list[Result]) -> str:
+def _to_json(results: object) -> str:
     import msgspec
 
     return msgspec.json.format(msgspec.json.encode(results), indent=2).decode()

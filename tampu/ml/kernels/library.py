@@ -20,6 +20,7 @@ log = logging.getLogger("tampu.ml")
 
 LAYOUT_VERSION = 1
 OWN_PARAMS = 6  # the first of ggml's parameters of an operation that is ours
+_SLOW = "portable"  # plain C: for comparison
 LIBRARY = "libtampu_kernels.so"
 _OPERATIONS = ("quantise", "interleave", "product", "attention")
 _FIELDS = ("ne", "nb", "op_params", "src", "data")
@@ -67,6 +68,7 @@ class Kernels:
         self.choice = choice
         self.level: str = library.tampu_level_name(number).decode()
         self._library = library
+        self._number = number
         self._operations: dict[str, Any] = {}  # typed by the bindings as ctypes functions
         for name in _OPERATIONS:
             address = library.tampu_level_operation(number, name.encode())
@@ -83,6 +85,14 @@ class Kernels:
     def activation_bytes(self, tokens: int, inputs: int, *, floating: bool) -> int:
         """Return the size of packed activations."""
         return int(self._library.tampu_activation_bytes(int(floating), tokens, inputs))
+
+    def peak(self, rounds: int, *, floating: bool) -> float:
+        """Compute products in registers, on this thread; return how many operations these were."""
+        return float(self._library.tampu_level_peak(self._number, int(floating), rounds))
+
+    def read(self, address: int, size: int) -> None:
+        """Read memory from beginning to end, on this thread."""
+        self._library.tampu_level_read(self._number, address, size)
 
     def pack(
         self, type: GGMLType, source: int, packed: int, shape: tuple[int, int], strips: range
@@ -117,6 +127,9 @@ def find_kernels(choice: KernelChoice, path: Path | None = None) -> Kernels | No
     names = [library.tampu_level_name(i).decode() for i in range(library.tampu_level_count())]
     if choice.level is not None and choice.level not in names:
         raise RequestError(f"no kernels for {choice.level} here; there are: {', '.join(names)}")
+    if choice.level is None and names[0] == _SLOW:
+        log.info("kernels: not used, ggml is faster on this processor")
+        return None
     kernels = Kernels(library, choice, names.index(choice.level) if choice.level else 0)
     log.info("kernels: %s", kernels.level)
     return kernels
@@ -136,6 +149,10 @@ def _load(path: Path) -> ctypes.CDLL | None:
     for name in ("tampu_packed_bytes", "tampu_activation_bytes"):
         library[name].restype = ctypes.c_int64
         library[name].argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    library.tampu_level_peak.restype = ctypes.c_double
+    library.tampu_level_peak.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64)
+    library.tampu_level_read.restype = None
+    library.tampu_level_read.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
     library.tampu_tensor_offset.restype = ctypes.c_int64
     library.tampu_pack.restype = None
     library.tampu_pack.argtypes = (

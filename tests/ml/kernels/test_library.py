@@ -122,3 +122,18 @@ def test_the_sanitizers_find_nothing(tmp_path):
     command = [sys.executable, str(tool), str(tmp_path), "--portable", *flags]
     subprocess.run([*command, "-DUNROLL=", "-DINLINE=static"], check=True, timeout=100)
     assert run_program(tmp_path, tmp_path, flags) >= 150
+
+
+def test_the_portable_level_is_not_chosen_by_itself(monkeypatch):
+    """Where there is nothing faster of ours, ggml is faster."""
+    real = library._load(Path(library.__file__).with_name(library.LIBRARY))
+
+    class Slow:
+        tampu_level_count = staticmethod(lambda: 1)
+        tampu_level_name = staticmethod(lambda _: b"portable")
+        tampu_level_operation = real.tampu_level_operation
+
+    monkeypatch.setattr(library, "_load", lambda _: Slow)
+    assert find_kernels(KernelChoice()) is None
+    assert find_kernels(KernelChoice(level="portable")).level == "portable"
+    monkeypatch.undo()

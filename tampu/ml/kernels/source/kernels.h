@@ -19,6 +19,9 @@ struct level {
     operation *interleave; /* activations for weights that are floats */
     operation *product;
     operation *attention;
+    double (*integer_peak)(int64_t rounds);
+    double (*float_peak)(int64_t rounds);
+    void (*read_all)(const uint8_t *from, int64_t bytes);
 };
 
 extern const struct level LEVEL_PORTABLE;
@@ -29,6 +32,8 @@ EXPORT int tampu_layout_version(void);
 EXPORT int tampu_level_count(void);
 EXPORT const char *tampu_level_name(int level);
 EXPORT void *tampu_level_operation(int level, const char *name);
+EXPORT double tampu_level_peak(int level, int is_float, int64_t rounds);
+EXPORT void tampu_level_read(int level, const void *from, int64_t bytes);
 EXPORT int64_t tampu_tensor_offset(int field);
 
 EXPORT int64_t tampu_packed_bytes(int type, int64_t rows, int64_t inputs);

@@ -161,3 +161,15 @@ INLINE float half_value(const uint8_t *p)
     memcpy(&half, p, 2);
     return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(half)));
 }
+
+/* The same value, of which the compiler no longer knows where it comes from. */
+INLINE vi vi_opaque(vi x)
+{
+    __asm__ volatile("" : "+x"(x.a), "+x"(x.b));
+    return x;
+}
+INLINE vf vf_opaque(vf x)
+{
+    __asm__ volatile("" : "+x"(x.a), "+x"(x.b));
+    return x;
+}

@@ -100,3 +100,15 @@ INLINE float half_value(const uint8_t *p)
     memcpy(&half, p, 2);
     return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(half)));
 }
+
+/* The same value, of which the compiler no longer knows where it comes from. */
+INLINE vi vi_opaque(vi a)
+{
+    __asm__ volatile("" : "+v"(a));
+    return a;
+}
+INLINE vf vf_opaque(vf a)
+{
+    __asm__ volatile("" : "+v"(a));
+    return a;
+}

@@ -232,3 +232,15 @@ INLINE float half_value(const uint8_t *p)
     memcpy(&half, p, 2);
     return half_to_float(half);
 }
+
+/* The same value, of which the compiler no longer knows where it comes from. */
+INLINE vi vi_opaque(vi a)
+{
+    __asm__ volatile("" : : "r"(&a) : "memory");
+    return a;
+}
+INLINE vf vf_opaque(vf a)
+{
+    __asm__ volatile("" : : "r"(&a) : "memory");
+    return a;
+}

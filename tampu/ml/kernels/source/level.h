@@ -24,6 +24,7 @@
 #include "products.h"
 #include "quantise.h"
 #include "attention.h"
+#include "peaks.h"
 
 typedef void tile(const uint8_t *w, const uint8_t *panel, int64_t inputs, float *out, int64_t stride,
                   int rows);
@@ -93,4 +94,5 @@ static tile *const *tiles_of(int type)
 
 #include "schedule.h"
 
-const struct level LEVEL = {LEVEL_NAME, quantise, interleave, product, attention};
+const struct level LEVEL = {LEVEL_NAME,    quantise,     interleave, product,
+                            attention,     integer_peak, float_peak, read_all};

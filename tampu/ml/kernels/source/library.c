@@ -77,6 +77,17 @@ void *tampu_level_operation(int number, const char *name)
     return NULL;
 }
 
+double tampu_level_peak(int number, int is_float, int64_t rounds)
+{
+    const struct level *level = usable(number);
+    return is_float ? level->float_peak(rounds) : level->integer_peak(rounds);
+}
+
+void tampu_level_read(int number, const void *from, int64_t bytes)
+{
+    usable(number)->read_all(from, bytes);
+}
+
 int64_t tampu_activation_bytes(int is_float, int64_t tokens, int64_t inputs)
 {
     int64_t each = is_float ? inputs * 4 : inputs / BLOCK * QUANTISED_BLOCK;

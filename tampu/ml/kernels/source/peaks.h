@@ -1,0 +1,34 @@
+/* What the processor can do at most, measured: nothing but products in registers, nothing but reading. */
+
+#define CHAINS 8 /* of operations that do not wait for each other */
+
+/* Return how many operations (a product and a sum are two) this many rounds took. */
+static double integer_peak(int64_t rounds)
+{
+    static const int8_t FOUR[4] = {1, 2, 3, 4};
+    vi weights = vi_opaque(vi_splat8(3)), sums[CHAINS];
+    UNROLL for (int i = 0; i < CHAINS; i++) sums[i] = vi_splat(i);
+    for (int64_t round = 0; round < rounds; round++)
+        UNROLL for (int i = 0; i < CHAINS; i++) sums[i] = vi_opaque(vi_dot(sums[i], weights, FOUR));
+    return (double)rounds * CHAINS * 128;
+}
+
+static double float_peak(int64_t rounds)
+{
+    vf factor = vf_opaque(vf_splat(0.5f)), sums[CHAINS];
+    UNROLL for (int i = 0; i < CHAINS; i++) sums[i] = vf_splat((float)i);
+    for (int64_t round = 0; round < rounds; round++)
+        UNROLL for (int i = 0; i < CHAINS; i++)
+            sums[i] = vf_opaque(vf_fma(sums[i], factor, factor));
+    return (double)rounds * CHAINS * 32;
+}
+
+/* Read memory from beginning to end. */
+static void read_all(const uint8_t *from, int64_t bytes)
+{
+    vi sum = vi_splat(0);
+    for (int64_t at = 0; at + 64 <= bytes; at += 64) {
+        prefetch(1, from + at);
+        sum = vi_opaque(vi_add(sum, vi_load(from + at)));
+    }
+}
