@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+
+from PIL import Image, ImageDraw
+
 SUM = [{"role": "user", "content": "What is 27 + 58?"}]
 PERSON = [{"role": "user", "content": "Extract name and job as JSON: Our driver is called Kevin."}]
 WARM = [{"role": "user", "content": "Is it warm in Cairo?"}]
@@ -14,3 +18,12 @@ WEATHER = {
         "required": ["city"],
     },
 }
+
+
+def picture() -> bytes:
+    """Return a PNG file of a red circle in the middle of white."""
+    image = Image.new("RGB", (64, 64), "white")
+    ImageDraw.Draw(image).ellipse((18, 18, 46, 46), fill=(220, 30, 30))
+    content = io.BytesIO()
+    image.save(content, "PNG")
+    return content.getvalue()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+
 import anthropic
 import pytest
 
-from tests.clients.questions import PERSON, SUM, WARM, WEATHER
+from tests.clients.questions import PERSON, SUM, WARM, WEATHER, picture
 
 pytestmark = [pytest.mark.client, pytest.mark.server]
 
@@ -155,3 +157,12 @@ def test_a_tool_that_has_to_be_used_is_used(native_client, choice):
     [block] = message.content
     assert block.name == "get_weather"
     assert block.input["city"] in ("Cairo", "Rome")
+
+
+def test_a_picture_is_seen(native_client):
+    data = base64.b64encode(picture()).decode()
+    source = {"type": "base64", "media_type": "image/png", "data": data}
+    question = {"type": "text", "text": "What colour is it?"}
+    content = [{"type": "image", "source": source}, question]
+    message = ask(native_client, [{"role": "user", "content": content}])
+    assert message.content[0].text == "Red."

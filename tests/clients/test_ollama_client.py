@@ -15,7 +15,7 @@ import pydantic
 import pytest
 from support.serving import is_alive
 
-from tests.clients.questions import PERSON, SUM, WARM
+from tests.clients.questions import PERSON, SUM, WARM, picture
 
 pytestmark = [pytest.mark.client, pytest.mark.server]
 
@@ -330,3 +330,12 @@ def test_a_model_is_made_copied_shown_and_deleted(client, models):
 def test_a_pull_from_a_registry_that_is_not_there_fails_in_its_stream(client):
     with pytest.raises(ollama.ResponseError):
         list(client.pull("127.0.0.1:1/library/none", insecure=True, stream=True))
+
+
+def test_a_picture_is_seen(native_client):
+    question = {"role": "user", "content": "What colour is it?", "images": [picture()]}
+    assert demo(native_client, [question]).message.content == "Red."
+    answer = native_client.generate(
+        "demo", "What shape is it?", images=[picture()], options=GREEDY | {"num_predict": 20}
+    )
+    assert answer.response == "A circle."

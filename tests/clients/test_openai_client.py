@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 
 import openai
 import pytest
 
-from tests.clients.questions import PERSON, SUM, WARM, WEATHER
+from tests.clients.questions import PERSON, SUM, WARM, WEATHER, picture
 
 pytestmark = [pytest.mark.client, pytest.mark.server]
 
@@ -323,3 +324,24 @@ def test_a_grammar_that_is_none_is_refused_before_anything_is_generated(native_c
     other = {"type": "function", "function": {"name": "other"}}
     with pytest.raises(openai.BadRequestError, match="there is no tool"):
         ask(native_client, tools=TOOLS, tool_choice=other)
+
+
+def test_a_picture_is_seen(native_client):
+    url = "data:image/png;base64," + base64.b64encode(picture()).decode()
+    text = {"type": "text", "text": "What colour is it?"}
+    content = [text, {"type": "image_url", "image_url": {"url": url}}]
+    answer = ask(native_client, [{"role": "user", "content": content}])
+    assert answer.choices[0].message.content == "Red."
+    items = [{"type": "input_text", "text": "What shape is it?"}]
+    items.append({"type": "input_image", "image_url": url})
+    response = native_client.responses.create(
+        model="demo", input=[{"role": "user", "content": items}], temperature=0
+    )
+    assert response.output_text == "A circle."
+
+
+@pytest.mark.parametrize("data", ["data:image/png;base64,aGk=", "data:image/tiff;base64,aGk=", "x"])
+def test_what_is_no_picture_is_refused(native_client, data):
+    part = {"type": "image_url", "image_url": {"url": data}}
+    with pytest.raises(openai.BadRequestError):
+        ask(native_client, [{"role": "user", "content": [part]}])
