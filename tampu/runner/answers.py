@@ -156,7 +156,7 @@ class Answers:
         scores = tuple(sequence.scores.entries) if sequence.scores else ()
         usage = sequence.usage()
         log.debug("request %d: %s, %s", sequence.number, reason, usage)
-        self._send(sequence, Done(reason, usage, scores))
+        self._send(sequence, Done(reason, usage, scores, sequence.text.matched))
 
     def fail(self, sequence: Sequence, error: Exception) -> None:
         """End a sequence with an error, if it has not ended already."""

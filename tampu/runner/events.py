@@ -46,12 +46,14 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     Attributes:
         reason: why.
         usage: what it cost.
+        stop: the stop string that ended it; None: none did.
         prompt_logprobs: of all tokens of the prompt but the first, if asked for.
     """
 
     reason: FinishReason
     usage: Usage
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    stop: str | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):

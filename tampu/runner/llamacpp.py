@@ -138,6 +138,7 @@ class LlamaRequest:
                     generated_ns=int(timings.get("predicted_ms", 0) * 1e6),
                     total_ns=time.monotonic_ns() - self._began_ns,
                 ),
+                stop=self._text.matched,
             )
         )
 

@@ -202,7 +202,7 @@ class Choice:
         reason: EndReason = done.reason
         if self._calls and reason == "stop":
             reason = "tool_calls"
-        return Ended(reason, done.usage, self._ready_ns, choice=self._index)
+        return Ended(reason, done.usage, self._ready_ns, done.stop, self._index)
 
     def _events(self, parts: Sequence[Part], *, is_last: bool = False) -> Iterator[Event]:
         """Yield parts as events; the first text carries the tokens and scores that came with it."""

@@ -166,3 +166,9 @@ def test_a_picture_is_seen(native_client):
     content = [{"type": "image", "source": source}, question]
     message = ask(native_client, [{"role": "user", "content": content}])
     assert message.content[0].text == "Red."
+
+
+def test_a_stop_sequence_is_told(client):
+    message = ask(client, PERSON, stop_sequences=["nobody", "Kevin"])
+    assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "Kevin")
+    assert message.content[0].text == '{"name": "'
