@@ -51,7 +51,7 @@ HOLDERS = {
     "tokenizers": {"tokenizer"},
     "llguidance": {"sampling"},
     "jinja2": {"chat"},
-    "gguf": {"convert"},
+    "gguf": set(),
     "PIL": {"vision"},
 }
 NEVER = {"torch", "transformers", "pickle", "marshal", "shelve", "dill", "imp"}
