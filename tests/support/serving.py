@@ -66,7 +66,7 @@ def start_server(models: Path, folder: Path, *options: str, **environment: str) 
         )
     end = time.monotonic() + START_S
     while time.monotonic() < end and process.poll() is None:
-        found = re.search(r"Listening on (http://\S+)", log.read_text())
+        found = re.search(r"Listening on (https?://\S+|unix:\S+)", log.read_text())
         if found and _answers(found[1]):
             return Server(found[1], process, log)
         time.sleep(0.05)
@@ -76,7 +76,10 @@ def start_server(models: Path, folder: Path, *options: str, **environment: str) 
 
 
 def _answers(url: str) -> bool:
+    path = url.removeprefix("unix:") if url.startswith("unix:") else None
+    transport = httpx.HTTPTransport(uds=path, verify=False)
     try:
-        return httpx.get(url, timeout=1).status_code == 200
+        with httpx.Client(transport=transport, timeout=1) as client:
+            return client.get("http://localhost" if path else url).status_code == 200
     except httpx.TransportError:
         return False

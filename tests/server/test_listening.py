@@ -1,0 +1,204 @@
+"""How the server listens and ends: TLS, a Unix socket, slow clients, draining, logs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import ssl
+import threading
+import time
+
+import httpx
+import pytest
+import uvicorn
+from support.endless import make_endless_model
+from support.serving import start_server
+
+from tampu.errors import SettingsError
+from tampu.server import connection
+from tampu.server.connection import Connection, QuietServer
+from tampu.server.serve import check_exposure, listen_on_socket
+
+# For localhost, valid until 2126; it guards nothing.
+CERTIFICATE = """\
+-----BEGIN CERTIFICATE-----
+MIIBmzCCAUGgAwIBAgIURfBKp/opulgbIuXY+8fssu2taWkwCgYIKoZIzj0EAwIw
+FDESMBAGA1UEAwwJbG9jYWxob3N0MCAXDTI2MTEyMTEyNDA1OVoYDzIxMjYxMDI4
+MTI0MDU5WjAUMRIwEAYDVQQDDAlsb2NhbGhvc3QwWTATBgcqhkjOPQIBBggqhkjO
+PQMBBwNCAAQyfD3XYw+YH5xC7VyG3MAwO6y+R2hGvYl6PUdnx1bQ7afQv18LJjv5
+WYQcTM2X3hmm7uWORZzQ15KzSmmvJ7+no28wbTAdBgNVHQ4EFgQUVAm6RPE9PU1/
+5zVr0imKQC0e7g4wHwYDVR0jBBgwFoAUVAm6RPE9PU1/5zVr0imKQC0e7g4wDwYD
+VR0TAQH/BAUwAwEB/zAaBgNVHREEEzARgglsb2NhbGhvc3SHBH8AAAEwCgYIKoZI
+zj0EAwIDSAAwRQIhAMsXjfPAOL+HKV786dDPiW39Hi7oeTCHl/mfFz8bHuSoAiAB
+/SPD87LJ80JcE3yATJ+VgtPr5ZjQzrV4VJCLLAOa1w==
+-----END CERTIFICATE-----
+"""
+KEY = """\
+-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgcpJXIO1juXiG3Xiv
+dTiQD8VQ2lT2YjGTKf0yM1G8EJShRANCAAQyfD3XYw+YH5xC7VyG3MAwO6y+R2hG
+vYl6PUdnx1bQ7afQv18LJjv5WYQcTM2X3hmm7uWORZzQ15KzSmmvJ7+n
+-----END PRIVATE KEY-----
+"""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    make_endless_model(tmp_path_factory.mktemp("checkpoint"), folder / "tiny.gguf")
+    return folder
+
+
+@pytest.fixture
+def start(models, tmp_path):
+    """Start servers that end with the test."""
+    servers = []
+
+    def start(*options, **environment):
+        servers.append(start_server(models, tmp_path, *options, **environment))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.end()
+
+
+def body(tokens):
+    return {
+        "model": "tiny",
+        "prompt": "hello",
+        "options": {"num_predict": tokens, "temperature": 0},
+    }
+
+
+@pytest.mark.parametrize(
+    ("host", "keys", "allowed", "fits"),
+    [
+        ("127.0.0.1", False, False, True), ("::1", False, False, True),
+        ("localhost", False, False, True), ("0.0.0.0", False, False, False),
+        ("0.0.0.0", True, False, True), ("0.0.0.0", False, True, True),
+        ("192.168.1.1", False, False, False), ("example.com", False, False, False),
+    ],
+)  # fmt: skip
+def test_other_machines_need_a_key_or_a_word(host, keys, allowed, fits):
+    if fits:
+        check_exposure(host, has_keys=keys, is_allowed=allowed)
+        return
+    with pytest.raises(SettingsError, match="TAMPU_API_KEY"):
+        check_exposure(host, has_keys=keys, is_allowed=allowed)
+
+
+@pytest.mark.server
+def test_with_a_certificate_the_server_speaks_https(start, tmp_path):
+    (tmp_path / "cert.pem").write_text(CERTIFICATE)
+    (tmp_path / "key.pem").write_text(KEY)
+    server = start(
+        TAMPU_TLS_CERT=str(tmp_path / "cert.pem"), TAMPU_TLS_KEY=str(tmp_path / "key.pem")
+    )
+    assert server.url.startswith("https://127.0.0.1:")
+    trust = ssl.create_default_context(cadata=CERTIFICATE)
+    assert httpx.get(f"{server.url}/api/version", verify=trust).status_code == 200
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{server.url}/api/version")
+
+
+@pytest.mark.server
+def test_a_unix_socket_is_its_owners_alone(start, tmp_path):
+    path = tmp_path / "tampu.sock"
+    start("--socket", str(path))
+    assert path.stat().st_mode & 0o777 == 0o600
+    transport = httpx.HTTPTransport(uds=str(path))
+    with httpx.Client(transport=transport, base_url="http://localhost") as client:
+        assert client.get("/").text == "Ollama is running"
+
+
+def test_a_socket_that_a_dead_server_left_is_taken_over_and_a_living_ones_is_not(tmp_path):
+    path = tmp_path / "tampu.sock"
+    listen_on_socket(path).close()
+    with listen_on_socket(path), pytest.raises(SettingsError, match="cannot listen"):
+        listen_on_socket(path)
+
+
+@pytest.mark.server
+def test_requests_under_way_are_finished_before_the_end(start):
+    server = start()
+    lines = []
+
+    def read():
+        with httpx.stream("POST", f"{server.url}/api/generate", json=body(2000), timeout=60) as got:
+            lines.extend(json.loads(line) for line in got.iter_lines())
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    while len(lines) < 3:
+        time.sleep(0.01)
+    assert server.stop(signal.SIGTERM) == 0
+    thread.join(10)
+    assert lines[-1]["done"] is True
+    assert lines[-1]["eval_count"] == 2000
+
+
+@pytest.mark.server
+def test_the_end_does_not_wait_longer_than_it_is_told(start):
+    server = start(TAMPU_DRAIN_TIMEOUT="1")
+    with httpx.stream("POST", f"{server.url}/api/generate", json=body(10**6), timeout=60) as got:
+        next(got.iter_lines())
+        began = time.monotonic()
+        assert server.stop(signal.SIGTERM) == 0
+        assert time.monotonic() - began < 10
+    assert "Traceback" not in server.log.read_text()
+
+
+@pytest.mark.server
+def test_logs_are_objects_with_the_requests_number(start):
+    server = start(TAMPU_LOG_FORMAT="json", TAMPU_DEBUG="1")
+    headers = {"x-request-id": "mine-1"}
+    secret = "geheim" * 3
+    asked = body(2) | {"prompt": secret}
+    httpx.post(f"{server.url}/api/generate", json=asked, headers=headers, timeout=60)
+    server.stop()
+    lines = [line for line in server.log.read_text().splitlines() if line.startswith("{")]
+    found = [json.loads(line) for line in lines]
+    [access] = [one for one in found if one.get("path") == "/api/generate"]
+    assert (access["request_id"], access["status"], access["method"]) == ("mine-1", 200, "POST")
+    assert secret not in server.log.read_text()
+
+
+def test_a_client_that_says_nothing_is_let_go(monkeypatch):
+    monkeypatch.setattr(connection, "HEADER_SECONDS", 0.2)
+
+    async def app(_scope, receive, send):
+        await receive()
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body"})
+
+    async def seconds_until_closed(port, *sent):
+        began = time.monotonic()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for part in sent:
+            writer.write(part)
+        answered = await reader.read()
+        writer.close()
+        return time.monotonic() - began, answered
+
+    async def test():
+        config = uvicorn.Config(app, http=Connection, lifespan="off", log_config=None)
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        server = QuietServer(config, lambda: None)
+        running = asyncio.create_task(server.serve(sockets=[listener]))
+        silent, slow = await asyncio.gather(
+            seconds_until_closed(port), seconds_until_closed(port, b"GET / HTTP/1.1\r\nX: ")
+        )
+        asked = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        _, quick = await seconds_until_closed(port, asked)
+        server.should_exit = True
+        await asyncio.wait_for(running, 5)
+        return silent, slow, quick
+
+    silent, slow, quick = asyncio.run(test())
+    assert 0.1 < silent[0] < 5
+    assert 0.1 < slow[0] < 5
+    assert quick.startswith(b"HTTP/1.1 204")
