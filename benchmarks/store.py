@@ -1,8 +1,8 @@
 """How long `tampu list` takes, and how fast a pull is beside curl for the same blob.
 
 Run it alone: `python benchmarks/store.py`. The pull is from Debian's docker-registry on this
-machine (`sh tools/setup/registry.sh .venv` gets it), in turns with curl; it hashes what comes and
-makes it last on the disk, curl does neither.
+machine (`sh tools/setup/registry.sh .venv` gets it), in turns with curl. A pull hashes what comes
+and makes it last on the disk; curl does neither, so it is measured with `sync` after it, too.
 """
 
 from __future__ import annotations
@@ -71,19 +71,24 @@ def measure_pull(folder: Path, megabytes: int, repetitions: int, connections: in
         push_s = elapsed(lambda: list(push(source, name, options)))
         target = folder / "target"
         url = f"http://{host}/v2/{name.repository}/blobs/{model.layers[0].digest}"
-        curls, pulls = [], []
+        file = str(folder / "curl")
+        curls, lasting, pulls = [], [], []
         for _ in range(repetitions):
-            curls.append(elapsed(lambda: run("curl", "-s", "-o", str(folder / "curl"), url)))
-            (folder / "curl").unlink()
+            curls.append(elapsed(lambda: run("curl", "-s", "-o", file, url)))
+            lasting.append(curls[-1] + elapsed(lambda: run("sync", file)))
+            Path(file).unlink()
             pulls.append(elapsed(lambda: list(pull(Store(target), name, options))))
             shutil.rmtree(target)
         print(f"push of {size / 1e9:.2f} GB: {size / push_s / 1e6:.0f} MB/s")
-        for what, times in (("curl", curls), ("pull", pulls)):
+        for what, times in (("curl", curls), ("curl and sync", lasting), ("pull", pulls)):
             best, median = size / min(times) / 1e6, size / statistics.median(times) / 1e6
-            print(f"{what} of {size / 1e9:.2f} GB: {best:.0f} MB/s at best, {median:.0f} median")
-        ratios = sorted(curl / ours for curl, ours in zip(curls, pulls, strict=True))
-        best = min(curls) / min(pulls)
-        print(f"pull / curl: {statistics.median(ratios):.2f} median of pairs, {best:.2f} at best")
+            print(f"{what}: {best:.0f} MB/s at best, {median:.0f} median")
+        for what, times in (("curl", curls), ("curl and sync", lasting)):
+            ratios = [theirs / ours for theirs, ours in zip(times, pulls, strict=True)]
+            best = min(times) / min(pulls)
+            print(
+                f"pull / {what}: {statistics.median(ratios):.2f} median of pairs, {best:.2f} best"
+            )
 
 
 def add_model(store: Store, name: ModelName, weights: Iterator[bytes] | list[bytes]) -> Manifest:

@@ -64,7 +64,9 @@ def write_all(descriptor: int, content: bytes | memoryview) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
-def replace_file(path: Path, content: bytes, *, scratch: Path, mode: int = 0o644) -> None:
+def replace_file(
+    path: Path, content: bytes, *, scratch: Path, mode: int = 0o644, is_lasting: bool = True
+) -> None:
     """Put a file with this content in place of what was there, all or nothing.
 
     Args:
@@ -72,6 +74,7 @@ def replace_file(path: Path, content: bytes, *, scratch: Path, mode: int = 0o644
         content: all of it.
         scratch: a folder on the same file system for the file while it grows.
         mode: its permissions.
+        is_lasting: whether it must be there after a power cut; if not, it may be old or empty then.
 
     Raises:
         OSError: use within `storing`.
@@ -82,11 +85,13 @@ def replace_file(path: Path, content: bytes, *, scratch: Path, mode: int = 0o644
         try:
             write_all(descriptor, content)
             os.fchmod(descriptor, mode)
-            os.fsync(descriptor)
+            if is_lasting:
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
         growing.replace(path)
     except BaseException:
         growing.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    if is_lasting:
+        sync_folder(path.parent)

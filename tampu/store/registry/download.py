@@ -31,7 +31,7 @@ from tampu.store.registry.transport import NetworkError, Reply
 from tampu.store.registry.work import Piece, Work
 
 PROGRESS_S = 0.06
-SAVED_BYTES = 64 << 20
+SAVED_BYTES = 128 << 20
 SAVED_S = 5.0
 MOST_TRIES = 6
 PAUSES_S = (0.0, 0.1, 0.5, 1.0, 2.0, 4.0)
@@ -154,7 +154,13 @@ class Download:
         with storing("the state of a download"):
             os.fdatasync(file.descriptor)
             content = msgspec.json.encode(PartialState(self._size, done))
-            replace_file(self._state_path, content, scratch=self._layout.incoming, mode=0o600)
+            replace_file(
+                self._state_path,
+                content,
+                scratch=self._layout.incoming,
+                mode=0o600,
+                is_lasting=False,  # one that a power cut spoils is as none
+            )
 
     # -- the transfer ----------------------------------------------------------------------------
 
