@@ -173,7 +173,8 @@ class Tokenizer:
 
     def spellings(self) -> list[bytes]:
         """Return the bytes of every token, b"" for control tokens; takes a while."""
-        return [self.token_bytes(token) for token in range(self.vocabulary_size)]
+        spell, hidden = self._family.spell, set(self.vocabulary.ids(*HIDDEN_TYPES))
+        return [b"" if token in hidden else spell(token) for token in range(self.vocabulary_size)]
 
     def is_end(self, token: int) -> bool:
         """Return whether a token ends a text."""
