@@ -20,6 +20,7 @@ from tampu.store.manifests import Media
 logger = logging.getLogger(__name__)
 
 TAG = ":latest"
+DEFAULT_CONTEXT = 4096
 
 
 def resolve(name_or_path: str, folder: Path | None = None) -> Path:
@@ -72,6 +73,12 @@ class Prepared:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     system: str = ""
     messages: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def context(self) -> int:
+        """The context length that its parameters say, in tokens."""
+        stated = self.parameters.get("num_ctx")
+        return stated if isinstance(stated, int) else DEFAULT_CONTEXT
 
     def begun(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """Return a conversation behind what the model begins every one with."""

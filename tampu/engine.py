@@ -81,7 +81,7 @@ class Engine:
         cls,
         path: str | Path,
         *,
-        context: int = 4096,
+        context: int | None = None,
         slots: int = 1,
         threads: int | None = None,
         batch: int = 512,
@@ -99,7 +99,7 @@ class Engine:
         Args:
             path: of a GGUF file or a checkpoint's folder, or the name of a model that is known; one
                 of a store comes with its own template and adapters.
-            context: the most tokens of one request.
+            context: the most tokens of one request; None: what the model comes with, else 4096.
             slots: the most requests that are computed together.
             threads: of the CPU; None: one for each physical core, one alone for a tiny model.
             batch: the most tokens that are computed at once.
@@ -122,8 +122,9 @@ class Engine:
             RequestError: for an option out of its range.
         """
         began = time.monotonic_ns()
+        found = prepare(str(path), adapters, template, projector)
         options = LoadOptions(
-            context=context,
+            context=found.context if context is None else context,
             slots=slots,
             threads=threads,
             batch=batch,
@@ -131,7 +132,6 @@ class Engine:
             flash_attention=flash_attention,
             kernels=kernels,
         )
-        found = prepare(str(path), adapters, template, projector)
         model = load_model(
             found.path,
             options,

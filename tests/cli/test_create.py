@@ -120,7 +120,8 @@ def test_what_is_wrong_is_said_in_one_line(run: Any) -> None:
 
 def test_the_engine_applies_all_of_it(run: Any) -> None:
     run("create", "mine")
-    with Engine.load("mine", context=48) as engine:
+    with Engine.load("mine") as engine:
+        assert engine.context == 48
         said = [{"role": "user", "content": "th"}]
         prompt = engine.detokenize([int(token) for token in engine.chat_prompt(said)])  # type: ignore[call-overload]
         assert prompt.strip() == "althe itou[he]in[th]"
