@@ -1,0 +1,88 @@
+"""What the server tells those who look after it: health, metrics, logs, numbers of requests."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from tampu.server.admission import Admission
+from tampu.server.errors import BusyError
+from tampu.server.logs import JSONFormatter, TextFormatter, printable
+
+
+def samples(text):
+    """Return the samples of Prometheus' text by their names and labels."""
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+
+def test_requests_tokens_and_models_are_counted(site):
+    async def test(client):
+        for prompt in ("one two three", "refuse"):
+            await client.post("/api/generate", json={"model": "m", "prompt": prompt})
+        await client.get("/api/nothing")
+        return samples((await client.get("/metrics")).text)
+
+    found = site.run(test)
+    path = 'method="POST",route="/api/generate"'
+    assert found[f'tampu_requests_total{{{path},status="200"}}'] == 1
+    assert found[f'tampu_requests_total{{{path},status="500"}}'] == 1
+    assert found['tampu_requests_total{method="GET",route="unknown",status="404"}'] == 1
+    assert found['tampu_tokens_total{kind="prompt",model="m"}'] == 3
+    assert found['tampu_tokens_total{kind="cached",model="m"}'] == 1
+    assert found['tampu_tokens_total{kind="generated",model="m"}'] == 2
+    assert found['tampu_time_to_first_token_seconds_count{model="m"}'] == 1
+    assert found['tampu_time_between_tokens_seconds_count{model="m"}'] == 2
+    assert found['tampu_load_seconds_count{model="m"}'] == 1
+    assert found['tampu_errors_total{kind="ComputeError"}'] == 1
+    assert found['tampu_model_memory_bytes{model="m"}'] == 1000
+    assert found["tampu_requests_waiting"] == 0
+
+
+def test_the_server_is_ready_until_it_ends(site):
+    healthy, ready = site.call(("GET", "/health", {}), ("GET", "/ready", {}))
+    assert (healthy.json(), ready.json()) == ({"status": "ok"}, {"status": "ready"})
+    site.app.state.readiness.end()
+    [ending] = site.call(("GET", "/ready", {}))
+    assert ending.status_code == 503
+
+
+def test_more_than_may_wait_are_turned_away_with_a_time_to_come_again():
+    admission = Admission(2)
+    with admission.place(), admission.place() as second:
+        with pytest.raises(BusyError) as caught, admission.place():
+            pass
+        assert 1 <= caught.value.retry_s <= 60
+        second.begin()
+        second.begin()
+        with admission.place():
+            assert admission.waiting == 2
+    assert admission.waiting == 0
+
+
+def test_a_full_queue_is_503_in_each_apis_words(site, monkeypatch):
+    monkeypatch.setattr(Admission, "place", lambda self: refuse(self))
+
+    def refuse(_):
+        raise BusyError("server busy, maximum pending requests exceeded", 7)
+
+    message = [{"role": "user", "content": "x"}]
+    for path, told in (
+        ("/api/chat", lambda body: body["error"]),
+        ("/v1/chat/completions", lambda body: body["error"]["message"]),
+        ("/v1/messages", lambda body: body["error"]["message"]),
+    ):
+        asked = {"model": "m", "messages": message, "max_tokens": 5, "stream": True}
+        [response] = site.call(("POST", path, {"json": asked}))
+        assert response.status_code == 503
+        assert response.headers["retry-after"] == "7"
+        assert told(response.json()) == "server busy, maximum pending requests exceeded"
+
+
+def test_control_characters_do_not_reach_a_terminal():
+    assert printable("a\x1b[31m\r\nb\t") == r"a\x1b[31m\r\nb\t"
+    record = logging.LogRecord("tampu", logging.INFO, "", 0, "model %s", ("\x1b[2J",), None)
+    assert "\x1b" not in TextFormatter().format(record)
+    assert json.loads(JSONFormatter().format(record))["message"] == r"model \x1b[2J"
