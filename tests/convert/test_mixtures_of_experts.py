@@ -18,6 +18,8 @@ from tampu.convert.llama4 import LLAMA4_TEXT
 from tampu.convert.pieces import Piece, Stack, half
 from tampu.convert.qwen import QWEN3_MOE
 from tampu.errors import ModelFileError, UnsupportedModelError
+from tampu.ml.quantize import dequantize, quantize
+from tampu.ml.types import GGMLType
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -110,6 +112,18 @@ def test_four_bits_and_their_scales_become_the_numbers_they_mean(tmp_path: Path)
     assert found.shape == (1, 2, 32)
     assert found[0, 0, :3].tolist() == [0.5, 1, 0]
     assert found[0, 1, 30:].tolist() == [48, -48]
+
+
+def test_four_bits_come_through_a_file_of_that_type_unchanged(tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    blocks = random.integers(0, 256, (2, 3, 2, 16), np.uint8)
+    scales = random.integers(110, 140, (2, 3, 2), np.uint8)
+    name = "model.layers.0.mlp.experts.down_proj"
+    arrays = {f"{name}_blocks": blocks, f"{name}_scales": scales}
+    values = named(GPT_OSS, tmp_path, arrays)["blk.0.ffn_down_exps.weight"]
+    stored = quantize(values.reshape(-1, 64), GGMLType.MXFP4)
+    again = dequantize(stored, GGMLType.MXFP4, values.shape)
+    np.testing.assert_array_equal(again, values)
 
 
 def test_blocks_without_scales_are_an_error(tmp_path: Path) -> None:
