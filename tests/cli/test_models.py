@@ -210,3 +210,12 @@ def test_where_and_how_long_a_model_is():
     assert until("2025-12-31T23:59:59Z", now) == "Stopping..."
     assert until("2250-01-01T00:00:00Z", now) == "Forever"
     assert until("soon", now) == "Unknown"
+
+
+def test_the_shell_completes_names(store):
+    add_model(store, "llama3")
+    asked = {"COMP_WORDS": "tampu rm lla", "COMP_CWORD": "2", "_TAMPU_COMPLETE": "complete_bash"}
+    environment = {"HOME": str(store.root.parents[3]), "PATH": "/usr/bin:/bin", **asked}
+    command = [sys.executable, "-c", "from tampu.cli.app import run; run([])"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["llama3", "llama3:latest"], done.stderr
