@@ -1,10 +1,14 @@
 """The rules of the house that a tool does not check already."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import tampu
+from tampu.models import architectures
 
 ROOT = Path(tampu.__file__).parent
 TESTS = Path(__file__).parent
@@ -172,4 +176,21 @@ def test_the_package_says_that_it_is_typed():
 def test_the_tests_mirror_the_package():
     packages = {path.name for path in ROOT.iterdir() if (path / "__init__.py").is_file()}
     folders = {path.name for path in TESTS.iterdir() if any(path.glob("test_*.py"))}
-    assert folders - {"parity", "benchmarks", "clients", "demo", "examples", "registry", "tools"} <= packages
+    assert (
+        folders - {"parity", "benchmarks", "clients", "demo", "examples", "registry", "tools"}
+        <= packages
+    )
+
+
+@pytest.mark.seed("S21", "S23", "S49", "S63")
+def test_the_runner_and_the_cache_know_no_architecture():
+    names = set(architectures()) | {path.stem for path in (ROOT / "models").glob("[a-z]*.py")}
+    told = [
+        (dotted(path), name)
+        for folder in ("runner", "kvcache")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if path.stem != "llamacpp"  # the other engine
+        for name in sorted(names)
+        if re.search(rf"\b{re.escape(name)}\b", path.read_text(encoding="utf-8").lower())
+    ]
+    assert told == []

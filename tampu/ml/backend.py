@@ -90,7 +90,8 @@ class Backend:
             gg.ggml_backend_sched_new(handles, types, 1, size, False, True) or 0  # noqa: FBT003
         )
         self._watch: ValueWatch | None = None
-        self._placed: Context | None = None  # the graph that ggml's scheduler holds
+        # The graph whose tensors have their places now, and how many nodes it had then.
+        self._placed: tuple[Context, int] | None = None
         self._buffers = 0  # how many there have been for what graphs compute
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tampu-compute")
         self._busy = threading.Lock()
@@ -230,12 +231,13 @@ class Backend:
         self._check_open()
         if context.plan != self._buffers:
             self._plan(context)
-        if context is not self._placed:
+        state = (context, gg.ggml_graph_n_nodes(context.graph))
+        if state != self._placed:
             self._placed = None
             gg.ggml_backend_sched_reset(self._scheduler)
             if not gg.ggml_backend_sched_alloc_graph(self._scheduler, context.graph):
                 raise OutOfMemoryError("no memory for a graph: use a smaller context or batch")
-            self._placed = context
+            self._placed = state
         for tensor, data in inputs:
             _write(tensor, data)
 

@@ -1,8 +1,8 @@
 """The built-in model answers questions about pictures that it never saw, end to end."""
 
 import pytest
-from benchmarks.pictures import KINDS, measure
 
+from benchmarks.pictures import KINDS, measure
 from tampu.engine import Engine
 
 

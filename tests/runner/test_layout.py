@@ -1,0 +1,121 @@
+"""How images lie in a sequence: rows, positions, groups, and what is left when tokens go."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tampu.nn import Placeholders, PreparedImage
+from tampu.runner.layout import TEXT, NumberedImage, lay_out
+
+
+def text(*tokens):
+    return np.array(tokens, np.int32)
+
+
+def image(number, *, rows=3, groups=((1, 3),), positions=None, advance=None, is_cross=False):
+    """An image of a start token, its rows and an end token; one token if it is for crossing."""
+    tokens = [50] if is_cross else [30, *[0] * rows, 31]
+    embedded = [False] if is_cross else [False, *[True] * rows, False]
+    placeholders = Placeholders(
+        text(*tokens),
+        np.array(embedded),
+        () if is_cross else groups,
+        advance=len(tokens) if advance is None else advance,
+        sees_itself=True,
+        positions=positions,
+        is_cross=is_cross,
+    )
+    return NumberedImage(PreparedImage({}, "any", rows, placeholders), number)
+
+
+def test_text_is_compared_by_its_tokens():
+    inputs = lay_out([text(5, 6)])
+    assert inputs.tokens is inputs.keys
+    assert inputs.layout == TEXT
+    assert inputs.layout.positions(3, 6).tolist() == [3, 4, 5]
+
+
+@pytest.mark.seed("S46", "S53", "S55")
+def test_an_image_is_compared_by_its_content_where_its_rows_are():
+    inputs = lay_out([text(5), image(7), text(6)])
+    assert inputs.tokens.tolist() == [5, 30, 0, 0, 0, 31, 6]
+    assert inputs.keys.tolist() == [5, 30, -8, -8, -8, 31, 6]
+    (placed,) = inputs.layout.images
+    assert (placed.start, placed.end) == (1, 6)
+    assert [(g.start, g.end) for g in inputs.layout.groups] == [(2, 5)]
+
+
+@pytest.mark.seed("S17", "S20")
+def test_a_part_of_an_image_takes_its_own_rows():
+    (placed,) = lay_out([text(5), image(7), text(6)]).layout.images
+    assert placed.embedded(0, 7).tolist() == [2, 3, 4]
+    assert placed.rows(0, 7) == slice(0, 3)
+    assert placed.embedded(3, 5).tolist() == [3, 4]
+    assert placed.rows(3, 5) == slice(1, 3)
+    assert len(placed.embedded(5, 7)) == 0
+
+
+@pytest.mark.seed("S33", "S34")
+@pytest.mark.parametrize(
+    ("start", "count", "fitting", "whole"),
+    [(0, 7, 7, 1), (0, 3, 2, 1), (2, 2, 0, 3), (2, 3, 3, 3), (3, 1, 0, 2), (5, 2, 2, 1)],
+)
+def test_a_group_is_not_cut(start, count, fitting, whole):
+    layout = lay_out([text(5), image(7), text(6)]).layout
+    assert layout.fitting(start, count) == fitting
+    assert layout.whole(start) == whole
+
+
+@pytest.mark.seed("S43", "S44", "S45", "S46", "S60")
+def test_an_image_for_crossing_is_seen_from_its_own_position_on():
+    inputs = lay_out(
+        [text(5, 6), image(1, is_cross=True), text(7), image(2, is_cross=True), text(8)]
+    )
+    layout = inputs.layout
+    assert inputs.tokens.tolist() == [5, 6, 50, 7, 50, 8]
+    seen = [layout.crossed(position) for position in range(6)]
+    assert [each and each.number for each in seen] == [None, None, 1, 1, 2, 2]
+    assert layout.both_ways(0, 6) == ()
+    left = layout.without(1, 3, 6)
+    assert [(each.number, each.start) for each in left.images] == [(2, 2)]
+    kept = layout.without(3, 4, 6)
+    assert [(each.number, each.start) for each in kept.images] == [(1, 2), (2, 3)]
+
+
+def test_positions_of_several_numbers_go_on_after_an_image():
+    grid = np.array(
+        [[0, 0, 0, 0], [1, 1, 1, 0], [1, 1, 2, 0], [1, 2, 1, 0], [3, 3, 3, 0]], np.int32
+    )
+    layout = lay_out([text(5, 6), image(1, positions=grid, advance=4), text(7, 8)]).layout
+    found = layout.positions(0, 9, 4)
+    assert found[0].tolist() == [0, 1, 2, 3, 3, 3, 5, 6, 7]
+    assert found[1].tolist() == [0, 1, 2, 3, 3, 4, 5, 6, 7]
+    assert found[2].tolist() == [0, 1, 2, 3, 4, 3, 5, 6, 7]
+    assert not found[3].any()
+    assert layout.positions(9, 11, 4)[:3].tolist() == [[8, 9]] * 3
+
+
+@given(st.data())
+def test_what_is_left_after_tokens_went_is_what_would_be_laid_out_without_them(data):
+    pieces, numbers = [], iter(range(100))
+    for _ in range(data.draw(st.integers(1, 5))):
+        if data.draw(st.booleans()):
+            pieces.append(image(next(numbers), rows=data.draw(st.integers(1, 4)), groups=()))
+        else:
+            pieces += [text(data.draw(st.integers(1, 9))) for _ in range(3)]
+    first = data.draw(st.integers(0, len(pieces) - 1))
+    last = data.draw(st.integers(first + 1, len(pieces)))
+    sizes = [len(piece) for piece in pieces]
+    start, end = sum(sizes[:first]), sum(sizes[:last])
+    left = lay_out(pieces).without(start, end)
+    if first == 0 and last == len(pieces):
+        assert len(left.tokens) == 0
+        return
+    expected = lay_out(pieces[:first] + pieces[last:])
+    assert left.tokens.tolist() == expected.tokens.tolist()
+    assert left.keys.tolist() == expected.keys.tolist()
+    length = len(left.tokens)
+    assert left.layout.positions(0, length + 3).tolist() == list(range(length + 3))
+    for one, other in zip(left.layout.images, expected.layout.images, strict=True):
+        assert (one.number, one.start, one.end) == (other.number, other.start, other.end)
