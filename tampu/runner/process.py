@@ -84,7 +84,7 @@ def load_model(
 
 @contextmanager
 def load_llamacpp(load: Load) -> Iterator[Loaded]:
-    """Load the model into llama.cpp; it is freed at the end.
+    """Load the model into the other engine; it is freed at the end.
 
     Raises:
         TampuError: when it cannot be loaded.
