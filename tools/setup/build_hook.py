@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from compile_kernels import LIBRARY, compile_kernels
 
 
-class KernelHook(BuildHookInterface[Any]):
+class KernelHook(BuildHookInterface[Any]):  # type: ignore[misc]  # hatchling has no types here
     """Puts the library beside the code that loads it; the wheel is then for this platform."""
 
     def initialize(self, _version: str, build_data: dict[str, Any]) -> None:

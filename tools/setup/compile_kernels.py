@@ -49,7 +49,7 @@ def compile_kernels(
     common = [*_COMMON, *shlex.split(os.environ.get("CFLAGS", "")), *(flags or [])]  # noqa: TID251
     levels = _LEVELS if platform.machine().lower() in _X86 and not portable else {}
     common += [f"-DTAMPU_{name.upper()}" for name in levels]
-    units = {"pack": [], "library": [], "level_portable": []}
+    units: dict[str, list[str]] = {"pack": [], "library": [], "level_portable": []}
     units |= {f"level_{name}": extra for name, extra in levels.items()}
     with tempfile.TemporaryDirectory() as place:
 
