@@ -218,6 +218,7 @@ def test_a_special_token_outside_the_vocabulary_is_refused(path, key):
     ],
 )
 def test_options_out_of_range_are_refused_with_the_range(path, option, value, allowed):
+    write_tiny(path)
     refused(RequestError, f"{option} must be {allowed}.*not {value}", path, **{option: value})
 
 
