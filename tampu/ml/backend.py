@@ -92,6 +92,7 @@ class Backend:
         self._watch: ValueWatch | None = None
         # The graph whose tensors have their places now, and how many nodes it had then.
         self._placed: tuple[Context, int] | None = None
+        self._staying: dict[int, npt.NDArray[np.generic]] = {}  # what is in inputs that stay
         self._buffers = 0  # how many there have been for what graphs compute
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tampu-compute")
         self._busy = threading.Lock()
@@ -238,8 +239,12 @@ class Backend:
             if not gg.ggml_backend_sched_alloc_graph(self._scheduler, context.graph):
                 raise OutOfMemoryError("no memory for a graph: use a smaller context or batch")
             self._placed = state
+            self._staying.clear()
         for tensor, data in inputs:
-            _write(tensor, data)
+            if self._staying.get(id(tensor)) is not data:
+                _write(tensor, data)
+            if not data.flags.writeable and tensor in context.staying:
+                self._staying[id(tensor)] = data
 
     def _check_open(self) -> None:
         if not self._scheduler:

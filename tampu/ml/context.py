@@ -33,6 +33,7 @@ class Context:
 
     Attributes:
         plan: which of the backend's buffers the graph's places are in; None: it has none yet.
+        staying: inputs whose memory is theirs alone.
     """
 
     def __init__(self, backend: Backend, nodes: int) -> None:
@@ -53,6 +54,7 @@ class Context:
         self._graph: GraphPointer = gg.ggml_new_graph_custom(arena, nodes, False)  # noqa: FBT003
         self._nodes = nodes
         self._count = 0
+        self.staying: list[Tensor] = []
         self._buffers: list[OpaquePointer] = []
 
     @property
@@ -86,11 +88,22 @@ class Context:
         """Memory on the device that computes layer `index`."""
         return Storage(self, self.backend.layer_buffer_type(index))
 
-    def input(self, name: str, shape: Shape, type: GGMLType) -> Tensor:
-        """Return a tensor whose data is given to each `Backend.compute` of this graph."""
+    def input(self, name: str, shape: Shape, type: GGMLType, *, stays: bool = False) -> Tensor:
+        """Return a tensor whose data is given to each `Backend.compute` of this graph.
+
+        Args:
+            name: for people.
+            shape: of the tensor.
+            type: of its elements.
+            stays: keep its memory for it alone: an array that is given again, and that nobody can
+                write to, is then not copied again.
+        """
         tensor = self.declare(shape, type)
         gg.ggml_set_name(tensor.pointer, name.encode())
         gg.ggml_set_input(tensor.pointer)
+        if stays:
+            gg.ggml_set_output(tensor.pointer)  # else its memory is used again after its last use
+            self.staying.append(tensor)
         return tensor
 
     def output(self, tensor: Tensor) -> Tensor:

@@ -135,4 +135,6 @@ def _crossing(parts: list[Part], images: ImageStore) -> Crossing | None:
                 found.append(images[image.number])
                 starts[image.number] = (first, first + len(found[-1]))
             seen.append((0, 0) if image is None else starts[image.number])
-    return Crossing(np.concatenate(found), seen) if found else None
+    if not found:
+        return None
+    return Crossing(found[0] if len(found) == 1 else np.concatenate(found), seen)

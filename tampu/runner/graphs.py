@@ -342,7 +342,7 @@ class Graphs:
             inputs += [embeddings, places]
         if shape.crossed:
             crossed = Crossed(
-                context.input("image", shape.crossed, GGMLType.F32),
+                context.input("image", shape.crossed, GGMLType.F32, stays=True),
                 context.input("image_mask", (n, shape.crossed[0]), GGMLType.F16),
                 context.input("seeing", (n, 1), GGMLType.F32),
             )

@@ -46,6 +46,7 @@ class ImageStore:
     def keep(self, number: int, embedding: Embedding) -> None:
         """Keep an embedding, and let go of old ones if there are too many."""
         self.drop(number)
+        embedding.flags.writeable = False  # so that it need not be copied to the device again
         self._kept[number] = embedding
         self._bytes += embedding.nbytes
         while self._bytes > self._limit and len(self._kept) > 1:

@@ -270,3 +270,29 @@ def test_closing_waits_for_what_is_being_computed_and_twice_is_harmless():
     with pytest.raises(ComputeError, match="the backend is closed"):
         backend.reserve(chain.context)
     chain.close()
+
+
+def test_what_stays_in_an_input_is_written_once(backend, monkeypatch):
+    """Its memory is not used for anything else, so the next computing finds it there."""
+    context = backend.context(64)
+    kept = context.input("kept", (4, 8), F32, stays=True)
+    other = context.input("other", (4, 8), F32)
+    total = kept + other
+    for _ in range(6):  # steps that would like the memory
+        total = total + other
+    total = context.output(total)
+    fixed, written = floats(4, 8), []
+    fixed.flags.writeable = False
+    real = gg.ggml_backend_tensor_set
+    monkeypatch.setattr(
+        gg, "ggml_backend_tensor_set", lambda t, *rest: (written.append(t), real(t, *rest))
+    )
+    for step in range(3):
+        values = floats(4, 8, seed=step)
+        found = backend.compute(context, [(kept, fixed), (other, values)], [total]).outputs[0]
+        np.testing.assert_allclose(found, fixed + 7 * values, rtol=1e-4, atol=1e-5)
+    assert len(written) == 2 + 1 + 1
+    another = floats(4, 8, seed=9)
+    found = backend.compute(context, [(kept, another), (other, values)], [total]).outputs[0]
+    np.testing.assert_allclose(found, another + 7 * values, rtol=1e-4, atol=1e-5)
+    context.close()
