@@ -120,6 +120,7 @@ class Runner:
                 self.records.turn(began)
             elif launched is None and self._scheduler.is_idle:
                 self._scheduler.check()
+                self.graphs.check_reservation()
             flying = launched
         if flying:
             flying.result.exception()  # wait: the device must be done before anything is freed

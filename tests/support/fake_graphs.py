@@ -74,6 +74,9 @@ class FakeGraphs:
     def prepare(self, step: StepInputs) -> Prepared:
         return Prepared(step, [], False, 0)  # type: ignore[arg-type]
 
+    def check_reservation(self) -> None:
+        """Nothing is reserved."""
+
     def prepare_image(self, image: PreparedImage) -> Prepared:
         return Prepared(image, [], False, 0)  # type: ignore[arg-type]
 
