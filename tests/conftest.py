@@ -6,6 +6,7 @@ import time
 
 import pytest
 from hypothesis import HealthCheck, settings
+from support.registries import DockerRegistry
 
 GRACE_S = 5.0
 OURS = ("TAMPU_", "OLLAMA_")
@@ -32,3 +33,11 @@ def no_threads_left():
         if time.monotonic() > end:
             pytest.fail(f"threads left running: {', '.join(thread.name for thread in left)}")
         time.sleep(0.01)
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory):
+    """Debian's docker-registry, started once, for those that push to it and pull from it."""
+    registry = DockerRegistry(tmp_path_factory.mktemp("registry"))
+    yield registry
+    registry.close()
