@@ -5,13 +5,15 @@ of whatever request; it takes cells for the tokens that it computes; and when it
 to be found by others until their cells are needed.
 
 Layers of different reach have spaces of their own. In a space with a window a sequence owns only
-the cells that its next token sees; those behind are released as it moves on.
+the cells that its next token sees; those behind are released as it moves on. In the space of layers
+that keep states (recurrent ones) only some tokens have a cell: the last of each batch, and those to
+which a sequence may want to go back, its checkpoints.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +42,7 @@ class Holding:
         noted: of which the tree knows.
         cursor: behind the last of those.
         is_private: whether others must not find its rows; it does not look for theirs either.
+        passing: positions whose states are not worth keeping once the sequence has moved on.
     """
 
     cells: npt.NDArray[np.int32]
@@ -48,11 +51,12 @@ class Holding:
     length: int = 0
     noted: int = 0
     is_private: bool = False
+    passing: set[int] = field(default_factory=set)
 
-    def owned(self, space: int, end: int | None = None) -> CellArray:
-        """Return the cells that it owns in a space, up to a position."""
-        end = self.length if end is None else end
-        return self.cells[space, self.owned_from[space] : max(end, self.owned_from[space])]
+    def owned(self, space: int, start: int = 0) -> CellArray:
+        """Return the cells that it owns in a space, from a position on."""
+        cells = self.cells[space, max(start, self.owned_from[space]) : self.length]
+        return cells[cells != NO_CELL]
 
 
 class Ledger:
@@ -109,17 +113,31 @@ class Ledger:
         """Return the cell of a sequence's last token."""
         return int(holding.cells[0, holding.length - 1]) if self.spaces else NO_CELL
 
-    def extend(self, holding: Holding, count: int) -> bool:
-        """Give a sequence cells for its next tokens; return False if there are not enough."""
-        start = holding.length
+    def extend(self, holding: Holding, count: int, checkpoints: Collection[int] = ()) -> bool:
+        """Give a sequence cells for its next tokens; return False if there are not enough.
+
+        Args:
+            holding: of the sequence.
+            count: of tokens.
+            checkpoints: positions among theirs whose states are to be kept; that of the last is
+                computed in any case.
+        """
+        start, end = holding.length, holding.length + count
+        behind = sorted({*checkpoints, end - 1})
         for index, space in enumerate(self.spaces):
             self._let_go(holding, index, space.reach.first(start))
-        if any(space.cells.available < count for space in self.spaces):
+        holding.passing = {each for each in holding.passing if each >= start - 1}
+        wanted = [len(behind) if space.reach.is_state else count for space in self.spaces]
+        if any(s.cells.available < n for s, n in zip(self.spaces, wanted, strict=True)):
             return False
         for index, space in enumerate(self.spaces):
             near = int(holding.cells[index, start - 1]) if start else NO_CELL
-            holding.cells[index, start : start + count] = space.cells.take(count, near)
-        holding.length += count
+            holding.cells[index, start:end] = NO_CELL
+            at = behind if space.reach.is_state else slice(start, end)
+            holding.cells[index, at] = space.cells.take(wanted[index], near)
+        holding.length = end
+        if end - 1 not in checkpoints:
+            holding.passing.add(end - 1)
         return True
 
     def note(self, holding: Holding, keys: Keys) -> None:
@@ -149,9 +167,9 @@ class Ledger:
     def retract(self, holding: Holding, length: int) -> None:
         """Take back the last cells of a sequence, whose rows nobody has computed."""
         for index, space in enumerate(self.spaces):
-            first = max(length, holding.owned_from[index])
-            space.cells.drop(holding.cells[index, first : holding.length])
+            space.cells.drop(holding.owned(index, length))
             holding.owned_from[index] = min(holding.owned_from[index], length)
+        holding.passing = {each for each in holding.passing if each < length}
         holding.length = min(holding.length, length)
         if holding.noted > holding.length:  # the tree finds out by itself that they are gone
             holding.cursor, holding.noted = self._tree.root(), 0
@@ -163,7 +181,8 @@ class Ledger:
 
         Returns:
             The cells of the tokens that moved, for each space; None, and nothing is changed, if
-            others own some of them, or rows are missing that the sequence would see then.
+            others own some of them, rows are missing that the sequence would see then, or there
+            are states, which cannot be made of fewer tokens.
         """
         if not all(
             self._can_shift(holding, index, start, end) for index in range(len(self.spaces))
@@ -185,6 +204,8 @@ class Ledger:
 
     def _can_shift(self, holding: Holding, index: int, start: int, end: int) -> bool:
         space, owned = self.spaces[index], holding.owned_from[index]
+        if space.reach.is_state:
+            return False
         first = space.reach.first(holding.length - (end - start))
         is_complete = owned <= (first + end - start if first >= start else first)
         moved = holding.cells[index, max(end, owned) : holding.length]
@@ -202,20 +223,23 @@ class Ledger:
         self.note(holding, keys[:kept])
         indexed = self._indexed(holding, keys[:kept])
         for index, space in enumerate(self.spaces):
-            own = holding.owned(index)
+            start = holding.owned_from[index]
+            own = holding.cells[index, start : holding.length]
             is_found = np.zeros(len(own), np.bool_)
-            part = indexed[index, holding.owned_from[index] :]
+            part = indexed[index, start:]
             is_found[: len(part)] = part
+            if space.reach.is_state:
+                passing = [each - start for each in holding.passing if start <= each < kept - 1]
+                is_found[passing] = False
             space.cells.release(own[is_found])
-            space.cells.drop(own[~is_found])
+            space.cells.drop(own[~is_found & (own != NO_CELL)])
         holding.noted = 0
 
     def is_shared(self, holding: Holding, start: int) -> bool:
         """Whether others own cells of a sequence from a position on."""
         return any(
-            bool(np.any(space.cells.owners(holding.owned(index)[-(holding.length - start) :]) > 1))
+            bool(np.any(space.cells.owners(holding.owned(index, start)) > 1))
             for index, space in enumerate(self.spaces)
-            if start < holding.length
         )
 
     def forget(self) -> None:
@@ -255,6 +279,7 @@ class Ledger:
     def _share(self, holding: Holding, cells: npt.NDArray[np.int32]) -> None:
         """Take over the cells of the next tokens, as far as each space needs them."""
         start, end = holding.length, holding.length + cells.shape[1]
+        holding.cells[:, start:end] = NO_CELL
         for index, space in enumerate(self.spaces):
             first = max(space.reach.first(end), start)
             own = cells[index, first - start :]
@@ -266,11 +291,17 @@ class Ledger:
 
     def _let_go(self, holding: Holding, index: int, first: int) -> None:
         """Release what a sequence owns before a position."""
-        old = holding.owned_from[index]
+        old, space = holding.owned_from[index], self.spaces[index]
         end = min(first, holding.length)
-        if end > old:
-            self.spaces[index].cells.release(holding.cells[index, old:end])
-            holding.owned_from[index] = end
+        if end <= old:
+            return
+        left = holding.cells[index, old:end]
+        if space.reach.is_state:
+            is_passing = np.isin(np.arange(old, end), list(holding.passing))
+            space.cells.drop(left[is_passing & (left != NO_CELL)])
+            left = left[~is_passing & (left != NO_CELL)]
+        space.cells.release(left)
+        holding.owned_from[index] = end
 
     def _places(self, holding: Holding, start: int, end: int) -> Places:
         cells = holding.cells[:, start:end].copy()

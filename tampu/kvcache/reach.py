@@ -21,13 +21,18 @@ class Reach:
     Attributes:
         window: the number of positions seen, the token's own included; None: no limit.
         chunk: positions before the multiple of this that the token's own follows are not seen.
+        is_state: what is kept is not a row for each token, but a state of the whole past, behind
+            some tokens only; a token needs the state behind the one before it.
     """
 
     window: int | None = None
     chunk: int | None = None
+    is_state: bool = False
 
     def first(self, position: int) -> int:
         """Return the first position that a token at `position` sees."""
+        if self.is_state:
+            return max(position - 1, 0)
         first = 0
         if self.window is not None:
             first = max(first, position - self.window + 1)
@@ -55,12 +60,15 @@ class Reach:
 
         Args:
             is_there: (n,): whether the rows of the positions from `start` on are in the cache;
-                what the sequence needs of those before `start` it has.
+                what the sequence needs of those before `start` it has. Of layers that keep
+                states: whether the state behind them is.
             start: a length at which it can go on.
 
         Returns:
             (n,): for the lengths `start` + 1 to `start` + n.
         """
+        if self.is_state:
+            return is_there
         positions = np.arange(start, start + len(is_there), dtype=np.int32)
         last_gap = np.maximum.accumulate(np.where(is_there, -1, positions))
         return last_gap < np.maximum(self.firsts(positions + 1), start)

@@ -9,6 +9,7 @@ from tampu.kvcache import NO_CELL, Cells, Ledger, Reach, Segment, Space, Span
 from tampu.kvcache.masks import attention_mask
 
 FULL, WINDOW, CHUNK = Reach(), Reach(window=5), Reach(chunk=4)
+STATE = Reach(is_state=True)
 
 
 def keys(*values):
@@ -170,6 +171,72 @@ def test_a_shift_that_would_bring_back_what_a_window_let_go_is_refused():
     assert (holding.owned_from, holding.length) == before[1:]
 
 
+# States
+
+
+def test_only_the_last_token_of_a_batch_and_checkpoints_have_states():
+    ledger = ledger_of(FULL, STATE)
+    holding = ledger.open(20)
+    assert ledger.extend(holding, 10, checkpoints=(3, 8))
+    assert np.flatnonzero(holding.cells[1] != NO_CELL).tolist() == [3, 8, 9]
+    assert (holding.cells[0, :10] != NO_CELL).all()
+    ledger.check([holding])
+
+
+def test_a_sequence_goes_on_behind_the_last_checkpoint_that_it_shares():
+    ledger = ledger_of(FULL, STATE)
+    first = ledger.open(20)
+    ledger.extend(first, 10, checkpoints=(3, 8, 9))
+    ledger.note(first, keys(*range(10)))
+    for tokens, expected in [
+        (keys(*range(10)), 9),
+        (keys(*range(10), 30), 10),
+        (keys(*range(8), 30), 4),
+        (keys(0, 1, 2, 30), 0),
+    ]:
+        other = ledger.open(20)
+        assert ledger.reuse(other, tokens[:-1]) == expected
+        assert other.owned_from[1] == max(expected - 1, 0)
+        ledger.check([first, other])
+        ledger.close(other, tokens[:expected])
+
+
+def test_states_between_the_tokens_of_an_answer_are_not_kept_but_for_the_last():
+    ledger = ledger_of(FULL, STATE)
+    tokens = keys(*range(20))
+    holding = ledger.open(20)
+    ledger.extend(holding, 10, checkpoints=(8, 9))
+    ledger.note(holding, tokens[:10])
+    for _ in range(6):
+        ledger.extend(holding, 1)
+        assert len(holding.owned(1)) == 2 or holding.length == 11
+    ledger.note(holding, tokens[:16])
+    ledger.close(holding, tokens[:15])  # a token beyond the answer's end was computed in vain
+    ledger.check([])
+    for length, expected in [(15, 15), (14, 10), (9, 9)]:
+        other = ledger.open(30)
+        assert ledger.reuse(other, tokens[:length]) == expected
+        ledger.close(other, tokens[:expected])
+
+
+def test_states_are_not_made_of_fewer_tokens():
+    ledger = ledger_of(FULL, STATE)
+    holding, _ = read(ledger, keys(*range(10)))
+    assert ledger.shift(holding, 2, 5) is None
+    assert holding.length == 10
+
+
+def test_a_sequence_that_shares_a_state_writes_its_own():
+    ledger = ledger_of(STATE, cells=6)
+    first, _ = read(ledger, keys(1, 2, 3))
+    second, found = read(ledger, keys(1, 2, 3, 4))
+    assert found == 3
+    assert second.cells[0, 2] == first.cells[0, 2]
+    assert ledger.extend(first, 1)
+    assert first.cells[0, 3] not in (second.cells[0, 2], second.cells[0, 3])
+    ledger.check([first, second])
+
+
 # Anything in any order
 
 
@@ -216,13 +283,16 @@ class Plain:
         while len(tokens) < min(holding.length + count, 20):
             tokens.append(self.source.randrange(2))
         count = min(count, len(tokens) - holding.length)
-        if count <= 0 or not self.ledger.extend(holding, count):
+        added = range(holding.length, holding.length + max(count, 0))
+        checkpoints = [each for each in added if self.source.random() < 0.3]
+        if count <= 0 or not self.ledger.extend(holding, count, checkpoints):
             return
-        for position in range(holding.length - count, holding.length):
+        for position in added:
             history = tuple(tokens[: position + 1]) if not holding.is_private else self.unique()
             histories.append(history)
             for space, memory in enumerate(self.memory):
-                memory[holding.cells[space, position]] = history
+                if holding.cells[space, position] != NO_CELL:
+                    memory[holding.cells[space, position]] = history
         if self.source.random() < 0.2:
             self.verify_masks(holding, histories, count)
         if self.source.random() < 0.7:
@@ -239,6 +309,9 @@ class Plain:
             for reach in (space.reach for space in self.ledger.spaces):
                 if any(reach.first(length) < start for start in holding.owned_from):
                     return  # only what was just taken can be taken back
+            for index, space in enumerate(self.ledger.spaces):
+                if space.reach.is_state and length and holding.cells[index, length - 1] == NO_CELL:
+                    return
             self.ledger.retract(holding, length)
             del histories[length:], tokens[max(length, 1) :]
 
@@ -278,6 +351,8 @@ class Plain:
             for index, space in enumerate(self.ledger.spaces):
                 first = space.reach.first(holding.length)
                 assert holding.owned_from[index] <= max(first, 0) or holding.length == 0
+                if space.reach.is_state:
+                    assert len(holding.owned(index)) <= 6
                 cells = holding.cells[index, first : holding.length].tolist()
                 assert len(set(cells)) == len(cells)
                 for position, cell in enumerate(cells, first):
@@ -287,6 +362,8 @@ class Plain:
         """Compare what the masks of new tokens show with a look at every cell."""
         segment = Segment(holding.cells[:, : holding.length], holding.length - count)
         for index, space in enumerate(self.ledger.spaces):
+            if space.reach.is_state:
+                continue
             span = Span(0, len(self.memory[index]))
             mask = attention_mask([segment], index, space.reach, span)
             for row, position in enumerate(range(segment.start, segment.end)):
@@ -298,7 +375,16 @@ class Plain:
 @pytest.mark.seed("S78", "S79", "S80")
 @pytest.mark.parametrize(
     "reaches",
-    [(FULL,), (WINDOW,), (FULL, WINDOW), (CHUNK, FULL), (FULL, WINDOW, CHUNK, Reach(window=1))],
+    [
+        (FULL,),
+        (WINDOW,),
+        (FULL, WINDOW),
+        (CHUNK, FULL),
+        (FULL, WINDOW, CHUNK, Reach(window=1)),
+        (STATE,),
+        (STATE, FULL),
+        (FULL, WINDOW, STATE),
+    ],
 )
 @pytest.mark.parametrize("seed", [1, 2])
 def test_after_any_operations_each_sequence_sees_its_own_history(seed, reaches):
