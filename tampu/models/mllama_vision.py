@@ -1,6 +1,8 @@
 """Llama 3.2 Vision's tower: up to four tiles of a picture seen together, after layers and again.
 
-Source: arXiv:2407.21783, section 7. What some layers take is put beside what the last one gives.
+Sources: arXiv:2407.21783, section 7; models/llama3/multimodal in meta-llama/llama-models, which
+transformers 5 no longer follows in all (docs/models.md). What some layers take is put beside what
+the last one gives.
 The embedding is not laid into the text: it is the keys and values of the text's cross-attention.
 Absent tiles and the patches that fill up a multiple of eight are seen by real patches, but not by
 one another, as in the reference.

@@ -124,17 +124,18 @@ def _crossing(parts: list[Part], images: ImageStore) -> Crossing | None:
     """Return the images that layers with cross-attention read, None if no token sees any."""
     if not any(part.sequence.layout.images for part in parts):
         return None
-    starts: dict[int, tuple[int, int]] = {}
+    ranges: dict[int, tuple[int, int]] = {}
     found: list[npt.NDArray[np.float32]] = []
-    seen: list[tuple[int, int]] = []
+    seen: list[tuple[tuple[int, int], ...]] = []
     for part in parts:
         for position in range(part.start, part.end):
-            image = part.sequence.layout.crossed(position)
-            if image is not None and image.number not in starts:
-                first = sum(len(each) for each in found)
-                found.append(images[image.number])
-                starts[image.number] = (first, first + len(found[-1]))
-            seen.append((0, 0) if image is None else starts[image.number])
+            shown = part.sequence.layout.crossed(position)
+            for image in shown:
+                if image.number not in ranges:
+                    first = sum(len(each) for each in found)
+                    found.append(images[image.number])
+                    ranges[image.number] = (first, first + len(found[-1]))
+            seen.append(tuple(ranges[image.number] for image in shown))
     if not found:
         return None
     return Crossing(found[0] if len(found) == 1 else np.concatenate(found), seen)

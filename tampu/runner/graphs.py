@@ -60,11 +60,11 @@ class Crossing:
 
     Attributes:
         rows: F32, (rows, features): of all images that a token of the batch sees.
-        seen: (start, end) of the rows that each token sees; equal if none.
+        seen: (start, end) of the rows of each image that each token sees.
     """
 
     rows: npt.NDArray[np.float32]
-    seen: list[tuple[int, int]]
+    seen: list[tuple[tuple[int, int], ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,10 +375,10 @@ class Graphs:
 def _crossing_data(crossing: Crossing) -> list[Data]:
     mask = np.full((len(crossing.seen), len(crossing.rows)), -np.inf, np.float16)
     seeing = np.zeros((len(crossing.seen), 1), np.float32)
-    for token, (start, end) in enumerate(crossing.seen):
-        if start < end:
-            mask[token, start:end] = 0
-            seeing[token] = 1
-        else:
+    for token, shown in enumerate(crossing.seen):
+        for start, end in shown:  # the same picture twice counts twice
+            mask[token, start:end] = np.logaddexp(mask[token, start:end], np.float16(0))
+        seeing[token] = bool(shown)
+        if not shown:
             mask[token] = 0
     return [crossing.rows, mask, seeing]

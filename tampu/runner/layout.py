@@ -133,16 +133,19 @@ class Layout:
             if group.sees_itself and start < group.end and group.start < end
         )
 
-    def crossed(self, position: int) -> PlacedImage | None:
-        """Return the image that cross-attention shows to a position: the last one before it."""
-        return next(
-            (
-                image
-                for image in reversed(self.images)
-                if image.start <= position and image.image.placeholders.is_cross
-            ),
-            None,
-        )
+    def crossed(self, position: int) -> tuple[PlacedImage, ...]:
+        """Return the images that cross-attention shows to a position.
+
+        They are the last one up to it and those right before that one, without text between them.
+        """
+        seen: list[PlacedImage] = []
+        for image in reversed(self.images):
+            is_next = image.start <= position and (not seen or image.end == seen[-1].start)
+            if image.image.placeholders.is_cross and is_next:
+                seen.append(image)
+            elif seen:
+                break
+        return tuple(reversed(seen))
 
     def without(self, start: int, end: int, length: int) -> Layout:
         """Return the layout of a sequence that loses the inputs in [start, end).

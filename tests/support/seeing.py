@@ -149,10 +149,17 @@ class Seer:
         beside = [(at, image) for at, image in stream.images if image.placeholders.is_cross]
         if not beside:
             return None
-        ((at, image),) = beside
-        embeddings, count = self.encode(image), len(stream.tokens)
-        seeing = (np.arange(count) >= at).astype(np.float32)[:, None]
-        shown = np.zeros((count, image.rows), np.float16)
+        embeddings = np.concatenate([self.encode(image) for _, image in beside])
+        seeing = np.zeros((len(stream.tokens), 1), np.float32)
+        shown = np.zeros((len(stream.tokens), len(embeddings)), np.float16)
+        ends = [at for at, _ in beside[1:]] + [len(stream.tokens)]
+        first = row = 0
+        for (at, image), end in zip(beside, ends, strict=True):
+            row += image.rows
+            seeing[at:end] = 1
+            shown[at:end] = -np.inf
+            shown[at:end, first:row] = 0
+            first = row if end > at + 1 else first  # images beside one another are seen together
         return Crossed(given(embeddings), given(shown), given(seeing))
 
     def close(self) -> None:

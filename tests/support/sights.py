@@ -13,6 +13,10 @@ from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.mllama.image_processing_pil_mllama import MllamaImageProcessorPil
+from transformers.models.mllama.processing_mllama import (
+    convert_sparse_cross_attention_mask_to_dense,
+    get_cross_attention_token_mask,
+)
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
@@ -31,8 +35,6 @@ class Sight:
         features: (model, arguments of one picture) -> its embedding.
         image: the token in whose place an embedding's row stands.
         marks: the argument that says which tokens are images', for models that have one.
-        most: pictures that one text may have.
-        first: whether the picture must be the first input.
         beside: the argument that says which inputs see which tiles, for models that have one.
     """
 
@@ -40,8 +42,6 @@ class Sight:
     features: Callable[[Any, Inputs], Any]
     image: int
     marks: str | None = None
-    most: int = 2
-    first: bool = False
     beside: str | None = None
 
     def embed(self, model: Any, image: Image.Image) -> Floats:
@@ -58,9 +58,14 @@ class Sight:
         if self.marks:
             inputs[self.marks] = (ids == self.image).long()
         if self.beside and images:
-            shown = torch.zeros(1, len(tokens), 1, 4, dtype=torch.long)
-            shown[..., : int(inputs["aspect_ratio_mask"].sum())] = 1
-            inputs[self.beside] = shown
+            tiles = inputs["aspect_ratio_mask"].sum(-1)
+            shown = convert_sparse_cross_attention_mask_to_dense(
+                [get_cross_attention_token_mask(list(tokens), self.image)],
+                tiles.tolist(),
+                inputs["aspect_ratio_mask"].shape[-1],
+                len(tokens),
+            )
+            inputs[self.beside] = torch.from_numpy(shown)
         return model(input_ids=ids, **inputs).logits[0].float().numpy()
 
 
@@ -135,16 +140,38 @@ def _mllama(images: Sequence[Image.Image]) -> Inputs:
     return {name: torch.as_tensor(np.asarray(found[name])) for name in names}
 
 
-def keep_inputs(model: Any) -> Any:
-    """Have the tower keep what its layers take, as the original implementation does.
+def as_published(model: Any) -> Any:
+    """Make transformers' Llama 3.2 Vision compute what Meta's own implementation computes.
 
-    Since its refactoring transformers keeps what they give: that of the layer before is the same.
+    Source: models/llama3/multimodal/model.py in meta-llama/llama-models. There the tower keeps what
+    the layers with the numbers of the list take (`ImageTransformer`); transformers kept that too,
+    but since its refactoring it keeps what they give: what the layer before gives is the same. And
+    there the attention of a token that no image is shown to is zero, not only its feed-forward part
+    (`CrossAttention`, `full_text_row_masked_out_mask`).
     """
     tower = model.model.vision_model
     tower.intermediate_layers_indices = [
         index - 1 for index in tower.config.intermediate_layers_indices
     ]
+    for layer in model.model.language_model.layers:
+        if hasattr(layer, "cross_attn"):
+            _hide(layer)
     return model
+
+
+def _hide(layer: Any) -> None:
+    """Have a layer's attention give nothing to tokens that no image is shown to."""
+    shown: list[torch.Tensor] = []
+
+    def note(_: Any, __: Any, keywords: dict[str, Any]) -> None:
+        mask = keywords["full_text_row_masked_out_mask"]
+        shown[:] = [] if mask is None else [mask[:, 0]]
+
+    def hide(_: Any, __: Any, result: tuple[torch.Tensor, Any]) -> tuple[torch.Tensor, Any]:
+        return (result[0] * shown[0], result[1]) if shown else result
+
+    layer.register_forward_pre_hook(note, with_kwargs=True)
+    layer.cross_attn.register_forward_hook(hide)
 
 
 def _read_by_text(model: Any, inputs: Inputs) -> Any:
@@ -162,9 +189,7 @@ def _read_by_text(model: Any, inputs: Inputs) -> Any:
 
 
 SIGHTS: dict[str, Sight] = {
-    "mllama": Sight(
-        _mllama, _read_by_text, image=10, most=1, first=True, beside="cross_attention_mask"
-    ),
+    "mllama": Sight(_mllama, _read_by_text, image=10, beside="cross_attention_mask"),
     "qwen25vl": Sight(_qwen, _gridded, image=7, marks="mm_token_type_ids"),
     "llava": Sight(_llava, _pixels, image=6),
     "mistral3_vision": Sight(_pixtral, _sized, image=7),
