@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,6 +107,8 @@ class Weights:
         """Return the bytes of a tensor as the file has them."""
         if tensor.source == "norm":
             return np.ones(tensor.shape, dtype=np.float32)
+        if tensor.source == "zero":
+            return np.zeros(tensor.shape, dtype=np.float32)
         if tensor.source == "rope_freqs":
             return rope_factors()
         if tensor.source == "token_embd":
@@ -117,7 +119,7 @@ class Weights:
         return self._kept[key]
 
     def _make(self, tensor: Planned) -> Array:
-        rows, columns = tensor.shape
+        rows, columns = tensor.shape[0], math.prod(tensor.shape[1:])
         result = np.empty((rows, tensor.kind.size_of(columns)), dtype=np.uint8)
         seed = [*tensor.source.encode()]
         for start in range(0, rows, ROWS_AT_A_TIME):
@@ -138,12 +140,27 @@ def rope_factors() -> npt.NDArray[np.float32]:
 
 
 def write_model(path: Path, kind: str, layers: int, threads: int) -> None:
-    """Write one model; the file appears under its name only when it is complete."""
+    """Write one model."""
     mixture = MIXTURES[kind]
-    tensors = list(plan(mixture, layers))
+
+    def add_metadata(writer: gguf.GGUFWriter) -> None:
+        _add_metadata(writer, kind, mixture, layers)
+
+    write_file(path, "llama", add_metadata, plan(mixture, layers), threads)
+
+
+def write_file(
+    path: Path,
+    architecture: str,
+    add_metadata: Callable[[gguf.GGUFWriter], None],
+    planned: Iterable[Planned],
+    threads: int,
+) -> None:
+    """Write one file; it appears under its name only when it is complete."""
+    tensors = list(planned)
     partial = path.with_suffix(".part")
-    writer = gguf.GGUFWriter(partial, "llama")
-    _add_metadata(writer, kind, mixture, layers)
+    writer = gguf.GGUFWriter(partial, architecture)
+    add_metadata(writer)
     for tensor in tensors:
         size = tensor.kind.size_of(math.prod(tensor.shape))
         raw = gguf.GGMLQuantizationType(int(tensor.kind))

@@ -44,7 +44,7 @@ class Vocabulary:
 
 def make_vocabulary() -> Vocabulary:
     """Return the vocabulary; the merges of a token stand in the order of its parts' ids."""
-    words = _merged_tokens()
+    words = make_words(MERGED_TOKENS, SPACE)
     tokens = [*byte_alphabet(), *words]
     first_control = len(tokens)
     for index in range(CONTROL_TOKENS):
@@ -63,19 +63,20 @@ def byte_alphabet() -> list[str]:
     ]
 
 
-def _merged_tokens() -> list[str]:
+def make_words(count: int, space: str) -> list[str]:
+    """Return so many words, each after its parts; half of them once more behind a space."""
     syllables = [first + second for first, second in product(CONSONANTS, VOWELS)]
     pairs = [first + second for first, second in product(syllables, syllables)]
-    short = [*syllables, *(SPACE + word for word in syllables)]
-    short += [*pairs, *(SPACE + word for word in pairs)]
+    short = [*syllables, *(space + word for word in syllables)]
+    short += [*pairs, *(space + word for word in pairs)]
     words: list[str] = []
     for word in _triples(syllables):
         words.append(word)
         if len(words) % 3 == 2:  # half of the words with a space in front as well
-            words.append(SPACE + word)
-        if len(short) + len(words) >= MERGED_TOKENS:
+            words.append(space + word)
+        if len(short) + len(words) >= count:
             break
-    return (short + words)[:MERGED_TOKENS]
+    return (short + words)[:count]
 
 
 def _triples(syllables: list[str]) -> Iterator[str]:
