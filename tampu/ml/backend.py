@@ -24,6 +24,7 @@ from tampu.ml.devices import Device, default_threads, find_devices, log_system
 from tampu.ml.kernels import KernelChoice, find_kernels
 from tampu.ml.library import OpaquePointer, gg
 from tampu.ml.tensor import Tensor
+from tampu.ml.threads import FittingThreads
 from tampu.ml.types import GGMLType
 from tampu.ml.watch import ValueWatch
 
@@ -65,7 +66,7 @@ class Backend:
         """Start the devices.
 
         Args:
-            threads: for the CPU; None: one for each physical core.
+            threads: for the CPU, at most (see `ml/threads.py`); None: one for each physical core.
             max_nodes: the most tensors that a graph may have.
             kernels: which of the package's kernels to use; None: all that this processor can.
 
@@ -81,7 +82,7 @@ class Backend:
         self._handle = int(gg.ggml_backend_dev_init(self._cpu.handle, b"") or 0)
         if not self._handle:
             raise ComputeError("ggml cannot start its CPU device")
-        gg.ggml_backend_cpu_set_n_threads(self._handle, self.threads)
+        self._fitting = FittingThreads(self.threads)
         handles = (ctypes.c_void_p * 1)(self._handle)
         types = (ctypes.c_void_p * 1)(self._cpu.buffer_type)
         # A node has at most three operands from outside the graph, and ggml counts those too.
@@ -253,9 +254,11 @@ class Backend:
     def _compute(self, context: Context, outputs: Sequence[Tensor]) -> Computed:
         try:
             self._begun.set()
+            gg.ggml_backend_cpu_set_n_threads(self._handle, self._fitting.begin())
             began = time.perf_counter_ns()
             status = gg.ggml_backend_sched_graph_compute(self._scheduler, context.graph)
             elapsed = time.perf_counter_ns() - began
+            self._fitting.end()
             if status != 0:
                 raise ComputeError(f"ggml failed to compute a graph (status {status})")
             fault = self._watch.found if self._watch else ""

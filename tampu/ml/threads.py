@@ -1,0 +1,100 @@
+"""How many threads compute: fewer while other processes need the processors.
+
+Threads that compute a graph wait for each other after each operation. If one of them shares its
+core with somebody else, all are held up, and spin meanwhile: one thread less is faster then than
+all of them. So while graphs are computed it is measured from time to time how many processors
+others use.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psutil
+
+log = logging.getLogger("tampu.ml")
+
+WINDOW_S = 0.25  # over which the use is measured: ticks of 10 ms are its unit
+REST_S = 0.05  # without a graph; what others did before it does not count
+_SHARE = 0.35  # of a processor: if others use more, one thread less computes
+_NOT_BUSY = frozenset({"idle", "iowait", "steal", "guest", "guest_nice", "interrupt", "dpc"})
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What had been used at some time, in seconds.
+
+    Attributes:
+        wall: the time.
+        busy: by all processes together, on the processors that this one may use.
+        own: by this process.
+    """
+
+    wall: float
+    busy: float
+    own: float
+
+
+class FittingThreads:
+    """Says before each graph how many threads shall compute it.
+
+    Attributes:
+        count: how many, now.
+    """
+
+    def __init__(
+        self, most: int, processors: int | None = None, measure: Callable[[], Sample] | None = None
+    ) -> None:
+        """Begin with all threads.
+
+        Args:
+            most: threads at once.
+            processors: that this process may use; None: what the system says.
+            measure: what has been used so far; None: what the system says.
+        """
+        usable = usable_processors()
+        self.count = most
+        self._most = most
+        self._processors = max(most, processors or len(usable) or psutil.cpu_count() or 1)
+        self._measure = measure or (lambda: use_so_far(usable))
+        self._from: Sample | None = None  # where the window began
+        self._ended = 0.0  # when the last graph did
+
+    def begin(self) -> int:
+        """Return how many threads shall compute the graph that begins now."""
+        if self._from is None or time.perf_counter() - self._ended > REST_S:
+            self._from = self._measure()
+        return self.count
+
+    def end(self) -> None:
+        """Look at what others used meanwhile, once enough time has passed."""
+        self._ended = time.perf_counter()
+        if self._from is None or self._ended - self._from.wall < WINDOW_S:
+            return
+        before, now = self._from, self._measure()
+        self._from = now
+        others = max(0.0, now.busy - before.busy - (now.own - before.own))
+        used = others / (now.wall - before.wall)
+        fitting = max(1, min(self._most, self._processors - int(used + 1 - _SHARE)))
+        if fitting != self.count:
+            log.debug("%d threads compute: others use %.1f processors", fitting, used)
+        self.count = fitting
+
+
+def usable_processors() -> tuple[int, ...]:
+    """Return the numbers of the processors that this process may use; empty: not known."""
+    process = psutil.Process()
+    return tuple(process.cpu_affinity() or ()) if hasattr(process, "cpu_affinity") else ()
+
+
+def use_so_far(processors: tuple[int, ...]) -> Sample:
+    """Return what has been used of these processors (of all, if there are none)."""
+    times = psutil.cpu_times(percpu=True)
+    chosen = [times[i] for i in processors if i < len(times)] or times
+    busy = sum(
+        value for each in chosen for name, value in each._asdict().items() if name not in _NOT_BUSY
+    )
+    return Sample(time.perf_counter(), busy, time.process_time())

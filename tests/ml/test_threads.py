@@ -1,0 +1,91 @@
+"""Threads are given up to other processes, and taken back."""
+
+import time
+
+import pytest
+
+from tampu.ml import threads
+from tampu.ml.threads import FittingThreads, Sample
+
+
+class Machine:
+    """What has been used, told instead of measured; the time is the real one."""
+
+    def __init__(self):
+        self.wall = self.busy = self.own = 0.0
+
+    def measure(self):
+        return Sample(self.wall, self.busy, self.own)
+
+    def run(self, fitting, others, seconds=1.0):
+        """Let one graph run while others use so many processors; return what comes of it."""
+        used = fitting.begin()
+        self.wall += seconds
+        self.own += used * seconds
+        self.busy += (used + others) * seconds
+        fitting.end()
+        return fitting.count
+
+
+@pytest.fixture
+def machine():
+    return Machine()
+
+
+@pytest.fixture(autouse=True)
+def clock(machine, monkeypatch):
+    monkeypatch.setattr(threads.time, "perf_counter", lambda: machine.wall)
+
+
+@pytest.mark.parametrize(
+    ("most", "processors", "others", "expected"),
+    [
+        (2, 2, 0.0, 2),
+        (2, 2, 0.3, 2),
+        (2, 2, 0.5, 1),
+        (2, 2, 1.3, 1),
+        (1, 2, 1.0, 1),
+        (2, 4, 1.0, 2),
+        (4, 4, 1.0, 3),
+        (16, 16, 3.9, 12),
+        (3, 2, 0.0, 3),
+        (3, 2, 1.0, 2),
+        (4, 4, 99.0, 1),
+    ],
+)
+def test_others_get_the_processors_that_they_use(machine, most, processors, others, expected):
+    fitting = FittingThreads(most, processors, machine.measure)
+    assert machine.run(fitting, others) == expected
+
+
+def test_threads_come_back_when_others_have_ended(machine):
+    fitting = FittingThreads(2, 2, machine.measure)
+    assert [machine.run(fitting, others) for others in (0, 1, 1, 0, 0)] == [2, 1, 1, 2, 2]
+
+
+def test_short_graphs_are_looked_at_together(machine):
+    fitting = FittingThreads(2, 2, machine.measure)
+    counts = [machine.run(fitting, 1, seconds=0.02) for _ in range(14)]
+    assert counts[:12] == [2] * 12
+    assert counts[-1] == 1
+
+
+def test_what_others_did_during_a_rest_does_not_count(machine):
+    fitting = FittingThreads(2, 2, machine.measure)
+    machine.run(fitting, 0, seconds=0.02)
+    machine.wall += 60
+    machine.busy += 120
+    assert machine.run(fitting, 0) == 2
+
+
+def test_this_machine_says_what_is_used(monkeypatch):
+    monkeypatch.undo()
+    usable = threads.usable_processors()
+    before = threads.use_so_far(usable)
+    until = time.perf_counter() + 0.05
+    while time.perf_counter() < until:
+        pass
+    after = threads.use_so_far(usable)
+    assert after.wall - before.wall >= 0.05
+    assert after.own - before.own > 0
+    assert after.busy >= before.busy
