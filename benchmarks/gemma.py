@@ -97,7 +97,7 @@ def plan_tower() -> Iterator[Planned]:
     """Yield the tower's and the projector's tensors."""
     yield Planned("v.patch_embd.weight", "patch", (WIDTH, 3, PATCH, PATCH), GGMLType.F16)
     yield Planned("v.patch_embd.bias", "zero", (WIDTH,), GGMLType.F32)
-    yield Planned("v.position_embd.weight", "position", (PLACES, WIDTH), GGMLType.F16)
+    yield Planned("v.position_embd.weight", "position", (PLACES, WIDTH), GGMLType.F32)
     for layer in range(TOWER_LAYERS):
         prefix = f"v.blk.{layer}."
         for name in ("ln1", "ln2"):
