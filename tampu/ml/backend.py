@@ -23,6 +23,7 @@ from tampu.ml.context import Context
 from tampu.ml.devices import Device, default_threads, find_devices, log_system
 from tampu.ml.kernels import KernelChoice, find_kernels
 from tampu.ml.library import OpaquePointer, gg
+from tampu.ml.placement import Placement
 from tampu.ml.tensor import Tensor
 from tampu.ml.threads import FittingThreads
 from tampu.ml.types import GGMLType
@@ -62,6 +63,7 @@ class Backend:
         threads: int | None = None,
         max_nodes: int = 8192,
         kernels: KernelChoice | None = None,
+        placement: Placement | None = None,
     ) -> None:
         """Start the devices.
 
@@ -69,26 +71,29 @@ class Backend:
             threads: for the CPU, at most (see `ml/threads.py`); None: one for each physical core.
             max_nodes: the most tensors that a graph may have.
             kernels: which of the package's kernels to use; None: all that this processor can.
+            placement: which device has which layer of the model; None: the processor has all.
 
         Raises:
-            ComputeError: if the CPU device cannot be started.
+            ComputeError: if a device cannot be started.
             RequestError: for kernels that this processor cannot use.
         """
         self.kernels = find_kernels(kernels or KernelChoice())
         self.threads = threads or default_threads()
         self.max_nodes = max_nodes
         self.devices = find_devices()
+        self.placement = placement or Placement()
         self._cpu = next(device for device in self.devices if device.kind == "cpu")
-        self._handle = int(gg.ggml_backend_dev_init(self._cpu.handle, b"") or 0)
-        if not self._handle:
-            raise ComputeError("ggml cannot start its CPU device")
+        self._working = (*self.placement.devices, self._cpu)  # ggml wants the processor last
+        self._handles = _start(self._working)
+        self._handle = self._handles[-1]
         self._fitting = FittingThreads(self.threads)
-        handles = (ctypes.c_void_p * 1)(self._handle)
-        types = (ctypes.c_void_p * 1)(self._cpu.buffer_type)
+        count = len(self._handles)
+        handles = (ctypes.c_void_p * count)(*self._handles)
+        types = (ctypes.c_void_p * count)(*(device.buffer_type for device in self._working))
         # A node has at most three operands from outside the graph, and ggml counts those too.
         size = 4 * max_nodes
         self._scheduler = int(
-            gg.ggml_backend_sched_new(handles, types, 1, size, False, True) or 0  # noqa: FBT003
+            gg.ggml_backend_sched_new(handles, types, count, size, False, True) or 0  # noqa: FBT003
         )
         self._watch: ValueWatch | None = None
         # The graph whose tensors have their places now, and how many nodes it had then.
@@ -117,9 +122,14 @@ class Backend:
         """Where inputs and constants live."""
         return self._cpu.buffer_type
 
-    def layer_buffer_type(self, _index: int) -> OpaquePointer:
+    def layer_buffer_type(self, index: int) -> OpaquePointer:
         """Where the cache of a layer lives: with the device that computes the layer."""
-        return self._cpu.buffer_type
+        return (self.placement.of_layer(index) or self._cpu).buffer_type
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether a graph may be computed by several devices."""
+        return len(self._working) > 1
 
     def context(self, nodes: int | None = None) -> Context:
         """Return an empty graph for at most `nodes` tensors.
@@ -143,7 +153,15 @@ class Backend:
     @property
     def graph_bytes(self) -> int:
         """Bytes allocated for what graphs compute."""
-        return int(gg.ggml_backend_sched_get_buffer_size(self._scheduler, self._handle))
+        return sum(self.graph_sizes().values())
+
+    def graph_sizes(self) -> dict[str, int]:
+        """Return the bytes allocated for what graphs compute, for each device by its label."""
+        size = gg.ggml_backend_sched_get_buffer_size
+        return {
+            device.label: int(size(self._scheduler, handle))
+            for device, handle in zip(self._working, self._handles, strict=True)
+        }
 
     # -- computing -------------------------------------------------------------------------------
 
@@ -204,8 +222,9 @@ class Backend:
         with self._busy:
             if self._scheduler:
                 gg.ggml_backend_sched_free(self._scheduler)
-                gg.ggml_backend_free(self._handle)
-                self._scheduler = self._handle = 0
+                for handle in self._handles:
+                    gg.ggml_backend_free(handle)
+                self._scheduler = 0
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -221,7 +240,7 @@ class Backend:
         if context.plan is not None:
             context.forget_places()
         size = self.graph_bytes
-        gg.ggml_backend_sched_reset(self._scheduler)
+        self._reset(context)
         if not gg.ggml_backend_sched_reserve(self._scheduler, context.graph):
             raise OutOfMemoryError("no memory for a graph: use a smaller context or batch")
         self._buffers += self.graph_bytes != size
@@ -235,8 +254,10 @@ class Backend:
             self._plan(context)
         state = (context, gg.ggml_graph_n_nodes(context.graph))
         if state != self._placed:
+            if self.is_divided:  # copies between devices have their places among the others
+                self._plan(context)
             self._placed = None
-            gg.ggml_backend_sched_reset(self._scheduler)
+            self._reset(context)
             if not gg.ggml_backend_sched_alloc_graph(self._scheduler, context.graph):
                 raise OutOfMemoryError("no memory for a graph: use a smaller context or batch")
             self._placed = state
@@ -246,6 +267,15 @@ class Backend:
                 _write(tensor, data)
             if not data.flags.writeable and tensor in context.staying:
                 self._staying[id(tensor)] = data
+
+    def _reset(self, context: Context) -> None:
+        """Have ggml forget the graph it has, and make another ready for it."""
+        gg.ggml_backend_sched_reset(self._scheduler)
+        if self.is_divided:
+            context.make_whole()
+            place = gg.ggml_backend_sched_set_tensor_backend
+            for node in context.custom:
+                place(self._scheduler, node, self._handle)
 
     def _check_open(self) -> None:
         if not self._scheduler:
@@ -267,6 +297,19 @@ class Backend:
             return Computed([_read(tensor) for tensor in outputs], elapsed, began, fault)
         finally:
             self._busy.release()
+
+
+def _start(devices: Sequence[Device]) -> list[OpaquePointer]:
+    """Start all of these devices, or none."""
+    handles: list[OpaquePointer] = []
+    try:
+        for device in devices:
+            handles.append(device.start())
+    except ComputeError:
+        for handle in handles:
+            gg.ggml_backend_free(handle)
+        raise
+    return handles
 
 
 def _write(tensor: Tensor, data: npt.NDArray[np.generic]) -> None:

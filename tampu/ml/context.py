@@ -7,6 +7,7 @@ what the graph computes. Tensors with memory of their own (constants, caches) co
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
@@ -21,11 +22,20 @@ from tampu.ml.types import GGMLType
 
 if TYPE_CHECKING:
     from tampu.ml.backend import Backend
+    from tampu.ml.kernels import Kernels
 
 Floats: TypeAlias = Sequence[float] | npt.NDArray[np.float32]
 Integers: TypeAlias = Sequence[int] | npt.NDArray[np.int32]
 
 _COUNTABLE = 2**62
+_OPERANDS = len(gg.ggml_tensor().src)
+# What is needed of ggml's header of a tensor.
+_HEADER = np.dtype({
+    "names": ["buffer", "sources", "data"],
+    "formats": [np.uint64, (np.uint64, _OPERANDS), np.uint64],
+    "offsets": [getattr(gg.ggml_tensor, name).offset for name in ("buffer", "src", "data")],
+    "itemsize": gg.ggml_tensor_overhead(),
+})  # fmt: skip
 
 
 class Context:
@@ -34,6 +44,7 @@ class Context:
     Attributes:
         plan: which of the backend's buffers the graph's places are in; None: it has none yet.
         staying: inputs whose memory is theirs alone.
+        custom: nodes that the package's own code computes, which only the processor can.
     """
 
     def __init__(self, backend: Backend, nodes: int) -> None:
@@ -55,7 +66,9 @@ class Context:
         self._nodes = nodes
         self._count = 0
         self.staying: list[Tensor] = []
+        self.custom: list[TensorPointer] = []
         self._buffers: list[OpaquePointer] = []
+        self._sources: npt.NDArray[np.uint64] = np.zeros((0, _OPERANDS), np.uint64)
 
     @property
     def arena(self) -> OpaquePointer:
@@ -138,12 +151,44 @@ class Context:
 
     def forget_places(self) -> None:
         """Take back the places of what the graph computes, so that it can be given others."""
-        tensor = gg.ggml_get_first_tensor(self._arena)
-        while tensor:
-            header = tensor.contents
-            if header.buffer not in self._buffers:
-                header.data = header.buffer = None
-            tensor = gg.ggml_get_next_tensor(self._arena, tensor)
+        headers = self._headers()
+        computed = ~np.isin(headers["buffer"], np.array(self._buffers, np.uint64))
+        headers["buffer"][computed] = headers["data"][computed] = 0
+
+    def make_whole(self) -> None:
+        """Take back what dividing the graph among devices did to it, before it is divided again.
+
+        Where a node reads another device's tensor, ggml writes the address of a copy into it; the
+        copy is gone as soon as any graph is divided.
+        """
+        headers = self._headers()
+        known = len(self._sources)
+        headers["sources"][:known] = self._sources
+        if len(headers) > known:
+            self._sources = headers["sources"].copy()
+
+    def _headers(self) -> npt.NDArray[np.void]:
+        """Return the headers of all tensors, which lie one behind the other, as one array."""
+        first = gg.ggml_get_first_tensor(self._arena)
+        if not first:
+            return np.zeros(0, _HEADER)
+        start = ctypes.addressof(first.contents)
+        end = gg.ggml_get_mem_buffer(self._arena) + gg.ggml_used_mem(self._arena)
+        count = -(-(end - start) // _HEADER.itemsize)
+        memory = (ctypes.c_char * (count * _HEADER.itemsize)).from_address(start)
+        return np.frombuffer(memory, _HEADER)
+
+    def kernels_for(self, operand: Tensor) -> Kernels | None:
+        """Return the package's kernels if they can read this operand of theirs, a cache's or not.
+
+        With devices besides the processor, only what certainly lives with the processor.
+        """
+        if not self.backend.is_divided:
+            return self.backend.kernels
+        source = operand.pointer.contents.view_src
+        buffer = (source or operand.pointer).contents.buffer
+        is_near = buffer and gg.ggml_backend_buffer_is_host(buffer)
+        return self.backend.kernels if is_near else None
 
     def own(self, buffer: OpaquePointer) -> None:
         """Free this buffer when the context is closed."""

@@ -10,6 +10,7 @@ from functools import cached_property
 
 import psutil
 
+from tampu.errors import ComputeError
 from tampu.ml.library import OpaquePointer, gg
 
 log = logging.getLogger("tampu.ml")
@@ -40,6 +41,27 @@ class Device:
     index: int
     kind: str
     description: str
+
+    @property
+    def label(self) -> str:
+        """What people call it: its name and index."""
+        return f"{self.name}.{self.index}"
+
+    @property
+    def is_graphics(self) -> bool:
+        """Whether layers of a model may go there."""
+        return self.kind in {"gpu", "integrated-gpu"}
+
+    def start(self) -> OpaquePointer:
+        """Return ggml's backend for it, to be freed by the caller.
+
+        Raises:
+            ComputeError: if ggml cannot start it.
+        """
+        handle = int(gg.ggml_backend_dev_init(self.handle, b"") or 0)
+        if not handle:
+            raise ComputeError(f"ggml cannot start the device {self.label}, {self.description}")
+        return handle
 
     def memory(self) -> tuple[int, int]:
         """Return the free and the total memory in bytes."""

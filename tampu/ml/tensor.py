@@ -35,10 +35,11 @@ class Tensor(Activated):
         type: of the elements.
         context: the graph being built; None for weights and caches, which belong to no graph.
         packed: a weight's second form, which the package's kernels multiply by.
+        factor: what ggml multiplies by: the weight, or its copy on another device.
         activations: this tensor as those kernels take it, by kind, once products have used it.
     """
 
-    __slots__ = ("activations", "context", "packed", "pointer", "shape", "type")
+    __slots__ = ("activations", "context", "factor", "packed", "pointer", "shape", "type")
 
     def __init__(
         self, pointer: TensorPointer, shape: Shape, type: GGMLType, context: Context | None = None
@@ -48,6 +49,7 @@ class Tensor(Activated):
         self.type = type
         self.context = context
         self.packed: PackedWeight | None = None
+        self.factor = pointer
         self.activations: dict[bool, Activations] = {}
 
     # -- what it is ------------------------------------------------------------------------------
@@ -111,7 +113,7 @@ class Tensor(Activated):
         if weight.packed is not None:
             pointer = weight.packed.multiply(context, self)
         else:
-            pointer = gg.ggml_mul_mat(context.arena, weight.pointer, self.pointer)
+            pointer = gg.ggml_mul_mat(context.arena, weight.factor, self.pointer)
         return context.wrap(pointer, (*self.shape[:-1], outputs), GGMLType.F32)
 
     def with_full_precision(self) -> Tensor:
@@ -368,7 +370,7 @@ class Tensor(Activated):
         if sinks is not None:
             require(sinks.shape == self.shape[:1] and sinks._is(SINGLE), "sinks", self, sinks)
         context = self._context()
-        kernels = context.backend.kernels
+        kernels = context.kernels_for(keys)
         if kernels is not None and can_attend(kernels, keys, values):
             pointer = attend(context, kernels, self, keys, values, mask, scale, cap, sinks)
             shape = (self.shape[1], self.shape[0], values.shape[2])
@@ -391,7 +393,7 @@ class Tensor(Activated):
 
     def reads_in_place(self, keys: Tensor, values: Tensor) -> bool:
         """Whether attention with these queries reads a cache of this type without a conversion."""
-        return can_attend(self._context().backend.kernels, keys, values)
+        return can_attend(self._context().kernels_for(keys), keys, values)
 
     # -- inside ----------------------------------------------------------------------------------
 

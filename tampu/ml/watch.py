@@ -5,7 +5,6 @@ Computing is many times slower meanwhile, as ggml stops after each node.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 
 import numpy as np
@@ -61,5 +60,6 @@ def _values(tensor: TensorPointer) -> np.ndarray[tuple[int, ...], np.dtype[np.fl
     header = tensor.contents
     if header.type != GGMLType.F32 or not header.data or not gg.ggml_is_contiguous(tensor):
         return None
-    count = int(gg.ggml_nelements(tensor))
-    return np.ctypeslib.as_array(ctypes.cast(header.data, ctypes.POINTER(ctypes.c_float)), (count,))
+    values = np.empty(int(gg.ggml_nelements(tensor)), np.float32)
+    gg.ggml_backend_tensor_get(tensor, values.ctypes.data, 0, values.nbytes)
+    return values

@@ -1,8 +1,9 @@
 """The tensors of a model file, each in the memory where it is fastest.
 
 First the tensors are only declared, so that a model can be bound to them and say how it uses each;
-`load` then gives each one its memory. A weight that is multiplied goes to a packed layout where the
-device has one for its type; the others stay in the file, mapped and not copied.
+`load` then gives each one its memory. A weight of a layer that another device has goes there. One
+of the processor's that is multiplied goes to a packed layout where there is one for its type; the
+others stay in the file, mapped and not copied.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import enum
 import mmap
 import os
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self, TypeAlias
 
@@ -20,9 +21,12 @@ import numpy as np
 
 from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError
 from tampu.ml.backend import Backend
+from tampu.ml.devices import Device
 from tampu.ml.gguf import GGUFFile, TensorInfo
 from tampu.ml.kernels.products import STRIP, PackedMemory
 from tampu.ml.library import OpaquePointer, TensorPointer, gg
+from tampu.ml.placement import layer_of
+from tampu.ml.probe import can_multiply
 from tampu.ml.tensor import Tensor
 
 _PAGE = mmap.PAGESIZE
@@ -47,7 +51,8 @@ class Weights:
     Attributes:
         file: what the header of the file says.
         mapped_bytes: bytes used in place, in the file's mapping.
-        packed_bytes: bytes copied into a packed layout.
+        packed_bytes: bytes copied, most of them into a packed layout.
+        device_bytes: bytes copied to other devices, for each by its label.
     """
 
     def __init__(self, file: GGUFFile) -> None:
@@ -55,6 +60,7 @@ class Weights:
         self.file = file
         self.mapped_bytes = 0
         self.packed_bytes = 0
+        self.device_bytes: Counter[str] = Counter()
         size = gg.ggml_tensor_overhead() * (2 * len(file.tensors) + 1)
         self._arena = gg.ggml_init(
             gg.ggml_init_params(mem_size=size, mem_buffer=None, no_alloc=True)
@@ -94,6 +100,7 @@ class Weights:
         self,
         backend: Backend,
         *,
+        mapped: bool = True,
         progress: Callable[[float], None] | None = None,
         cancelled: Callable[[], bool] | None = None,
     ) -> None:
@@ -101,6 +108,8 @@ class Weights:
 
         Args:
             backend: whose devices compute with the weights.
+            mapped: use weights in the file's mapping where they can be used as they are; else copy
+                them.
             progress: called with the part of the bytes that is ready, 0 to 1, from any thread.
             cancelled: asked at the beginning and before each tensor that is packed.
 
@@ -111,13 +120,22 @@ class Weights:
         cancelled = cancelled or (lambda: False)
         _check(cancelled)
         self._map()
-        own = {name: size for name in self._uses if (size := self._own_bytes(backend, name))}
-        others = [name for name in self._uses if name not in own]
+        near = [name for name in self._uses if backend.placement.of_weight(name) is None]
+        twice = self._second(backend)
+        own = {
+            name: size
+            for name in near
+            if name not in twice and (size := self._own_bytes(backend, name))
+        }
+        others = [name for name in near if name not in own]
         packed = {name: kind for name in others if (kind := self._packing(backend, name))}
         in_place = [name for name in others if name not in packed]
         in_place += [name for name in own if self._uses[name] != {Use.PRODUCT}]
-        self._use_in_place(backend, in_place)
-        jobs = [*self._pack_own(backend, own), *self._pack(packed)]
+        if mapped:
+            self._use_in_place(backend, in_place)
+        else:
+            packed |= dict.fromkeys(in_place, backend.cpu.buffer_type)
+        jobs = [*self._send(backend, twice), *self._pack_own(backend, own), *self._pack(packed)]
         self._run(jobs, backend.threads, progress or (lambda _part: None), cancelled)
 
     def close(self) -> None:
@@ -162,7 +180,7 @@ class Weights:
         if self._uses[name] not in ({Use.PRODUCT}, {Use.CHOSEN}):
             return None
         for kind in backend.cpu.packed_buffer_types:
-            if _can_multiply(backend.cpu.handle, self._tensors[name].pointer, kind):
+            if can_multiply(backend.cpu.handle, self._tensors[name].pointer, kind):
                 return kind
         return None
 
@@ -220,20 +238,45 @@ class Weights:
 
                 yield size * len(part) // strips, fill
 
+    def _second(self, backend: Backend) -> dict[str, Device]:
+        """Return the processor's weights that another device multiplies by: a tied output's."""
+        device = backend.placement.of_output()
+        return {
+            name: device
+            for name, uses in self._uses.items()
+            if device and uses == {Use.ROWS, Use.PRODUCT} and layer_of(name, 0) is None
+        }
+
+    def _send(self, backend: Backend, twice: dict[str, Device]) -> Iterator[Job]:
+        """Give weights their places on other devices; yield the jobs that fill them."""
+        devices = {name: backend.placement.of_weight(name) for name in self._uses} | twice
+        for device in backend.placement.devices:
+            names = [name for name in self._uses if devices[name] == device]
+            for tensor in (self._tensors[name] for name in names if name in twice):
+                tensor.factor = gg.ggml_dup_tensor(self._arena, tensor.pointer)
+            self._allocate([self._tensors[name].factor for name in names], device.buffer_type)
+            for name in names:
+                yield self._copying(name, self._tensors[name].factor)
+                self.device_bytes[device.label] += self.file.tensors[name].size_bytes
+
     def _pack(self, packed: dict[str, OpaquePointer]) -> Iterator[Job]:
         """Give weights their place in ggml's packed layouts; yield the jobs that fill them."""
         for kind in set(packed.values()):
-            self._allocate([name for name in packed if packed[name] == kind], kind)
+            names = [name for name in packed if packed[name] == kind]
+            self._allocate([self._tensors[name].pointer for name in names], kind)
         for name in packed:
-            info = self.file.tensors[name]
+            yield self._copying(name, self._tensors[name].pointer)
 
-            def fill(info: TensorInfo = info) -> None:
-                pointer = self._tensors[info.name].pointer
-                source = self._address + info.offset
-                gg.ggml_backend_tensor_set(pointer, source, 0, info.size_bytes)
-                self._release(info.offset, info.offset + info.size_bytes)
+    def _copying(self, name: str, to: TensorPointer) -> Job:
+        """Return the job that copies a weight out of the file."""
+        info = self.file.tensors[name]
 
-            yield info.size_bytes, fill
+        def copy() -> None:
+            source = self._address + info.offset
+            gg.ggml_backend_tensor_set(to, source, 0, info.size_bytes)
+            self._release(info.offset, info.offset + info.size_bytes)
+
+        return info.size_bytes, copy
 
     def _run(
         self,
@@ -263,21 +306,33 @@ class Weights:
                 pool.shutdown(cancel_futures=True)
         report(1.0)
 
-    def _allocate(self, names: list[str], kind: OpaquePointer) -> None:
-        """Allocate one buffer of a packed type and lay out the tensors in it."""
+    def _allocate(self, pointers: Sequence[TensorPointer], kind: OpaquePointer) -> None:
+        """Allocate buffers of a type, as few as it allows, and lay out the tensors in them."""
         alignment = int(gg.ggml_backend_buft_get_alignment(kind))
-        exact = [
-            int(gg.ggml_backend_buft_get_alloc_size(kind, self._tensors[name].pointer))
-            for name in names
-        ]
-        sizes = [-(-size // alignment) * alignment for size in exact]
-        buffer = gg.ggml_backend_buft_alloc_buffer(kind, sum(sizes))
+        largest = int(gg.ggml_backend_buft_get_max_size(kind))
+        groups: list[list[tuple[TensorPointer, int]]] = [[]]
+        total = 0
+        for pointer in pointers:
+            exact = int(gg.ggml_backend_buft_get_alloc_size(kind, pointer))
+            size = -(-exact // alignment) * alignment
+            if groups[-1] and total + size > largest:
+                groups.append([])
+                total = 0
+            groups[-1].append((pointer, size))
+            total += size
+        for group in groups:
+            self._fill_buffer(group, kind)
+
+    def _fill_buffer(self, group: list[tuple[TensorPointer, int]], kind: OpaquePointer) -> None:
+        total = sum(size for _, size in group)
+        buffer = gg.ggml_backend_buft_alloc_buffer(kind, total)
         if not buffer:
-            raise OutOfMemoryError(f"no memory for packed weights: {sum(sizes)} bytes")
+            name = (gg.ggml_backend_buft_name(kind) or b"").decode()
+            raise OutOfMemoryError(f"no memory for weights on {name}: {total} bytes")
         self._keep(int(buffer))
         place = int(gg.ggml_backend_buffer_get_base(buffer))
-        for name, size in zip(names, sizes, strict=True):
-            gg.ggml_backend_tensor_alloc(buffer, self._tensors[name].pointer, place)
+        for pointer, size in group:
+            gg.ggml_backend_tensor_alloc(buffer, pointer, place)
             place += size
 
     def _keep(self, buffer: OpaquePointer) -> None:
@@ -295,27 +350,3 @@ class Weights:
 def _check(cancelled: Callable[[], bool]) -> None:
     if cancelled():
         raise LoadCancelledError("loading was cancelled")
-
-
-def _can_multiply(device: OpaquePointer, weight: TensorPointer, kind: OpaquePointer) -> bool:
-    """Ask a device whether it multiplies by a weight that lives in a buffer of this type.
-
-    ggml answers for an operation whose weight has a buffer, so the weight gets one of no size.
-    """
-    size = gg.ggml_tensor_overhead() * 8
-    arena = gg.ggml_init(gg.ggml_init_params(mem_size=size, mem_buffer=None, no_alloc=True))
-    header = weight.contents
-    if header.ne[2] > 1:
-        rows = gg.ggml_new_tensor_3d(arena, gg.GGML_TYPE_F32, header.ne[0], 1, 512)
-        choice = gg.ggml_new_tensor_2d(arena, gg.GGML_TYPE_I32, 1, 512)
-        product = gg.ggml_mul_mat_id(arena, weight, rows, choice)
-    else:
-        rows = gg.ggml_new_tensor_2d(arena, gg.GGML_TYPE_F32, header.ne[0], 512)
-        product = gg.ggml_mul_mat(arena, weight, rows)
-    before, probe = header.buffer, gg.ggml_backend_buft_alloc_buffer(kind, 0)
-    header.buffer = probe
-    supported = bool(gg.ggml_backend_dev_supports_op(device, product))
-    header.buffer = before
-    gg.ggml_backend_buffer_free(probe)
-    gg.ggml_free(arena)
-    return supported

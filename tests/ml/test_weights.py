@@ -261,7 +261,7 @@ def test_no_memory_for_packed_weights_is_reported_with_the_number(backend, weigh
     monkeypatch.setattr(
         gg, "ggml_backend_buft_alloc_buffer", lambda kind, size: None if size else real(kind, size)
     )
-    with pytest.raises(OutOfMemoryError, match=r"no memory for packed weights: \d+ bytes"):
+    with pytest.raises(OutOfMemoryError, match=r"no memory for weights on CPU_REPACK: \d+ bytes"):
         opened.load(backend)
 
 

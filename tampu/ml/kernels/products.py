@@ -100,9 +100,11 @@ def custom(
 ) -> TensorPointer:
     """Add an operation of the library to a graph; `lengths` are in ggml's order."""
     pointers = (ctypes.POINTER(gg.ggml_tensor) * len(sources))(*sources)
-    return gg.ggml_custom_4d(
+    node = gg.ggml_custom_4d(
         context.arena, type, *lengths, pointers, len(sources), operation, _ALL_THREADS, None
     )
+    context.custom.append(node)
+    return node
 
 
 class PackedMemory:
