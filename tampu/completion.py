@@ -50,6 +50,12 @@ class Handle:
         """End the request before its next token; its sink still receives `Done`."""
         self._runner.cancel(self._sequence)
 
+    @property
+    def progress(self) -> tuple[int, int]:
+        """How many tokens of the prompt are read, and how many it has."""
+        total = self._sequence.prompt_length
+        return min(self._sequence.read, total), total
+
 
 def fit_prompt(inputs: Inputs, context: int, options: GenerateOptions) -> Inputs:
     """Return the prompt, its middle cut out if it must be and may be; no image is cut.
@@ -102,6 +108,11 @@ class Stream(Iterator[Text | Done]):
         event = self._events.get()
         self._is_over = not isinstance(event, Text)
         return checked(event)
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """How many tokens of the prompt are read, and how many it has."""
+        return self._handle.progress
 
     def close(self) -> None:
         """Cancel the request, if it is still under way."""

@@ -111,6 +111,7 @@ class Jail:
                 stdout=subprocess.PIPE,
                 env={"PYTHONPATH": ":".join([own, *filter(None, sys.path)]), "PYTHONSAFEPATH": "1"},
                 bufsize=0,
+                process_group=0,  # Ctrl-C in a terminal is for us, not for it
             )  # fmt: skip
             self._end = weakref.finalize(self, _end, self._process)
         return self._process

@@ -25,7 +25,7 @@ from tampu.errors import SettingsError
 T = TypeVar("T")
 
 CACHE_TYPES = ("f16", "f32", "q8_0", "q4_0")
-KERNELS = ("on", "off", "products", "attention")
+KERNELS = ("on", "off", "products", "experts", "attention")
 
 _OURS = "TAMPU_"
 _THEIRS = "OLLAMA_"
@@ -39,6 +39,7 @@ _SHARED = (
     "LOAD_TIMEOUT",
     "MAX_LOADED_MODELS",
     "MAX_QUEUE",
+    "NOHISTORY",
     "NUM_PARALLEL",
     "ORIGINS",
 )
@@ -109,13 +110,14 @@ class Settings:
         threads: THREADS for computing; None takes one for each core.
         flash_attention: FLASH_ATTENTION; None lets the model decide.
         kernels: KERNELS, which computing the package's own C code does: on (all that it can),
-            off, products or attention (that alone).
+            off, products, experts or attention (that alone).
         cache_type: KV_CACHE_TYPE, how keys and values are stored.
         keep_alive_s: KEEP_ALIVE, how long an idle model stays loaded; None is for ever. A number
             without a unit is in seconds.
         load_timeout_s: LOAD_TIMEOUT, how long loading may make no progress; None is for ever.
         max_loaded_models: MAX_LOADED_MODELS; None (there: 0) lets the memory decide.
         max_queue: MAX_QUEUE, requests that may wait.
+        no_history: NOHISTORY, whether `tampu run` keeps no history of what is typed.
         origins: ORIGINS, separated by commas: web pages that may call the server, besides local.
         debug: DEBUG, 0 to 2: the higher, the more is logged.
         registry: REGISTRY, the host of the models whose name has none.
@@ -153,6 +155,7 @@ class Settings:
     load_timeout_s: float | None = 300.0
     max_loaded_models: int | None = None
     max_queue: int = 512
+    no_history: bool = False
     origins: tuple[str, ...] = ()
     debug: int = 0
     ollama_models: Path | None = None
@@ -203,6 +206,7 @@ class Settings:
             load_timeout_s=_if_positive(read.value("LOAD_TIMEOUT", _seconds, 300.0)),
             max_loaded_models=read.value("MAX_LOADED_MODELS", _count(0), None) or None,
             max_queue=read.value("MAX_QUEUE", _count(0), 512),
+            no_history=read.value("NOHISTORY", _boolean, default=False),
             origins=read.value("ORIGINS", _list, ()),
             debug=read.value("DEBUG", _debug, 0),
             ollama_models=read.in_home(("OLLAMA_MODELS", ""), ("", ".ollama/models")),

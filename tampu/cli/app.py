@@ -25,6 +25,7 @@ from tampu.cli.verify import verify_command
 from tampu.version import __version__
 
 DEBUG = "--debug"
+THINK = "--think"
 
 app = typer.Typer(
     name="tampu",
@@ -78,7 +79,7 @@ def options(
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command and return the exit code."""
-    arguments = _with_debug_first(arguments)
+    arguments = _with_debug_first(_with_value(arguments))
     return outcome(lambda: _run(arguments), is_debug=DEBUG in arguments)
 
 
@@ -96,6 +97,13 @@ def _one_line(error: Exception) -> str:
     """Return what click says of a bad command line."""
     message = error.format_message() if isinstance(error, typer.BadParameter) else str(error)
     return " ".join(message.split()) or type(error).__name__
+
+
+def _with_value(arguments: Sequence[str]) -> list[str]:
+    """Give `--think` the value that it stands for alone; click would take the word after it."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    before = [f"{THINK}=true" if argument == THINK else argument for argument in arguments[:end]]
+    return [*before, *arguments[end:]]
 
 
 def _with_debug_first(arguments: Sequence[str]) -> list[str]:

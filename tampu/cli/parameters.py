@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from tampu.chat.output.thinking import EFFORTS, Think
+from tampu.durations import parse_duration
 from tampu.errors import RequestError
 from tampu.modelinfo import ModelInfo
 from tampu.runner.request import GenerateOptions
 from tampu.server.wire.ollama_options import Options, read_options, readable
-
-# What a model is loaded with; the command has options of their own for these.
-_AT_START = {"num_ctx": "--context", "num_thread": "--threads"}
 
 
 def read_parameter(name: str, words: Sequence[str]) -> object:
@@ -23,8 +24,6 @@ def read_parameter(name: str, words: Sequence[str]) -> object:
     Raises:
         RequestError: for an unknown name, or a value of the wrong type.
     """
-    if name in _AT_START:
-        raise RequestError(f"{name} is set when the model is loaded: use {_AT_START[name]}")
     if name not in Options.__struct_fields__:
         near = difflib.get_close_matches(name, Options.__struct_fields__, 1)
         hint = (
@@ -63,3 +62,56 @@ def generate_options(parameters: Mapping[str, Any], info: ModelInfo) -> Generate
     """
     _, options = read_options(parameters, info, {})
     return options
+
+
+def read_format(text: str) -> object:
+    """Return the form of answers: "json", or a JSON schema that is written out or in a file.
+
+    Raises:
+        RequestError: for anything else.
+    """
+    if text == "json":
+        return text
+    if not text.lstrip().startswith("{"):
+        try:
+            text = Path(text).expanduser().read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise RequestError(
+                f"format is {text!r}; it must be json, a JSON schema, or the file of one"
+            ) from error
+    try:
+        schema = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"the JSON schema of the format is no JSON: {error}") from error
+    if not isinstance(schema, dict):
+        raise RequestError("the JSON schema of the format must be an object")
+    return schema
+
+
+def read_think(text: str | None) -> Think:
+    """Return whether the model shall think before it answers, or how much.
+
+    Raises:
+        RequestError: for what is neither.
+    """
+    if text in (None, *EFFORTS):
+        return text
+    if text not in ("true", "false"):
+        raise RequestError(f"--think is {text!r}; it must be true, false, {', '.join(EFFORTS)}")
+    return text == "true"
+
+
+def read_keep_alive(text: str | None) -> float | None:
+    """Return how long a model stays without being asked, in seconds; None: for ever.
+
+    Raises:
+        RequestError: for what is no duration.
+    """
+    if text is None:
+        return None
+    number = text.removeprefix("-")
+    try:
+        seconds = float(text) if number.isascii() and number.isdigit() else parse_duration(text)
+    except ValueError as error:
+        raise RequestError(f"--keepalive: {error}") from error
+    return None if seconds < 0 else seconds

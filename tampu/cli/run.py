@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tampu.cli.completion import complete_model
 from tampu.errors import RequestError
 
 if TYPE_CHECKING:
-    from tampu.cli.session import Session
-    from tampu.engine import Engine
-    from tampu.settings import Settings
-
-DEFAULT_CONTEXT = 4096
-
-# Control characters, but for the tab and the end of a line: a terminal would obey them.
-_CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
+    from tampu.cli.repl.printing import View
+    from tampu.cli.repl.session import Session
 
 
 def run_command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, or a model's name.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="A GGUF file, or a model's name.", autocompletion=complete_model
+        ),
+    ],
     prompt: Annotated[
         list[str] | None, typer.Argument(metavar="[PROMPT]", help="None: a conversation.")
     ] = None,
@@ -35,42 +33,122 @@ def run_command(
     ] = None,
     num_predict: Annotated[int | None, typer.Option(help="The most tokens to generate.")] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same answer.")] = None,
+    format: Annotated[
+        str | None, typer.Option(help="The form of answers: json, a JSON schema, or its file.")
+    ] = None,
+    think: Annotated[
+        str | None,
+        typer.Option(metavar="[=LEVEL]", help="Think first: true, false, low, medium, high, max."),
+    ] = None,
+    hide_thinking: Annotated[
+        bool, typer.Option("--hidethinking", help="Think, but do not show it.")
+    ] = False,
     context: Annotated[
         int | None, typer.Option(min=4, help="Context length in tokens; else 4096.")
     ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, max=512, help="CPU threads; else one for each core.")
     ] = None,
+    keep_alive: Annotated[
+        str | None,
+        typer.Option(
+            "--keepalive", metavar="TIME", help="Free the model after a rest such as 5m; else not."
+        ),
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print durations.")] = False,
+    no_word_wrap: Annotated[
+        bool, typer.Option("--nowordwrap", help="Print text as it comes.")
+    ] = False,
+    no_markdown: Annotated[
+        bool, typer.Option("--nomarkdown", help="Show Markdown as it is.")
+    ] = False,
+    dimensions: Annotated[
+        int | None, typer.Option(min=1, help="Of an embedding; else all that it has.")
+    ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Write what the engine does to a file, for Perfetto.")
     ] = None,
 ) -> None:
     """Ask a model something, or have a conversation with it."""
-    from tampu.chat.prompt import PromptBuilder
-    from tampu.cli.parameters import read_assignments
-    from tampu.cli.session import Session
+    from tampu.cli.parameters import read_assignments, read_format, read_keep_alive, read_think
+    from tampu.cli.repl.desk import Desk
+    from tampu.cli.repl.printing import View
+    from tampu.cli.repl.session import Session
+    from tampu.cli.repl.shelf import EngineShelf
 
+    given = {
+        "num_predict": num_predict, "seed": seed, "num_ctx": context, "num_thread": threads,
+    }  # fmt: skip
     parameters = read_assignments(option or [])
-    given = {"num_predict": num_predict, "seed": seed}
     parameters |= {name: value for name, value in given.items() if value is not None}
-    find(model)
+    form = read_format(format) if format else None
+    thought = read_think(think)
+    keep_s = read_keep_alive(keep_alive)
+    view = View(
+        is_verbose=verbose,
+        is_wrapped=not no_word_wrap,
+        is_markdown=not no_markdown,
+        hides_thoughts=hide_thinking,
+    )
+    shelf = EngineShelf(trace)
+    known = shelf.find(model)
     question = read_question(prompt or [])
-    with loaded(model, context, threads) as engine, engine.trace(trace) if trace else nullcontext():
-        prompts = PromptBuilder.for_model(engine.template, engine.tokenizer, engine.info.metadata)
-        own = engine.prepared
-        session = Session(
-            engine, prompts, system or own.system, {**own.parameters, **parameters}, own.messages
-        )
+    desk = Desk(shelf, known, keep_s)
+    try:
+        session = Session(desk, system, parameters, thought, form)
         session.check()
-        if question is None:
-            from tampu.cli.conversation import converse
+        if known.info.capabilities[:1] == ("embedding",):
+            print_embedding(session, question, dimensions)
+        else:
+            converse(session, view, question)
+    finally:
+        desk.close()
 
-            converse(session, engine.load_ns, is_verbose=verbose)
-            return
-        answer(session, question)
-        if verbose:
-            print_timing(session, engine.load_ns)
+
+def converse(session: Session, view: View, question: str | None) -> None:
+    """Answer one question, or those that are typed.
+
+    Raises:
+        TampuError: when there is no answer.
+    """
+    if session.think is not None and session.think is not False:
+        from tampu.cli.repl.assigning import warn_of_thoughts
+
+        warn_of_thoughts(session)
+    if question is not None:
+        from tampu.cli.repl.printing import answer
+
+        answer(session, view, question)
+        return
+    from tampu.cli.repl.conversation import Conversation
+    from tampu.cli.repl.reader import TerminalReader
+    from tampu.settings import Settings
+
+    settings = Settings.from_environment()
+    reader = TerminalReader(settings.cache / "history", is_kept=not settings.no_history)
+    session.load()
+    Conversation(session, reader, view).run()
+
+
+def print_embedding(session: Session, text: str | None, dimensions: int | None) -> None:
+    """Print the embedding of a text as a JSON array.
+
+    Raises:
+        RequestError: without a text, or for more dimensions than it has.
+    """
+    import json
+
+    import numpy as np
+
+    if text is None:
+        raise RequestError("this model makes embeddings: give a text as an argument or piped in")
+    with session.desk.model(session.needs) as loaded:
+        [vector] = loaded.model.embed([text])
+    if dimensions is not None:
+        if dimensions > len(vector):
+            raise RequestError(f"--dimensions is {dimensions}, the embedding has {len(vector)}")
+        vector = vector[:dimensions] / max(float(np.linalg.norm(vector[:dimensions])), 1e-12)
+    print(json.dumps([round(float(value), 8) for value in vector]))
 
 
 def read_question(words: list[str]) -> str | None:
@@ -90,79 +168,3 @@ def read_question(words: list[str]) -> str | None:
     if not (is_terminal and sys.stdout.isatty()):
         raise RequestError("there is no prompt: give one as an argument or on standard input")
     return None
-
-
-def answer(session: Session, question: str) -> None:
-    """Print the answer to a message as it comes."""
-    is_terminal = sys.stdout.isatty()
-    with closing(session.answer(question)) as pieces:
-        for piece in pieces:
-            sys.stdout.write(piece.translate(_CONTROLS) if is_terminal else piece)
-            sys.stdout.flush()
-    print(flush=True)
-
-
-def print_timing(session: Session, load_ns: int) -> None:
-    """Print what the last answer cost, to standard error."""
-    from tampu.cli.session import timing_lines
-
-    if session.usage is not None:
-        print(f"\n{timing_lines(session.usage, load_ns)}", file=sys.stderr)
-
-
-def find(model: str) -> tuple[Settings, Path]:
-    """Return the settings, and the file of a model.
-
-    Raises:
-        ModelNotFoundError: saying which models there are.
-    """
-    from tampu.catalog import resolve
-    from tampu.settings import Settings
-
-    settings = Settings.from_environment()
-    return settings, resolve(model)
-
-
-@contextmanager
-def loaded(model: str, context: int | None, threads: int | None) -> Iterator[Engine]:
-    """Load a model, with a spinner if someone watches.
-
-    Raises:
-        TampuError: when it cannot be loaded.
-    """
-    from tampu.catalog import prepare
-    from tampu.modelinfo import read_model_info
-
-    settings, path = find(model)
-    longest = read_model_info(path).context
-    stated = prepare(model).parameters.get("num_ctx")
-    wanted = context or (stated if isinstance(stated, int) else None)
-    wanted = wanted or settings.context or DEFAULT_CONTEXT
-    if longest and context and context > longest:
-        print(f"the model was trained for a context of {longest}, it gets that", file=sys.stderr)
-    with waiting(f"loading {path.stem}") as progress:
-        from tampu.engine import Engine
-
-        engine = Engine.load(
-            model,
-            context=min(wanted, longest or wanted),
-            threads=threads or settings.threads,
-            cache_type=settings.cache_type,
-            flash_attention=settings.flash_attention,
-            kernels=settings.kernels,
-            progress=progress,
-        )
-    with engine:
-        yield engine
-
-
-@contextmanager
-def waiting(text: str) -> Iterator[Callable[[float], None]]:
-    """Show a spinner on standard error if it is a terminal; yields what tells it how far it is."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(text) as status:
-        yield lambda fraction: status.update(f"{text} {fraction:.0%}")

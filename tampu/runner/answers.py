@@ -49,6 +49,7 @@ class Answers:
         for part in plan.parts:
             sequence = part.sequence
             sequence.awaits = False
+            sequence.read = part.end
             if part.outputs == 0 or sequence.finish is not None:
                 continue
             rows = np.asarray(

@@ -129,6 +129,7 @@ class Sequence:
         constraint: what the answer must be like.
         awaits: whether the batch that computes now will give the next token.
         cached: prompt tokens whose rows were in the cache, or computed for others.
+        read: tokens whose batches are done.
         dropped: tokens that truncation and context shifts have dropped.
         finish: why the answer is complete; None while it is not.
         is_cancelled: its caller wants no more of it.
@@ -151,6 +152,7 @@ class Sequence:
     constraint: Constraint | None = None
     awaits: bool = False
     cached: int = 0
+    read: int = 0
     dropped: int = 0
     generated: int = 0
     finish: FinishReason | None = None

@@ -1,0 +1,11 @@
+"""The conversation of `tampu run`.
+
+- desk.py, shelf.py: the model that answers, and where models come from
+- session.py: messages and parameters, and an answer's parts as they come
+- pictures.py: paths of pictures in a message
+- conversation.py: reads messages and commands until it is told to leave
+- commands.py, assigning.py, showing.py, manual.py: what begins with a slash
+- reader.py, keys.py: the line on the terminal, its history, keys and completions
+- printing.py, wrapping.py, markdown.py, waiting.py: what is seen of an answer
+- saving.py: a conversation as a model
+"""

@@ -1,0 +1,47 @@
+"""Keys of the line on the terminal, besides those that prompt_toolkit has of Emacs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+_TAB = " " * 8
+
+
+def key_bindings(is_open: Callable[[str], bool]) -> KeyBindings:
+    """Return the keys.
+
+    Args:
+        is_open: whether a text goes on in the next line when Enter is pressed.
+    """
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def send(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if is_open(buffer.text):
+            buffer.newline(copy_margin=False)
+        else:
+            buffer.validate_and_handle()
+
+    @keys.add("c-j")
+    @keys.add("escape", "enter")
+    def newline(event: KeyPressEvent) -> None:
+        event.current_buffer.newline(copy_margin=False)
+
+    @keys.add("tab")
+    def complete(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if not buffer.text.startswith("/"):
+            buffer.insert_text(_TAB)
+        elif buffer.complete_state:
+            buffer.complete_next()
+        else:
+            buffer.start_completion(insert_common_part=True)
+
+    @keys.add("c-g")
+    def edit(event: KeyPressEvent) -> None:
+        event.current_buffer.open_in_editor()
+
+    return keys

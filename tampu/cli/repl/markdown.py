@@ -1,0 +1,139 @@
+"""Markdown on a terminal as it comes.
+
+Blocks that are complete are shown once and stay. The last one is shown again whenever more of it
+has come, from the first line that has changed; lines that have left the screen stay as they are.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import time
+from collections.abc import Callable
+from typing import ClassVar, TextIO
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.markdown import Heading, Markdown, MarkdownElement
+from rich.text import Text
+
+from tampu.cli.repl.wrapping import harmless
+
+_MARGIN = 1
+_LEAST_SECONDS = 0.06  # between two looks at the text
+_SHARE = 5  # a look may take one part in this many of the time
+
+
+class _LeftHeading(Heading):
+    """A heading at the left; rich would centre it."""
+
+    def __rich_console__(self, _: Console, __: ConsoleOptions) -> RenderResult:
+        text: Text = self.text
+        text.justify = "left"
+        text.stylize("bold underline" if self.tag == "h1" else "bold")
+        yield text
+
+
+class _Rendered(Markdown):
+    """Markdown of an answer: lines end where the model ends them."""
+
+    elements: ClassVar[dict[str, type[MarkdownElement]]] = {
+        **Markdown.elements,
+        "heading_open": _LeftHeading,
+    }
+
+    def __init__(self, source: str) -> None:
+        # Links are spelled out: what hides behind a word could lead anywhere.
+        super().__init__(source, code_theme="ansi_dark", hyperlinks=False)
+        for token in self.parsed:
+            for child in token.children or ():
+                if child.type == "softbreak":
+                    child.type = "hardbreak"
+
+    @property
+    def last_block(self) -> int:
+        """The line at which the last block begins; 0 if there is one at most."""
+        begins = [token.map[0] for token in self.parsed if token.level == 0 and token.map]
+        return begins[-1] if begins else 0
+
+
+class MarkdownWriter:
+    """Shows Markdown that comes in pieces, on a terminal."""
+
+    def __init__(
+        self,
+        out: TextIO,
+        size: Callable[[], tuple[int, int]] = shutil.get_terminal_size,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Write to a terminal.
+
+        Args:
+            out: the terminal; the cursor is at the beginning of a line.
+            size: asked for its columns and lines.
+            clock: asked for the time in seconds.
+        """
+        self._out = out
+        self._size = size
+        self._clock = clock
+        self._source = ""  # from the last block on
+        self._lines: list[str] = []  # that show it
+        self._next_look = 0.0
+        self._has_block = False
+
+    def write(self, text: str) -> None:
+        """Show more, unless it was shown just now."""
+        self._source += harmless(text)
+        began = self._clock()
+        if began >= self._next_look:
+            self._look()
+            took = self._clock() - began
+            self._next_look = began + max(_LEAST_SECONDS, took * _SHARE)
+
+    def end(self) -> None:
+        """Show the rest."""
+        self._look()
+        self._keep()
+
+    def _look(self) -> None:
+        """Show the source: all blocks but the last for good."""
+        rendered = _Rendered(self._source)
+        if start := rendered.last_block:
+            lines = self._source.splitlines(keepends=True)
+            done, self._source = "".join(lines[:start]), "".join(lines[start:])
+            self._show(self._rendered(_Rendered(done)))
+            self._keep()
+            rendered = _Rendered(self._source)
+        self._show(self._rendered(rendered))
+
+    def _keep(self) -> None:
+        """Leave what is shown as it is."""
+        self._has_block = self._has_block or bool(self._lines)
+        self._lines = []
+
+    def _rendered(self, markdown: Markdown) -> list[str]:
+        """Return the lines that show some Markdown, after an empty one if something is above."""
+        file = io.StringIO()
+        width = max(self._size()[0] - _MARGIN, 1)
+        Console(file=file, width=width, force_terminal=True, highlight=False).print(markdown)
+        lines = [line.rstrip() for line in file.getvalue().splitlines()]
+        while lines and not lines[0]:
+            del lines[0]
+        while lines and not lines[-1]:
+            del lines[-1]
+        return ["", *lines] if lines and self._has_block else lines
+
+    def _show(self, lines: list[str]) -> None:
+        """Put these lines in the place of those that are shown."""
+        shown = len(self._lines)
+        pairs = zip(self._lines, lines, strict=False)
+        changed = (number for number, (old, new) in enumerate(pairs) if old != new)
+        same = next(changed, min(shown, len(lines)))
+        reachable = max(shown - self._size()[1] + 1, 0)
+        first = max(same, reachable)
+        up = shown - first
+        if up == 0 and first >= len(lines):
+            return
+        back = f"\x1b[{up}A\r\x1b[J" if up else ""
+        self._out.write(back + "".join(f"{line}\n" for line in lines[first:]))
+        self._out.flush()
+        self._lines = lines

@@ -1,0 +1,159 @@
+"""Where messages come from: a terminal with editing, a history, and completions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from prompt_toolkit.history import FileHistory
+
+from tampu.cli.repl.manual import TOPICS
+
+if TYPE_CHECKING:
+    from prompt_toolkit.completion import Completer
+
+PROMPT = ">>> "
+MORE = "... "
+QUOTES = '"""'
+_GREY = "fg:ansibrightblack"
+_MOST_BYTES = 1 << 20
+
+
+class Reader(Protocol):
+    """Where messages come from."""
+
+    def read(self) -> str:
+        """Return a message, of several lines if it stands in triple quotes.
+
+        Raises:
+            EOFError: at the end.
+            KeyboardInterrupt: when it is abandoned; with an argument if it was begun.
+        """
+        ...
+
+    def keep_history(self, *, is_kept: bool) -> None:
+        """Write messages to the history from now on, or do not."""
+        ...
+
+
+def is_open(text: str) -> bool:
+    """Return whether a text has triple quotes that are not closed yet."""
+    before, quotes, inside = text.partition(QUOTES)
+    is_message = not before.strip() or before.lstrip().startswith("/set system")
+    return bool(quotes) and is_message and QUOTES not in inside
+
+
+def without_quotes(text: str) -> str:
+    """Return what stands in triple quotes, behind what stands before them."""
+    before, quotes, inside = text.partition(QUOTES)
+    if not quotes or (before.strip() and not before.lstrip().startswith("/set system")):
+        return text
+    return before + inside.partition(QUOTES)[0]
+
+
+class History(FileHistory):
+    """Messages of this and earlier sessions, in a file that nobody else reads.
+
+    Attributes:
+        is_kept: whether new ones are written.
+    """
+
+    def __init__(self, path: Path, *, is_kept: bool) -> None:
+        super().__init__(str(path))
+        self._path = path
+        self.is_kept = is_kept
+
+    def load_history_strings(self) -> Iterable[str]:
+        """Return the earlier messages, the newest first; none if the file cannot be read."""
+        try:
+            self._shorten()
+            return list(super().load_history_strings())
+        except OSError:
+            return []
+
+    def store_string(self, string: str) -> None:
+        """Write a message, if it is to be kept and can be."""
+        if not self.is_kept:
+            return
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._path.touch(mode=0o600)
+            super().store_string(string)
+        except OSError:
+            self.is_kept = False
+
+    def _shorten(self) -> None:
+        """Forget the older half of a file that has grown."""
+        if self._path.exists() and self._path.stat().st_size > _MOST_BYTES:
+            _, _, rest = self._path.read_bytes()[_MOST_BYTES // 2 :].partition(b"\n\n")
+            self._path.write_bytes(rest)
+
+
+class TerminalReader:
+    """A terminal."""
+
+    def __init__(self, history: Path, *, is_kept: bool) -> None:
+        """Read from this process's terminal, and keep what is read in a file."""
+        from prompt_toolkit import PromptSession
+        from prompt_toolkit.formatted_text import FormattedText
+
+        from tampu.cli.repl.keys import key_bindings
+
+        self._history = History(history, is_kept=is_kept)
+        self._hint = FormattedText([(_GREY, "Send a message (/? for help)")])
+        self._session: PromptSession[str] = PromptSession(
+            history=self._history,
+            multiline=True,
+            prompt_continuation=lambda *_: MORE,
+            key_bindings=key_bindings(is_open),
+            completer=_completer(),
+            complete_while_typing=False,
+            enable_suspend=True,
+            tempfile_suffix=".md",
+        )
+
+    def read(self) -> str:
+        """Return a message."""
+        try:
+            return self._session.prompt(PROMPT, placeholder=self._hint)
+        except KeyboardInterrupt:
+            begun = self._session.default_buffer.text
+            raise KeyboardInterrupt(*([begun] if begun else [])) from None
+
+    def keep_history(self, *, is_kept: bool) -> None:
+        """Write messages to the history from now on, or do not."""
+        self._history.is_kept = is_kept
+
+
+def _completer() -> Completer:
+    """Return what completes commands and the names of models."""
+    from prompt_toolkit.completion import Completer, Completion
+    from prompt_toolkit.completion.base import CompleteEvent
+    from prompt_toolkit.document import Document
+
+    from tampu.cli.completion import complete_model
+
+    class Commands(Completer):
+        def get_completions(self, document: Document, _: CompleteEvent) -> Iterable[Completion]:
+            line = document.text_before_cursor
+            if not line.startswith("/") or "\n" in line:
+                return
+            *before, word = line.split(" ")
+            for choice in choices(before, word, complete_model):
+                yield Completion(choice, start_position=-len(word))
+
+    return Commands()
+
+
+def choices(before: list[str], word: str, models: object) -> list[str]:
+    """Return what may stand for the word that was begun, after the words before it."""
+    if before in (["/load"], ["/save"]) and callable(models):
+        return [*models(word)]
+    if before == ["/set", "parameter"]:
+        from tampu.server.wire.ollama_options import Options
+
+        known: Iterable[str] = Options.__struct_fields__
+    else:
+        known = TOPICS.get(" ".join(before), ())
+    return sorted(name for name in known if name.startswith(word))

@@ -1,0 +1,46 @@
+"""`/save`: a conversation as a model, with its system message, parameters and messages."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tampu.store.modelfile import Message, Modelfile
+
+if TYPE_CHECKING:
+    from tampu.cli.repl.session import Session
+
+
+def modelfile_of_session(session: Session) -> Modelfile:
+    """Return the Modelfile that makes a model of a conversation; it has no pictures."""
+    return Modelfile(
+        sources=(session.known.name,),
+        parameters=session.parameters,
+        system=session.system or None,
+        messages=tuple(
+            Message(message["role"], message["content"]) for message in session.messages
+        ),
+    )
+
+
+def save(session: Session, name: str) -> None:
+    """Keep a conversation as a model.
+
+    Raises:
+        TampuError: if it cannot be written, or its name is none.
+    """
+    from tampu.cli.create import told
+    from tampu.settings import Settings
+    from tampu.store.create import Recipe, create
+    from tampu.store.library import Library
+    from tampu.store.names import ModelName
+
+    recipe = Recipe(modelfile=modelfile_of_session(session), folder=Path.cwd())
+    library = Library.from_settings(Settings.from_environment())
+    with told() as report:
+        made = create(library, ModelName.parse(name), recipe, report)
+    pictures = sum(len(message.get("images", ())) for message in session.messages)
+    if pictures:
+        print(f"warning: {pictures} picture(s) are not part of it", file=sys.stderr)
+    print(f"Created new model '{made.name.short}'")

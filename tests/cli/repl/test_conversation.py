@@ -1,0 +1,278 @@
+"""Conversations: what the model is asked, what is remembered, what the commands do."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from support.conversing import USAGE, Script
+
+from tampu.cli import run
+from tampu.cli.parameters import (
+    read_assignments,
+    read_format,
+    read_keep_alive,
+    read_think,
+)
+from tampu.cli.repl.desk import Needs
+from tampu.cli.repl.session import timing_lines
+from tampu.errors import RequestError
+
+QUESTION = {"role": "user", "content": "hello"}
+ANSWER = {"role": "assistant", "content": "I say\x1b[2J."}
+
+
+def test_a_conversation_remembers(engine, converse):
+    session, out, _ = converse("hello", "again", "/bye", "not read")
+    assert [messages for messages, _ in engine.asked] == [
+        [QUESTION],
+        [QUESTION, ANSWER, {"role": "user", "content": "again"}],
+    ]
+    assert len(session.messages) == 4
+    assert out.count("I say") == 2
+
+
+def test_the_end_of_the_input_ends_the_conversation(converse):
+    assert converse("hello")[0].messages != []
+
+
+def test_an_interrupted_answer_is_stopped_and_the_conversation_goes_on(engine, converse):
+    session, _, _ = converse("interrupt", "hello")
+    assert engine.closed == 2
+    assert [message["content"] for message in session.messages] == [
+        "interrupt", "I", "hello", "I say\x1b[2J.",
+    ]  # fmt: skip
+
+
+def test_an_interrupted_line_tells_how_to_leave_unless_it_was_begun(converse):
+    assert "Ctrl-D" in converse(KeyboardInterrupt(), "/bye")[1]
+    assert "Ctrl-D" not in converse(KeyboardInterrupt("he"), "/bye")[1]
+
+
+def test_a_failed_answer_is_told_and_the_conversation_goes_on(converse):
+    session, _, err = converse("refuse", "fail", "hello")
+    assert err.splitlines() == ["Error: cannot", "Error: NaN"]
+    assert session.messages[-1]["content"].startswith("I say")
+
+
+def test_a_message_may_have_several_lines(engine, converse):
+    converse('"""one\ntwo\nthree""" rest', "/bye")
+    assert engine.asked[0][0][-1]["content"] == "one\ntwo\nthree"
+
+
+def test_quotes_inside_a_line_are_text(engine, converse):
+    converse('say """ now', "/bye")
+    assert engine.asked[0][0][-1]["content"] == 'say """ now'
+
+
+def test_the_system_message_is_set_and_shown(engine, converse):
+    _, out, _ = converse('/set system """be\nkind"""', "hello", "/show system", "/set system", "x")
+    assert engine.asked[0][0][0] == {"role": "system", "content": "be\nkind"}
+    assert "be\nkind" in out
+    assert engine.asked[1][0][0] == QUESTION
+
+
+def test_parameters_are_checked_and_used(engine, converse):
+    session, out, err = converse(
+        "/set parameter temperature 0.5",
+        "/set parameter temperature hot",
+        "/set parameter top_p 3",
+        "/set parameter bogus 1",
+        "/set parameter top_k",
+        '/set parameter stop "a b" c',
+        "hello",
+        "/show parameters",
+    )
+    assert session.parameters == {"temperature": 0.5, "stop": ["a b", "c"]}
+    assert engine.asked[0][1]["temperature"] == 0.5
+    assert engine.asked[0][1]["stop"] == ("a b", "c")
+    assert err.count("Error: ") == 3
+    assert "temperature                    0.5" in out
+    assert 'stop                           "a b"' in out
+
+
+def test_another_context_loads_the_model_again(shelf, converse):
+    converse("hello", "/set parameter num_ctx 512", "hello", "hello")
+    assert shelf.loads == [("m", Needs()), ("m", Needs(context=512))]
+    assert shelf.freed == 1
+
+
+def test_an_answer_may_be_held_to_a_form(engine, converse):
+    _, out, err = converse(
+        "/set format json", "hello", "/set format nowhere",
+        "/set noformat", "hello",
+    )  # fmt: skip
+    assert [options["grammar"] is not None for _, options in engine.asked] == [True, False]
+    assert err.count("Error: ") == 1
+    assert "Disabled format." in out
+
+
+def test_clearing_forgets_the_messages(engine, converse):
+    converse("hello", "/clear", "again")
+    assert engine.asked[1][0] == [{"role": "user", "content": "again"}]
+
+
+def test_durations_are_printed_when_asked_for(converse):
+    _, _, err = converse("/set verbose", "hello", "/set quiet", "hello")
+    assert err.count("eval rate") == 2  # of the prompt and of the answer
+    assert "load duration:" in err
+
+
+def test_commands_explain_themselves(converse):
+    _, out, _ = converse(
+        "/?", "/nope", "/set", "/set bogus", "/show", "/show info", "/show license", "/load",
+        "/save", "/? set", "/? /shortcuts", "/show template",
+    )  # fmt: skip
+    assert "/load MODEL" in out
+    assert "Unknown command '/nope'" in out
+    assert out.count("Usage:\n  /set parameter") == 2
+    assert "Usage:\n  /show info" in out
+    assert "Usage:\n  /save MODEL" in out
+    assert "architecture" in out
+    assert "apache-2.0" in out
+    assert "Ctrl-A" in out
+
+
+def test_each_way_to_see_answers_can_be_set(converse):
+    reader = Script(
+        "/set nowordwrap", "/set nomarkdown", "/set nohistory", "/set nothink", "/set verbose"
+    )
+    session, out, _ = converse(reader=reader)
+    assert reader.is_kept is False
+    assert session.think is False
+    for word in ("nowordwrap", "nomarkdown", "nohistory", "nothink", "verbose"):
+        assert f"Set '{word}' mode." in out
+    reader = Script("/set wordwrap", "/set markdown", "/set nohistory", "/set history")
+    converse(reader=reader)
+    assert reader.is_kept is True
+
+
+def test_thoughts_are_printed_before_the_answer_or_hidden(converse):
+    session, out, _ = converse("think", model="clever")
+    assert out == "Thinking...\nI am not sure.\n...done thinking.\n\nWell: I say\x1b[2J.\n\n\n"
+    assert session.messages[-1]["content"] == "Well: I say\x1b[2J."
+    _, out, _ = converse("think", model="clever", hides_thoughts=True)
+    assert out == "Well: I say\x1b[2J.\n\n\n"
+
+
+def test_how_much_the_model_thinks_can_be_set(shelf, converse):
+    _, out, err = converse(
+        "/set think high", "x", "/set think much", "/set think", "x", "/set nothink", "x",
+        model="clever",
+    )  # fmt: skip
+    assert shelf.prompts.thoughts == ["high", True, False]
+    assert "Set 'think' mode to 'high'." in out
+    assert "Error: think is 'much'" in err
+    assert "warning: m cannot think" in converse("/set think")[2]
+
+
+def test_another_model_is_loaded_with_the_conversation_it_begins_with(engine, shelf, converse):
+    session, out, _ = converse("hello", "/load saved", "and?")
+    assert out.endswith("Loaded 'saved'.\n>>> hi\n*ho*\n\nI say\x1b[2J.\n\n\n")
+    assert [message["content"] for message in engine.asked[1][0]] == [
+        "Be kind.", "hi", "*ho*", "and?",
+    ]  # fmt: skip
+    assert engine.asked[1][1]["temperature"] == 0.5
+    assert shelf.loads[1] == ("saved", Needs(context=64))
+    assert session.known.name == "saved"
+
+
+def test_if_loading_fails_all_is_as_it_was(shelf, converse):
+    session, _, err = converse("hello", "/load nowhere", "hello")
+    assert "not found" in err
+    assert len(session.messages) == 4
+    assert len(shelf.loads) == 1
+
+
+def test_a_model_without_a_template_continues_the_text(engine, shelf, begin):
+    shelf.prompts = None
+    parts = [*begin().answer("Once")]
+    assert "".join(part.text for part in parts) == "I say\x1b[2J."
+    list(begin(system="A story.").answer("Once"))
+    assert [prompt for prompt, _ in engine.asked] == ["Once", "A story.\n\nOnce"]
+
+
+def test_an_answer_that_is_not_wanted_any_more_is_closed(engine, begin):
+    pieces = begin().answer("hello")
+    next(pieces)
+    pieces.close()
+    assert engine.closed == 1
+
+
+def test_a_saved_conversation_has_its_modelfile(converse):
+    _, out, _ = converse(
+        "/load saved", "hello", "/set parameter seed 3", "/show modelfile", "/set system"
+    )
+    assert (
+        "FROM saved\nSYSTEM Be kind.\nPARAMETER temperature 0.5\nPARAMETER num_ctx 64\n"
+        "PARAMETER seed 3\nMESSAGE user hi\nMESSAGE assistant *ho*\nMESSAGE user hello\n" in out
+    )
+
+
+def test_durations_are_in_ollamas_form():
+    assert timing_lines(USAGE, 13_541_792) == (
+        "total duration:       4.913541792s\n"
+        "load duration:        13.541792ms\n"
+        "prompt eval count:    26 token(s)\n"
+        "prompt eval duration: 130ms\n"
+        "prompt eval rate:     200.00 tokens/s\n"
+        "eval count:           298 token(s)\n"
+        "eval duration:        4.7s\n"
+        "eval rate:            63.40 tokens/s"
+    )
+
+
+def test_options_are_read_by_type():
+    assert read_assignments(["temperature=1", "stop=a", "stop= b", "seed=3", "use_mmap=true"]) == {
+        "temperature": 1.0, "stop": ["a", " b"], "seed": 3, "use_mmap": True,
+    }  # fmt: skip
+
+
+def test_a_form_is_json_or_a_schema_or_its_file(tmp_path):
+    path = tmp_path / "s.json"
+    path.write_text('{"type": "object"}')
+    assert read_format("json") == "json"
+    assert read_format(' {"type": "object"}') == read_format(str(path)) == {"type": "object"}
+    for text in ("xml", '{"type":', str(tmp_path)):
+        with pytest.raises(RequestError, match="format"):
+            read_format(text)
+    path.write_text("[1]")
+    with pytest.raises(RequestError, match="an object"):
+        read_format(str(path))
+
+
+def test_thinking_and_the_rest_are_read():
+    assert [read_think(text) for text in (None, "true", "false", "high")] == [
+        None, True, False, "high",
+    ]  # fmt: skip
+    with pytest.raises(RequestError, match="must be true, false, low"):
+        read_think("yes")
+    assert [read_keep_alive(text) for text in (None, "5m", "10", "0", "-1")] == [
+        None, 300, 10, 0, None,
+    ]  # fmt: skip
+    with pytest.raises(RequestError, match="--keepalive"):
+        read_keep_alive("soon")
+
+
+@pytest.mark.parametrize(
+    ("piped", "words", "question"),
+    [("", ["a", "b"], "a b"), ("file\n", ["what?"], "file\n what?"), ("file", [], "file")],
+)
+def test_what_is_piped_in_comes_before_the_prompt(monkeypatch, piped, words, question):
+    monkeypatch.setattr("sys.stdin", io.StringIO(piped))
+    assert run.read_question(words) == question
+
+
+def test_without_a_prompt_and_a_terminal_there_is_nothing_to_do(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    with pytest.raises(RequestError, match="no prompt"):
+        run.read_question([])
+
+
+def test_an_embedding_is_printed_as_json(begin, capsys):
+    run.print_embedding(begin(), "text", None)
+    run.print_embedding(begin(), "text", 1)
+    assert capsys.readouterr().out == "[0.5, 0.5, 0.5, 0.5]\n[1.0]\n"
+    for text, dimensions in ((None, None), ("text", 5)):
+        with pytest.raises(RequestError):
+            run.print_embedding(begin(), text, dimensions)
