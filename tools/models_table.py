@@ -47,7 +47,8 @@ COLUMNS: dict[str, Callable[[str], bool]] = {
         )
     ),
     "text, F16 cache": lambda what: what.startswith("F32, cache F16"),
-    "pictures, F32": lambda what: "pictures" in what or "picture" in what,
+    "weights Q8_0": lambda what: what.startswith(("Q8_0", "MXFP4")),
+    "pictures, F32": lambda what: what.startswith("F32") and "picture" in what,
 }
 
 

@@ -6,6 +6,8 @@ float32. Gemma's activation comes from a half-precision table in ggml's CPU code
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 from support.checkpoints import DECODERS, RECIPES, load_reference
@@ -15,10 +17,13 @@ from support.laboratory import (
     answer,
     divergence,
     relative_error,
-    round_activations,
     tabulate_gelu,
     tokens,
 )
+from support.mimicry import Mimicry, chosen
+from support.seeing import Seer, start
+
+from tampu.ml import Backend
 
 pytestmark = pytest.mark.parity
 
@@ -33,6 +38,14 @@ TYPICAL = [
     "gemma3_text",
 ]
 MIXTURES = ["mixtral", "qwen2moe", "qwen3moe", "gptoss", "llama4_text"]
+
+
+@pytest.fixture(scope="module")
+def backend() -> Iterator[Backend]:
+    backend = Backend(threads=1, max_nodes=4096)
+    start(backend)
+    yield backend
+    backend.close()
 
 
 def exact(name: str) -> float:
@@ -137,7 +150,8 @@ def test_quantised_weights_against_their_dequantised_values(
     """
     model = laboratory.quantized_reference(name, "Q8_0")
     reference = answer(model, tokens())
-    rounded = answer(round_activations(model), tokens())
+    with Mimicry(rounds=True):
+        rounded = answer(model, tokens())
     with laboratory.engine(name, "Q8_0", cache="f16") as engine:
         ours = engine.logits(tokens())
     limit = 1.2 * relative_error(rounded, reference)
@@ -145,6 +159,36 @@ def test_quantised_weights_against_their_dequantised_values(
     assert divergence(ours, reference) < 1.4 * divergence(rounded, reference)
     # The weights themselves were rounded: the comparison was with their stored values.
     assert np.abs(reference - laboratory.answer(name)).max() > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("name", "type_"), [*((name, "Q8_0") for name in MIXTURES), ("gptoss", "MXFP4")]
+)
+def test_quantised_experts_against_their_dequantised_values(
+    laboratory: Laboratory, backend: Backend, name: str, type_: str
+) -> None:
+    """Rounded activations send some tokens to other experts: the reference follows our choice.
+
+    Then it is as with other quantised weights. The choices themselves differ in few places.
+    """
+    seer = Seer(backend, laboratory.file(name, type_))
+    ours, scores = seer.logits_and_scores([tokens()])
+    seer.close()
+    model = laboratory.quantized_reference(name, type_)
+    with Mimicry(scores) as followed:
+        reference = answer(model, tokens())
+    with Mimicry(scores, rounds=True):
+        rounded = answer(model, tokens())
+    limit = 1.5 * relative_error(rounded, reference)
+    laboratory.compare(name, ours, reference, f"{type_}, same experts", min(limit, 5e-2))
+    assert divergence(ours, reference) < 2 * divergence(rounded, reference)
+    count = RECIPES[name].values["num_experts_per_tok"]
+    differ = [
+        set(mine) != set(theirs)
+        for pair in zip(scores, followed.scores, strict=True)
+        for mine, theirs in zip(*(chosen(each, count).tolist() for each in pair), strict=True)
+    ]
+    assert np.mean(differ) < 0.05
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3_text"])

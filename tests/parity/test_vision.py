@@ -70,6 +70,19 @@ def test_the_embedding_of_a_picture(
     laboratory.compare(name, ours, expected, "F32, embedding of a picture", limit(name))
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_the_embedding_of_a_picture_with_weights_in_half_precision(
+    laboratory: Laboratory, backend: Backend, name: str
+) -> None:
+    image = picture(100, 150)
+    with torch.no_grad():
+        expected = SIGHTS[name].embed(laboratory.reference(name), Image.fromarray(image))
+    seer = Seer(backend, laboratory.file(name, "F16"))
+    ours = seer.see(image)
+    seer.close()
+    laboratory.compare(name, ours, expected, "F16, embedding of a picture", 3e-3)
+
+
 @pytest.mark.seed("S60", "S61", "S94", "S99")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("count", [0, 1, 2])

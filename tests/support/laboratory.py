@@ -10,12 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from support.checkpoints import RECIPES, load_reference, make_checkpoint
+from support.dequantized import take_weights
 from transformers import PreTrainedModel
 
 from tampu.convert import FAMILIES, convert
 from tampu.engine import Engine
-from tampu.ml.gguf import GGMLType, read_gguf
-from tampu.ml.quantize import dequantize, quantize
 
 Logits = npt.NDArray[np.float32]
 
@@ -129,26 +128,8 @@ class Laboratory:
 
     def quantized_reference(self, name: str, type_: str) -> PreTrainedModel:
         """Return transformers' model with the weights as the file of the type `type_` has them."""
-        path = self.file(name, type_)
         model = load_reference(name, self.checkpoint(name))
-        recipe = RECIPES[name]
-        family = FAMILIES[recipe.architecture]
-        data = path.read_bytes()
-        infos = read_gguf(path).tensors
-        with torch.no_grad():
-            for own_name, parameter in model.named_parameters():
-                new_name = family.rename(own_name)
-                info = infos.get(new_name) if new_name else None
-                if info is None or info.type == GGMLType.F32:
-                    continue
-                stored = data[info.offset : info.offset + info.size_bytes]
-                values = dequantize(stored, info.type, info.shape)
-                if family.architecture in ("llama", "mistral3") and (
-                    "attn_q" in info.name or "attn_k" in info.name
-                ):
-                    values = _halves(values, recipe.values["head_dim"])
-                parameter.copy_(torch.from_numpy(values))
-        return model
+        return take_weights(model, RECIPES[name], self.file(name, type_))
 
     def _checkpoint(self, name: str) -> Path:
         return make_checkpoint(name, self._folder / name)
@@ -173,20 +154,6 @@ def answer(model: PreTrainedModel, text: Sequence[int]) -> Logits:
     return result
 
 
-def round_activations(model: PreTrainedModel) -> PreTrainedModel:
-    """Make every multiplication of `model` round its activations to Q8_0 first, as ggml does."""
-
-    def rounded(_: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
-        values = arguments[0].numpy().astype(np.float32)
-        stored = quantize(values, GGMLType.Q8_0)
-        return (torch.from_numpy(dequantize(stored, GGMLType.Q8_0, values.shape)),)
-
-    for module in model.modules():
-        if isinstance(module, torch.nn.Linear):
-            module.register_forward_pre_hook(rounded)
-    return model
-
-
 class TableGelu(torch.nn.Module):
     """GELU as ggml's CPU code has it: from a table with half-precision arguments and values."""
 
@@ -202,10 +169,3 @@ def tabulate_gelu(model: PreTrainedModel) -> PreTrainedModel:
         if name.endswith(".mlp") and "vision" not in name:
             module.act_fn = TableGelu()
     return model
-
-
-def _halves(values: npt.NDArray[np.float32], size: int) -> npt.NDArray[np.float32]:
-    """Undo the alternating order of a head's rows."""
-    heads = values.shape[0] // size
-    rows = values.reshape(heads, size // 2, 2, *values.shape[1:])
-    return np.ascontiguousarray(rows.swapaxes(1, 2)).reshape(values.shape)

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from tampu.ml import Backend, GGMLType, Tensor, Weights
 from tampu.ml.gguf import read_gguf
 from tampu.models import bind_model
-from tampu.nn import Batch, Crossed, History, LayerShape, Picture, PreparedImage, Vision
+from tampu.nn import (
+    Batch,
+    Crossed,
+    History,
+    LayerShape,
+    Picture,
+    PreparedImage,
+    Routing,
+    Vision,
+    experts,
+)
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
@@ -40,6 +52,20 @@ class Whole:
             is_transposed=False,
             use_flash=False,
         )
+
+
+@contextmanager
+def noted_scores(scores: list[Tensor]) -> Iterator[None]:
+    """Have the routers of graphs that are built add their experts' scores to a list."""
+    route = experts.route
+
+    def noting(logits: Tensor, routing: Routing) -> tuple[Tensor, Tensor]:
+        scores.append(logits)
+        return route(logits, routing)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experts, "route", noting)
+        yield
 
 
 @dataclass(frozen=True)
@@ -110,6 +136,16 @@ class Seer:
 
     def logits(self, parts: Sequence[list[int] | Picture]) -> Floats:
         """Return the logits (inputs, vocabulary) of a sequence."""
+        return self.logits_and_scores(parts)[0]
+
+    def logits_and_scores(
+        self, parts: Sequence[list[int] | Picture]
+    ) -> tuple[Floats, list[Floats]]:
+        """Return the logits of a sequence, and of each mixture its experts' scores of all inputs.
+
+        The scores are (inputs, experts), as the router gives them.
+        """
+        scores: list[Tensor] = []
         stream = self.stream(parts)
         count = len(stream.tokens)
         context = self.backend.context()
@@ -131,11 +167,13 @@ class Seer:
         )
         shapes = self.model.cache_shapes()
         masks = {shape: given(mask(stream, shape)) for shape in dict.fromkeys(shapes)}
-        hidden = self.model.hidden(batch, [Whole(masks[shape]) for shape in shapes])
-        result = context.output(self.model.head(hidden))
-        (found,) = self.backend.compute(context, data, [result]).outputs
+        with noted_scores(scores):
+            hidden = self.model.hidden(batch, [Whole(masks[shape]) for shape in shapes])
+        results = [context.output(each) for each in (self.model.head(hidden), *scores)]
+        found = self.backend.compute(context, data, results).outputs
         context.close()
-        return np.asarray(found, np.float32)
+        logits, *scored = (np.asarray(each, np.float32) for each in found)
+        return logits, scored
 
     def _placed(self, stream: Stream, given: Any) -> tuple[Tensor | None, Tensor | None]:
         inside = [(at, image) for at, image in stream.images if not image.placeholders.is_cross]
