@@ -206,5 +206,5 @@ def test_the_process_of_a_model_gets_no_secrets():
 
 def test_the_kernels_that_are_used_are_chosen_by_a_word():
     assert read(TAMPU_KERNELS="Attention").kernels == "attention"
-    with pytest.raises(SettingsError, match="one of on, off, products, attention"):
+    with pytest.raises(SettingsError, match="one of on, off, products, experts, attention"):
         read(TAMPU_KERNELS="fast")

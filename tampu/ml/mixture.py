@@ -61,7 +61,10 @@ def linear_each(x: Tensor, weight: Tensor, choice: Tensor) -> Tensor:
     is_known = x.type in SINGLE and weight.type in READABLE and choice.type is GGMLType.I32
     require(fits and is_known, "linear_each", x, weight, choice)
     context = x._context()
-    pointer = gg.ggml_mul_mat_id(context.arena, weight.pointer, x.pointer, choice.pointer)
+    if weight.packed is not None:
+        pointer = weight.packed.multiply_each(context, x, choice)
+    else:
+        pointer = gg.ggml_mul_mat_id(context.arena, weight.pointer, x.pointer, choice.pointer)
     return context.wrap(pointer, (*choice.shape, weight.shape[1]), GGMLType.F32)
 
 

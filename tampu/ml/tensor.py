@@ -36,7 +36,8 @@ class Tensor(Activated):
         context: the graph being built; None for weights and caches, which belong to no graph.
         packed: a weight's second form, which the package's kernels multiply by.
         factor: what ggml multiplies by: the weight, or its copy on another device.
-        activations: this tensor as those kernels take it, by kind, once products have used it.
+        activations: this tensor as those kernels take it, by kind and choice of experts, once
+            products have used it.
     """
 
     __slots__ = ("activations", "context", "factor", "packed", "pointer", "shape", "type")
@@ -50,7 +51,7 @@ class Tensor(Activated):
         self.context = context
         self.packed: PackedWeight | None = None
         self.factor = pointer
-        self.activations: dict[bool, Activations] = {}
+        self.activations: dict[tuple[bool, Tensor | None], Activations] = {}
 
     # -- what it is ------------------------------------------------------------------------------
 

@@ -45,6 +45,9 @@ class Use(enum.Enum):
     CHOSEN = "chosen"  # products with the matrices of experts, of which each token uses a few
 
 
+_ONLY_PRODUCTS = ({Use.PRODUCT}, {Use.CHOSEN})
+
+
 class Weights:
     """The tensors of one file.
 
@@ -130,7 +133,7 @@ class Weights:
         others = [name for name in near if name not in own]
         packed = {name: kind for name in others if (kind := self._packing(backend, name))}
         in_place = [name for name in others if name not in packed]
-        in_place += [name for name in own if self._uses[name] != {Use.PRODUCT}]
+        in_place += [name for name in own if self._uses[name] not in _ONLY_PRODUCTS]
         if mapped:
             self._use_in_place(backend, in_place)
         else:
@@ -177,7 +180,7 @@ class Weights:
 
     def _packing(self, backend: Backend, name: str) -> OpaquePointer | None:
         """Return the packed buffer type that a tensor can live in for all its uses, if any."""
-        if self._uses[name] not in ({Use.PRODUCT}, {Use.CHOSEN}):
+        if self._uses[name] not in _ONLY_PRODUCTS:
             return None
         for kind in backend.cpu.packed_buffer_types:
             if can_multiply(backend.cpu.handle, self._tensors[name].pointer, kind):
@@ -205,11 +208,15 @@ class Weights:
 
     def _own_bytes(self, backend: Backend, name: str) -> int:
         """Return how large a weight is in the layout of the package's kernels; 0: it has none."""
-        shape, kernels = self.file.tensors[name].shape, backend.kernels
-        is_product = Use.PRODUCT in self._uses[name] and len(shape) == 2
-        if kernels is None or not kernels.choice.products or not is_product:
+        info, uses, kernels = self.file.tensors[name], self._uses[name], backend.kernels
+        if kernels is None:
             return 0
-        return kernels.packed_bytes(self.file.tensors[name].type, *shape)
+        is_product = Use.PRODUCT in uses and len(info.shape) == 2 and kernels.choice.products
+        is_chosen = Use.CHOSEN in uses and len(info.shape) == 3 and kernels.choice.experts
+        if not (is_product or is_chosen):
+            return 0
+        *experts, rows, inputs = info.shape
+        return kernels.packed_bytes(info.type, rows, inputs, *experts)
 
     def _pack_own(self, backend: Backend, sizes: dict[str, int]) -> Iterator[Job]:
         """Give weights their second form; yield the jobs that fill it, strips at a time."""
@@ -219,24 +226,31 @@ class Weights:
         self._packed = PackedMemory(self._arena, kernels, sizes.values())
         for name, size in sizes.items():
             info = self.file.tensors[name]
-            rows, inputs = info.shape
-            packed = self._packed.place(info.type, rows, inputs, size)
+            *experts, rows, inputs = info.shape
+            packed = self._packed.place(info.type, rows, inputs, size, *experts)
             self._tensors[name].packed = packed
-            strips = -(-rows // STRIP)
-            step = max(1, strips * _JOB_BYTES // size)
-            for first in range(0, strips, step):
-                part = range(first, min(first + step, strips))
+            stored = info.size_bytes // packed.experts
+            for expert in range(packed.experts):
+                offset = info.offset + expert * stored
+                yield from self._pack_matrix(packed, expert, offset, stored // rows)
 
-                def fill(
-                    info: TensorInfo = info, part: range = part, to: int = packed.address
-                ) -> None:
-                    source = self._address + info.offset
-                    kernels.pack(info.type, source, to, (info.shape[0], info.shape[1]), part)
-                    row = info.size_bytes // info.shape[0]
-                    begin = info.offset + part.start * STRIP * row
-                    self._release(begin, begin + len(part) * STRIP * row)
+    def _pack_matrix(
+        self, packed: PackedWeight, expert: int, offset: int, row_bytes: int
+    ) -> Iterator[Job]:
+        """Yield the jobs that pack one matrix, which lies at this offset of the file."""
+        strips = -(-packed.rows // STRIP)
+        step = max(1, strips * _JOB_BYTES // packed.matrix_bytes)
+        to = packed.address + expert * packed.matrix_bytes
+        for first in range(0, strips, step):
+            part = range(first, min(first + step, strips))
 
-                yield size * len(part) // strips, fill
+            def fill(part: range = part) -> None:
+                source, shape = self._address + offset, (packed.rows, packed.inputs)
+                packed.kernels.pack(packed.type, source, to, shape, part)
+                begin = offset + part.start * STRIP * row_bytes
+                self._release(begin, begin + len(part) * STRIP * row_bytes)
+
+            yield packed.matrix_bytes * len(part) // strips, fill
 
     def _second(self, backend: Backend) -> dict[str, Device]:
         """Return the processor's weights that another device multiplies by: a tied output's."""

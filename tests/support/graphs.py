@@ -35,7 +35,7 @@ def backend() -> Iterator[Backend]:
 @pytest.fixture(scope="session")
 def plain_backend() -> Iterator[Backend]:
     """A backend that computes with ggml's own operations alone."""
-    choice = KernelChoice(products=False, attention=False)
+    choice = KernelChoice.from_word("off")
     backend = Backend(threads=1, max_nodes=1024, kernels=choice)
     _compute_once(backend)
     yield backend

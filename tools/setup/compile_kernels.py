@@ -24,6 +24,7 @@ LIBRARY = "libtampu_kernels.so"
 _COMMON = ["-O3", "-std=c11", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-Wall", "-Wextra"]
 _AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 _AVX512 = [*_AVX2, *(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl", "vnni"))]
+_PLAIN = ["-O2", "-DUNROLL="]  # in plain C every lane is a loop: more would take a minute
 _LEVELS = {"avx512": _AVX512, "avx2": _AVX2}
 _X86 = ("x86_64", "amd64")
 
@@ -49,7 +50,7 @@ def compile_kernels(
     common = [*_COMMON, *shlex.split(os.environ.get("CFLAGS", "")), *(flags or [])]  # noqa: TID251
     levels = _LEVELS if platform.machine().lower() in _X86 and not portable else {}
     common += [f"-DTAMPU_{name.upper()}" for name in levels]
-    units: dict[str, list[str]] = {"pack": [], "library": [], "level_portable": []}
+    units: dict[str, list[str]] = {"pack": [], "library": [], "level_portable": _PLAIN}
     units |= {f"level_{name}": extra for name, extra in levels.items()}
     with tempfile.TemporaryDirectory() as place:
 

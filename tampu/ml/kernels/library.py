@@ -18,11 +18,12 @@ from tampu.ml.types import GGMLType
 
 log = logging.getLogger("tampu.ml")
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 OWN_PARAMS = 6  # the first of ggml's parameters of an operation that is ours
 _SLOW = "portable"  # plain C: for comparison
+WORDS = ("on", "off", "products", "experts", "attention")
 LIBRARY = "libtampu_kernels.so"
-_OPERATIONS = ("quantise", "interleave", "product", "attention")
+_OPERATIONS = ("quantise", "interleave", "product", "group", "product_each", "attention")
 _FIELDS = ("ne", "nb", "op_params", "src", "data")
 
 FLOATING = frozenset({GGMLType.F16, GGMLType.BF16})
@@ -35,24 +36,30 @@ class KernelChoice:
 
     Attributes:
         products: matrix products.
+        experts: products with the matrices of experts.
         attention: attention over the cache.
         level: which level to use; None: the fastest that the processor has.
     """
 
     products: bool = True
+    experts: bool = True
     attention: bool = True
     level: str | None = None
 
     @classmethod
     def from_word(cls, word: str) -> KernelChoice:
-        """Return what `on`, `off`, `products` or `attention` (that one alone) stands for.
+        """Return what `on`, `off` or the name of one operation (that one alone) stands for.
 
         Raises:
             RequestError: for any other word.
         """
-        if word not in ("on", "off", "products", "attention"):
-            raise RequestError(f"kernels are on, off, products or attention, not {word!r}")
-        return cls(products=word in ("on", "products"), attention=word in ("on", "attention"))
+        if word not in WORDS:
+            raise RequestError(f"kernels are one of {', '.join(WORDS)}, not {word!r}")
+        return cls(
+            products=word in ("on", "products"),
+            experts=word in ("on", "experts"),
+            attention=word in ("on", "attention"),
+        )
 
 
 class Kernels:
@@ -78,13 +85,17 @@ class Kernels:
         """Return what ggml calls for an operation of this name, as `ggml_custom_4d` takes it."""
         return self._operations[name]
 
-    def packed_bytes(self, type: GGMLType, rows: int, inputs: int) -> int:
+    def packed_bytes(self, type: GGMLType, rows: int, inputs: int, experts: int = 1) -> int:
         """Return the size of a packed weight; 0 if the type or the shape has no packed layout."""
-        return int(self._library.tampu_packed_bytes(int(type), rows, inputs))
+        return int(self._library.tampu_packed_bytes(int(type), experts, rows, inputs))
 
     def activation_bytes(self, tokens: int, inputs: int, *, floating: bool) -> int:
         """Return the size of packed activations."""
         return int(self._library.tampu_activation_bytes(int(floating), tokens, inputs))
+
+    def plan_bytes(self, experts: int, rows: int) -> int:
+        """Return the size of what says which rows of packed activations are which expert's."""
+        return int(self._library.tampu_plan_bytes(experts, rows))
 
     def peak(self, rounds: int, *, floating: bool) -> float:
         """Compute products in registers, on this thread; return how many operations these were."""
@@ -101,8 +112,8 @@ class Kernels:
 
         Args:
             type: of the weight.
-            source: address of the whole weight as a file has it.
-            packed: address of the whole packed weight.
+            source: address of the matrix as a file has it.
+            packed: address of the packed matrix.
             shape: (rows, inputs).
             strips: which to pack.
         """
@@ -119,7 +130,7 @@ def find_kernels(choice: KernelChoice, path: Path | None = None) -> Kernels | No
     Raises:
         RequestError: if the level asked for is not usable here.
     """
-    if not (choice.products or choice.attention):
+    if not (choice.products or choice.experts or choice.attention):
         return None
     library = _load(path or Path(__file__).with_name(LIBRARY))
     if library is None:
@@ -146,9 +157,11 @@ def _load(path: Path) -> ctypes.CDLL | None:
     library.tampu_level_name.restype = ctypes.c_char_p
     library.tampu_level_operation.restype = ctypes.c_void_p
     library.tampu_level_operation.argtypes = (ctypes.c_int, ctypes.c_char_p)
-    for name in ("tampu_packed_bytes", "tampu_activation_bytes"):
+    for name in ("tampu_packed_bytes", "tampu_activation_bytes", "tampu_plan_bytes"):
         library[name].restype = ctypes.c_int64
-        library[name].argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    library.tampu_packed_bytes.argtypes = (ctypes.c_int, *[ctypes.c_int64] * 3)
+    library.tampu_activation_bytes.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    library.tampu_plan_bytes.argtypes = (ctypes.c_int64, ctypes.c_int64)
     library.tampu_level_peak.restype = ctypes.c_double
     library.tampu_level_peak.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64)
     library.tampu_level_read.restype = None

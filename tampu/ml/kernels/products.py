@@ -35,6 +35,7 @@ class PackedWeight:
         rows: outputs of the product.
         inputs: the length of a row.
         kernels: that packed it.
+        experts: matrices, one after the other.
     """
 
     pointer: TensorPointer
@@ -42,11 +43,17 @@ class PackedWeight:
     rows: int
     inputs: int
     kernels: Kernels
+    experts: int = 1
 
     @property
     def address(self) -> int:
         """Where its bytes are."""
         return int(self.pointer.contents.data)
+
+    @property
+    def matrix_bytes(self) -> int:
+        """The size of one of its matrices."""
+        return int(self.pointer.contents.ne[0]) // self.experts
 
     def multiply(self, context: Context, x: Tensor) -> TensorPointer:
         """Add the product of activations (..., tokens, inputs) with this weight to a graph.
@@ -54,17 +61,68 @@ class PackedWeight:
         Returns:
             F32, (..., tokens, rows).
         """
-        activations = _activations(context, x, self)
+        activations = self._activations(context, x)
         header = x.pointer.contents
         shape = (self.rows, header.ne[1], header.ne[2], header.ne[3])
         operation = self.kernels.operation("product")
         sources = [self.pointer, activations.pointer]
         product = custom(context, gg.GGML_TYPE_F32, shape, sources, operation)
-        parameters = product.contents.op_params
-        parameters[OWN_PARAMS] = int(self.type)
-        parameters[OWN_PARAMS + 1] = activations.uses
-        activations.uses += 1
+        _set_parameters(product, int(self.type), activations.take_counter())
         return product
+
+    def multiply_each(self, context: Context, x: Tensor, choice: Tensor) -> TensorPointer:
+        """Add products with the matrix that each row chose to a graph.
+
+        Args:
+            context: of the graph.
+            x: F32, (tokens, used or 1, inputs).
+            choice: I32, (tokens, used), numbers of experts.
+
+        Returns:
+            F32, (tokens, used, rows).
+        """
+        activations = self._activations(context, x, choice)
+        tokens, used = choice.shape
+        operation = self.kernels.operation("product_each")
+        sources = [self.pointer, activations.pointer]
+        shape = (self.rows, used, tokens, 1)
+        product = custom(context, gg.GGML_TYPE_F32, shape, sources, operation)
+        _set_parameters(product, int(self.type), self.experts, activations.take_counter())
+        return product
+
+    def _activations(
+        self, context: Context, x: Tensor, choice: Tensor | None = None
+    ) -> Activations:
+        """Return the packed form of `x` that all its products with this kind of weight share."""
+        floating = self.type in FLOATING
+        found = x.activations.get((floating, choice))
+        if found is None or not found.has_counters:
+            if choice is None:
+                pointer = self._pack(context, x, floating=floating)
+            else:
+                pointer = self._group(context, x, choice, floating=floating)
+            context.wrap(pointer, (int(pointer.contents.ne[0]),), GGMLType.I8)
+            found = x.activations[floating, choice] = Activations(pointer)
+        return found
+
+    def _pack(self, context: Context, x: Tensor, *, floating: bool) -> TensorPointer:
+        header = x.pointer.contents
+        tokens = header.ne[1] * header.ne[2] * header.ne[3]
+        size = self.kernels.activation_bytes(tokens, self.inputs, floating=floating)
+        operation = self.kernels.operation("interleave" if floating else "quantise")
+        return custom(context, gg.GGML_TYPE_I8, (size, 1, 1, 1), [x.pointer], operation)
+
+    def _group(
+        self, context: Context, x: Tensor, choice: Tensor, *, floating: bool
+    ) -> TensorPointer:
+        rows = choice.shape[0] * choice.shape[1]
+        size = self.kernels.activation_bytes(rows, self.inputs, floating=floating)
+        size += self.kernels.plan_bytes(self.experts, rows)
+        operation = self.kernels.operation("group")
+        sources = [x.pointer, choice.pointer]
+        pointer = custom(context, gg.GGML_TYPE_I8, (size, 1, 1, 1), sources, operation)
+        _set_parameters(pointer, int(self.type), self.experts)
+        return pointer
 
 
 @dataclass(slots=True)
@@ -74,21 +132,20 @@ class Activations:
     pointer: TensorPointer
     uses: int = 0
 
+    @property
+    def has_counters(self) -> bool:
+        """Whether another product can take its work from them."""
+        return self.uses < _COUNTERS
 
-def _activations(context: Context, x: Tensor, weight: PackedWeight) -> Activations:
-    """Return the packed activations for this kind of weight, the same for all products of `x`."""
-    floating = weight.type in FLOATING
-    found = x.activations.get(floating)
-    if found is None or found.uses == _COUNTERS:
-        kernels = weight.kernels
-        header = x.pointer.contents
-        tokens = header.ne[1] * header.ne[2] * header.ne[3]
-        size = kernels.activation_bytes(tokens, weight.inputs, floating=floating)
-        operation = kernels.operation("interleave" if floating else "quantise")
-        pointer = custom(context, gg.GGML_TYPE_I8, (size, 1, 1, 1), [x.pointer], operation)
-        context.wrap(pointer, (size,), GGMLType.I8)
-        found = x.activations[floating] = Activations(pointer)
-    return found
+    def take_counter(self) -> int:
+        """Return the number of the counter for one more product."""
+        self.uses += 1
+        return self.uses - 1
+
+
+def _set_parameters(operation: TensorPointer, *values: int) -> None:
+    for index, value in enumerate(values):
+        operation.contents.op_params[OWN_PARAMS + index] = value
 
 
 def custom(
@@ -133,11 +190,13 @@ class PackedMemory:
         self._places = iter((base + places[:-1]).tolist())
         gg.ggml_backend_buffer_set_usage(self.buffer, gg.GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
 
-    def place(self, type: GGMLType, rows: int, inputs: int, size: int) -> PackedWeight:
+    def place(
+        self, type: GGMLType, rows: int, inputs: int, size: int, experts: int = 1
+    ) -> PackedWeight:
         """Return the next weight; its bytes are not set yet."""
         pointer = gg.ggml_new_tensor_1d(self._arena, gg.GGML_TYPE_I8, size)
         gg.ggml_backend_tensor_alloc(self.buffer, pointer, next(self._places))
-        return PackedWeight(pointer, type, rows, inputs, self._kernels)
+        return PackedWeight(pointer, type, rows, inputs, self._kernels, experts)
 
     def close(self) -> None:
         """Give the memory back."""

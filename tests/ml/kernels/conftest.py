@@ -66,8 +66,9 @@ def load(tmp_path):
 
 def exact(stored, kind):
     """Return stored rows as float64, by the gguf package's own reading of them."""
-    if kind is GGMLType.F16:
-        return stored.view(np.float16).astype(np.float64)
+    if kind in (GGMLType.F16, GGMLType.F32):
+        number = np.float16 if kind is GGMLType.F16 else np.float32
+        return stored.view(number).astype(np.float64)
     with np.errstate(all="ignore"):
         values = gguf.quants.dequantize(stored, gguf.GGMLQuantizationType[kind.name])
     return values.astype(np.float64)

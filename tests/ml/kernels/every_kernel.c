@@ -53,7 +53,7 @@ static void run(int level, int index, int rows, int inputs, int tokens, int thre
     int type = TYPES[index], is_float = type == 1 || type == 30;
     int block = type == 12 || type == 13 || type == 14 ? 256 : 32;
     void *stored = filled((size_t)rows * (size_t)(inputs / block) * (size_t)BLOCK_BYTES[index]);
-    int64_t size = tampu_packed_bytes(type, rows, inputs);
+    int64_t size = tampu_packed_bytes(type, 1, rows, inputs);
     void *packed = guarded((size_t)size);
     tampu_pack(type, stored, packed, rows, inputs, 0, (rows + 15) / 16);
     float *x = guarded(sizeof(float) * (size_t)(tokens * inputs));
@@ -76,13 +76,51 @@ static void run(int level, int index, int rows, int inputs, int tokens, int thre
     runs++;
 }
 
+/* The same for three experts, of which tokens use two, never the second: it is not even there. */
+static void run_experts(int level, int index, int rows, int inputs, int tokens, int threads)
+{
+    int type = TYPES[index], is_float = type == 1 || type == 30, used = 2, shared = tokens % 2;
+    int64_t size = tampu_packed_bytes(type, 3, rows, inputs), each = size / 3;
+    uint8_t *packed = guarded((size_t)size);
+    int32_t *chosen = guarded(sizeof *chosen * (size_t)(tokens * used));
+    int entries = tokens * inputs * (shared ? 1 : used);
+    float *x = guarded(sizeof *x * (size_t)entries);
+    for (int64_t i = 0; i < size; i++)
+        packed[i] = i / each == 1 ? 0xff : 0x11;
+    for (int i = 0; i < entries; i++)
+        x[i] = (float)(i % 17 - 8);
+    for (int i = 0; i < tokens * used; i++)
+        chosen[i] = i % 3 ? 0 : 2;
+    struct tensor given, choice, activations, weights, out;
+    matrix(&given, x, inputs, shared ? 1 : used);
+    matrix(&out, guarded(sizeof(float) * (size_t)(rows * tokens * used)), rows, used);
+    given.ne[2] = out.ne[2] = tokens;
+    matrix(&choice, chosen, used, tokens);
+    matrix(&weights, packed, size, 1);
+    size_t bytes = (size_t)(tampu_activation_bytes(is_float, tokens * used, inputs)
+                            + tampu_plan_bytes(3, tokens * used));
+    matrix(&activations, guarded(bytes), (int64_t)bytes, 1)->src[0] = &given;
+    activations.src[1] = &choice;
+    out.src[0] = &weights, out.src[1] = &activations;
+    activations.op_params[OWN_PARAMS] = out.op_params[OWN_PARAMS] = type;
+    activations.op_params[OWN_PARAMS + 1] = out.op_params[OWN_PARAMS + 1] = 3;
+    for (int t = 0; t < threads; t++)
+        ((operation *)tampu_level_operation(level, "group"))(&activations, t, threads, NULL);
+    for (int t = 0; t < threads; t++)
+        ((operation *)tampu_level_operation(level, "product_each"))(&out, t, threads, NULL);
+    give_back();
+    runs++;
+}
+
 int main(void)
 {
     for (int level = 0; level < tampu_level_count(); level++)
         for (int index = 0; index < (int)(sizeof TYPES / sizeof *TYPES); index++)
             for (int tokens = 1; tokens < 28; tokens += tokens < 14 ? 1 : 6)
-                for (int rows = 1; rows < 40; rows += 15)
+                for (int rows = 1; rows < 40; rows += 15) {
                     run(level, index, rows, tokens % 2 ? 256 : 512, tokens, 1 + tokens % 3);
+                    run_experts(level, index, rows, 256, tokens, 1 + tokens % 3);
+                }
     printf("%d\n", runs);
     return 0;
 }

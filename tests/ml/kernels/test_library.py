@@ -23,21 +23,23 @@ def unloaded():
 
 
 @pytest.mark.parametrize(
-    ("word", "products", "attention"),
+    ("word", "operations"),
     [
-        ("on", True, True),
-        ("off", False, False),
-        ("products", True, False),
-        ("attention", False, True),
+        ("on", (True, True, True)),
+        ("off", (False, False, False)),
+        ("products", (True, False, False)),
+        ("experts", (False, True, False)),
+        ("attention", (False, False, True)),
     ],
 )
-def test_a_word_chooses_the_operations(word, products, attention):
+def test_a_word_chooses_the_operations(word, operations):
     choice = KernelChoice.from_word(word)
-    assert (choice.products, choice.attention, choice.level) == (products, attention, None)
+    assert (choice.products, choice.experts, choice.attention) == operations
+    assert choice.level is None
 
 
 def test_another_word_is_refused():
-    with pytest.raises(RequestError, match="on, off, products or attention, not 'fast'"):
+    with pytest.raises(RequestError, match="on, off, products, experts, attention, not 'fast'"):
         KernelChoice.from_word("fast")
 
 

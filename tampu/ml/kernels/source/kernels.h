@@ -18,6 +18,8 @@ struct level {
     operation *quantise;   /* activations for quantised weights */
     operation *interleave; /* activations for weights that are floats */
     operation *product;
+    operation *group;        /* activations for experts */
+    operation *product_each; /* with the weights of experts */
     operation *attention;
     double (*integer_peak)(int64_t rounds);
     double (*float_peak)(int64_t rounds);
@@ -36,8 +38,9 @@ EXPORT double tampu_level_peak(int level, int is_float, int64_t rounds);
 EXPORT void tampu_level_read(int level, const void *from, int64_t bytes);
 EXPORT int64_t tampu_tensor_offset(int field);
 
-EXPORT int64_t tampu_packed_bytes(int type, int64_t rows, int64_t inputs);
+EXPORT int64_t tampu_packed_bytes(int type, int64_t matrices, int64_t rows, int64_t inputs);
 EXPORT int64_t tampu_activation_bytes(int is_float, int64_t tokens, int64_t inputs);
+EXPORT int64_t tampu_plan_bytes(int64_t experts, int64_t rows);
 EXPORT void tampu_pack(int type, const void *source, void *packed, int64_t rows, int64_t inputs,
                        int64_t first_strip, int64_t strips);
 

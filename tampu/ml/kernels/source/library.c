@@ -5,7 +5,7 @@
 
 #include "packed.h"
 
-#define LAYOUT_VERSION 1
+#define LAYOUT_VERSION 2
 
 static const struct level *const LEVELS[] = {
 #if defined(TAMPU_AVX512)
@@ -72,6 +72,10 @@ void *tampu_level_operation(int number, const char *name)
         return (void *)level->interleave;
     if (level && strcmp(name, "product") == 0)
         return (void *)level->product;
+    if (level && strcmp(name, "group") == 0)
+        return (void *)level->group;
+    if (level && strcmp(name, "product_each") == 0)
+        return (void *)level->product_each;
     if (level && strcmp(name, "attention") == 0)
         return (void *)level->attention;
     return NULL;
@@ -90,8 +94,12 @@ void tampu_level_read(int number, const void *from, int64_t bytes)
 
 int64_t tampu_activation_bytes(int is_float, int64_t tokens, int64_t inputs)
 {
-    int64_t each = is_float ? inputs * 4 : inputs / BLOCK * QUANTISED_BLOCK;
-    return (int64_t)sizeof(struct activations) + tokens * each;
+    return (int64_t)sizeof(struct activations) + tokens * activation_row_bytes(is_float, inputs);
+}
+
+int64_t tampu_plan_bytes(int64_t experts, int64_t rows)
+{
+    return plan_bytes(experts, rows);
 }
 
 int64_t tampu_tensor_offset(int field)

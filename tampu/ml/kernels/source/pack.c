@@ -185,12 +185,12 @@ static const struct packer *find_packer(int type)
     return NULL;
 }
 
-int64_t tampu_packed_bytes(int type, int64_t rows, int64_t inputs)
+int64_t tampu_packed_bytes(int type, int64_t matrices, int64_t rows, int64_t inputs)
 {
     int group = group_inputs(type);
-    if (group == 0 || rows < 1 || inputs < group || inputs % group != 0)
+    if (group == 0 || matrices < 1 || matrices > MOST_EXPERTS || rows < 1 || inputs < group || inputs % group != 0)
         return 0;
-    return (rows + ROWS - 1) / ROWS * (inputs / group) * (int64_t)group_bytes(type);
+    return matrices * ((rows + ROWS - 1) / ROWS) * (inputs / group) * (int64_t)group_bytes(type);
 }
 
 void tampu_pack(int type, const void *source, void *packed, int64_t rows, int64_t inputs,

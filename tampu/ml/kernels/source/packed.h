@@ -19,14 +19,14 @@
 enum {
     QUANTISED_BLOCK = 48, /* bytes of one block of one token: inputs, scale, scaled sum, two sums */
     COUNTERS = 60,
+    MOST_EXPERTS = 1024,
 };
 
 /* Leads the packed activations. Each product that uses them takes its work from its own counter, which
  * the packing operation before it has set to zero. */
 struct activations {
-    int32_t columns; /* the most tokens in a panel */
-    int32_t panels;
     int64_t inputs;
+    int32_t panels; /* for experts: how many of them have rows */
     int32_t counters[COUNTERS];
 };
 
@@ -68,6 +68,28 @@ static inline size_t group_bytes(int type)
     default:
         return 0;
     }
+}
+
+static inline int is_floating(int type)
+{
+    return type == TYPE_F16 || type == TYPE_BF16;
+}
+
+static inline size_t strip_bytes_of(int type, int64_t inputs)
+{
+    return (size_t)(inputs / group_inputs(type)) * group_bytes(type);
+}
+
+/* Packed activations of one token. */
+static inline int64_t activation_row_bytes(int is_float, int64_t inputs)
+{
+    return is_float ? inputs * 4 : inputs / BLOCK * QUANTISED_BLOCK;
+}
+
+/* What lies between the header and the panels where each token uses some of many experts. */
+static inline int64_t plan_bytes(int64_t experts, int64_t rows)
+{
+    return (2 * experts + 1 + rows + 15) / 16 * 64;
 }
 
 /* Panels are as equal as they can be: the first `tokens % panels` have one token more. */

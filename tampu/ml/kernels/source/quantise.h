@@ -53,10 +53,9 @@ INLINE void quantise_block(const float *x, uint8_t *to, int32_t column, int32_t 
     memcpy(numbers + 4 * (3 * n + column), &back, 4);
 }
 
-static void prepare(struct activations *to, int32_t columns, int64_t tokens, int64_t inputs)
+static void prepare(struct activations *to, int32_t panels, int64_t inputs)
 {
-    to->columns = columns;
-    to->panels = panel_count(tokens, columns);
+    to->panels = panels;
     to->inputs = inputs;
     for (int i = 0; i < COUNTERS; i++)
         __atomic_store_n(&to->counters[i], 0, __ATOMIC_RELAXED);
@@ -72,7 +71,7 @@ static void quantise(struct tensor *dst, int thread, int threads, void *user)
     uint8_t *panels_at = (uint8_t *)dst->data + sizeof(struct activations);
     (void)user;
     if (thread == 0)
-        prepare(dst->data, COLUMNS, tokens, inputs);
+        prepare(dst->data, panels, inputs);
     const int64_t end = all * (thread + 1) / threads;
     for (int64_t i = all * thread / threads; i < end;) {
         int64_t token = i / blocks, b = i % blocks;
@@ -94,7 +93,7 @@ static void interleave(struct tensor *dst, int thread, int threads, void *user)
     float *panels_at = (float *)((uint8_t *)dst->data + sizeof(struct activations));
     (void)user;
     if (thread == 0)
-        prepare(dst->data, FLOAT_COLUMNS, tokens, inputs);
+        prepare(dst->data, panels, inputs);
     const int64_t begin = inputs * thread / threads, end = inputs * (thread + 1) / threads;
     for (int64_t token = 0; token < tokens; token++) {
         struct place place = place_of(token, tokens, panels);

@@ -10,12 +10,14 @@ struct product_params {
     int32_t counter;
 };
 
-static int64_t chunk_strips(int64_t strips, size_t strip_bytes, int threads)
+/* Strips of a chunk, where so many matrices are multiplied by; the chunks of one are equal. */
+static int64_t chunk_strips(int64_t strips, int64_t matrices, size_t strip_bytes, int threads)
 {
     int64_t fitting = (int64_t)(CHUNK_BYTES / strip_bytes);
-    int64_t fair = strips / ((int64_t)threads * LEAST_CHUNKS);
-    int64_t chunk = fitting < fair ? fitting : fair;
-    return chunk > 1 ? chunk : 1;
+    int64_t fair = strips * matrices / ((int64_t)threads * LEAST_CHUNKS);
+    int64_t most = fitting < fair ? fitting : fair;
+    int64_t chunks = most > 1 ? (strips + most - 1) / most : strips;
+    return (strips + chunks - 1) / chunks;
 }
 
 /* dst: F32 (tokens, rows); src[0]: strips of weights; src[1]: packed activations. */
@@ -25,14 +27,12 @@ static void product(struct tensor *dst, int thread, int threads, void *user)
     memcpy(&params, dst->op_params + OWN_PARAMS, sizeof params);
     struct activations *x = dst->src[1]->data;
     const uint8_t *weights = dst->src[0]->data;
-    const int is_float = params.type == TYPE_F16 || params.type == TYPE_BF16;
     const uint8_t *panels = (const uint8_t *)(x + 1);
     const int64_t rows = dst->ne[0], tokens = dst->ne[1] * dst->ne[2] * dst->ne[3];
     const int64_t strips = (rows + ROWS - 1) / ROWS, inputs = x->inputs;
-    const int group = group_inputs(params.type);
-    const size_t strip_bytes = (size_t)(inputs / group) * group_bytes(params.type);
-    const size_t token_bytes = is_float ? (size_t)inputs * 4 : (size_t)(inputs / BLOCK) * QUANTISED_BLOCK;
-    const int64_t chunk = chunk_strips(strips, strip_bytes, threads);
+    const size_t strip_bytes = strip_bytes_of(params.type, inputs);
+    const int64_t token_bytes = activation_row_bytes(is_floating(params.type), inputs);
+    const int64_t chunk = chunk_strips(strips, 1, strip_bytes, threads);
     tile *const *tiles = tiles_of(params.type);
     float *out = dst->data;
     (void)thread;

@@ -1,0 +1,198 @@
+"""Products with the experts that tokens chose, against float64 and against ggml's own."""
+
+import numpy as np
+import pytest
+from support.kernels import levels
+
+from tampu.ml import Backend, GGMLType
+from tampu.ml.kernels import KernelChoice
+from tampu.ml.mixture import linear_each
+from tampu.ml.quantize import quantize
+from tampu.ml.weights import Use
+
+KINDS = [
+    GGMLType[name]
+    for name in (
+        *("Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4"),
+        *("F16", "BF16"),
+    )
+]
+BY_NAME = {"ids": lambda kind: kind.name}
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def choices(tokens, used, experts, seed=0):
+    """Each token's experts, all of them different."""
+    source = np.random.default_rng(seed)
+    rows = [source.permutation(experts)[:used] for _ in range(tokens)]
+    return np.array(rows, np.int32)
+
+
+def expected(x, values, choice):
+    """In float64; x is (tokens, used or 1, inputs)."""
+    x = np.broadcast_to(x, (*choice.shape, x.shape[-1])).astype(np.float64)
+    return np.einsum("tui,tuoi->tuo", x, values[choice])
+
+
+def error(found, exact):
+    return np.linalg.norm(found - exact) / np.linalg.norm(exact)
+
+
+@pytest.fixture
+def stack(load):
+    """Store matrices (experts, outputs, inputs) as a type; return their values and a loader."""
+
+    def write(matrices, kind):
+        stored = quantize(matrices.reshape(-1, matrices.shape[-1]), kind)
+        return load.stored(stored.reshape(*matrices.shape[:2], -1), kind, [Use.CHOSEN])
+
+    return write
+
+
+@pytest.fixture
+def multiply_each():
+    """Return x multiplied by each stack of weights, by one choice, in one graph."""
+
+    def multiply(backend, x, choice, *weights):
+        context = backend.context(64)
+        given = context.input("x", x.shape, GGMLType.F32)
+        chosen = context.input("choice", choice.shape, GGMLType.I32)
+        products = [context.output(linear_each(given, weight, chosen)) for weight in weights]
+        inputs = [(given, x), (chosen, choice)]
+        found = backend.compute(context, inputs, products).outputs
+        context.close()
+        return found if len(weights) > 1 else found[0]
+
+    return multiply
+
+
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("kind", KINDS, **BY_NAME)
+def test_the_error_is_at_most_ggmls(level_backends, stack, multiply_each, kind, level):
+    values, bind = stack(normal(6, 40, 512), kind)
+    own, ggml = bind(level_backends(level)), bind(level_backends("ggml"))
+    assert own.packed is not None
+    assert ggml.packed is None
+    for tokens, used, shared in [(1, 3, True), (1, 3, False), (9, 2, True), (40, 3, False)]:
+        x = normal(tokens, 1 if shared else used, 512, seed=tokens)
+        choice = choices(tokens, used, 6)
+        exact = expected(x, values, choice)
+        theirs = error(multiply_each(level_backends("ggml"), x, choice, ggml), exact)
+        ours = error(multiply_each(level_backends(level), x, choice, own), exact)
+        assert ours <= 1.1 * theirs + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("level", "threads"), [*((level, 1) for level in levels()), (None, 2), (None, 3)]
+)
+@pytest.mark.parametrize("name", ["Q4_0", "Q6_K", "F16", "BF16"])
+@pytest.mark.parametrize("rows", [1, 15, 33])
+def test_any_number_of_rows_tokens_and_experts_works(
+    level_backends, stack, multiply_each, name, level, rows, threads
+):
+    backend = level_backends(level, threads)
+    values, bind = stack(normal(5, rows, 256), GGMLType[name])
+    weight = bind(backend)
+    for tokens, used in [(1, 1), (1, 5), (2, 3), (13, 5), (26, 1), (31, 2)]:
+        x, choice = normal(tokens, 1, 256, seed=tokens), choices(tokens, used, 5, seed=used)
+        found = multiply_each(backend, x, choice, weight)
+        assert found.shape == (tokens, used, rows)
+        size = np.linalg.norm(x, axis=2)[:, :, None] * np.linalg.norm(values, axis=2)[choice]
+        assert np.abs((found - expected(x, values, choice)) / size).max() < 2e-2
+
+
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("name", ["Q8_0", "F16"])
+@pytest.mark.parametrize("used", [1, 2, 17, 40])
+def test_one_expert_may_take_every_row_and_the_others_none(
+    level_backends, stack, multiply_each, level, name, used
+):
+    """ggml too lets a token name an expert twice; more than sixteen of a token pass in parts."""
+    values, bind = stack(normal(7, 20, 64), GGMLType[name])
+    x, choice = normal(11, 1, 64, seed=1), np.full((11, used), 6, np.int32)
+    found = multiply_each(level_backends(level), x, choice, bind(level_backends(level)))
+    assert error(found, expected(x, values, choice)) < 2e-2
+
+
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("kind", KINDS, **BY_NAME)
+def test_a_row_does_not_depend_on_the_others(level_backends, stack, multiply_each, kind, level):
+    _, bind = stack(normal(4, 24, 256), kind)
+    weight, x, choice = bind(level_backends(level)), normal(29, 1, 256), choices(29, 2, 4)
+    together = multiply_each(level_backends(level), x, choice, weight)
+    for token in (0, 13, 28):
+        one = slice(token, token + 1)
+        alone = multiply_each(level_backends(level), x[one], choice[one], weight)
+        assert np.array_equal(alone[0], together[token])
+
+
+@pytest.mark.parametrize("name", ["Q4_K", "F16"])
+def test_the_number_of_threads_changes_no_bit(level_backends, stack, multiply_each, name):
+    _, bind = stack(normal(6, 100, 512), GGMLType[name])
+    x, choice = normal(7, 3, 512, seed=1), choices(7, 3, 6)
+    one, *more = [
+        multiply_each(level_backends(None, n), x, choice, bind(level_backends(None, n)))
+        for n in (1, 2, 3)
+    ]
+    assert all(np.array_equal(one, other) for other in more)
+
+
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("name", ["Q4_0", "BF16"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_token_that_is_not_finite_spoils_itself_alone(
+    level_backends, stack, multiply_each, level, name, bad
+):
+    _, bind = stack(normal(3, 16, 256), GGMLType[name])
+    weight, x, choice = bind(level_backends(level)), normal(5, 1, 256), choices(5, 2, 3)
+    good = multiply_each(level_backends(level), x, choice, weight)
+    x[2, 0, 77] = bad
+    found = multiply_each(level_backends(level), x, choice, weight)
+    assert not np.isfinite(found[2]).any()
+    assert np.array_equal(np.delete(found, 2, 0), np.delete(good, 2, 0))
+
+
+def test_gate_and_up_share_what_is_packed_of_their_input(level_backends, stack):
+    """Another choice, or weights that are floats, get a packed form of their own."""
+    backend = level_backends(None)
+    quantised = [stack(normal(4, 16, 256, seed=i), GGMLType.Q4_0)[1](backend) for i in range(2)]
+    _, bind = stack(normal(4, 16, 256), GGMLType.F16)
+    context = backend.context(64)
+    x = context.input("x", (3, 1, 256), GGMLType.F32)
+    first, second = (context.input("choice", (3, 2), GGMLType.I32) for _ in range(2))
+    for weight, choice in [
+        *((weight, first) for weight in quantised),
+        (bind(backend), first),
+        (quantised[0], second),
+    ]:
+        context.output(linear_each(x, weight, choice))
+    assert [pack.uses for pack in x.activations.values()] == [2, 1, 1]
+    context.close()
+
+
+@pytest.mark.parametrize(
+    ("word", "has_experts"), [("on", True), ("experts", True), ("products", False), ("off", False)]
+)
+def test_experts_are_switched_by_a_word(stack, multiply_each, word, has_experts):
+    values, bind = stack(normal(4, 16, 256), GGMLType.Q8_0)
+    backend = Backend(threads=1, max_nodes=64, kernels=KernelChoice.from_word(word))
+    weight = bind(backend)
+    assert (weight.packed is not None) is has_experts
+    x, choice = normal(3, 2, 256, seed=1), choices(3, 2, 4)
+    found = multiply_each(backend, x, choice, weight)
+    assert error(found, expected(x, values, choice)) < 2e-2
+    backend.close()
+
+
+def test_experts_of_a_type_without_a_layout_are_ggmls(level_backends, load, multiply_each):
+    values = normal(3, 8, 32)
+    stored = values.view(np.uint8)
+    _, bind = load.stored(stored, GGMLType.F32, [Use.CHOSEN])
+    backend, choice = level_backends(None), choices(4, 2, 3)
+    weight = bind(backend)
+    assert weight.packed is None
+    x = normal(4, 1, 32, seed=1)
+    assert error(multiply_each(backend, x, choice, weight), expected(x, values, choice)) < 1e-6
