@@ -23,7 +23,7 @@ from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError
 from tampu.ml.backend import Backend
 from tampu.ml.devices import Device
 from tampu.ml.gguf import GGUFFile, TensorInfo
-from tampu.ml.kernels.products import STRIP, PackedMemory
+from tampu.ml.kernels.products import STRIP, PackedMemory, PackedWeight
 from tampu.ml.library import OpaquePointer, TensorPointer, gg
 from tampu.ml.placement import layer_of
 from tampu.ml.probe import can_multiply
