@@ -10,7 +10,7 @@ import numpy as np
 from tampu.errors import OutOfMemoryError
 from tampu.kvcache import CacheSize, cache_bytes
 from tampu.modelinfo import ModelInfo
-from tampu.nn import LayerShape
+from tampu.nn import CacheShape
 
 _GIB = 2**30
 _OUTPUT_BYTES = 64 * 2**20  # logits that one batch may give at most
@@ -54,7 +54,7 @@ class Wish:
     """
 
     info: ModelInfo
-    shapes: Sequence[LayerShape]
+    shapes: Sequence[CacheShape]
     size: CacheSize
     types: tuple[str, str]
 

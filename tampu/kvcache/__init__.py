@@ -1,27 +1,25 @@
 """The key-value cache: who holds which cells, storage per layer, and what a graph needs of it."""
 
-from tampu.kvcache.causal import (
-    AttentionKind,
-    CacheSize,
-    CausalCache,
-    GraphCache,
-    cache_bytes,
-)
+from tampu.kvcache.cache import Cache, GraphCache, cache_bytes
+from tampu.kvcache.causal import AttentionKind
 from tampu.kvcache.cells import NO_CELL, Cells
 from tampu.kvcache.ledger import Holding, Ledger, Space
 from tampu.kvcache.masks import Segment, Span
 from tampu.kvcache.reach import Reach, reach_of
+from tampu.kvcache.storage import CacheSize, Reading, Run
 
 __all__ = [
     "NO_CELL",
     "AttentionKind",
+    "Cache",
     "CacheSize",
-    "CausalCache",
     "Cells",
     "GraphCache",
     "Holding",
     "Ledger",
     "Reach",
+    "Reading",
+    "Run",
     "Segment",
     "Space",
     "Span",

@@ -1,4 +1,4 @@
-"""Keys and values of every layer, and what a batch reads and writes of them.
+"""Keys and values of layers with attention, and what a batch reads and writes of them.
 
 Rows are written by index, and what a batch reads is a range of cells whose ends are multiples of
 256: so the graph of a step is the same as that of the step before, and is used again. What belongs
@@ -8,21 +8,18 @@ to one step (rows, masks) are arrays; they become the data of the graph's inputs
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from tampu.errors import RequestError, ShapeError, TampuError
-from tampu.kvcache.cells import Cells
-from tampu.kvcache.ledger import Space
+from tampu.errors import RequestError, ShapeError
 from tampu.kvcache.masks import Segment, Span, attention_mask
-from tampu.kvcache.reach import Reach, reach_of
-from tampu.ml import Backend, Context, GGMLType, Tensor
-from tampu.nn import History, LayerShape
-
-PADDING = 256
+from tampu.kvcache.reach import Reach
+from tampu.kvcache.storage import PADDING, GraphPart, Reading
+from tampu.ml import Context, GGMLType, Tensor
+from tampu.nn import Advance, History, LayerShape, Tensors
 
 CACHE_TYPES = {
     "f32": GGMLType.F32,
@@ -44,45 +41,6 @@ class AttentionKind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class CacheSize:
-    """How much a cache must hold.
-
-    Attributes:
-        slots: sequences at once.
-        context: tokens of each.
-        batch: tokens that are computed at once.
-    """
-
-    slots: int
-    context: int
-    batch: int
-
-    def cells(self, reach: Reach) -> int:
-        """Return how many cells layers of a reach take, a multiple of the padding.
-
-        With a limited reach each sequence owns what its next token sees, and a batch comes on top;
-        as much again is kept to go back to, for prompts that share a beginning.
-        """
-        cells = self.slots * self.context
-        if reach.limit is not None:
-            cells = min(cells, self.slots * 2 * max(reach.limit, PADDING) + self.batch)
-        return -(-cells // PADDING) * PADDING
-
-
-@dataclass(frozen=True, slots=True)
-class GraphCache:
-    """The cache as one graph sees it.
-
-    Attributes:
-        layers: what each layer of the model is given.
-        inputs: the graph's inputs, in the order of `CausalCache.arrays`.
-    """
-
-    layers: list[CausalLayer]
-    inputs: list[Tensor]
-
-
-@dataclass(frozen=True, slots=True)
 class StoredKeys:
     """All keys of one layer: a tensor (cells, heads * features)."""
 
@@ -91,155 +49,129 @@ class StoredKeys:
     features: int
 
 
-class CausalCache:
-    """Keys and values for all layers; those of one reach have a space of cells in common.
+@dataclass(frozen=True, slots=True)
+class RowTypes:
+    """How rows are stored.
 
     Attributes:
-        reaches: of the model's layers, one for each space.
-        sizes: cells of each space.
+        keys: type of the keys' elements.
+        values: type of the values'.
         attention: how attention is computed.
+    """
+
+    keys: GGMLType
+    values: GGMLType
+    attention: AttentionKind
+
+    @classmethod
+    def named(cls, keys: str, values: str, attention: AttentionKind) -> RowTypes:
+        """Return the types with these names.
+
+        Raises:
+            RequestError: for an unknown type, or one that needs the fused kind.
+        """
+        types = cls(_cache_type(keys), _cache_type(values), attention)
+        for kind in (types.keys, types.values):
+            if kind.block_size > 1 and attention is not AttentionKind.FUSED:
+                raise RequestError(f"cache type {kind.name.lower()} needs flash attention")
+        return types
+
+
+class RowStorage:
+    """Keys and values of the layers of one reach: a row for each token.
+
+    Attributes:
+        reach: of the layers.
+        cells: rows of each layer.
     """
 
     def __init__(
         self,
-        backend: Backend,
-        shapes: Sequence[LayerShape],
-        size: CacheSize,
-        *,
-        key_type: str = "f16",
-        value_type: str | None = None,
-        attention: AttentionKind = AttentionKind.FUSED,
+        context: Context,
+        layers: Mapping[int, LayerShape],
+        reach: Reach,
+        cells: int,
+        types: RowTypes,
     ) -> None:
-        """Allocate the whole cache.
+        """Allocate all of it.
 
         Args:
-            backend: where the layers are computed.
-            shapes: what each layer needs.
-            size: how much it must hold.
-            key_type: of the keys' elements: f32, f16, q8_0 or q4_0.
-            value_type: of the values'; None: as the keys.
-            attention: how attention is computed.
+            context: owns it.
+            layers: what each needs, by its index in the model.
+            reach: of the layers.
+            cells: rows of each layer.
+            types: how rows are stored.
 
         Raises:
-            RequestError: for an unknown type, or one that needs the fused kind.
             ShapeError: if a head does not fill whole blocks of the type.
             OutOfMemoryError: if the memory cannot be had.
         """
-        self.attention = attention
-        self.key_type = _cache_type(key_type)
-        self.value_type = _cache_type(value_type or key_type)
-        for kind in (self.key_type, self.value_type):
-            if kind.block_size > 1 and attention is not AttentionKind.FUSED:
-                raise RequestError(f"cache type {kind.name.lower()} needs flash attention")
-        self.reaches = list(dict.fromkeys(reach_of(shape) for shape in shapes))
-        self.sizes = [size.cells(reach) for reach in self.reaches]
-        self._context = backend.context(2 * len(shapes))
-        try:
-            self._layers = [
-                self._allocate(index, shape, self._context) for index, shape in enumerate(shapes)
-            ]
-        except TampuError:
-            self._context.close()
-            raise
-        self._scattered = (
-            list(dict.fromkeys((layer.space, layer.width) for layer in self._layers))
-            if attention is not AttentionKind.FUSED
-            else []
-        )
+        self.reach = reach
+        self.cells = cells
+        self._attention = types.attention
+        self._layers = {
+            index: _allocated(context, index, shape, cells, types)
+            for index, shape in layers.items()
+        }
+        is_transposed = types.attention is not AttentionKind.FUSED
+        widths = [layer.width for layer in self._layers.values()] if is_transposed else []
+        self._scattered = list(dict.fromkeys(widths))
 
-    def _allocate(self, index: int, shape: LayerShape, context: Context) -> _LayerStorage:
-        for kind in (self.key_type, self.value_type):
-            if shape.head_dim % kind.block_size:
-                raise ShapeError(f"heads of {shape.head_dim} features do not fill {kind.name}")
-        space = self.reaches.index(reach_of(shape))
-        width, cells = shape.kv_heads * shape.head_dim, self.sizes[space]
-        is_transposed = self.attention is not AttentionKind.FUSED
-        storage = context.layer(index)
-        return _LayerStorage(
-            shape,
-            space,
-            storage.zeros((cells, width), self.key_type),
-            storage.zeros((width, cells) if is_transposed else (cells, width), self.value_type),
-        )
+    def reading(self, segments: Sequence[Segment], space: int) -> Span:
+        """Return the cells that a batch reads."""
+        return _span([segment.seen(space, self.reach)[1] for segment in segments])
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all layers."""
-        return self._context.size_bytes
-
-    def spaces(self) -> list[Space]:
-        """Return new books for the cells, all of them empty."""
-        pairs = zip(self.reaches, self.sizes, strict=True)
-        return [Space(reach, Cells(cells)) for reach, cells in pairs]
-
-    def spans(self, segments: Sequence[Segment]) -> tuple[Span, ...]:
-        """Return the cells that a batch reads in each space."""
-        return tuple(
-            _span([segment.seen(space, reach)[1] for segment in segments])
-            for space, reach in enumerate(self.reaches)
-        )
-
-    def fullest(self) -> tuple[Span, ...]:
-        """Return the most that a batch can read in each space."""
-        return tuple(Span(0, cells) for cells in self.sizes)
-
-    def fillings(self) -> Iterator[tuple[Span, ...]]:
-        """Yield what batches read of a cache: of the fullest, of one half as full, and so on."""
-        part = max(self.sizes, default=PADDING)
-        while part >= PADDING:
-            yield tuple(Span(0, min(part, cells)) for cells in self.sizes)
-            part = part // 2 // PADDING * PADDING
+    def filled(self, tokens: int, cells: int) -> list[Reading]:  # noqa: ARG002
+        """Return what batches read while `cells` cells are in use."""
+        return [Span(0, min(cells, self.cells))]
 
     def arrays(
-        self, segments: Sequence[Segment], spans: Sequence[Span]
+        self, segments: Sequence[Segment], space: int, reading: Reading
     ) -> list[npt.NDArray[np.generic]]:
-        """Return the inputs' data for a batch of these segments, one after the other."""
-        rows = [
-            np.concatenate([s.cells[space, s.start :] for s in segments]).astype(np.int64)
-            for space in range(len(self.reaches))
-        ]
-        places = [
-            _scattered(rows[space], width, self.sizes[space]) for space, width in self._scattered
-        ]
-        masks = [
-            attention_mask(segments, space, reach, spans[space])
-            for space, reach in enumerate(self.reaches)
-        ]
-        return [*rows, *places, *masks]
+        """Return where the batch's rows go, and what its tokens see."""
+        rows = np.concatenate([s.cells[space, s.start :] for s in segments]).astype(np.int64)
+        places = [_scattered(rows, width, self.cells) for width in self._scattered]
+        return [rows, *places, attention_mask(segments, space, self.reach, _as_span(reading))]
 
-    def begin(self, context: Context, tokens: int, spans: Sequence[Span]) -> GraphCache:
-        """Return the cache as a graph for `tokens` tokens over these ranges sees it."""
-        rows = [context.input("cache_rows", (tokens,), GGMLType.I64) for _ in self.reaches]
+    def begin(self, context: Context, tokens: int, reading: Reading) -> GraphPart:
+        """Return the layers as a graph for `tokens` tokens over a range of cells sees them."""
+        span = _as_span(reading)
+        rows = context.input("cache_rows", (tokens,), GGMLType.I64)
         places = {
-            (space, width): context.input("value_rows", (tokens * width,), GGMLType.I64)
-            for space, width in self._scattered
+            width: context.input("value_rows", (tokens * width,), GGMLType.I64)
+            for width in self._scattered
         }
-        masks = [context.input("mask", (tokens, span.length), GGMLType.F16) for span in spans]
-        layers = [
-            CausalLayer(
+        mask = context.input("mask", (tokens, span.length), GGMLType.F16)
+        layers = {
+            index: CausalLayer(
                 context,
                 layer,
-                _LayerInputs(
-                    rows[layer.space],
-                    places.get((layer.space, layer.width)),
-                    masks[layer.space],
-                    spans[layer.space],
-                ),
-                self.attention,
+                _LayerInputs(rows, places.get(layer.width), mask, span),
+                self._attention,
             )
-            for layer in self._layers
-        ]
-        return GraphCache(layers, [*rows, *places.values(), *masks])
+            for index, layer in self._layers.items()
+        }
+        return GraphPart(layers, [rows, *places.values(), mask])
 
-    def stored_keys(self, space: int) -> Iterator[tuple[int, StoredKeys]]:
-        """Yield the index of each layer of a space, and its keys."""
-        for index, layer in enumerate(self._layers):
-            if layer.space == space:
-                yield index, StoredKeys(layer.keys, layer.shape.kv_heads, layer.shape.head_dim)
+    def stored_keys(self) -> Iterator[tuple[int, StoredKeys]]:
+        """Yield the index of each layer, and its keys."""
+        for index, layer in self._layers.items():
+            yield index, StoredKeys(layer.keys, layer.shape.kv_heads, layer.shape.head_dim)
 
-    def close(self) -> None:
-        """Free the cache; twice is harmless."""
-        self._context.close()
+
+def _allocated(
+    context: Context, index: int, shape: LayerShape, cells: int, types: RowTypes
+) -> _LayerStorage:
+    for kind in (types.keys, types.values):
+        if shape.head_dim % kind.block_size:
+            raise ShapeError(f"heads of {shape.head_dim} features do not fill {kind.name}")
+    width, storage = shape.kv_heads * shape.head_dim, context.layer(index)
+    is_transposed = types.attention is not AttentionKind.FUSED
+    return _LayerStorage(
+        shape,
+        storage.zeros((cells, width), types.keys),
+        storage.zeros((width, cells) if is_transposed else (cells, width), types.values),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +179,6 @@ class _LayerStorage:
     """One layer's keys (cells, width) and values: the same, or (width, cells) if transposed."""
 
     shape: LayerShape
-    space: int
     keys: Tensor
     values: Tensor
 
@@ -307,6 +238,10 @@ class CausalLayer:
             use_flash=is_fused or (is_mixed and tokens >= FUSED_FROM),
         )
 
+    def advance(self, inputs: Tensors, advance: Advance) -> Tensor:  # noqa: ARG002
+        """Refuse: there are no states here."""
+        raise ShapeError("a layer that asked for keys and values has no states")
+
     def _by_head(self, stored: Tensor) -> Tensor:
         """View (cells, width) as (kv_heads, history, head_dim)."""
         shape, span = self._storage.shape, self._inputs.span
@@ -324,17 +259,6 @@ class CausalLayer:
         return stored.strided(lengths, strides, _bytes(stored, span.start), context=self._context)
 
 
-def cache_bytes(
-    shapes: Sequence[LayerShape], size: CacheSize, key_type: str, value_type: str | None = None
-) -> int:
-    """Return how many bytes a cache takes; 0 for an unknown type."""
-    kinds = [CACHE_TYPES.get(name) for name in (key_type, value_type or key_type)]
-    features = [size.cells(reach_of(shape)) * shape.kv_heads * shape.head_dim for shape in shapes]
-    return sum(
-        sum(features) * kind.block_bytes // kind.block_size for kind in kinds if kind is not None
-    )
-
-
 def _scattered(rows: npt.NDArray[np.int64], width: int, cells: int) -> npt.NDArray[np.int64]:
     """Return where each value of these rows lies in values (width, cells)."""
     places: npt.NDArray[np.int64] = rows[:, None] + np.arange(width, dtype=np.int64) * cells
@@ -349,6 +273,12 @@ def _cache_type(name: str) -> GGMLType:
 
 def _bytes(stored: Tensor, elements: int) -> int:
     return elements // stored.type.block_size * stored.type.block_bytes
+
+
+def _as_span(reading: Reading) -> Span:
+    if not isinstance(reading, Span):
+        raise ShapeError(f"keys and values are read by ranges of cells, not by {reading}")
+    return reading
 
 
 def _span(cells: Sequence[npt.NDArray[np.int32]]) -> Span:

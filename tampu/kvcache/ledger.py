@@ -56,7 +56,8 @@ class Holding:
     def owned(self, space: int, start: int = 0) -> CellArray:
         """Return the cells that it owns in a space, from a position on."""
         cells = self.cells[space, max(start, self.owned_from[space]) : self.length]
-        return cells[cells != NO_CELL]
+        kept: CellArray = cells[cells != NO_CELL]
+        return kept
 
 
 class Ledger:
@@ -119,11 +120,11 @@ class Ledger:
         Args:
             holding: of the sequence.
             count: of tokens.
-            checkpoints: positions among theirs whose states are to be kept; that of the last is
-                computed in any case.
+            checkpoints: positions among theirs whose states are to be kept (others are ignored);
+                that of the last is computed in any case.
         """
         start, end = holding.length, holding.length + count
-        behind = sorted({*checkpoints, end - 1})
+        behind = sorted({end - 1, *(each for each in checkpoints if each >= start)})
         for index, space in enumerate(self.spaces):
             self._let_go(holding, index, space.reach.first(start))
         holding.passing = {each for each in holding.passing if each >= start - 1}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tampu.nn import LayerShape
+from tampu.nn import CacheShape, StateShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,8 @@ class Reach:
         return last_gap < np.maximum(self.firsts(positions + 1), start)
 
 
-def reach_of(shape: LayerShape) -> Reach:
+def reach_of(shape: CacheShape) -> Reach:
     """Return the reach of a layer."""
+    if isinstance(shape, StateShape):
+        return Reach(is_state=True)
     return Reach(shape.window, shape.chunk)

@@ -1,6 +1,7 @@
 """The parts of architectures: declared weights, projections, norms, RoPE, attention."""
 
-from tampu.nn.attention import History, LayerCache, attention, soft_cap
+from tampu.nn.attention import attention, soft_cap
+from tampu.nn.cache import Advance, History, LayerCache, Tensors
 from tampu.nn.decoder import (
     GeluFeedForward,
     Heads,
@@ -31,15 +32,17 @@ from tampu.nn.image import (
     find_tokens,
 )
 from tampu.nn.linear import Embedding, Linear
-from tampu.nn.model import Batch, Crossed, LayerShape, Model
+from tampu.nn.model import Batch, CacheShape, Crossed, LayerShape, Model, StateShape
 from tampu.nn.module import Module, bind, gguf
 from tampu.nn.norm import LayerNorm, RMSNorm
 from tampu.nn.options import option, option_from, read_options
 from tampu.nn.rope import Rope, read_rope_scaling
 
 __all__ = [
+    "Advance",
     "AxisRope",
     "Batch",
+    "CacheShape",
     "Crossed",
     "EachLinear",
     "Embedding",
@@ -65,7 +68,9 @@ __all__ = [
     "Routing",
     "SelfAttention",
     "SiluFeedForward",
+    "StateShape",
     "Temperature",
+    "Tensors",
     "Vision",
     "VisionModel",
     "Weighing",

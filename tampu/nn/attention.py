@@ -2,48 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
-
 from tampu.ml import GGMLType, Tensor
+from tampu.nn.cache import History, LayerCache
 
 # From this many queries on, ggml's own fused attention works in tiles, if all is F32.
 _TILED_QUERIES = 64
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """All that a batch may attend to in one layer.
-
-    Attributes:
-        keys: (kv_heads, history, head_dim), a view of the cache.
-        values: (kv_heads, history, head_dim), or (kv_heads, head_dim, history) if transposed.
-        mask: F16, (tokens, history): 0 where a token attends, -inf elsewhere.
-        is_transposed: the layout of the values.
-        use_flash: whether to take ggml's fused operation.
-    """
-
-    keys: Tensor
-    values: Tensor
-    mask: Tensor
-    is_transposed: bool
-    use_flash: bool
-
-
-class LayerCache(Protocol):
-    """What a layer sees of the cache."""
-
-    def update(self, keys: Tensor, values: Tensor) -> History:
-        """Store this batch's keys and values and return all that the batch may attend to.
-
-        Args:
-            keys: (tokens, kv_heads, head_dim), already rotated.
-            values: as `keys`.
-
-        Raises:
-            ShapeError: if they do not fit the cache.
-        """
-        ...
 
 
 def attention(

@@ -12,7 +12,8 @@ from typing import Protocol
 
 from tampu.ml import Tensor
 from tampu.ml.rotary import as_floats
-from tampu.nn.attention import LayerCache, attention
+from tampu.nn.attention import attention
+from tampu.nn.cache import LayerCache
 from tampu.nn.linear import Linear
 from tampu.nn.model import Batch
 from tampu.nn.module import Module, gguf

@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from tampu.errors import ShapeError
 from tampu.ml import Context, Tensor
-from tampu.nn.attention import LayerCache
+from tampu.nn.cache import LayerCache
 from tampu.nn.image import Vision, VisionModel
 from tampu.nn.module import Module
 
@@ -70,7 +70,7 @@ class Crossed:
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """What a layer needs of the cache.
+    """What a layer with attention needs of the cache.
 
     Attributes:
         kv_heads: key and value heads.
@@ -83,6 +83,20 @@ class LayerShape:
     head_dim: int
     window: int | None = None
     chunk: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StateShape:
+    """What a recurrent layer needs of the cache: states, F32.
+
+    Attributes:
+        features: of each of its states.
+    """
+
+    features: tuple[int, ...]
+
+
+CacheShape: TypeAlias = LayerShape | StateShape
 
 
 class Model(Module):
@@ -119,7 +133,7 @@ class Model(Module):
         return None
 
     @abstractmethod
-    def cache_shapes(self) -> list[LayerShape]:
+    def cache_shapes(self) -> Sequence[CacheShape]:
         """Return what each layer needs of the cache."""
 
     @abstractmethod

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.errors import ComputeError, TampuError
-from tampu.kvcache import CausalCache, Segment, Span
+from tampu.kvcache import Cache, Reading, Segment
 from tampu.kvcache.causal import FUSED_FROM
 from tampu.ml import Backend, Context, GGMLType, Tensor
 from tampu.ml.backend import Computed
@@ -39,7 +39,7 @@ class GraphShape(NamedTuple):
 
     Attributes:
         tokens: in the batch.
-        spans: cells that the batch reads, for each space of the cache.
+        readings: what the batch reads, for each space of the cache.
         outputs: tokens whose result is wanted.
         wants_logits: logits, else final hidden states.
         embedded: (rows, features) of images that take the place of tokens.
@@ -47,7 +47,7 @@ class GraphShape(NamedTuple):
     """
 
     tokens: int
-    spans: tuple[Span, ...]
+    readings: tuple[Reading, ...]
     outputs: int
     wants_logits: bool
     embedded: tuple[int, ...] = ()
@@ -132,9 +132,7 @@ class Graphs:
         counts: how often graphs were built, used again and thrown away.
     """
 
-    def __init__(
-        self, backend: Backend, model: Model, cache: CausalCache, *, reuse: bool = True
-    ) -> None:
+    def __init__(self, backend: Backend, model: Model, cache: Cache, *, reuse: bool = True) -> None:
         self._backend = backend
         self._model = model
         self._cache = cache
@@ -175,22 +173,21 @@ class Graphs:
         Raises:
             OutOfMemoryError: if it does not fit.
         """
-        shape = GraphShape(tokens, self._cache.fullest(), min(outputs, tokens), wants_logits=True)
-        few = min(tokens, FUSED_FROM - 1)
-        for spans in self._cache.fillings():  # how the parts of a graph fit together varies
-            full = shape._replace(spans=spans)
-            self._reserve(self._build(full))
-            self._reserve(self._build(full._replace(tokens=few, outputs=min(outputs, few))))
+        for count in (tokens, min(tokens, FUSED_FROM - 1)):
+            for readings in self._cache.fillings(count):  # how a graph's parts fit together varies
+                shape = GraphShape(count, readings, min(outputs, count), wants_logits=True)
+                self._reserve(self._build(shape))
         if vision := self._model.vision:
             largest = vision.largest()
             encoder = self._encoder(largest)
             embedding = encoder.result.shape
             self._reserve(encoder)
+            fullest = next(self._cache.fillings(tokens))
+            shape = GraphShape(tokens, fullest, min(outputs, tokens), wants_logits=True)
             if largest.placeholders.is_cross:
-                shape = shape._replace(tokens=tokens, crossed=embedding)
+                shape = shape._replace(crossed=embedding)
             else:
-                placed = (min(embedding[0], tokens), embedding[1])
-                shape = shape._replace(tokens=tokens, embedded=placed)
+                shape = shape._replace(embedded=(min(embedding[0], tokens), embedding[1]))
             self._reserve(self._build(shape))
         self._reserved = self._backend.graph_bytes
 
@@ -201,10 +198,10 @@ class Graphs:
     def prepare(self, step: StepInputs) -> Prepared:
         """Have everything ready for a step but the values of its tokens; computes nothing."""
         began = time.perf_counter_ns()
-        spans = self._cache.spans(step.segments)
+        readings = self._cache.readings(step.segments)
         shape = GraphShape(
             len(step.tokens),
-            spans,
+            readings,
             len(step.outputs),
             step.wants_logits,
             () if step.embeddings is None else step.embeddings.shape,
@@ -217,7 +214,7 @@ class Graphs:
             data += [step.embeddings, step.embedded_rows]
         if step.crossing is not None:
             data += _crossing_data(step.crossing)
-        data += self._cache.arrays(step.segments, spans)
+        data += self._cache.arrays(step.segments, readings)
         return Prepared(graph, data, self.counts.built > built, time.perf_counter_ns() - began)
 
     def prepare_image(self, image: PreparedImage) -> Prepared:
@@ -348,7 +345,7 @@ class Graphs:
             )
             batch = replace(batch, crossed=crossed)
             inputs += [crossed.embeddings, crossed.mask, crossed.seeing]
-        cache = self._cache.begin(context, n, shape.spans)
+        cache = self._cache.begin(context, n, shape.readings)
         result = self._model.hidden(batch, cache.layers)
         if shape.wants_logits:
             result = self._model.head(result)

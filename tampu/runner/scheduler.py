@@ -265,7 +265,8 @@ class Scheduler:
         """Put a sequence's next tokens into a batch, if there are any and cells for them."""
         start, is_last = sequence.computed, sequence.available == count
         is_reading = sequence.is_reading
-        if count == 0 or not self.ledger.extend(sequence.holding, count):
+        points = _checkpoints(start + count, is_reading=is_reading, is_last=is_last)
+        if count == 0 or not self.ledger.extend(sequence.holding, count, points):
             return
         first = len(draft.outputs)
         if sequence.wants_every_row and start < sequence.prompt_length:
@@ -294,6 +295,17 @@ def _needed_from(sequence: Sequence, image: PlacedImage) -> int:
     takes = image.embedded(image.start, image.end)
     first = int(takes[0]) if len(takes) else image.start
     return image.start + sequence.layout.fitting(image.start, first - image.start)
+
+
+def _checkpoints(end: int, *, is_reading: bool, is_last: bool) -> tuple[int, ...]:
+    """Return behind which tokens of a part, which ends before `end`, states are kept.
+
+    That is where a prompt's part ends, and where all but its last token is read: there the same
+    prompt can go on when it comes again, as its last token is always computed.
+    """
+    if not is_reading:
+        return ()
+    return (end - 2, end - 1) if is_last else (end - 1,)
 
 
 def _is_ready(sequence: Sequence) -> bool:

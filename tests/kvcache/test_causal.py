@@ -6,8 +6,8 @@ from support.graphs import floats, integers
 from support.reference import softmax
 
 from tampu.errors import OutOfMemoryError, RequestError, ShapeError
-from tampu.kvcache import AttentionKind, CacheSize, CausalCache, Reach, Segment, Span, cache_bytes
-from tampu.kvcache.causal import PADDING
+from tampu.kvcache import AttentionKind, Cache, CacheSize, Reach, Segment, Span, cache_bytes
+from tampu.kvcache.storage import PADDING
 from tampu.ml import GGMLType
 from tampu.ml.library import gg
 from tampu.nn import LayerShape, attention
@@ -38,9 +38,7 @@ def cache(backend):
 
     def make(shapes=(HEADS,), cells=PADDING, type_name="f32", attention=FUSED):
         size = CacheSize(1, cells, cells)
-        made.append(
-            CausalCache(backend, list(shapes), size, key_type=type_name, attention=attention)
-        )
+        made.append(Cache(backend, list(shapes), size, key_type=type_name, attention=attention))
         return made[-1]
 
     yield make
@@ -60,17 +58,17 @@ def cache(backend):
     ],
 )
 def test_what_is_read_is_padded_so_that_graphs_can_be_used_again(cache, segments, start, length):
-    assert cache(cells=1000).spans(segments) == (Span(start, length),)
+    assert cache(cells=1000).readings(segments) == (Span(start, length),)
 
 
 def test_with_a_window_only_cells_that_are_seen_are_read(cache):
     made = cache([LayerShape(1, 32, 2), LayerShape(1, 32)], cells=2000)
-    assert made.spans([segment("0 300 600", 2)]) == (Span(256, 512), Span(0, 768))
+    assert made.readings([segment("0 300 600", 2)]) == (Span(256, 512), Span(0, 768))
 
 
 @pytest.mark.parametrize(("asked", "cells"), [(1, 256), (256, 256), (257, 512), (1000, 1024)])
 def test_the_cells_are_padded_too(cache, asked, cells):
-    assert cache(cells=asked).sizes == [cells]
+    assert [storage.cells for storage in cache(cells=asked).storages] == [cells]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +109,7 @@ def test_layers_with_the_same_window_share_rows_and_a_mask(cache):
     assert made.reaches == [Reach(window=2), Reach()]
     arrays = made.arrays([segment("0 1 2", 0)], [Span(0, 256)] * 2)
     assert len(arrays) == 4
-    assert [row[:3] for row in drawn(arrays[2])] == ["x..", "xx.", ".xx"]
+    assert [row[:3] for row in drawn(arrays[1])] == ["x..", "xx.", ".xx"]
     assert [row[:3] for row in drawn(arrays[3])] == ["x..", "xx.", "xxx"]
 
 
@@ -143,7 +141,7 @@ class Steps:
         context = self.backend.context()
         k = context.input("k", keys.shape, GGMLType.F32)
         v = context.input("v", values.shape, GGMLType.F32)
-        spans = self.cache.spans(segments)
+        spans = self.cache.readings(segments)
         graph = self.cache.begin(context, len(keys), spans)
         outputs = [context.output(tensor) for tensor in build(graph.layers[self.layer], k, v)]
         arrays = self.cache.arrays(segments, spans)
@@ -265,7 +263,7 @@ def test_a_cache_that_finds_no_memory_leaves_none_allocated(backend, monkeypatch
         gg, "ggml_backend_buffer_free", lambda buffer: (live.remove(buffer), real_free(buffer))
     )
     with pytest.raises(OutOfMemoryError, match="no memory for a tensor"):
-        CausalCache(backend, [HEADS, HEADS], CacheSize(1, 256, 256))
+        Cache(backend, [HEADS, HEADS], CacheSize(1, 256, 256))
     assert live == []
 
 

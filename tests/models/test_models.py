@@ -154,7 +154,7 @@ def test_a_graph_is_built_before_any_token_is_known(backend, load, name):
     loaded = load(RECIPES[name])
     context = backend.context()
     inputs = [context.input(label, (3,), GGMLType.I32) for label in ("t", "p", "o")]
-    spans = loaded.cache.fullest()
+    spans = next(loaded.cache.fillings(3))
     graph = loaded.cache.begin(context, 3, spans)
     hidden = loaded.model.hidden(Batch(*inputs), graph.layers)
     logits = context.output(loaded.model.head(hidden))
@@ -174,7 +174,7 @@ def test_the_graph_of_a_text_has_nothing_of_pictures(backend, load):
     loaded = load(RECIPES["gemma3"])
     context = backend.context()
     inputs = [context.input("x", (3,), GGMLType.I32) for _ in range(3)]
-    spans = loaded.cache.fullest()
+    spans = next(loaded.cache.fillings(3))
     graph = loaded.cache.begin(context, 3, spans)
     context.output(loaded.model.head(loaded.model.hidden(Batch(*inputs), graph.layers)))
     count = gg.ggml_graph_n_nodes(context.graph)

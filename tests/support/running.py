@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from support.tiny_model import Tiny, write_tiny
 
-from tampu.kvcache import AttentionKind, CacheSize, CausalCache, Segment
+from tampu.kvcache import AttentionKind, Cache, CacheSize, Segment
 from tampu.ml import Backend, Weights
 from tampu.ml.gguf import read_gguf
 from tampu.models import bind_model
@@ -35,7 +35,7 @@ class TinyModel:
         self.model = bind_model(self.weights)
         shapes = self.model.cache_shapes()
         size = CacheSize(slots=1, context=cells, batch=cells)
-        self.cache = CausalCache(backend, shapes, size, key_type=cache_type, attention=attention)
+        self.cache = Cache(backend, shapes, size, key_type=cache_type, attention=attention)
         self.weights.load(backend)
         self.graphs = Graphs(backend, self.model, self.cache, reuse=reuse)
 

@@ -1,0 +1,108 @@
+"""What the layers of one reach keep on the device, whatever it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tampu.kvcache.masks import Segment, Span
+from tampu.kvcache.reach import Reach
+from tampu.ml import Context, Tensor
+from tampu.nn import LayerCache
+
+PADDING = 256
+
+_STATES = 6
+"""States of each slot: the one before a batch, those behind it, and some to go back to."""
+
+
+class Run(NamedTuple):
+    """Equally long parts of sequences, which recurrent layers compute together.
+
+    Attributes:
+        sequences: how many.
+        tokens: of each.
+        continues: whether they go on from the states that the run before this ended with.
+    """
+
+    sequences: int
+    tokens: int
+    continues: bool = False
+
+
+Reading: TypeAlias = Span | tuple[Run, ...]
+"""What a batch reads in one space; graphs are built for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSize:
+    """How much a cache must hold.
+
+    Attributes:
+        slots: sequences at once.
+        context: tokens of each.
+        batch: tokens that are computed at once.
+    """
+
+    slots: int
+    context: int
+    batch: int
+
+    def cells(self, reach: Reach) -> int:
+        """Return how many cells layers of a reach take; of rows, a multiple of the padding.
+
+        With a limited reach each sequence owns what its next token sees, and a batch comes on top;
+        as much again is kept to go back to, for prompts that share a beginning.
+        """
+        if reach.is_state:
+            return self.slots * _STATES
+        cells = self.slots * self.context
+        if reach.limit is not None:
+            cells = min(cells, self.slots * 2 * max(reach.limit, PADDING) + self.batch)
+        return -(-cells // PADDING) * PADDING
+
+
+class GraphPart(NamedTuple):
+    """The layers of one space as one graph sees them.
+
+    Attributes:
+        layers: by their index in the model.
+        inputs: the graph's inputs, in the order of `Storage.arrays`.
+    """
+
+    layers: Mapping[int, LayerCache]
+    inputs: list[Tensor]
+
+
+class Storage(Protocol):
+    """What the layers of one reach keep.
+
+    Attributes:
+        reach: of the layers.
+        cells: how many there are.
+    """
+
+    reach: Reach
+    cells: int
+
+    def reading(self, segments: Sequence[Segment], space: int) -> Reading:
+        """Return what a batch reads; `space` is the storage's row in the segments' cells."""
+        ...
+
+    def filled(self, tokens: int, cells: int) -> list[Reading]:
+        """Return what batches of `tokens` tokens may read while `cells` cells are in use."""
+        ...
+
+    def arrays(
+        self, segments: Sequence[Segment], space: int, reading: Reading
+    ) -> list[npt.NDArray[np.generic]]:
+        """Return the inputs' data for a batch of these segments, one after the other."""
+        ...
+
+    def begin(self, context: Context, tokens: int, reading: Reading) -> GraphPart:
+        """Return the layers as a graph for `tokens` tokens that reads this sees them."""
+        ...

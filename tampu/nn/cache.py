@@ -1,0 +1,69 @@
+"""What layers see of the cache while a graph is built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from tampu.ml import Tensor
+
+Tensors: TypeAlias = tuple[Tensor, ...]
+
+Advance: TypeAlias = Callable[[Tensors, Tensors], tuple[Tensor, Tensors]]
+"""What a recurrent layer does with some sequences' next tokens and the states before them.
+
+It is given inputs (sequences, tokens, features), in the order in which they were handed over, and
+states (sequences, features), in the order of the layer's `StateShape`; it returns the outputs
+(sequences, tokens, features) and the states behind the last tokens.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """All that a batch may attend to in one layer.
+
+    Attributes:
+        keys: (kv_heads, history, head_dim), a view of the cache.
+        values: (kv_heads, history, head_dim), or (kv_heads, head_dim, history) if transposed.
+        mask: F16, (tokens, history): 0 where a token attends, -inf elsewhere.
+        is_transposed: the layout of the values.
+        use_flash: whether to take ggml's fused operation.
+    """
+
+    keys: Tensor
+    values: Tensor
+    mask: Tensor
+    is_transposed: bool
+    use_flash: bool
+
+
+class LayerCache(Protocol):
+    """What a layer sees of the cache; it uses the method that fits what it asked for."""
+
+    def update(self, keys: Tensor, values: Tensor) -> History:
+        """Store this batch's keys and values and return all that the batch may attend to.
+
+        Args:
+            keys: (tokens, kv_heads, head_dim), already rotated.
+            values: as `keys`.
+
+        Raises:
+            ShapeError: if they do not fit the cache, or the layer asked for states.
+        """
+        ...
+
+    def advance(self, inputs: Tensors, advance: Advance) -> Tensor:
+        """Take each sequence from the state before its tokens to the one behind them.
+
+        Args:
+            inputs: (tokens, features) each.
+            advance: called for each run of tokens of equally long parts of sequences.
+
+        Returns:
+            The outputs (tokens, features) of all.
+
+        Raises:
+            ShapeError: if the layer asked for keys and values.
+        """
+        ...

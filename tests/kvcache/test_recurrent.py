@@ -1,0 +1,199 @@
+"""States of sequences: which a batch reads and writes, and that each goes on from its own."""
+
+import random
+
+import numpy as np
+import pytest
+
+from tampu.errors import ShapeError
+from tampu.kvcache import NO_CELL, Cache, CacheSize, Ledger, Reach, Run, Segment, Span, cache_bytes
+from tampu.ml import GGMLType
+from tampu.nn import LayerShape, StateShape
+
+STATES = StateShape((4, 2))
+ROWS = LayerShape(1, 32)
+
+
+@pytest.fixture
+def cache(backend):
+    """Make caches; they are closed at the end."""
+    made = []
+
+    def make(shapes=(STATES,), slots=3):
+        made.append(Cache(backend, list(shapes), CacheSize(slots, 64, 64)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def segment(start, *behind):
+    """Write a part of a sequence as the cells behind its tokens; -1 where there is none."""
+    before = [NO_CELL] * (start - 1) + [40] if start else []
+    return Segment(np.array([[*before, *behind]], np.int32), start)
+
+
+# What a batch reads and writes
+
+
+def test_parts_of_equal_length_are_computed_together(cache):
+    made = cache()
+    segments = [segment(5, 1), segment(9, 2), segment(3, 3)]
+    assert made.readings(segments) == ((Run(3, 1),),)
+    reads, writes = made.arrays(segments, made.readings(segments))
+    assert (reads.dtype, writes.dtype) == (np.int32, np.int64)
+    assert (reads.tolist(), writes.tolist()) == ([40, 40, 40], [1, 2, 3])
+
+
+def test_a_part_is_cut_behind_its_checkpoints(cache):
+    made = cache()
+    segments = [segment(5, 1), segment(0, -1, -1, 2, 3), segment(0, -1, 4)]
+    assert made.readings(segments) == (
+        (Run(1, 1), Run(1, 3), Run(1, 1, continues=True), Run(1, 2)),
+    )
+    reads, writes = made.arrays(segments, made.readings(segments))
+    zero = made.storages[0].cells
+    assert (reads.tolist(), writes.tolist()) == ([40, zero, zero], [1, 2, 3, 4])
+
+
+def test_what_goes_on_from_a_state_of_the_same_batch_is_computed_after_it(cache):
+    one, other = segment(5, 7), Segment(np.array([[-1, -1, -1, -1, -1, 7, 8]], np.int32), 6)
+    assert cache().readings([one, other]) == ((Run(1, 1), Run(1, 1)),)
+
+
+def test_runs_are_of_all_tokens(backend, cache):
+    context = backend.context()
+    for wrong in [(Run(1, 2), Run(1, 2)), (), Span(0, 256)]:
+        with pytest.raises(ShapeError, match="states of 3 tokens are not read by"):
+            cache().begin(context, 3, [wrong])
+    context.close()
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 7, 64])
+def test_the_most_that_a_batch_reads_is_of_as_many_tokens(cache, tokens):
+    for (reading,) in cache().fillings(tokens):
+        assert sum(run.sequences * run.tokens for run in reading) == tokens
+        assert not reading[0].continues
+
+
+def test_a_layer_uses_what_it_asked_for(backend, cache):
+    made, context = cache([STATES, ROWS]), backend.context()
+    assert made.reaches == [Reach(is_state=True), Reach()]
+    graph = made.begin(context, 2, next(made.fillings(2)))
+    x = context.input("x", (2, 1, 32), GGMLType.F32)
+    with pytest.raises(ShapeError, match="has no keys and values"):
+        graph.layers[0].update(x, x)
+    with pytest.raises(ShapeError, match="has no states"):
+        graph.layers[1].advance((x,), lambda inputs, states: (inputs[0], states))
+    context.close()
+
+
+def test_the_size_of_states_is_known_before_they_are_made(cache):
+    size = CacheSize(3, 64, 64)
+    assert cache_bytes([STATES, STATES], size, "f16") == 2 * (3 * 6 + 1) * 6 * 4
+    assert cache([STATES, STATES]).size_bytes >= cache_bytes([STATES, STATES], size, "f16")
+
+
+# Any sequences in any order
+
+
+class Sums:
+    """A model that adds up what it reads: its state is the sum of all tokens so far, (4,), and how
+    many they are, (2,) twice; beside it a plain list of each sequence's tokens."""
+
+    def __init__(self, backend, cache, seed):
+        self.backend, self.cache = backend, cache
+        self.source = random.Random(seed)
+        self.ledger = Ledger(cache.spaces())
+        self.sequences = []  # [holding, tokens]
+
+    def step(self):
+        """Let some sequences go on, in one batch, and compare what comes out."""
+        while len(self.sequences) < 3:
+            tokens = [self.source.randrange(2) for _ in range(self.source.randrange(4, 20))]
+            self.sequences.append([self.ledger.open(40), tokens])
+        parts = []
+        for holding, tokens in self.source.sample(self.sequences, self.source.randrange(1, 4)):
+            start = holding.length
+            left = np.array(tokens[start:-1], np.int32)
+            start += self.ledger.reuse(holding, left)
+            count = self.source.choice([1, 1, max(len(tokens) - start, 1), 3])
+            while len(tokens) < start + count:
+                tokens.append(self.source.randrange(2))
+            behind = range(start, start + count)
+            points = [each for each in behind if self.source.random() < 0.2]
+            if not self.ledger.extend(holding, count, points):
+                continue
+            self.ledger.note(holding, np.array(tokens, np.int32))
+            parts.append((holding, tokens, start, count))
+        if parts:
+            self.compare(parts)
+        for one in list(self.sequences):
+            if len(one[1]) > 30 or self.source.random() < 0.1:
+                self.sequences.remove(one)
+                self.ledger.close(one[0], np.array(one[1][: one[0].length], np.int32))
+        self.ledger.check([holding for holding, _ in self.sequences])
+
+    def compare(self, parts):
+        segments = [Segment(h.cells[:, : s + n].copy(), s) for h, _, s, n in parts]
+        given = np.concatenate([np.array(t[s : s + n]) for _, t, s, n in parts]) + 1.0
+        expected = [
+            [sum(t[: i + 1]) + i + 1, i + 1] for _, t, s, n in parts for i in range(s, s + n)
+        ]
+        found = self.compute(segments, given.astype(np.float32))
+        np.testing.assert_array_equal(found, expected)
+
+    def compute(self, segments, tokens):
+        context = self.backend.context()
+        x = context.input("x", (len(tokens), 4), GGMLType.F32)
+        readings = self.cache.readings(segments)
+        graph = self.cache.begin(context, len(tokens), readings)
+        result = context.output(graph.layers[0].advance((x,), self.add))
+        arrays = self.cache.arrays(segments, readings)
+        data = [(x, np.repeat(tokens[:, None], 4, 1)), *zip(graph.inputs, arrays, strict=True)]
+        (found,) = self.backend.compute(context, data, [result]).outputs
+        context.close()
+        return found
+
+    @staticmethod
+    def add(inputs, states):
+        """Add the tokens up one after the other."""
+        (x,), (total, count) = inputs, states
+        sequences, tokens, _ = x.shape
+        outputs = None
+        for index in range(tokens):
+            step = x.strides[0]
+            now = x.strided((sequences, 4), (step,), index * x.strides[1]).contiguous()
+            total = total + now
+            count = (count * 1.0) + one(now)
+            both = first(total).concat(first(count), 1).reshape(sequences, 1, 2)
+            outputs = outputs.concat(both, 1) if outputs else both
+        return outputs, (total, count)
+
+
+def first(x):
+    return x.strided((x.shape[0], 1), (x.strides[0],)).contiguous()
+
+
+def one(x):
+    """Return ones (sequences, 2)."""
+    return (x.strided((x.shape[0], 2), (x.strides[0],)).contiguous() * 0.0).sigmoid() * 2.0
+
+
+@pytest.mark.parametrize("shapes", [(STATES,), (STATES, ROWS)])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_each_sequence_goes_on_from_its_own_state_whatever_runs_beside_it(
+    backend, cache, seed, shapes
+):
+    sums = Sums(backend, cache(shapes), seed)
+    for _ in range(60):
+        sums.step()
+
+
+def test_a_state_is_left_alone_by_who_goes_on_from_it(backend, cache):
+    sums = Sums(backend, cache(), 1)
+    sums.compute([Segment(np.array([[-1, 3]], np.int32), 0)], np.array([1.0, 2.0], np.float32))
+    for cell in (4, 5):
+        part = Segment(np.array([[-1, 3, cell]], np.int32), 2)
+        assert sums.compute([part], np.array([5.0], np.float32)).tolist() == [[8.0, 3.0]]
