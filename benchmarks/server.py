@@ -144,10 +144,10 @@ ENGINE = """
 import sys, threading, time
 from tampu import Engine
 from tampu.runner.request import GenerateOptions
-model, streams, tokens, slots = sys.argv[1], *map(int, sys.argv[2:])
-with Engine.load(model, context=2048, slots=slots) as engine:
+model, tokens, slots, threads = sys.argv[1], *map(int, sys.argv[2:])
+with Engine.load(model, context=2048, slots=slots, threads=threads or None) as engine:
     prompt = engine.tokenize("What is 27 + 58?")
-    def measure():
+    def measure(streams):
         done, first, count = threading.Semaphore(0), [], []
         def sink(event):
             if hasattr(event, "usage"):
@@ -164,18 +164,33 @@ with Engine.load(model, context=2048, slots=slots) as engine:
         for _ in range(streams):
             done.acquire()
         return sum(count) / (time.perf_counter() - first[0])
-    measure()
-    print(max(measure() for _ in range(2)))
+    for line in sys.stdin:
+        print(measure(int(line)), flush=True)
 """
 
 
-def engine_speed(model: str, streams: int, tokens: int, slots: int) -> float:
-    """Return the engine's own tokens per second, in a process without a server."""
-    arguments = [model, str(streams), str(tokens), str(slots)]
-    found = subprocess.run(
-        [sys.executable, "-c", ENGINE, *arguments], capture_output=True, text=True, check=True
-    )
-    return float(found.stdout.split()[-1])
+class EngineAlone:
+    """The engine in a process without a server; it computes when it is asked."""
+
+    def __init__(self, model: str, tokens: int, slots: int, threads: int) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", ENGINE, model, str(tokens), str(slots), str(threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def speed(self, streams: int) -> float:
+        """Return the tokens per second of so many streams together."""
+        assert self._process.stdin is not None  # noqa: S101 - our own pipes
+        assert self._process.stdout is not None  # noqa: S101
+        self._process.stdin.write(f"{streams}\n")
+        self._process.stdin.flush()
+        return float(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
 
 
 async def many(port: int, content: bytes, clients: int) -> list[str]:
@@ -202,14 +217,19 @@ async def idle_bytes(process: psutil.Process, port: int, connections: int) -> fl
 
 
 def speeds(arguments: argparse.Namespace, port: int, name: str, ends: list[int]) -> None:
+    """Take turns, since machines change their speed; the share is the median of neighbours'."""
     path = str(resolve(arguments.model))
     content = answer(name, arguments.tokens, ends)
+    alone = EngineAlone(path, arguments.tokens, arguments.slots, arguments.threads)
     for streams in arguments.streams:
-        asyncio.run(served_speed(port, content, streams))
-        served = max(asyncio.run(served_speed(port, content, streams)) for _ in range(2))
-        own = engine_speed(path, streams, arguments.tokens, arguments.slots)
-        share = served / own
+        pairs = [
+            (asyncio.run(served_speed(port, content, streams)), alone.speed(streams))
+            for _ in range(arguments.rounds + 1)
+        ][1:]
+        served, own = (statistics.median(column) for column in zip(*pairs, strict=True))
+        share = statistics.median(pair[0] / pair[1] for pair in pairs)
         print(f"{streams} streams: {served:.1f} tokens/s, engine {own:.1f}: {share:.3f}")
+    alone.close()
 
 
 def resting(process: psutil.Process) -> None:
@@ -237,7 +257,9 @@ def main() -> None:
     parser.add_argument("--model", default="demo", help="a name, or a GGUF file")
     parser.add_argument("--slots", type=int, default=16)
     parser.add_argument("--streams", type=int, nargs="*", default=[1, 16])
-    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--tokens", type=int, default=1024)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=0, help="of the engine; 0: as it chooses")
     parser.add_argument("--clients", type=int, default=500)
     parser.add_argument("--speed-only", action="store_true")
     arguments = parser.parse_args()
@@ -245,6 +267,8 @@ def main() -> None:
     ends = sorted(load_tokenizer(read_model_info(path).metadata).eos)
     name, count = path.stem, arguments.clients
     variables = {"TAMPU_NUM_PARALLEL": str(arguments.slots), "TAMPU_CONTEXT_LENGTH": "2048"}
+    if arguments.threads:
+        variables["TAMPU_THREADS"] = str(arguments.threads)
     with server(arguments.model, **variables) as (process, port):
         if not arguments.speed_only:
             resting(process)

@@ -105,7 +105,8 @@ class Engine:
             batch: the most tokens that are computed at once.
             cache_type: of keys and values: f32, f16, q8_0 or q4_0.
             flash_attention: fused attention always, never, or where it is faster (None).
-            kernels: what the package's own C code computes: on, off, products or attention.
+            kernels: what the package's own C code computes: on, off, products, experts
+                or attention.
             adapters: low-rank adapters, GGUF files or PEFT's folders, and how much of each; 1 is as
                 it was trained.
             template: Jinja, or Go's language, in place of the model's own; empty: that.
@@ -290,6 +291,18 @@ class Engine:
             RunnerDiedError: if the engine is closed.
         """
         return self._intake.generate(prompt, options, sink)
+
+    def prepare_forms(self) -> None:
+        """Make what the first answer with a grammar needs; else that request waits for it."""
+        self._intake.prepare_forms()
+
+    def stuck(self, patience_s: float) -> str:
+        """Return what the run loop does for too long, and how long; empty: it moves or rests.
+
+        Args:
+            patience_s: what anything may take; steps may take longer, by what they took before.
+        """
+        return self.runner.pulse.stuck(patience_s)
 
     # -- asynchronous ----------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ class Intake:
         self._runner = runner
         self._tokenizer = model.tokenizer
         self._context = model.options.context
-        self._constraints: Constraints | None = None  # made when the first grammar comes
+        self._constraints = Constraints(self._tokenizer)
 
     def generate(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> Handle:
         """Begin an answer; see `Engine.submit`."""
@@ -85,10 +85,14 @@ class Intake:
         number = self._model.scheduler.images.number(picture)
         return NumberedImage(vision.prepare(picture), number)
 
+    def prepare_forms(self) -> None:
+        """Make what the first grammar needs, if this is a model that answers."""
+        if self._model.graphs.longest_text is None:
+            self._constraints.prepare()
+
     def close(self) -> None:
         """End what compiles grammars."""
-        if self._constraints is not None:
-            self._constraints.close()
+        self._constraints.close()
 
     def _begin(self, sequence: RunningSequence) -> Handle:
         self._runner.submit(sequence)
@@ -111,8 +115,6 @@ class Intake:
     def _constraint(self, options: GenerateOptions) -> Constraint | None:
         if options.grammar is None:
             return None
-        if self._constraints is None:
-            self._constraints = Constraints(self._tokenizer)
         return self._constraints.compile(options.grammar)
 
     def _sequence(

@@ -288,7 +288,7 @@ class WorkerProcess:
         if loop.time() - self._heard_s > self._hang_s:
             self._kill(f"it did not answer for {self._hang_s:g} s")
             return
-        self._writer.write(to_frame(Ping()))
+        self._writer.write(to_frame(Ping(self._hang_s)))
         self._beat = loop.call_later(_BEAT_SECONDS, self._check_beat)
 
     async def _read_replies(self, reader: asyncio.StreamReader) -> None:
@@ -305,7 +305,8 @@ class WorkerProcess:
         if isinstance(reply, (Progress, Ready, Refused)):
             self._loading.put_nowait(reply)
         elif isinstance(reply, Pong):
-            pass
+            if reply.stuck:
+                self._kill(reply.stuck)
         elif reply.request in self._requests:
             self._requests[reply.request].put_nowait(reply.event)
 

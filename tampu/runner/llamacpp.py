@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -72,6 +73,12 @@ class LlamaRequest:
         self._began_ns = time.monotonic_ns()
         self._is_cancelled = False
         self._is_over = False
+        self.heard_s = time.monotonic()
+
+    @property
+    def runs(self) -> bool:
+        """Whether more will come of it."""
+        return not self._is_over
 
     def cancel(self) -> None:
         """End it before its next token."""
@@ -88,6 +95,7 @@ class LlamaRequest:
 
     def _told(self, line: str) -> bool:
         """Take a piece; return whether no more is wanted."""
+        self.heard_s = time.monotonic()
         piece = json.loads(line)
         if "error" in piece:
             self._refuse(piece["error"])
@@ -164,6 +172,7 @@ class LlamaModel:
         self._server = server
         self.tokenizer = tokenizer
         self.context = context
+        self._requests: WeakSet[LlamaRequest] = WeakSet()
 
     def see(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """Refuse pictures."""
@@ -202,6 +211,7 @@ class LlamaModel:
             asked["n_probs"] = max(options.top_logprobs, 1)
         text = TextStream(options.stop, self.tokenizer.decoder(shown=options.shown))
         request = LlamaRequest(sink, text, self.tokenizer.eos)
+        self._requests.add(request)
         thread = threading.Thread(
             target=request.run, args=(self._server, asked), name="tampu-llamacpp", daemon=True
         )
@@ -223,6 +233,20 @@ class LlamaModel:
         lengths = np.linalg.norm(rows, axis=1, keepdims=True)
         normal: npt.NDArray[np.float32] = rows / np.maximum(lengths, 1e-12)
         return normal
+
+    def prepare_forms(self) -> None:
+        """Do nothing: llama.cpp makes grammars when they come."""
+
+    def stuck(self, patience_s: float) -> str:
+        """Return that it gives nothing, when no request has heard anything for ten times as long.
+
+        A prompt gives nothing until it is read, and requests wait for one another.
+        """
+        heard = [request.heard_s for request in self._requests if request.runs]
+        silent_s = time.monotonic() - max(heard, default=time.monotonic())
+        if silent_s <= 10 * patience_s:
+            return ""
+        return f"it hangs: llama.cpp gave nothing for {silent_s:.0f} s"
 
     def _fitting(self, tokens: list[int], options: GenerateOptions) -> list[int]:
         if not tokens:

@@ -22,6 +22,7 @@ from tampu.runner.answers import Answers, Drawn
 from tampu.runner.batch import Plan
 from tampu.runner.graphs import Graphs, Prepared
 from tampu.runner.layout import PlacedImage
+from tampu.runner.pulse import Pulse
 from tampu.runner.records import Job, Records
 from tampu.runner.scheduler import Scheduler
 from tampu.runner.sequence import Sequence
@@ -58,6 +59,17 @@ class Step:
         """The batch; None if it is an image."""
         return self.work.job if isinstance(self.work.job, Plan) else None
 
+    @property
+    def kind(self) -> str:
+        """What it computes, in a word."""
+        return "batch" if self.plan else "image"
+
+    @property
+    def size(self) -> int:
+        """How many tokens or rows that is."""
+        job = self.work.job
+        return len(job.inputs.tokens) if isinstance(job, Plan) else job.image.rows
+
 
 class Runner:
     """Runs sequences over one model until it is closed.
@@ -65,11 +77,13 @@ class Runner:
     Attributes:
         records: where the time went, and the trace if there is one.
         graphs: how often graphs were built and used again.
+        pulse: whether the loop still moves.
     """
 
     def __init__(self, scheduler: Scheduler, graphs: Graphs, ends: Ends) -> None:
         self.graphs = graphs
         self.records = Records()
+        self.pulse = Pulse()
         self._scheduler = scheduler
         self._answers = Answers(scheduler, graphs, ends.eos)
         self._inbox: queue.SimpleQueue[Sequence | None] = queue.SimpleQueue()  # None wakes the loop
@@ -112,6 +126,7 @@ class Runner:
         while not self._stopped.is_set():
             began = time.perf_counter_ns()
             self.admit(block=flying is None and self._scheduler.is_idle)
+            self.pulse.move("planning")
             work = self.prepare(flying)  # while `flying` computes
             drawn = self.finish(flying) if flying else {}  # waits for its results
             launched = self.launch(work)
@@ -127,6 +142,8 @@ class Runner:
 
     def admit(self, *, block: bool) -> None:
         """Take in new requests and end those that were cancelled; if `block`, wait for some."""
+        if block:
+            self.pulse.rest()
         arrived = [self._inbox.get()] if block else []
         while not self._inbox.empty():
             arrived.append(self._inbox.get())
@@ -157,11 +174,13 @@ class Runner:
     def finish(self, step: Step) -> Drawn:
         """Wait for a step and draw a token for each sequence that it gives one."""
         waited = time.perf_counter_ns()
+        self.pulse.wait(step.kind, step.size)
         try:
             computed = step.result.result()
         except TampuError as error:
             self._fail(step.work.job, error)
             return {}
+        self.pulse.computed(step.kind, step.size, computed.compute_ns / 1e9)
         self.records.computed(step.work.job, computed, waited)
         began = time.perf_counter_ns()
         if isinstance(step.work.job, PlacedImage):

@@ -28,9 +28,10 @@ from tampu.errors import RequestError
 from tampu.ml.gguf import read_gguf
 from tampu.runner import llamacpp
 from tampu.runner.events import Event
+from tampu.runner.hosted import Handle, Loaded
 from tampu.runner.protocol import Load, Ready
 from tampu.runner.request import GenerateOptions
-from tampu.runner.worker import Handle, Loaded, Worker
+from tampu.runner.worker import Worker
 from tampu.tokenizer import Tokenizer
 from tampu.tokenizer.loading import load_tokenizer
 
@@ -115,6 +116,13 @@ class VocabularyOnly:
     def embed(self, _: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
         """Refuse: nothing can be computed."""
         raise RequestError("this model was loaded without its weights")
+
+    def prepare_forms(self) -> None:
+        """Do nothing: there are no answers."""
+
+    def stuck(self, _: float) -> str:
+        """Return nothing: there is no loop."""
+        return ""
 
 
 def load_vocabulary(load: Load) -> Loaded:

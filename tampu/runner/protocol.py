@@ -33,7 +33,8 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
         threads: threads of the CPU; None: as many as it has fast cores.
         cache_type: the type of the KV cache.
         flash_attention: whether to use it; None: where it is faster.
-        kernels: what the package's own C code computes: on, off, products or attention.
+        kernels: what the package's own C code computes: on, off, products, experts or
+            attention.
         engine: what computes: native, or llamacpp.
         vocabulary_only: load no weights: tokens and prompts can be asked for, nothing else.
         template: in place of that of the file; empty: that.
@@ -158,7 +159,9 @@ class Decode(msgspec.Struct, frozen=True, tag="decode"):
 
 
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
-    """Say that you are there."""
+    """Say that you are there, and whether your loop made no progress for too long."""
+
+    patience_s: float
 
 
 Command: TypeAlias = Load | Generate | Cancel | Embed | Encode | Decode | Ping
@@ -241,7 +244,9 @@ class Answer(msgspec.Struct, frozen=True, tag="answer"):
 
 
 class Pong(msgspec.Struct, frozen=True, tag="pong"):
-    """The process is there."""
+    """The process is there; `stuck` says why it will give nothing more, if that is so."""
+
+    stuck: str = ""
 
 
 Reply: TypeAlias = Progress | Ready | Refused | Answer | Pong

@@ -10,23 +10,22 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import dataclass
-from queue import Empty, SimpleQueue
-from typing import Any, Protocol, TypeAlias, TypeVar
+from contextlib import ExitStack
+from queue import SimpleQueue
+from typing import TypeAlias, TypeVar
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from tampu.chat.pictures import Item
-from tampu.chat.prompt import BuiltPrompt, PromptBuilder, Vocabulary
+from tampu.chat.prompt import BuiltPrompt
 from tampu.errors import ContextLengthError, RequestError, TampuError
 from tampu.runner.events import Done, Event, Failed, Text, TokenLogprob
 from tampu.runner.forms import form_grammar
+from tampu.runner.hosted import ByteVocabulary, Handle, Loaded, Loader
 from tampu.runner.layout import NumberedImage
+from tampu.runner.outbox import Outbox
 from tampu.runner.protocol import (
     HEADER,
     Answer,
@@ -48,9 +47,7 @@ from tampu.runner.protocol import (
     Progress,
     Prompt,
     Prompted,
-    Ready,
     Refused,
-    Reply,
     RequestEvent,
     TextPrompt,
     TokenScore,
@@ -58,89 +55,14 @@ from tampu.runner.protocol import (
     to_command,
     to_frame,
 )
-from tampu.runner.request import GenerateOptions
 from tampu.sampling.grammar import Grammar
 
 logger = logging.getLogger(__name__)
 
 # A process whose server is gone may finish what the device computes, not more.
 _LAST_SECONDS = 10.0
-
-
-class Handle(Protocol):
-    """A request that runs in the engine."""
-
-    def cancel(self) -> None:
-        """End it soon, with `Done("cancelled")`."""
-        ...
-
-
-class ByteVocabulary(Vocabulary, Protocol):
-    """A tokenizer that also goes the other way, and tells a token's bytes."""
-
-    @property
-    def vocabulary_size(self) -> int:
-        """How many tokens there are."""
-        ...
-
-    def control_tokens(self, texts: Iterable[str]) -> Mapping[str, int]:
-        """Return the ids of the control tokens among these texts."""
-        ...
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of tokens."""
-        ...
-
-    def token_bytes(self, id: int) -> bytes:
-        """Return the bytes that a token stands for."""
-        ...
-
-
-class RunningModel(Protocol):
-    """What this process needs of an engine."""
-
-    @property
-    def context(self) -> int:
-        """The context length of a slot in tokens."""
-        ...
-
-    @property
-    def tokenizer(self) -> ByteVocabulary:
-        """The model's tokenizer."""
-        ...
-
-    def see(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        """Return messages whose `images`, bytes of files, are as the model takes them."""
-        ...
-
-    def submit(
-        self, prompt: Sequence[int], options: GenerateOptions, sink: Callable[[Event], None]
-    ) -> Handle:
-        """Begin a request; `sink` receives its events on another thread."""
-        ...
-
-    def embed(self, texts: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
-        """Return the embeddings (texts, features) of texts given as tokens."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A loaded model; `prompts` is None if it has no chat template."""
-
-    model: RunningModel
-    prompts: PromptBuilder | None
-    ready: Ready
-
-
-class Loader(Protocol):
-    """Loads a model; what it returns is closed at the end."""
-
-    def __call__(
-        self, load: Load, progress: Callable[[float], None], cancelled: Callable[[], bool]
-    ) -> AbstractContextManager[Loaded]:
-        """Load the model, or raise TampuError."""
-        ...
+# What may be needed later is made when there was nothing to do for so long.
+_REST_SECONDS = 0.5
 
 
 class _Ended:
@@ -162,7 +84,7 @@ class Worker:
         self._connection = connection
         self._loader = loader
         self._inbox: _Inbox = SimpleQueue()
-        self._outbox: SimpleQueue[Reply | None] = SimpleQueue()
+        self._outbox = Outbox()
         self._closed = threading.Event()
         self._handles: dict[int, Handle] = {}
         self._embedder = ThreadPoolExecutor(1, thread_name_prefix="tampu-embedder")
@@ -177,7 +99,7 @@ class Worker:
         if isinstance(load, Load):
             self._serve(load)
         self._embedder.shutdown(cancel_futures=True)
-        self._outbox.put(None)
+        self._outbox.close()
         writer.join()
 
     def _serve(self, load: Load) -> None:
@@ -192,8 +114,22 @@ class Worker:
                 self._outbox.put(Refused(type(error).__name__, str(error)))
                 return
             self._outbox.put(loaded.ready)
+            self._prepare(loaded)
             while (command := self._inbox.get()) is not None:
                 self._obey(loaded, command)
+
+    def _prepare(self, loaded: Loaded) -> None:
+        """Have ready what first requests need: templates' process at once, the rest later."""
+        if loaded.prompts is not None:
+            loaded.prompts.prepare()
+
+        def when_it_rests() -> None:
+            while not self._closed.wait(_REST_SECONDS):
+                if not self._handles:
+                    loaded.model.prepare_forms()
+                    return
+
+        threading.Thread(target=when_it_rests, name="tampu-prepare", daemon=True).start()
 
     def _obey(self, loaded: Loaded, command: Command | _Ended) -> None:
         match command:
@@ -210,8 +146,8 @@ class Worker:
                 self._answer(command.request, _encoded, loaded, command)
             case Decode():
                 self._answer(command.request, _decoded, loaded, command)
-            case Ping():
-                self._outbox.put(Pong())
+            case Ping(patience_s=patience_s):
+                self._outbox.put(Pong(loaded.model.stuck(patience_s)))
             case Load():
                 logger.warning("a second load command was ignored")
 
@@ -233,9 +169,15 @@ class Worker:
         request = command.request
         tokenizer = loaded.model.tokenizer
 
+        has_begun = False
+
         def sink(event: Event) -> None:
-            self._outbox.put(Answer(request, to_piece(event, tokenizer)))
-            if not isinstance(event, Text):
+            nonlocal has_begun
+            is_text = isinstance(event, Text)
+            answer = Answer(request, to_piece(event, tokenizer))
+            self._outbox.put(answer, may_wait=is_text and has_begun)
+            has_begun = True
+            if not is_text:
                 self._inbox.put(_Ended(request))
 
         try:
@@ -264,14 +206,8 @@ class Worker:
 
     def _write(self) -> None:
         try:
-            while (reply := self._outbox.get()) is not None:
-                frames = [to_frame(reply)]
-                with suppress(Empty):  # all that a step of the engine gave goes in one piece
-                    while (reply := self._outbox.get_nowait()) is not None:
-                        frames.append(to_frame(reply))
-                self._connection.sendall(b"".join(frames))
-                if reply is None:
-                    return
+            while replies := self._outbox.take():
+                self._connection.sendall(b"".join(map(to_frame, replies)))
         except OSError as error:
             logger.info("the server is gone: %s", error)
 

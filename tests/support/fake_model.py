@@ -20,8 +20,9 @@ from tampu.chat.prompt import PromptBuilder
 from tampu.chat.template import ChatTemplate
 from tampu.errors import LoadCancelledError, ModelFileError
 from tampu.runner.events import Done, Failed, Text, TokenLogprob, Usage
+from tampu.runner.hosted import Loaded
 from tampu.runner.protocol import Ready
-from tampu.runner.worker import Loaded, Worker
+from tampu.runner.worker import Worker
 
 
 class Characters:
@@ -59,6 +60,8 @@ class FakeModel:
     """Says its prompt again, a character at a time, unless the prompt is one of its orders."""
 
     context = 100
+    cause = ""
+    since_s = 0.0
     tokenizer = Characters()
 
     def see(self, messages):
@@ -73,6 +76,12 @@ class FakeModel:
     def embed(self, texts):
         return np.array([[1.0, sum(text)] for text in texts], np.float32)
 
+    def prepare_forms(self):
+        pass
+
+    def stuck(self, patience_s):
+        return self.cause if time.monotonic() > self.since_s + patience_s else ""
+
     def _run(self, text, request, sink):
         order, _, argument = text.partition(" ")
         if order == "exit":
@@ -82,6 +91,9 @@ class FakeModel:
             os.kill(os.getpid(), signal.SIGKILL)
         if order == "hang":
             os.kill(os.getpid(), signal.SIGSTOP)
+        if order == "stick":
+            self.cause, self.since_s = argument, time.monotonic()
+            return
         if order == "lost":
             sink(Failed("RunnerDiedError", argument))
             return

@@ -1,0 +1,26 @@
+"""A model's process whose device hangs at its tenth step: `python stuck_model.py --socket FD`."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from concurrent.futures import Future
+from contextlib import contextmanager
+from itertools import count
+
+from tampu.runner.process import load_model
+from tampu.runner.worker import Worker
+
+
+@contextmanager
+def load_stuck(load, progress, cancelled):
+    with load_model(load, progress, cancelled) as loaded:
+        graphs, steps = loaded.model.runner.graphs, count()
+        launch = graphs.launch
+        graphs.launch = lambda prepared: launch(prepared) if next(steps) < 10 else Future()
+        yield loaded
+
+
+if __name__ == "__main__":
+    with socket.socket(fileno=int(sys.argv[-1])) as connection:
+        Worker(connection, load_stuck).run()
