@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tampu.errors import ModelFileError, RequestError, ShapeError
-from tampu.kvcache import AttentionKind, CacheSize, CausalCache, Ledger
+from tampu.kvcache import AttentionKind, Cache, CacheSize, Ledger
 from tampu.memory import Wish, most_outputs
 from tampu.ml import Backend, Weights
 from tampu.ml.gguf import GGUFFile, read_gguf
@@ -18,7 +18,7 @@ from tampu.ml.kernels import KernelChoice, Kernels
 from tampu.ml.kernels.attention import attends_to
 from tampu.modelinfo import ModelInfo, describe
 from tampu.models import bind_model
-from tampu.nn import LayerShape, Model, Vision
+from tampu.nn import CacheShape, LayerShape, Model, Vision
 from tampu.nn.lora import attach
 from tampu.runner.graphs import Graphs
 from tampu.runner.images import ImageStore
@@ -133,7 +133,7 @@ def load_model(
             kernels=KernelChoice.from_word(options.kernels),
         )
         resources.callback(backend.close)
-        cache = CausalCache(
+        cache = Cache(
             backend,
             model.cache_shapes(),
             options.cache_size,
@@ -172,11 +172,12 @@ def load_model(
 
 
 def attention_kind(
-    options: LoadOptions, kernels: Kernels | None, shapes: Sequence[LayerShape]
+    options: LoadOptions, kernels: Kernels | None, shapes: Sequence[CacheShape]
 ) -> AttentionKind:
     """Return how attention is computed: fused where quantised caches or our kernels want it."""
     is_quantised = not {"q8_0", "q4_0"}.isdisjoint(options.cache_types)
-    is_fused = is_quantised or all(attends_to(kernels, shape.head_dim) for shape in shapes)
+    heads = [shape.head_dim for shape in shapes if isinstance(shape, LayerShape)]
+    is_fused = is_quantised or all(attends_to(kernels, features) for features in heads)
     if options.flash_attention or (is_fused and options.flash_attention is None):
         return AttentionKind.FUSED
     return AttentionKind.PLAIN if options.flash_attention is False else AttentionKind.MIXED
@@ -198,7 +199,7 @@ def _check_vocabulary(file: GGUFFile, size: int, model: Model) -> None:
             raise ModelFileError(f"tensor {name}", f"has {rows} rows for {size} tokens")
 
 
-def _log_memory(info: ModelInfo, weights: Weights, cache: CausalCache, backend: Backend) -> None:
+def _log_memory(info: ModelInfo, weights: Weights, cache: Cache, backend: Backend) -> None:
     log.info(
         "loaded %s: weights %d MiB mapped and %d MiB packed, cache %d MiB, graphs %d MiB",
         info.path.name,
