@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from tampu.errors import ModelFileError, RequestError, ShapeError
-from tampu.kvcache import AttentionKind, Cache, CacheSize, Ledger
-from tampu.memory import Wish, most_outputs
-from tampu.ml import Backend, Weights
+from tampu.errors import ModelFileError, OutOfMemoryError, RequestError, ShapeError
+from tampu.kvcache import AttentionKind, CacheSize, CausalCache, Ledger
+from tampu.kvcache.causal import CACHE_TYPES
+from tampu.memory import Wish, most_outputs, weight_sizes
+from tampu.ml import Backend, GGMLType, Weights
+from tampu.ml.devices import Device, find_devices
 from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.ml.kernels import KernelChoice, Kernels
 from tampu.ml.kernels.attention import attends_to
+from tampu.ml.probe import can_fuse_attention
 from tampu.modelinfo import ModelInfo, describe
 from tampu.models import bind_model
-from tampu.nn import CacheShape, LayerShape, Model, Vision
+from tampu.nn import LayerShape, Model, Vision
 from tampu.nn.lora import attach
+from tampu.offload import AUTOMATIC, Offload, place, survey
 from tampu.runner.graphs import Graphs
 from tampu.runner.images import ImageStore
 from tampu.runner.scheduler import Scheduler
@@ -43,6 +48,8 @@ class LoadOptions:
     cache_type: str
     flash_attention: bool | None
     kernels: str = "on"
+    mapped: bool = True
+    offload: Offload = AUTOMATIC
 
     @property
     def cache_size(self) -> CacheSize:
@@ -74,7 +81,11 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model and all that belongs to it; `close` frees it."""
+    """A model and all that belongs to it; `close` frees it.
+
+    Attributes:
+        device_bytes: what it takes on each device besides the processor, by the device's label.
+    """
 
     info: ModelInfo
     options: LoadOptions
@@ -82,6 +93,7 @@ class LoadedModel:
     scheduler: Scheduler
     graphs: Graphs
     vision: Vision | None
+    device_bytes: dict[str, int]
     _resources: ExitStack
 
     def close(self) -> None:
@@ -111,6 +123,42 @@ def load_model(
     Raises:
         As `Engine.load`.
     """
+    load = partial(
+        _load,
+        path,
+        options,
+        adapters=adapters,
+        projector=projector,
+        progress=progress,
+        cancelled=cancelled,
+    )
+    for tenth in range(10, 0, -1):
+        try:
+            return load(part=tenth / 10)
+        except _DevicesFullError as error:
+            log.warning("%s; the devices get fewer layers", error)
+    return load(part=0.0)
+
+
+class _DevicesFullError(OutOfMemoryError):
+    """Devices that were to take as many layers as fit gave less memory than they said is free."""
+
+
+def _load(
+    path: Path,
+    options: LoadOptions,
+    *,
+    part: float,
+    adapters: Sequence[tuple[Path, float]],
+    projector: Path | None,
+    progress: Callable[[float], None] | None,
+    cancelled: Callable[[], bool] | None,
+) -> LoadedModel:
+    """Load a model into no more than this part of the devices' free memory.
+
+    Raises:
+        As `Engine.load`; _DevicesFullError if a smaller part may do.
+    """
     file = read_gguf(path)
     info = describe(file)
     with ExitStack() as resources:
@@ -121,8 +169,19 @@ def load_model(
         for adapter, (_, scale) in zip(more, adapters, strict=True):
             attach(model, weights, adapter, scale)
         parts = [weights, *more, *([tower] if tower else [])]
-        wish = Wish(info, model.cache_shapes(), options.cache_size, options.cache_types)
-        wish.check("CPU.0", Backend.available_memory())
+        sizes = weight_sizes(
+            {
+                name: tensor.size_bytes
+                for each in parts
+                for name, tensor in each.file.tensors.items()
+            }
+        )
+        shapes = model.cache_shapes()
+        wish = Wish(info, shapes, options.cache_size, options.cache_types, sizes)
+        machine = survey(find_devices(), Backend.available_memory(), part)
+        placement = place(wish, machine, options.offload)
+        if placement.devices and options.offload.layers is None and part > 0:
+            resources.enter_context(_fewer_if_full())
         reader = resources.enter_context(ThreadPoolExecutor(1, thread_name_prefix="tampu-load"))
         tokenizer = reader.submit(load_tokenizer, file.metadata)
         reader.submit(lambda: tokenizer.result().prepare())  # the first prompt waits for it
@@ -131,20 +190,21 @@ def load_model(
             threads=threads,
             max_nodes=max(2048, 16 * sum(len(part.file.tensors) for part in parts)),
             kernels=KernelChoice.from_word(options.kernels),
+            placement=placement,
         )
         resources.callback(backend.close)
-        cache = Cache(
+        cache = CausalCache(
             backend,
-            model.cache_shapes(),
+            shapes,
             options.cache_size,
             key_type=options.cache_types[0],
             value_type=options.cache_types[1],
-            attention=attention_kind(options, backend.kernels, model.cache_shapes()),
+            attention=attention_kind(options, backend.kernels, shapes, placement.devices),
         )
         resources.callback(cache.close)
-        weights.load(backend, progress=progress, cancelled=cancelled)
-        for part in parts[1:]:
-            part.load(backend, cancelled=cancelled)
+        weights.load(backend, mapped=options.mapped, progress=progress, cancelled=cancelled)
+        for each in parts[1:]:
+            each.load(backend, mapped=options.mapped, cancelled=cancelled)
         graphs = Graphs(backend, model, cache)
         resources.callback(graphs.close)
         vocabulary = tokenizer.result().vocabulary_size
@@ -167,20 +227,52 @@ def load_model(
             scheduler,
             graphs,
             model.vision,
+            _device_bytes(parts, wish, backend),
             resources.pop_all(),
         )
 
 
+@contextmanager
+def _fewer_if_full() -> Iterator[None]:
+    try:
+        yield
+    except OutOfMemoryError as error:
+        raise _DevicesFullError(str(error)) from error
+
+
+def _device_bytes(parts: Sequence[Weights], wish: Wish, backend: Backend) -> dict[str, int]:
+    """Return what a model takes on each device besides the processor."""
+    needs, graphs = wish.needs(backend.placement), backend.graph_sizes()
+    return {
+        label: sum(part.device_bytes[label] for part in parts) + needs[label].cache + graphs[label]
+        for label in (device.label for device in backend.placement.devices)
+    }
+
+
 def attention_kind(
-    options: LoadOptions, kernels: Kernels | None, shapes: Sequence[CacheShape]
+    options: LoadOptions,
+    kernels: Kernels | None,
+    shapes: Sequence[LayerShape],
+    devices: Sequence[Device] = (),
 ) -> AttentionKind:
-    """Return how attention is computed: fused where quantised caches or our kernels want it."""
+    """Return how attention is computed: fused where quantised caches or our kernels want it.
+
+    With layers on devices: fused if all of these can, as values are stored the same way everywhere.
+    """
     is_quantised = not {"q8_0", "q4_0"}.isdisjoint(options.cache_types)
-    heads = [shape.head_dim for shape in shapes if isinstance(shape, LayerShape)]
-    is_fused = is_quantised or all(attends_to(kernels, features) for features in heads)
+    is_fused = is_quantised or all(attends_to(kernels, shape.head_dim) for shape in shapes)
+    if devices and options.flash_attention is None:
+        is_fused = is_quantised or all(_can_fuse(each, shapes, options) for each in devices)
+        return AttentionKind.FUSED if is_fused else AttentionKind.PLAIN
     if options.flash_attention or (is_fused and options.flash_attention is None):
         return AttentionKind.FUSED
     return AttentionKind.PLAIN if options.flash_attention is False else AttentionKind.MIXED
+
+
+def _can_fuse(device: Device, shapes: Sequence[LayerShape], options: LoadOptions) -> bool:
+    kinds = [CACHE_TYPES.get(name, GGMLType.F16) for name in options.cache_types]
+    sizes = dict.fromkeys((shape.kv_heads, shape.head_dim) for shape in shapes)
+    return all(can_fuse_attention(device.handle, *size, *kinds) for size in sizes)
 
 
 def _reserve(graphs: Graphs, options: LoadOptions, outputs: int) -> None:
@@ -199,7 +291,7 @@ def _check_vocabulary(file: GGUFFile, size: int, model: Model) -> None:
             raise ModelFileError(f"tensor {name}", f"has {rows} rows for {size} tokens")
 
 
-def _log_memory(info: ModelInfo, weights: Weights, cache: Cache, backend: Backend) -> None:
+def _log_memory(info: ModelInfo, weights: Weights, cache: CausalCache, backend: Backend) -> None:
     log.info(
         "loaded %s: weights %d MiB mapped and %d MiB packed, cache %d MiB, graphs %d MiB",
         info.path.name,

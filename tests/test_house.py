@@ -25,6 +25,7 @@ LAYERS = [
     ("kvcache", "chat"),
     ("models", "modelinfo", "convert"),
     ("memory",),
+    ("offload",),
     ("store",),
     ("runner", "catalog"),
     ("loading", "completion", "peer"),

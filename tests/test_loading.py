@@ -243,7 +243,7 @@ def test_a_context_that_does_not_fit_is_refused_with_the_numbers(path, monkeypat
     message = refused(OutOfMemoryError, None, path, context=10**8, slots=2)
     assert message.startswith(
         f"{path.name} with a context of 100000000 tokens in 2 slots does not fit on CPU.0: "
-        "weights 0.0 GiB, cache 47.7 GiB, graphs about 0.0 GiB; 1.0 GiB are available. "
+        "weights 1 MiB, cache 47.7 GiB, graphs about 1 MiB; 1.0 GiB are available. "
         "Choose a context of at most "
     )
     fitting = int(message.rpartition(" ")[2])
@@ -264,7 +264,7 @@ def test_what_would_fit_instead_is_said(path, monkeypatch):
 def test_weights_that_do_not_fit_are_refused_whatever_the_context(path, monkeypatch):
     write_tiny(path)
     monkeypatch.setattr(Backend, "available_memory", staticmethod(lambda: 100))
-    refused(OutOfMemoryError, "100|0.0 GiB are available. Choose a smaller model", path)
+    refused(OutOfMemoryError, "1 MiB are available. Choose a smaller model", path)
     refused(OutOfMemoryError, None, path, cache_type="f8")
 
 

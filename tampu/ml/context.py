@@ -242,7 +242,7 @@ class Storage:
     def zeros(self, shape: Shape, type: GGMLType) -> Tensor:
         """Return a tensor of zeros."""
         tensor = self.empty(shape, type)
-        gg.ggml_set_zero(tensor.pointer)
+        gg.ggml_backend_buffer_clear(tensor.pointer.contents.buffer, 0)  # all devices can
         return tensor
 
     def from_floats(self, values: Floats, shape: Shape) -> Tensor:
