@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from tampu.errors import ModelFileError, OutOfMemoryError, RequestError, ShapeError
-from tampu.kvcache import AttentionKind, CacheSize, CausalCache, Ledger
+from tampu.kvcache import AttentionKind, Cache, CacheSize, Ledger
 from tampu.kvcache.causal import CACHE_TYPES
 from tampu.memory import Wish, most_outputs, weight_sizes
 from tampu.ml import Backend, GGMLType, Weights
@@ -22,7 +22,7 @@ from tampu.ml.kernels.attention import attends_to
 from tampu.ml.probe import can_fuse_attention
 from tampu.modelinfo import ModelInfo, describe
 from tampu.models import bind_model
-from tampu.nn import LayerShape, Model, Vision
+from tampu.nn import CacheShape, LayerShape, Model, Vision
 from tampu.nn.lora import attach
 from tampu.offload import AUTOMATIC, Offload, place, survey
 from tampu.runner.graphs import Graphs
@@ -193,7 +193,7 @@ def _load(
             placement=placement,
         )
         resources.callback(backend.close)
-        cache = CausalCache(
+        cache = Cache(
             backend,
             shapes,
             options.cache_size,
@@ -252,7 +252,7 @@ def _device_bytes(parts: Sequence[Weights], wish: Wish, backend: Backend) -> dic
 def attention_kind(
     options: LoadOptions,
     kernels: Kernels | None,
-    shapes: Sequence[LayerShape],
+    shapes: Sequence[CacheShape],
     devices: Sequence[Device] = (),
 ) -> AttentionKind:
     """Return how attention is computed: fused where quantised caches or our kernels want it.
@@ -260,9 +260,10 @@ def attention_kind(
     With layers on devices: fused if all of these can, as values are stored the same way everywhere.
     """
     is_quantised = not {"q8_0", "q4_0"}.isdisjoint(options.cache_types)
-    is_fused = is_quantised or all(attends_to(kernels, shape.head_dim) for shape in shapes)
+    rows = [shape for shape in shapes if isinstance(shape, LayerShape)]
+    is_fused = is_quantised or all(attends_to(kernels, shape.head_dim) for shape in rows)
     if devices and options.flash_attention is None:
-        is_fused = is_quantised or all(_can_fuse(each, shapes, options) for each in devices)
+        is_fused = is_quantised or all(_can_fuse(each, rows, options) for each in devices)
         return AttentionKind.FUSED if is_fused else AttentionKind.PLAIN
     if options.flash_attention or (is_fused and options.flash_attention is None):
         return AttentionKind.FUSED
@@ -291,7 +292,7 @@ def _check_vocabulary(file: GGUFFile, size: int, model: Model) -> None:
             raise ModelFileError(f"tensor {name}", f"has {rows} rows for {size} tokens")
 
 
-def _log_memory(info: ModelInfo, weights: Weights, cache: CausalCache, backend: Backend) -> None:
+def _log_memory(info: ModelInfo, weights: Weights, cache: Cache, backend: Backend) -> None:
     log.info(
         "loaded %s: weights %d MiB mapped and %d MiB packed, cache %d MiB, graphs %d MiB",
         info.path.name,

@@ -12,7 +12,7 @@ from tampu.errors import OutOfMemoryError
 from tampu.kvcache import CacheSize, cache_bytes
 from tampu.ml.placement import Placement, is_of_experts, layer_of
 from tampu.modelinfo import ModelInfo
-from tampu.nn import LayerShape
+from tampu.nn import CacheShape
 
 PROCESSOR = "CPU.0"
 
@@ -90,7 +90,7 @@ class Wish:
     """
 
     info: ModelInfo
-    shapes: Sequence[LayerShape]
+    shapes: Sequence[CacheShape]
     size: CacheSize
     types: tuple[str, str]
     weights: WeightSizes
