@@ -112,8 +112,35 @@ static void run_experts(int level, int index, int rows, int inputs, int tokens, 
     runs++;
 }
 
+/* Heads whose features do not fill a vector: nothing behind a row's last one may be touched. */
+static void attend(int level, int type, int features, int tokens, int history, int threads)
+{
+    const int heads = 4, kv_heads = 2, bytes = type == 1 ? 2 : 4;
+    struct { float scale, cap; int32_t has_mask, has_sinks; } params = {0.125f, 0.0f, 0, 0};
+    struct tensor q, k, v, out;
+    matrix(&q, filled(sizeof(float) * (size_t)(heads * tokens * features)), features, tokens);
+    matrix(&k, filled((size_t)(bytes * kv_heads * history * features)), features, history);
+    matrix(&v, filled((size_t)(bytes * kv_heads * history * features)), features, history);
+    k.type = v.type = type;
+    for (int i = 0; i < 3; i++)
+        k.nb[i] = v.nb[i] = k.nb[i] / 4 * (size_t)bytes;
+    q.ne[2] = heads, k.ne[2] = v.ne[2] = kv_heads;
+    matrix(&out, guarded(sizeof(float) * (size_t)(heads * tokens * features)), features, heads);
+    out.ne[2] = tokens;
+    out.src[0] = &q, out.src[1] = &k, out.src[2] = &v;
+    memcpy(out.op_params + OWN_PARAMS, &params, sizeof params);
+    for (int t = 0; t < threads; t++)
+        ((operation *)tampu_level_operation(level, "attention"))(&out, t, threads, NULL);
+    give_back();
+    runs++;
+}
+
 int main(void)
 {
+    for (int level = 0; level < tampu_level_count(); level++)
+        for (int type = 0; type < 2; type++)
+            for (int features = 4; features < 100; features += 4)
+                attend(level, type, features, 1 + features % 7, features % 3 ? 65 : 31, 1 + features % 3);
     for (int level = 0; level < tampu_level_count(); level++)
         for (int index = 0; index < (int)(sizeof TYPES / sizeof *TYPES); index++)
             for (int tokens = 1; tokens < 28; tokens += tokens < 14 ? 1 : 6)

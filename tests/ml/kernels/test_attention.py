@@ -82,7 +82,7 @@ def _fill(tensor, array):
 
 
 @pytest.mark.parametrize("level", levels())
-@pytest.mark.parametrize("features", [16, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize("features", [4, 16, 64, 72, 96, 128, 256])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (8, 2), (6, 2), (7, 1), (80, 1)])
 def test_it_is_softmax_of_products(level_backends, attend, level, features, heads, kv_heads):
     q, k, v = normal(heads, 5, features), normal(kv_heads, 130, features, seed=1), None
@@ -101,6 +101,16 @@ def test_the_error_is_at_most_ggmls(level_backends, attend, level, kind):
     own = attend(level_backends(level), q, k, v, mask, kind=kind)
     theirs = attend(level_backends("ggml"), q, k, v, mask, kind=kind)
     assert np.linalg.norm(own - exact) <= 1.1 * np.linalg.norm(theirs - exact)
+
+
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("kind", [GGMLType.F16, GGMLType.F32], ids=lambda kind: kind.name)
+def test_many_tokens_see_one_another(level_backends, attend, level, kind):
+    """As in towers: heads of 72 features, so many rows that tasks are larger than usual."""
+    q, k, v = normal(4, 300, 72), normal(4, 300, 72, seed=1), normal(4, 300, 72, seed=2)
+    found = attend(level_backends(level), q, k, v, None, kind=kind)
+    k, v = (side.astype(CACHE[kind]) for side in (k, v))
+    np.testing.assert_allclose(found, reference(q, k, v, None, 0.125), rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("level", levels())

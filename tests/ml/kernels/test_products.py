@@ -56,6 +56,19 @@ def test_any_number_of_rows_and_tokens_works(level_backends, load, multiply, kin
 
 
 @pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("kind", [GGMLType.F16, GGMLType.BF16], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("inputs", [16, 48, 4304])
+def test_floats_come_in_any_multiple_of_sixteen(
+    level_backends, load, multiply, kind, level, inputs
+):
+    values, bind = load(normal(20, inputs), kind)
+    weight, x = bind(level_backends(level)), normal(26, inputs, seed=1)
+    assert isinstance(weight.packed, PackedWeight)
+    found = multiply(level_backends(level), x, weight)
+    assert error(found, x.astype(np.float64) @ values.T) < 1e-5
+
+
+@pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_a_token_does_not_depend_on_its_neighbours(level_backends, load, multiply, kind, level):
     _, bind = load(normal(32, 512), kind)

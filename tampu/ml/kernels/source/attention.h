@@ -7,7 +7,9 @@
  */
 
 #define CELLS 64      /* cells */
-#define BLOCK_ROWS 64 /* query rows of a task, at most */
+#define BLOCK_ROWS 256 /* query rows of a task, at most */
+#define LEAST_ROWS 64  /* as many as are worth turning a tile for */
+#define LEAST_TASKS 8  /* for each thread, so that none waits long for the others */
 #define MOST_FEATURES 256
 #define VECTORS (CELLS / 16)
 #define COPY_BYTES (64 * 1024)
@@ -69,10 +71,26 @@ struct work {
     int active[BLOCK_ROWS];
 };
 
+/* Features with what fills the last vector of a row: zeros. */
+INLINE int64_t padded(int64_t features)
+{
+    return (features + 15) / 16 * 16;
+}
+
+/* The last values of a row, fewer than sixteen; nothing behind them is read. */
+INLINE vf load_last(int type, const uint8_t *from, int64_t values)
+{
+    uint8_t sixteen[64] = {0};
+    memcpy(sixteen, from, (size_t)values * (type == TYPE_F16 ? 2 : 4));
+    return type == TYPE_F16 ? vf_load_half(sixteen) : vf_load((const float *)(const void *)sixteen);
+}
+
 INLINE void read_row(int type, const uint8_t *from, int64_t features, float *to)
 {
     for (int64_t f = 0; f < features; f += type == TYPE_Q8_0 ? BLOCK : 16, to += 16) {
-        if (type == TYPE_F16) {
+        if (type != TYPE_Q8_0 && features - f < 16) {
+            vf_store(to, load_last(type, from + (type == TYPE_F16 ? 2 : 4) * f, features - f));
+        } else if (type == TYPE_F16) {
             vf_store(to, vf_load_half(from + 2 * f));
         } else if (type == TYPE_F32) {
             vf_store(to, vf_load((const float *)(const void *)(from + 4 * f)));
@@ -114,7 +132,8 @@ static struct rows rows_at(const struct tensor *from, int64_t head, int64_t head
 static void read_rows(const struct rows *from, int64_t head, int64_t cells, int64_t features, float *to)
 {
     const uint8_t *at = from->at + head * from->head;
-    for (int64_t i = 0; i < cells; i++, at += from->row, to += features) {
+    const int64_t width = padded(features);
+    for (int64_t i = 0; i < cells; i++, at += from->row, to += width) {
         if (from->type == TYPE_F16)
             read_row(TYPE_F16, at, features, to);
         else if (from->type == TYPE_F32)
@@ -122,7 +141,7 @@ static void read_rows(const struct rows *from, int64_t head, int64_t cells, int6
         else
             read_row(TYPE_Q8_0, at, features, to);
     }
-    memset(to, 0, (size_t)((CELLS - cells) * features) * sizeof *to);
+    memset(to, 0, (size_t)((CELLS - cells) * width) * sizeof *to);
 }
 
 /* Scores of N rows with all cells of a tile. */
@@ -306,7 +325,8 @@ static void begin_rows(const struct attention *a, struct work *w, const struct t
             w->masks[row] = a->mask ? (const uint8_t *)a->mask->data + t * a->mask->nb[1] : NULL;
             w->highest[row] = a->sinks ? ((const float *)a->sinks->data)[h] : -INFINITY;
             w->total[row] = a->sinks ? 1.0f : 0.0f;
-            memset(w->result + row * MOST_FEATURES, 0, (size_t)a->value_features * sizeof(float));
+            memset(w->result + row * MOST_FEATURES, 0,
+                   (size_t)padded(a->value_features) * sizeof(float));
         }
 }
 
@@ -319,8 +339,13 @@ static void end_rows(const struct attention *a, struct work *w, const struct tas
             place_of_row(a, task, kv_head, i, &t, &h);
             float *out = a->out + (t * a->heads + h) * a->value_features;
             vf share = vf_splat(w->total[row] != 0.0f ? 1.0f / w->total[row] : 0.0f);
-            for (int64_t f = 0; f < a->value_features; f += 16)
-                vf_store(out + f, vf_mul(vf_load(w->result + row * MOST_FEATURES + f), share));
+            for (int64_t f = 0; f < a->value_features; f += 16) {
+                vf mean = vf_mul(vf_load(w->result + row * MOST_FEATURES + f), share);
+                if (a->value_features - f < 16)
+                    vf_store_first(out + f, mean, (int)(a->value_features - f));
+                else
+                    vf_store(out + f, mean);
+            }
         }
 }
 
@@ -328,16 +353,16 @@ static void end_rows(const struct attention *a, struct work *w, const struct tas
 static void attend_tile(const struct attention *a, struct work *w, int count, const struct rows *keys,
                         const struct rows *values, int64_t head, int64_t cell, int64_t cells)
 {
+    const int64_t width = padded(a->features);
     read_rows(keys, head, cells, a->features, w->rows_read);
     for (int64_t i = 0; i < CELLS; i += 4)
         for (int64_t f = 0; f < a->features; f += 4)
-            transpose_four(w->rows_read + i * a->features + f, (size_t)a->features,
-                           w->keys + f * CELLS + i, CELLS);
+            transpose_four(w->rows_read + i * width + f, (size_t)width, w->keys + f * CELLS + i, CELLS);
     for_rows(SCORES, w, count, a->features);
     for (int i = 0; i < count; i++)
         weigh(a, w, w->active[i], cell, cells);
     read_rows(values, head, cells, a->value_features, w->rows_read);
-    for_rows(MIXES, w, count, a->value_features);
+    for_rows(MIXES, w, count, padded(a->value_features));
 }
 
 static void attend(const struct attention *a, struct work *w, const struct task *task)
@@ -359,6 +384,15 @@ static void attend(const struct attention *a, struct work *w, const struct task 
     end_rows(a, w, task);
 }
 
+/* Rows of a task: the more they are, the less often keys and values are read. */
+static int64_t rows_of_task(const struct attention *a, int threads)
+{
+    int64_t rows = LEAST_ROWS;
+    while (rows < BLOCK_ROWS && a->heads * a->tokens / (2 * rows) >= (int64_t)LEAST_TASKS * threads)
+        rows *= 2;
+    return rows;
+}
+
 /* How the work is divided: how many query heads of a group, tokens and key-value heads a task has. A
  * group is divided if there were fewer tasks than threads otherwise; with few tokens a task has several
  * key-value heads, since their keys are neighbours in memory. */
@@ -368,14 +402,14 @@ struct division {
 
 static struct division divide(const struct attention *a, int threads)
 {
-    const int64_t group = a->heads / a->kv_heads;
-    struct division d = {.parts = (group + BLOCK_ROWS - 1) / BLOCK_ROWS};
+    const int64_t group = a->heads / a->kv_heads, rows = rows_of_task(a, threads);
+    struct division d = {.parts = (group + rows - 1) / rows};
     while (a->kv_heads * d.parts * a->tokens < threads && d.parts < group)
         d.parts++;
     d.heads = (group + d.parts - 1) / d.parts;
-    d.block = BLOCK_ROWS / d.heads;
+    d.block = rows / d.heads;
     d.blocks = (a->tokens + d.block - 1) / d.block;
-    const int64_t fitting = BLOCK_ROWS / (d.heads * (a->tokens < d.block ? a->tokens : d.block));
+    const int64_t fitting = rows / (d.heads * (a->tokens < d.block ? a->tokens : d.block));
     const int64_t fair = (a->kv_heads * d.parts * d.blocks + threads - 1) / threads;
     d.kv_each = fitting < fair ? fitting : fair;
     d.kv_each = d.kv_each < a->kv_heads ? d.kv_each : a->kv_heads;
@@ -403,7 +437,7 @@ static void attention(struct tensor *dst, int thread, int threads, void *user)
     const struct division d = divide(&a, threads);
     const int64_t group = a.heads / a.kv_heads;
     for (int64_t i = thread; i < d.kv_ranges * d.parts * d.blocks; i += threads) {
-        int64_t range = i % d.kv_ranges, part = i / d.kv_ranges % d.parts, b = i / d.kv_ranges / d.parts;
+        int64_t b = i % d.blocks, part = i / d.blocks % d.parts, range = i / d.blocks / d.parts;
         struct task task = {
             range * d.kv_each, (range + 1) * d.kv_each, part * d.heads, (part + 1) * d.heads,
             b * d.block, (b + 1) * d.block,

@@ -154,13 +154,13 @@ static void pack_q6_k(const uint8_t *block, uint8_t *group, int row)
 /* F16 stays as it is, one input of all rows after the other; BF16 by pairs of inputs. */
 static void pack_f16(const uint8_t *block, uint8_t *group, int row)
 {
-    for (int k = 0; k < BLOCK; k++)
+    for (int k = 0; k < FLOATS; k++)
         memcpy(group + 2 * (ROWS * k + row), block + 2 * k, 2);
 }
 
 static void pack_bf16(const uint8_t *block, uint8_t *group, int row)
 {
-    for (int k = 0; k < BLOCK; k += 2)
+    for (int k = 0; k < FLOATS; k += 2)
         memcpy(group + 2 * ROWS * k + 4 * row, block + 2 * k, 4);
 }
 
@@ -171,7 +171,7 @@ struct packer {
 };
 
 static const struct packer PACKERS[] = {
-    {TYPE_F16, 64, pack_f16},       {TYPE_BF16, 64, pack_bf16},   {TYPE_Q4_0, 18, pack_q4_0},
+    {TYPE_F16, 32, pack_f16},       {TYPE_BF16, 32, pack_bf16},   {TYPE_Q4_0, 18, pack_q4_0},
     {TYPE_Q4_1, 20, pack_q4_1},     {TYPE_Q5_0, 22, pack_q5_0},   {TYPE_Q8_0, 34, pack_q8_0},
     {TYPE_Q4_K, 144, pack_q4_k},    {TYPE_Q5_K, 176, pack_q5_k},  {TYPE_Q6_K, 210, pack_q6_k},
     {TYPE_IQ4_NL, 18, pack_q4_0},   {TYPE_MXFP4, 17, pack_mxfp4},

@@ -14,6 +14,7 @@
 
 #define ROWS 16
 #define BLOCK 32
+#define FLOATS 16 /* inputs of a group of F16 or BF16 */
 #define SUPER 256
 
 enum {
@@ -34,8 +35,9 @@ struct activations {
 static inline int group_inputs(int type)
 {
     switch (type) {
-    case TYPE_F16: case TYPE_BF16: case TYPE_Q4_0: case TYPE_Q4_1: case TYPE_Q5_0: case TYPE_Q8_0:
-    case TYPE_IQ4_NL: case TYPE_MXFP4:
+    case TYPE_F16: case TYPE_BF16:
+        return FLOATS;
+    case TYPE_Q4_0: case TYPE_Q4_1: case TYPE_Q5_0: case TYPE_Q8_0: case TYPE_IQ4_NL: case TYPE_MXFP4:
         return BLOCK;
     case TYPE_Q4_K: case TYPE_Q5_K: case TYPE_Q6_K:
         return SUPER;
@@ -48,7 +50,7 @@ static inline size_t group_bytes(int type)
 {
     switch (type) {
     case TYPE_F16: case TYPE_BF16:
-        return ROWS * 2 * BLOCK;
+        return ROWS * 2 * FLOATS;
     case TYPE_Q4_0: case TYPE_IQ4_NL:
         return ROWS * (2 + 16);
     case TYPE_MXFP4:
