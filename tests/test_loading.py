@@ -340,7 +340,7 @@ def test_loading_and_closing_ten_times_leaks_neither_memory_nor_threads(path):
         gc.collect()
         sizes.append(process.memory_info().rss)
     assert threading.active_count() == before
-    assert sizes[-1] - sizes[3] < 12 * 2**20
+    assert sizes[-1] - sizes[3] < 24 * 2**20  # eight caches would be 64 MiB; malloc keeps some
 
 
 def test_failing_to_load_ten_times_leaks_no_threads(path):
