@@ -17,15 +17,15 @@ LONGEST = 450
 
 # From the bottom up; a module imports from its own package and from the lines below its own.
 LAYERS = [
-    ("errors", "version", "durations"),
+    ("errors", "version", "durations", "part_names"),
     ("configuration", "address"),
-    ("settings", "jail"),
+    ("settings", "jail", "offload"),
     ("ml",),
     ("nn", "tokenizer", "sampling", "vision"),
     ("kvcache", "chat"),
     ("models", "modelinfo", "convert"),
     ("memory",),
-    ("offload",),
+    ("placing",),
     ("store",),
     ("runner", "catalog"),
     ("loading", "completion", "peer"),
@@ -37,7 +37,7 @@ LAYERS = [
 ]
 # The packages that know least, and all that each may know.
 ONLY = {
-    "ml": {"errors"},
+    "ml": {"errors", "part_names"},
     "nn": {"errors", "ml"},
     "models": {"errors", "ml", "nn", "kvcache", "vision"},
     "tokenizer": {"errors", "ml"},

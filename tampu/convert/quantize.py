@@ -19,7 +19,9 @@ from tampu.convert.storage import encode_rows, row_ranges
 from tampu.convert.writer import Part, PlannedFile, Progress, Span, TensorToWrite
 from tampu.errors import RequestError, UnsupportedModelError
 from tampu.ml.gguf import GGUFFile, TensorInfo, read_gguf
+from tampu.ml.mapping import map_file
 from tampu.ml.quantize import dequantize
+from tampu.ml.split import PREFIX as SPLIT
 from tampu.ml.types import GGMLType
 
 QUANTIZATION_VERSION = 2  # of ggml's block formats
@@ -78,10 +80,11 @@ def plan_quantization(
         "general.file_type": kind.number,
         "general.quantization_version": QUANTIZATION_VERSION,
     }
-    kinds = {key: number for key, number in file.kinds.items() if key not in ours}
-    mapping = _mapped(source)
+    theirs = {key: value for key, value in file.metadata.items() if not key.startswith(SPLIT)}
+    kinds = {key: file.kinds[key] for key in theirs if key not in ours}
+    mapping = map_file(file)
     tensors = [_tensor(file, mapping, info, chosen) for info in file.tensors.values()]
-    return PlannedFile({**file.metadata, **ours}, tensors, kinds)
+    return PlannedFile({**theirs, **ours}, tensors, kinds)
 
 
 def planned_types(
@@ -104,27 +107,21 @@ def _refuse_quantized(file: GGUFFile, chosen: Mapping[str, GGMLType]) -> None:
             )
 
 
-def _mapped(path: Path) -> mmap.mmap:
-    """Map a file; the mapping goes with the last array that looks into it."""
-    with path.open("rb") as stream:
-        return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-
-
 def _tensor(
     file: GGUFFile, mapping: mmap.mmap, info: TensorInfo, chosen: Mapping[str, GGMLType]
 ) -> TensorToWrite:
     kind = chosen.get(info.name, info.type)
     parts: Callable[[], Iterable[Part]]
     if kind == info.type:
-        parts = partial(_copied, file.path, info)
+        parts = partial(_copied, *file.find(info.offset), info.size_bytes)
     else:
         parts = partial(_converted, mapping, info, kind)
     return TensorToWrite(info.name, info.shape, kind, parts)
 
 
-def _copied(path: Path, info: TensorInfo) -> Iterator[Span]:
-    for begin in range(0, info.size_bytes, _COPY_BYTES):
-        yield Span(path, info.offset + begin, min(_COPY_BYTES, info.size_bytes - begin))
+def _copied(path: Path, offset: int, size: int) -> Iterator[Span]:
+    for begin in range(0, size, _COPY_BYTES):
+        yield Span(path, offset + begin, min(_COPY_BYTES, size - begin))
 
 
 def _converted(mapping: mmap.mmap, info: TensorInfo, kind: GGMLType) -> Iterator[Part]:

@@ -21,12 +21,14 @@ from pathlib import Path
 
 import numpy as np
 
-from tampu.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
+from tampu.errors import ModelFileError, ModelNotFoundError
 from tampu.ml.bytes import Cursor
 from tampu.ml.metadata import Metadata, StringArray, Value
+from tampu.ml.split import join_parts, part_count
 from tampu.ml.types import GGMLType
 
 __all__ = [
+    "FilePart",
     "GGMLType",
     "GGUFFile",
     "Metadata",
@@ -73,7 +75,7 @@ class TensorInfo:
     """Where one tensor lies in the file and how to read it.
 
     `shape` has the slowest dimension first and 1 to 4 dimensions; `offset` counts from the start
-    of the file.
+    of the file, or of the first of a split one.
     """
 
     name: str
@@ -84,10 +86,20 @@ class TensorInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class FilePart:
+    """A file that holds a model or a part of it; `start` is where its first byte counts as."""
+
+    path: Path
+    size_bytes: int
+    start: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class GGUFFile:
     """The head of a GGUF file that passed every check; `tensors` in the order of the file.
 
-    `kinds` has GGUF's number of each key's type, which Python's values have lost.
+    `kinds` has GGUF's number of each key's type, which Python's values have lost. A model that is
+    split over several files is as one; `path` is the first of its `parts` then.
     """
 
     path: Path
@@ -98,17 +110,28 @@ class GGUFFile:
     tensors: dict[str, TensorInfo]
     data_offset: int
     size_bytes: int
+    parts: tuple[FilePart, ...]
+
+    def find(self, offset: int) -> tuple[Path, int]:
+        """Return the file that has the byte at an offset of the whole, and where it is there."""
+        part = next(part for part in reversed(self.parts) if part.start <= offset)
+        return part.path, offset - part.start
 
 
 def read_gguf(path: str | Path) -> GGUFFile:
-    """Read and check the head of a GGUF file.
+    """Read and check the head of a GGUF file; the first of a split model stands for all.
 
     Raises:
-        ModelNotFoundError: if there is no file at `path`.
+        ModelNotFoundError: if there is no file at `path`, or a part of the model is missing.
         ModelFileError: if it isn't a regular file or isn't a sound GGUF file; names the field.
-        UnsupportedModelError: if it is one part of a model that is split over several files.
+        UnsupportedModelError: if it is another part of a split model than the first.
     """
-    path = Path(path)
+    first = _read_one(Path(path))
+    is_whole = "split.count" not in first.metadata or part_count(first.metadata) == 1
+    return first if is_whole else join_parts(first, _read_one)
+
+
+def _read_one(path: Path) -> GGUFFile:
     descriptor = _open(path)
     try:
         status = os.fstat(descriptor)
@@ -138,7 +161,6 @@ def _read(path: Path, cursor: Cursor) -> GGUFFile:
     values = _read_keys(cursor, key_count)
     alignment = _alignment(values)
     metadata = Metadata({key: value for key, (_, value) in values.items()})
-    _check_split(metadata)
     tensors = _read_tensors(cursor, tensor_count)
     data_offset = -(-cursor.position // alignment) * alignment
     _check_layout(tensors, alignment, cursor.size - data_offset)
@@ -149,7 +171,10 @@ def _read(path: Path, cursor: Cursor) -> GGUFFile:
         for info in tensors
     }
     kinds = {key: kind for key, (kind, _) in values.items()}
-    return GGUFFile(path, version, alignment, metadata, kinds, placed, data_offset, cursor.size)
+    whole = (FilePart(path, cursor.size),)
+    return GGUFFile(
+        path, version, alignment, metadata, kinds, placed, data_offset, cursor.size, whole
+    )
 
 
 def _read_version(cursor: Cursor) -> int:
@@ -260,15 +285,6 @@ def _alignment(values: dict[str, tuple[int, Value]]) -> int:
     if not 8 <= value <= MAX_ALIGNMENT or value & (value - 1):
         raise ModelFileError(field, f"{value} is not a power of two from 8 to {MAX_ALIGNMENT}")
     return value
-
-
-def _check_split(metadata: Metadata) -> None:
-    if "split.count" in metadata and metadata.integer("split.count") > 1:
-        parts = metadata.integer("split.count")
-        raise UnsupportedModelError(
-            f"this file is one of the {parts} parts of a split model, which cannot be loaded yet; "
-            "merge them into one file first (llama-gguf-split --merge)"
-        )
 
 
 # Tensors

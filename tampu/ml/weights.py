@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import enum
 import mmap
-import os
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +24,7 @@ from tampu.ml.devices import Device
 from tampu.ml.gguf import GGUFFile, TensorInfo
 from tampu.ml.kernels.products import STRIP, PackedMemory, PackedWeight
 from tampu.ml.library import OpaquePointer, TensorPointer, gg
+from tampu.ml.mapping import map_file
 from tampu.ml.placement import layer_of
 from tampu.ml.probe import can_multiply
 from tampu.ml.tensor import Tensor
@@ -169,13 +169,7 @@ class Weights:
         return Tensor(pointer, info.shape, info.type)
 
     def _map(self) -> None:
-        try:
-            with self.file.path.open("rb") as stream:
-                if os.fstat(stream.fileno()).st_size < self.file.size_bytes:
-                    raise ModelFileError("file", "became shorter while it was being loaded")
-                self._mapping = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        except OSError as error:
-            raise ModelFileError("file", f"cannot be opened: {error.strerror}") from error
+        self._mapping = map_file(self.file)
         self._address = np.frombuffer(self._mapping, np.uint8).ctypes.data
 
     def _packing(self, backend: Backend, name: str) -> OpaquePointer | None:

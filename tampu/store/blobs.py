@@ -39,6 +39,11 @@ class Blobs:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
+    @property
+    def layout(self) -> Layout:
+        """Where things are in the store."""
+        return self._layout
+
     def path(self, digest: Digest) -> Path:
         """Return where a blob is, or would be."""
         return self._layout.blob(digest)

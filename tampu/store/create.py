@@ -28,7 +28,7 @@ from tampu.store.manifests import (
     ModelConfig,
     encode_config,
 )
-from tampu.store.model import StoredModel, file_of
+from tampu.store.model import StoredModel
 from tampu.store.modelfile import Modelfile
 from tampu.store.names import Digest, ModelName
 from tampu.store.parameters import check_parameters
@@ -93,7 +93,7 @@ def create(
         ingredients.add_adapters(recipe)
         _add_texts(ingredients, recipe.modelfile, store, lease)
         layers = [layer for kind in _ORDER for layer in ingredients.layers.get(kind, [])]
-        config = _config(ingredients, recipe.modelfile, store)
+        config = _config(ingredients, recipe.modelfile)
         head = encode_config(config)
         described = Descriptor(CONFIG_TYPE, store.blobs.put(head, lease), len(head))
         report(Progress("writing manifest"))
@@ -177,10 +177,9 @@ def _json(value: object) -> bytes:
     return msgspec.json.encode(value)
 
 
-def _config(ingredients: Ingredients, modelfile: Modelfile, store: Store) -> ModelConfig:
+def _config(ingredients: Ingredients, modelfile: Modelfile) -> ModelConfig:
     """Return what lists show: of the weights' file, and what the Modelfile says."""
-    (layer, *_) = ingredients.layers[Media.MODEL]
-    info = read_model_info(file_of(layer) or store.blobs.path(layer.digest))
+    info = read_model_info(ingredients.weights)
     base = ingredients.config
     return ModelConfig(
         model_format="gguf",

@@ -13,10 +13,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from tampu.part_names import read_part_name
+
 SUFFIX = ".gguf"
 PREFERRED = ("Q4_K_M", "Q4_0", "Q8_0")  # what is taken when no variant is asked for
 
-_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})", re.ASCII)
 _QUANTIZATION = re.compile(
     r"(?:^|[-_.])((?:UD-)?(?:I?Q\d[A-Z0-9_]*|T?Q\d_\d|BF16|F16|FP16|F32|MXFP4(?:_MOE)?)(?:-.+)?)$",
     re.ASCII | re.IGNORECASE,
@@ -79,10 +80,7 @@ def read_repository(files: Iterable[str]) -> Repository:
         if "mmproj" in path.name.lower():
             projectors.append(file)
             continue
-        match = _PART.fullmatch(path.stem)
-        stem, number, count = (
-            (match[1], int(match[2]), int(match[3])) if match else (path.stem, 1, 1)
-        )
+        stem, number, count = read_part_name(path.name)
         key = str(path.parent / stem)
         parts[key][number] = file
         counts[key] = count

@@ -19,6 +19,7 @@ from tampu.convert.writer import PlannedFile
 from tampu.errors import ModelFileError, ModelNotFoundError, RequestError
 from tampu.ml.gguf import read_gguf
 from tampu.modelinfo import read_model_info
+from tampu.part_names import read_part_name
 from tampu.store.blobs import hash_file
 from tampu.store.gguf_files import SUFFIX
 from tampu.store.library import Library, LocalModel
@@ -32,6 +33,7 @@ from tampu.store.manifests import (
 )
 from tampu.store.model import StoredModel, file_of
 from tampu.store.names import Digest
+from tampu.store.parts import weights_file
 from tampu.store.registry.progress import Progress
 from tampu.store.store import Store
 
@@ -62,6 +64,13 @@ class Ingredients:
         self._store = store
         self._lease = lease
         self._report = report
+
+    @property
+    def weights(self) -> Path:
+        """The file of the weights; the first, if they are split over several."""
+        found = self.layers[Media.MODEL]
+        files = [file_of(layer) or self._store.blobs.path(layer.digest) for layer in found]
+        return weights_file(self._store.layout, files)
 
     def add_sources(self, recipe: Recipe) -> None:
         """Add what the model is made of.
@@ -102,7 +111,7 @@ class Ingredients:
 
     def _add_model(self, model: LocalModel, recipe: Recipe) -> None:
         if model.stored is None:
-            for path in (*model.files, *model.projectors):
+            for path in (model.path, *model.projectors):
                 self._add_path(path, recipe)
             return
         stored = model.stored
@@ -111,10 +120,10 @@ class Ingredients:
             if layer.media_type not in {*Media}:
                 continue
             kind = Media(layer.media_type)
-            if kind is Media.MODEL and recipe.quantize:
-                self._add_weights(stored.path_of(layer), recipe)
-            elif kind is not Media.PARAMS:
-                self._add(kind, self._kept(stored, layer, recipe))
+            if not (kind is Media.PARAMS or (kind is Media.MODEL and recipe.quantize)):
+                self.layers.setdefault(kind, []).append(self._kept(stored, layer, recipe))
+        if recipe.quantize:
+            self._add_weights(stored.model_path, recipe)
 
     def _kept(self, stored: StoredModel, layer: Descriptor, recipe: Recipe) -> Descriptor:
         """Return a layer of another model as one of ours; it is copied from another store."""
@@ -139,34 +148,32 @@ class Ingredients:
                 raise ModelNotFoundError(f"{path}: a folder without config.json is no checkpoint")
             kind = recipe.quantize or own_type(path)
             plan = plan_conversion(path, kind)
-            self._add(Media.MODEL, self._written(Media.MODEL, plan, "converting model"))
+            self._set_weights(lambda: [self._written(Media.MODEL, plan, "converting model")])
             return
         file = read_gguf(path)
         if file.metadata.string("general.type", default="model") == "adapter":
             raise RequestError(f"{path.name} is an adapter: name it with ADAPTER")
         if file.metadata.architecture == "clip":
-            self._add(Media.PROJECTOR, self._brought(Media.PROJECTOR, path, recipe))
-        elif recipe.quantize:
-            self._add_weights(path, recipe)
+            projectors = self.layers.setdefault(Media.PROJECTOR, [])
+            projectors.append(self._brought(Media.PROJECTOR, path, recipe))
         else:
-            self._add(Media.MODEL, self._brought(Media.MODEL, path, recipe))
+            self._add_weights(path, recipe)
 
     def _add_weights(self, path: Path, recipe: Recipe) -> None:
-        """Add weights in the type that the recipe wants."""
-        wanted = file_type(recipe.quantize or "")
+        """Add weights in the type that the recipe wants; what it changes is one file."""
         before = read_model_info(path).quantization
-        if before == wanted.name:
-            self._add(Media.MODEL, self._brought(Media.MODEL, path, recipe))
+        wanted = file_type(recipe.quantize).name if recipe.quantize else before
+        if before == wanted:
+            parts = read_gguf(path).parts
+            self._set_weights(lambda: [self._brought(Media.MODEL, p.path, recipe) for p in parts])
             return
-        status = f"quantizing {before} model to {wanted.name}"
-        plan = plan_quantization(path, wanted.name)
-        self._add(Media.MODEL, self._written(Media.MODEL, plan, status))
+        status = f"quantizing {before} model to {wanted}"
+        plan = plan_quantization(path, wanted)
+        self._set_weights(lambda: [self._written(Media.MODEL, plan, status)])
 
     def _add_adapter(self, path: Path, recipe: Recipe) -> None:
-        (base, *_) = self.layers[Media.MODEL]
-        weights = file_of(base) or self._store.blobs.path(base.digest)
         if path.is_dir():
-            plan = plan_adapter(path, read_gguf(weights))
+            plan = plan_adapter(path, read_gguf(self.weights))
             layer = self._written(Media.ADAPTER, plan, "converting adapter")
         else:
             kind = read_gguf(path).metadata.string("general.type", default="model")
@@ -185,24 +192,32 @@ class Ingredients:
             if not self._store.blobs.has(digest):
                 raise ModelNotFoundError(f"the blob {digest} for {name} is not there: upload it")
         if all(name.lower().endswith(SUFFIX) for name in files):
-            yield [self._store.blobs.path(digest) for digest in files.values()]
+            yield list(self._weights_files(files))
             return
         with tempfile.TemporaryDirectory(prefix="tampu-create-") as folder:
             for name, digest in files.items():
                 (Path(folder) / name).symlink_to(self._store.blobs.path(digest).resolve())
             yield [Path(folder)]
 
+    def _weights_files(self, files: Mapping[str, Digest]) -> Iterator[Path]:
+        """Yield uploaded GGUF files; those that by their names are parts of one model as one."""
+        models: dict[tuple[str, int], list[Path]] = {}
+        for name in sorted(files):
+            stem, _, count = read_part_name(name)
+            models.setdefault((stem, count), []).append(self._store.blobs.path(files[name]))
+        yield from (weights_file(self._store.layout, paths) for paths in models.values())
+
     # -- layers ----------------------------------------------------------------------------------
 
-    def _add(self, kind: Media, layer: Descriptor) -> None:
-        known = self.layers.setdefault(kind, [])
-        if kind is Media.MODEL and known:
+    def _set_weights(self, make: Callable[[], list[Descriptor]]) -> None:
+        if self.layers.get(Media.MODEL):
             raise RequestError("two of the sources hold the weights of a model: give one")
-        known.append(layer)
+        self.layers[Media.MODEL] = make()
 
     def _brought(self, kind: Media, path: Path, recipe: Recipe) -> Descriptor:
-        if path.parent == self._store.layout.blobs:  # it is here already, and leased
-            digest = Digest.parse_file_name(path.name)
+        resolved = path.resolve()  # the parts of a split model are links
+        if resolved.parent == self._store.layout.blobs.resolve():  # it is here already, and leased
+            digest = Digest.parse_file_name(resolved.name)
             self._lease.add([digest])
             return Descriptor(kind, digest, path.stat().st_size)
         return self._referenced(kind, path) if recipe.in_place else self._copied(kind, path)

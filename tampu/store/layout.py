@@ -4,6 +4,7 @@
     <root>/manifest-v2/...                              the same of newer Ollama's; only read
     <root>/blobs/sha256-<hex>                           a blob
     <root>/.tampu/incoming/sha256-<hex>                 a blob that is not whole yet
+    <root>/.tampu/parts/<hex>/model-00001-of-00003.gguf see `parts`
     <root>/.tampu/lock, locks/, leases/                 see `locks`
 
 The first and third are Ollama's. Ours stay out of its folders, because it deletes what it does not
@@ -82,6 +83,10 @@ class Layout:
     def partial_state(self, digest: Digest) -> Path:
         """How much of it is there."""
         return self.incoming / f"{digest.file_name}.json"
+
+    def parts(self, digest: Digest | None = None) -> Path:
+        """The folder of links to the parts of models in several files, or those of one model."""
+        return self.ours / "parts" / (digest.hex if digest else "")
 
     def blob_lock(self, digest: Digest) -> Path:
         """The lock of whoever brings a blob in."""

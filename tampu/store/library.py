@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from tampu.errors import ModelNameError, ModelNotFoundError
+from tampu.part_names import part_name, read_part_name
 from tampu.settings import Settings
 from tampu.store.elsewhere import FoundFiles, hub_models, lm_studio_models
 from tampu.store.gguf_files import SUFFIX
@@ -182,8 +183,11 @@ class Library:
     def _given(self) -> Iterator[LocalModel]:
         """Yield the single files and those of the folder."""
         for path in (*self._files, *_gguf_files(self._folder)):
-            if path.is_file():
-                yield _of_files(f"{path.stem}:{DEFAULT_TAG}", (path,), Origin.FILE)
+            stem, number, count = read_part_name(path.name)
+            if number == 1 and path.is_file():
+                parts = [path.with_name(part_name(stem, n, count)) for n in range(2, count + 1)]
+                there = (path, *(part for part in parts if part.is_file()))
+                yield _of_files(f"{stem}:{DEFAULT_TAG}", there, Origin.FILE)
 
     def _others(self) -> Iterator[LocalModel]:
         """Yield the models of other programs, and the built-in one."""

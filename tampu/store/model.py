@@ -22,6 +22,7 @@ from tampu.store.manifests import (
     read_config,
 )
 from tampu.store.names import Digest, ModelName
+from tampu.store.parts import weights_file
 
 T = TypeVar("T")
 
@@ -95,12 +96,12 @@ class StoredModel:
         """The file of the weights; the first, if they are split over several.
 
         Raises:
-            StoreError: if there is none, or it is missing.
+            StoreError: if there is none, or a part is missing.
         """
-        layers = self.manifest.of_kind(Media.MODEL)
-        if not layers:
+        files = self.paths(Media.MODEL)
+        if not files:
             raise StoreError(f"{self.name.short} has no GGUF file, so tampu cannot run it")
-        return self.path_of(layers[0])
+        return weights_file(self.blobs.layout, files)
 
     @property
     def config(self) -> ModelConfig:

@@ -17,6 +17,7 @@ from tampu.store.locks import Lease, files_in, leased, locked, remove_if_dead
 from tampu.store.manifests import Manifest, encode_manifest, read_manifest
 from tampu.store.model import StoredModel, file_of
 from tampu.store.names import Digest, ModelName, canonical_host
+from tampu.store.parts import sweep_parts
 
 logger = logging.getLogger(__name__)
 
@@ -257,6 +258,8 @@ class Store:
         with storing("the removal of blobs"):
             for digest in unused:
                 self.blobs.path(digest).unlink(missing_ok=True)
+        if unused:
+            sweep_parts(self.layout)
         return unused
 
     def _remove_empty(self, folder: Path) -> None:

@@ -143,13 +143,16 @@ def test_a_name_with_a_line_break_is_quoted_in_the_message(read) -> None:
     assert caught.value.field == r"tensor 'a\nb' shape"
 
 
-def test_a_part_of_a_split_model_is_refused_as_such(read) -> None:
-    with pytest.raises(UnsupportedModelError, match="3 parts"):
-        read(one_key(key("split.count", UINT32, u32(3))))
-
-
 def test_a_split_model_of_one_part_is_read(read) -> None:
     assert read(one_key(key("split.count", UINT32, u32(1)))).tensors == {}
+
+
+@pytest.mark.parametrize(
+    ("count", "told"), [(3, "cannot be found"), (1025, "is not from 0"), (2**31, "is not from 0")]
+)
+def test_a_split_model_whose_parts_cannot_be_told_is_refused(read, count: int, told: str) -> None:
+    with pytest.raises(ModelFileError, match=told):
+        read(one_key(key("split.count", UINT32, u32(count))))
 
 
 # The path
