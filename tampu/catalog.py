@@ -12,6 +12,7 @@ from tampu.chat.kinds import PromptTemplate, read_template
 from tampu.errors import ModelNotFoundError, TampuError
 from tampu.ml.gguf import read_gguf
 from tampu.modelinfo import ModelInfo, read_model_info, with_template, with_vision
+from tampu.offload import Offload
 from tampu.settings import Settings
 from tampu.store.gguf_files import SUFFIX
 from tampu.store.library import Library, LocalModel, built_in_path
@@ -79,6 +80,12 @@ class Prepared:
         """The context length that its parameters say, in tokens."""
         stated = self.parameters.get("num_ctx")
         return stated if isinstance(stated, int) else DEFAULT_CONTEXT
+
+    @property
+    def offload(self) -> Offload:
+        """The layers that its parameters send to devices, else as many as fit."""
+        layers, main = self.parameters.get("num_gpu", -1), self.parameters.get("main_gpu")
+        return Offload(layers if layers >= 0 else None, main)
 
     def begun(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """Return a conversation behind what the model begins every one with."""

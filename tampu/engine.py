@@ -30,11 +30,12 @@ from tampu.intake import Intake, Prompt
 from tampu.loading import LoadedModel, LoadOptions, load_model
 from tampu.modelinfo import ModelInfo
 from tampu.nn import Picture
+from tampu.offload import Offload
 from tampu.runner.events import Done, Event, Text
 from tampu.runner.layout import NumberedImage
 from tampu.runner.loop import Runner
 from tampu.runner.request import GenerateOptions, generate_options
-from tampu.runner.sequence import Collector, Rows, Sink
+from tampu.runner.sequence import Sink
 from tampu.runner.trace import Trace
 from tampu.store.parameters import as_options
 from tampu.tokenizer import Tokenizer
@@ -53,6 +54,7 @@ class Engine:
         tokenizer: of the model.
         template: its chat template; None if the file has none.
         load_ns: how long loading took.
+        device_bytes: what it takes of devices besides the processor.
     """
 
     def __init__(self, model: LoadedModel, load_ns: int, found: Prepared | None = None) -> None:
@@ -73,6 +75,7 @@ class Engine:
         self.template = self.prepared.template or ChatTemplate.from_metadata(metadata)
         self._prompts = PromptBuilder.for_model(self.template, self.tokenizer, metadata)
         self.load_ns = load_ns
+        self.device_bytes = sum(model.device_bytes.values())
         self.runner = Runner(model.scheduler, model.graphs, model.tokenizer)
         self._intake = Intake(model, self.runner)
 
@@ -88,6 +91,8 @@ class Engine:
         cache_type: str = "f16",
         flash_attention: bool | None = None,
         kernels: str = "on",
+        offload: Offload | None = None,
+        use_mmap: bool = True,
         adapters: Sequence[tuple[str | Path, float]] = (),
         template: str = "",
         projector: str | Path | None = None,
@@ -107,6 +112,9 @@ class Engine:
             flash_attention: fused attention always, never, or where it is faster (None).
             kernels: what the package's own C code computes: on, off, products, experts
                 or attention.
+            offload: which layers go to devices besides the processor; None: as many as the model
+                comes with, else as fit.
+            use_mmap: use weights where they are in the mapped file, if they can be; else copy all.
             adapters: low-rank adapters, GGUF files or PEFT's folders, and how much of each; 1 is as
                 it was trained.
             template: Jinja, or Go's language, in place of the model's own; empty: that.
@@ -132,6 +140,8 @@ class Engine:
             cache_type=cache_type,
             flash_attention=flash_attention,
             kernels=kernels,
+            mapped=use_mmap,
+            offload=offload or found.offload,
         )
         model = load_model(
             found.path,
@@ -401,7 +411,7 @@ class Engine:
         if images:
             given = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
             prompt = [*given[:1], *map(self.look, images), *given[1:]]
-        return self._collect(prompt, wants_logits=True, chunk=chunk)
+        return self._intake.rows(prompt, wants_logits=True, chunk=chunk)
 
     def embed(self, texts: str | Sequence[Prompt]) -> npt.NDArray[np.float32]:
         """Return the embeddings of texts: pooled final hidden states, of length 1 each.
@@ -418,7 +428,7 @@ class Engine:
         pooling = self.info.metadata.integer("pooling_type", 1)
         rows = []
         for text in [texts] if isinstance(texts, str) else texts:
-            hidden = self._collect(text, wants_logits=False)
+            hidden = self._intake.rows(text, wants_logits=False)
             pooled = {2: hidden[0], 3: hidden[-1]}.get(pooling, hidden.mean(axis=0))
             rows.append(pooled / max(float(np.linalg.norm(pooled)), 1e-12))
         if not rows:
@@ -432,11 +442,3 @@ class Engine:
         options: Mapping[str, object],
     ) -> list[int | NumberedImage]:
         return self.chat_prompt(messages, tools=tools, truncate=options.get("truncate") is True)
-
-    def _collect(self, prompt: Prompt, *, wants_logits: bool, chunk: int | None = None) -> Rows:
-        """Return the logits or hidden states of every token of a prompt."""
-        rows: list[Rows] = []
-        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        collector = Collector(rows.append, wants_logits, chunk)
-        completion(Stream(events, self._intake.collect(prompt, collector, events.put)))
-        return np.concatenate(rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import queue
 from collections.abc import Sequence
 from itertools import groupby
 from typing import TypeAlias
@@ -10,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tampu.completion import Handle, fit_prompt, too_long
+from tampu.completion import Handle, Stream, completion, fit_prompt, too_long
 from tampu.errors import RequestError
 from tampu.loading import LoadedModel
 from tampu.nn import Picture
@@ -18,7 +19,7 @@ from tampu.runner.events import Event, Text
 from tampu.runner.layout import Inputs, NumberedImage, as_one_group, lay_out
 from tampu.runner.loop import Runner
 from tampu.runner.request import GenerateOptions
-from tampu.runner.sequence import Collector, Constraint, PromptScores, Sink
+from tampu.runner.sequence import Collector, Constraint, PromptScores, Rows, Sink
 from tampu.runner.sequence import Sequence as RunningSequence
 from tampu.runner.text import TextStream
 from tampu.sampling import Sampler
@@ -61,6 +62,14 @@ class Intake:
             log.log(TRACE, "prompt: %s", self._spelled(inputs.tokens.tolist()))
             sequence.sink = self._logged(sink)
         return self._begin(sequence)
+
+    def rows(self, prompt: Prompt, *, wants_logits: bool, chunk: int | None = None) -> Rows:
+        """Return the logits or final hidden states of every token of a prompt; see `collect`."""
+        rows: list[Rows] = []
+        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        collector = Collector(rows.append, wants_logits, chunk)
+        completion(Stream(events, self.collect(prompt, collector, events.put)))
+        return np.concatenate(rows)
 
     def collect(self, prompt: Prompt, collector: Collector, sink: Sink) -> Handle:
         """Begin to compute every token's result; nothing is generated.

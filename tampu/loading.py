@@ -24,7 +24,8 @@ from tampu.modelinfo import ModelInfo, describe
 from tampu.models import bind_model
 from tampu.nn import CacheShape, LayerShape, Model, Vision
 from tampu.nn.lora import attach
-from tampu.offload import AUTOMATIC, Offload, place, survey
+from tampu.offload import AUTOMATIC, Offload
+from tampu.placing import place, survey
 from tampu.runner.graphs import Graphs
 from tampu.runner.images import ImageStore
 from tampu.runner.scheduler import Scheduler
@@ -220,6 +221,9 @@ def _load(
             images=ImageStore(_IMAGE_BYTES),
         )
         _log_memory(info, weights, cache, backend)
+        for label, need in wish.needs(placement).items():
+            if placement.devices:
+                log.info("%s has %s", label, need)
         return LoadedModel(
             info,
             options,

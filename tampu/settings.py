@@ -48,10 +48,13 @@ _OWN = (
     "CONNECTIONS",
     "KERNELS",
     "LIMIT_RATE",
+    "MAIN_GPU",
     "MODELS",
+    "NUM_GPU",
     "REALMS",
     "REGISTRY",
     "REGISTRY_KEY",
+    "TENSOR_SPLIT",
     "THREADS",
 )
 _SERVING = (
@@ -73,6 +76,7 @@ _CONFIG = "CONFIG"
 _TRUE = frozenset({"1", "t", "true", "y", "yes", "on"})
 _FALSE = frozenset({"0", "f", "false", "n", "no", "off"})
 _TRACE = 2
+_PART = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 _RATE = re.compile(r"(\d+(?:\.\d+)?) *([KMG]?)I?B?(?:/S)?", re.ASCII)
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 # What a process that runs a model may know of the environment: where things are and which devices
@@ -108,6 +112,10 @@ class Settings:
         context: CONTEXT_LENGTH in tokens; None lets the model and the memory decide.
         slots: NUM_PARALLEL, sequences at once for each model.
         threads: THREADS for computing; None takes one for each core.
+        gpu_layers: NUM_GPU, how many of a model's last layers go to devices besides the processor;
+            None (there: -1) takes as many as fit.
+        main_gpu: MAIN_GPU, the device that takes layers first; None: that with most free memory.
+        tensor_split: TENSOR_SPLIT, how many layers each device takes in proportion, such as 3,1.
         flash_attention: FLASH_ATTENTION; None lets the model decide.
         kernels: KERNELS, which computing the package's own C code does: on (all that it can),
             off, products, experts or attention (that alone).
@@ -148,6 +156,9 @@ class Settings:
     context: int | None = None
     slots: int = 1
     threads: int | None = None
+    gpu_layers: int | None = None
+    main_gpu: int | None = None
+    tensor_split: tuple[float, ...] = ()
     flash_attention: bool | None = None
     kernels: str = "on"
     cache_type: str = "f16"
@@ -199,6 +210,9 @@ class Settings:
             context=read.value("CONTEXT_LENGTH", _count(0), None) or None,
             slots=read.value("NUM_PARALLEL", _count(0), 1) or 1,
             threads=read.value("THREADS", _count(1), None),
+            gpu_layers=read.value("NUM_GPU", _layers, None),
+            main_gpu=read.value("MAIN_GPU", _count(0), None),
+            tensor_split=read.value("TENSOR_SPLIT", _parts, ()),
             flash_attention=read.value("FLASH_ATTENTION", _boolean, None),
             kernels=read.value("KERNELS", _kernels, "on"),
             cache_type=read.value("KV_CACHE_TYPE", _cache_type, "f16"),
@@ -326,6 +340,17 @@ def _count(least: int) -> Callable[[str], int]:
         return int(text)
 
     return parse
+
+
+def _layers(text: str) -> int | None:
+    return None if text == "-1" else _count(0)(text)
+
+
+def _parts(text: str) -> tuple[float, ...]:
+    parts = tuple(float(part) if _PART.fullmatch(part) else -1.0 for part in _list(text))
+    if min(parts, default=0) < 0 or not any(parts):
+        raise ValueError("it must be parts of 0 or more, separated by commas, such as 3,1")
+    return parts
 
 
 def _boolean(text: str) -> bool:

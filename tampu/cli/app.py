@@ -13,6 +13,7 @@ from tampu.cli.bench import bench_command
 from tampu.cli.config import config_command
 from tampu.cli.convert import convert_command
 from tampu.cli.create import create_command
+from tampu.cli.devices import devices_command
 from tampu.cli.loaded import processes_command, stop_command
 from tampu.cli.models import copy_command, list_command, remove_command
 from tampu.cli.outcome import INTERRUPTED, fail, outcome
@@ -49,6 +50,7 @@ app.command("verify-store")(verify_command)
 app.command("export")(export_command)
 app.command("import")(import_command)
 app.command("config")(config_command)
+app.command("devices")(devices_command)
 app.command("bench")(bench_command)
 app.command("create")(create_command)
 app.command("convert")(convert_command)

@@ -127,7 +127,15 @@ def find_devices() -> tuple[Device, ...]:
 
 def log_system(devices: tuple[Device, ...], threads: int) -> None:
     """Log each device with its features: one record with the groups as fields."""
-    groups = {f"{d.name}.{d.index}": {"device": d.description, **d.features()} for d in devices}
+    groups = {
+        device.label: {
+            "device": device.description,
+            "kind": device.kind,
+            "memory": "{} of {} MiB free".format(*(size // 2**20 for size in device.memory())),
+            **device.features(),
+        }
+        for device in devices
+    }
     text = " | ".join(
         f"{name}: " + " ".join(f"{key}={value}" for key, value in group.items())
         for name, group in groups.items()

@@ -306,6 +306,11 @@ def _parameters(parameters: Any, path: Path, options: ModelOptions) -> Any:
     parameters.n_ctx = options.context * options.slots
     parameters.n_parallel = options.slots
     parameters.n_batch = parameters.n_ubatch = options.batch
+    parameters.n_gpu_layers = options.gpu_layers
+    parameters.main_gpu = options.main_gpu or 0
+    if options.tensor_split:
+        unused = len(parameters.tensor_split) - len(options.tensor_split)
+        parameters.tensor_split = [*options.tensor_split, *[0.0] * unused]
     if options.threads is not None:
         parameters.cpuparams.n_threads = options.threads
         parameters.cpuparams_batch.n_threads = options.threads

@@ -26,6 +26,7 @@ from tampu.chat.template import ChatTemplate
 from tampu.engine import Engine
 from tampu.errors import RequestError
 from tampu.ml.gguf import read_gguf
+from tampu.offload import Offload
 from tampu.runner import llamacpp
 from tampu.runner.events import Event
 from tampu.runner.hosted import Handle, Loaded
@@ -151,10 +152,12 @@ def load_engine(
     """
     options = msgspec.structs.asdict(load.options)
     del options["vocabulary_only"], options["engine"]
+    layers, main, split = map(options.pop, ("gpu_layers", "main_gpu", "tensor_split"))
+    options["offload"] = Offload(None if layers < 0 else layers, main, split)
     with Engine.load(load.path, progress=progress, cancelled=cancelled, **options) as engine:
-        memory_bytes = psutil.Process().memory_info().rss
+        memory_bytes = psutil.Process().memory_info().rss + engine.device_bytes
         prompts = PromptBuilder.for_model(engine.template, engine.tokenizer, engine.info.metadata)
-        yield Loaded(engine, prompts, Ready(engine.context, memory_bytes))
+        yield Loaded(engine, prompts, Ready(engine.context, memory_bytes, engine.device_bytes))
 
 
 if __name__ == "__main__":

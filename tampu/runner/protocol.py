@@ -36,6 +36,11 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
         kernels: what the package's own C code computes: on, off, products, experts or
             attention.
         engine: what computes: native, or llamacpp.
+        gpu_layers: how many of the last layers go to devices besides the processor; below 0: as
+            many as fit.
+        main_gpu: which of them takes layers first; None: the one with the most free memory.
+        tensor_split: how many of the layers each takes, in proportion; empty: by free memory.
+        use_mmap: whether weights are used in the file's mapping where they can be, not copied.
         vocabulary_only: load no weights: tokens and prompts can be asked for, nothing else.
         template: in place of that of the file; empty: that.
         adapters: files of adapters, and how much of each.
@@ -50,6 +55,10 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     flash_attention: bool | None = None
     kernels: str = "on"
     engine: str = "native"
+    gpu_layers: int = -1
+    main_gpu: int | None = None
+    tensor_split: tuple[float, ...] = ()
+    use_mmap: bool = True
     vocabulary_only: bool = False
     template: str = ""
     adapters: tuple[tuple[str, float], ...] = ()

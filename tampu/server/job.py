@@ -21,6 +21,9 @@ class Overrides(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     context: int | None = None
     batch: int | None = None
     threads: int | None = None
+    gpu_layers: int | None = None
+    main_gpu: int | None = None
+    use_mmap: bool | None = None
 
     def fit(self, options: ModelOptions) -> bool:
         """Whether a model loaded with these options will do."""
@@ -28,8 +31,9 @@ class Overrides(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def apply(self, options: ModelOptions) -> ModelOptions:
         """Return the options with these in place."""
-        given = {name: value for name, value in msgspec.structs.asdict(self).items() if value}
-        return msgspec.structs.replace(options, **given)
+        given = msgspec.structs.asdict(self).items()
+        wanted = {name: value for name, value in given if value is not None}
+        return msgspec.structs.replace(options, **wanted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

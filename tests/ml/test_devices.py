@@ -22,6 +22,7 @@ def machine(monkeypatch):
     monkeypatch.setattr(gg, "ggml_backend_dev_description", lambda h: f"product {h}".encode())
     monkeypatch.setattr(gg, "ggml_backend_dev_type", lambda h: NAMES[h - 1][1])
     monkeypatch.setattr(gg, "ggml_backend_reg_get_proc_address", lambda *_: None)
+    monkeypatch.setattr(gg, "ggml_backend_dev_memory", lambda *_: None)
 
 
 @pytest.mark.seed("S69", "S70")
@@ -43,7 +44,9 @@ def test_the_log_has_one_group_for_each_device(caplog):
         log_system(find_devices(), threads=6)
     (record,) = caplog.records
     assert list(record.system) == ["CUDA.0", "CUDA.1", "BLAS.0", "CPU.0"]
-    assert record.system["CUDA.1"] == {"device": "product 2"}
+    assert record.system["CUDA.1"] == {
+        "device": "product 2", "kind": "gpu", "memory": "0 of 0 MiB free",
+    }  # fmt: skip
     assert record.threads == 6
 
 

@@ -78,10 +78,16 @@ class Needs:
     Attributes:
         context: its length in tokens.
         threads: of the processor.
+        layers: that go to other devices; below 0: as many as fit.
+        main: the device that takes them first.
+        mapped: whether weights are used in the mapped file.
     """
 
     context: int | None = None
     threads: int | None = None
+    layers: int | None = None
+    main: int | None = None
+    mapped: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,7 +202,13 @@ class Session:
 
 
 def _needs(parameters: Mapping[str, Any]) -> Needs:
-    return Needs(parameters.get("num_ctx"), parameters.get("num_thread") or None)
+    return Needs(
+        context=parameters.get("num_ctx"),
+        threads=parameters.get("num_thread") or None,
+        layers=parameters.get("num_gpu"),
+        main=parameters.get("main_gpu"),
+        mapped=parameters.get("use_mmap"),
+    )
 
 
 def _told(parts: Sequence[Any]) -> list[Thinking | Content]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from tampu.catalog import DEFAULT_CONTEXT, Catalog, prepare, resolve
 from tampu.cli.repl.desk import Known, Loaded, Needs
 from tampu.modelinfo import read_model_info
+from tampu.offload import Offload
 from tampu.settings import Settings
 
 
@@ -63,6 +64,8 @@ class EngineShelf:
                     cache_type=settings.cache_type,
                     flash_attention=settings.flash_attention,
                     kernels=settings.kernels,
+                    offload=_offload(needs, settings),
+                    use_mmap=needs.mapped is not False,
                     progress=progress,
                 )
             )
@@ -72,6 +75,12 @@ class EngineShelf:
                 engine.template, engine.tokenizer, engine.info.metadata
             )
             return Loaded(engine, prompts, stack.pop_all().close)
+
+
+def _offload(needs: Needs, settings: Settings) -> Offload:
+    layers = settings.gpu_layers if needs.layers is None else needs.layers
+    main = settings.main_gpu if needs.main is None else needs.main
+    return Offload(None if layers is None or layers < 0 else layers, main, settings.tensor_split)
 
 
 @contextmanager

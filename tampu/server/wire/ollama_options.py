@@ -63,6 +63,7 @@ _SAMPLING = (
 )  # fmt: skip
 _USED = {
     *_SAMPLING, "num_keep", "seed", "num_predict", "stop", "num_ctx", "num_batch", "num_thread",
+    "num_gpu", "main_gpu", "use_mmap",
 }  # fmt: skip
 
 
@@ -113,11 +114,17 @@ def _overrides(options: Options, info: ModelInfo) -> Overrides:
     for name, value, most in (
         ("num_batch", options.num_batch, 65_536),
         ("num_thread", options.num_thread, 1_024),
+        ("main_gpu", options.main_gpu, 1_024),
     ):
         fits = value is None or 0 <= value <= most
         require(holds=fits, message=f"{name} must be 0 to {most}, not {value}")
     return Overrides(
-        context=context, batch=options.num_batch or None, threads=options.num_thread or None
+        context=context,
+        batch=options.num_batch or None,
+        threads=options.num_thread or None,
+        gpu_layers=None if options.num_gpu is None else max(options.num_gpu, -1),
+        main_gpu=options.main_gpu,
+        use_mmap=options.use_mmap,
     )
 
 
