@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -45,6 +45,7 @@ class Context:
         plan: which of the backend's buffers the graph's places are in; None: it has none yet.
         staying: inputs whose memory is theirs alone.
         custom: nodes that the package's own code computes, which only the processor can.
+        pauses: what `pause` does; None: nothing.
     """
 
     def __init__(self, backend: Backend, nodes: int) -> None:
@@ -67,6 +68,7 @@ class Context:
         self._count = 0
         self.staying: list[Tensor] = []
         self.custom: list[TensorPointer] = []
+        self.pauses: Callable[[Tensor], Tensor] | None = None
         self._buffers: list[OpaquePointer] = []
         self._sources: npt.NDArray[np.uint64] = np.zeros((0, _OPERANDS), np.uint64)
 
@@ -130,6 +132,14 @@ class Context:
         """Append to the graph what these tensors need, in this order, and themselves."""
         for tensor in tensors:
             gg.ggml_build_forward_expand(self.graph, tensor.pointer)
+
+    def pause(self, x: Tensor) -> Tensor:
+        """Return a tensor; here a long computation may be divided, so that others wait less.
+
+        What follows may use it and inputs; of what was computed before all else would be computed
+        again.
+        """
+        return self.pauses(x) if self.pauses else x
 
     def declare(self, shape: Shape, type: GGMLType) -> Tensor:
         """Return a tensor without memory.

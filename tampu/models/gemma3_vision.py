@@ -107,7 +107,7 @@ class Gemma3Vision(VisionModel):
         o = self.options
         x = self.patch(inputs["patches"]) + self.position(inputs["places"])
         for layer in self.layers:
-            x = layer(x, heads=o.heads, epsilon=o.epsilon, activate=Tensor.gelu)
+            x = layer(context.pause(x), heads=o.heads, epsilon=o.epsilon, activate=Tensor.gelu)
         x = self.norm(x, o.epsilon)
         grid = x.transpose(1, 0).contiguous().reshape(-1, o.side, o.side)
         pooled = average_pool(grid, o.pool).reshape(-1, o.rows).transpose(1, 0).contiguous()

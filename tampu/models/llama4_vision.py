@@ -125,7 +125,7 @@ class Llama4Vision(VisionModel):
         turn = AxisRope.of(inputs, RopeMode.INTERLEAVED)
         for layer in self.layers:
             x = layer(
-                x,
+                context.pause(x),
                 heads=o.heads,
                 epsilon=_INNER_EPSILON,
                 activate=Tensor.gelu_exact,

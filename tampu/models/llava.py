@@ -95,6 +95,6 @@ class Llava(VisionModel):
         x = self.norm(x, o.epsilon)
         activate = Tensor.gelu_exact if o.has_gelu else Tensor.gelu_quick
         for layer in self.layers:
-            x = layer(x, heads=o.heads, epsilon=o.epsilon, activate=activate)
+            x = layer(context.pause(x), heads=o.heads, epsilon=o.epsilon, activate=activate)
         row = x.shape[1] * 4
         return self.projector(x.strided((o.rows, x.shape[1]), (row,), row))

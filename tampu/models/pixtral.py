@@ -130,7 +130,7 @@ class Pixtral(VisionModel):
         turn = AxisRope.of(inputs, o.mode)
         x = self.norm(self.patch(inputs["patches"]), o.epsilon)
         for layer in self.layers:
-            x = layer(x, heads=o.heads, epsilon=o.epsilon, turn=turn)
+            x = layer(context.pause(x), heads=o.heads, epsilon=o.epsilon, turn=turn)
         return self.projector(x, o.merge**2, o.text_epsilon)
 
     def _placeholders(self, rows: int, columns: int) -> Placeholders:

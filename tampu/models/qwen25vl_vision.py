@@ -129,7 +129,7 @@ class Qwen25VLVision(VisionModel):
         x = project_patches(cut, self.first) + project_patches(cut, self.second)
         for index, layer in enumerate(self.layers):
             mask = None if index in o.whole_layers else inputs["mask"]
-            x = layer(x, heads=o.heads, epsilon=o.epsilon, turn=turn, mask=mask)
+            x = layer(context.pause(x), heads=o.heads, epsilon=o.epsilon, turn=turn, mask=mask)
         squares = self.norm(x, o.epsilon).reshape(-1, o.embedding * o.merge**2)
         return self.projector(squares).rows(inputs["order"])
 

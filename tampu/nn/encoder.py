@@ -96,6 +96,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tenso
     """
     count, heads, head_dim = q.shape
     queries, keys, values = (part.transpose(1, 0, 2) for part in (q, k, v))
+    keys, values = keys.contiguous(), values.contiguous()  # they are read again and again
     mixed = queries.flash_attention(keys, values, mask, head_dim**-0.5)
     return mixed.reshape(count, heads * head_dim)
 

@@ -18,13 +18,17 @@ from tampu.kvcache import Cache, Reading, Segment
 from tampu.kvcache.causal import FUSED_FROM
 from tampu.ml import Backend, Context, GGMLType, Tensor
 from tampu.ml.backend import Computed
+from tampu.ml.tensor import Shape
 from tampu.nn import Batch, Crossed, Model, PreparedImage
+from tampu.runner.images import Begun
+from tampu.runner.pieces import Piece
 
 log = logging.getLogger("tampu.runner")
 
 Data: TypeAlias = npt.NDArray[np.generic]
 
 _KEPT = 32
+_ENCODERS = 2  # of a size of pictures each, or of a piece
 _ROTATED = 512  # cells whose keys are moved at a time
 _TYPES = {
     np.dtype(np.float32): GGMLType.F32,
@@ -99,6 +103,7 @@ class _Graph:
     context: Context
     inputs: list[Tensor]
     result: Tensor
+    is_whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +119,11 @@ class Prepared:
     data: list[Data]
     is_new: bool
     build_ns: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its result is complete; else it is where the next piece begins."""
+        return self.graph.is_whole
 
 
 @dataclass(slots=True)
@@ -137,6 +147,7 @@ class Graphs:
         self._model = model
         self._cache = cache
         self._kept: OrderedDict[Hashable, _Graph] = OrderedDict()
+        self._encoders: OrderedDict[Hashable, _Graph] = OrderedDict()
         self._limit = _KEPT if reuse else 0
         self._reserved = 0
         self.counts = GraphCounts()
@@ -179,9 +190,7 @@ class Graphs:
                 self._reserve(self._build(shape))
         if vision := self._model.vision:
             largest = vision.largest()
-            encoder = self._encoder(largest)
-            embedding = encoder.result.shape
-            self._reserve(encoder)
+            embedding = self._reserve_encoder(largest)
             fullest = next(self._cache.fillings(tokens))
             shape = GraphShape(tokens, fullest, min(outputs, tokens), wants_logits=True)
             if largest.placeholders.is_cross:
@@ -217,12 +226,19 @@ class Graphs:
         data += self._cache.arrays(step.segments, readings)
         return Prepared(graph, data, self.counts.built > built, time.perf_counter_ns() - began)
 
-    def prepare_image(self, image: PreparedImage) -> Prepared:
-        """Have an image's encoder ready; its result is the embedding (rows, features)."""
+    def prepare_image(self, image: PreparedImage, begun: Begun | None = None) -> Prepared:
+        """Have an image's encoder ready, or its next piece.
+
+        The result is the embedding (rows, features), or what the piece after it goes on with.
+        """
         began = time.perf_counter_ns()
         built = self.counts.built
-        graph = self._kept_or_new(("encoder", image.key), lambda: self._encoder(image))
-        data = [np.ascontiguousarray(array) for array in image.arrays.values()]
+        number = begun.pieces if begun else 0
+        graph = self._kept_or_new(
+            self._encoders, _ENCODERS, (image.key, number), lambda: self._encoder(image, number)
+        )
+        data: list[Data] = [np.ascontiguousarray(array) for array in image.arrays.values()]
+        data += [begun.rows] if begun else []
         return Prepared(graph, data, self.counts.built > built, time.perf_counter_ns() - began)
 
     def launch(self, prepared: Prepared) -> Future[Computed]:
@@ -259,10 +275,11 @@ class Graphs:
 
     def close(self) -> None:
         """Wait for the graph that is computing, if any, and free them all."""
-        if self._kept:
+        if self._kept or self._encoders:
             self._backend.wait()
-        while self._kept:
-            self._kept.popitem()[1].context.close()
+        for kept in (self._kept, self._encoders):
+            while kept:
+                kept.popitem()[1].context.close()
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -296,19 +313,35 @@ class Graphs:
             context.close()
 
     def _graph(self, shape: GraphShape) -> _Graph:
-        return self._kept_or_new(shape, lambda: self._build(shape))
+        return self._kept_or_new(self._kept, self._limit, shape, lambda: self._build(shape))
 
-    def _kept_or_new(self, key: Hashable, build: Callable[[], _Graph]) -> _Graph:
-        if key in self._kept:
+    def _kept_or_new(
+        self,
+        kept: OrderedDict[Hashable, _Graph],
+        limit: int,
+        key: Hashable,
+        build: Callable[[], _Graph],
+    ) -> _Graph:
+        if key in kept:
             self.counts.reused += 1
-            self._kept.move_to_end(key)
-            return self._kept[key]
+            kept.move_to_end(key)
+            return kept[key]
         self.counts.built += 1
-        graph = self._kept[key] = build()
-        while len(self._kept) > max(self._limit, 2):  # one may be computing while one is planned
-            self._kept.popitem(last=False)[1].context.close()
+        graph = kept[key] = build()
+        while len(kept) > max(limit, 2):  # one may be computing while one is planned
+            kept.popitem(last=False)[1].context.close()
             self.counts.evicted += 1
         return graph
+
+    def _reserve_encoder(self, image: PreparedImage) -> Shape:
+        """Reserve all pieces; return the shape of the embedding."""
+        number = 0
+        while True:
+            piece = self._encoder(image, number)
+            self._reserve(piece)
+            if piece.is_whole:
+                return piece.result.shape
+            number += 1
 
     def _reserve(self, graph: _Graph) -> None:
         try:
@@ -352,7 +385,7 @@ class Graphs:
         context.output(result)
         return _Graph(context, [*inputs, *cache.inputs], result)
 
-    def _encoder(self, image: PreparedImage) -> _Graph:
+    def _encoder(self, image: PreparedImage, number: int) -> _Graph:
         vision = self._model.vision
         if vision is None:
             raise ComputeError("the model does not see")
@@ -362,8 +395,12 @@ class Graphs:
                 name: context.input(name, array.shape, _TYPES[array.dtype])
                 for name, array in image.arrays.items()
             }
-            result = context.output(vision.encode(context, image.key, inputs))
-            return _Graph(context, list(inputs.values()), result)
+            piece = Piece(context, number)
+            embedding = vision.encode(context, image.key, inputs)
+            is_whole = piece.result is None
+            result = context.output(embedding if piece.result is None else piece.result)
+            given = [piece.given] if piece.given else []
+            return _Graph(context, [*inputs.values(), *given], result, is_whole)
         except TampuError:
             context.close()
             raise

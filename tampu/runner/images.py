@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,21 @@ import numpy.typing as npt
 from tampu.nn.image import Picture
 
 Embedding = npt.NDArray[np.float32]
+
+_BEGUN = 4  # images that are not complete; others begin anew
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """An image whose encoder has come to a pause.
+
+    Attributes:
+        pieces: how many of them are computed.
+        rows: what the last of them gave.
+    """
+
+    pieces: int
+    rows: Embedding
 
 
 class ImageStore:
@@ -28,6 +44,7 @@ class ImageStore:
         self._limit = limit_bytes
         self._numbers: dict[bytes, int] = {}
         self._kept: OrderedDict[int, Embedding] = OrderedDict()
+        self._begun: OrderedDict[int, Begun] = OrderedDict()
         self._bytes = 0
 
     def number(self, picture: Picture) -> int:
@@ -43,6 +60,17 @@ class ImageStore:
         self._kept.move_to_end(number)
         return self._kept[number]
 
+    def begun(self, number: int) -> Begun | None:
+        """Return how far an image has come that is not complete; None: nothing is computed."""
+        return self._begun.get(number)
+
+    def go_on(self, number: int, rows: Embedding) -> None:
+        """Keep what one more piece of an image's encoder gave."""
+        before = self._begun.pop(number, None)
+        self._begun[number] = Begun(before.pieces + 1 if before else 1, rows)
+        while len(self._begun) > _BEGUN:
+            self._begun.popitem(last=False)
+
     def keep(self, number: int, embedding: Embedding) -> None:
         """Keep an embedding, and let go of old ones if there are too many."""
         self.drop(number)
@@ -53,6 +81,7 @@ class ImageStore:
             self.drop(next(iter(self._kept)))
 
     def drop(self, number: int) -> None:
-        """Let go of an embedding, if it is there."""
+        """Let go of an embedding and of what is begun, if it is there."""
+        self._begun.pop(number, None)
         if (old := self._kept.pop(number, None)) is not None:
             self._bytes -= old.nbytes

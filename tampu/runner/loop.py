@@ -164,7 +164,8 @@ class Runner:
             if isinstance(job, Plan):
                 prepared = self.graphs.prepare(job.inputs)
             else:
-                prepared = self.graphs.prepare_image(job.image)
+                begun = self._scheduler.images.begun(job.number)
+                prepared = self.graphs.prepare_image(job.image, begun)
         except TampuError as error:
             self._fail(job, error)
             return None
@@ -184,8 +185,9 @@ class Runner:
         self.records.computed(step.work.job, computed, waited)
         began = time.perf_counter_ns()
         if isinstance(step.work.job, PlacedImage):
-            embedding = np.asarray(computed.outputs[0], np.float32)
-            self._scheduler.images.keep(step.work.job.number, embedding)
+            rows = np.asarray(computed.outputs[0], np.float32)
+            images, number = self._scheduler.images, step.work.job.number
+            (images.keep if step.work.prepared.is_whole else images.go_on)(number, rows)
             return {}
         drawn = self._answers.draw(step.work.job, computed)
         self.records.sampled(began, len(drawn))

@@ -18,6 +18,7 @@ from support.seeing import Seer, picture, start
 from support.sights import SIGHTS, as_published
 
 from tampu.ml import Backend
+from tampu.runner import pieces
 
 pytestmark = pytest.mark.parity
 
@@ -125,6 +126,22 @@ def test_the_engine_reads_a_text_with_pictures(
         expected = sight.read(laboratory.reference(name), stream_of, pictures)
     what = f"F32, text with {len(images)} pictures"
     laboratory.compare(name, ours, expected, what, limit(name))
+
+
+@pytest.mark.seed("S62")
+@pytest.mark.parametrize("name", NAMES)
+def test_an_encoder_in_pieces_gives_the_same(
+    laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A layer at a time, as towers of real size are computed; to the bit."""
+    image = picture(100, 150)
+    found = []
+    for rows in (pieces.ROWS, 1):
+        monkeypatch.setattr(pieces, "ROWS", rows)
+        with laboratory.engine(name) as engine:
+            seen = engine.look(image)
+            found.append(engine.logits([1, seen, *TEXT]))
+    np.testing.assert_array_equal(*found)
 
 
 def _tokens(part: Any) -> list[int]:

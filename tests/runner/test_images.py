@@ -3,10 +3,12 @@
 import random
 import time
 
+import numpy as np
 import pytest
 from support.fake_graphs import Desk, FakeGraphs
 
 from tampu.errors import ComputeError
+from tampu.runner.images import ImageStore
 from tampu.runner.shifting import shift_range
 
 
@@ -147,6 +149,35 @@ def test_others_go_on_between_images():
         for prompt, one in asked:
             assert one.answer()[1] == alone(prompt, 10)
         desk.rest()
+
+
+@pytest.mark.seed("S62", "S78")
+def test_others_go_on_between_the_pieces_of_an_image():
+    with Desk(hashed, slots=2, context=64) as desk:
+        desk.graphs.pieces = 5
+        running = desk.ask([2], max_tokens=60)
+        while running.sequence.generated < 3:
+            time.sleep(0.0002)
+        prompt = [3, desk.picture(7, 4), 5]
+        assert desk.ask(prompt, max_tokens=3).answer()[1] == alone(prompt, 3)
+        assert running.answer()[1] == alone([2], 60)
+        encoding = "".join(each[0] for each in desk.graphs.order).strip("b")
+        assert encoding == "pbpbpbpbi"
+        assert desk.graphs.encoded == [7]
+        assert desk.scheduler.images.begun(7) is None
+        desk.rest()
+
+
+def test_pieces_of_a_few_images_are_kept_and_the_others_begin_anew():
+    store = ImageStore(0)
+    rows = np.ones((2, 3), np.float32)
+    for number in range(6):
+        store.go_on(number, rows)
+    store.go_on(5, rows)
+    assert [store.begun(number) is not None for number in range(6)] == [False] * 2 + [True] * 4
+    assert store.begun(5).pieces == 2
+    store.keep(5, rows)
+    assert store.begun(5) is None
 
 
 def test_an_image_that_cannot_be_embedded_ends_its_own_request():

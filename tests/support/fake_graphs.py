@@ -16,7 +16,7 @@ from tampu.ml.backend import Computed
 from tampu.nn import Placeholders, PreparedImage
 from tampu.runner.events import Done, Event, Failed, Text
 from tampu.runner.graphs import GraphCounts, Prepared, StepInputs
-from tampu.runner.images import ImageStore
+from tampu.runner.images import Begun, ImageStore
 from tampu.runner.layout import NumberedImage, lay_out
 from tampu.runner.loop import Runner
 from tampu.runner.request import GenerateOptions
@@ -45,6 +45,14 @@ class Ends:
     eos: frozenset[int] = frozenset({EOS})
 
 
+@dataclass(frozen=True)
+class FakeEncoder:
+    """A piece of an image's encoder."""
+
+    image: PreparedImage
+    is_whole: bool
+
+
 @dataclass
 class FakeGraphs:
     """Computes at once; the cache holds the token of each cell, so wrong cells give wrong tokens.
@@ -53,6 +61,8 @@ class FakeGraphs:
         follow: the next token after some tokens; NaN logits where it gives None.
         steps: the rows of each batch: (position, token).
         encoded: the contents of the images that were embedded.
+        pieces: of an image's encoder.
+        order: `piece`, `image` or `batch` for all that was computed.
     """
 
     follow: Callable[[list[int]], int | None]
@@ -60,6 +70,8 @@ class FakeGraphs:
     steps: list[list[tuple[int, int]]] = field(default_factory=list)
     counts: GraphCounts = field(default_factory=GraphCounts)
     encoded: list[int] = field(default_factory=list)
+    pieces: int = 1
+    order: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._memory = np.full(self.cells, -1)
@@ -77,13 +89,24 @@ class FakeGraphs:
     def check_reservation(self) -> None:
         """Nothing is reserved."""
 
-    def prepare_image(self, image: PreparedImage) -> Prepared:
-        return Prepared(image, [], False, 0)  # type: ignore[arg-type]
+    def prepare_image(self, image: PreparedImage, begun: Begun | None) -> Prepared:
+        number = begun.pieces if begun else 0
+        assert begun is None or begun.rows[0, 0] == number
+        encoder = FakeEncoder(image, is_whole=number == self.pieces - 1)
+        return Prepared(encoder, [], False, number)  # type: ignore[arg-type]
 
     def launch(self, prepared: Prepared) -> Future[Computed]:
-        if isinstance(prepared.graph, PreparedImage):
-            return self.encode(prepared.graph)
-        return self.submit(prepared.graph)
+        graph: object = prepared.graph
+        if not isinstance(graph, FakeEncoder):
+            self.order.append("batch")
+            return self.submit(prepared.graph)
+        if graph.is_whole:
+            self.order.append("image")
+            return self.encode(graph.image)
+        self.order.append("piece")
+        piece: Future[Computed] = Future()
+        piece.set_result(Computed([np.full((1, 1), prepared.build_ns + 1, np.float32)], 0))
+        return piece
 
     def encode(self, image: PreparedImage) -> Future[Computed]:
         """Embed an image: its rows are its content and their numbers."""
