@@ -20,6 +20,8 @@ from tampu.nn.module import Module, gguf
 from tampu.nn.norm import LayerNorm, RMSNorm
 from tampu.nn.rope import Rope
 
+_ONCE = 256  # queries; for more of them keys and values are read several times
+
 Activation: TypeAlias = Callable[[Tensor], Tensor]
 Numbers: TypeAlias = npt.NDArray[Any]
 
@@ -96,7 +98,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tenso
     """
     count, heads, head_dim = q.shape
     queries, keys, values = (part.transpose(1, 0, 2) for part in (q, k, v))
-    keys, values = keys.contiguous(), values.contiguous()  # they are read again and again
+    if count > _ONCE:
+        keys, values = keys.contiguous(), values.contiguous()
     mixed = queries.flash_attention(keys, values, mask, head_dim**-0.5)
     return mixed.reshape(count, heads * head_dim)
 
