@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from tampu.chat.insert import insert_marks
 from tampu.chat.kinds import PromptTemplate
+from tampu.chat.ollama_template import OllamaTemplate
 from tampu.chat.template import ChatTemplate
 from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.ml.metadata import Metadata
@@ -28,7 +30,7 @@ FILE_TYPES = {
 }  # fmt: skip
 
 
-_OF_TEMPLATES = ("tools", "thinking")  # capabilities that come with the chat template
+_OF_TEMPLATES = ("tools", "thinking", "insert")  # capabilities that come with the template
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,8 @@ class ModelInfo:
         quantization: the name of the file's quantisation, such as Q4_K_M.
         context: the context length it was trained for, in tokens.
         embedding_length: the width of its hidden state.
-        capabilities: completion or embedding, and of vision, tools, thinking what it can do here.
+        capabilities: completion or embedding, and of vision, tools, thinking, insert (fill in the
+            middle) what it can do here.
         template: the text of its chat template; empty without one.
         metadata: everything else.
     """
@@ -98,7 +101,7 @@ def describe(file: GGUFFile) -> ModelInfo:
 def with_template(info: ModelInfo, template: PromptTemplate) -> ModelInfo:
     """Return what is said of a model that has another template than its file."""
     kept = [name for name in info.capabilities if name not in _OF_TEMPLATES]
-    capabilities = (*kept, *_capabilities_of(template))
+    capabilities = (*kept, *_capabilities_of(template, info.metadata))
     return replace(info, template=template.source, capabilities=capabilities)
 
 
@@ -148,13 +151,17 @@ def _capabilities(file: GGUFFile, template: PromptTemplate | None) -> tuple[str,
     found = ["embedding" if file.metadata.has("pooling_type") else "completion"]
     if any(name.startswith("v.") for name in file.tensors):
         found.append("vision")
-    return (*found, *(_capabilities_of(template) if template else ()))
+    return (*found, *_capabilities_of(template, file.metadata))
 
 
-def _capabilities_of(template: PromptTemplate) -> list[str]:
-    tools, thinking = template.supports_tools, template.supports_thinking
-    held = zip(_OF_TEMPLATES, (tools, thinking), strict=True)
-    return [name for name, is_there in held if is_there]
+def _capabilities_of(template: PromptTemplate | None, metadata: Metadata) -> list[str]:
+    inserts = isinstance(template, OllamaTemplate) and template.supports_insert
+    held = (
+        template is not None and template.supports_tools,
+        template is not None and template.supports_thinking,
+        inserts or bool(insert_marks(metadata)),
+    )
+    return [name for name, is_there in zip(_OF_TEMPLATES, held, strict=True) if is_there]
 
 
 def _plain(value: object, longest: int | None) -> object:

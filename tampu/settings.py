@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +18,23 @@ from typing import Self, TypeVar
 
 from tampu.address import Address, parse_address
 from tampu.configuration import read_configuration
-from tampu.durations import parse_duration
 from tampu.errors import SettingsError
+from tampu.values import (
+    boolean,
+    count_from,
+    host,
+    if_positive,
+    layers,
+    log_level,
+    one_of,
+    parse_rate,
+    path_of,
+    realms,
+    seconds,
+    shares,
+    texts,
+    unless_negative,
+)
 
 T = TypeVar("T")
 
@@ -69,16 +83,10 @@ _SERVING = (
     "TLS_KEY",
     "USE_API_KEY",
 )
-SECRET = frozenset({"API_KEY", "USE_API_KEY"})
-ENGINES = ("native", "llamacpp")
+SECRET = frozenset({"API_KEY", "HF_TOKEN", "USE_API_KEY"})
+ENGINES = ("auto", "native", "llamacpp")
 LOG_FORMATS = ("text", "json")
 _CONFIG = "CONFIG"
-_TRUE = frozenset({"1", "t", "true", "y", "yes", "on"})
-_FALSE = frozenset({"0", "f", "false", "n", "no", "off"})
-_TRACE = 2
-_PART = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
-_RATE = re.compile(r"(\d+(?:\.\d+)?) *([KMG]?)I?B?(?:/S)?", re.ASCII)
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 # What a process that runs a model may know of the environment: where things are and which devices
 # to use, but no keys and tokens that the server may have been started with.
 _PASSED_ON = frozenset({
@@ -144,10 +152,11 @@ class Settings:
         socket: SOCKET, the path of a Unix socket to listen on, in place of an address.
         log_format: LOG_FORMAT, text or json.
         memory: MEMORY, bytes that all loaded models may take, such as 16GB; None: what is free.
-        engine: ENGINE, native, or llamacpp for llama.cpp.
+        engine: ENGINE, native, llamacpp for llama.cpp, or auto: the first that knows the model.
         drain_s: DRAIN_TIMEOUT, how long requests may go on when the server ends.
         hang_s: HANG_TIMEOUT, after how long a model's process that does not answer is killed.
         sources: the value of each setting and where it came from, by the variable's name.
+        ignored: variables of Ollama's that are set and have no effect here.
     """
 
     address: Address = field(default_factory=Address)
@@ -186,10 +195,11 @@ class Settings:
     socket: Path | None = None
     log_format: str = "text"
     memory: int | None = None
-    engine: str = "native"
+    engine: str = "auto"
     drain_s: float = 30.0
     hang_s: float = 60.0
     sources: Mapping[str, Source] = field(default_factory=dict, repr=False, compare=False)
+    ignored: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
@@ -207,49 +217,53 @@ class Settings:
             address=read.value("HOST", parse_address, Address()),
             models=read.folder("MODELS", "XDG_DATA_HOME", ".local/share", "models"),
             cache=read.folder("CACHE", "XDG_CACHE_HOME", ".cache", ""),
-            context=read.value("CONTEXT_LENGTH", _count(0), None) or None,
-            slots=read.value("NUM_PARALLEL", _count(0), 1) or 1,
-            threads=read.value("THREADS", _count(1), None),
-            gpu_layers=read.value("NUM_GPU", _layers, None),
-            main_gpu=read.value("MAIN_GPU", _count(0), None),
-            tensor_split=read.value("TENSOR_SPLIT", _parts, ()),
-            flash_attention=read.value("FLASH_ATTENTION", _boolean, None),
-            kernels=read.value("KERNELS", _kernels, "on"),
-            cache_type=read.value("KV_CACHE_TYPE", _cache_type, "f16"),
-            keep_alive_s=_unless_negative(read.value("KEEP_ALIVE", _seconds, 300.0)),
-            load_timeout_s=_if_positive(read.value("LOAD_TIMEOUT", _seconds, 300.0)),
-            max_loaded_models=read.value("MAX_LOADED_MODELS", _count(0), None) or None,
-            max_queue=read.value("MAX_QUEUE", _count(0), 512),
-            no_history=read.value("NOHISTORY", _boolean, default=False),
-            origins=read.value("ORIGINS", _list, ()),
-            debug=read.value("DEBUG", _debug, 0),
-            ollama_models=read.in_home(("OLLAMA_MODELS", ""), ("", ".ollama/models")),
+            context=read.value("CONTEXT_LENGTH", count_from(0), None) or None,
+            slots=read.value("NUM_PARALLEL", count_from(0), 1) or 1,
+            threads=read.value("THREADS", count_from(1), None),
+            gpu_layers=read.value("NUM_GPU", layers, None),
+            main_gpu=read.value("MAIN_GPU", count_from(0), None),
+            tensor_split=read.value("TENSOR_SPLIT", shares, ()),
+            flash_attention=read.value("FLASH_ATTENTION", boolean, None),
+            kernels=read.value("KERNELS", one_of(KERNELS), "on"),
+            cache_type=read.value("KV_CACHE_TYPE", one_of(CACHE_TYPES), "f16"),
+            keep_alive_s=unless_negative(read.value("KEEP_ALIVE", seconds, 300.0)),
+            load_timeout_s=if_positive(read.value("LOAD_TIMEOUT", seconds, 300.0)),
+            max_loaded_models=read.value("MAX_LOADED_MODELS", count_from(0), None) or None,
+            max_queue=read.value("MAX_QUEUE", count_from(0), 512),
+            no_history=read.value("NOHISTORY", boolean, default=False),
+            origins=read.value("ORIGINS", texts, ()),
+            debug=read.value("DEBUG", log_level, 0),
+            ollama_models=read.in_home(
+                "OLLAMA_MODELS", ("OLLAMA_MODELS", ""), ("", ".ollama/models")
+            ),
             hub_cache=read.in_home(
+                "HF_HUB_CACHE",
                 ("HF_HUB_CACHE", ""),
                 ("HF_HOME", "hub"),
                 ("XDG_CACHE_HOME", "huggingface/hub"),
                 ("", ".cache/huggingface/hub"),
             ),
-            lm_studio=read.in_home(("", ".lmstudio/models")),
-            registry=read.value("REGISTRY", _host, "registry.ollama.ai"),
-            realms=read.value("REALMS", _realms, ()),
-            connections=read.value("CONNECTIONS", _count(1), 8),
+            lm_studio=read.in_home("LM_STUDIO", ("", ".lmstudio/models")),
+            registry=read.value("REGISTRY", host, "registry.ollama.ai"),
+            realms=read.value("REALMS", realms, ()),
+            connections=read.value("CONNECTIONS", count_from(1), 8),
             limit_rate=read.value("LIMIT_RATE", parse_rate, None),
-            registry_key=read.value("REGISTRY_KEY", _path, None)
-            or read.in_home(("", ".ollama/id_ed25519")),
+            registry_key=read.value("REGISTRY_KEY", path_of, None)
+            or read.in_home("REGISTRY_KEY", ("", ".ollama/id_ed25519")),
             hub=(read.text("HF_ENDPOINT") or "https://huggingface.co").rstrip("/"),
             hub_token=read.text("HF_TOKEN"),
-            api_keys=read.value("API_KEY", _list, ()),
-            use_api_keys=read.value("USE_API_KEY", _list, ()),
-            tls_certificate=read.value("TLS_CERT", _path, None),
-            tls_key=read.value("TLS_KEY", _path, None),
-            socket=read.value("SOCKET", _path, None),
-            log_format=read.value("LOG_FORMAT", _one_of(LOG_FORMATS), "text"),
+            api_keys=read.value("API_KEY", texts, ()),
+            use_api_keys=read.value("USE_API_KEY", texts, ()),
+            tls_certificate=read.value("TLS_CERT", path_of, None),
+            tls_key=read.value("TLS_KEY", path_of, None),
+            socket=read.value("SOCKET", path_of, None),
+            log_format=read.value("LOG_FORMAT", one_of(LOG_FORMATS), "text"),
             memory=read.value("MEMORY", parse_rate, None),
-            engine=read.value("ENGINE", _one_of(ENGINES), "native"),
-            drain_s=read.value("DRAIN_TIMEOUT", _seconds, 30.0),
-            hang_s=read.value("HANG_TIMEOUT", _seconds, 60.0),
+            engine=read.value("ENGINE", one_of(ENGINES), "auto"),
+            drain_s=read.value("DRAIN_TIMEOUT", seconds, 30.0),
+            hang_s=read.value("HANG_TIMEOUT", seconds, 60.0),
             sources=read.sources,
+            ignored=read.ignored,
         )
 
 
@@ -264,7 +278,7 @@ class _Reader:
 
     def open_file(self) -> None:
         """Take what the configuration file says for what no variable says."""
-        chosen = self.value(_CONFIG, _path, None)
+        chosen = self.value(_CONFIG, path_of, None)
         folder = Path(self._text("XDG_CONFIG_HOME"))
         if chosen is None and not folder.is_absolute():
             folder = self._home() / ".config"
@@ -299,7 +313,7 @@ class _Reader:
 
     def folder(self, name: str, base: str, base_in_home: str, inside: str) -> Path:
         """Return the folder of that variable, else `inside` tampu's own in the user's `base`."""
-        chosen = self.value(name, _path, None)
+        chosen = self.value(name, path_of, None)
         if chosen is not None:
             return chosen
         parent = Path(self._text(base))
@@ -309,19 +323,35 @@ class _Reader:
         self.sources[name] = Source(found, "default")
         return found
 
-    def in_home(self, *places: tuple[str, str]) -> Path:
+    def in_home(self, name: str, *places: tuple[str, str]) -> Path:
         """Return the folder of the first variable that is set, below it the given part.
 
         The last place is in the home folder; it has no variable.
         """
-        for variable, below in places[:-1]:
-            if text := self._text(variable):
-                return Path(text).expanduser() / below
-        return self._home() / places[-1][1]
+        given = [place for place in places[:-1] if self._text(place[0])]
+        if given:
+            variable, below = given[0]
+            found, origin = Path(self._text(variable)).expanduser() / below, variable
+        else:
+            found, origin = self._home() / places[-1][1], "default"
+        self.sources[name] = Source(found, origin)
+        return found
 
     def text(self, variable: str) -> str | None:
         """Return a variable of another program; None if it is absent or empty."""
-        return self._text(variable) or None
+        text = self._text(variable) or None
+        self.sources[variable] = Source(text, variable if text else "default")
+        return text
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Ollama's variables that are set and have no effect here."""
+        known = {_THEIRS + name for name in (*_SHARED, "MODELS")}
+        return tuple(
+            name
+            for name in sorted(self._environment)
+            if name.startswith(_THEIRS) and name not in known and self._text(name)
+        )
 
     def _home(self) -> Path:
         try:
@@ -331,104 +361,6 @@ class _Reader:
 
     def _text(self, variable: str) -> str:
         return self._environment.get(variable, "").strip().strip("\"'").strip()
-
-
-def _count(least: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not (text.isascii() and text.isdigit()) or int(text) < least:
-            raise ValueError(f"it must be a whole number of {least} or more")
-        return int(text)
-
-    return parse
-
-
-def _layers(text: str) -> int | None:
-    return None if text == "-1" else _count(0)(text)
-
-
-def _parts(text: str) -> tuple[float, ...]:
-    parts = tuple(float(part) if _PART.fullmatch(part) else -1.0 for part in _list(text))
-    if min(parts, default=0) < 0 or not any(parts):
-        raise ValueError("it must be parts of 0 or more, separated by commas, such as 3,1")
-    return parts
-
-
-def _boolean(text: str) -> bool:
-    word = text.lower()
-    if word not in _TRUE | _FALSE:
-        raise ValueError("it must be 1 or 0, true or false")
-    return word in _TRUE
-
-
-def _one_of(words: tuple[str, ...]) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text.lower() not in words:
-            raise ValueError(f"it must be one of {', '.join(words)}")
-        return text.lower()
-
-    return parse
-
-
-def _debug(text: str) -> int:
-    return _TRACE if text == str(_TRACE) else int(_boolean(text))
-
-
-def _kernels(text: str) -> str:
-    if text.lower() not in KERNELS:
-        raise ValueError(f"it must be one of {', '.join(KERNELS)}")
-    return text.lower()
-
-
-def _cache_type(text: str) -> str:
-    if text.lower() not in CACHE_TYPES:
-        raise ValueError(f"it must be one of {', '.join(CACHE_TYPES)}")
-    return text.lower()
-
-
-def _seconds(text: str) -> float:
-    number = text.removeprefix("-")
-    return float(text) if number.isascii() and number.isdigit() else parse_duration(text)
-
-
-def _list(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _host(text: str) -> str:
-    if "/" in text or "@" in text or not text.isascii() or " " in text:
-        raise ValueError("it must be the name of a host, with a port if need be")
-    return text.lower()
-
-
-def _realms(text: str) -> tuple[tuple[str, str], ...]:
-    pairs = [part.partition("=") for part in _list(text)]
-    if not all(registry and realm for registry, _, realm in pairs):
-        raise ValueError("it must be registry=host, several separated by commas")
-    return tuple((_host(registry.strip()), _host(realm.strip())) for registry, _, realm in pairs)
-
-
-def parse_rate(text: str) -> int:
-    """Return the bytes that "500KB", "10MB" or "700" stands for.
-
-    Raises:
-        ValueError: for anything else.
-    """
-    match = _RATE.fullmatch(text.upper())
-    if match is None or not float(match[1]):
-        raise ValueError("it must be bytes in a second, such as 500KB or 10MB")
-    return max(1, int(float(match[1]) * _UNITS[match[2]]))
-
-
-def _path(text: str) -> Path:
-    return Path(text).expanduser()
-
-
-def _unless_negative(seconds: float) -> float | None:
-    return None if seconds < 0 else seconds
-
-
-def _if_positive(seconds: float) -> float | None:
-    return seconds if seconds > 0 else None
 
 
 def runner_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:

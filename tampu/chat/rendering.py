@@ -88,6 +88,17 @@ class JailedTemplate:
             "eos_token": eos_token,
             "variables": variables,
         }
+        return self._ask(asked)
+
+    def render_insert(self, before: str, behind: str) -> Prompt:
+        """Return the prompt for what belongs between two texts.
+
+        Raises:
+            RequestError: when the template has no place for it, fails, or takes too much.
+        """
+        return self._ask({"template": _sources(self._template), "insert": [before, behind]})
+
+    def _ask(self, asked: Mapping[str, Any]) -> Prompt:
         try:
             request = json.dumps(asked).encode()
         except (TypeError, ValueError, RecursionError) as error:
@@ -124,7 +135,11 @@ def serve(request: bytes) -> bytes:
         if key not in _templates:
             _templates.clear()
             _templates[key] = (ChatTemplate if kind == "jinja" else OllamaTemplate)(*sources)
-        answer = {"prompt": _templates[key].render(**asked)}
+        template = _templates[key]
+        if isinstance(template, OllamaTemplate) and "insert" in asked:
+            answer = {"prompt": template.render_insert(*asked["insert"])}
+        else:
+            answer = {"prompt": template.render(**asked)}
     except TampuError as error:
         return json.dumps({"refusal": str(error)}).encode()
     return json.dumps(answer).encode()

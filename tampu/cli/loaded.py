@@ -32,7 +32,7 @@ def processes_command(
     if json:
         print(json_format.dumps(models, indent=2))
         return
-    columns = ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL")
+    columns = ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "ENGINE", "UNTIL")
     print(table(columns, [_row(model) for model in models]))
 
 
@@ -76,5 +76,6 @@ def _row(model: dict[str, Any]) -> tuple[str, ...]:
         human_bytes(size),
         processor(size, on_device),
         str(model.get("context_length", "")),
+        str(model.get("engine", "")),
         until(str(model.get("expires_at", "")), datetime.now(UTC)),
     )

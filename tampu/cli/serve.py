@@ -36,7 +36,7 @@ def serve_command(
         Path | None, typer.Option(metavar="PATH", help="A Unix socket in place of an address.")
     ] = None,
     engine: Annotated[
-        str | None, typer.Option(help="What computes: native, or llamacpp; else TAMPU_ENGINE.")
+        str | None, typer.Option(help="What computes: auto, native or llamacpp; else TAMPU_ENGINE.")
     ] = None,
     insecure_no_auth: Annotated[
         bool, typer.Option("--insecure-no-auth", help="Let other machines use the models.")

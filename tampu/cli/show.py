@@ -69,6 +69,7 @@ def as_text(info: ModelInfo, own: Modelfile | None = None) -> str:
         own: what its Modelfile says.
     """
     from tampu.cli.parts import parameter_lines
+    from tampu.runner.engines import AUTO, choose_engine
     from tampu.store.modelfile import Modelfile
 
     own = own or Modelfile()
@@ -79,6 +80,7 @@ def as_text(info: ModelInfo, own: Modelfile | None = None) -> str:
         "embedding length": str(info.embedding_length),
         "quantization": info.quantization,
         "tensors": str(info.tensors),
+        "engine": choose_engine(str(own.parameters.get("engine", AUTO)), info.architecture),
     }
     width = max(map(len, rows)) + 4
     sections = {

@@ -41,6 +41,7 @@ from tampu.runner.protocol import (
     Progress,
     Prompt,
     Prompted,
+    PromptScored,
     Ready,
     Refused,
     Reply,
@@ -59,6 +60,7 @@ Progressed: TypeAlias = Callable[[float], None]
 
 PROGRAM = (sys.executable, "-P", "-m", "tampu.runner.process")
 
+Answering: TypeAlias = Prompted | Piece | PromptScored | Done
 Single = TypeVar("Single", Embedded, Encoded, Decoded)
 
 HANG_SECONDS = 60.0
@@ -83,7 +85,7 @@ class Runner(Protocol):
 
     def generate(
         self, prompt: Prompt, options: GenerateOptions, form: Form | None = None
-    ) -> AsyncGenerator[Prompted | Piece | Done, None]:
+    ) -> AsyncGenerator[Answering, None]:
         """Yield the events of one request; closing the iterator cancels it.
 
         Raises:
@@ -200,11 +202,11 @@ class WorkerProcess:
 
     async def generate(
         self, prompt: Prompt, options: GenerateOptions, form: Form | None = None
-    ) -> AsyncGenerator[Prompted | Piece | Done, None]:
+    ) -> AsyncGenerator[Answering, None]:
         """Yield the events of one request; closing the iterator cancels it."""
         async with aclosing(self._ask(lambda n: Generate(n, prompt, options, form))) as events:
             async for event in events:
-                if isinstance(event, (Prompted, Piece, Done)):
+                if isinstance(event, (Prompted, Piece, PromptScored, Done)):
                     yield event
 
     async def embed(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from tampu.chat.output import ChatFormat
-from tampu.chat.output.forced import Thought, after_thought, forced_calls
+from tampu.chat.output.forced import Thought, after_thought, calls_or_answer, forced_calls
 from tampu.chat.output.thinking import Think
 from tampu.errors import RequestError
 from tampu.runner.protocol import ChatPrompt, Form, Prompt
@@ -57,6 +57,10 @@ def form_grammar(
             name=form.tool,
             parallel=form.is_parallel,
             thought=thought,
+        )
+    if grammar and form.may_call and style.call is not None:
+        return calls_or_answer(
+            grammar, style, prompt.tools or (), tokens, parallel=form.is_parallel, thought=thought
         )
     return grammar and after_thought(grammar, style, tokens, thought)
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from tampu.chat.insert import Inserter
 from tampu.chat.prompt import PromptBuilder, Vocabulary
 from tampu.runner.events import Event
 from tampu.runner.protocol import Load, Ready
@@ -87,11 +88,12 @@ class RunningModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A loaded model; `prompts` is None if it has no chat template."""
+    """A loaded model; `prompts` is None without a chat template, `inserter` if it cannot insert."""
 
     model: RunningModel
     prompts: PromptBuilder | None
     ready: Ready
+    inserter: Inserter | None = None
 
 
 class Loader(Protocol):

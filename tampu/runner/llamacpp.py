@@ -21,6 +21,7 @@ from weakref import WeakSet
 import numpy as np
 import numpy.typing as npt
 
+from tampu.chat.insert import Inserter
 from tampu.chat.kinds import read_template
 from tampu.chat.prompt import PromptBuilder
 from tampu.chat.template import ChatTemplate
@@ -38,8 +39,6 @@ from tampu.runner.request import GenerateOptions
 from tampu.runner.text import TextStream
 from tampu.tokenizer import Tokenizer
 from tampu.tokenizer.loading import load_tokenizer
-
-NAME = "llamacpp"
 
 # The same name and meaning here and there.
 _SAMPLING = (
@@ -189,6 +188,8 @@ class LlamaModel:
             RequestError: for an empty prompt, or a grammar that llama.cpp does not have.
             ContextLengthError: for a prompt longer than the context, unless it may be cut.
         """
+        if options.prompt_logprobs:
+            raise RequestError("with the llama.cpp engine prompts have no log-probabilities")
         tokens = self._fitting(list(prompt), options)
         limit = self.tokenizer.vocabulary_size
         wrong = next((token for token in options.logit_bias if not 0 <= token < limit), None)
@@ -266,7 +267,7 @@ class LlamaModel:
 @contextmanager
 def load_llamacpp(
     path: Path, options: ModelOptions
-) -> Iterator[tuple[LlamaModel, PromptBuilder | None]]:
+) -> Iterator[tuple[LlamaModel, PromptBuilder | None, Inserter | None]]:
     """Load a model into llama.cpp; it is freed at the end.
 
     Raises:
@@ -297,7 +298,8 @@ def load_llamacpp(
         own = options.template
         template = read_template(own) if own else ChatTemplate.from_metadata(metadata)
         prompts = PromptBuilder.for_model(template, tokenizer, metadata)
-        yield LlamaModel(server, tokenizer, options.context), prompts
+        inserter = Inserter.for_model(template, tokenizer, metadata)
+        yield LlamaModel(server, tokenizer, options.context), prompts, inserter
         del server
 
 

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
+from tampu.chat.insert import Inserter
 from tampu.chat.kinds import read_template
 from tampu.chat.prompt import PromptBuilder
 from tampu.chat.template import ChatTemplate
@@ -28,6 +29,7 @@ from tampu.errors import RequestError
 from tampu.ml.gguf import read_gguf
 from tampu.offload import Offload
 from tampu.runner import llamacpp
+from tampu.runner.engines import LLAMACPP
 from tampu.runner.events import Event
 from tampu.runner.hosted import Handle, Loaded
 from tampu.runner.protocol import Load, Ready
@@ -76,7 +78,7 @@ def load_model(
     if load.options.vocabulary_only:
         yield load_vocabulary(load)
         return
-    if load.options.engine == llamacpp.NAME:
+    if load.options.engine == LLAMACPP:
         with load_llamacpp(load) as loaded:
             yield loaded
         return
@@ -91,10 +93,10 @@ def load_llamacpp(load: Load) -> Iterator[Loaded]:
     Raises:
         TampuError: when it cannot be loaded.
     """
-    with llamacpp.load_llamacpp(Path(load.path), load.options) as (model, prompts):
+    with llamacpp.load_llamacpp(Path(load.path), load.options) as (model, prompts, inserter):
         memory_bytes = psutil.Process().memory_info().rss
-        ready = Ready(model.context, memory_bytes, engine=llamacpp.NAME)
-        yield Loaded(model, prompts, ready)
+        ready = Ready(model.context, memory_bytes, engine=LLAMACPP)
+        yield Loaded(model, prompts, ready, inserter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,8 @@ def load_vocabulary(load: Load) -> Loaded:
     template = read_template(own) if own else ChatTemplate.from_metadata(metadata)
     prompts = PromptBuilder.for_model(template, tokenizer, metadata)
     memory_bytes = psutil.Process().memory_info().rss
-    return Loaded(VocabularyOnly(tokenizer), prompts, Ready(0, memory_bytes))
+    inserter = Inserter.for_model(template, tokenizer, metadata)
+    return Loaded(VocabularyOnly(tokenizer), prompts, Ready(0, memory_bytes), inserter)
 
 
 @contextmanager
@@ -156,8 +159,11 @@ def load_engine(
     options["offload"] = Offload(None if layers < 0 else layers, main, split)
     with Engine.load(load.path, progress=progress, cancelled=cancelled, **options) as engine:
         memory_bytes = psutil.Process().memory_info().rss + engine.device_bytes
-        prompts = PromptBuilder.for_model(engine.template, engine.tokenizer, engine.info.metadata)
-        yield Loaded(engine, prompts, Ready(engine.context, memory_bytes, engine.device_bytes))
+        template, metadata = engine.template, engine.info.metadata
+        prompts = PromptBuilder.for_model(template, engine.tokenizer, metadata)
+        inserter = Inserter.for_model(template, engine.tokenizer, metadata)
+        ready = Ready(engine.context, memory_bytes, engine.device_bytes)
+        yield Loaded(engine, prompts, ready, inserter)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
         flash_attention: whether to use it; None: where it is faster.
         kernels: what the package's own C code computes: on, off, products, experts or
             attention.
-        engine: what computes: native, or llamacpp.
+        engine: what computes: native, llamacpp, or auto: the first of them that knows the model.
         gpu_layers: how many of the last layers go to devices besides the processor; below 0: as
             many as fit.
         main_gpu: which of them takes layers first; None: the one with the most free memory.
@@ -54,7 +54,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     cache_type: str = "f16"
     flash_attention: bool | None = None
     kernels: str = "on"
-    engine: str = "native"
+    engine: str = "auto"
     gpu_layers: int = -1
     main_gpu: int | None = None
     tensor_split: tuple[float, ...] = ()
@@ -77,6 +77,13 @@ class TokensPrompt(msgspec.Struct, frozen=True, tag="tokens"):
     tokens: tuple[int, ...]
 
 
+class InsertPrompt(msgspec.Struct, frozen=True, tag="insert"):
+    """The texts before and behind what is wanted: fill in the middle."""
+
+    before: str
+    behind: str
+
+
 class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="chat"):
     """A conversation for the model's chat template.
 
@@ -97,7 +104,7 @@ class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="chat"):
     plain: str | None = None
 
 
-Prompt: TypeAlias = TextPrompt | TokensPrompt | ChatPrompt
+Prompt: TypeAlias = TextPrompt | TokensPrompt | InsertPrompt | ChatPrompt
 
 
 class Load(msgspec.Struct, frozen=True, tag="load"):
@@ -114,12 +121,14 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
         format: "json", a JSON schema, or an object with `regex`, `lark`, `gbnf` or `choices`; None:
             anything.
         must_call: it calls a function of the prompt's.
+        may_call: it calls some, or has the format.
         tool: the only one it may call; None: any.
         is_parallel: it may call more than one.
     """
 
     format: Any = None
     must_call: bool = False
+    may_call: bool = False
     tool: str | None = None
     is_parallel: bool = True
 
@@ -221,6 +230,13 @@ class Piece(msgspec.Struct, frozen=True, tag="piece"):
     scores: tuple[TokenScore, ...] = ()
 
 
+class PromptScored(msgspec.Struct, frozen=True, tag="prompt_scored"):
+    """The prompt's first token, and the scores of the others; before `Done`, if asked for."""
+
+    first: bytes
+    scores: tuple[TokenScore, ...]
+
+
 class Embedded(msgspec.Struct, frozen=True, tag="embedded"):
     """Embeddings of length 1, little-endian F32, (inputs, width), and how many tokens were read."""
 
@@ -242,7 +258,9 @@ class Decoded(msgspec.Struct, frozen=True, tag="decoded"):
     text: str
 
 
-RequestEvent: TypeAlias = Prompted | Piece | Done | Failed | Embedded | Encoded | Decoded
+RequestEvent: TypeAlias = (
+    Prompted | Piece | PromptScored | Done | Failed | Embedded | Encoded | Decoded
+)
 
 
 class Answer(msgspec.Struct, frozen=True, tag="answer"):

@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from queue import SimpleQueue
@@ -40,6 +40,7 @@ from tampu.runner.protocol import (
     Encoded,
     Form,
     Generate,
+    InsertPrompt,
     Load,
     Piece,
     Ping,
@@ -47,6 +48,7 @@ from tampu.runner.protocol import (
     Progress,
     Prompt,
     Prompted,
+    PromptScored,
     Refused,
     RequestEvent,
     TextPrompt,
@@ -171,8 +173,14 @@ class Worker:
 
         has_begun = False
 
+        prompt_tokens: tuple[int, ...] = ()
+
         def sink(event: Event) -> None:
             nonlocal has_begun
+            if isinstance(event, Done) and event.prompt_logprobs:
+                scored = prompt_scored(prompt_tokens, event, tokenizer)
+                self._outbox.put(Answer(request, scored))
+                event = msgspec.structs.replace(event, prompt_logprobs=())
             is_text = isinstance(event, Text)
             answer = Answer(request, to_piece(event, tokenizer))
             self._outbox.put(answer, may_wait=is_text and has_begun)
@@ -185,7 +193,8 @@ class Worker:
             prompt = build_prompt(loaded, command.prompt, truncate=options.truncate)
             if loaded.prompts is not None and isinstance(command.prompt, ChatPrompt):
                 options = msgspec.structs.replace(options, shown=loaded.prompts.style.markers)
-            prompted = Prompted(token_ids(prompt.tokens), prompt.begins_thought)
+            prompt_tokens = token_ids(prompt.tokens)
+            prompted = Prompted(prompt_tokens, prompt.begins_thought)
             self._outbox.put(Answer(request, prompted))
             if command.form is not None:
                 grammar = answer_grammar(loaded, command.form, command.prompt, prompt)
@@ -237,6 +246,10 @@ def build_prompt(loaded: Loaded, prompt: Prompt, *, truncate: bool) -> BuiltProm
         return BuiltPrompt(tokenizer.encode(prompt.text))
     if isinstance(prompt, TokensPrompt):
         return BuiltPrompt(known_tokens(prompt.tokens, tokenizer))
+    if isinstance(prompt, InsertPrompt):
+        if loaded.inserter is None:
+            raise RequestError("the model cannot insert: it has no tokens and no template for that")
+        return BuiltPrompt([*loaded.inserter.tokens(prompt.before, prompt.behind)])
     before = list(prompt.before)
     if loaded.prompts is None:
         if prompt.plain is None:
@@ -317,12 +330,24 @@ def to_piece(event: Event, tokenizer: ByteVocabulary) -> Piece | Done | Failed:
     """Return an event with the bytes of its tokens, since the server has no vocabulary."""
     if not isinstance(event, Text):
         return event
+    return Piece(event.text, event.tokens, _scores(event.logprobs, tokenizer))
 
-    def score(token: TokenLogprob) -> TokenScore:
-        top = tuple((tokenizer.token_bytes(other), value) for other, value in token.top)
-        return TokenScore(tokenizer.token_bytes(token.token), token.logprob, top)
 
-    return Piece(event.text, event.tokens, tuple(score(token) for token in event.logprobs))
+def prompt_scored(tokens: Sequence[int], done: Done, tokenizer: ByteVocabulary) -> PromptScored:
+    """Return the scores of a prompt's tokens with their bytes."""
+    first = b"".join(map(tokenizer.token_bytes, tokens[:1]))
+    return PromptScored(first, _scores(done.prompt_logprobs, tokenizer))
+
+
+def _scores(logprobs: Iterable[TokenLogprob], tokenizer: ByteVocabulary) -> tuple[TokenScore, ...]:
+    return tuple(
+        TokenScore(
+            tokenizer.token_bytes(token.token),
+            token.logprob,
+            tuple((tokenizer.token_bytes(other), value) for other, value in token.top),
+        )
+        for token in logprobs
+    )
 
 
 def read_frames(connection: socket.socket) -> Iterator[bytes]:

@@ -36,7 +36,11 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what the client has sent."""
-        super().data_received(data)
+        try:
+            super().data_received(data)
+        except h11.LocalProtocolError:  # a body that breaks off in disorder after its answer began
+            self.transport.close()
+            return
         if self.conn.their_state is h11.IDLE:
             self._watch_headers()
         else:

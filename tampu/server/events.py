@@ -61,7 +61,15 @@ class Ended(msgspec.Struct, frozen=True):
     choice: int = 0
 
 
-Event: TypeAlias = Began | Said | Thought | Called | Ended
+class Scored(msgspec.Struct, frozen=True):
+    """The prompt's first token, and the scores of the others; before `Ended`, if asked for."""
+
+    first: bytes
+    scores: tuple[TokenScore, ...]
+    choice: int = 0
+
+
+Event: TypeAlias = Began | Said | Thought | Called | Scored | Ended
 
 
 def total_usage(events: list[Ended], choices: int) -> Usage:

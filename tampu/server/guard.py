@@ -1,6 +1,6 @@
 """Who may ask: the names by which this server may be called, and the pages that may call it.
 
-Requests whose first lines are too long are refused here too.
+Requests whose first lines are too long, or tell two lengths of the body, are refused here too.
 
 A web page anywhere can make its visitor's browser send requests to this machine. The Host header
 keeps out pages whose name was made to point here (DNS rebinding); the Origin and Sec-Fetch-Site
@@ -27,6 +27,7 @@ ORIGINS = (
 _ORIGIN = re.compile(ORIGINS)
 LONGEST_TARGET = 8 * 1024
 MOST_HEADERS = 100
+_VERSIONS = ("1.0", "1.1")
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
@@ -60,7 +61,10 @@ class Guard:
             refused = self._refusal(scope)
             if refused is not None:
                 status, message = refused
-                await refusal(scope["path"], status, message)(scope, receive, send)
+                answer = refusal(scope["path"], status, message)
+                if status is HTTPStatus.BAD_REQUEST:  # who knows where the next request begins
+                    answer.headers["connection"] = "close"
+                await answer(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -70,6 +74,10 @@ class Guard:
             return HTTPStatus.REQUEST_URI_TOO_LONG, "the address is too long"
         if len(scope["headers"]) > MOST_HEADERS:
             return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too many headers"
+        if scope["http_version"] not in _VERSIONS:
+            return HTTPStatus.BAD_REQUEST, "this server speaks HTTP/1.1"
+        if "content-length" in headers and "transfer-encoding" in headers:
+            return HTTPStatus.BAD_REQUEST, "a body has a length or comes in chunks, not both"
         hosts = headers.getlist("host")
         if not all(self._is_ours(host) for host in hosts) or len(hosts) > 1:
             return HTTPStatus.FORBIDDEN, "this server has another name"

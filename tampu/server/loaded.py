@@ -23,6 +23,7 @@ import psutil
 from tampu.catalog import Entry
 from tampu.errors import LoadCancelledError, OutOfMemoryError
 from tampu.runner.client import Runner
+from tampu.runner.engines import choose_engine
 from tampu.runner.protocol import ModelOptions
 from tampu.server.job import FOREVER, Overrides
 from tampu.store.manifests import Media
@@ -134,6 +135,11 @@ class LoadedModels:
         self._loading: dict[str, Loading] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
+    @property
+    def options(self) -> ModelOptions:
+        """How models are loaded unless their Modelfile or a request says otherwise."""
+        return self._options
+
     def models(self) -> list[LoadedModel]:
         """Return the models in memory, the one that stays longest first."""
         latest = float("inf")
@@ -240,7 +246,7 @@ class LoadedModels:
     def _default_options(self, entry: Entry) -> ModelOptions:
         longest = entry.info.context or self._options.context
         options = Overrides(context=min(self._options.context, longest)).apply(self._options)
-        return msgspec.structs.replace(options, **_belongings(entry))
+        return msgspec.structs.replace(options, **_belongings(entry, options.engine))
 
     def _has_room(self, entry: Entry, options: ModelOptions) -> bool:
         """Whether a model fits beside the others, by what it took before, else by its file."""
@@ -310,8 +316,12 @@ class LoadedModels:
             model.timer = None
 
 
-def _belongings(entry: Entry) -> dict[str, Any]:
+def _belongings(entry: Entry, engine: str) -> dict[str, Any]:
     """Return what a model is loaded with besides its file, as fields of ModelOptions.
+
+    Args:
+        entry: of the model.
+        engine: what computes it unless its Modelfile says otherwise.
 
     Raises:
         StoreError: if a store has lost a part of it.
@@ -323,6 +333,8 @@ def _belongings(entry: Entry) -> dict[str, Any]:
         found["template"] = model.stored.template
         paths = model.stored.paths(Media.ADAPTER)
         found["adapters"] = tuple((str(path), 1.0) for path in paths)
+        engine = str(model.stored.parameters.get("engine", engine))
+    found["engine"] = choose_engine(engine, entry.info.architecture)
     return found
 
 

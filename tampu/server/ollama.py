@@ -7,6 +7,7 @@ import time
 from fastapi import Request
 from starlette.responses import PlainTextResponse, Response
 
+from tampu.catalog import Entry
 from tampu.runner.protocol import TextPrompt
 from tampu.server.answer import EventsAnswer, JSONAnswer, WorkAnswer
 from tampu.server.job import EmbedJob
@@ -59,7 +60,11 @@ class OllamaAPI:
     async def show(self, _: Request, wanted: wire.ShowRequest) -> Response:
         """`POST /api/show`: one model in detail."""
         entry = self._serving.find(wanted.model or wanted.name)
-        return JSONAnswer(lists.show(entry, self._serving.profile(entry), wanted))
+        return JSONAnswer(self._shown(entry, wanted))
+
+    def _shown(self, entry: Entry, wanted: wire.ShowRequest) -> lists.Shown:
+        engine = self._serving.models.options.engine
+        return lists.show(entry, self._serving.profile(entry), wanted, engine)
 
     async def generate(self, _: Request, wanted: wire.GenerateRequest) -> Response:
         """`POST /api/generate`: the continuation of a prompt."""

@@ -8,7 +8,7 @@ from fastapi import Request
 from starlette.responses import Response
 
 from tampu.catalog import Entry
-from tampu.runner.protocol import TextPrompt, TokensPrompt
+from tampu.runner.protocol import InsertPrompt, TextPrompt, TokensPrompt
 from tampu.server.answer import EventsAnswer, JSONAnswer, WorkAnswer
 from tampu.server.job import Job
 from tampu.server.routes import Route, get, post
@@ -96,6 +96,8 @@ class OpenAIAPI:
         for prompt in job.prompts:
             if isinstance(prompt, TextPrompt):
                 echoes.append(prompt.text)
+            elif isinstance(prompt, InsertPrompt):
+                echoes.append(prompt.before)
             elif isinstance(prompt, TokensPrompt):
                 echoes.append((await self._serving.decode(entry, prompt.tokens)).text)
         return echoes

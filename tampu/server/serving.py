@@ -18,10 +18,18 @@ from tampu.errors import ModelNotFoundError, RequestError
 from tampu.modelinfo import ModelInfo
 from tampu.runner.client import Runner
 from tampu.runner.events import Done, Usage
-from tampu.runner.protocol import ChatPrompt, Decoded, Encoded, Piece, Prompt, Prompted
+from tampu.runner.protocol import (
+    ChatPrompt,
+    Decoded,
+    Encoded,
+    Piece,
+    Prompt,
+    Prompted,
+    PromptScored,
+)
 from tampu.runner.request import GenerateOptions
 from tampu.server.admission import Admission
-from tampu.server.events import Began, Called, Ended, EndReason, Event, Said, Thought
+from tampu.server.events import Began, Called, Ended, EndReason, Event, Said, Scored, Thought
 from tampu.server.job import EmbedJob, Job, Overrides, require
 from tampu.server.loaded import LoadedModels
 from tampu.server.metrics import Metrics
@@ -192,6 +200,8 @@ class Choice:
                         parts = self._parser.feed(text) if self._parser else _plain(text)
                         for part in self._events(parts):
                             yield part
+                    case PromptScored(first=first, scores=scores):
+                        yield Scored(first, scores, self._index)
                     case Done():
                         parts = self._parser.finish() if self._parser else []
                         for part in self._events(parts, is_last=True):

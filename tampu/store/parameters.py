@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from tampu.errors import RequestError
 
-Parameter: TypeAlias = bool | int | float | list[str]
+Parameter: TypeAlias = bool | int | float | str | list[str]
 
 _LARGEST = (1 << 31) - 1
 _TRUE, _FALSE = ("true", "1", "t"), ("false", "0", "f")
@@ -25,9 +25,17 @@ class _Range:
     high: float = math.inf
 
 
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """One of some words."""
+
+    words: tuple[str, ...]
+
+
 _COUNT = _Range(int, -1, _LARGEST)
 _SHARE = _Range(float, 0, 1)
-_KINDS: Mapping[str, _Range | type[bool] | type[list[str]]] = {
+_KINDS: Mapping[str, _Range | _Choice | type[bool] | type[list[str]]] = {
+    "engine": _Choice(("auto", "native", "llamacpp")),  # tampu's own
     "num_keep": _COUNT,
     "seed": _Range(int, -(1 << 63), (1 << 63) - 1),
     "num_predict": _Range(int, -_LARGEST, _LARGEST),
@@ -76,6 +84,8 @@ def read_parameter(name: str, text: str) -> Parameter:
     kind = _kind(name)
     if kind is list:
         return [text]
+    if isinstance(kind, _Choice):
+        return _chosen(name, text, kind)
     if not isinstance(kind, _Range):
         if text.lower() in (*_TRUE, *_FALSE):
             return text.lower() in _TRUE
@@ -117,6 +127,8 @@ def _checked(name: str, value: object) -> Parameter:
         if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
             return texts
         raise RequestError(f"{name} must be a text or a list of texts")
+    if isinstance(kind, _Choice):
+        return _chosen(name, value, kind)
     if not isinstance(kind, _Range):
         if isinstance(value, bool):
             return value
@@ -130,12 +142,18 @@ def _checked(name: str, value: object) -> Parameter:
     return _within(name, float(value), kind)
 
 
-def _kind(name: str) -> _Range | type:
+def _kind(name: str) -> _Range | _Choice | type:
     if name not in _KINDS:
         near = difflib.get_close_matches(name, _KINDS, 1)
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(_KINDS)}"
         raise RequestError(f"unknown parameter {name[:80]!r}: {hint}")
     return _KINDS[name]
+
+
+def _chosen(name: str, value: object, kind: _Choice) -> str:
+    if isinstance(value, str) and value in kind.words:
+        return value
+    raise RequestError(f"{name} must be {' or '.join(kind.words)}, not {str(value)[:40]!r}")
 
 
 def _within(name: str, number: float, allowed: _Range) -> int | float:

@@ -149,7 +149,8 @@ def server(home, monkeypatch):  # noqa: ARG001 - a fixture cannot use fixtures o
 
         def do_GET(self):
             model = {"name": "m:latest", "digest": "ab" * 32, "size": 1000, "size_vram": 250,
-                     "context_length": 4096, "expires_at": "2318-01-01T00:00:00Z"}  # fmt: skip
+                     "engine": "native", "context_length": 4096,
+                     "expires_at": "2318-01-01T00:00:00Z"}  # fmt: skip
             self.answer(200, {"models": [model]})
 
         def do_POST(self):
@@ -174,9 +175,9 @@ def server(home, monkeypatch):  # noqa: ARG001 - a fixture cannot use fixtures o
 @pytest.mark.usefixtures("server")
 def test_the_models_in_memory_are_listed(run):
     lines = run("ps")[1].splitlines()
-    assert lines[0].split() == ["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL"]
+    assert lines[0].split() == ["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "ENGINE", "UNTIL"]
     assert lines[1] == (
-        "m:latest    abababababab    1.0 KB    75%/25% CPU/GPU    4096       Forever"
+        "m:latest    abababababab    1.0 KB    75%/25% CPU/GPU    4096       native    Forever"
     )
     assert json.loads(run("ps", "--json")[1])[0]["size_vram"] == 250
     assert len(run("ps", "other")[1].splitlines()) == 1

@@ -172,6 +172,25 @@ def test_prompts_are_continued_each_and_echoed(client):
     assert "".join(chunk.choices[0].text for chunk in stream) == one.choices[0].text
 
 
+def test_a_prompts_own_scores_come_with_its_echo(native_client):
+    prompt = "27 + 58 ="
+    for most in (0, 2):
+        answer = native_client.completions.create(
+            model="demo", prompt=prompt, max_tokens=most, temperature=0, logprobs=1, echo=True
+        )
+        scores = answer.choices[0].logprobs
+        assert len(scores.tokens) == answer.usage.prompt_tokens + most
+        assert "".join(scores.tokens).endswith(answer.choices[0].text[len(prompt) :])
+        assert prompt in "".join(scores.tokens)
+        assert scores.token_logprobs[0] is None
+        assert all(logprob <= 0 for logprob in scores.token_logprobs[1:])
+        assert [len(top) for top in scores.top_logprobs[1:]] == [1] * (len(scores.tokens) - 1)
+    with pytest.raises(openai.BadRequestError, match="cannot be streamed"):
+        native_client.completions.create(
+            model="demo", prompt=prompt, logprobs=1, echo=True, stream=True
+        )
+
+
 def test_a_completions_scores_stand_at_their_offsets(client):
     answer = client.completions.create(
         model="demo", prompt="27 + 58 =", max_tokens=3, temperature=0, logprobs=2
@@ -315,6 +334,23 @@ def test_a_call_that_is_required_is_made(native_client):
         [call] = answer.choices[0].message.tool_calls
         assert call.function.name == "get_weather"
         assert json.loads(call.function.arguments)["city"] in ("Cairo", "Rome")
+
+
+def test_with_a_format_and_tools_an_answer_is_one_or_the_other(native_client):
+    form = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA}}
+    for question in (SUM, PERSON):
+        answer = ask(
+            native_client,
+            question,
+            tools=CITIES,
+            response_format=form,
+            parallel_tool_calls=False,
+            max_tokens=200,
+        ).choices[0]
+        if answer.finish_reason == "tool_calls":
+            assert answer.message.tool_calls[0].function.name == "get_weather"
+        else:
+            assert list(json.loads(answer.message.content)) == ["job", "name"]
 
 
 def test_a_grammar_that_is_none_is_refused_before_anything_is_generated(native_client):

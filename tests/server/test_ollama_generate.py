@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from support.fake_runner import is_duration, lines_of
+from support.tiny_gguf import write_gguf
 
-from tampu.runner.protocol import ChatPrompt, TextPrompt
+from tampu.runner.protocol import ChatPrompt, InsertPrompt, TextPrompt
 from tampu.runner.request import GenerateOptions
 
 
@@ -128,7 +129,7 @@ def test_every_option_refuses_a_value_of_the_wrong_type(site):
         ({"model": "m", "prompt": "x", "raw": True, "system": "s"}, "raw mode"),
         ({"model": "m", "prompt": "x", "raw": True, "context": [1]}, "raw mode"),
         ({"model": "m", "prompt": "x", "suffix": "y"}, "does not support insert"),
-        ({"model": "m", "prompt": "x", "template": "{{ .Prompt }}"}, "'template' is not supported"),
+        ({"model": "m", "prompt": "x", "template": "{{ .Prompt }}"}, "create a model with it"),
         ({"model": "m", "prompt": "x", "format": "xml"}, "format must be"),
         ({"model": "m", "prompt": "x", "format": {"$ref": "http://x"}}, "ref"),
         ({"model": "m", "prompt": "x", "images": ["aGk="]}, "does not support images"),
@@ -196,3 +197,24 @@ def test_an_empty_prompt_with_no_keep_alive_unloads_the_model(site):
     assert answers[2].json()["done_reason"] == "unload"
     assert answers[3].json() == {"models": []}
     assert not site.start.runners[0][1].is_alive
+
+
+def test_what_belongs_between_two_texts_is_asked_for_with_both(site, model_folder):
+    marks = {f"tokenizer__ggml__fim_{name}_token_id": 1 for name in ("pre", "suf", "mid")}
+    filler = write_gguf(model_folder / "filler.gguf", **marks)
+    try:
+        asked = {"model": "filler", "prompt": "a", "suffix": "b"}
+        shown, *answers = site.call(
+            ("POST", "/api/show", {"json": {"model": "filler"}}),
+            ("POST", "/api/generate", {"json": asked}),
+            ("POST", "/v1/completions", {"json": asked}),
+        )
+        assert "insert" in shown.json()["capabilities"]
+        assert [answer.status_code for answer in answers] == [200, 200]
+        [(_, runner)] = site.start.runners
+        assert [prompt for prompt, _ in runner.requests] == [InsertPrompt("a", "b")] * 2
+        tokens = asked | {"prompt": [1, 2]}
+        [refused] = site.call(("POST", "/v1/completions", {"json": tokens}))
+        assert "suffix needs a prompt that is a text" in refused.json()["error"]["message"]
+    finally:
+        filler.unlink()

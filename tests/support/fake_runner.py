@@ -14,6 +14,7 @@ from tampu.runner.protocol import (
     Decoded,
     Embedded,
     Encoded,
+    InsertPrompt,
     Piece,
     Prompted,
     Ready,
@@ -43,7 +44,7 @@ class FakeRunner:
         self.requests.append((prompt, options))
         self.forms.append(form)
         match prompt:
-            case TextPrompt(text=text):
+            case TextPrompt(text=text) | InsertPrompt(before=text):
                 pass
             case TokensPrompt(tokens=tokens):
                 text = " ".join(map(str, tokens))

@@ -108,13 +108,39 @@ def forced_calls(
             f"tool_choice: there is no tool {name!r}" if name else "tools: none given"
         )
     rules = ArgumentRules(tokens)
-    calls = " | ".join(f"({_call(wire, function, rules)})" for function in chosen)
-    all_calls = ["calls: " + lark_text(wire.before, tokens) + " one"]
-    if parallel and wire.between is not None:
-        all_calls.append(f"({lark_text(wire.between, tokens)} one)*")
-    all_calls.append(lark_text(wire.after, tokens))
     start = _start(style, tokens, thought, "calls", rules)
-    return Grammar.lark("\n".join([start, " ".join(all_calls), f"one: {calls}", *rules.lines]))
+    lines = _calls(wire, chosen, tokens, rules, parallel=parallel)
+    return Grammar.lark("\n".join([start, *lines, *rules.lines]))
+
+
+def calls_or_answer(
+    grammar: Grammar,
+    style: ChatFormat,
+    tools: Sequence[Mapping[str, Any]],
+    tokens: Mapping[str, int],
+    *,
+    parallel: bool = True,
+    thought: Thought = "may",
+) -> Grammar:
+    """Return the grammar of an answer that calls tools, or has content that follows a grammar.
+
+    Args:
+        grammar: of the content.
+        style: of the model.
+        tools: as `forced_calls` takes them.
+        tokens: likewise.
+        parallel: likewise.
+        thought: likewise.
+
+    Raises:
+        As `forced_calls`.
+    """
+    wire = _wire(style, tokens)
+    rules = ArgumentRules(tokens)
+    functions = [_mapping(tool.get("function", tool)) for tool in tools]
+    lines = _calls(wire, functions, tokens, rules, parallel=parallel)
+    start = _start(style, tokens, thought, f"(calls | {_content(style, tokens)})", rules)
+    return grammar.within("\n".join([start, *lines, *rules.lines]))
 
 
 def after_thought(
@@ -124,11 +150,31 @@ def after_thought(
     if style.name != "harmony" and (thought == "no" or style.thought is None):
         return grammar
     rules = ArgumentRules(tokens)
-    content = "@answer"
-    if style.name == "harmony":
-        content = f"{lark_text('<|channel|>final<|message|>', tokens)} @answer"
-    start = _start(style, tokens, thought, content, rules)
+    start = _start(style, tokens, thought, _content(style, tokens), rules)
     return grammar.within("\n".join([start, *rules.lines]))
+
+
+def _calls(
+    wire: Wire,
+    functions: Sequence[Mapping[str, Any]],
+    tokens: Mapping[str, int],
+    rules: ArgumentRules,
+    *,
+    parallel: bool,
+) -> list[str]:
+    """Return the rules `calls`, one or more calls with what is around them, and `one`."""
+    one = " | ".join(f"({_call(wire, function, rules)})" for function in functions)
+    calls = [lark_text(wire.before, tokens), "one"]
+    if parallel and wire.between is not None:
+        calls.append(f"({lark_text(wire.between, tokens)} one)*")
+    calls.append(lark_text(wire.after, tokens))
+    return [f"calls: {' '.join(calls)}", f"one: {one}"]
+
+
+def _content(style: ChatFormat, tokens: Mapping[str, int]) -> str:
+    if style.name != "harmony":
+        return "@answer"
+    return f"{lark_text('<|channel|>final<|message|>', tokens)} @answer"
 
 
 def _start(

@@ -196,7 +196,6 @@ def _form(conversation: Conversation) -> Form | None:
     """Return what the answer must be like.
 
     Raises:
-        RequestError: for a format together with functions that may be called instead.
         GrammarError: for a format that is none.
     """
     if conversation.tools and conversation.tool_choice == "required":
@@ -204,6 +203,8 @@ def _form(conversation: Conversation) -> Form | None:
     if grammar_of(conversation.response_format) is None:
         return None
     may_call = bool(conversation.tools) and conversation.tool_choice == "auto"
-    message = "a format together with tools needs tool_choice none, or required without the format"
-    require(holds=not may_call, message=message)
-    return Form(format=conversation.response_format)
+    return Form(
+        format=conversation.response_format,
+        may_call=may_call,
+        is_parallel=conversation.is_parallel,
+    )

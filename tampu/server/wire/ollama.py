@@ -15,7 +15,7 @@ import msgspec
 
 from tampu.durations import parse_duration
 from tampu.errors import RequestError
-from tampu.runner.protocol import TextPrompt
+from tampu.runner.protocol import InsertPrompt, TextPrompt
 from tampu.server.job import FOREVER, EmbedJob, Job, require
 from tampu.server.profile import Profile
 from tampu.server.wire.conversation import Conversation, Wishes, chat_job, check_can, decode_image
@@ -162,16 +162,19 @@ def generate_job(request: GenerateRequest, profile: Profile) -> Job:
     """
     wishes = _wishes(request, profile)
     check_can(profile, "completion", wishes.model, "generate")
-    extras = (request.system, request.template, request.context)
+    extras = (request.system, request.template, request.context, request.suffix)
     require(
         holds=not (request.raw and any(extras)),
-        message="raw mode does not support template, system, or context",
+        message="raw mode does not support template, system, context, or suffix",
     )
     if request.suffix:
         check_can(profile, "insert", wishes.model, "insert")
-    require(holds=not request.template, message="'template' is not supported yet")
+    message = "template: it is not taken from a request: create a model with it, by /api/create"
+    require(holds=not request.template, message=message)
     conversation = _one_question(request)
     job = chat_job(conversation, wishes, profile)
+    if request.suffix:
+        return replace(job, prompts=(InsertPrompt(request.prompt or "", request.suffix),))
     if not request.prompt:
         return replace(job, prompts=())
     return replace(job, prompts=(TextPrompt(request.prompt),)) if request.raw else job

@@ -12,7 +12,7 @@ from tampu.errors import TampuError
 from tampu.runner.protocol import TokenScore
 from tampu.server.answer import NDJSON
 from tampu.server.errors import public_message
-from tampu.server.events import Began, Called, Ended, Event, Said, Thought
+from tampu.server.events import Began, Called, Ended, Event, Said, Scored, Thought
 from tampu.server.wire.ollama import Message, ToolCall, ToolFunction, timestamp
 
 
@@ -150,7 +150,7 @@ class ChatWriter(_Writer):
         )
 
     def _lines(self, event: Event) -> Iterator[ChatLine]:
-        if isinstance(event, Began):
+        if isinstance(event, (Began, Scored)):
             return
         if isinstance(event, Ended):
             last = self.note(reason_of(event))

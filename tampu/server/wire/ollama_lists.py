@@ -11,6 +11,7 @@ import msgspec
 
 from tampu.catalog import Entry
 from tampu.modelinfo import ModelInfo, plain_metadata
+from tampu.runner.engines import choose_engine
 from tampu.server.loaded import LoadedModel
 from tampu.server.profile import Profile
 from tampu.server.wire.ollama import ShowRequest, timestamp
@@ -61,7 +62,7 @@ class Process(msgspec.Struct, kw_only=True):
 
 
 class Shown(msgspec.Struct, kw_only=True):
-    """A model in detail."""
+    """A model in detail; `engine`, tampu's own, is what computes it."""
 
     license: str
     modelfile: str
@@ -73,6 +74,7 @@ class Shown(msgspec.Struct, kw_only=True):
     model_info: dict[str, Any]
     capabilities: tuple[str, ...]
     modified_at: str
+    engine: str
 
 
 def tags(entries: Sequence[Entry]) -> dict[str, list[Tag]]:
@@ -85,8 +87,10 @@ def processes(models: Sequence[LoadedModel]) -> dict[str, list[Process]]:
     return {"models": [_process(model) for model in models if model.runner.is_alive]}
 
 
-def show(entry: Entry, profile: Profile, asked: ShowRequest) -> Shown:
+def show(entry: Entry, profile: Profile, asked: ShowRequest, engine: str) -> Shown:
     """Return the answer to `POST /api/show`; long arrays only if they are asked for.
+
+    `engine` computes the models whose Modelfile names no other.
 
     A template, system message or options in the request are shown in place of the model's own.
     """
@@ -112,6 +116,7 @@ def show(entry: Entry, profile: Profile, asked: ShowRequest) -> Shown:
         model_info=_model_info(info, verbose=bool(asked.verbose)),
         capabilities=info.capabilities,
         modified_at=timestamp(entry.modified_s),
+        engine=choose_engine(str(profile.options.get("engine", engine)), info.architecture),
     )
 
 

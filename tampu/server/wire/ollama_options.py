@@ -143,6 +143,6 @@ def _without_negative(value: int | None) -> int | None:
 
 
 def _log_ignored(given: Mapping[str, Any]) -> None:
-    ignored = sorted(name for name in given if name not in _USED)
+    ignored = sorted(name for name in given if name not in _USED and name != "engine")
     if ignored:
         logger.warning("options that have no effect: %.500r", ignored)

@@ -14,7 +14,7 @@ import msgspec
 
 from tampu.chat.output.thinking import Think
 from tampu.errors import RequestError
-from tampu.runner.protocol import Prompt, TextPrompt, TokensPrompt
+from tampu.runner.protocol import InsertPrompt, Prompt, TextPrompt, TokensPrompt
 from tampu.server.job import MOST_CHOICES, EmbedJob, Job, require
 from tampu.server.profile import Profile
 from tampu.server.wire.conversation import (
@@ -182,6 +182,7 @@ def completion_job(request: CompletionRequest, profile: Profile) -> Job:
         request,
         profile,
         max_tokens=16 if request.max_tokens is None else request.max_tokens,
+        fewest=0 if request.echo else 1,
         logprobs=request.logprobs is not None or None,
         top_logprobs=request.logprobs,
     )
@@ -190,17 +191,28 @@ def completion_job(request: CompletionRequest, profile: Profile) -> Job:
         check_can(profile, "insert", wishes.model, "suffix")
     best_is_all = request.best_of in (None, request.n or 1)
     require(holds=best_is_all, message="best_of must be n: choices are not compared")
-    echoes_scores = request.echo and request.logprobs is not None
-    require(holds=not echoes_scores, message="echo together with logprobs is not supported yet")
+    options = wishes.options
+    if request.echo and request.logprobs is not None:
+        message = "echo together with logprobs cannot be streamed"
+        require(holds=not request.stream, message=message)
+        options = msgspec.structs.replace(options, prompt_logprobs=True)
     prompts: tuple[Prompt, ...] = tuple(read_inputs(request.prompt, "prompt"))
+    if request.suffix:
+        prompts = tuple(_before(prompt, request.suffix) for prompt in prompts)
     return Job(
         model=wishes.model,
         overrides=wishes.overrides,
         keep_alive_s=wishes.keep_alive_s,
         prompts=prompts,
-        options=wishes.options,
+        options=options,
         choices=wishes.choices,
     )
+
+
+def _before(prompt: Prompt, suffix: str) -> InsertPrompt:
+    if not isinstance(prompt, TextPrompt):
+        raise RequestError("suffix needs a prompt that is a text, not tokens")
+    return InsertPrompt(prompt.text, suffix)
 
 
 def embedding_job(request: EmbeddingRequest, profile: Profile) -> EmbedJob:
@@ -315,9 +327,11 @@ def _wishes(
     max_tokens: int | None,
     logprobs: bool | None,
     top_logprobs: int | None,
+    fewest: int = 1,
 ) -> Wishes:
     if max_tokens is not None:
-        require(holds=max_tokens >= 1, message=f"max_tokens must be 1 or more, not {max_tokens}")
+        message = f"max_tokens must be {fewest} or more, not {max_tokens}"
+        require(holds=max_tokens >= fewest, message=message)
     choices = 1 if request.n is None else request.n
     require(holds=1 <= choices <= MOST_CHOICES, message=f"n must be 1 to {MOST_CHOICES}")
     fields = msgspec.structs.asdict(request)

@@ -17,7 +17,7 @@ from tampu.runner.events import Usage
 from tampu.runner.protocol import TokenScore
 from tampu.server.answer import SSE
 from tampu.server.errors import openai_error, public_message, status_of
-from tampu.server.events import Began, Called, Ended, Event, Said, Thought, total_usage
+from tampu.server.events import Began, Called, Ended, Event, Said, Scored, Thought, total_usage
 
 DONE = b"data: [DONE]\n\n"
 
@@ -163,6 +163,9 @@ class CompletionWriter(_Writer):
     def _choice(self, index: int, events: Sequence[Event]) -> dict[str, Any]:
         texts = [event.text for event in events if isinstance(event, (Said, Thought))]
         piece = self._piece(index, self._echo(index) + "".join(texts), scores_of(events))
+        for event in events:
+            if isinstance(event, Scored):
+                piece["logprobs"] = echoed_scores(event, scores_of(events))
         return piece | {"finish_reason": _last_reason(events)}
 
     def _piece(self, choice: int, text: str, scores: Sequence[TokenScore] = ()) -> dict[str, Any]:
@@ -245,6 +248,16 @@ def text_scores(scores: Sequence[TokenScore], offset: int) -> dict[str, Any] | N
             {_text(token): logprob for token, logprob in score.top} for score in scores
         ],
         "text_offset": offsets,
+    }
+
+
+def echoed_scores(prompt: Scored, scores: Sequence[TokenScore]) -> dict[str, Any]:
+    """Return log-probabilities of a prompt and its continuation; its first token has none."""
+    first = TokenScore(prompt.first, 0.0)
+    told = text_scores([first, *prompt.scores, *scores], 0) or {}
+    return told | {
+        "token_logprobs": [None, *told["token_logprobs"][1:]],
+        "top_logprobs": [None, *told["top_logprobs"][1:]],
     }
 
 

@@ -13,7 +13,7 @@ from support.vocabularies import CONTROL, USER_DEFINED, byte_level
 from tampu.chat.output import Content, Thinking, ToolCall
 from tampu.chat.output.answer import Tags
 from tampu.chat.output.families import FORMATS
-from tampu.chat.output.forced import after_thought, forced_calls
+from tampu.chat.output.forced import after_thought, calls_or_answer, forced_calls
 from tampu.errors import GrammarError, RequestError
 from tampu.sampling.constraint import Constraints
 from tampu.sampling.grammar import Grammar
@@ -129,6 +129,21 @@ def test_content_after_a_thought_follows_its_grammar(model):
             *_, last = parts(style, text)
             assert isinstance(last, Content)
             assert last.text in {"yes", "no"}
+
+
+def test_content_that_follows_a_grammar_or_calls(model):
+    style, vocabulary, _ = model
+    tokens = vocabulary.control_tokens(style.markers)
+    content = Grammar.choices(["yes", "no"])
+    grammar = calls_or_answer(content, style, TOOLS, tokens, parallel=False, thought="no")
+    seen = set()
+    for text in answers(model, grammar, 6):
+        [part] = parts(style, text)
+        seen.add(type(part))
+        assert isinstance(part, ToolCall) or (
+            isinstance(part, Content) and part.text in {"yes", "no"}
+        )
+    assert seen
 
 
 def test_texts_may_hold_what_they_like(model):

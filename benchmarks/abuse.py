@@ -1,0 +1,253 @@
+"""How much abuse a server takes: `python -m benchmarks.abuse --requests 100000 --kills 100`.
+
+Against a `tampu serve` of its own with the built-in model, while one client asks the same again and
+again and compares the answers:
+
+- requests to every route with fields of any type and size, and bodies that are broken;
+- clients that leave in the middle of an answer;
+- the model's process killed at a random moment of an answer.
+
+Ends with an error if anything but a documented status comes back, the server ends, the steady
+client's answer changes, or a death is not told within two seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+from benchmarks.server import answer, request, rest, server
+from tampu.catalog import Catalog, resolve
+from tampu.catalog import Entry as Model
+from tampu.modelinfo import read_model_info
+from tampu.runner.client import Runner
+from tampu.runner.protocol import ModelOptions
+from tampu.server.app import ServerOptions, create_app
+from tampu.server.routes import Route
+from tampu.tokenizer.loading import load_tokenizer
+
+CANARY = request(
+    "POST",
+    "/api/generate",
+    {
+        "model": "demo",
+        "prompt": "What is 27 + 58?",
+        "raw": True,
+        "stream": False,
+        "options": {"num_predict": 40, "temperature": 0},
+    },
+)
+# What takes the model away from the steady client, or asks other machines.
+LEFT_OUT = re.compile(r"/api/(delete|copy|pull|push|create|blobs)")
+VALUES: Sequence[Any] = (
+    None, True, False, 0, 1, -1, 2**31, 2**63 - 1, -(2**63), 1e308, -0.0, 1.5, "", "x", "demo",
+    "\x00", "é" * 1000, "[" * 2000, [], [[]], [None], ["x"] * 50, [1, 2, 3], [-1], {}, {"a": 1},
+    {"role": "user", "content": "hi"}, [{"role": "user", "content": "hi"}],
+    [{"role": "tool", "content": None}], [{"type": "function", "function": {"name": "f"}}],
+    {"type": "object"}, {"type": "json_object"}, {"regex": "(a+)+$"}, {"regex": "("},
+    {"gbnf": "root ::= root"}, {"lark": "start: start"}, {"choices": []}, "json", "5m", "-1",
+    "1e99h",
+)  # fmt: skip
+BROKEN = (
+    b"", b"{", b"[]", b"null", b'"x"', b'{"model": NaN}', b"\xff\xfe", b'{"model": "\\ud800"}',
+    b"[" * 100_000, b'{"a":' * 10_000, b'{"model": ' + b"9" * 5_000 + b"}", b"\x00" * 1000,
+)  # fmt: skip
+
+
+def routes() -> list[Route]:
+    """Return the table of routes, but for those that are left out."""
+
+    async def never(_: Model, __: ModelOptions) -> Runner:
+        raise NotImplementedError
+
+    with tempfile.TemporaryDirectory() as folder:
+        app = create_app(ServerOptions(), Catalog(Path(folder)), never)
+    found: list[Route] = app.state.routes
+    return [route for route in found if not LEFT_OUT.match(route.path)]
+
+
+def hostile(table: Sequence[Route], chance: random.Random) -> bytes:
+    """Return a request that nobody would make."""
+    route = chance.choice(table)
+    path = re.sub(r"\{\w+(:\w+)?\}", "demo", route.path)
+    method = chance.choice(route.methods)
+    if route.body is None:
+        return request(method, path)
+    if chance.random() < 0.1:
+        head = request(method, path).replace(b"Content-Length: 0\r\n", b"").rstrip()
+        body = chance.choice(BROKEN)
+        return head + f"\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    fields = [field.name for field in msgspec.structs.fields(route.body)]
+    body_fields = {
+        "model": "demo",
+        "prompt": "hi",
+        "input": "hi",
+        "messages": [{"role": "user", "content": "hi"}],
+        "stream": chance.random() < 0.5,
+    }
+    given = {name: value for name, value in body_fields.items() if name in fields}
+    for name in chance.sample(fields, min(len(fields), chance.randint(0, 3))):
+        given[name] = chance.choice(VALUES)
+    for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
+        if name in fields:
+            given.setdefault(name, 3)
+    given.setdefault("options", {"num_predict": 3})
+    return request(method, path, given)
+
+
+async def status_of(port: int, content: bytes) -> int:
+    """Return the status of an answer, read to its end; one of 500 or more is shown."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**24)
+    try:
+        writer.write(content)
+        first = await reader.readline()
+        if content.startswith(b"HEAD"):
+            return int(first.split()[1])
+        told = await rest(reader, first)
+        if first.split()[1] >= b"500":
+            print(first, told[:3])
+        return int(first.split()[1])
+    finally:
+        writer.close()
+
+
+async def abuse(port: int, count: int, seed: int, many: int) -> Counter[int]:
+    """Make so many requests, `many` at a time; return how often each status came."""
+    table, chance, found = routes(), random.Random(seed), Counter[int]()
+    left = iter(range(count))
+
+    async def client() -> None:
+        for _ in left:
+            content = hostile(table, chance)
+            try:
+                async with asyncio.timeout(60):
+                    status = await status_of(port, content)
+            except (asyncio.IncompleteReadError, IndexError, TimeoutError) as error:
+                print(f"no answer ({error!r}) to {content[:300]!r}")
+                status = 0
+            found[status] += 1
+            if status >= 500:
+                print(f"{status} to {content[:600]!r}")
+
+    await asyncio.gather(*(client() for _ in range(many)))
+    return found
+
+
+async def leaving(port: int, count: int, chance: random.Random) -> float:
+    """Leave so many times in the middle of an answer; return how long the slot took to be free."""
+    content = long_answer()
+    longest = 0.0
+    for _ in range(count):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(content)
+        await asyncio.sleep(chance.random() * 0.05)
+        writer.close()
+        began = time.monotonic()
+        await status_of(port, request("POST", "/api/generate", small("hi")))
+        longest = max(longest, time.monotonic() - began)
+    return longest
+
+
+async def killing(process: psutil.Process, port: int, count: int, chance: random.Random) -> float:
+    """Kill the model's process in the middle of answers; return the longest time until one hears.
+
+    Raises:
+        RuntimeError: if an answer ends as if nothing had been, or the next request fails.
+    """
+    content = long_answer()
+    longest = 0.0
+    for _ in range(count):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
+        writer.write(content)
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(chance.random() * 0.1)
+        for worker in process.children():
+            worker.kill()
+        began = time.monotonic()
+        told = await reader.readuntil(b"0\r\n\r\n")
+        longest = max(longest, time.monotonic() - began)
+        writer.close()
+        if b"SIGKILL" not in told:
+            raise RuntimeError(f"a death was not told: {told[-300:]!r}")
+        status = await status_of(port, request("POST", "/api/generate", small("hi")))
+        if status != 200:
+            raise RuntimeError(f"after a death the next request was answered {status}")
+    return longest
+
+
+def long_answer() -> bytes:
+    """Return a request for an answer that does not end soon."""
+    ends = sorted(load_tokenizer(read_model_info(resolve("demo")).metadata).eos)
+    return answer("demo", 5_000, ends)
+
+
+def small(prompt: str) -> dict[str, Any]:
+    """Return the body of a request for a short answer."""
+    return {"model": "demo", "prompt": prompt, "stream": False, "options": {"num_predict": 2}}
+
+
+class Steady:
+    """A client that asks the same all the time."""
+
+    def __init__(self, port: int) -> None:
+        self.answers: Counter[str] = Counter()
+        self._port = port
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port, limit=2**20)
+        while True:
+            writer.write(CANARY)
+            [body] = await rest(reader)
+            self.answers[json.loads(body).get("response", body.decode())] += 1
+            await asyncio.sleep(0.02)
+
+    def end(self) -> None:
+        """Stop asking."""
+        self._task.cancel()
+
+
+async def everything(process: psutil.Process, port: int, arguments: argparse.Namespace) -> bool:
+    chance = random.Random(arguments.seed)
+    steady = Steady(port)
+    found = await abuse(port, arguments.requests, arguments.seed, arguments.clients)
+    print(f"{sum(found.values())} requests: {dict(sorted(found.items()))}")
+    longest_s = await leaving(port, arguments.leaving, chance)
+    print(f"{arguments.leaving} clients left: the next answer came within {longest_s:.2f} s")
+    steady.end()
+    same = len(steady.answers) == 1
+    print(f"the steady client: {sum(steady.answers.values())} answers, {len(steady.answers)} kinds")
+    told_s = await killing(process, port, arguments.kills, chance)
+    print(f"{arguments.kills} deaths: told within {told_s:.2f} s")
+    failed = sum(count for status, count in found.items() if status >= 500 or not status)
+    return same and not failed and process.is_running() and told_s < 2
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--clients", type=int, default=16, help="that ask at once")
+    parser.add_argument("--leaving", type=int, default=100)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    variables = {"TAMPU_NUM_PARALLEL": "4", "TAMPU_THREADS": "1", "TAMPU_CONTEXT_LENGTH": "512"}
+    with server("demo", **variables) as (process, port):
+        sys.exit(0 if asyncio.run(everything(process, port, arguments)) else 1)
+
+
+if __name__ == "__main__":
+    main()

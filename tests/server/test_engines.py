@@ -1,0 +1,72 @@
+"""Which engine computes a model, and that those who ask are told."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+from support.endless import make_endless_model
+from support.renamed import write_renamed
+from support.serving import start_server
+
+from tampu.runner import engines
+from tampu.runner.engines import choose_engine
+
+STRANGE = "xverse"  # llama.cpp has it; its tensors are Llama's
+
+
+def test_what_the_native_engine_lacks_goes_to_llama_cpp():
+    assert choose_engine("auto", "llama") == "native"
+    assert choose_engine("auto", STRANGE) == "llamacpp"
+
+
+def test_whoever_names_an_engine_gets_it():
+    assert choose_engine("native", STRANGE) == "native"
+    assert choose_engine("llamacpp", "llama") == "llamacpp"
+
+
+def test_without_llama_cpp_the_native_engine_says_that_it_does_not_know(monkeypatch):
+    monkeypatch.setattr(engines, "find_spec", lambda _: None)
+    assert choose_engine("auto", STRANGE) == "native"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    make_endless_model(tmp_path_factory.mktemp("checkpoint"), folder / "tiny.gguf")
+    write_renamed(folder / "tiny.gguf", folder / "strange.gguf", STRANGE)
+    server = start_server(folder, tmp_path_factory.mktemp("home"), TAMPU_THREADS="1")
+    yield server
+    server.end()
+
+
+@pytest.mark.server
+def test_two_engines_serve_side_by_side_and_are_named(server):
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        body = {"prompt": "hello", "options": {"num_predict": 3}, "stream": False}
+        for model in ("tiny", "strange"):
+            answer = client.post("/api/generate", json=body | {"model": model}).json()
+            assert answer["eval_count"] == 3
+        loaded = client.get("/api/ps").json()["models"]
+        assert {model["name"]: model["engine"] for model in loaded} == {
+            "tiny:latest": "native",
+            "strange:latest": "llamacpp",
+        }
+        for model, engine in (("tiny", "native"), ("strange", "llamacpp")):
+            assert client.post("/api/show", json={"model": model}).json()["engine"] == engine
+
+
+@pytest.mark.server
+def test_a_modelfile_names_its_engine(server):
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        made = {"model": "other", "from": "tiny", "parameters": {"engine": "llamacpp"}}
+        assert '"success"' in client.post("/api/create", json=made).text
+        body = {"model": "other", "prompt": "hello", "options": {"num_predict": 3}}
+        assert client.post("/api/generate", json=body).status_code == 200
+        loaded = client.get("/api/ps").json()["models"]
+        assert {m["engine"] for m in loaded if m["name"] == "other:latest"} == {"llamacpp"}
+        shown = client.post("/api/show", json={"model": "other"}).json()
+        assert shown["engine"] == "llamacpp"
+        assert "PARAMETER engine llamacpp" in shown["modelfile"]
+        wrong = made | {"parameters": {"engine": "steam"}}
+        refused = client.post("/api/create", json=wrong).text
+        assert "engine must be auto or native or llamacpp, not 'steam'" in refused

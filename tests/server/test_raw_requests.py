@@ -1,0 +1,144 @@
+"""Requests that no HTTP library would send, on every route: refused, and nothing is smuggled."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+
+import pytest
+import uvicorn
+from support.fake_runner import FakeStart
+
+from tampu.runner.protocol import ModelOptions
+from tampu.server.app import ServerOptions
+from tampu.server.connection import Connection, QuietServer
+from tampu.server.serve import HEADER_BYTES
+from tests.server.conftest import Site
+
+HOST = "Host: localhost\r\n"
+# What would be answered as a second request if a first were read in two ways.
+HIDDEN = f"GET /api/version HTTP/1.1\r\n{HOST}\r\n"
+BODY = '{"model": "m"}'
+LENGTH = f"Content-Length: {len(BODY)}\r\n"
+
+# Name: what stands behind the method and path, and the statuses that may come back (0: none).
+CASES = {
+    "two lengths": (f" HTTP/1.1\r\n{HOST}{LENGTH}Content-Length: 5\r\n\r\n{BODY}", {400}),
+    "a length and chunks": (
+        f" HTTP/1.1\r\n{HOST}{LENGTH}Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n{HIDDEN}", {400},
+    ),
+    "a negative length": (f" HTTP/1.1\r\n{HOST}Content-Length: -1\r\n\r\n", {400}),
+    "a length with a sign": (f" HTTP/1.1\r\n{HOST}Content-Length: +14\r\n\r\n{BODY}", {400}),
+    "a length in hex": (f" HTTP/1.1\r\n{HOST}Content-Length: 0xe\r\n\r\n{BODY}", {400}),
+    "another coding": (f" HTTP/1.1\r\n{HOST}Transfer-Encoding: gzip\r\n\r\n{BODY}", {400, 501}),
+    "a coding in disguise": (
+        f" HTTP/1.1\r\n{HOST}Transfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n{HIDDEN}", {400, 501},
+    ),
+    "a chunk of no size": (
+        f" HTTP/1.1\r\n{HOST}Transfer-Encoding: chunked\r\n\r\nxyz\r\n{HIDDEN}", {0, 400, 405},
+    ),
+    "NUL in a header": (f" HTTP/1.1\r\n{HOST}X: a\0b\r\n\r\n", {400}),
+    "a space before the colon": (f" HTTP/1.1\r\n{HOST}X : a\r\n\r\n", {400}),
+    "no colon": (f" HTTP/1.1\r\n{HOST}X\r\n\r\n", {400}),
+    "no host": (" HTTP/1.1\r\nConnection: close\r\n\r\n", {400}),
+    "two hosts": (f" HTTP/1.1\r\n{HOST}Host: evil.com\r\nConnection: close\r\n\r\n", {400, 403}),
+    "an old version": ("\r\n\r\n", {400}),
+    "a version to come": (f" HTTP/3.0\r\n{HOST}\r\n", {400}),
+    "no version": (f" HTPP\r\n{HOST}\r\n", {400}),
+    "headers without end": (f" HTTP/1.1\r\n{HOST}X: {'a' * (HEADER_BYTES + 1)}", {400, 431}),
+    "1,000 headers": (
+        f" HTTP/1.1\r\n{HOST}Connection: close\r\n" + "X: y\r\n" * 1000 + "\r\n", {400, 431},
+    ),
+    "control characters": (" \x01\x02 HTTP/1.1\r\n\r\n", {400}),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def site(model_folder):
+    return Site(model_folder, FakeStart(), ServerOptions(model=ModelOptions(context=1024)))
+
+
+def targets(site):
+    """The method and path of every route."""
+    return [
+        (method, re.sub(r"\{\w+(:\w+)?\}", "m", route.path))
+        for route in site.app.state.routes
+        for method in route.methods
+    ]
+
+
+async def statuses(port, content):
+    """Return the status of each answer on a connection until it closes or nothing more comes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(content)
+    answered = b""
+    try:
+        async with asyncio.timeout(0.5):
+            while part := await reader.read(65536):
+                answered += part
+    except (TimeoutError, ConnectionError):
+        pass
+    writer.close()
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", answered)]
+
+
+def serve(site, ask):
+    """Run `ask(port)` while the site's application is served."""
+
+    async def test():
+        config = uvicorn.Config(
+            site.app, http=Connection, log_config=None, h11_max_incomplete_event_size=HEADER_BYTES
+        )
+        listener = socket.create_server(("127.0.0.1", 0))
+        server = QuietServer(config, lambda: None)
+        running = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            return await ask(listener.getsockname()[1])
+        finally:
+            server.should_exit = True
+            await asyncio.wait_for(running, 10)
+
+    return asyncio.run(test())
+
+
+def test_what_can_be_read_in_two_ways_is_refused_on_every_route(site):
+    cases = [
+        (method, path, name, f"{method} {path}{rest}".encode("latin-1"), allowed)
+        for method, path in targets(site)
+        for name, (rest, allowed) in CASES.items()
+    ]
+
+    async def ask(port):
+        gate = asyncio.Semaphore(64)
+
+        async def one(content):
+            async with gate:
+                return await statuses(port, content)
+
+        found = await asyncio.gather(*(one(content) for *_, content, _ in cases))
+        return found, await statuses(port, HIDDEN.encode())
+
+    found, last = serve(site, ask)
+    wrong = [
+        (method, path, name, answers)
+        for (method, path, name, _, allowed), answers in zip(cases, found, strict=True)
+        if len(answers) > 1 or {*answers, *([] if answers else [0])} - allowed
+    ]
+    assert wrong == []
+    assert last == [200]
+    assert len(cases) > 700
+
+
+@pytest.mark.parametrize(
+    "target", ["/%00", "/%2e%2e/%2e%2e/etc/passwd", "/api/../api/tags", "//api/tags", "*", "/\\"]
+)
+def test_a_strange_target_is_no_file_and_no_error(site, target):
+    async def ask(port):
+        for method in ("GET", "POST", "OPTIONS", "BREW"):
+            rest = f"{HOST}Connection: close\r\n\r\n"
+            content = f"{method} {target} HTTP/1.1\r\n{rest}".encode()
+            [status] = await statuses(port, content)
+            assert status in {400, 404, 405}, (method, status)
+
+    serve(site, ask)
