@@ -47,7 +47,7 @@ COLUMNS: dict[str, Callable[[str], bool]] = {
         )
     ),
     "text, F16 cache": lambda what: what.startswith("F32, cache F16"),
-    "weights Q8_0": lambda what: what.startswith(("Q8_0", "MXFP4")),
+    "text, Q8_0 weights": lambda what: what.startswith(("Q8_0", "MXFP4")),
     "pictures, F32": lambda what: what.startswith("F32") and "picture" in what,
 }
 

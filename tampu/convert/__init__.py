@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 import numpy as np
@@ -36,9 +37,9 @@ from tampu.convert.writer import Part, PlannedFile, Progress, Span, TensorToWrit
 from tampu.errors import UnsupportedModelError
 from tampu.ml.types import GGMLType
 
-__all__ = ["FAMILIES", "TYPES", "convert", "plan_conversion"]
+__all__ = ["FAMILIES", "TYPES", "convert", "families", "plan_conversion"]
 
-FAMILIES: Mapping[str, Family] = {
+FAMILIES: dict[str, Family] = {
     checkpoint: family
     for family in (
         LLAMA,
@@ -64,7 +65,32 @@ FAMILIES: Mapping[str, Family] = {
 }
 TYPES: tuple[str, ...] = tuple(FILE_TYPES)
 
+_PLUG_INS = "tampu.converters"
+
 _TRAINING_FILE = "training.json"  # how a model of our own was made
+
+
+def families() -> dict[str, Family]:
+    """Return the families known, by the names in config.json's `architectures`.
+
+    A plug-in package names its own in the entry-point group `tampu.converters`; one that tampu has
+    too wins over tampu's own.
+
+    Raises:
+        UnsupportedModelError: if what a plug-in names is not there, or no family.
+    """
+    return FAMILIES | {point.name: _plugged(point) for point in entry_points(group=_PLUG_INS)}
+
+
+def _plugged(point: EntryPoint) -> Family:
+    what = f"the converter of {point.name}, {point.value} in a plug-in package,"
+    try:
+        family = point.load()
+    except (ImportError, AttributeError) as error:
+        raise UnsupportedModelError(f"{what} cannot be loaded: {error}") from error
+    if not isinstance(family, Family):
+        raise UnsupportedModelError(f"{what} is no {Family.__module__}.{Family.__name__}")
+    return family
 
 
 def convert(
@@ -153,12 +179,12 @@ def _types(
 
 
 def _family(config: Mapping[str, object]) -> Family:
-    names = config.get("architectures")
+    names, known = config.get("architectures"), families()
     name = names[0] if isinstance(names, list) and names else None
-    family = FAMILIES.get(name) if isinstance(name, str) else None
+    family = known.get(name) if isinstance(name, str) else None
     if family is None:
-        known = ", ".join(FAMILIES)
-        raise UnsupportedModelError(f"architecture {name!r} is not known; known: {known}")
+        listed = ", ".join(known)
+        raise UnsupportedModelError(f"architecture {name!r} is not known; known: {listed}")
     return family
 
 

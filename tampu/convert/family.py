@@ -149,11 +149,15 @@ class Family:
 
 
 def _reading_order(name: str) -> tuple[int, int, str]:
-    """Order as a model reads: embedding, layers by number, output, projector, vision tower."""
+    """Order as a model reads: embedding, layers by number, output, projector, vision tower.
+
+    What no architecture of tampu's own has comes last.
+    """
     heads = ["token_embd", "token_types", "position_embd", "token_embd_norm", "rope_freqs", "blk"]
     heads += ["output_norm", "output", "mm", "v"]
-    number = _NUMBER.search(name)
-    return heads.index(name.split(".")[0]), int(number[1]) if number else -1, name
+    number, head = _NUMBER.search(name), name.split(".")[0]
+    place = heads.index(head) if head in heads else len(heads)
+    return place, int(number[1]) if number else -1, name
 
 
 def text_parameters(

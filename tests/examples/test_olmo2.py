@@ -1,40 +1,24 @@
-"""The example of an architecture in a package of its own is found, bound, and right."""
+"""The example of an architecture in a package of its own is found, bound, converted, and right."""
 
+import json
 import sys
 import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
-import gguf
-import numpy as np
 import pytest
-import torch
 import transformers
+from safetensors.numpy import load_file, save_file
 from support.checkpoints import draw_weights
-from support.laboratory import relative_error, tokens
-from support.tiny_model import _add_tokenizer
+from support.laboratory import answer, relative_error, tokens
+from support.tiny_tokenizers import write_byte_level
 
+import tampu.convert
 from tampu import models
 from tampu.engine import Engine
-from tampu.errors import ModelFileError
+from tampu.errors import ModelFileError, UnsupportedModelError
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tampu-olmo2"
-NAMES = {
-    "model.embed_tokens": "token_embd",
-    "model.norm": "output_norm",
-    "lm_head": "output",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "post_attention_layernorm": "post_attention_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-    "post_feedforward_layernorm": "post_ffw_norm",
-}
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +30,10 @@ def reference():
         num_hidden_layers=3,
         num_attention_heads=3,
         num_key_value_heads=1,
+        max_position_embeddings=256,
         rope_theta=500_000.0,
+        bos_token_id=1,
+        eos_token_id=2,
         pad_token_id=None,
     )
     config._attn_implementation = "eager"
@@ -56,56 +43,71 @@ def reference():
 
 
 @pytest.fixture
+def checkpoint(reference, tmp_path):
+    folder = tmp_path / "olmo2"
+    reference.save_pretrained(folder)
+    write_byte_level(folder, "llama3")
+    return folder
+
+
+@pytest.fixture
 def installed(monkeypatch):
     """Have the package be there as if it were installed."""
     project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
-    named = project["entry-points"]["tampu.models"]
-    points = [EntryPoint(name, value, "tampu.models") for name, value in named.items()]
-    monkeypatch.setattr(
-        models, "entry_points", lambda *, group: points if group == "tampu.models" else []
-    )
+    points = [
+        EntryPoint(name, value, group)
+        for group, named in project["entry-points"].items()
+        for name, value in named.items()
+    ]
+
+    def of(*, group):
+        return [point for point in points if point.group == group]
+
+    for module in (models, tampu.convert):
+        monkeypatch.setattr(module, "entry_points", of)
     monkeypatch.syspath_prepend(str(EXAMPLE))
     yield
-    sys.modules.pop("tampu_olmo2", None)
-
-
-def write(path, model, *, without=()):
-    writer = gguf.GGUFWriter(path, "olmo2")
-    config = model.config
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_context_length(256)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(500_000.0)
-    _add_tokenizer(writer, config.vocab_size)
-    for name, values in model.state_dict().items():
-        stem = name.removesuffix(".weight").removeprefix("model.layers.")
-        number, _, part = stem.partition(".")
-        stem = f"blk.{number}.{NAMES[part]}" if number.isdigit() else NAMES[stem]
-        if stem not in without:
-            writer.add_tensor(f"{stem}.weight", values.numpy().astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tampu_olmo2"]:
+        del sys.modules[name]
 
 
 @pytest.mark.usefixtures("installed")
-def test_the_plug_in_equals_transformers(reference, tmp_path):
+def test_a_checkpoint_is_converted_and_equals_transformers(reference, checkpoint, tmp_path):
     text = tokens(60)
-    with torch.no_grad():
-        expected = reference(input_ids=torch.tensor([text])).logits[0].numpy()
-    file = write(tmp_path / "olmo2.gguf", reference)
+    file = tmp_path / "olmo2.gguf"
+    tampu.convert.convert(checkpoint, file, "F32")
     with Engine.load(file, context=128, threads=1, cache_type="f32") as engine:
         for chunk in (None, 7, 1):
-            assert relative_error(engine.logits(text, chunk=chunk), expected) < 1e-5
+            ours = engine.logits(text, chunk=chunk)
+            assert relative_error(ours, answer(reference, text)) < 1e-5
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_file_without_one_of_its_norms_is_refused(reference, tmp_path):
-    file = write(tmp_path / "olmo2.gguf", reference, without={"blk.1.attn_q_norm"})
-    with pytest.raises(ModelFileError, match=r"missing from the file: blk\.1\.attn_q_norm\.weight"):
-        Engine.load(file, context=128, threads=1)
+def test_a_checkpoint_without_one_of_its_norms_is_refused(checkpoint, tmp_path):
+    path = checkpoint / "model.safetensors"
+    save_file(
+        {
+            name: values
+            for name, values in load_file(path).items()
+            if "1.self_attn.q_norm" not in name
+        },
+        path,
+    )
+    with pytest.raises(ModelFileError, match=r"missing: blk\.1\.attn_q_norm\.weight"):
+        tampu.convert.convert(checkpoint, tmp_path / "olmo2.gguf")
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_setting_that_the_architecture_cannot_do_is_refused(checkpoint, tmp_path):
+    path = checkpoint / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_act": "gelu"}))
+    with pytest.raises(UnsupportedModelError, match="hidden_act"):
+        tampu.convert.convert(checkpoint, tmp_path / "olmo2.gguf")
+
+
+def test_without_the_package_neither_is_known(checkpoint, tmp_path):
+    with pytest.raises(
+        UnsupportedModelError, match="'Olmo2ForCausalLM' is not known; known: Llama"
+    ):
+        tampu.convert.convert(checkpoint, tmp_path / "olmo2.gguf")
+    assert "olmo2" not in models.architectures()

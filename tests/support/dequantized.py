@@ -32,25 +32,29 @@ _ROUTERS = {"model.layers.{}.mlp.gate.weight"}  # files keep them in F32
 
 
 def take_weights(model: PreTrainedModel, recipe: Recipe, path: Path) -> PreTrainedModel:
-    """Give `model`, made by `recipe`, the quantised weights of a file that was made of it."""
+    """Give the text part of `model`, made by `recipe`, the quantised weights of a file of it."""
     family = FAMILIES[recipe.architecture]
-    has_neighbours = family.architecture in ("llama", "mistral3")
+    has_neighbours = family.architecture in ("llama", "mistral3", "mllama")
+    text = model.config.get_text_config()
+    size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     stored = _quantized(path)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             template, numbers = family._template(name)
+            if ".vision" in name or ".visual" in name:
+                continue
             if pieces := family.cuts.get(template) or _FUSED.get(template):
                 for target, cut in pieces.items():
                     _put(parameter, cut, stored.get(target.format(*numbers)))
             elif template not in _ROUTERS:
                 values = stored.get(family.rename(name) or "")
                 if values is not None and has_neighbours and template.endswith(_TURNED):
-                    values = _halves(values, recipe.values["head_dim"])
+                    values = _halves(values, size)
                 _put(parameter, np.asarray, values)
     return model
 
 
-_TURNED = ("q_proj.weight", "k_proj.weight")
+_TURNED = ("self_attn.q_proj.weight", "self_attn.k_proj.weight")
 
 
 def _quantized(path: Path) -> dict[str, Values]:

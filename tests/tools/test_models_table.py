@@ -21,10 +21,11 @@ def test_a_row_holds_the_largest_error_of_each_column():
         ("llama", "F32, token by token", 3.4e-6),
         ("llama", "F32, cache F16", 7e-4),
         ("qwen2", "F32, at once", 9e-7),
+        ("qwen2", "Q8_0, cache F16", 2e-2),
     ]
     rows = {line.split("|")[1].strip(): line for line in table(measured).splitlines()}
-    assert rows["`llama`"].endswith("| 3e-6 | 7e-4 |  |")
-    assert rows["`qwen2`"].endswith("| 9e-7 |  |  |")
+    assert rows["`llama`"].endswith("| 3e-6 | 7e-4 |  |  |")
+    assert rows["`qwen2`"].endswith("| 9e-7 |  | 2e-2 |  |")
     assert rows["architecture"].count("|") == len(COLUMNS) + 3
 
 
@@ -37,6 +38,6 @@ def test_the_table_replaces_the_one_before(tmp_path):
 
 @pytest.mark.parametrize("column", COLUMNS)
 def test_no_comparison_counts_in_two_columns(column):
-    for what in ("F32, at once", "F32, cache F16", "F32, text with 1 pictures"):
+    for what in ("F32, at once", "F32, cache F16", "MXFP4", "F32, text with 1 pictures"):
         if COLUMNS[column](what):
             assert sum(belongs(what) for belongs in COLUMNS.values()) == 1

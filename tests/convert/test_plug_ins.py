@@ -1,0 +1,43 @@
+"""Packages may bring the conversion of their own checkpoints, and what they bring is looked at."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from tampu import convert
+from tampu.convert.qwen import QWEN3
+from tampu.errors import UnsupportedModelError
+
+
+def plug_in(patch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    point = EntryPoint(name, value, "tampu.converters")
+    patch.setattr(convert, "entry_points", lambda *, group: [point] * (group == point.group))
+
+
+def test_a_plug_in_adds_a_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "OlmoForCausalLM" not in convert.families()
+    plug_in(monkeypatch, "OlmoForCausalLM", "tampu.convert.qwen:QWEN3")
+    assert convert.families() == convert.FAMILIES | {"OlmoForCausalLM": QWEN3}
+
+
+def test_a_plug_in_wins_over_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    plug_in(monkeypatch, "LlamaForCausalLM", "tampu.convert.qwen:QWEN3")
+    assert convert.families()["LlamaForCausalLM"] is QWEN3
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("tampu_absent:OLMO", "cannot be loaded: No module named 'tampu_absent'"),
+        ("tampu.convert.qwen:OLMO", "cannot be loaded: .*OLMO"),
+        ("tampu.convert:TYPES", r"is no tampu\.convert\.family\.Family"),
+    ],
+)
+def test_what_a_plug_in_names_must_be_there(
+    monkeypatch: pytest.MonkeyPatch, value: str, reason: str
+) -> None:
+    plug_in(monkeypatch, "OlmoForCausalLM", value)
+    with pytest.raises(UnsupportedModelError, match=f"converter of OlmoForCausalLM.*{reason}"):
+        convert.families()
