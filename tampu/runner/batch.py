@@ -125,17 +125,14 @@ def _crossing(parts: list[Part], images: ImageStore) -> Crossing | None:
     if not any(part.sequence.layout.images for part in parts):
         return None
     ranges: dict[int, tuple[int, int]] = {}
-    found: list[npt.NDArray[np.float32]] = []
+    rows = 0
     seen: list[tuple[tuple[int, int], ...]] = []
     for part in parts:
         for position in range(part.start, part.end):
             shown = part.sequence.layout.crossed(position)
             for image in shown:
                 if image.number not in ranges:
-                    first = sum(len(each) for each in found)
-                    found.append(images[image.number])
-                    ranges[image.number] = (first, first + len(found[-1]))
+                    first, rows = rows, rows + len(images[image.number])
+                    ranges[image.number] = (first, rows)
             seen.append(tuple(ranges[image.number] for image in shown))
-    if not found:
-        return None
-    return Crossing(found[0] if len(found) == 1 else np.concatenate(found), seen)
+    return Crossing(images.together(tuple(ranges)), seen) if ranges else None

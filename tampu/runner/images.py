@@ -45,6 +45,7 @@ class ImageStore:
         self._numbers: dict[bytes, int] = {}
         self._kept: OrderedDict[int, Embedding] = OrderedDict()
         self._begun: OrderedDict[int, Begun] = OrderedDict()
+        self._joined: tuple[tuple[int, ...], Embedding] | None = None
         self._bytes = 0
 
     def number(self, picture: Picture) -> int:
@@ -59,6 +60,19 @@ class ImageStore:
     def __getitem__(self, number: int) -> Embedding:
         self._kept.move_to_end(number)
         return self._kept[number]
+
+    def together(self, numbers: tuple[int, ...]) -> Embedding:
+        """Return the rows of some images, one image after the other.
+
+        For the same images it is the same array, which the device then has already.
+        """
+        if len(numbers) == 1:
+            return self[numbers[0]]
+        if self._joined is None or self._joined[0] != numbers:
+            rows = np.concatenate([self[number] for number in numbers])
+            rows.flags.writeable = False
+            self._joined = (numbers, rows)
+        return self._joined[1]
 
     def begun(self, number: int) -> Begun | None:
         """Return how far an image has come that is not complete; None: nothing is computed."""

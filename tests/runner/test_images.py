@@ -168,6 +168,17 @@ def test_others_go_on_between_the_pieces_of_an_image():
         desk.rest()
 
 
+def test_several_images_are_put_together_once():
+    store = ImageStore(10**6)
+    for number in range(3):
+        store.keep(number, np.full((2, 3), number, np.float32))
+    both = store.together((2, 0))
+    assert both[:, 0].tolist() == [2, 2, 0, 0]
+    assert store.together((2, 0)) is both
+    assert not both.flags.writeable
+    assert store.together((1,)) is store[1]
+
+
 def test_pieces_of_a_few_images_are_kept_and_the_others_begin_anew():
     store = ImageStore(0)
     rows = np.ones((2, 3), np.float32)
