@@ -1,0 +1,114 @@
+"""Makes a mixture of experts of real shape with random weights: `python -m benchmarks.mixture`.
+
+A layer has the shape of one of Qwen3 30B-A3B in Q4_K_M: 128 experts, of which a token uses 8. The
+file has eight layers instead of 48, and a tenth of the vocabulary, so that layers take most of the
+time, as they do in the whole model. The rest is as in `benchmarks.models`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import gguf
+
+from benchmarks.models import MIXTURES, Mixture, Planned, has_more_bits, write_file
+from benchmarks.vocabulary import SPACE, byte_alphabet, make_words
+from tampu.ml.types import GGMLType
+
+FILE = "qwen3moe-8layers-Q4_K_M.gguf"
+
+HIDDEN, HEADS, KV_HEADS, HEAD_SIZE = 2048, 32, 4, 128
+EXPERTS, USED, FEED_FORWARD, EXPERT_FEED_FORWARD = 128, 8, 6144, 768
+LAYERS, CONTEXT, WORDS = 8, 40_960, 14_620
+CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+VOCABULARY = 256 + WORDS + len(CONTROL)
+MATRICES = {
+    "attn_q": (HEADS * HEAD_SIZE, HIDDEN),
+    "attn_k": (KV_HEADS * HEAD_SIZE, HIDDEN),
+    "attn_v": (KV_HEADS * HEAD_SIZE, HIDDEN),
+    "attn_output": (HIDDEN, HEADS * HEAD_SIZE),
+    "ffn_gate_exps": (EXPERTS, EXPERT_FEED_FORWARD, HIDDEN),
+    "ffn_up_exps": (EXPERTS, EXPERT_FEED_FORWARD, HIDDEN),
+    "ffn_down_exps": (EXPERTS, HIDDEN, EXPERT_FEED_FORWARD),
+}
+NORMS = {
+    "attn_norm": HIDDEN,
+    "attn_q_norm": HEAD_SIZE,
+    "attn_k_norm": HEAD_SIZE,
+    "ffn_norm": HIDDEN,
+}
+
+
+def plan(mixture: Mixture) -> Iterator[Planned]:
+    """Yield the tensors in the order of the file."""
+    table = (VOCABULARY, HIDDEN)
+    yield Planned("token_embd.weight", "token_embd", table, mixture.matrix)
+    yield Planned("output.weight", "output", table, mixture.embedding)
+    yield Planned("output_norm.weight", "norm", (HIDDEN,), GGMLType.F32)
+    for layer in range(LAYERS):
+        prefix = f"blk.{layer}."
+        for name, length in NORMS.items():
+            yield Planned(f"{prefix}{name}.weight", "norm", (length,), GGMLType.F32)
+        router = (EXPERTS, HIDDEN)
+        yield Planned(f"{prefix}ffn_gate_inp.weight", "router", router, GGMLType.F32)
+        for name, shape in MATRICES.items():
+            better = name in ("attn_v", "ffn_down_exps") and has_more_bits(layer, LAYERS)
+            kind = mixture.better if better else mixture.matrix
+            yield Planned(f"{prefix}{name}.weight", name, shape, kind)
+
+
+def add_metadata(writer: gguf.GGUFWriter) -> None:
+    """Say what the model is."""
+    writer.add_name("Random Qwen3 30B-A3B, eight layers, Q4_K_M")
+    writer.add_file_type(MIXTURES["Q4_K_M"].file_type)
+    writer.add_quantization_version(2)
+    writer.add_block_count(LAYERS)
+    writer.add_context_length(CONTEXT)
+    writer.add_embedding_length(HIDDEN)
+    writer.add_feed_forward_length(FEED_FORWARD)
+    writer.add_expert_feed_forward_length(EXPERT_FEED_FORWARD)
+    writer.add_expert_count(EXPERTS)
+    writer.add_expert_used_count(USED)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_key_length(HEAD_SIZE)
+    writer.add_value_length(HEAD_SIZE)
+    writer.add_rope_freq_base(1_000_000.0)
+    writer.add_layer_norm_rms_eps(1e-6)
+    words = make_words(WORDS, SPACE)
+    tokens = [*byte_alphabet(), *words, *CONTROL]
+    writer.add_vocab_size(VOCABULARY)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([1] * (256 + WORDS) + [3] * len(CONTROL))
+    writer.add_token_merges(list(_merges(tokens)))
+    writer.add_eos_token_id(tokens.index("<|im_end|>"))
+    writer.add_add_bos_token(value=False)
+
+
+def _merges(tokens: list[str]) -> Iterator[str]:
+    """Yield the first way to make each word of two tokens."""
+    known = set(tokens)
+    for word in tokens[256 : 256 + WORDS]:
+        cuts = (cut for cut in range(1, len(word)) if {word[:cut], word[cut:]} <= known)
+        cut = next(cuts)
+        yield f"{word[:cut]} {word[cut:]}"
+
+
+def main() -> None:
+    """Write the file."""
+    parser = argparse.ArgumentParser(description="Make a mixture of experts, to measure with.")
+    parser.add_argument("out", nargs="?", type=Path, default=Path.home() / ".cache/tampu-bench")
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    out: Path = arguments.out
+    out.mkdir(parents=True, exist_ok=True)
+    planned = plan(MIXTURES["Q4_K_M"])
+    write_file(out / FILE, "qwen3moe", add_metadata, planned, arguments.threads)
+
+
+if __name__ == "__main__":
+    main()
