@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from tampu.cli.config import setting_rows
+from tampu.cli.config import config_command, setting_rows
 from tampu.configuration import read_configuration
 from tampu.errors import SettingsError
 from tampu.settings import Settings, Source
@@ -86,3 +87,24 @@ def test_each_setting_is_shown_once_and_keys_are_not():
     assert ("models", str(Path("/x/.local/share/tampu/models")), "default") in rows
     names = [name for name, _, _ in rows]
     assert len(set(names)) == len(names) > 25
+
+
+def test_folders_of_other_programs_are_shown_with_their_variables_and_tokens_are_not():
+    given = {"HOME": "/x", "OLLAMA_MODELS": "/o", "HF_HOME": "/hf", "HF_TOKEN": "geheim"}
+    rows = setting_rows(Settings.from_environment(given))
+    assert ("ollama_models", str(Path("/o")), "OLLAMA_MODELS") in rows
+    assert ("hf_hub_cache", str(Path("/hf/hub")), "HF_HOME") in rows
+    assert ("lm_studio", str(Path("/x/.lmstudio/models")), "default") in rows
+    assert ("hf_token", "(set)", "HF_TOKEN") in rows
+    assert "geheim" not in repr(rows)
+
+
+def test_ollamas_variables_without_effect_are_named(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("OLLAMA_NO_CLOUD", "1")
+    monkeypatch.setenv("OLLAMA_NOPRUNE", "")
+    monkeypatch.setenv("OLLAMA_MAX_QUEUE", "9")
+    config_command(json=False)
+    captured = capsys.readouterr()
+    assert captured.err == "without effect here: OLLAMA_NO_CLOUD\n"
+    assert re.search(r"max_queue +9 +OLLAMA_MAX_QUEUE\n", captured.out)

@@ -48,6 +48,7 @@ def test_an_empty_environment_gives_the_defaults():
         ("MAX_LOADED_MODELS", "2", "max_loaded_models", 2),
         ("MAX_LOADED_MODELS", "0", "max_loaded_models", None),
         ("MAX_QUEUE", "7", "max_queue", 7),
+        ("NOHISTORY", "1", "no_history", True),
         ("ORIGINS", "https://a.example, app://b,", "origins", ("https://a.example", "app://b")),
         ("DEBUG", "1", "debug", 1),
         ("DEBUG", "true", "debug", 1),
@@ -59,7 +60,9 @@ def test_each_setting_has_our_variable_and_ollamas(suffix, text, field, value):
     settings = read()
     assert getattr(read(**{f"OLLAMA_{suffix}": text}), field) == value
     assert getattr(read(**{f"TAMPU_{suffix}": text}), field) == value
-    others = [name for name in Settings.__dataclass_fields__ if name not in (field, "sources")]
+    others = [
+        name for name in Settings.__dataclass_fields__ if name not in (field, "sources", "ignored")
+    ]
     changed = read(**{f"OLLAMA_{suffix}": text})
     assert [getattr(changed, name) for name in others] == [
         getattr(settings, name) for name in others

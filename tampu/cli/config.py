@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_format
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,7 +18,10 @@ def config_command(
     """Show the settings, and where each comes from."""
     from tampu.settings import Settings
 
-    rows = setting_rows(Settings.from_environment())
+    settings = Settings.from_environment()
+    rows = setting_rows(settings)
+    if settings.ignored:
+        print(f"without effect here: {', '.join(settings.ignored)}", file=sys.stderr)
     if json:
         named = {name: {"value": value, "from": origin} for name, value, origin in rows}
         print(json_format.dumps(named, indent=2))

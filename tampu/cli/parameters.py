@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 
 from tampu.chat.output.thinking import EFFORTS, Think
-from tampu.durations import parse_duration
 from tampu.errors import RequestError
 from tampu.modelinfo import ModelInfo
 from tampu.runner.request import GenerateOptions
 from tampu.server.wire.ollama_options import Options, read_options, readable
+from tampu.values import seconds, unless_negative
 
 
 def read_parameter(name: str, words: Sequence[str]) -> object:
@@ -109,9 +109,7 @@ def read_keep_alive(text: str | None) -> float | None:
     """
     if text is None:
         return None
-    number = text.removeprefix("-")
     try:
-        seconds = float(text) if number.isascii() and number.isdigit() else parse_duration(text)
+        return unless_negative(seconds(text))
     except ValueError as error:
         raise RequestError(f"--keepalive: {error}") from error
-    return None if seconds < 0 else seconds

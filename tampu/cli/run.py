@@ -122,12 +122,14 @@ def converse(session: Session, view: View, question: str | None) -> None:
         return
     from tampu.cli.repl.conversation import Conversation
     from tampu.cli.repl.reader import TerminalReader
+    from tampu.cli.repl.silence import silent_terminal
     from tampu.settings import Settings
 
     settings = Settings.from_environment()
     reader = TerminalReader(settings.cache / "history", is_kept=not settings.no_history)
-    session.load()
-    Conversation(session, reader, view).run()
+    with silent_terminal():
+        session.load()
+        Conversation(session, reader, view).run()
 
 
 def print_embedding(session: Session, text: str | None, dimensions: int | None) -> None:

@@ -103,9 +103,10 @@ def _show_bars(steps: Iterable[Progress]) -> None:
 
 
 def _remote(model: str, insecure: bool, limit_rate: str | None) -> tuple[ModelName, RemoteOptions]:
-    from tampu.settings import Settings, parse_rate
+    from tampu.settings import Settings
     from tampu.store.names import ModelName
     from tampu.store.registry.options import RemoteOptions
+    from tampu.values import parse_rate
 
     settings = Settings.from_environment()
     try:

@@ -13,7 +13,7 @@ from tampu.cli.repl.assigning import Assigning
 from tampu.cli.repl.manual import HELP
 from tampu.cli.repl.pictures import mentions
 from tampu.cli.repl.printing import AnswerPrinter, View, answer
-from tampu.cli.repl.reader import PROMPT, Reader, without_quotes
+from tampu.cli.repl.reader import MORE, PROMPT, Reader, without_quotes
 from tampu.cli.repl.saving import save
 from tampu.cli.repl.session import Session
 from tampu.cli.repl.showing import shown
@@ -54,7 +54,7 @@ class Conversation:
                 return
             except KeyboardInterrupt as interrupt:
                 if not interrupt.args:
-                    print("\nUse Ctrl-D or /bye to leave.")
+                    print("Use Ctrl-D or /bye to leave.")
                 continue
             if text.strip():
                 self._take(text)
@@ -71,7 +71,7 @@ class Conversation:
         except TampuError as error:
             print(f"Error: {error}", file=sys.stderr)
         except KeyboardInterrupt:
-            print(flush=True)
+            return
 
     def _answer(self, text: str) -> None:
         try:
@@ -112,7 +112,7 @@ class Conversation:
         """Show the conversation that a model begins with."""
         for message in self._session.messages:
             if message["role"] == "user":
-                print(f"{PROMPT}{message['content']}")
+                print(PROMPT + message["content"].replace("\n", f"\n{MORE}"))
             elif message["role"] == "assistant":
                 printer = AnswerPrinter(sys.stdout, self._view)
                 printer.show(Content(message["content"]))

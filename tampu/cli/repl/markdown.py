@@ -7,18 +7,22 @@ has come, from the first line that has changed; lines that have left the screen 
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import ClassVar, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.markdown import Heading, Markdown, MarkdownElement
+from rich.markdown import CodeBlock, Heading, Markdown, MarkdownElement
+from rich.syntax import Syntax
 from rich.text import Text
 
 from tampu.cli.repl.wrapping import harmless
 
 _MARGIN = 1
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _LEAST_SECONDS = 0.06  # between two looks at the text
 _SHARE = 5  # a look may take one part in this many of the time
 
@@ -33,12 +37,22 @@ class _LeftHeading(Heading):
         yield text
 
 
+class _Code(CodeBlock):
+    """Code without empty lines around it: those between blocks are enough."""
+
+    def __rich_console__(self, _: Console, __: ConsoleOptions) -> RenderResult:
+        code = str(self.text).rstrip()
+        yield Syntax(code, self.lexer_name, theme=self.theme, word_wrap=True, padding=(0, 1))
+
+
 class _Rendered(Markdown):
     """Markdown of an answer: lines end where the model ends them."""
 
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,
         "heading_open": _LeftHeading,
+        "fence": _Code,
+        "code_block": _Code,
     }
 
     def __init__(self, source: str) -> None:
@@ -50,10 +64,9 @@ class _Rendered(Markdown):
                     child.type = "hardbreak"
 
     @property
-    def last_block(self) -> int:
-        """The line at which the last block begins; 0 if there is one at most."""
-        begins = [token.map[0] for token in self.parsed if token.level == 0 and token.map]
-        return begins[-1] if begins else 0
+    def starts(self) -> list[int]:
+        """The lines at which the blocks begin."""
+        return [token.map[0] for token in self.parsed if token.level == 0 and token.map]
 
 
 class MarkdownWriter:
@@ -96,31 +109,31 @@ class MarkdownWriter:
 
     def _look(self) -> None:
         """Show the source: all blocks but the last for good."""
-        rendered = _Rendered(self._source)
-        if start := rendered.last_block:
-            lines = self._source.splitlines(keepends=True)
-            done, self._source = "".join(lines[:start]), "".join(lines[start:])
-            self._show(self._rendered(_Rendered(done)))
+        starts = sorted(set(_Rendered(self._source).starts))[1:]
+        lines = self._source.splitlines(keepends=True)
+        for start, end in pairwise([0, *starts]):
+            self._show(self._rendered("".join(lines[start:end])))
             self._keep()
-            rendered = _Rendered(self._source)
-        self._show(self._rendered(rendered))
+        if starts:
+            self._source = "".join(lines[starts[-1] :])
+        self._show(self._rendered(self._source))
 
     def _keep(self) -> None:
         """Leave what is shown as it is."""
         self._has_block = self._has_block or bool(self._lines)
         self._lines = []
 
-    def _rendered(self, markdown: Markdown) -> list[str]:
-        """Return the lines that show some Markdown, after an empty one if something is above."""
+    def _rendered(self, source: str) -> list[str]:
+        """Return the lines that show a block, after an empty one if something is above."""
         file = io.StringIO()
         width = max(self._size()[0] - _MARGIN, 1)
-        Console(file=file, width=width, force_terminal=True, highlight=False).print(markdown)
+        console = Console(file=file, width=width, force_terminal=True, highlight=False)
+        console.print(_Rendered(source))
         lines = [line.rstrip() for line in file.getvalue().splitlines()]
-        while lines and not lines[0]:
-            del lines[0]
-        while lines and not lines[-1]:
-            del lines[-1]
-        return ["", *lines] if lines and self._has_block else lines
+        full = [number for number, line in enumerate(lines) if _STYLE.sub("", line).strip()]
+        if not full:
+            return []
+        return [*([""] if self._has_block else []), *lines[full[0] : full[-1] + 1]]
 
     def _show(self, lines: list[str]) -> None:
         """Put these lines in the place of those that are shown."""

@@ -15,7 +15,7 @@ from tampu.errors import RequestError
 from tampu.vision import ImageLimits, decode
 from tampu.vision.pixels import Picture
 
-_BEGIN = re.compile(r"""(?<![^\s'"(])(?P<quote>['"]?)(?=\.{0,2}/|~/|(?<=['"]))""")
+_BEGIN = re.compile(r"""(?<![^\s'"(])(?:(?P<quote>['"])|(?=\.{0,2}/|~/))""")
 _ENDING = re.compile(r"\.(?:png|jpe?g|webp|gif|bmp)(?![\w.])", re.IGNORECASE)
 _ESCAPED = re.compile(r"\\(.)")
 _SPACE = re.compile(r"(?<!\\)\s")
@@ -47,11 +47,11 @@ class Mention:
 def mentions(text: str) -> Iterator[Mention]:
     """Yield the paths of pictures in a text, in order, whether they are there or not."""
     position = 0
-    while begin := _BEGIN.search(text, position):
+    while position < len(text) and (begin := _BEGIN.search(text, position)):
         found = _quoted(text, begin) if begin["quote"] else _bare(text, begin.end())
         if found is not None:
             yield found
-        position = found.end if found else begin.end() + 1
+        position = found.end if found else begin.start() + 1
 
 
 def take_pictures(text: str) -> tuple[str, list[tuple[Path, Picture]], list[Path]]:

@@ -1,0 +1,117 @@
+"""What the texts of settings stand for. Each raises ValueError, saying what it expects."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from tampu.durations import parse_duration
+
+_TRUE = frozenset({"1", "t", "true", "y", "yes", "on"})
+_FALSE = frozenset({"0", "f", "false", "n", "no", "off"})
+_TRACE = 2
+_PART = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
+_RATE = re.compile(r"(\d+(?:\.\d+)?) *([KMG]?)I?B?(?:/S)?", re.ASCII)
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
+
+
+def count_from(least: int) -> Callable[[str], int]:
+    """Return what reads a whole number of `least` or more."""
+
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdigit()) or int(text) < least:
+            raise ValueError(f"it must be a whole number of {least} or more")
+        return int(text)
+
+    return parse
+
+
+def layers(text: str) -> int | None:
+    """Return how many layers; None for -1: as many as fit."""
+    return None if text == "-1" else count_from(0)(text)
+
+
+def shares(text: str) -> tuple[float, ...]:
+    """Return parts of a whole, such as 3 and 1 for "3,1"."""
+    parts = tuple(float(part) if _PART.fullmatch(part) else -1.0 for part in texts(text))
+    if min(parts, default=0) < 0 or not any(parts):
+        raise ValueError("it must be parts of 0 or more, separated by commas, such as 3,1")
+    return parts
+
+
+def boolean(text: str) -> bool:
+    """Return whether it is 1, true, yes or on."""
+    word = text.lower()
+    if word not in _TRUE | _FALSE:
+        raise ValueError("it must be 1 or 0, true or false")
+    return word in _TRUE
+
+
+def one_of(words: tuple[str, ...]) -> Callable[[str], str]:
+    """Return what reads one of these words, in small letters."""
+
+    def parse(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError(f"it must be one of {', '.join(words)}")
+        return text.lower()
+
+    return parse
+
+
+def log_level(text: str) -> int:
+    """Return 0, 1 or 2."""
+    return _TRACE if text == str(_TRACE) else int(boolean(text))
+
+
+def seconds(text: str) -> float:
+    """Return the seconds that "5m" or "300" stands for; they may be negative."""
+    number = text.removeprefix("-")
+    return float(text) if number.isascii() and number.isdigit() else parse_duration(text)
+
+
+def texts(text: str) -> tuple[str, ...]:
+    """Return texts that are separated by commas."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def host(text: str) -> str:
+    """Return the name of a host, with its port."""
+    if "/" in text or "@" in text or not text.isascii() or " " in text:
+        raise ValueError("it must be the name of a host, with a port if need be")
+    return text.lower()
+
+
+def realms(text: str) -> tuple[tuple[str, str], ...]:
+    """Return pairs of "registry=host"."""
+    pairs = [part.partition("=") for part in texts(text)]
+    if not all(registry and realm for registry, _, realm in pairs):
+        raise ValueError("it must be registry=host, several separated by commas")
+    return tuple((host(registry.strip()), host(realm.strip())) for registry, _, realm in pairs)
+
+
+def parse_rate(text: str) -> int:
+    """Return the bytes that "500KB", "10MB" or "700" stands for.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    match = _RATE.fullmatch(text.upper())
+    if match is None or not float(match[1]):
+        raise ValueError("it must be bytes in a second, such as 500KB or 10MB")
+    return max(1, int(float(match[1]) * _UNITS[match[2]]))
+
+
+def path_of(text: str) -> Path:
+    """Return a path; `~` is the home folder."""
+    return Path(text).expanduser()
+
+
+def unless_negative(seconds: float) -> float | None:
+    """Return a duration; None, for ever, for a negative one."""
+    return None if seconds < 0 else seconds
+
+
+def if_positive(seconds: float) -> float | None:
+    """Return a duration; None, for ever, for none."""
+    return seconds if seconds > 0 else None

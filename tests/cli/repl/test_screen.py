@@ -1,0 +1,178 @@
+"""What is seen of an answer: words that wrap, Markdown as it comes, spinner and bar."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+
+import pyte
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tampu.cli.repl.markdown import MarkdownWriter
+from tampu.cli.repl.waiting import Waiting, bar
+from tampu.cli.repl.wrapping import PlainWriter, WrappingWriter, cells
+
+ANSWER = """\
+# Title
+
+Some *soft* words
+on two lines, and more of them than a line of this narrow screen can hold.
+
+- one
+- two `code`
+
+```python
+def f(x):
+    return x
+```
+
+| a | b |
+|---|---|
+| 1 | 2 |
+
+The [end](https://e.example).
+"""
+
+
+class Screen(io.StringIO):
+    """A terminal: what was written, and what is seen of it."""
+
+    def __init__(self, columns=40, lines=50):
+        super().__init__()
+        self.emulator = pyte.HistoryScreen(columns, lines, history=1000)
+        self.emulator.set_mode(pyte.modes.LNM)
+        self.stream = pyte.Stream(self.emulator)
+
+    def write(self, text):
+        self.stream.feed(text)
+        return len(text)
+
+    def isatty(self):
+        return True
+
+    @property
+    def seen(self):
+        above = [
+            "".join(line[column].data for column in range(self.emulator.columns))
+            for line in self.emulator.history.top
+        ]
+        return "\n".join(line.rstrip() for line in [*above, *self.emulator.display]).rstrip()
+
+
+def written(pieces, columns=40, lines=50, pause=1.0):
+    screen = Screen(columns, lines)
+    now = iter(range(10**9))
+    writer = MarkdownWriter(screen, lambda: (columns, lines), lambda: next(now) * pause)
+    for piece in pieces:
+        writer.write(piece)
+    writer.end()
+    return screen.seen
+
+
+def test_markdown_is_rendered():
+    assert written([ANSWER]) == (
+        "Title\n"
+        "\n"
+        "Some soft words\n"
+        "on two lines, and more of them than a\n"
+        "line of this narrow screen can hold.\n"
+        "\n"
+        " • one\n"
+        " • two code\n"
+        "\n"
+        " def f(x):\n"
+        "     return x\n"
+        "\n"
+        " a  b\n"
+        " ────\n"
+        " 1  2\n"
+        "\n"
+        "The end (https://e.example)."
+    )
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 50])
+@pytest.mark.parametrize("pause", [0.0, 1.0])
+def test_markdown_that_comes_in_pieces_ends_as_markdown_in_one(size, pause):
+    pieces = [ANSWER[start : start + size] for start in range(0, len(ANSWER), size)]
+    assert written(pieces, pause=pause) == written([ANSWER])
+
+
+def test_what_is_taller_than_the_screen_scrolls_and_stays_whole():
+    lines = [f"{number} line" for number in range(40)]
+    for text in ("```\n" + "\n".join(lines) + "\n```\n", "\n".join(lines)):
+        seen = written(re.findall(r"\S+|\s+", text), lines=6)
+        assert [line.strip() for line in seen.splitlines()] == lines
+
+
+def test_what_a_terminal_would_obey_is_left_out():
+    assert written(["a\x1b[2J\x1b]0;title\x07b"]) == "a[2J]0;titleb"
+
+
+@given(st.lists(st.text("ab \n#*`|-_[](<>!1.é猫", max_size=12), max_size=12))
+def test_any_markdown_can_be_shown(pieces):
+    assert "\x1b" not in written(pieces, lines=8)
+
+
+def wrapped(pieces, columns=30):
+    screen = Screen(columns)
+    writer = WrappingWriter(screen, lambda: columns)
+    for piece in pieces:
+        writer.write(piece)
+    writer.end()
+    return screen.seen
+
+
+def test_words_go_to_the_next_line_whole():
+    text = "one two three four five six seven\n  eight\nnine"
+    shown = "one two three four five\nsix seven\n  eight\nnine"
+    assert wrapped([text]) == wrapped(text) == shown
+    assert wrapped(["猫" * 5 + " " + "猫" * 10]) == "猫 猫 猫 猫 猫\n".replace(" ", "") + "猫" * 10
+
+
+def test_a_word_longer_than_a_line_is_broken_by_the_terminal():
+    assert wrapped("x " + "y" * 40).split() == ["x", "y" * 30, "y" * 10]
+
+
+@given(st.text("ab \n\x1b猫", max_size=80))
+def test_wrapping_changes_nothing_but_spaces(text):
+    kept = "".join(text.replace("\x1b", "").split())
+    assert "".join(wrapped(text).split()) == kept
+    longest = max(map(cells, text.replace("\x1b", "").split()), default=0)
+    if longest <= 25:
+        assert all(cells(line) <= 30 for line in wrapped(text).splitlines())
+
+
+def test_control_characters_reach_files_but_no_terminal():
+    out = io.StringIO()
+    PlainWriter(out).write("a\x1b[2J\tb")
+    PlainWriter(out, is_terminal=True).write("a\x1b[2J\tb")
+    assert out.getvalue() == "a\x1b[2J\tba[2J\tb"
+
+
+def test_the_bar_shows_how_far_the_prompt_is_read():
+    assert bar(0, 0) == bar(7, 7) == ""
+    assert bar(1024, 4096) == f"reading the prompt ▕{'█' * 6}{' ' * 18}▏ 1,024/4,096 tokens"
+
+
+def test_the_bar_goes_away_when_the_answer_begins(monkeypatch):
+    screen = Screen(80)
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    with Waiting(lambda: (1000, 2000)) as waiting:
+        end = time.monotonic() + 10
+        while "1,000/2,000 tokens" not in screen.seen:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        waiting.stop()
+        waiting.stop()
+        assert screen.seen == ""
+
+
+def test_nothing_is_shown_where_nobody_watches(capsys):
+    with Waiting(lambda: (1, 2)):
+        pass
+    assert capsys.readouterr().err == ""

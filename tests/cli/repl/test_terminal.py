@@ -1,0 +1,110 @@
+"""`tampu run` in a terminal, with the built-in model: what somebody types and sees."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.terminal import Terminal
+
+pytestmark = pytest.mark.server
+TAMPU = [sys.executable, "-m", "tampu.cli.entry"]
+
+
+@pytest.fixture
+def home(tmp_path):
+    return {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "TAMPU_THREADS": "1"}
+
+
+@pytest.fixture
+def terminal(home):
+    """Run `tampu run demo` in terminals."""
+    opened = []
+
+    def open_terminal(*arguments, **size):
+        command = [*TAMPU, "run", "demo", "-o", "temperature=0", *arguments]
+        opened.append(Terminal(command, home, **size))
+        return opened[-1]
+
+    yield open_terminal
+    for each in opened:
+        each.close()
+
+
+def test_a_session_as_a_person_has_it(terminal, tmp_path):
+    first = terminal()
+    first.wait_for("Send a message")
+    first.type("What is 27 + 58?\r")
+    first.wait_for("85\n\n>>>")
+    first.type("/set parameter seed 3\r")
+    first.wait_for("Set parameter 'seed' to '3'")
+    first.type('"""What is\r12 + 13?"""\r')
+    first.wait_for("... 12 + 13?", "\n25\n")
+    first.type("\x1b[200~What is\n30 + 31?\x1b[201~")  # pasted: its line's end does not send it
+    first.wait_for("... 30 + 31?")
+    first.type("\r")
+    first.wait_for("\n61\n\n>>>")
+    first.type("/save mine\r")
+    first.wait_for("Created new model 'mine'")
+    first.type("/cl\t\r")
+    first.wait_for("Cleared the conversation.")
+    first.type("half a line\x03")
+    first.type("\x03")
+    first.wait_for("Use Ctrl-D or /bye to leave.")
+    first.type("/load mine\r")
+    first.wait_for("Loaded 'mine'.", ">>> What is 27 + 58?\n85")
+    first.type("\x04")
+    assert first.wait() == 0
+    history = tmp_path / ".cache" / "tampu" / "history"
+    assert history.stat().st_mode & 0o777 == 0o600
+    second = terminal()
+    second.wait_for("Send a message")
+    second.type("\x10\x10")  # two messages back
+    second.wait_for(">>> /cl")
+    second.type("\x15/set nohistory\r")
+    second.wait_for("Set 'nohistory' mode.")
+    second.type("secret\x0bs\r/bye\r")
+    assert second.wait() == 0
+    assert "secret" not in history.read_text()
+
+
+def test_ctrl_c_stops_the_answer_and_not_the_program(terminal):
+    numbers = '{"type": "array", "items": {"type": "integer"}, "minItems": 900}'
+    opened = terminal("--format", numbers, lines=12)
+    opened.wait_for("Send a message")
+    opened.type("Count.\r")
+    opened.wait_until(lambda: len(opened.text.splitlines()) > 4, "a long answer")
+    opened.type("\x03")
+    opened.wait_for(">>> Send a message")
+    assert "Traceback" not in opened.text
+    opened.type("/set noformat\r/clear\rWhat is 27 + 58?\r/bye\r")  # ahead of the answers
+    assert opened.wait() == 0
+    assert "Cleared the conversation.\n>>> What is 27 + 58?\n85\n\n>>> /bye" in opened.text
+
+
+def test_a_picture_is_named_in_the_message(terminal, tmp_path):
+    path = tmp_path / "a picture.png"
+    Image.fromarray(np.full((64, 64, 3), (220, 30, 30), np.uint8)).save(path)
+    (tmp_path / "no.png").write_text("text")
+    opened = terminal(columns=160)
+    opened.wait_for("Send a message")
+    opened.type(f"'{path}' What color is the shape?\r")
+    opened.wait_for(f"Added image '{path}'", "\n\n>>> Send a message")
+    opened.type(f"{tmp_path}/none.png and?\r")
+    opened.wait_for("none.png: there is no such file")
+    opened.wait_for(">>> Send a message")
+    opened.type(f"{tmp_path}/no.png and?\r")
+    opened.wait_for("no.png: the image")
+    opened.type("/bye\r")
+    assert opened.wait() == 0
+
+
+def test_one_answer_on_a_terminal_and_one_into_a_pipe(terminal, tmp_path):
+    opened = terminal("--verbose", "What is 27 + 58?")
+    opened.wait_for("85", "eval rate:")
+    assert opened.wait() == 0
+    assert opened.text.startswith("85\n")
+    assert not Path(tmp_path / ".cache" / "tampu" / "history").exists()
