@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import numpy as np
 import pytest
 
+from benchmarks import gemma
 from benchmarks.models import MIXTURES, VOCABULARY, has_more_bits, plan, rope_factors
 from benchmarks.vocabulary import Vocabulary, byte_alphabet, make_vocabulary
 from tampu.ml.types import GGMLType
@@ -67,3 +69,11 @@ def test_fast_frequencies_stay_and_slow_ones_are_stretched() -> None:
     assert factors[0] == 1
     assert factors[-1] == 32
     assert np.all(np.diff(factors) >= 0)
+
+
+def test_the_model_that_sees_has_the_sizes_of_gemma_3_4b_and_siglip_400m() -> None:
+    text, tower = list(gemma.plan_text(MIXTURES["Q4_K_M"])), list(gemma.plan_tower())
+    assert round(sum(math.prod(tensor.shape) for tensor in text) / 1e6) == 3880
+    assert round(sum(math.prod(tensor.shape) for tensor in tower) / 1e6) == 420
+    pieces, types = gemma.make_pieces()
+    assert len(set(pieces)) == len(types) == gemma.VOCABULARY
