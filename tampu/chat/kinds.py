@@ -36,6 +36,11 @@ class PromptTemplate(Protocol):
         """Whether the template knows of thoughts before the answer."""
         ...
 
+    @property
+    def continues_answers(self) -> bool:
+        """Whether it leaves an answer open that is the last message."""
+        ...
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

@@ -84,6 +84,11 @@ class OllamaTemplate:
         return bool(known) and chat_format(self.source).thought is not None
 
     @property
+    def continues_answers(self) -> bool:
+        """Whether it leaves an answer open that is the last message: Ollama's are written so."""
+        return True
+
+    @property
     def supports_insert(self) -> bool:
         """Whether the template takes what comes behind the answer: fill in the middle."""
         return "Suffix" in self.variables

@@ -10,7 +10,7 @@ from tampu.chat.kinds import PromptTemplate
 from tampu.chat.output import ChatFormat, chat_format
 from tampu.chat.output.thinking import Think
 from tampu.chat.pictures import Item, Marks, length
-from tampu.chat.pieces import PieceEncoder, text_of
+from tampu.chat.pieces import PieceEncoder, text_of, trusted, untrusted
 from tampu.chat.rendering import JailedTemplate
 from tampu.errors import ContextLengthError
 
@@ -109,6 +109,8 @@ class PromptBuilder:
     ) -> BuiltPrompt:
         """Return the prompt, at most `limit` tokens where messages can be dropped.
 
+        If the last message is the assistant's, its text is the beginning of the answer.
+
         The oldest exchanges are dropped first; system messages and the last message stay, so the
         prompt may be longer still, and it is for the engine to cut or refuse it.
 
@@ -153,25 +155,42 @@ class PromptBuilder:
         values: Mapping[str, Any],
     ) -> BuiltPrompt:
         marks = Marks()
+        begun = self._begun_answer(messages)
         prompt = self._template.render(
-            marks.place(messages),
+            marks.place(messages[:-1] if begun else messages),
             tools=tools,
             bos_token=self._bos_text,
             eos_token=self._eos_text,
             variables=values,
         )
-        ends = text_of(prompt[-1:])
-        items = marks.encode(self._vocabulary, prompt)
-        return BuiltPrompt(items, self.style.begins_thought(ends))
+        thinks = self.style.begins_thought(text_of(prompt[-1:]))
+        if begun and thinks and self.style.thought is not None:
+            prompt, thinks = prompt + trusted(f"{self.style.thought.end}\n\n"), False
+        items = marks.encode(self._vocabulary, prompt + untrusted(begun))
+        return BuiltPrompt(items, thinks)
+
+    def _begun_answer(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """Return what the model's answer begins with: the text of an assistant's last message.
+
+        A template would close that message and begin another. Where an answer is more than text,
+        and where the template itself leaves it open, it is the template's.
+        """
+        last = messages[-1] if len(messages) > 1 else {}
+        is_plain = last.get("role") == "assistant" and not last.get("tool_calls")
+        if not is_plain or self._template.continues_answers or self.style.name == "harmony":
+            return ""
+        content = last.get("content")
+        return content.rstrip() if isinstance(content, str) else ""
 
 
 def _starts(messages: Sequence[Mapping[str, Any]]) -> list[int]:
     """Return where a shortened conversation may begin: at a user's message, or at the last.
 
     Not elsewhere: templates refuse what begins with an answer, or with the result of a tool whose
-    call is not there.
+    call is not there. An answer that is begun keeps the message that it answers.
     """
-    last = len(messages) - 1
+    is_begun = len(messages) > 1 and messages[-1]["role"] == "assistant"
+    last = len(messages) - (2 if is_begun else 1)
     return [i for i, message in enumerate(messages) if message["role"] == "user" or i == last]
 
 

@@ -51,6 +51,11 @@ class JailedTemplate:
         """Whether the template knows of thoughts before the answer."""
         return self._template.supports_thinking
 
+    @property
+    def continues_answers(self) -> bool:
+        """Whether it leaves an answer open that is the last message."""
+        return self._template.continues_answers
+
     def prepare(self) -> None:
         """Start the process, without waiting for it."""
         self._jail.start()

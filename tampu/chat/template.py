@@ -88,6 +88,11 @@ class ChatTemplate:
         """Whether the template knows of thoughts before the answer."""
         return chat_format(self.source).thought is not None
 
+    @property
+    def continues_answers(self) -> bool:
+        """Whether it leaves an answer open that is the last message: few do."""
+        return False
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

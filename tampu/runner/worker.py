@@ -1,7 +1,8 @@
 """What a model's process does: serve one engine over a socket, in `tampu.runner.protocol`.
 
 Three threads: the caller's loads, renders, tokenises and submits; one reads commands; one writes
-replies, so that the engine's thread never waits for the server.
+replies, so that the engine's thread never waits for the server. A fourth makes what answers in a
+form will need, when there is nothing else to do.
 """
 
 from __future__ import annotations

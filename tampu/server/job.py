@@ -13,6 +13,7 @@ from tampu.runner.request import GenerateOptions
 
 MOST_CHOICES = 128
 FOREVER = float("inf")
+LONGEST_S = 200 * 365 * 86_400.0  # what is longer is for ever: no calendar has such dates
 
 
 class Overrides(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

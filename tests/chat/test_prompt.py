@@ -61,6 +61,25 @@ def test_without_truncation_a_long_conversation_is_refused():
         prompt(talk("u1", "a2", "u3"), limit=9, truncate=False)
 
 
+def test_an_answer_that_is_begun_goes_on():
+    source = "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}</>{% endfor %}<a>"
+    assert prompt(talk("uhi", "aYes, "), source) == "^<u>hi</><a>Yes,"
+    assert prompt(talk("uhi", "a"), source) == "^<u>hi</><a></><a>"
+    called = [*talk("uhi"), {"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}]
+    assert prompt(called, source) == "^<u>hi</><a>x</><a>"
+    long = talk("u1", "a2", "u3", "a4")
+    assert prompt(long, source, limit=20) == "^<u>3</><a>4"
+    assert prompt(long, source, limit=2) == "^<u>3</><a>4"
+
+
+def test_an_answer_that_is_begun_has_no_thought_before_it():
+    source = "{{ messages[0].content }}<think>{% if x %}</think>{% endif %}"
+    builder = PromptBuilder(ChatTemplate(source), Letters())
+    built = builder.build(talk("uhi", "aYes"), limit=100)
+    assert "".join(map(chr, built.tokens)) == "^hi<think></think>\n\nYes"
+    assert not built.begins_thought
+
+
 def test_a_prompt_tells_whether_it_begins_a_thought():
     source = (
         "{{ messages[0].content }}{% if enable_thinking %}<think>\n{% else %}</think>{% endif %}"

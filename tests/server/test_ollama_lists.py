@@ -105,3 +105,25 @@ def test_a_model_in_memory_is_listed_with_its_end(site):
     stays_s = datetime.fromisoformat(m["expires_at"]).timestamp() - datetime.now().timestamp()
     assert 590 < stays_s <= 600
     assert datetime.fromisoformat(base["expires_at"]).year > 2200
+
+
+def test_all_tensors_are_shown_when_all_is_asked_for(site):
+    short, whole = site.call(
+        ("POST", "/api/show", {"json": {"model": "m"}}),
+        ("POST", "/api/show", {"json": {"model": "m", "verbose": True}}),
+    )
+    assert "tensors" not in short.json()
+    assert whole.json()["tensors"] == [
+        {"name": "token_embd.weight", "type": "F16", "shape": [10, 64]}
+    ]
+
+
+@pytest.mark.parametrize("keep_alive", [1e308, 2**62, "2000000h", -1])
+def test_a_model_may_stay_longer_than_any_calendar_goes(site, keep_alive):
+    loaded, listed = site.call(
+        ("POST", "/api/generate", {"json": {"model": "m", "keep_alive": keep_alive}}),
+        ("GET", "/api/ps", {}),
+    )
+    assert loaded.status_code == 200
+    [model] = listed.json()["models"]
+    assert datetime.fromisoformat(model["expires_at"]).year > 2200

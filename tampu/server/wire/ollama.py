@@ -16,7 +16,7 @@ import msgspec
 from tampu.durations import parse_duration
 from tampu.errors import RequestError
 from tampu.runner.protocol import InsertPrompt, TextPrompt
-from tampu.server.job import FOREVER, EmbedJob, Job, require
+from tampu.server.job import FOREVER, LONGEST_S, EmbedJob, Job, require
 from tampu.server.profile import Profile
 from tampu.server.wire.conversation import Conversation, Wishes, chat_job, check_can, decode_image
 from tampu.server.wire.ollama_options import read_options
@@ -151,7 +151,7 @@ def keep_alive_s(value: float | str | None) -> float | None:
         seconds = parse_duration(value) if isinstance(value, str) else float(value)
     except ValueError as error:
         raise RequestError(f"keep_alive: {error}") from error
-    return FOREVER if seconds < 0 else seconds
+    return FOREVER if seconds < 0 or seconds > LONGEST_S else seconds
 
 
 def generate_job(request: GenerateRequest, profile: Profile) -> Job:

@@ -10,15 +10,16 @@ from typing import Any
 import msgspec
 
 from tampu.catalog import Entry
+from tampu.ml.gguf import read_gguf
 from tampu.modelinfo import ModelInfo, plain_metadata
 from tampu.runner.engines import choose_engine
+from tampu.server.job import LONGEST_S
 from tampu.server.loaded import LoadedModel
 from tampu.server.profile import Profile
 from tampu.server.wire.ollama import ShowRequest, timestamp
 from tampu.store.modelfile import Message, Modelfile, format_modelfile
 
 _MOST_VALUES = 5
-_CENTURIES_S = 200 * 365 * 86_400.0
 _HIDDEN = ("general.name", "tokenizer.chat_template")
 
 
@@ -61,6 +62,14 @@ class Process(msgspec.Struct, kw_only=True):
     engine: str
 
 
+class ShownTensor(msgspec.Struct):
+    """A tensor, its shape slowest dimension first."""
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+
+
 class Shown(msgspec.Struct, kw_only=True):
     """A model in detail; `engine`, tampu's own, is what computes it."""
 
@@ -75,6 +84,8 @@ class Shown(msgspec.Struct, kw_only=True):
     capabilities: tuple[str, ...]
     modified_at: str
     engine: str
+    projector_info: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    tensors: list[ShownTensor] | msgspec.UnsetType = msgspec.UNSET
 
 
 def tags(entries: Sequence[Entry]) -> dict[str, list[Tag]]:
@@ -88,7 +99,7 @@ def processes(models: Sequence[LoadedModel]) -> dict[str, list[Process]]:
 
 
 def show(entry: Entry, profile: Profile, asked: ShowRequest, engine: str) -> Shown:
-    """Return the answer to `POST /api/show`; long arrays only if they are asked for.
+    """Return the answer to `POST /api/show`; long arrays and tensors only if they are asked for.
 
     `engine` computes the models whose Modelfile names no other.
 
@@ -96,6 +107,7 @@ def show(entry: Entry, profile: Profile, asked: ShowRequest, engine: str) -> Sho
     """
     info, stored = entry.info, entry.model.stored
     licenses = stored.licenses if stored else []
+    is_verbose = bool(asked.verbose)
     template = (stored.template if stored else "") or info.template
     modelfile = Modelfile(
         sources=(entry.full_name,),
@@ -113,11 +125,24 @@ def show(entry: Entry, profile: Profile, asked: ShowRequest, engine: str) -> Sho
         system=modelfile.system or "",
         details=_details(info),
         messages=list(profile.messages),
-        model_info=_model_info(info, verbose=bool(asked.verbose)),
+        model_info=_model_info(info, verbose=is_verbose),
         capabilities=info.capabilities,
         modified_at=timestamp(entry.modified_s),
         engine=choose_engine(str(profile.options.get("engine", engine)), info.architecture),
+        projector_info=_projector_info(entry),
+        tensors=_tensors(info) if is_verbose else msgspec.UNSET,
     )
+
+
+def _projector_info(entry: Entry) -> dict[str, Any] | msgspec.UnsetType:
+    for path in entry.model.projector_paths:
+        return plain_metadata(read_gguf(path).metadata, longest=_MOST_VALUES)
+    return msgspec.UNSET
+
+
+def _tensors(info: ModelInfo) -> list[ShownTensor]:
+    tensors = read_gguf(info.path).tensors.values()
+    return [ShownTensor(tensor.name, tensor.type.name, tensor.shape) for tensor in tensors]
 
 
 def _parameters(values: Mapping[str, Any]) -> str:
@@ -144,7 +169,7 @@ def _tag(entry: Entry) -> Tag:
 
 def _process(model: LoadedModel) -> Process:
     entry = model.entry
-    stays_s = min(model.keep_alive_s, _CENTURIES_S)
+    stays_s = min(model.keep_alive_s, LONGEST_S)
     ready = model.runner.ready
     return Process(
         name=entry.full_name,
