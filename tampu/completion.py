@@ -6,6 +6,7 @@ import logging
 import queue
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from tampu import errors
 from tampu.errors import ContextLengthError
@@ -94,10 +95,23 @@ def checked(event: Event) -> Text | Done:
     return event
 
 
+class Request(Protocol):
+    """A request under way, in whichever engine."""
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """How many tokens of the prompt are read, and how many it has."""
+        ...
+
+    def cancel(self) -> None:
+        """End it before its next token."""
+        ...
+
+
 class Stream(Iterator[Text | Done]):
     """What a request's sink receives, `Done` last; closing it or letting go of it cancels."""
 
-    def __init__(self, events: queue.SimpleQueue[Event], handle: Handle) -> None:
+    def __init__(self, events: queue.SimpleQueue[Event], handle: Request) -> None:
         self._events = events
         self._handle = handle
         self._is_over = False

@@ -62,6 +62,9 @@ def run_command(
     no_markdown: Annotated[
         bool, typer.Option("--nomarkdown", help="Show Markdown as it is.")
     ] = False,
+    engine: Annotated[
+        str | None, typer.Option(help="What computes: auto, native or llamacpp.")
+    ] = None,
     dimensions: Annotated[
         int | None, typer.Option(min=1, help="Of an embedding; else all that it has.")
     ] = None,
@@ -90,7 +93,7 @@ def run_command(
         is_markdown=not no_markdown,
         hides_thoughts=hide_thinking,
     )
-    shelf = EngineShelf(trace)
+    shelf = EngineShelf(trace, engine)
     known = shelf.find(model)
     question = read_question(prompt or [])
     desk = Desk(shelf, known, keep_s)

@@ -63,6 +63,7 @@ def test_without_a_command_there_is_help(run):
         (["run", "x", "hi", "-o", "temprature=1"], "did you mean temperature?"),
         (["run", "x", "hi", "-o", "temperature=hot"], "temperature: Expected `float`"),
         (["run", "demo", "hi", "-o", "num_ctx=1"], "num_ctx must be 4 or more"),
+        (["run", "demo", "hi", "--engine", "none"], "must be one of auto, native, llamacpp"),
         (["run", "demo", "hi", "--think=much"], "must be true, false, low"),
         (["run", "demo", "hi", "--format", "xml"], "must be json, a JSON schema"),
         (["serve", "--host", "0.0.0.0"], "--insecure-no-auth"),
@@ -121,6 +122,7 @@ def test_a_model_is_shown(run, tmp_path):
         "    embedding length    64\n"
         "    quantization        Q4_K_M\n"
         "    tensors             1\n"
+        "    engine              native\n"
         "\n"
         "  Capabilities\n"
         "    completion\n"

@@ -1,6 +1,6 @@
 """The conversation of `tampu run`.
 
-- desk.py, shelf.py: the model that answers, and where models come from
+- desk.py, shelf.py, other_engine.py: the model that answers, where models come from, llama.cpp
 - session.py: messages and parameters, and an answer's parts as they come
 - pictures.py: paths of pictures in a message
 - conversation.py: reads messages and commands until it is told to leave

@@ -17,6 +17,7 @@ from tampu.cli.repl.reader import MORE, PROMPT, Reader, without_quotes
 from tampu.cli.repl.saving import save
 from tampu.cli.repl.session import Session
 from tampu.cli.repl.showing import shown
+from tampu.cli.repl.wrapping import harmless
 from tampu.errors import RunnerDiedError, TampuError
 
 
@@ -112,7 +113,7 @@ class Conversation:
         """Show the conversation that a model begins with."""
         for message in self._session.messages:
             if message["role"] == "user":
-                print(PROMPT + message["content"].replace("\n", f"\n{MORE}"))
+                print(PROMPT + harmless(message["content"]).replace("\n", f"\n{MORE}"))
             elif message["role"] == "assistant":
                 printer = AnswerPrinter(sys.stdout, self._view)
                 printer.show(Content(message["content"]))

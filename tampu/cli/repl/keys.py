@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.completion import CompleteEvent, get_common_complete_suffix
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 _TAB = " " * 8
@@ -37,11 +39,20 @@ def key_bindings(is_open: Callable[[str], bool]) -> KeyBindings:
             buffer.insert_text(_TAB)
         elif buffer.complete_state:
             buffer.complete_next()
+        elif common := _common_part(buffer):
+            buffer.insert_text(common)
         else:
-            buffer.start_completion(insert_common_part=True)
+            buffer.start_completion()
 
     @keys.add("c-g")
     def edit(event: KeyPressEvent) -> None:
         event.current_buffer.open_in_editor()
 
     return keys
+
+
+def _common_part(buffer: Buffer) -> str:
+    """Return what all completions go on with; at once, so that Enter may follow."""
+    event = CompleteEvent(completion_requested=True)
+    found = [*buffer.completer.get_completions(buffer.document, event)]
+    return get_common_complete_suffix(buffer.document, found)

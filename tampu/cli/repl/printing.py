@@ -111,8 +111,9 @@ def answer(session: Session, view: View, text: str) -> None:
             _print(parts, printer, waiting)
     finally:
         printer.end()
+    load_ns = session.desk.take_load_ns()
     if view.is_verbose and session.usage is not None:
-        print(f"\n{timing_lines(session.usage, session.desk.take_load_ns())}", file=sys.stderr)
+        print(f"\n{timing_lines(session.usage, load_ns)}", file=sys.stderr)
 
 
 def pictures_of(session: Session, text: str) -> tuple[str, list[object]]:

@@ -39,8 +39,8 @@ def save(session: Session, name: str) -> None:
     recipe = Recipe(modelfile=modelfile_of_session(session), folder=Path.cwd())
     library = Library.from_settings(Settings.from_environment())
     with told() as report:
-        made = create(library, ModelName.parse(name), recipe, report)
+        create(library, ModelName.parse(name), recipe, report)
     pictures = sum(len(message.get("images", ())) for message in session.messages)
     if pictures:
         print(f"warning: {pictures} picture(s) are not part of it", file=sys.stderr)
-    print(f"Created new model '{made.name.short}'")
+    print(f"Created new model '{name}'")

@@ -217,13 +217,15 @@ def _told(parts: Sequence[Any]) -> list[Thinking | Content]:
 
 
 def timing_lines(usage: Usage, load_ns: int) -> str:
-    """Return what an answer cost, as `ollama run --verbose` prints it."""
+    """Return what an answer cost, as `ollama run --verbose` prints it, and what the cache had."""
+    cached = ("prompt cached count", f"{usage.cached_tokens} token(s)")
     rows = [
         ("total duration", format_duration(load_ns + usage.total_ns)),
         ("load duration", format_duration(load_ns)),
         ("prompt eval count", f"{usage.prompt_tokens} token(s)"),
+        *([cached] if usage.cached_tokens else []),
         ("prompt eval duration", format_duration(usage.prompt_ns)),
-        ("prompt eval rate", _rate(usage.prompt_tokens, usage.prompt_ns)),
+        ("prompt eval rate", _rate(usage.prompt_tokens - usage.cached_tokens, usage.prompt_ns)),
         ("eval count", f"{usage.generated_tokens} token(s)"),
         ("eval duration", format_duration(usage.generated_ns)),
         ("eval rate", _rate(usage.generated_tokens, usage.generated_ns)),

@@ -9,25 +9,31 @@ from pathlib import Path
 
 from tampu.catalog import DEFAULT_CONTEXT, Catalog, prepare, resolve
 from tampu.cli.repl.desk import Known, Loaded, Needs
+from tampu.errors import RequestError, SettingsError
 from tampu.modelinfo import read_model_info
 from tampu.offload import Offload
-from tampu.settings import Settings
+from tampu.runner.engines import LLAMACPP, choose_engine
+from tampu.settings import ENGINES, Settings
 
 
 class EngineShelf:
     """Loads models into engines of this process."""
 
-    def __init__(self, trace: Path | None = None) -> None:
+    def __init__(self, trace: Path | None = None, engine: str | None = None) -> None:
         """Read the settings.
 
         Args:
             trace: a file for what the engine does; None: nobody looks.
+            engine: native, llamacpp or auto; None: as the model or the settings say.
 
         Raises:
-            SettingsError: if they make no sense.
+            SettingsError: if they make no sense, or there is no such engine.
         """
+        if engine not in (None, *ENGINES):
+            raise SettingsError(f"--engine is {engine!r}; it must be one of {', '.join(ENGINES)}")
         self._settings = Settings.from_environment()
         self._trace = trace
+        self._engine = engine
 
     def find(self, name: str) -> Known:
         """Return what is known of a model.
@@ -47,19 +53,31 @@ class EngineShelf:
         Raises:
             TampuError: when it cannot be loaded.
         """
-        settings, longest = self._settings, known.info.context
-        wanted = needs.context or settings.context or DEFAULT_CONTEXT
+        longest = known.info.context
         if longest and needs.context and needs.context > longest:
             told = f"the model was trained for a context of {longest}, it gets that"
             print(told, file=sys.stderr)
-        with waiting(f"loading {known.name}") as progress, ExitStack() as stack:
-            from tampu.chat.prompt import PromptBuilder
-            from tampu.engine import Engine
+        wanted = needs.context or self._settings.context or DEFAULT_CONTEXT
+        context = min(wanted, longest or wanted)
+        stated = str(known.prepared.parameters.get("engine", self._settings.engine))
+        chosen = choose_engine(self._engine or stated, known.info.architecture)
+        with waiting(f"loading {known.name}") as progress:
+            if chosen == LLAMACPP:
+                return self._load_llamacpp(known, needs, context)
+            return self._load_native(known, needs, context, progress)
 
+    def _load_native(
+        self, known: Known, needs: Needs, context: int, progress: Callable[[float], None]
+    ) -> Loaded:
+        from tampu.chat.prompt import PromptBuilder
+        from tampu.engine import Engine
+
+        settings = self._settings
+        with ExitStack() as stack:
             engine = stack.enter_context(
                 Engine.load(
                     known.name,
-                    context=min(wanted, longest or wanted),
+                    context=context,
                     threads=needs.threads or settings.threads,
                     cache_type=settings.cache_type,
                     flash_attention=settings.flash_attention,
@@ -74,6 +92,31 @@ class EngineShelf:
             prompts = PromptBuilder.for_model(
                 engine.template, engine.tokenizer, engine.info.metadata
             )
+            return Loaded(engine, prompts, stack.pop_all().close)
+
+    def _load_llamacpp(self, known: Known, needs: Needs, context: int) -> Loaded:
+        from tampu.cli.repl.other_engine import llama_engine
+        from tampu.runner.protocol import ModelOptions
+
+        if self._trace:
+            raise RequestError("--trace: with the llama.cpp engine there is no trace")
+        settings, prepared = self._settings, known.prepared
+        offload = _offload(needs, settings)
+        options = ModelOptions(
+            context=context,
+            threads=needs.threads or settings.threads,
+            cache_type=settings.cache_type,
+            flash_attention=settings.flash_attention,
+            engine=LLAMACPP,
+            gpu_layers=-1 if offload.layers is None else offload.layers,
+            main_gpu=offload.main,
+            tensor_split=offload.split,
+            use_mmap=needs.mapped is not False,
+            template=prepared.template.source if prepared.template else "",
+            adapters=tuple((str(path), scale) for path, scale in prepared.adapters),
+        )
+        with ExitStack() as stack:
+            engine, prompts = stack.enter_context(llama_engine(known, options))
             return Loaded(engine, prompts, stack.pop_all().close)
 
 

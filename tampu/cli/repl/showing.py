@@ -30,7 +30,7 @@ def shown(session: Session, what: str) -> str:
             lines = parameter_lines(Modelfile(parameters=session.parameters))
             return "\n".join(lines) or "No parameters were set."
         case "system":
-            return session.system or "No system message was set."
+            return harmless(session.system) or "No system message was set."
         case "template":
             return harmless(info.template) or "The model has no chat template."
         case _:

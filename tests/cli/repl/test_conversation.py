@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
+import msgspec
 import pytest
 from support.conversing import USAGE, Script
 
@@ -177,6 +179,17 @@ def test_another_model_is_loaded_with_the_conversation_it_begins_with(engine, sh
     assert session.known.name == "saved"
 
 
+def test_what_a_model_brings_along_cannot_steer_the_terminal(shelf, converse):
+    prepared = shelf.known["saved"].prepared
+    evil = replace(
+        prepared, system="\x1b]0;a\x07", messages=({"role": "user", "content": "\x1b[2J\nb"},)
+    )
+    shelf.known["saved"] = replace(shelf.known["saved"], prepared=evil)
+    _, out, _ = converse("/load saved", "/show system", "/show modelfile")
+    assert "\x1b" not in out
+    assert ">>> [2J\n... b\n" in out
+
+
 def test_if_loading_fails_all_is_as_it_was(shelf, converse):
     session, _, err = converse("hello", "/load nowhere", "hello")
     assert "not found" in err
@@ -220,6 +233,12 @@ def test_durations_are_in_ollamas_form():
         "eval duration:        4.7s\n"
         "eval rate:            63.40 tokens/s"
     )
+
+
+def test_tokens_from_the_cache_are_told_and_not_part_of_the_rate():
+    told = timing_lines(msgspec.structs.replace(USAGE, cached_tokens=13), 0)
+    assert "prompt eval count:    26 token(s)\nprompt cached count:  13 token(s)\n" in told
+    assert "prompt eval rate:     100.00 tokens/s\n" in told
 
 
 def test_options_are_read_by_type():
