@@ -20,10 +20,9 @@ from benchmarks.models import (
     has_more_bits,
     write_file,
 )
+from benchmarks.vision import TEXT_FILE, TOWER_FILE
 from benchmarks.vocabulary import CONSONANTS, VOWELS, make_words
 from tampu.ml.types import GGMLType
-
-TEXT_FILE, TOWER_FILE = "gemma-4b-Q4_K_M.gguf", "gemma-4b-mmproj-F16.gguf"
 
 HIDDEN, HEADS, KV_HEADS, HEAD_SIZE, FEED_FORWARD = 2560, 8, 4, 256, 10_240
 LAYERS, WINDOW, CONTEXT, VOCABULARY = 34, 1024, 131_072, 262_144

@@ -7,6 +7,8 @@ tampu's engine beside llama.cpp with the same two files: its library libmtmd bui
 and the server of the `xllamacpp` wheel. Each engine has a process of its own; they take turns, the
 others idle. A round is a conversation about a picture that was not seen before: its first question,
 from the bytes of a PNG file to the first token, and the second, for which nothing is encoded again.
+
+This module imports nothing of tampu: its ggml, once loaded, would compute llama.cpp's graphs too.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ import io
 import json
 import subprocess
 import sys
+import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
@@ -26,8 +30,7 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image
 
-from benchmarks.gemma import TEXT_FILE, TOWER_FILE
-
+TEXT_FILE, TOWER_FILE = "gemma-4b-Q4_K_M.gguf", "gemma-4b-mmproj-F16.gguf"
 CONTEXT = 2048
 SIZE = (800, 600)
 QUESTIONS = ("bade badeki bado kileti sopa", "tapi rugo bade")
@@ -64,6 +67,26 @@ class Tampu:
         seconds = time.perf_counter() - began
         self.messages.append({"role": "assistant", "content": answer.text})
         return seconds
+
+
+def longest_gap(out: Path, threads: int) -> float:
+    """Return the longest time between two tokens of an answer while a picture is read."""
+    from tampu.engine import Engine
+    from tampu.runner.events import Text
+
+    model, tower = out / TEXT_FILE, out / TOWER_FILE
+    with Engine.load(model, projector=tower, context=CONTEXT, threads=threads, slots=2) as engine:
+        times: list[float] = []
+        message = {"role": "user", "content": QUESTIONS[0], "images": [picture(0)]}
+        asked = threading.Thread(target=engine.chat, args=([message],), kwargs={"max_tokens": 1})
+        for event in engine.stream(QUESTIONS[1], max_tokens=CONTEXT, ignore_eos=True):
+            times += [time.perf_counter()] if isinstance(event, Text) else []
+            if len(times) == 1:
+                asked.start()
+            if len(times) > 1 and not asked.is_alive():
+                break
+        asked.join()
+    return max(later - earlier for earlier, later in pairwise(times))
 
 
 class Library:
@@ -191,7 +214,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--serve", choices=["tampu", "library", "server"], help=argparse.SUPPRESS)
+    parser.add_argument("--gap", action="store_true", help="what an answer waits, tampu alone")
     arguments = parser.parse_args()
+    if arguments.gap:
+        print(f"longest gap: {longest_gap(arguments.out, arguments.threads):.2f} s")
+        return
     if arguments.serve:
         serve(arguments.serve, arguments.out, arguments.threads, arguments.library)
         return
