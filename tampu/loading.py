@@ -22,7 +22,7 @@ from tampu.ml.kernels.attention import attends_to
 from tampu.ml.probe import can_fuse_attention
 from tampu.modelinfo import ModelInfo, describe
 from tampu.models import bind_model
-from tampu.nn import CacheShape, LayerShape, Model, Vision
+from tampu.nn import CacheShape, LayerShape, Model, StateShape, Vision
 from tampu.nn.lora import attach
 from tampu.offload import AUTOMATIC, Offload
 from tampu.placing import place, survey
@@ -35,6 +35,7 @@ log = logging.getLogger("tampu")
 
 _IMAGE_BYTES = 256 * 2**20  # embeddings of pictures that are kept
 _SMALL_BYTES = 64 * 2**20  # a file so small that dividing each product costs more than it saves
+_NODES_OF_A_RUN = 32  # of a recurrent layer
 _OF_TOKENS = ("token_embd.weight", "output.weight")
 
 
@@ -189,7 +190,7 @@ def _load(
         threads = options.threads or (1 if file.size_bytes < _SMALL_BYTES else None)
         backend = Backend(
             threads=threads,
-            max_nodes=max(2048, 16 * sum(len(part.file.tensors) for part in parts)),
+            max_nodes=_most_nodes(parts, model, options.cache_size),
             kernels=KernelChoice.from_word(options.kernels),
             placement=placement,
         )
@@ -251,6 +252,13 @@ def _device_bytes(parts: Sequence[Weights], wish: Wish, backend: Backend) -> dic
         label: sum(part.device_bytes[label] for part in parts) + needs[label].cache + graphs[label]
         for label in (device.label for device in backend.placement.devices)
     }
+
+
+def _most_nodes(parts: Sequence[Weights], model: Model, size: CacheSize) -> int:
+    """Return how many nodes a graph may have: recurrent layers compute each run by itself."""
+    recurrent = sum(isinstance(shape, StateShape) for shape in model.cache_shapes())
+    tensors = sum(len(part.file.tensors) for part in parts)
+    return max(2048, 16 * tensors) + _NODES_OF_A_RUN * recurrent * size.most_runs
 
 
 def attention_kind(

@@ -23,6 +23,7 @@ MODELS = {
     "gemma2": "Gemma 2",
     "gemma3": "Gemma 3, text and vision",
     "gpt-oss": "gpt-oss (also `gptoss`)",
+    "lfm2": "LFM2",
     "llama": "Llama 1 to 3.3, Mistral, Mixtral, LLaVA 1.5",
     "llama4": "Llama 4, text and vision",
     "mistral3": "Mistral Small 3, Ministral 3, with Pixtral's tower",

@@ -21,6 +21,7 @@ from tampu.convert.family import Family, Parameters
 from tampu.convert.gemma2 import GEMMA2
 from tampu.convert.gemma3 import GEMMA3, GEMMA3_TEXT
 from tampu.convert.gptoss import GPT_OSS
+from tampu.convert.lfm2 import LFM2
 from tampu.convert.llama import LLAMA, MIXTRAL
 from tampu.convert.llama4 import LLAMA4, LLAMA4_TEXT
 from tampu.convert.llava import LLAVA
@@ -59,6 +60,7 @@ FAMILIES: dict[str, Family] = {
         GEMMA3_TEXT,
         GEMMA3,
         GPT_OSS,
+        LFM2,
         BERT,
     )
     for checkpoint in family.checkpoints

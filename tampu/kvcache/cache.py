@@ -91,7 +91,7 @@ class Cache:
 
     def spaces(self) -> list[Space]:
         """Return new books for the cells, all of them empty."""
-        return [Space(storage.reach, Cells(storage.cells)) for storage in self.storages]
+        return [Space(each.reach, Cells(each.cells), each.apart) for each in self.storages]
 
     def readings(self, segments: Sequence[Segment]) -> tuple[Reading, ...]:
         """Return what a batch reads in each space."""
@@ -140,12 +140,11 @@ def _storage(
     context: Context, shapes: Sequence[CacheShape], reach: Reach, size: CacheSize, types: RowTypes
 ) -> Storage:
     own = {index: shape for index, shape in enumerate(shapes) if reach_of(shape) == reach}
-    cells = size.cells(reach)
     if reach.is_state:
         states = {index: each for index, each in own.items() if isinstance(each, StateShape)}
-        return StateStorage(context, states, size.slots, cells)
+        return StateStorage(context, states, size)
     rows = {index: each for index, each in own.items() if isinstance(each, LayerShape)}
-    return RowStorage(context, rows, reach, cells, types)
+    return RowStorage(context, rows, reach, size.cells(reach), types)
 
 
 def cache_bytes(
@@ -153,12 +152,12 @@ def cache_bytes(
 ) -> int:
     """Return how many bytes a cache takes; 0 for an unknown type."""
     kinds = [CACHE_TYPES.get(name) for name in (key_type, value_type or key_type)]
-    states = rows = 0
-    for shape in shapes:
-        cells = size.cells(reach_of(shape))
-        if isinstance(shape, StateShape):
-            states += (cells + 1) * sum(shape.features)
-        else:
-            rows += cells * shape.kv_heads * shape.head_dim
     pairs = [kind for kind in kinds if kind is not None]
-    return 4 * states + sum(rows * each.block_bytes // each.block_size for each in pairs)
+    states = sum(sum(shape.features) for shape in shapes if isinstance(shape, StateShape))
+    rows = sum(
+        size.cells(reach_of(shape)) * shape.kv_heads * shape.head_dim
+        for shape in shapes
+        if isinstance(shape, LayerShape)
+    )
+    stored = sum(rows * kind.block_bytes // kind.block_size for kind in pairs)
+    return stored + (4 * states * (size.states(states) + 1) if states else 0)

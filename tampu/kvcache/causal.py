@@ -83,7 +83,10 @@ class RowStorage:
     Attributes:
         reach: of the layers.
         cells: rows of each layer.
+        apart: each token has a row.
     """
+
+    apart = 1
 
     def __init__(
         self,

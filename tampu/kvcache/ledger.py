@@ -25,10 +25,17 @@ from tampu.kvcache.tree import Cursor, Keys, Places, PrefixTree
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """The cells of all layers of one reach."""
+    """The cells of all layers of one reach.
+
+    Attributes:
+        reach: of the layers.
+        cells: of tokens, or of states behind some.
+        apart: how many tokens of a prompt lie between those that should have a cell.
+    """
 
     reach: Reach
     cells: Cells
+    apart: int = 1
 
 
 @dataclass(slots=True, eq=False)
@@ -70,6 +77,11 @@ class Ledger:
     def __init__(self, spaces: Sequence[Space]) -> None:
         self.spaces = list(spaces)
         self._tree = PrefixTree(len(self.spaces))
+
+    @property
+    def apart(self) -> int:
+        """How many tokens of a prompt lie between its checkpoints; 1: there need not be any."""
+        return max((space.apart for space in self.spaces), default=1)
 
     def open(self, capacity: int, *, is_private: bool = False) -> Holding:
         """Return an empty holding for a sequence of at most `capacity` tokens."""

@@ -21,7 +21,7 @@ from tampu.errors import ShapeError
 from tampu.kvcache.cells import NO_CELL
 from tampu.kvcache.masks import Segment, Span
 from tampu.kvcache.reach import Reach
-from tampu.kvcache.storage import GraphPart, Reading, Run
+from tampu.kvcache.storage import CacheSize, GraphPart, Reading, Run
 from tampu.ml import Context, GGMLType, Tensor
 from tampu.nn import Advance, History, StateShape, Tensors
 
@@ -49,28 +49,27 @@ class StateStorage:
     Attributes:
         reach: of the layers.
         cells: rows of each layer but for the last.
+        apart: how many tokens of a prompt lie between checkpoints.
     """
 
-    def __init__(
-        self, context: Context, layers: Mapping[int, StateShape], slots: int, cells: int
-    ) -> None:
+    def __init__(self, context: Context, layers: Mapping[int, StateShape], size: CacheSize) -> None:
         """Allocate all of it.
 
         Args:
             context: owns it.
             layers: what each needs, by its index in the model.
-            slots: sequences at once.
-            cells: rows of each layer.
+            size: how much it must hold.
 
         Raises:
             OutOfMemoryError: if the memory cannot be had.
         """
         self.reach = Reach(is_state=True)
-        self.cells = cells
-        self._slots = slots
+        self.cells = size.states(sum(sum(shape.features) for shape in layers.values()))
+        self.apart = size.apart(self.cells)
+        self._slots = size.slots
         self._layers = {
             index: tuple(
-                context.layer(index).zeros((cells + 1, features), GGMLType.F32)
+                context.layer(index).zeros((self.cells + 1, features), GGMLType.F32)
                 for features in shape.features
             )
             for index, shape in layers.items()

@@ -17,7 +17,10 @@ from tampu.nn import LayerCache
 PADDING = 256
 
 _STATES = 6
-"""States of each slot: the one before a batch, those behind it, and some to go back to."""
+"""States of each slot at least: the one before a batch, those behind it, some to go back to."""
+
+_STATE_BYTES = 64 * 2**20  # that each slot may take for more of them
+_APART = 32  # tokens between the states of a prompt, at least
 
 
 class Run(NamedTuple):
@@ -53,17 +56,33 @@ class CacheSize:
     batch: int
 
     def cells(self, reach: Reach) -> int:
-        """Return how many cells layers of a reach take; of rows, a multiple of the padding.
+        """Return how many rows layers of a reach take, a multiple of the padding.
 
         With a limited reach each sequence owns what its next token sees, and a batch comes on top;
         as much again is kept to go back to, for prompts that share a beginning.
         """
-        if reach.is_state:
-            return self.slots * _STATES
         cells = self.slots * self.context
         if reach.limit is not None:
             cells = min(cells, self.slots * 2 * max(reach.limit, PADDING) + self.batch)
         return -(-cells // PADDING) * PADDING
+
+    @property
+    def most_runs(self) -> int:
+        """The most parts that recurrent layers compute one by one in a batch."""
+        return self.batch // _APART + 3 * self.slots
+
+    def states(self, features: int) -> int:
+        """Return how many states are kept that have so many features in all layers."""
+        wanted = _STATES + self.context // _APART
+        return self.slots * max(_STATES, min(wanted, _STATE_BYTES // max(4 * features, 1)))
+
+    def apart(self, states: int) -> int:
+        """Return how many tokens of a prompt lie between states, if there are so many in all.
+
+        A prompt as long as the context leaves no more than a slot's share.
+        """
+        spare = states // self.slots - _STATES // 2
+        return -(-self.context // (spare * _APART)) * _APART
 
 
 class GraphPart(NamedTuple):
@@ -84,10 +103,12 @@ class Storage(Protocol):
     Attributes:
         reach: of the layers.
         cells: how many there are.
+        apart: how many tokens of a prompt lie between those that have cells; 1: all have.
     """
 
     reach: Reach
     cells: int
+    apart: int
 
     def reading(self, segments: Sequence[Segment], space: int) -> Reading:
         """Return what a batch reads; `space` is the storage's row in the segments' cells."""

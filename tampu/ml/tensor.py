@@ -51,7 +51,7 @@ class Tensor(Activated):
         self.context = context
         self.packed: PackedWeight | None = None
         self.factor = pointer
-        self.activations: dict[tuple[bool, Tensor | None], Activations] = {}
+        self.activations: dict[tuple[GGMLType | None, Tensor | None], Activations] = {}
 
     # -- what it is ------------------------------------------------------------------------------
 
@@ -122,6 +122,26 @@ class Tensor(Activated):
         require(self.pointer.contents.op == gg.GGML_OP_MUL_MAT, "no product", self)
         gg.ggml_mul_mat_set_prec(self.pointer, gg.GGML_PREC_F32)
         return self
+
+    def short_convolution(self, kernel: Tensor) -> Tensor:
+        """Slide a kernel along the tokens of each feature by itself.
+
+        Args:
+            kernel: F32, (features, width).
+
+        Returns:
+            (sequences, tokens, features) for self (sequences, features, width - 1 + tokens), whose
+            first tokens are those before.
+        """
+        fits = len(self.shape) == 3 and self.shape[1:2] == kernel.shape[:1]
+        fits = fits and len(kernel.shape) == 2 and self.shape[2] >= kernel.shape[1]
+        is_known = self._is(SINGLE) and kernel._is(SINGLE) and self.is_contiguous
+        require(fits and is_known, "short_convolution", self, kernel)
+        context = self._context(kernel)
+        sequences, features, length = self.shape
+        pointer = gg.ggml_ssm_conv(context.arena, self.pointer, kernel.pointer)
+        shape = (sequences, length - kernel.shape[1] + 1, features)
+        return context.wrap(pointer, shape, GGMLType.F32)
 
     # -- norms -----------------------------------------------------------------------------------
 
@@ -197,6 +217,13 @@ class Tensor(Activated):
         place = len(mine) - 1 - axis
         pointer = gg.ggml_concat(context.arena, self.pointer, other.pointer, place)
         return context.wrap(pointer, tuple(mine), self.type)
+
+    def split(self, parts: int) -> list[Tensor]:
+        """Return views of equal parts of the last dimension of (n, features)."""
+        require(len(self.shape) == 2 and self.shape[1] % parts == 0, f"split in {parts}", self)
+        rows, width = self.shape[0], self.shape[1] // parts
+        size = width // self.type.block_size * self.type.block_bytes
+        return [self.strided((rows, width), self.strides[:1], part * size) for part in range(parts)]
 
     def reshape(self, *shape: int) -> Tensor:
         """Return the same elements in another shape; one length may be -1; copies if it must.

@@ -44,6 +44,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "gemma3": Architecture("tampu.models.gemma3:Gemma3"),
     "gpt-oss": Architecture("tampu.models.gptoss:GptOss"),
     "gptoss": Architecture("tampu.models.gptoss:GptOss"),  # Ollama's name
+    "lfm2": Architecture("tampu.models.lfm2:Lfm2"),
     "llama": Architecture("tampu.models.llama:Llama", _NEIGHBOURS),
     "llama4": Architecture("tampu.models.llama4:Llama4"),
     "mistral3": Architecture("tampu.models.llama:Mistral3", _NEIGHBOURS),

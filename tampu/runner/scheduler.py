@@ -12,6 +12,8 @@ token is computed once, by whoever comes to it first.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import numpy.typing as npt
 
@@ -265,7 +267,7 @@ class Scheduler:
         """Put a sequence's next tokens into a batch, if there are any and cells for them."""
         start, is_last = sequence.computed, sequence.available == count
         is_reading = sequence.is_reading
-        points = _checkpoints(start + count, is_reading=is_reading, is_last=is_last)
+        points = self._checkpoints(start, start + count, is_last=is_last) if is_reading else ()
         if count == 0 or not self.ledger.extend(sequence.holding, count, points):
             return
         first = len(draft.outputs)
@@ -285,6 +287,17 @@ class Scheduler:
             if is_last and not sequence.holding.is_private:
                 draft.results[self.ledger.last_cell(sequence.holding)] = len(draft.outputs) - 1
 
+    def _checkpoints(self, start: int, end: int, *, is_last: bool) -> Collection[int]:
+        """Return behind which tokens of a part of a prompt states are kept, if a model has any.
+
+        That is here and there, where the part ends, and before the prompt's last token: there the
+        same prompt can go on when it comes again, as its last token is always computed.
+        """
+        apart = self.ledger.apart
+        if apart == 1:
+            return ()
+        return {*range(start + -(start + 1) % apart, end, apart), end - 1, end - 1 - is_last}
+
     def _is_shared(self, part: Part) -> bool:
         sequence = part.sequence
         return self.runs(sequence) and self.ledger.is_shared(sequence.holding, part.start)
@@ -295,17 +308,6 @@ def _needed_from(sequence: Sequence, image: PlacedImage) -> int:
     takes = image.embedded(image.start, image.end)
     first = int(takes[0]) if len(takes) else image.start
     return image.start + sequence.layout.fitting(image.start, first - image.start)
-
-
-def _checkpoints(end: int, *, is_reading: bool, is_last: bool) -> tuple[int, ...]:
-    """Return behind which tokens of a part, which ends before `end`, states are kept.
-
-    That is where a prompt's part ends, and where all but its last token is read: there the same
-    prompt can go on when it comes again, as its last token is always computed.
-    """
-    if not is_reading:
-        return ()
-    return (end - 2, end - 1) if is_last else (end - 1,)
 
 
 def _is_ready(sequence: Sequence) -> bool:

@@ -13,6 +13,7 @@ from tampu.convert import FAMILIES
 from tampu.convert.checkpoint import StoredTensor
 from tampu.convert.config import Config, read_rope
 from tampu.convert.gemma3 import GEMMA3, GEMMA3_TEXT
+from tampu.convert.lfm2 import LFM2
 from tampu.convert.llama import LLAMA, interleave, rope_factors
 from tampu.convert.qwen import QWEN2, QWEN3
 from tampu.errors import ModelFileError, UnsupportedModelError
@@ -363,9 +364,39 @@ def test_image_tokens_that_do_not_fit_the_patches_are_an_error() -> None:
             GEMMA3.parameters(Config(config | {"mm_tokens_per_image": tokens}))
 
 
+LFM2_CONFIG = {
+    "hidden_size": 2048,
+    "intermediate_size": 12_288,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_hidden_layers": 3,
+    "layer_types": ["conv", "conv", "full_attention"],
+    "vocab_size": 65_536,
+    "max_position_embeddings": 128_000,
+    "conv_L_cache": 3,
+    "norm_eps": 1e-5,
+}
+
+
+def test_lfm2_states_the_key_heads_of_each_layer_and_the_width_after_gating() -> None:
+    keys = LFM2.parameters(Config(LFM2_CONFIG))
+    assert keys["attention.head_count_kv"] == [0, 0, 8]
+    assert keys["feed_forward_length"] == 8192
+    assert keys["shortconv.l_cache"] == 3
+    stated = LFM2.parameters(Config(LFM2_CONFIG | {"block_auto_adjust_ff_dim": False}))
+    assert stated["feed_forward_length"] == 12_288
+
+
+@pytest.mark.parametrize("kinds", [["conv", "conv"], ["conv", "mamba", "full_attention"]])
+def test_lfm2_with_layers_of_another_kind_is_an_error(kinds: list[str]) -> None:
+    with pytest.raises(ModelFileError, match=r"layer_types.*for 3 layers"):
+        LFM2.parameters(Config(LFM2_CONFIG | {"layer_types": kinds}))
+
+
 def test_every_architecture_belongs_to_one_family() -> None:
     assert set(FAMILIES) == {
         "BertModel",
+        "Lfm2ForCausalLM",
         "LlamaForCausalLM",
         "Llama4ForCausalLM",
         "Llama4ForConditionalGeneration",

@@ -91,8 +91,24 @@ def test_a_layer_uses_what_it_asked_for(backend, cache):
 
 def test_the_size_of_states_is_known_before_they_are_made(cache):
     size = CacheSize(3, 64, 64)
-    assert cache_bytes([STATES, STATES], size, "f16") == 2 * (3 * 6 + 1) * 6 * 4
+    assert cache_bytes([STATES, STATES], size, "f16") == 2 * (3 * 8 + 1) * 6 * 4
     assert cache([STATES, STATES]).size_bytes >= cache_bytes([STATES, STATES], size, "f16")
+
+
+@pytest.mark.parametrize(
+    ("features", "context", "states", "apart"),
+    [
+        (1_000, 4096, 6 + 128, 32),  # small ones: as many as are of use
+        (2**20, 4096, 16, 320),  # 4 MiB each
+        (2**24, 4096, 6, 1376),  # 64 MiB each: as few as will do
+        (2**20, 100, 9, 32),
+    ],
+)
+def test_a_context_leaves_no_more_states_than_there_are(features, context, states, apart):
+    size = CacheSize(2, context, 512)
+    assert size.states(features) == 2 * states
+    assert size.apart(2 * states) == apart
+    assert context / apart <= states - 3
 
 
 # Any sequences in any order

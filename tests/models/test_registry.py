@@ -59,7 +59,8 @@ def test_an_unknown_architecture_is_named_with_those_that_are_known(bound):
         bound(Tiny(architecture="mamba"))
     assert str(caught.value) == (
         "architecture 'mamba' is not known; known are: bert, gemma2, gemma3, gpt-oss, gptoss, "
-        "llama, llama4, mistral3, mllama, qwen2, qwen25vl, qwen2moe, qwen2vl, qwen3, qwen3moe"
+        "lfm2, llama, llama4, mistral3, mllama, qwen2, qwen25vl, qwen2moe, qwen2vl, qwen3, "
+        "qwen3moe"
     )
 
 

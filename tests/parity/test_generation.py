@@ -21,6 +21,7 @@ TYPICAL = [
     "qwen3",
     "qwen3moe",
     "gptoss",
+    "lfm2",
     "llama4_text",
     "gemma2",
     "gemma3_text",

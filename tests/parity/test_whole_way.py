@@ -35,6 +35,7 @@ NAMES = [
     "qwen3",
     "qwen3moe",
     "gptoss",
+    "lfm2",
     "llama4_text",
     "gemma2",
     "gemma3_text",

@@ -221,6 +221,19 @@ RECIPES: dict[str, Recipe] = {
         seed=2,
     ),
     "gptoss": _gptoss(),
+    "lfm2": Recipe(
+        "Lfm2ForCausalLM",
+        transformers.Lfm2Config,
+        {name: value for name, value in _TEXT.items() if name not in ("head_dim", "rms_norm_eps")}
+        | {
+            "num_hidden_layers": 4,
+            "layer_types": ["conv", "full_attention", "conv", "conv"],
+            "intermediate_size": 300,
+            "block_multiple_of": 64,
+            "rope_theta": 1e6,
+            "tie_word_embeddings": True,
+        },
+    ),
     "llama4_text": _llama4(),
     "llama4_two_experts": _llama4(num_experts_per_tok=2, interleave_moe_layer_step=1, seed=2),
     "gemma2": _gemma2(),

@@ -1,0 +1,75 @@
+"""LFM2: `lfm2`, whose layers have either a short convolution or attention."""
+
+from __future__ import annotations
+
+from tampu.convert.checkpoint import Stored
+from tampu.convert.config import Config
+from tampu.convert.family import Family, Parameters, text_parameters
+
+_CONVOLUTION = {
+    "model.layers.{}.conv.in_proj": "blk.{}.shortconv.in_proj",
+    "model.layers.{}.conv.out_proj": "blk.{}.shortconv.out_proj",
+}
+_KERNEL = "blk.{}.shortconv.conv.weight"
+_ATTENTION = {
+    "model.layers.{}.self_attn.q_proj": "blk.{}.attn_q",
+    "model.layers.{}.self_attn.k_proj": "blk.{}.attn_k",
+    "model.layers.{}.self_attn.v_proj": "blk.{}.attn_v",
+    "model.layers.{}.self_attn.out_proj": "blk.{}.attn_output",
+    "model.layers.{}.self_attn.q_layernorm": "blk.{}.attn_q_norm",
+    "model.layers.{}.self_attn.k_layernorm": "blk.{}.attn_k_norm",
+}
+NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.embedding_norm": "token_embd_norm",
+    "model.layers.{}.operator_norm": "blk.{}.attn_norm",
+    "model.layers.{}.ffn_norm": "blk.{}.ffn_norm",
+    "model.layers.{}.feed_forward.w1": "blk.{}.ffn_gate",
+    "model.layers.{}.feed_forward.w2": "blk.{}.ffn_down",
+    "model.layers.{}.feed_forward.w3": "blk.{}.ffn_up",
+    "lm_head": "output",
+}
+
+
+def parameters(config: Config) -> Parameters:
+    """Return the keys of `lfm2`."""
+    config.require("conv_bias", (False,), default=False)
+    layers = config.integer("num_hidden_layers")
+    kinds = config.strings("layer_types") if "layer_types" in config else []
+    if len(kinds) != layers or set(kinds) - {"conv", "full_attention"}:
+        reason = f"{kinds[:4]} are not conv or full_attention for {layers} layers"
+        raise config.error("layer_types", reason)
+    keys = text_parameters(config, scalings=("none",))
+    heads = keys["attention.head_count_kv"]
+    return keys | {
+        "feed_forward_length": _inner(config),
+        "attention.head_count_kv": [heads if kind != "conv" else 0 for kind in kinds],
+        "attention.layer_norm_rms_epsilon": config.number("norm_eps", 1e-5),
+        "shortconv.l_cache": config.integer("conv_L_cache"),
+    }
+
+
+def _inner(config: Config) -> int:
+    """Return the width of the feed-forward layers, which the checkpoint states before gating."""
+    stated = config.integer("intermediate_size")
+    if not config.flag("block_auto_adjust_ff_dim", default=True):
+        return stated
+    width = int(config.number("block_ffn_dim_multiplier", 1.0) * int(2 * stated / 3))
+    multiple = config.integer("block_multiple_of", 256)
+    return -(-width // multiple) * multiple
+
+
+def channel(kernels: Stored) -> Stored:
+    """Return the kernels of a convolution without the axis of its only channel."""
+    return kernels[:, 0]
+
+
+LFM2 = Family(
+    architecture="lfm2",
+    checkpoints=("Lfm2ForCausalLM",),
+    names=NAMES | _CONVOLUTION | _ATTENTION,
+    optional=frozenset({*_CONVOLUTION.values(), *_ATTENTION.values(), _KERNEL}),
+    cuts={"model.layers.{}.conv.conv.weight": {_KERNEL: channel}},
+    parameters=parameters,
+    tied=True,
+)

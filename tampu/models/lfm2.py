@@ -1,0 +1,145 @@
+"""LFM2: short convolutions in most layers, grouped-query attention in the others.
+
+Source: arXiv:2511.23404. A convolution looks at a token and the few before it: what a sequence
+keeps of its past there is a state of a few rows, however long it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from tampu.errors import ModelFileError
+from tampu.ml import RopeMode, Tensor
+from tampu.ml.metadata import Metadata
+from tampu.nn import (
+    Batch,
+    CacheShape,
+    Embedding,
+    Heads,
+    LayerCache,
+    LayerShape,
+    Linear,
+    Model,
+    Module,
+    RMSNorm,
+    Rope,
+    SelfAttention,
+    SiluFeedForward,
+    StateShape,
+    Tensors,
+    gguf,
+    only,
+    option,
+    option_from,
+    run_layers,
+)
+
+
+def read_key_heads(metadata: Metadata) -> tuple[int, ...]:
+    """Return the key heads of each layer; 0 for those with a convolution."""
+    key, layers = "attention.head_count_kv", metadata.integer("block_count")
+    heads = tuple(int(each) for each in metadata.integers(key))
+    if len(heads) != layers or not 0 < max(heads) <= 4096 or set(heads) - {0, max(heads)}:
+        reason = f"{heads[:8]} are not 0 or the same number of heads for {layers} layers"
+        raise ModelFileError(f"key '{metadata.full_key(key)}'", reason)
+    return heads
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    layers: int = option("block_count", at_most=1024)
+    embedding: int = option("embedding_length")
+    heads: int = option("attention.head_count", at_most=4096)
+    layer_kv_heads: tuple[int, ...] = option_from(read_key_heads)
+    epsilon: float = option("attention.layer_norm_rms_epsilon")
+    rope_base: float = option("rope.freq_base", default=1e6, at_most=1e12)
+    width: int = option("shortconv.l_cache", at_least=2, at_most=64)
+
+    @property
+    def shape(self) -> Heads:
+        """The shape of attention."""
+        features = self.embedding // self.heads
+        kv_heads = max(self.layer_kv_heads)
+        return Heads(self.heads, kv_heads, features, features**-0.5, self.epsilon)
+
+
+class ShortConvolution(Module):
+    """Gated from both sides: out(c · convolved(b · x)), all three projected from the input."""
+
+    project: Linear = gguf("shortconv.in_proj")
+    kernel: Tensor = gguf("shortconv.conv.weight")
+    output: Linear = gguf("shortconv.out_proj")
+
+    def __call__(self, x: Tensor, cache: LayerCache) -> Tensor:
+        """Return (tokens, features) for x of that shape."""
+        before, after, values = self.project(x).split(3)
+        return self.output(after * cache.advance((before * values,), self.convolved))
+
+    def convolved(self, inputs: Tensors, states: Tensors) -> tuple[Tensor, Tensors]:
+        """Slide over the last inputs, which are the state, and the new ones."""
+        (x,), (past,) = inputs, states
+        sequences, tokens, features = x.shape
+        behind = self.kernel.shape[1] - 1
+        window = past.reshape(sequences, features, behind).concat(
+            x.transpose(0, 2, 1).contiguous(), 2
+        )
+        step = window.strides[1]
+        last = window.strided(
+            (sequences, features, behind), window.strides[:2], tokens * step // (behind + tokens)
+        )
+        return window.short_convolution(self.kernel), (last.contiguous(),)
+
+
+class Layer(Module):
+    operator_norm: RMSNorm = gguf("attn_norm")
+    operator: SelfAttention | ShortConvolution = gguf()
+    feed_forward_norm: RMSNorm = gguf("ffn_norm")
+    feed_forward: SiluFeedForward = gguf()
+
+    def __call__(
+        self,
+        x: Tensor,
+        cache: LayerCache,
+        *,
+        rows: Tensor | None,
+        positions: Tensor,
+        rope: Rope,
+        o: Options,
+    ) -> Tensor:
+        normed = self.operator_norm(x, o.epsilon)
+        if isinstance(self.operator, ShortConvolution):
+            y = self.operator(normed, cache)
+        else:
+            y = self.operator(normed, positions, rope, cache, o.shape)
+        x, y = only(rows, x, y)
+        x = x + y
+        return x + self.feed_forward(self.feed_forward_norm(x, o.epsilon))
+
+
+class Lfm2(Model):
+    token_embedding: Embedding = gguf("token_embd")
+    layers: list[Layer] = gguf("blk", count="layers")
+    output_norm: RMSNorm = gguf("token_embd_norm", or_="output_norm")
+    output: Linear = gguf("output", or_="token_embd")
+
+    options_type: ClassVar[type[Options]] = Options
+    options: Options
+
+    def cache_shapes(self) -> list[CacheShape]:
+        o = self.options
+        state = StateShape((o.embedding * (o.width - 1),))
+        rows = LayerShape(o.shape.keys, o.shape.features)
+        return [rows if heads else state for heads in o.layer_kv_heads]
+
+    def hidden(self, batch: Batch, caches: Sequence[LayerCache]) -> Tensor:
+        o = self.options
+        x = batch.place(self.token_embedding(batch.tokens))
+        rope = Rope(o.shape.features, o.rope_base, RopeMode.HALVES)
+        steps = [partial(layer, positions=batch.positions, rope=rope, o=o) for layer in self.layers]
+        return self.output_norm(run_layers(x, batch, caches, steps), o.epsilon)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        return self.output(hidden)

@@ -1,0 +1,104 @@
+"""A model with recurrent layers goes on from the states that it has kept, whatever runs beside it.
+
+What is computed again, and what is not, is counted; the tokens are those of a model that read all.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import pytest
+from support.laboratory import Laboratory, tokens
+
+from tampu.engine import Engine
+
+pytestmark = pytest.mark.parity
+
+NAME = "lfm2"
+COUNT = 24
+APART = 32  # tokens between the states of a prompt
+
+
+@pytest.fixture
+def engine(laboratory: Laboratory) -> Iterator[Engine]:
+    with laboratory.engine(NAME, slots=3) as engine:
+        yield engine
+
+
+def continued(engine: Engine, prompt: list[int], count: int = COUNT) -> tuple[list[int], int]:
+    """Return a greedy continuation, and how many tokens of the prompt were not read again."""
+    found = engine.generate(prompt, temperature=0.0, max_tokens=count, ignore_eos=True)
+    return found.tokens, found.usage.cached_tokens
+
+
+def alone(laboratory: Laboratory, prompt: list[int], count: int = COUNT) -> list[int]:
+    with laboratory.engine(NAME) as engine:
+        return continued(engine, prompt, count)[0]
+
+
+@pytest.mark.seed("S78", "S81")
+def test_the_same_prompt_again_costs_one_token(engine: Engine) -> None:
+    first, cached = continued(engine, tokens(70))
+    assert cached == 0
+    assert continued(engine, tokens(70)) == (first, 69)
+
+
+@pytest.mark.seed("S78")
+def test_the_next_turn_goes_on_where_the_answer_ended(
+    laboratory: Laboratory, engine: Engine
+) -> None:
+    answer, _ = continued(engine, tokens(50))
+    prompt = [*tokens(50), *answer, 11, 12, 13]
+    found, cached = continued(engine, prompt)
+    assert 50 + COUNT - 1 <= cached < len(prompt)
+    assert found == alone(laboratory, prompt)
+
+
+@pytest.mark.seed("S78")
+@pytest.mark.parametrize("shared", [20, 40, 64, 100])
+def test_prompts_share_a_beginning_up_to_the_last_state_in_it(
+    laboratory: Laboratory, engine: Engine, shared: int
+) -> None:
+    continued(engine, tokens(130))
+    prompt = [*tokens(130)[:shared], *tokens(40, 7)]
+    found, cached = continued(engine, prompt)
+    assert cached == shared // APART * APART
+    assert found == alone(laboratory, prompt)
+
+
+def test_forks_of_one_prompt_read_it_once(engine: Engine) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda _: continued(engine, tokens(90)), range(3)))
+    assert len({tuple(answer) for answer, _ in found}) == 1
+    assert sorted(cached for _, cached in found)[1:] >= [89, 89]
+
+
+@pytest.mark.seed("S80")
+def test_a_full_context_is_read_again_without_its_middle(engine: Engine) -> None:
+    found = engine.generate(tokens(200), temperature=0.0, max_tokens=120, ignore_eos=True)
+    assert found.usage.generated_tokens == 120
+    assert found.usage.dropped_tokens > 0
+
+
+def test_answers_do_not_depend_on_what_runs_or_is_cancelled_beside_them(
+    laboratory: Laboratory, engine: Engine
+) -> None:
+    source = random.Random(1)
+    prompts = [[*tokens(60)[: source.randrange(1, 60)], *tokens(5, seed)] for seed in range(12)]
+    expected = [alone(laboratory, prompt) for prompt in prompts]
+
+    def ask(index: int) -> list[int] | None:
+        if index % 3 == 2:
+            stream = engine.stream(prompts[index], temperature=0.0, max_tokens=COUNT)
+            with closing(stream):
+                next(iter(stream), None)
+            return None
+        return continued(engine, prompts[index])[0]
+
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(ask, [*range(12), *range(12)]))
+    for index, answer in enumerate(found):
+        assert answer is None or answer == expected[index % 12], index
