@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -143,7 +144,7 @@ def read_json(path: Path) -> Mapping[str, Any] | None:
 def parse_object(data: bytes, where: str, *, unique: bool = False) -> dict[str, Any]:
     """Return the JSON object in `data`; with `unique`, a key that comes twice is an error."""
     try:
-        value = json.loads(data, object_pairs_hook=_unique_keys if unique else None)
+        value = json.loads(data, object_pairs_hook=_unique_keys) if unique else _decoded(data)
     except ModelFileError as error:
         raise ModelFileError(where, error.reason) from error
     except (ValueError, RecursionError) as error:
@@ -151,6 +152,13 @@ def parse_object(data: bytes, where: str, *, unique: bool = False) -> dict[str, 
     if not isinstance(value, dict):
         raise ModelFileError(where, "is not a JSON object")
     return value
+
+
+def _decoded(data: bytes) -> object:
+    try:
+        return msgspec.json.decode(data)  # several times faster
+    except msgspec.DecodeError:  # NaN and infinity, which Python writes, are no JSON
+        return json.loads(data)
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -9,8 +9,10 @@ because readers are strict about them. Source: the GGUF specification (docs/gguf
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import methodcaller
 
 import numpy as np
 import numpy.typing as npt
@@ -123,10 +125,14 @@ def _items(key: str, value: object) -> tuple[int, int, bytes]:
     raise ModelFileError(key, f"{value!r} is not a value that GGUF holds")
 
 
-def _texts(key: str, texts: Iterable[object]) -> bytes:
-    if not all(isinstance(text, str) for text in texts):
+def _texts(key: str, texts: Sequence[object]) -> bytes:
+    """Return texts behind their lengths; in steps that are loops in C, for they are 400,000."""
+    if set(map(type, texts)) - {str}:
         raise ModelFileError(key, "is an array of texts and of something else")
-    return b"".join(_text(text) for text in texts if isinstance(text, str))
+    encode = methodcaller("encode", "utf-8", "surrogateescape")
+    raws: list[bytes] = list(map(encode, texts))
+    lengths = map(struct.Struct("<Q").pack, map(len, raws))
+    return b"".join(chain.from_iterable(zip(lengths, raws, strict=True)))
 
 
 def _numbers(key: str, values: Sequence[object]) -> npt.NDArray[np.generic]:

@@ -56,11 +56,10 @@ def read_pieces(tokenizer: Mapping[str, Any]) -> Pieces:
     tokens, types = _by_id(model.get("vocab"))
     if kind == "WordPiece":
         return Pieces("bert", list(map(_turned_round, tokens)), types)
-    pairs = _pairs(model.get("merges"))
     if is_byte_level(tokenizer):
-        merges = [f"{left} {right}" for left, right in pairs]
         pre = pretokenizer_name(tokenizer.get("pre_tokenizer"))
-        return Pieces("gpt2", tokens, types, merges=merges, pre=pre)
+        return Pieces("gpt2", tokens, types, merges=_merge_texts(model.get("merges")), pre=pre)
+    pairs = _pairs(model.get("merges"))
     if not model.get("byte_fallback"):
         raise UnsupportedModelError(f"{FILE}: a BPE without bytes is not supported")
     _mark_bytes(tokens, types, model.get("unk_token"))
@@ -124,10 +123,27 @@ def _pairs(merges: object) -> list[tuple[str, str]]:
     pairs = []
     for merge in merges:  # hundreds of thousands
         parts = merge.split(" ") if type(merge) is str else merge
-        if type(parts) is not list or len(parts) != 2 or [*map(type, parts)] != [str, str]:
-            raise ModelFileError(FILE, f"a bad merge: {str(merge)[:80]}")
-        pairs.append((parts[0], parts[1]))
+        if type(parts) is not list or len(parts) != 2:
+            raise _bad_merge(merge)
+        left, right = parts
+        if type(left) is not str or type(right) is not str:
+            raise _bad_merge(merge)
+        pairs.append((left, right))
     return pairs
+
+
+def _merge_texts(merges: object) -> list[str]:
+    """Return the merges as strings with a blank between."""
+    if isinstance(merges, list) and not set(map(type, merges)) - {str}:
+        wrong = next((merge for merge in merges if merge.count(" ") != 1), None)
+        if wrong is not None:
+            raise _bad_merge(wrong)
+        return merges
+    return [" ".join(pair) for pair in _pairs(merges)]
+
+
+def _bad_merge(merge: object) -> ModelFileError:
+    return ModelFileError(FILE, f"a bad merge: {str(merge)[:80]}")
 
 
 def _mark_bytes(tokens: Sequence[str], types: list[int], unknown: object) -> None:

@@ -42,7 +42,7 @@ def test_without_a_limit_nobody_waits():
     limiter = RateLimiter(None, clock, clock.sleep)
     limiter.take(1 << 40)
     assert clock.now == 0
-    assert limiter.chunk == 1 << 20
+    assert limiter.chunk == 256 << 10
 
 
 def test_little_is_read_at_a_time_when_it_is_slow():

@@ -31,12 +31,12 @@ from tampu.store.registry.transport import NetworkError, Reply
 from tampu.store.registry.work import Piece, Work
 
 PROGRESS_S = 0.06
-SAVED_BYTES = 128 << 20
+SAVED_BYTES = 64 << 20
 SAVED_S = 5.0
 MOST_TRIES = 6
 PAUSES_S = (0.0, 0.1, 0.5, 1.0, 2.0, 4.0)
 _USEFUL = 64 << 10  # a try that brought so much does not count as failed
-_HASHED = 1 << 20
+_HASHED = 256 << 10  # at a time: small enough for a processor's own cache
 _LARGEST_PIECE = 32 << 20
 _SMALLEST_PIECE = 1 << 20
 LEAVING_S = 1.0
