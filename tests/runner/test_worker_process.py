@@ -273,6 +273,16 @@ def test_prompts_become_tokens_and_tokens_text():
     run(test())
 
 
+def test_what_forms_need_is_made_when_there_is_nothing_else_to_do():
+    async def test():
+        worker = await start()
+        while joined_piece((await collect(worker, "prepared"))[1:-1]).text != "True":
+            await asyncio.sleep(0.05)
+        await worker.close()
+
+    run(test())
+
+
 def test_a_loop_that_is_stuck_in_a_living_process_is_killed_and_its_requests_told():
     async def test():
         worker = await start(hang_s=1.5)

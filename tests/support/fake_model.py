@@ -60,6 +60,7 @@ class FakeModel:
     """Says its prompt again, a character at a time, unless the prompt is one of its orders."""
 
     context = 100
+    is_prepared = False
     cause = ""
     since_s = 0.0
     tokenizer = Characters()
@@ -77,13 +78,15 @@ class FakeModel:
         return np.array([[1.0, sum(text)] for text in texts], np.float32)
 
     def prepare_forms(self):
-        pass
+        self.is_prepared = True
 
     def stuck(self, patience_s):
         return self.cause if time.monotonic() > self.since_s + patience_s else ""
 
     def _run(self, text, request, sink):
         order, _, argument = text.partition(" ")
+        if order == "prepared":
+            text = str(self.is_prepared)
         if order == "exit":
             os.write(1, f"saying {argument}\x1b[31m\n".encode())
             os._exit(7)
