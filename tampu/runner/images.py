@@ -6,6 +6,7 @@ The next turn of a conversation, or another request with the same picture, encod
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -16,7 +17,8 @@ from tampu.nn.image import Picture
 
 Embedding = npt.NDArray[np.float32]
 
-_BEGUN = 4  # images that are not complete; others begin anew
+_NUMBERED = 2**14  # pictures that are known again
+_BEGUN = 2  # images that are not complete; others begin anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +44,31 @@ class ImageStore:
             limit_bytes: of embeddings that are kept; the newest is kept whatever its size.
         """
         self._limit = limit_bytes
-        self._numbers: dict[bytes, int] = {}
+        self._numbers: OrderedDict[bytes, int] = OrderedDict()
+        self._next = 0
+        self._numbering = threading.Lock()  # callers number their pictures on their own threads
         self._kept: OrderedDict[int, Embedding] = OrderedDict()
         self._begun: OrderedDict[int, Begun] = OrderedDict()
         self._joined: tuple[tuple[int, ...], Embedding] | None = None
         self._bytes = 0
 
     def number(self, picture: Picture) -> int:
-        """Return the number of a picture's content; equal pixels have equal numbers."""
+        """Return the number of a picture's content; equal pixels have equal numbers.
+
+        Of very many pictures the one that was not seen for longest is forgotten. It gets another
+        number when it comes again, and is embedded again; no number is ever given twice.
+        """
         digest = hashlib.sha256(repr(picture.shape).encode())
         digest.update(np.ascontiguousarray(picture).data)
-        return self._numbers.setdefault(digest.digest(), len(self._numbers))
+        key = digest.digest()
+        with self._numbering:
+            if key not in self._numbers:
+                self._numbers[key] = self._next
+                self._next += 1
+            self._numbers.move_to_end(key)
+            while len(self._numbers) > _NUMBERED:
+                self._numbers.popitem(last=False)
+            return self._numbers[key]
 
     def __contains__(self, number: int) -> bool:
         return number in self._kept

@@ -2,12 +2,14 @@
 
 import random
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from support.fake_graphs import Desk, FakeGraphs
 
 from tampu.errors import ComputeError
+from tampu.runner import images
 from tampu.runner.images import ImageStore
 from tampu.runner.shifting import shift_range
 
@@ -168,6 +170,23 @@ def test_others_go_on_between_the_pieces_of_an_image():
         desk.rest()
 
 
+def test_no_two_pictures_get_the_same_number_whoever_asks_at_once():
+    store = ImageStore(1)
+    pictures = [np.full((1, 1, 3), index, np.float32) for index in range(2000)]
+    with ThreadPoolExecutor(8) as pool:
+        numbers = list(pool.map(store.number, [*pictures, *pictures]))
+    assert numbers[:2000] == numbers[2000:]
+    assert len(set(numbers)) == 2000
+
+
+def test_of_very_many_pictures_the_oldest_is_forgotten_and_its_number_with_it(monkeypatch):
+    monkeypatch.setattr(images, "_NUMBERED", 3)
+    store = ImageStore(1)
+    pictures = [np.full((1, 1, 3), index, np.float32) for index in range(5)]
+    assert [store.number(picture) for picture in pictures] == [0, 1, 2, 3, 4]
+    assert [store.number(pictures[index]) for index in (2, 4, 0)] == [2, 4, 5]
+
+
 def test_several_images_are_put_together_once():
     store = ImageStore(10**6)
     for number in range(3):
@@ -185,7 +204,7 @@ def test_pieces_of_a_few_images_are_kept_and_the_others_begin_anew():
     for number in range(6):
         store.go_on(number, rows)
     store.go_on(5, rows)
-    assert [store.begun(number) is not None for number in range(6)] == [False] * 2 + [True] * 4
+    assert [store.begun(number) is not None for number in range(6)] == [False] * 4 + [True] * 2
     assert store.begun(5).pieces == 2
     store.keep(5, rows)
     assert store.begun(5) is None
