@@ -12,13 +12,12 @@ import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 from tampu.errors import DigestMismatchError, DiskFullError, StoreError
 from tampu.store.durable import make_folder, storing, sync_folder, write_all
 from tampu.store.layout import Layout
-from tampu.store.locks import Lease, open_lock, try_lock
+from tampu.store.locks import HeldFile, Lease, open_lock, try_lock
 from tampu.store.names import Digest
 
 CHUNK = 1 << 20
@@ -175,13 +174,13 @@ class Blobs:
             )
 
 
-class BlobWriter:
+class BlobWriter(HeldFile):
     """A blob that grows; without `commit` nothing of it stays."""
 
     def __init__(self, layout: Layout, lease: Lease) -> None:
+        super().__init__(layout.incoming / f"tmp-{secrets.token_hex(8)}")
         self._layout = layout
         self._lease = lease
-        self._path = layout.incoming / f"tmp-{secrets.token_hex(8)}"
         self._hash = hashlib.sha256()
         self._descriptor = open_lock(self._path)
         if not try_lock(self._descriptor):  # kept locked: a clean-up sees that it is alive
@@ -212,24 +211,6 @@ class BlobWriter:
         self._lease.add([digest])
         Blobs(self._layout).adopt(self._path, digest)
         return digest
-
-    def close(self) -> None:
-        """Drop what was not committed."""
-        if self._descriptor >= 0:
-            self._path.unlink(missing_ok=True)
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def hash_file(path: Path, progress: Progress | None = None) -> Digest:

@@ -16,7 +16,6 @@ import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tampu.errors import ModelNameError, StoreError
@@ -43,15 +42,32 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
         os.close(descriptor)
 
 
-class Turn:
-    """A lock of a file that is asked for again and again instead of waited for.
-
-    The file is gone when the turn is over, so that no files are left for work that is done.
-    """
+class HeldFile:
+    """A file that is there for as long as it is held: to the end of a block, or of the process."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor = -1
+
+    def close(self) -> None:
+        """Remove the file and let go of it; harmless if it is not held."""
+        if self._descriptor >= 0:
+            self._path.unlink(missing_ok=True)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Turn(HeldFile):
+    """A lock of a file that is asked for again and again instead of waited for.
+
+    The file is gone when the turn is over, so that no files are left for work that is done.
+    """
 
     def take(self) -> bool:
         """Have the lock if nobody else has it, and return whether that went well.
@@ -67,15 +83,8 @@ class Turn:
         os.close(descriptor)
         return False
 
-    def close(self) -> None:
-        """Let the next one have the lock; harmless without it."""
-        if self._descriptor >= 0:
-            self._path.unlink(missing_ok=True)
-            os.close(self._descriptor)
-            self._descriptor = -1
 
-
-class Lease:
+class Lease(HeldFile):
     """Blobs that must stay because somebody is about to use or name them.
 
     It ends with `close`, with its block, or with the process.
@@ -87,8 +96,8 @@ class Lease:
         Raises:
             StoreError: if it cannot be written.
         """
+        super().__init__(layout.leases / f"{os.getpid()}-{secrets.token_hex(8)}")
         self._layout = layout
-        self._path = layout.leases / f"{os.getpid()}-{secrets.token_hex(8)}"
         with locked(layout.lock, shared=True):  # before it is locked, it looks dead to a cleaner
             self._descriptor = open_lock(self._path)
             if not try_lock(self._descriptor):
@@ -103,24 +112,6 @@ class Lease:
         lines = "".join(f"{digest}\n" for digest in digests).encode()
         with locked(self._layout.lock, shared=True), storing("the lease"):
             write_all(self._descriptor, lines)
-
-    def close(self) -> None:
-        """Let the blobs go."""
-        if self._descriptor >= 0:
-            self._path.unlink(missing_ok=True)
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def leased(layout: Layout) -> set[Digest]:
