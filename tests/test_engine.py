@@ -123,6 +123,16 @@ def test_the_pieces_of_a_stream_are_the_answer(engine):
     assert (done.reason, done.usage.generated_tokens) == ("length", 20)
 
 
+def test_a_stream_tells_how_much_of_its_prompt_is_read(engine):
+    stream = engine.stream(PROMPT, max_tokens=3, **GREEDY)
+    read, total = stream.progress
+    assert 0 <= read <= total == len(engine.tokenize(PROMPT))
+    next(stream)
+    assert stream.progress == (total, total)
+    stream.close()
+    rest(engine)
+
+
 def test_closing_a_stream_cancels_the_request(engine):
     stream = engine.stream(PROMPT, **GREEDY)
     next(stream)
