@@ -12,7 +12,8 @@
 #define LEAST_TASKS 8  /* for each thread, so that none waits long for the others */
 #define MOST_FEATURES 256
 #define VECTORS (CELLS / 16)
-#define COPY_BYTES (64 * 1024)
+
+#include "cache.h"
 
 static const uint16_t HALF_HIDDEN = 0xfc00; /* minus infinity */
 
@@ -60,89 +61,16 @@ struct attention_params {
 
 /* One task's memory. */
 struct work {
-    float rows_read[CELLS * MOST_FEATURES];     /* keys or values as they lie in the cache */
-    float keys[MOST_FEATURES * CELLS];          /* turned, one feature after the other */
-    float weights[BLOCK_ROWS * CELLS];          /* scores, then what they weigh */
-    float result[BLOCK_ROWS * MOST_FEATURES];  /* not yet divided by `total` */
-    uint8_t key_copy[COPY_BYTES], value_copy[COPY_BYTES];
+    float keys[MOST_FEATURES * CELLS];        /* one feature after the other */
+    float values[CELLS * MOST_FEATURES];      /* one cell after the other */
+    float weights[BLOCK_ROWS * CELLS];        /* scores, then what they weigh */
+    float result[BLOCK_ROWS * MOST_FEATURES]; /* not yet divided by `total` */
+    struct ahead keys_ahead, values_ahead;
     float highest[BLOCK_ROWS], total[BLOCK_ROWS];
     const float *queries[BLOCK_ROWS];
     const uint8_t *masks[BLOCK_ROWS];
     int active[BLOCK_ROWS];
 };
-
-/* Features with what fills the last vector of a row: zeros. */
-INLINE int64_t padded(int64_t features)
-{
-    return (features + 15) / 16 * 16;
-}
-
-/* The last values of a row, fewer than sixteen; nothing behind them is read. */
-INLINE vf load_last(int type, const uint8_t *from, int64_t values)
-{
-    uint8_t sixteen[64] = {0};
-    memcpy(sixteen, from, (size_t)values * (type == TYPE_F16 ? 2 : 4));
-    return type == TYPE_F16 ? vf_load_half(sixteen) : vf_load((const float *)(const void *)sixteen);
-}
-
-INLINE void read_row(int type, const uint8_t *from, int64_t features, float *to)
-{
-    for (int64_t f = 0; f < features; f += type == TYPE_Q8_0 ? BLOCK : 16, to += 16) {
-        if (type != TYPE_Q8_0 && features - f < 16) {
-            vf_store(to, load_last(type, from + (type == TYPE_F16 ? 2 : 4) * f, features - f));
-        } else if (type == TYPE_F16) {
-            vf_store(to, vf_load_half(from + 2 * f));
-        } else if (type == TYPE_F32) {
-            vf_store(to, vf_load((const float *)(const void *)(from + 4 * f)));
-        } else {
-            const uint8_t *block = from + f / BLOCK * 34;
-            vf scale = vf_splat(half_value(block));
-            vf_store(to, vf_mul(scale, vf_from_int(vi_load_i8(block + 2))));
-            vf_store(to + 16, vf_mul(scale, vf_from_int(vi_load_i8(block + 18))));
-            to += 16;
-        }
-    }
-}
-
-/* Where a tile's rows are: in the cache, or in a copy. */
-struct rows {
-    const uint8_t *at; /* of the first key-value head */
-    size_t row, head;  /* bytes between neighbours */
-    int type;
-};
-
-/* The rows of a tile for some heads. If they are several, their rows are copied first: to read memory in
- * its order is several times faster than to read one head after the other. */
-static struct rows rows_at(const struct tensor *from, int64_t head, int64_t heads, int64_t cell,
-                           int64_t cells, uint8_t *copy)
-{
-    const uint8_t *at = (const uint8_t *)from->data + head * from->nb[2] + cell * from->nb[1];
-    const size_t bytes = (size_t)heads * from->nb[2];
-    struct rows rows = {at, from->nb[1], from->nb[2], from->type};
-    if (heads < 2 || bytes > COPY_BYTES / CELLS || bytes > from->nb[1])
-        return rows;
-    for (int64_t i = 0; i < cells; i++)
-        memcpy(copy + i * bytes, at + i * from->nb[1], bytes);
-    rows.at = copy;
-    rows.row = bytes;
-    return rows;
-}
-
-/* Turn a head's rows of a tile into floats; what is missing from a whole tile becomes zeros. */
-static void read_rows(const struct rows *from, int64_t head, int64_t cells, int64_t features, float *to)
-{
-    const uint8_t *at = from->at + head * from->head;
-    const int64_t width = padded(features);
-    for (int64_t i = 0; i < cells; i++, at += from->row, to += width) {
-        if (from->type == TYPE_F16)
-            read_row(TYPE_F16, at, features, to);
-        else if (from->type == TYPE_F32)
-            read_row(TYPE_F32, at, features, to);
-        else
-            read_row(TYPE_Q8_0, at, features, to);
-    }
-    memset(to, 0, (size_t)((CELLS - cells) * width) * sizeof *to);
-}
 
 /* Scores of N rows with all cells of a tile. */
 INLINE void score_rows(int n, struct work *w, const int *rows, int64_t features)
@@ -152,6 +80,7 @@ INLINE void score_rows(int n, struct work *w, const int *rows, int64_t features)
         UNROLL for (int i = 0; i < VECTORS; i++) sum[r][i] = vf_zero();
     const float *keys = w->keys;
     for (int64_t f = 0; f < features; f++, keys += CELLS) {
+        fetch_two(&w->keys_ahead);
         vf key[VECTORS];
         UNROLL for (int i = 0; i < VECTORS; i++) key[i] = vf_load(keys + 16 * i);
         UNROLL for (int r = 0; r < n; r++)
@@ -172,8 +101,9 @@ INLINE void mix_rows(int n, int vectors, struct work *w, const int *rows, int64_
     UNROLL for (int r = 0; r < n; r++)
         UNROLL for (int i = 0; i < vectors; i++)
             sum[r][i] = vf_load(w->result + rows[r] * MOST_FEATURES + from + 16 * i);
-    const float *values = w->rows_read + from;
+    const float *values = w->values + from;
     for (int cell = 0; cell < CELLS; cell++, values += features) {
+        fetch_two(&w->values_ahead);
         vf value[VECTORS];
         UNROLL for (int i = 0; i < vectors; i++) value[i] = vf_load(values + 16 * i);
         UNROLL for (int r = 0; r < n; r++)
@@ -353,16 +283,36 @@ static void end_rows(const struct attention *a, struct work *w, const struct tas
 static void attend_tile(const struct attention *a, struct work *w, int count, const struct rows *keys,
                         const struct rows *values, int64_t head, int64_t cell, int64_t cells)
 {
-    const int64_t width = padded(a->features);
-    read_rows(keys, head, cells, a->features, w->rows_read);
-    for (int64_t i = 0; i < CELLS; i += 4)
-        for (int64_t f = 0; f < a->features; f += 4)
-            transpose_four(w->rows_read + i * width + f, (size_t)width, w->keys + f * CELLS + i, CELLS);
+    turn_rows(keys, head, cells, a->features, w->keys);
     for_rows(SCORES, w, count, a->features);
     for (int i = 0; i < count; i++)
         weigh(a, w, w->active[i], cell, cells);
-    read_rows(values, head, cells, a->value_features, w->rows_read);
+    read_rows(values, head, cells, a->value_features, w->values);
     for_rows(MIXES, w, count, padded(a->value_features));
+}
+
+INLINE int64_t tile_cells(const struct attention *a, int64_t cell)
+{
+    return a->history - cell < CELLS ? a->history - cell : CELLS;
+}
+
+/* The first tile from `cell` on that any of a task's rows sees; all heads have the same masks. */
+static int64_t find_tile(const struct attention *a, struct work *w, int rows, int64_t cell)
+{
+    while (cell < a->history && find_active(w, 0, rows, cell, tile_cells(a, cell)) == 0)
+        cell += CELLS;
+    return cell;
+}
+
+/* While a head's tile is computed, as large a part of the next tile is fetched. */
+static void look_ahead(const struct attention *a, struct work *w, const struct task *task, int64_t next,
+                       int64_t head)
+{
+    const int64_t heads = task->kv_last - task->kv_first;
+    const int64_t cells = next < a->history ? tile_cells(a, next) : 0;
+    const int64_t first = next + cells * head / heads, last = next + cells * (head + 1) / heads;
+    w->keys_ahead = ahead_of(a->k, task->kv_first, heads, first, last);
+    w->values_ahead = ahead_of(a->v, task->kv_first, heads, first, last);
 }
 
 static void attend(const struct attention *a, struct work *w, const struct task *task)
@@ -370,13 +320,14 @@ static void attend(const struct attention *a, struct work *w, const struct task 
     const int rows = (int)rows_of(task);
     const int64_t heads = task->kv_last - task->kv_first;
     begin_rows(a, w, task);
-    for (int64_t cell = 0; cell < a->history; cell += CELLS) {
-        int64_t cells = a->history - cell < CELLS ? a->history - cell : CELLS;
-        if (find_active(w, 0, rows, cell, cells) == 0) /* all heads have the same masks */
-            continue;
-        struct rows keys = rows_at(a->k, task->kv_first, heads, cell, cells, w->key_copy);
-        struct rows values = rows_at(a->v, task->kv_first, heads, cell, cells, w->value_copy);
+    int64_t next, cells;
+    for (int64_t cell = find_tile(a, w, rows, 0); cell < a->history; cell = next) {
+        next = find_tile(a, w, rows, cell + CELLS);
+        cells = tile_cells(a, cell);
+        struct rows keys = rows_at(a->k, task->kv_first, cell);
+        struct rows values = rows_at(a->v, task->kv_first, cell);
         for (int64_t head = 0; head < heads; head++) {
+            look_ahead(a, w, task, next, head);
             int count = find_active(w, (int)head * rows, (int)(head + 1) * rows, cell, cells);
             attend_tile(a, w, count, &keys, &values, head, cell, cells);
         }

@@ -83,6 +83,41 @@ INLINE vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
 INLINE float vf_highest(vf a) { return _mm512_reduce_max_ps(a); }
 INLINE vi vf_to_int(vf a) { return _mm512_cvtps_epi32(a); } /* to nearest */
 
+/* Sixteen rows become sixteen columns: in pairs, fours, eights, and then the halves. */
+#define HAS_TURN
+INLINE void vf_turn(vf a[16])
+{
+    vf b[16];
+    UNROLL for (int i = 0; i < 16; i += 2)
+    {
+        b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
+        b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
+    }
+    UNROLL for (int i = 0; i < 16; i += 4)
+    {
+        __m512d low = _mm512_castps_pd(b[i]), low2 = _mm512_castps_pd(b[i + 2]);
+        __m512d high = _mm512_castps_pd(b[i + 1]), high2 = _mm512_castps_pd(b[i + 3]);
+        a[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, low2));
+        a[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, low2));
+        a[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(high, high2));
+        a[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(high, high2));
+    }
+    UNROLL for (int i = 0; i < 4; i++)
+    {
+        b[i] = _mm512_shuffle_f32x4(a[i], a[i + 4], 0x88);
+        b[i + 4] = _mm512_shuffle_f32x4(a[i], a[i + 4], 0xdd);
+        b[i + 8] = _mm512_shuffle_f32x4(a[i + 8], a[i + 12], 0x88);
+        b[i + 12] = _mm512_shuffle_f32x4(a[i + 8], a[i + 12], 0xdd);
+    }
+    UNROLL for (int i = 0; i < 4; i++)
+    {
+        a[i] = _mm512_shuffle_f32x4(b[i], b[i + 8], 0x88);
+        a[i + 8] = _mm512_shuffle_f32x4(b[i], b[i + 8], 0xdd);
+        a[i + 4] = _mm512_shuffle_f32x4(b[i + 4], b[i + 12], 0x88);
+        a[i + 12] = _mm512_shuffle_f32x4(b[i + 4], b[i + 12], 0xdd);
+    }
+}
+
 /* Four rows of four floats into columns. */
 INLINE void transpose_four(const float *from, size_t row, float *to, size_t column)
 {

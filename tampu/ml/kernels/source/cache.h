@@ -1,0 +1,141 @@
+/* Keys and values as attention reads them: a tile of cells of one head at a time, as floats. */
+
+/* Where a tile's rows are. */
+struct rows {
+    const uint8_t *at; /* of the first key-value head */
+    size_t row, head;  /* bytes between neighbours */
+    int type;
+};
+
+static struct rows rows_at(const struct tensor *from, int64_t head, int64_t cell)
+{
+    const uint8_t *at = (const uint8_t *)from->data + head * from->nb[2] + cell * from->nb[1];
+    struct rows rows = {at, from->nb[1], from->nb[2], from->type};
+    return rows;
+}
+
+/* Memory to ask for while something else is computed: some bytes of each row, in the order of memory,
+ * since to read one head after the other is several times slower; and a little at a time, since a
+ * processor waits when it is asked for much at once. */
+struct ahead {
+    const uint8_t *at, *row_end, *end;
+    size_t bytes, row;
+};
+
+static struct ahead ahead_of(const struct tensor *from, int64_t head, int64_t heads, int64_t first,
+                             int64_t last)
+{
+    const uint8_t *at = (const uint8_t *)from->data + head * from->nb[2];
+    struct ahead ahead = {.bytes = (size_t)heads * from->nb[2], .row = from->nb[1]};
+    if (ahead.bytes <= ahead.row && first < last) { /* else the heads' rows are not neighbours */
+        ahead.at = at + first * from->nb[1];
+        ahead.row_end = ahead.at + ahead.bytes;
+        ahead.end = at + last * from->nb[1];
+    }
+    return ahead;
+}
+
+/* Ask for two lines of 64 bytes: of halves, a tile has twice as many lines as features or cells. */
+INLINE void fetch_two(struct ahead *ahead)
+{
+    for (int i = 0; i < 2 && ahead->at < ahead->end; i++) {
+        __builtin_prefetch(ahead->at, 0, 2);
+        ahead->at += 64;
+        if (ahead->at >= ahead->row_end) {
+            ahead->row_end += ahead->row;
+            ahead->at = ahead->row_end - ahead->bytes;
+        }
+    }
+}
+
+/* Features with what fills the last vector of a row: zeros. */
+INLINE int64_t padded(int64_t features)
+{
+    return (features + 15) / 16 * 16;
+}
+
+/* Up to sixteen features of a row, from `f` on; nothing behind them is read. */
+INLINE vf read_sixteen(int type, const uint8_t *row, int64_t f, int64_t features)
+{
+    if (type == TYPE_Q8_0) {
+        const uint8_t *block = row + f / BLOCK * 34;
+        return vf_mul(vf_splat(half_value(block)), vf_from_int(vi_load_i8(block + 2 + f % BLOCK)));
+    }
+    const size_t size = type == TYPE_F16 ? 2 : 4;
+    const uint8_t *at = row + (size_t)f * size;
+    uint8_t last[64] = {0};
+    if (features - f < 16)
+        at = memcpy(last, at, (size_t)(features - f) * size);
+    return type == TYPE_F16 ? vf_load_half(at) : vf_load((const float *)(const void *)at);
+}
+
+/* Sixteen features of up to sixteen rows become columns of a tile. */
+INLINE void turn_block(int type, const uint8_t *at, size_t row, int64_t count, int64_t f, int64_t features,
+                       float *to)
+{
+    vf lines[16];
+    UNROLL for (int i = 0; i < 16; i++)
+        lines[i] = i < count ? read_sixteen(type, at + (size_t)i * row, f, features) : vf_zero();
+#if defined(HAS_TURN)
+    vf_turn(lines);
+    UNROLL for (int i = 0; i < 16; i++) vf_store(to + i * CELLS, lines[i]);
+#else
+    float rows[16 * 16];
+    for (int i = 0; i < 16; i++)
+        vf_store(rows + 16 * i, lines[i]);
+    for (size_t i = 0; i < 16; i += 4)
+        for (size_t j = 0; j < 16; j += 4)
+            transpose_four(rows + 16 * i + j, 16, to + j * CELLS + i, CELLS);
+#endif
+}
+
+INLINE void turn_rows_of(int type, const uint8_t *at, size_t row, int64_t cells, int64_t features, float *to)
+{
+    for (int64_t cell = 0; cell < CELLS; cell += 16, at += 16 * row)
+        for (int64_t f = 0; f < features; f += 16) {
+            float *columns = to + f * CELLS + cell;
+            if (cells - cell >= 16 && features - f >= 16)
+                turn_block(type, at, row, 16, f, f + 16, columns);
+            else
+                turn_block(type, at, row, cells - cell, f, features, columns);
+        }
+}
+
+INLINE void read_rows_of(int type, const uint8_t *at, size_t row, int64_t cells, int64_t features, float *to)
+{
+    const int64_t whole = features / 16 * 16;
+    for (int64_t i = 0; i < cells; i++, at += row) {
+        for (int64_t f = 0; f < whole; f += 16, to += 16)
+            vf_store(to, read_sixteen(type, at, f, f + 16));
+        if (whole < features) {
+            vf_store(to, read_sixteen(type, at, whole, features));
+            to += 16;
+        }
+    }
+    memset(to, 0, (size_t)((CELLS - cells) * padded(features)) * sizeof *to);
+}
+
+/* Turn a head's rows of a tile into floats, one feature of all cells after the other; what is missing
+ * from a whole tile becomes zeros. */
+static void turn_rows(const struct rows *from, int64_t head, int64_t cells, int64_t features, float *to)
+{
+    const uint8_t *at = from->at + head * from->head;
+    if (from->type == TYPE_F16)
+        turn_rows_of(TYPE_F16, at, from->row, cells, features, to);
+    else if (from->type == TYPE_F32)
+        turn_rows_of(TYPE_F32, at, from->row, cells, features, to);
+    else
+        turn_rows_of(TYPE_Q8_0, at, from->row, cells, features, to);
+}
+
+/* The same, one cell after the other. */
+static void read_rows(const struct rows *from, int64_t head, int64_t cells, int64_t features, float *to)
+{
+    const uint8_t *at = from->at + head * from->head;
+    if (from->type == TYPE_F16)
+        read_rows_of(TYPE_F16, at, from->row, cells, features, to);
+    else if (from->type == TYPE_F32)
+        read_rows_of(TYPE_F32, at, from->row, cells, features, to);
+    else
+        read_rows_of(TYPE_Q8_0, at, from->row, cells, features, to);
+}
