@@ -199,7 +199,7 @@ class Wish:
 
 def readable(size: int) -> str:
     """Return bytes as people read them: 1.5 GiB, 20 MiB."""
-    return f"{size / _GIB:.1f} GiB" if size >= _GIB // 10 else f"{math.ceil(size / 2**20)} MiB"
+    return f"{size / _GIB:.1f} GiB" if size >= _GIB else f"{math.ceil(size / 2**20)} MiB"
 
 
 def most_outputs(size: CacheSize, vocabulary: int) -> int:

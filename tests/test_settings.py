@@ -211,3 +211,22 @@ def test_the_kernels_that_are_used_are_chosen_by_a_word():
     assert read(TAMPU_KERNELS="Attention").kernels == "attention"
     with pytest.raises(SettingsError, match="one of on, off, products, experts, attention"):
         read(TAMPU_KERNELS="fast")
+
+
+@pytest.mark.seed("S75")
+def test_where_layers_go_is_a_setting():
+    plain = read()
+    assert (plain.gpu_layers, plain.main_gpu, plain.tensor_split) == (None, None, ())
+    found = read(TAMPU_NUM_GPU="12", TAMPU_MAIN_GPU="1", TAMPU_TENSOR_SPLIT="3, 1.5")
+    assert (found.gpu_layers, found.main_gpu, found.tensor_split) == (12, 1, (3.0, 1.5))
+    assert read(TAMPU_NUM_GPU="-1").gpu_layers is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("NUM_GPU", "-2"), ("NUM_GPU", "all"), ("MAIN_GPU", "-1"), ("TENSOR_SPLIT", "1;2"),
+     ("TENSOR_SPLIT", "0,0"), ("TENSOR_SPLIT", "1,-1"), ("TENSOR_SPLIT", "nan")],
+)  # fmt: skip
+def test_a_place_that_cannot_be_is_refused(name, text):
+    with pytest.raises(SettingsError, match=f"TAMPU_{name}"):
+        read(**{f"TAMPU_{name}": text})

@@ -28,6 +28,7 @@ Floats: TypeAlias = Sequence[float] | npt.NDArray[np.float32]
 Integers: TypeAlias = Sequence[int] | npt.NDArray[np.int32]
 
 _COUNTABLE = 2**62
+_OUTDATED = -1
 _OPERANDS = len(gg.ggml_tensor().src)
 # What is needed of ggml's header of a tensor.
 _HEADER = np.dtype({
@@ -130,6 +131,9 @@ class Context:
 
     def forward(self, *tensors: Tensor) -> None:
         """Append to the graph what these tensors need, in this order, and themselves."""
+        if len(self._sources):  # ggml walks through the graph and would follow it to copies
+            self.make_whole()
+            self.plan = _OUTDATED
         for tensor in tensors:
             gg.ggml_build_forward_expand(self.graph, tensor.pointer)
 

@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import psutil
 
@@ -15,6 +16,7 @@ from tampu.ml.library import OpaquePointer, gg
 
 log = logging.getLogger("tampu.ml")
 
+_SYSTEM = Path("/sys")
 _KINDS = {0: "cpu", 1: "gpu", 2: "integrated-gpu", 3: "accelerator"}
 
 
@@ -143,9 +145,37 @@ def log_system(devices: tuple[Device, ...], threads: int) -> None:
     log.info("system: %s | threads=%d", text, threads, extra={"system": groups, "threads": threads})
 
 
-def default_threads() -> int:
-    """Return the number of physical cores that this process may use."""
+def default_threads(system: Path = _SYSTEM) -> int:
+    """Return the number of physical cores that this process may use.
+
+    Processors that share a core count as one, and a container's quota counts as its whole cores.
+
+    Args:
+        system: where Linux tells of its processors and quotas.
+    """
     if psutil.MACOS:  # does not bind processes to cores
         return psutil.cpu_count(logical=False) or 1
-    usable = len(psutil.Process().cpu_affinity() or [0])
-    return max(1, min(usable, psutil.cpu_count(logical=False) or usable))
+    usable = psutil.Process().cpu_affinity() or [0]
+    cores = {_told(system / f"devices/system/cpu/cpu{n}/topology/core_cpus_list") for n in usable}
+    if "" in cores:
+        count = min(len(usable), psutil.cpu_count(logical=False) or len(usable))
+    else:
+        count = len(cores)
+    return max(1, min(count, _quota(system / "fs/cgroup") or count))
+
+
+def _quota(groups: Path) -> int | None:
+    """Return how many processors a control group may use, in whole; None: as many as there are."""
+    told = _told(groups / "cpu.max").split()  # version 2; else version 1
+    told = told or [_told(groups / f"cpu/cpu.cfs_{name}_us") for name in ("quota", "period")]
+    if len(told) != 2 or not all(part.isdigit() and int(part) for part in told):
+        return None
+    return max(1, int(told[0]) // int(told[1]))
+
+
+def _told(path: Path) -> str:
+    """Return what a file of the system's says; empty if it does not."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

@@ -144,3 +144,16 @@ def test_a_model_is_shown_as_json(run, tmp_path):
     assert shown["architecture"] == "llama"
     assert shown["metadata"]["llama.context_length"] == 2048
     assert shown["metadata"]["tokenizer.ggml.tokens"] is None
+
+
+def test_the_devices_are_shown(run):
+    code, out, _ = run("devices")
+    assert code == 0
+    assert out.split()[:5] == ["DEVICE", "KIND", "PRODUCT", "FREE", "MEMORY"]
+    assert "\nCPU.0     cpu" in out
+    shown = json.loads(run("devices", "--json")[1])
+    assert shown["threads"] >= 1
+    cpu = shown["devices"][-1]
+    assert (cpu["name"], cpu["kind"]) == ("CPU.0", "cpu")
+    assert 0 < cpu["free_bytes"] <= cpu["total_bytes"]
+    assert cpu["features"]

@@ -87,11 +87,44 @@ def test_a_device_without_further_abilities_has_none():
     [([0, 1, 2, 3], 2, 2), ([0], 8, 1), ([0, 1], 8, 2), ([0, 1, 2], None, 3)],
 )
 def test_the_default_is_a_thread_for_each_core_that_may_be_used(
-    monkeypatch, usable, physical, threads
+    monkeypatch, tmp_path, usable, physical, threads
 ):
     monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: usable)
     monkeypatch.setattr(psutil, "cpu_count", lambda **_: physical)
-    assert default_threads() == threads
+    assert default_threads(tmp_path) == threads
+
+
+def told(root, **files):
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+
+
+@pytest.mark.parametrize(
+    ("usable", "threads"), [([0, 1, 2, 3], 2), ([0, 2], 1), ([1], 1), ([0, 1], 2)]
+)
+def test_processors_that_share_a_core_count_as_one(monkeypatch, tmp_path, usable, threads):
+    monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: usable)
+    for n in range(4):
+        siblings = f"{n % 2},{n % 2 + 2}"
+        told(tmp_path, **{f"devices/system/cpu/cpu{n}/topology/core_cpus_list": siblings})
+    assert default_threads(tmp_path) == threads
+
+
+@pytest.mark.parametrize(
+    ("files", "threads"),
+    [({"cpu.max": "max 100000"}, 8), ({"cpu.max": "300000 100000"}, 3),
+     ({"cpu.max": "50000 100000"}, 1), ({"cpu.max": "1600000 100000"}, 8),
+     ({"cpu.max": "nonsense"}, 8),
+     ({"cpu/cpu.cfs_quota_us": "250000", "cpu/cpu.cfs_period_us": "100000"}, 2),
+     ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8)],
+)  # fmt: skip
+def test_a_containers_quota_is_kept_to(monkeypatch, tmp_path, files, threads):
+    monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: list(range(8)))
+    monkeypatch.setattr(psutil, "cpu_count", lambda **_: 8)
+    told(tmp_path, **{f"fs/cgroup/{name}": text for name, text in files.items()})
+    assert default_threads(tmp_path) == threads
 
 
 def test_a_system_that_cannot_bind_processes_has_all_its_cores(monkeypatch):

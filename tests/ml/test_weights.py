@@ -76,6 +76,18 @@ def is_mapped(weights, tensor):
     return tensor.pointer.contents.data % 4096 == info.offset % 4096
 
 
+def test_without_a_mapping_every_weight_is_copied(backend, weights):
+    matrix, table = floats(5, 32), floats(7, 6, seed=1)
+    opened = weights(matrix=matrix, table=table, packed=(floats(8, 64), "Q4_0"))
+    tensors = [opened.use("matrix", Use.PRODUCT), opened.use("table", Use.ROWS)]
+    opened.use("packed", Use.PRODUCT)
+    opened.load(backend, mapped=False)
+    assert opened.mapped_bytes == 0
+    assert opened.packed_bytes >= 5 * 128 + 7 * 24
+    assert opened.device_bytes.total() == 0
+    assert np.array_equal(rows(backend, tensors[1], [3, 0]), table[[3, 0]])
+
+
 # Declaring
 
 

@@ -75,6 +75,18 @@ def test_the_options_reach_the_model(site, post):
     )  # fmt: skip
 
 
+@pytest.mark.seed("S75")
+def test_where_a_model_shall_be_reaches_its_process_and_another_place_loads_it_again(site):
+    first = {"num_gpu": 3, "main_gpu": 0, "num_thread": 2, "use_mmap": False}
+    options = (first, {}, {"num_gpu": 3}, {"num_gpu": 0}, {"num_gpu": -7})
+    bodies = [{"model": "m", "prompt": "x", "options": given} for given in options]
+    site.call(*[("POST", "/api/generate", {"json": body}) for body in bodies])
+    loads = [runner.options for _, runner in site.start.runners]
+    assert [each.gpu_layers for each in loads] == [3, 0, -1]
+    assert [each.use_mmap for each in loads] == [False, True, True]
+    assert (loads[0].main_gpu, loads[0].threads) == (0, 2)
+
+
 @pytest.mark.parametrize("limit", [None, -1, -2, 10**9])
 def test_a_request_without_an_end_stops_after_ten_contexts(site, post, limit):
     post("/api/generate", model="m", prompt="x", options={"num_predict": limit, "seed": -1})
@@ -97,6 +109,7 @@ def test_unknown_options_and_fields_are_ignored(post):
         ("stop", ["x"] * 17, "16 strings"), ("stop", ["x" * 1025], "1024"),
         ("stop", [""], "stop"), ("use_mmap", 1, "use_mmap"), ("num_ctx", 0, "num_ctx"),
         ("num_ctx", -1, "num_ctx"), ("num_thread", 10**6, "num_thread"),
+        ("main_gpu", -1, "main_gpu"), ("num_gpu", "x", "num_gpu"),
         ("num_batch", -7, "num_batch"), ("top_p", 2, "top_p"), ("mirostat", "x", "mirostat"),
     ],
 )  # fmt: skip

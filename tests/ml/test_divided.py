@@ -1,0 +1,208 @@
+"""Graphs that several devices compute, two stand-ins and the processor."""
+
+import gc
+
+import numpy as np
+import pytest
+from support.devices import StandIn
+from support.graphs import floats
+
+from tampu.errors import ComputeError, OutOfMemoryError
+from tampu.ml import Backend, GGMLType
+from tampu.ml.kernels.products import custom
+from tampu.ml.library import gg
+from tampu.ml.placement import Placement
+
+F32 = GGMLType.F32
+
+
+@pytest.fixture
+def devices():
+    return StandIn(0), StandIn(1)
+
+
+@pytest.fixture
+def divided(devices):
+    """A backend whose layers 0, 1 and 2 are the processor's, the first's and the second's."""
+    placement = Placement(tuple(each.device for each in devices), (-1, 0, 1))
+    backend = Backend(threads=1, max_nodes=256, placement=placement)
+    yield backend
+    backend.close()
+    assert [each.taken for each in devices] == [0, 0]
+
+
+class Chain:
+    """A graph that goes through the weights of the three layers, a few times."""
+
+    def __init__(self, backend, size, times=1, seed=0):
+        self.backend, self.times = backend, times
+        self.store = backend.context(8)
+        self.values = [floats(size, size, seed=seed + n) / size for n in range(3)]
+        self.weights = [self.store.layer(n).empty((size, size), F32) for n in range(3)]
+        for weight, values in zip(self.weights, self.values, strict=True):
+            gg.ggml_backend_tensor_set(weight.pointer, values.ctypes.data, 0, values.nbytes)
+            buffer = weight.pointer.contents.buffer
+            gg.ggml_backend_buffer_set_usage(buffer, gg.GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
+        self.context = backend.context(128)
+        self.x = self.context.input("x", (4, size), F32)
+        y = self.x
+        for _ in range(times):
+            for weight in self.weights:
+                y = y.linear(weight).silu() + self.x
+        self.y = self.context.output(y)
+
+    def __call__(self, data):
+        return self.backend.compute(self.context, [(self.x, data)], [self.y]).outputs[0]
+
+    def expected(self, data):
+        y = data
+        for _ in range(self.times):
+            for values in self.values:
+                y = y @ values.T
+                y = y / (1 + np.exp(-y)) + data
+        return y
+
+    def close(self):
+        self.context.close()
+        self.store.close()
+
+
+@pytest.fixture
+def chain(divided):
+    made = []
+
+    def make(*arguments, **options):
+        made.append(Chain(divided, *arguments, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def check(chain, seed):
+    data = floats(4, chain.values[0].shape[0], seed=seed)
+    np.testing.assert_allclose(chain(data), chain.expected(data), rtol=2e-4, atol=1e-4)
+
+
+def test_a_graph_goes_from_device_to_device(chain, devices):
+    graph = chain(32)
+    for seed in range(4):
+        check(graph, seed)
+    assert all(each.taken > 0 for each in devices)
+
+
+def test_graphs_are_kept_and_computed_in_turns(chain):
+    """ggml frees what it wrote into a graph when it divides the next."""
+    graphs = [chain(16), chain(24, times=3), chain(16, times=2, seed=5), chain(64)]
+    for seed in range(4):
+        for graph in graphs:
+            check(graph, seed)
+        check(graphs[seed], seed + 1)
+        check(graphs[seed], seed + 2)
+        gc.collect()
+
+
+def test_a_graph_that_grew_is_divided_again(divided, chain):
+    graph, other = chain(16), chain(32)
+    data = floats(4, 16)
+    check(graph, 0)
+    check(other, 0)
+    more = graph.context.output(graph.y.linear(graph.weights[1]))
+    found = divided.compute(graph.context, [(graph.x, data)], [graph.y, more]).outputs
+    np.testing.assert_allclose(found[0], graph.expected(data), rtol=2e-4, atol=1e-4)
+    wanted = graph.expected(data) @ graph.values[1].T
+    np.testing.assert_allclose(found[1], wanted, rtol=2e-4, atol=1e-4)
+    check(other, 1)
+
+
+@pytest.mark.seed("S39", "S40")
+def test_after_reserving_the_largest_nothing_grows_on_any_device(divided, chain, devices):
+    largest = chain(64, times=3)
+    divided.reserve(largest.context)
+    sizes = divided.graph_sizes()
+    assert list(sizes) == ["GPU.0", "GPU.1", "CPU.0"]
+    assert min(sizes.values()) > 0
+    assert sum(sizes.values()) == divided.graph_bytes
+    others = [chain(16), chain(32, times=2)]
+    taken = [each.taken for each in devices]
+    for graph in [largest, *others] * 2:
+        check(graph, 1)
+    assert divided.graph_sizes() == sizes
+    assert [each.taken for each in devices] == taken
+
+
+@pytest.mark.seed("S7")
+def test_inputs_are_the_processors_and_caches_with_their_layers(divided, devices):
+    context = divided.context(16)
+    near = context.host.zeros((4, 4), F32)
+    kept = [context.layer(n).zeros((4, 4), F32) for n in range(3)]
+    hosts = [gg.ggml_backend_buffer_is_host(t.pointer.contents.buffer) for t in (near, *kept)]
+    assert hosts == [True, True, False, False]
+    assert [each.taken for each in devices] == [64, 64]
+    context.close()
+
+
+def test_the_packages_own_operations_stay_with_the_processor(divided, chain):
+    graph = chain(16)
+    noted = []
+
+    def negate(result, number, *_):
+        source, target = (
+            np.ctypeslib.as_array(gg.ggml_get_data_f32(pointer), (4, 16))
+            for pointer in (result.contents.src[0], result)
+        )
+        noted.append(number)
+        target[:] = -source
+
+    operation = gg.ggml_custom_op_t(negate)
+    pointer = custom(graph.context, gg.GGML_TYPE_F32, (16, 4, 1, 1), [graph.y.pointer], operation)
+    negated = graph.context.wrap(pointer, (4, 16), F32).linear(graph.weights[2])
+    after = graph.context.output(negated)
+    data = floats(4, 16)
+    for _ in range(2):
+        found = divided.compute(graph.context, [(graph.x, data)], [after]).outputs[0]
+        wanted = -graph.expected(data) @ graph.values[2].T
+        np.testing.assert_allclose(found, wanted, rtol=2e-4, atol=1e-4)
+    assert noted == [0, 0]
+
+
+def test_values_are_watched_wherever_they_are(divided, chain):
+    graph = chain(16)
+    divided.watch_values()
+    data = floats(4, 16)
+    check(graph, 0)
+    data[0, 0] = np.nan
+    found = divided.compute(graph.context, [(graph.x, data)], [graph.y])
+    assert found.fault
+
+
+@pytest.mark.seed("S6", "S41")
+def test_a_device_without_room_for_a_graph_is_reported(devices):
+    devices[0].limit = 20_000
+    placement = Placement((devices[0].device,), (-1, 0, 0))
+    backend = Backend(threads=1, max_nodes=256, placement=placement)
+    small, large = Chain(backend, 16), Chain(backend, 32, times=3)
+    check(small, 0)
+    devices[0].limit = devices[0].taken
+    with pytest.raises(OutOfMemoryError, match="no memory for a graph"):
+        backend.reserve(large.context)
+    devices[0].limit = 10**6
+    check(small, 1)
+    check(large, 1)
+    for graph in (small, large):
+        graph.close()
+    backend.close()
+    assert devices[0].taken == 0
+
+
+def test_a_device_that_cannot_be_started_is_named_and_the_others_are_freed(devices, monkeypatch):
+    freed, real = [], gg.ggml_backend_dev_init
+    bad = devices[1].device.handle
+    monkeypatch.setattr(gg, "ggml_backend_dev_init", lambda h, p: None if h == bad else real(h, p))
+    free = gg.ggml_backend_free
+    monkeypatch.setattr(gg, "ggml_backend_free", lambda h: (freed.append(h), free(h)))
+    placement = Placement(tuple(each.device for each in devices), (0, 1))
+    with pytest.raises(ComputeError, match=r"cannot start the device GPU\.1, a stand-in"):
+        Backend(threads=1, placement=placement)
+    assert len(freed) == 1
