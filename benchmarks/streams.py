@@ -1,8 +1,8 @@
 """Many requests at once, beside llama.cpp's server: `python -m benchmarks.streams MODEL`.
 
-Each engine runs in a process of its own with eight slots; they take turns (A B A B ...), the other
-one idle. tampu is asked through its engine, llama.cpp as `xllamacpp.Server` through HTTP, both
-with the same token ids, threads, slots, context and sampling. Prompts are random tokens.
+Each engine runs in a process of its own; they take turns (A B A B ...), the other one idle. tampu
+is asked through its engine, llama.cpp as `xllamacpp.Server` through HTTP, both with the same token
+ids, threads, slots, context and sampling. Prompts are random tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
-SLOTS = 8
 CONTEXT = 4608
 SHARED = 2000
 VOCABULARY = 100_000  # ids of ordinary tokens in the models of benchmarks.models
@@ -42,7 +41,9 @@ class Answer:
 
 
 class Server(Protocol):
-    """An engine that answers many requests at once."""
+    """An engine that answers many requests at once, as many as it has slots."""
+
+    slots: int
 
     def ask(self, prompt: Sequence[int], tokens: int, began: float) -> Answer:
         """Wait for an answer of so many tokens."""
@@ -52,10 +53,11 @@ class Server(Protocol):
 class Tampu:
     """tampu's engine in this process."""
 
-    def __init__(self, model: Path, threads: int) -> None:
+    def __init__(self, model: Path, threads: int, slots: int, context: int) -> None:
         from tampu.engine import Engine
 
-        self.engine = Engine.load(model, context=CONTEXT, slots=SLOTS, threads=threads)
+        self.slots = slots
+        self.engine = Engine.load(model, context=context, slots=slots, threads=threads)
 
     def ask(self, prompt: Sequence[int], tokens: int, began: float) -> Answer:
         """Wait for an answer of so many tokens."""
@@ -81,13 +83,14 @@ class Tampu:
 class LlamaCpp:
     """llama.cpp's server in this process, asked through HTTP."""
 
-    def __init__(self, model: Path, threads: int) -> None:
+    def __init__(self, model: Path, threads: int, slots: int, context: int) -> None:
         import xllamacpp
 
+        self.slots = slots
         parameters = xllamacpp.CommonParams()
         parameters.model.path = str(model)
-        parameters.n_ctx = CONTEXT * SLOTS
-        parameters.n_parallel = SLOTS
+        parameters.n_ctx = context * slots
+        parameters.n_parallel = slots
         parameters.n_batch = parameters.n_ubatch = 512
         parameters.cpuparams.n_threads = threads
         parameters.cpuparams_batch.n_threads = threads
@@ -143,24 +146,27 @@ def prompt(source: random.Random, length: int) -> list[int]:
 
 
 def streams(server: Server, source: random.Random) -> Iterator[tuple[str, float]]:
-    answers = together(server, [prompt(source, 128) for _ in range(SLOTS)], 64)
+    answers = together(server, [prompt(source, 128) for _ in range(server.slots)], 64)
     tokens = sum(len(answer.times) for answer in answers)
-    yield "8 streams, tokens/s", tokens / max(answer.times[-1] for answer in answers)
+    yield f"{server.slots} streams, tokens/s", tokens / max(answer.times[-1] for answer in answers)
     begins = max(answer.times[0] for answer in answers)
     ends = min(answer.times[-1] for answer in answers)
     inside = sum(begins <= at <= ends for answer in answers for at in answer.times)
-    yield "8 streams, decoding alone, tokens/s", inside / (ends - begins)
+    yield f"{server.slots} streams, decoding alone, tokens/s", inside / (ends - begins)
     if isinstance(server, Tampu):
-        yield "8 streams, part of a step that is not ggml's, %", 100 * server.share()
+        yield f"{server.slots} streams, part of a step that is not ggml's, %", 100 * server.share()
 
 
 def shared(server: Server, source: random.Random) -> Iterator[tuple[str, float]]:
     beginning = prompt(source, SHARED)
-    prompts = [beginning + prompt(source, 16) for _ in range(SLOTS)]
+    prompts = [beginning + prompt(source, 16) for _ in range(server.slots)]
     cold = together(server, prompts, 8)
-    yield "8 x a shared beginning, cold: all have a token, s", max(a.times[0] for a in cold)
-    together(server, [prompt(source, 300) for _ in range(SLOTS)], 8)
-    prompts = [beginning + prompt(source, 16) for _ in range(SLOTS)]
+    yield (
+        f"{server.slots} x a shared beginning, cold: all have a token, s",
+        max(a.times[0] for a in cold),
+    )
+    together(server, [prompt(source, 300) for _ in range(server.slots)], 8)
+    prompts = [beginning + prompt(source, 16) for _ in range(server.slots)]
     again = together(server, prompts, 8)
     yield "the same after others: all have a token, s", max(a.times[0] for a in again)
     if again[0].cached is not None:
@@ -207,9 +213,10 @@ SCENES: dict[str, Callable[[Server, random.Random], Iterator[tuple[str, float]]]
 }
 
 
-def serve(kind: str, model: Path, threads: int) -> None:
+def serve(kind: str, model: Path, threads: int, slots: int, context: int) -> None:
     """Answer lines `scene seed` on standard input with lines of figures; the child's main."""
-    server: Server = Tampu(model, threads) if kind == "tampu" else LlamaCpp(model, threads)
+    engine = Tampu if kind == "tampu" else LlamaCpp
+    server: Server = engine(model, threads, slots, context)
     server.ask(prompt(random.Random(0), 8), 2, 0.0)
     print("ready", flush=True)
     for line in sys.stdin:
@@ -221,10 +228,12 @@ def serve(kind: str, model: Path, threads: int) -> None:
 class Child:
     """An engine in a process of its own."""
 
-    def __init__(self, kind: str, model: Path, threads: int) -> None:
-        command = [sys.executable, "-m", "benchmarks.streams", str(model), "--serve", kind]
+    def __init__(self, kind: str, arguments: argparse.Namespace) -> None:
+        command = [sys.executable, "-m", "benchmarks.streams", arguments.model, "--serve", kind]
+        for name in ("threads", "slots", "context"):
+            command += [f"--{name}", vars(arguments)[name]]
         self.process = subprocess.Popen(
-            [*command, "--threads", str(threads)],
+            [str(each) for each in command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -256,15 +265,23 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--serve", choices=["tampu", "llama.cpp"])
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--slots", type=int, default=8)
+    parser.add_argument("--context", type=int, default=CONTEXT, help="of each slot")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--only", default=",".join(SCENES))
     parser.add_argument("--alone", action="store_true", help="tampu without llama.cpp")
     arguments = parser.parse_args()
     if arguments.serve:
-        serve(arguments.serve, arguments.model, arguments.threads)
+        serve(
+            arguments.serve,
+            arguments.model,
+            arguments.threads,
+            arguments.slots,
+            arguments.context,
+        )
         return
     kinds = ["tampu"] if arguments.alone else ["tampu", "llama.cpp"]
-    children = {kind: Child(kind, arguments.model, arguments.threads) for kind in kinds}
+    children = {kind: Child(kind, arguments) for kind in kinds}
     try:
         print("| figure | tampu | llama.cpp | ratio |\n|---|---|---|---|")
         for scene in arguments.only.split(","):
