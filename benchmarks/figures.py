@@ -12,7 +12,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,14 +21,14 @@ from statistics import median
 import numpy as np
 import psutil
 
-from tampu.bench import Native, Plan, parse_tests
+from tampu.bench import Native, Plan, parse_depths, parse_tests
 from tampu.engine import Engine
 from tampu.peer import Peer
 from tampu.sampling import Sampler, SamplingOptions
 from tampu.version import __version__
 
 TYPES = ("Q4_K_M", "Q4_0", "Q8_0")
-DEPTHS = (0, 2048)
+DEPTHS = "0,2048"
 VOCABULARY = 128_256
 MIB = 2**20
 
@@ -58,6 +58,8 @@ class Setting:
     threads: int
     repetitions: int
     library: Path | None
+    types: Sequence[str]
+    depths: Sequence[int]
 
     def model(self, kind: str) -> Path:
         """Return the model of a type."""
@@ -68,11 +70,11 @@ def speeds(setting: Setting) -> Iterator[Row]:
     """Prefill and decoding, tampu and llama.cpp in turns."""
     plan = Plan(
         works=parse_tests("tg64,pp512"),
-        depths=DEPTHS,
+        depths=setting.depths,
         threads=setting.threads,
         repetitions=setting.repetitions,
     )
-    for kind in TYPES:
+    for kind in setting.types:
         path = setting.model(kind)
         ours = Native(path, threads=plan.threads, context=plan.context)
         peer = Peer(path, threads=plan.threads, context=plan.context, library=setting.library)
@@ -89,7 +91,7 @@ def speeds(setting: Setting) -> Iterator[Row]:
 
 def starts(setting: Setting) -> Iterator[Row]:
     """From nothing to the first token, and the memory on the way; the file is in memory already."""
-    for kind in TYPES:
+    for kind in setting.types:
         runs: dict[str, list[dict[str, Stage]]] = {"tampu": [], "llama.cpp": []}
         for turn in range(setting.repetitions + 1):
             for engine, found in runs.items():
@@ -156,7 +158,7 @@ def wall_time(command: list[str]) -> float:
 
 def python_share(setting: Setting) -> Iterator[Row]:
     """What part of a decoding step is not spent in ggml, in the run loop with sampling and text."""
-    for kind in TYPES:
+    for kind in setting.types:
         with Engine.load(setting.model(kind), context=1024, threads=setting.threads) as engine:
             engine.generate("Tell me", max_tokens=8, ignore_eos=True)
             times = engine.runner.records.times
@@ -233,9 +235,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=psutil.cpu_count(logical=False) or 1)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--peer-library", type=Path, help="another libllama for the speeds")
+    parser.add_argument("--types", default=",".join(TYPES), help="of the models")
+    parser.add_argument("--depths", default=DEPTHS, help="tokens of history before the speeds")
     arguments = parser.parse_args()
     setting = Setting(
-        arguments.models, arguments.threads, arguments.repetitions, arguments.peer_library
+        arguments.models,
+        arguments.threads,
+        arguments.repetitions,
+        arguments.peer_library,
+        arguments.types.split(","),
+        parse_depths(arguments.depths),
     )
     print(heading(setting), flush=True)
     for part in arguments.only.split(","):
