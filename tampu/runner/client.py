@@ -21,8 +21,6 @@ from typing import Protocol, TypeAlias, TypeVar
 from tampu.errors import RunnerDiedError
 from tampu.runner.events import Done, Failed
 from tampu.runner.protocol import (
-    HEADER,
-    MAX_FRAME,
     Cancel,
     Command,
     Decode,
@@ -48,6 +46,7 @@ from tampu.runner.protocol import (
     RequestEvent,
     TextPrompt,
     TokensPrompt,
+    take_frames,
     to_error,
     to_frame,
     to_reply,
@@ -66,6 +65,7 @@ Single = TypeVar("Single", Embedded, Encoded, Decoded)
 HANG_SECONDS = 60.0
 _CLOSE_SECONDS = 5.0
 _EXIT_SECONDS = 1.0
+_READ_BYTES = 64 * 1024
 _BEAT_SECONDS = 1.0
 _LAST_EVENTS = (Done, Failed, Embedded, Encoded, Decoded)
 
@@ -294,12 +294,12 @@ class WorkerProcess:
         self._beat = loop.call_later(_BEAT_SECONDS, self._check_beat)
 
     async def _read_replies(self, reader: asyncio.StreamReader) -> None:
-        with suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                [length] = HEADER.unpack(await reader.readexactly(HEADER.size))
-                if length > MAX_FRAME:
-                    break
-                self._receive(to_reply(await reader.readexactly(length)))
+        buffer = bytearray()
+        with suppress(ConnectionError):
+            while data := await reader.read(_READ_BYTES):
+                buffer += data
+                for body in take_frames(buffer):  # a step of the model gives many
+                    self._receive(to_reply(body))
         await self._end()
 
     def _receive(self, reply: Reply) -> None:

@@ -2,7 +2,7 @@
 
 A fast model's tokens would cost more on the way than to compute, so the pieces of an answer that
 come within a hundredth of a second go together, and those of many answers in somewhat longer: there
-are no more than a thousand a second in all. A request's first piece and its end never wait.
+are no more than five hundred a second in all. A request's first piece and its end never wait.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from tampu.runner.protocol import Answer, Piece, Reply
 
 GATHER_SECONDS = 0.01
-_EACH_SECONDS = 0.001
+_EACH_SECONDS = 0.002
 
 
 class Outbox:

@@ -289,6 +289,27 @@ def to_frame(message: Command | Reply) -> bytes:
     return HEADER.pack(len(body)) + body
 
 
+def take_frames(buffer: bytearray) -> list[bytes]:
+    """Take the bodies of all whole frames from the beginning of what was received.
+
+    Raises:
+        ConnectionError: for a frame that is too long; the other side has lost its way.
+    """
+    bodies = []
+    start = 0
+    while len(buffer) - start >= HEADER.size:
+        [length] = HEADER.unpack_from(buffer, start)
+        if length > MAX_FRAME:
+            raise ConnectionError(f"a frame of {length} bytes")
+        end = start + HEADER.size + length
+        if len(buffer) < end:
+            break
+        bodies.append(bytes(buffer[start + HEADER.size : end]))
+        start = end
+    del buffer[:start]
+    return bodies
+
+
 def to_command(body: bytes) -> Command:
     """Return the command in a frame's body."""
     return _commands.decode(body)

@@ -7,6 +7,7 @@ form will need, when there is nothing else to do.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import socket
@@ -130,6 +131,8 @@ class Worker:
             while not self._closed.wait(_REST_SECONDS):
                 if not self._handles:
                     loaded.model.prepare_forms()
+                    gc.collect()
+                    gc.freeze()  # what stays until the end need not be looked through again
                     return
 
         threading.Thread(target=when_it_rests, name="tampu-prepare", daemon=True).start()
