@@ -16,6 +16,7 @@ run: $(VENV)/installed $(KERNELS)
 
 test: $(VENV)/installed-test $(KERNELS)
 	sh tools/setup/registry.sh $(VENV)
+	sh tools/setup/arm.sh $(VENV)
 	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)
 
 lint: $(VENV)/installed-test

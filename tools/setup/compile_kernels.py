@@ -10,7 +10,6 @@ which one is used is decided where the library runs.
 from __future__ import annotations
 
 import os
-import platform
 import shlex
 import subprocess
 import sys
@@ -25,8 +24,14 @@ _COMMON = ["-O3", "-std=c11", "-fPIC", "-fvisibility=hidden", "-fno-math-errno",
 _AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 _AVX512 = [*_AVX2, *(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl", "vnni"))]
 _PLAIN = ["-O2", "-DUNROLL="]  # in plain C every lane is a loop: more would take a minute
-_LEVELS = {"avx512": _AVX512, "avx2": _AVX2}
-_X86 = ("x86_64", "amd64")
+_LEVELS = {
+    "avx512bf16": [*_AVX512, "-mavx512bf16"],
+    "avx512": _AVX512,
+    "avxvnni": [*_AVX2, "-mavxvnni"],
+    "avx2": _AVX2,
+}
+_ARM = {"neon": ["-march=armv8.2-a+dotprod"]}
+_LEVELS_OF = {"x86_64": _LEVELS, "amd64": _LEVELS, "aarch64": _ARM, "arm64": _ARM}
 
 
 def compile_kernels(
@@ -48,7 +53,8 @@ def compile_kernels(
     """
     compiler = shlex.split(os.environ.get("CC", "cc"))  # noqa: TID251 - no package is installed yet
     common = [*_COMMON, *shlex.split(os.environ.get("CFLAGS", "")), *(flags or [])]  # noqa: TID251
-    levels = _LEVELS if platform.machine().lower() in _X86 and not portable else {}
+    target = run([*compiler, "-dumpmachine"]).partition("-")[0]  # not always this machine
+    levels = {} if portable else _LEVELS_OF.get(target, {})
     common += [f"-DTAMPU_{name.upper()}" for name in levels]
     units: dict[str, list[str]] = {"pack": [], "library": [], "level_portable": _PLAIN}
     units |= {f"level_{name}": extra for name, extra in levels.items()}
@@ -70,9 +76,9 @@ def compile_kernels(
     return library
 
 
-def run(command: list[str]) -> None:
-    """Run a command to its end."""
-    subprocess.run(command, check=True)
+def run(command: list[str]) -> str:
+    """Run a command to its end; return what it printed."""
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ log = logging.getLogger("tampu.ml")
 
 LAYOUT_VERSION = 2
 OWN_PARAMS = 6  # the first of ggml's parameters of an operation that is ours
-_SLOW = "portable"  # plain C: for comparison
+_UNPROVEN = ("portable", "neon")  # plain C, for comparison; never measured beside ggml
 WORDS = ("on", "off", "products", "experts", "attention")
 LIBRARY = "libtampu_kernels.so"
 _OPERATIONS = ("quantise", "interleave", "product", "group", "product_each", "attention")
@@ -138,8 +138,8 @@ def find_kernels(choice: KernelChoice, path: Path | None = None) -> Kernels | No
     names = [library.tampu_level_name(i).decode() for i in range(library.tampu_level_count())]
     if choice.level is not None and choice.level not in names:
         raise RequestError(f"no kernels for {choice.level} here; there are: {', '.join(names)}")
-    if choice.level is None and names[0] == _SLOW:
-        log.info("kernels: not used, ggml is faster on this processor")
+    if choice.level is None and names[0] in _UNPROVEN:
+        log.info("kernels: not used, ggml may be faster on this processor")
         return None
     kernels = Kernels(library, choice, names.index(choice.level) if choice.level else 0)
     log.info("kernels: %s", kernels.level)

@@ -95,14 +95,15 @@ class PackedWeight:
     ) -> Activations:
         """Return the packed form of `x` that all its products with this kind of weight share."""
         floating = self.type in FLOATING
-        found = x.activations.get((floating, choice))
+        kind = (self.type if floating else None, choice)
+        found = x.activations.get(kind)
         if found is None or not found.has_counters:
             if choice is None:
                 pointer = self._pack(context, x, floating=floating)
             else:
                 pointer = self._group(context, x, choice, floating=floating)
             context.wrap(pointer, (int(pointer.contents.ne[0]),), GGMLType.I8)
-            found = x.activations[floating, choice] = Activations(pointer)
+            found = x.activations[kind] = Activations(pointer)
         return found
 
     def _pack(self, context: Context, x: Tensor, *, floating: bool) -> TensorPointer:
@@ -110,7 +111,9 @@ class PackedWeight:
         tokens = header.ne[1] * header.ne[2] * header.ne[3]
         size = self.kernels.activation_bytes(tokens, self.inputs, floating=floating)
         operation = self.kernels.operation("interleave" if floating else "quantise")
-        return custom(context, gg.GGML_TYPE_I8, (size, 1, 1, 1), [x.pointer], operation)
+        pointer = custom(context, gg.GGML_TYPE_I8, (size, 1, 1, 1), [x.pointer], operation)
+        _set_parameters(pointer, int(self.type))
+        return pointer
 
     def _group(
         self, context: Context, x: Tensor, choice: Tensor, *, floating: bool

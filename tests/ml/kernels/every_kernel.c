@@ -1,4 +1,6 @@
-/* Runs every kernel on exactly as much memory as it may touch; prints how many runs there were. */
+/* Runs every kernel on exactly as much memory as it may touch, and compares what it gives with what the
+ * portable level gives; prints how many runs there were. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,12 +42,49 @@ static struct tensor *matrix(struct tensor *t, void *data, int64_t columns, int6
     return t;
 }
 
+/* Of bytes like these every half is finite. */
+static unsigned char some_byte(size_t index)
+{
+    return (unsigned char)(index * 2654435761u >> 11) & 0x3b;
+}
+
 static void *filled(size_t size)
 {
     unsigned char *bytes = guarded(size);
     for (size_t i = 0; i < size; i++)
-        bytes[i] = (unsigned char)(i * 2654435761u >> 11) & 0x3b;
+        bytes[i] = some_byte(i);
     return bytes;
+}
+
+static void operate(int level, const char *name, struct tensor *dst, int threads)
+{
+    for (int t = 0; t < threads; t++)
+        ((operation *)tampu_level_operation(level, name))(dst, t, threads, NULL);
+}
+
+/* Compute on a level and on the portable one, which is the last; they must agree. */
+static void compare(int level, const char *pack, const char *multiply, struct tensor *activations,
+                    struct tensor *out, int count, int threads)
+{
+    float *found = guarded(sizeof(float) * (size_t)count), largest = 0;
+    const float *expected = out->data;
+    operate(level, pack, activations, threads);
+    operate(level, multiply, out, threads);
+    memcpy(found, out->data, sizeof(float) * (size_t)count);
+    if (level < tampu_level_count() - 1) {
+        operate(tampu_level_count() - 1, pack, activations, threads);
+        operate(tampu_level_count() - 1, multiply, out, threads);
+    }
+    for (int i = 0; i < count; i++)
+        largest = fmaxf(largest, fabsf(expected[i]));
+    for (int i = 0; i < count; i++)
+        if (!(fabsf(found[i] - expected[i]) <= 1e-4f * largest)) {
+            fprintf(stderr, "%s, %s of type %d: %g, not %g\n", tampu_level_name(level), multiply,
+                    out->op_params[OWN_PARAMS], found[i], expected[i]);
+            exit(1);
+        }
+    give_back();
+    runs++;
 }
 
 static void run(int level, int index, int rows, int inputs, int tokens, int threads)
@@ -67,13 +106,9 @@ static void run(int level, int index, int rows, int inputs, int tokens, int thre
     matrix(&out, guarded(sizeof(float) * (size_t)(rows * tokens)), rows, tokens);
     out.src[0] = &weights, out.src[1] = &activations;
     out.op_params[OWN_PARAMS] = type;
+    activations.op_params[OWN_PARAMS] = type;
     const char *name = is_float ? "interleave" : "quantise";
-    for (int t = 0; t < threads; t++)
-        ((operation *)tampu_level_operation(level, name))(&activations, t, threads, NULL);
-    for (int t = 0; t < threads; t++)
-        ((operation *)tampu_level_operation(level, "product"))(&out, t, threads, NULL);
-    give_back();
-    runs++;
+    compare(level, name, "product", &activations, &out, rows * tokens, threads);
 }
 
 /* The same for three experts, of which tokens use two, never the second: it is not even there. */
@@ -86,7 +121,7 @@ static void run_experts(int level, int index, int rows, int inputs, int tokens, 
     int entries = tokens * inputs * (shared ? 1 : used);
     float *x = guarded(sizeof *x * (size_t)entries);
     for (int64_t i = 0; i < size; i++)
-        packed[i] = i / each == 1 ? 0xff : 0x11;
+        packed[i] = i / each == 1 ? 0xff : some_byte((size_t)i);
     for (int i = 0; i < entries; i++)
         x[i] = (float)(i % 17 - 8);
     for (int i = 0; i < tokens * used; i++)
@@ -104,12 +139,7 @@ static void run_experts(int level, int index, int rows, int inputs, int tokens, 
     out.src[0] = &weights, out.src[1] = &activations;
     activations.op_params[OWN_PARAMS] = out.op_params[OWN_PARAMS] = type;
     activations.op_params[OWN_PARAMS + 1] = out.op_params[OWN_PARAMS + 1] = 3;
-    for (int t = 0; t < threads; t++)
-        ((operation *)tampu_level_operation(level, "group"))(&activations, t, threads, NULL);
-    for (int t = 0; t < threads; t++)
-        ((operation *)tampu_level_operation(level, "product_each"))(&out, t, threads, NULL);
-    give_back();
-    runs++;
+    compare(level, "group", "product_each", &activations, &out, rows * tokens * used, threads);
 }
 
 /* Heads whose features do not fill a vector: nothing behind a row's last one may be touched. */

@@ -104,6 +104,18 @@ def test_any_number_of_rows_tokens_and_experts_works(
         assert np.abs((found - expected(x, values, choice)) / size).max() < 2e-2
 
 
+@pytest.mark.parametrize("name", ["F16", "BF16"])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_floats_come_in_any_multiple_of_sixteen(
+    level_backends, stack, multiply_each, name, threads
+):
+    values, bind = stack(normal(3, 20, 48), GGMLType[name])
+    backend, x, choice = level_backends(None, threads), normal(7, 1, 48, seed=1), choices(7, 2, 3)
+    assert (
+        error(multiply_each(backend, x, choice, bind(backend)), expected(x, values, choice)) < 5e-3
+    )
+
+
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("name", ["Q8_0", "F16"])
 @pytest.mark.parametrize("used", [1, 2, 17, 40])

@@ -6,12 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.kernels import SOURCES, run_every_kernel
 
 from tampu.errors import RequestError
 from tampu.ml import Backend, GGMLType
 from tampu.ml.kernels import KernelChoice, find_kernels, library
-
-SOURCES = Path(library.__file__).with_name("source")
 
 
 @pytest.fixture(autouse=True)
@@ -99,21 +98,9 @@ def test_a_backend_without_the_library_computes_with_ggml(monkeypatch):
     backend.close()
 
 
-def run_program(folder, library, flags):
-    """Compile the C test program against a library; return how many kernels it ran."""
-    program = folder / "every_kernel"
-    source = Path(__file__).with_name("every_kernel.c")
-    link = [f"-L{library}", "-ltampu_kernels", f"-Wl,-rpath,{library}"]
-    command = ["cc", "-std=gnu11", *flags, f"-I{SOURCES}", str(source), "-o", str(program), *link]
-    subprocess.run(command, check=True, timeout=60)
-    done = subprocess.run([program], capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return int(done.stdout)
-
-
 def test_no_kernel_reads_or_writes_outside_its_memory(tmp_path):
     """What a kernel is given ends where a page begins that nobody may touch."""
-    assert run_program(tmp_path, SOURCES.parent, []) >= 500
+    assert run_every_kernel(tmp_path, SOURCES.parent, []) >= 500
 
 
 @pytest.mark.slow
@@ -123,7 +110,7 @@ def test_the_sanitizers_find_nothing(tmp_path):
     tool = Path(__file__).parents[3] / "tools" / "setup" / "compile_kernels.py"
     command = [sys.executable, str(tool), str(tmp_path), "--portable", *flags]
     subprocess.run([*command, "-DUNROLL=", "-DINLINE=static"], check=True, timeout=100)
-    assert run_program(tmp_path, tmp_path, flags) >= 150
+    assert run_every_kernel(tmp_path, tmp_path, flags) >= 150
 
 
 def test_the_portable_level_is_not_chosen_by_itself(monkeypatch):

@@ -22,6 +22,11 @@ def error(found, expected):
     return np.linalg.norm(found - expected) / np.linalg.norm(expected)
 
 
+def rounding(kind, level):
+    """The error that a level may have: one of them rounds activations as the weights are."""
+    return 5e-3 if (kind, level) == (GGMLType.BF16, "avx512bf16") else 1e-5
+
+
 def normal(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
@@ -65,7 +70,7 @@ def test_floats_come_in_any_multiple_of_sixteen(
     weight, x = bind(level_backends(level)), normal(26, inputs, seed=1)
     assert isinstance(weight.packed, PackedWeight)
     found = multiply(level_backends(level), x, weight)
-    assert error(found, x.astype(np.float64) @ values.T) < 1e-5
+    assert error(found, x.astype(np.float64) @ values.T) < rounding(kind, level)
 
 
 @pytest.mark.parametrize("level", levels())
@@ -93,11 +98,9 @@ def test_the_number_of_threads_changes_no_bit(level_backends, load, multiply, na
 def test_all_levels_agree(level_backends, load, multiply, kind):
     _, bind = load(normal(33, 512), kind)
     x = normal(9, 512, seed=1)
-    portable, *others = [
-        multiply(level_backends(at), x, bind(level_backends(at))) for at in levels()
-    ]
-    for other in others:
-        assert error(other, portable) < 1e-5
+    found = {at: multiply(level_backends(at), x, bind(level_backends(at))) for at in levels()}
+    for level, other in found.items():
+        assert error(other, found["portable"]) < rounding(kind, level)
 
 
 @pytest.mark.parametrize("level", levels())

@@ -70,7 +70,7 @@ INLINE void copy_block(const uint8_t *block, uint8_t *to, int32_t column, int32_
         memcpy(to + BLOCK * n + 4 * (part * n + column), block + BLOCK + 4 * part, 4);
 }
 
-/* Blocks `first` to `last` of rows of one token; those that share an input quantise it once. */
+/* Blocks `first` to `last` (groups, of floats) of rows of one token; those that share an input quantise it once. */
 static void put_quantised(const struct spot *spots, int count, int64_t first, int64_t last)
 {
     uint8_t block[QUANTISED_BLOCK];
@@ -84,14 +84,15 @@ static void put_quantised(const struct spot *spots, int count, int64_t first, in
         }
 }
 
-static void put_floats(const struct spot *spots, int count, int64_t first, int64_t last)
+static void put_rows(int type, const struct spot *spots, int count, int64_t first, int64_t last)
 {
-    for (int i = 0; i < count; i++) {
-        const struct place place = spots[i].place;
-        float *to = (float *)spots[i].panel + place.column;
-        for (int64_t k = BLOCK * first; k < BLOCK * last; k++)
-            to[k * place.width] = spots[i].input[k];
+    if (!is_floating(type)) {
+        put_quantised(spots, count, first, last);
+        return;
     }
+    const int group = group_inputs(type);
+    for (int i = 0; i < count; i++)
+        put_row(type, spots[i].input, spots[i].panel, spots[i].place, group * first, group * last);
 }
 
 /* dst: bytes for the activations; src[0]: F32 (tokens, used or 1, inputs); src[1]: I32 (tokens, used),
@@ -101,9 +102,10 @@ static void group(struct tensor *dst, int thread, int threads, void *user)
     struct experts_params params;
     memcpy(&params, dst->op_params + OWN_PARAMS, sizeof params);
     const struct tensor *x = dst->src[0], *choice = dst->src[1];
-    const int64_t inputs = x->ne[0], blocks = inputs / BLOCK;
-    const int64_t used = choice->ne[0], all = choice->ne[1] * blocks;
     const int is_float = is_floating(params.type), is_shared = x->ne[1] == 1;
+    const int64_t inputs = x->ne[0];
+    const int64_t blocks = inputs / (is_float ? group_inputs(params.type) : BLOCK);
+    const int64_t used = choice->ne[0], all = choice->ne[1] * blocks;
     const int32_t columns = is_float ? FLOAT_COLUMNS : COLUMNS;
     const int64_t row_bytes = activation_row_bytes(is_float, inputs);
     const struct plan plan = plan_of(dst->data, params.experts, used * choice->ne[1]);
@@ -131,7 +133,7 @@ static void group(struct tensor *dst, int thread, int threads, void *user)
             spots[count++] = (struct spot){plan.panels + (begins[e] + place.first) * row_bytes,
                                            row_of(x, is_shared ? token : token * used + k), place};
             if (count == SHARED || k == used - 1) {
-                (is_float ? put_floats : put_quantised)(spots, count, first, last);
+                put_rows(params.type, spots, count, first, last);
                 count = 0;
             }
         }

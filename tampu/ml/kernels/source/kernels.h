@@ -27,8 +27,11 @@ struct level {
 };
 
 extern const struct level LEVEL_PORTABLE;
+extern const struct level LEVEL_NEON;
 extern const struct level LEVEL_AVX2;
+extern const struct level LEVEL_AVXVNNI;
 extern const struct level LEVEL_AVX512;
+extern const struct level LEVEL_AVX512BF16;
 
 EXPORT int tampu_layout_version(void);
 EXPORT int tampu_level_count(void);

@@ -3,7 +3,6 @@
 
 #define COLUMNS 4
 #define SCORE_ROWS 1
-#define SIGNED_BIAS 0
 
 typedef struct { __m256i a, b; } vi;
 typedef struct { __m256 a, b; } vf;
@@ -25,6 +24,9 @@ INLINE vi vi_or(vi x, vi y) { return EACH(vi, _mm256_or_si256(x.a, y.a), _mm256_
 INLINE vi vi_add(vi x, vi y) { return EACH(vi, _mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)); }
 INLINE vi vi_left(vi x, int n) { return EACH(vi, _mm256_slli_epi32(x.a, n), _mm256_slli_epi32(x.b, n)); }
 INLINE vi vi_right(vi x, int n) { return EACH(vi, _mm256_srli_epi32(x.a, n), _mm256_srli_epi32(x.b, n)); }
+
+#if !defined(OWN_DOT)
+#define SIGNED_BIAS 0
 
 /* Pairs of products fit 16 bits: weights are below 128, activations at most 127. */
 INLINE __m256i dot_half(__m256i sum, __m256i unsigned_, __m256i signed_)
@@ -48,6 +50,7 @@ INLINE vi vi_dot_signed(vi sum, vi weights, const int8_t *four)
     return EACH(vi, dot_half(sum.a, _mm256_abs_epi8(weights.a), _mm256_sign_epi8(x, weights.a)),
                 dot_half(sum.b, _mm256_abs_epi8(weights.b), _mm256_sign_epi8(x, weights.b)));
 }
+#endif
 
 INLINE vi vi_table(const int8_t *sixteen)
 {

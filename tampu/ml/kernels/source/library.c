@@ -5,11 +5,25 @@
 
 #include "packed.h"
 
+#if defined(TAMPU_NEON) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 #define LAYOUT_VERSION 2
 
 static const struct level *const LEVELS[] = {
+#if defined(TAMPU_NEON)
+    &LEVEL_NEON,
+#endif
+#if defined(TAMPU_AVX512BF16)
+    &LEVEL_AVX512BF16,
+#endif
 #if defined(TAMPU_AVX512)
     &LEVEL_AVX512,
+#endif
+#if defined(TAMPU_AVXVNNI)
+    &LEVEL_AVXVNNI,
 #endif
 #if defined(TAMPU_AVX2)
     &LEVEL_AVX2,
@@ -19,18 +33,55 @@ static const struct level *const LEVELS[] = {
 
 enum { LEVEL_TOTAL = sizeof LEVELS / sizeof *LEVELS };
 
+#if defined(TAMPU_AVX2)
+static int has_avx2(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")
+           && __builtin_cpu_supports("f16c");
+}
+#endif
+
+#if defined(TAMPU_AVX512)
+static int has_avx512(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
+           && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")
+           && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("f16c");
+}
+#endif
+
+#if defined(TAMPU_NEON)
+static int has_byte_products(void)
+{
+#if defined(__linux__)
+    return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#else
+    return 1; /* Apple's processors of 64 bits: all since the M1 have them */
+#endif
+}
+#endif
+
 static int is_usable(const struct level *level)
 {
+#if defined(TAMPU_NEON)
+    if (level == &LEVEL_NEON)
+        return has_byte_products();
+#endif
+#if defined(TAMPU_AVX512BF16)
+    if (level == &LEVEL_AVX512BF16)
+        return has_avx512() && __builtin_cpu_supports("avx512bf16");
+#endif
 #if defined(TAMPU_AVX512)
     if (level == &LEVEL_AVX512)
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
-               && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")
-               && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("f16c");
+        return has_avx512();
+#endif
+#if defined(TAMPU_AVXVNNI)
+    if (level == &LEVEL_AVXVNNI)
+        return has_avx2() && __builtin_cpu_supports("avxvnni");
 #endif
 #if defined(TAMPU_AVX2)
     if (level == &LEVEL_AVX2)
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")
-               && __builtin_cpu_supports("f16c");
+        return has_avx2();
 #endif
     return level == &LEVEL_PORTABLE;
 }

@@ -262,10 +262,35 @@ INLINE void quantised_tile(int type, int n, const uint8_t *w, const uint8_t *pan
     store_tile(n, sum, out, stride, rows);
 }
 
+#if defined(BRAIN_PRODUCTS)
+/* Brain floats on both sides: pairs of inputs of N tokens after those of the pair before. */
+INLINE void brain_tile(int n, const uint8_t *w, const uint8_t *panel, int64_t inputs, float *out,
+                       int64_t stride, int rows)
+{
+    const uint32_t *x = (const uint32_t *)panel;
+    vf sum[FLOAT_COLUMNS];
+    UNROLL for (int c = 0; c < n; c++)
+        sum[c] = vf_zero();
+    for (int64_t k = 0; k < inputs; k += 2, w += 4 * ROWS, x += n) {
+        vi pairs = vi_load(w);
+        prefetch(n, w);
+        UNROLL for (int c = 0; c < n; c++)
+            sum[c] = vf_dot_pair(sum[c], pairs, x[c]);
+    }
+    store_tile(n, sum, out, stride, rows);
+}
+#endif
+
 /* Half and brain floats: activations are floats, N tokens of one input after those of the one before. */
 INLINE void float_tile(int type, int n, const uint8_t *w, const uint8_t *panel, int64_t inputs,
                        float *out, int64_t stride, int rows)
 {
+#if defined(BRAIN_PRODUCTS)
+    if (type == TYPE_BF16) {
+        brain_tile(n, w, panel, inputs, out, stride, rows);
+        return;
+    }
+#endif
     const float *x = (const float *)panel;
     vf sum[FLOAT_COLUMNS];
     UNROLL for (int c = 0; c < n; c++)

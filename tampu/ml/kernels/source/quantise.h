@@ -84,22 +84,50 @@ static void quantise(struct tensor *dst, int thread, int threads, void *user)
     }
 }
 
-/* The same for weights that are floats: the activations stay floats. */
+#if defined(BRAIN_PRODUCTS)
+INLINE uint32_t brain_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    if (!(x == x))
+        return bits >> 16 | 64; /* the bits that are kept may be none */
+    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16; /* to nearest, to even */
+}
+#endif
+
+/* Some inputs of one token, the first one even, to its place in a panel. */
+INLINE void put_row(int type, const float *row, uint8_t *panel, struct place place, int64_t first,
+                    int64_t last)
+{
+#if defined(BRAIN_PRODUCTS)
+    if (type == TYPE_BF16) {
+        uint32_t *to = (uint32_t *)panel + place.column;
+        for (int64_t k = first; k < last; k += 2)
+            to[k / 2 * place.width] = brain_bits(row[k]) | brain_bits(row[k + 1]) << 16;
+        return;
+    }
+#endif
+    (void)type;
+    float *to = (float *)panel + place.column;
+    for (int64_t k = first; k < last; k++)
+        to[k * place.width] = row[k];
+}
+
+/* The same for weights that are floats: activations stay floats, or become those of the weights where
+ * the processor multiplies these. Parameter: the type of the weights. */
 static void interleave(struct tensor *dst, int thread, int threads, void *user)
 {
     const struct tensor *x = dst->src[0];
     const int64_t inputs = x->ne[0], tokens = x->ne[1] * x->ne[2] * x->ne[3];
-    const int32_t panels = panel_count(tokens, FLOAT_COLUMNS);
-    float *panels_at = (float *)((uint8_t *)dst->data + sizeof(struct activations));
+    const int32_t panels = panel_count(tokens, FLOAT_COLUMNS), type = dst->op_params[OWN_PARAMS];
+    uint8_t *panels_at = (uint8_t *)dst->data + sizeof(struct activations);
     (void)user;
     if (thread == 0)
         prepare(dst->data, panels, inputs);
-    const int64_t begin = inputs * thread / threads, end = inputs * (thread + 1) / threads;
+    const int64_t pairs = inputs / 2, row_bytes = activation_row_bytes(1, inputs);
+    const int64_t begin = pairs * thread / threads * 2, end = pairs * (thread + 1) / threads * 2;
     for (int64_t token = 0; token < tokens; token++) {
         struct place place = place_of(token, tokens, panels);
-        float *to = panels_at + place.first * inputs + place.column;
-        const float *row = row_of(x, token);
-        for (int64_t k = begin; k < end; k++)
-            to[k * place.width] = row[k];
+        put_row(type, row_of(x, token), panels_at + place.first * row_bytes, place, begin, end);
     }
 }

@@ -1,0 +1,4 @@
+#define LANES "lanes_neon.h"
+#define LEVEL LEVEL_NEON
+#define LEVEL_NAME "neon"
+#include "level.h"
