@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tampu.cli.completion import complete_model
+from tampu.cli.transfer import Insecure, bring_if_missing
 from tampu.errors import RequestError
 
 if TYPE_CHECKING:
@@ -71,8 +72,9 @@ def run_command(
     trace: Annotated[
         Path | None, typer.Option(help="Write what the engine does to a file, for Perfetto.")
     ] = None,
+    insecure: Insecure = False,
 ) -> None:
-    """Ask a model something, or have a conversation with it."""
+    """Ask a model something, or have a conversation with it; one that is missing is pulled."""
     from tampu.cli.parameters import read_assignments, read_format, read_keep_alive, read_think
     from tampu.cli.repl.desk import Desk
     from tampu.cli.repl.printing import View
@@ -94,6 +96,7 @@ def run_command(
         hides_thoughts=hide_thinking,
     )
     shelf = EngineShelf(trace, engine)
+    bring_if_missing(model, insecure)
     known = shelf.find(model)
     question = read_question(prompt or [])
     desk = Desk(shelf, known, keep_s)

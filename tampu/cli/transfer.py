@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tampu.cli.completion import complete_model
+from tampu.errors import ModelNameError, ModelNotFoundError, RegistryError
 
 if TYPE_CHECKING:
     from tampu.store.names import ModelName
@@ -25,7 +27,12 @@ LimitRate = Annotated[
 
 def pull_command(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Such as llama3.2:1b or hf.co/user/repo:Q4_K_M.")
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="Such as llama3.2:1b or hf.co/user/repo:Q4_K_M.",
+            autocompletion=complete_model,
+        ),
     ],
     insecure: Insecure = False,
     limit_rate: LimitRate = None,
@@ -50,6 +57,33 @@ def push_command(
     name, options = _remote(model, insecure, limit_rate)
     show(push(own_store(), name, options))
     print(f"{model} is at {options.base_of(name)}/{name.repository}", file=sys.stderr)
+
+
+def bring_if_missing(model: str, insecure: bool) -> None:
+    """Pull a model that is not on this machine, showing how far it is; nothing is done for a path.
+
+    Raises:
+        ModelNotFoundError: if it is neither here nor to be had, and why not.
+        TampuError: as `pull`.
+    """
+    from tampu.cli.models import own_store
+    from tampu.settings import Settings
+    from tampu.store.gguf_files import SUFFIX
+    from tampu.store.library import Library
+    from tampu.store.registry.pull import pull
+
+    if Path(model).expanduser().exists():
+        return
+    try:
+        Library.from_settings(Settings.from_environment()).find(model)
+    except ModelNotFoundError as missing:
+        if model.endswith(SUFFIX) or model.startswith((".", "/", "~")):
+            return  # loading says that there is no such file
+        try:
+            name, options = _remote(model, insecure, None)
+            show(pull(own_store(), name, options))
+        except (RegistryError, ModelNameError) as error:
+            raise ModelNotFoundError(f"{missing}; it cannot be pulled: {error}") from error
 
 
 def show(steps: Iterable[Progress]) -> None:

@@ -49,6 +49,12 @@ def test_without_a_command_there_is_help(run):
         assert command in out
 
 
+def test_a_model_that_is_missing_is_pulled_or_it_is_told_why_not(run):
+    code, out, err = run("run", "127.0.0.1:1/x/nothing", "hi")
+    assert (code, out) == (2, "")
+    assert "not found (there are: demo); it cannot be pulled: 127.0.0.1 is in a private" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -57,7 +63,8 @@ def test_without_a_command_there_is_help(run):
         (["show", "x", "--bogus"], "No such option"),
         (["show", "nowhere.gguf"], "nowhere.gguf: there is no such file"),
         (["show", "nothing"], "model 'nothing' not found"),
-        (["run", "nothing", "hi"], "model 'nothing' not found"),
+        (["run", "nothing.gguf", "hi"], "nothing.gguf: there is no such file"),
+        (["run", "no thing", "hi"], "model 'no thing' not found"),
         (["run", "x", "hi", "--threads", "0"], "--threads"),
         (["run", "x", "hi", "-o", "temperature"], "write name=value"),
         (["run", "x", "hi", "-o", "temprature=1"], "did you mean temperature?"),

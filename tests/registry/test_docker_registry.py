@@ -283,6 +283,12 @@ def test_the_commands_pull_and_push(registry, large, tmp_path, monkeypatch, caps
     assert app.run(["push", "--insecure", f"{registry.host}/runa/copy:x"]) == 0
     accept = {"Accept": MANIFEST_TYPE}
     assert registry.request("GET", "/v2/runa/copy/manifests/x", headers=accept)[2] == large[1]
+    assert app.run(["rm", name]) == 0
+    capsys.readouterr()
+    assert app.run(["run", "--insecure", name, "hi"]) == 2  # it is pulled, and then is no model
+    err = capsys.readouterr().err.splitlines()
+    assert (err[0], err[-2]) == ("pulling manifest", "success")
+    assert "GGUF" in err[-1]
     assert app.run(["pull", name]) == 2
     assert "--insecure" in capsys.readouterr().err
     assert app.run(["pull", "--limit-rate", "soon", name]) == 2

@@ -9,9 +9,12 @@ import random
 import pytest
 from support.local_http import Answer, LocalServer
 from support.registries import ranged
+from support.split_models import split_file
 from support.stores import files
+from support.tiny_model import write_tiny
 
 from tampu.errors import RegistryError
+from tampu.ml.gguf import read_gguf
 from tampu.store import Digest, Media, ModelName, Store
 from tampu.store.registry.options import RemoteOptions
 from tampu.store.registry.pull import pull
@@ -110,6 +113,15 @@ def test_a_model_in_several_files_comes_whole(store, hub):
     assert [layer.name for layer in model.manifest.of_kind(Media.MODEL)] == [
         f"m-Q8_0-0000{n}-of-00003.gguf" for n in (1, 2, 3)
     ]
+
+
+def test_a_model_in_several_files_is_read_as_one(store, hub, tmp_path, monkeypatch):
+    parts = split_file(write_tiny(tmp_path / "tiny.gguf"), tmp_path / "m-F32.gguf", 8)
+    hub.files = {path.name: path.read_bytes() for path in parts}
+    monkeypatch.setitem(globals(), "LARGE", hub.files)
+    model = fetch(store, hub, "hf.co/runa/m-GGUF:F32")
+    assert len(parts) == len(read_gguf(model.model_path).parts) == 3
+    assert read_gguf(model.model_path).tensors.keys() == read_gguf(parts[0]).tensors.keys()
 
 
 def test_without_a_tag_a_good_one_is_chosen(store, hub):
