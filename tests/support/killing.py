@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -42,9 +43,10 @@ def kill_at_random(setup: str, *, times: int, seed: int = 0) -> None:
 
     Args:
         setup: Python source that defines `work` and `check`; no threads may run when it ends.
-        times: how many children.
+        times: how many children; the variable KILLS asks for another number.
         seed: of the moments.
     """
+    times = int(os.environ.get("KILLS", times))  # noqa: TID251
     source = _LOOP.format(setup=textwrap.dedent(setup), times=times, seed=seed)
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -18,9 +18,10 @@ from tampu.store.registry.progress import Progress
 from tampu.store.registry.ratelimit import RateLimiter
 from tampu.store.registry.remote import Offer, open_registry, open_transport
 from tampu.store.registry.source import RangesIgnoredError
-from tampu.store.registry.transport import NetworkError
+from tampu.store.registry.transport import NetworkError, NoAnswerError
 from tampu.store.store import Store
 
+_MOST_SILENCES = 3  # of who answers nothing from the beginning: people wait to hear of a typo
 SMALL = 4 << 20  # blobs up to this come in one piece
 
 
@@ -139,6 +140,8 @@ def _offered(ask: Callable[[], Offer], options: RemoteOptions) -> Offer:
         try:
             return ask()
         except NetworkError as error:
+            if failures == _MOST_SILENCES and isinstance(error, NoAnswerError):
+                raise
             time.sleep(max(error.after_s, _pause(options.pauses_s, failures)))
     return ask()
 

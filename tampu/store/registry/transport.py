@@ -38,6 +38,10 @@ class NetworkError(RegistryError):
         self.after_s = after_s
 
 
+class NoAnswerError(NetworkError):
+    """Nobody answered: the name is not known, nobody listens, or the network is down."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportOptions:
     """How requests are made.
@@ -169,7 +173,7 @@ class Transport:
         except SSLError as error:
             raise RegistryError(f"the certificate of {host} is not to be trusted") from error
         except (HTTPError, OSError, ValueError) as error:
-            raise NetworkError(f"no answer from {host}: {_reason(error)}") from error
+            raise NoAnswerError(f"no answer from {host}: {_reason(error)}") from error
         return Reply(response, url)
 
     def check_url(self, url: str) -> None:
