@@ -198,3 +198,16 @@ def test_sinks_that_do_not_fit_the_heads_are_refused(level_backends, attend):
     q, k, v = normal(2, 3, 64), normal(1, 64, 64, seed=1), normal(1, 64, 64, seed=2)
     with pytest.raises(ShapeError, match="sinks"):
         attend(level_backends(None), q, k, v, None, sinks=np.zeros(3, np.float32))
+
+
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("kind", [GGMLType.F16, GGMLType.Q8_0], ids=lambda kind: kind.name)
+def test_a_token_does_not_depend_on_its_neighbours(level_backends, attend, level, kind):
+    q, k, v = normal(8, 9, 64), normal(2, 192, 64, seed=1), normal(2, 192, 64, seed=2)
+    mask = causal(9, 192)
+    together = attend(level_backends(level), q, k, v, mask, kind=kind)
+    for token in (0, 4, 8):
+        one = slice(token, token + 1)
+        query = np.ascontiguousarray(q[:, one])
+        alone = attend(level_backends(level), query, k, v, mask[one], kind=kind)
+        assert np.array_equal(alone[0], together[token])
