@@ -49,6 +49,7 @@ class Holding:
         noted: of which the tree knows.
         cursor: behind the last of those.
         is_private: whether others must not find its rows; it does not look for theirs either.
+        exact: how many of its first tokens have rows that others may find nevertheless.
         passing: positions whose states are not worth keeping once the sequence has moved on.
     """
 
@@ -58,6 +59,7 @@ class Holding:
     length: int = 0
     noted: int = 0
     is_private: bool = False
+    exact: int = 0
     passing: set[int] = field(default_factory=set)
 
     def owned(self, space: int, start: int = 0) -> CellArray:
@@ -190,7 +192,8 @@ class Ledger:
     def shift(self, holding: Holding, start: int, end: int) -> list[CellArray] | None:
         """Take tokens out of a sequence, so that those after them move forward.
 
-        The sequence is private from then on: its rows are not what a new reading would give.
+        The sequence is private from then on: its rows from there on are not what a new reading
+        would give.
 
         Returns:
             The cells of the tokens that moved, for each space; None, and nothing is changed, if
@@ -212,6 +215,7 @@ class Ledger:
             holding.owned_from[index] = owned - (end - start) if owned >= end else min(owned, start)
             moved.append(cells)
         holding.length -= end - start
+        holding.exact = min(start, holding.exact) if holding.is_private else start
         holding.is_private = True
         return moved
 
@@ -232,7 +236,8 @@ class Ledger:
             keys: its tokens, as far as their rows may be used again.
             is_valid: False if none of its rows may be used by others from now on.
         """
-        kept = min(len(keys), holding.length) if is_valid and not holding.is_private else 0
+        exact = holding.exact if holding.is_private else holding.length
+        kept = min(len(keys), exact) if is_valid else 0
         self.note(holding, keys[:kept])
         indexed = self._indexed(holding, keys[:kept])
         for index, space in enumerate(self.spaces):

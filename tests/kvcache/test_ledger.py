@@ -161,6 +161,18 @@ def test_a_shift_in_a_window_keeps_what_is_seen():
 
 
 @pytest.mark.seed("S80")
+def test_what_a_shifted_sequence_kept_of_its_beginning_is_found_by_others():
+    ledger = ledger_of(FULL)
+    holding, _ = read(ledger, keys(*range(20)))
+    ledger.shift(holding, 6, 10)
+    ledger.shift(holding, 5, 6)
+    ledger.close(holding, keys(*range(5), *range(11, 20)))
+    ledger.check([])
+    assert read(ledger, keys(*range(5), *range(11, 20)))[1] == 5
+    assert read(ledger, keys(*range(20)))[1] == 10  # what was taken out has not moved
+
+
+@pytest.mark.seed("S80")
 def test_a_shift_that_would_bring_back_what_a_window_let_go_is_refused():
     ledger = ledger_of(FULL, WINDOW)
     holding, _ = read(ledger, keys(*range(20)))
