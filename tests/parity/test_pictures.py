@@ -21,6 +21,7 @@ from support.sights import SIGHTS, as_published
 
 from tampu.engine import Engine
 from tampu.errors import ContextLengthError
+from tampu.intake import Prompt
 from tampu.nn import Picture
 
 pytestmark = pytest.mark.parity
@@ -40,9 +41,11 @@ def published_mllama(laboratory: Laboratory) -> None:
     as_published(laboratory.reference("mllama"))
 
 
-def load(laboratory: Laboratory, name: str, context: int = 160, **options: int) -> Engine:
+def load(
+    laboratory: Laboratory, name: str, context: int = 160, slots: int = 1, batch: int = 512
+) -> Engine:
     path = laboratory.file(name)
-    return Engine.load(path, context=context, threads=1, cache_type="f32", **options)
+    return Engine.load(path, context=context, slots=slots, batch=batch, threads=1, cache_type="f32")
 
 
 def stream_of(engine: Engine, parts: Parts) -> list[int]:
@@ -59,7 +62,7 @@ def require_answer(
     laboratory: Laboratory, name: str, engine: Engine, parts: Parts, count: int = COUNT
 ) -> int:
     """Require that the answer is transformers'; return how many tokens were in the cache."""
-    prompt = [part if isinstance(part, int) else engine.look(part) for part in parts]
+    prompt: Prompt = [part if isinstance(part, int) else engine.look(part) for part in parts]
     image = SIGHTS[name].image  # an answer has none
     found = engine.generate(
         prompt, temperature=0.0, max_tokens=count, ignore_eos=True, logit_bias={image: -100.0}
@@ -113,7 +116,7 @@ def test_a_picture_at_the_end_of_the_context(laboratory: Laboratory, name: str) 
     with load(laboratory, name, context=length + COUNT) as engine:
         require_answer(laboratory, name, engine, parts)
     with load(laboratory, name, context=length) as engine:
-        prompt = [1, 1, *TEXT, engine.look(ONE)]
+        prompt: Prompt = [1, 1, *TEXT, engine.look(ONE)]
         with pytest.raises(ContextLengthError, match=str(length + 1)):
             engine.generate(prompt, max_tokens=1)
 
