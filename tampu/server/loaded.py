@@ -15,18 +15,15 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
-import msgspec
 import psutil
 
 from tampu.catalog import Entry
 from tampu.errors import LoadCancelledError, OutOfMemoryError
 from tampu.runner.client import Runner
-from tampu.runner.engines import choose_engine
 from tampu.runner.protocol import ModelOptions
 from tampu.server.job import FOREVER, Overrides
-from tampu.store.manifests import Media
+from tampu.server.profile import with_own_parts
 
 logger = logging.getLogger(__name__)
 
@@ -246,7 +243,7 @@ class LoadedModels:
     def _default_options(self, entry: Entry) -> ModelOptions:
         longest = entry.info.context or self._options.context
         options = Overrides(context=min(self._options.context, longest)).apply(self._options)
-        return msgspec.structs.replace(options, **_belongings(entry, options.engine))
+        return with_own_parts(options, entry)
 
     def _has_room(self, entry: Entry, options: ModelOptions) -> bool:
         """Whether a model fits beside the others, by what it took before, else by its file."""
@@ -314,28 +311,6 @@ class LoadedModels:
         if model.timer is not None:
             model.timer.cancel()
             model.timer = None
-
-
-def _belongings(entry: Entry, engine: str) -> dict[str, Any]:
-    """Return what a model is loaded with besides its file, as fields of ModelOptions.
-
-    Args:
-        entry: of the model.
-        engine: what computes it unless its Modelfile says otherwise.
-
-    Raises:
-        StoreError: if a store has lost a part of it.
-    """
-    model = entry.model
-    projector = next(iter(model.projector_paths), None)
-    found: dict[str, Any] = {"projector": str(projector) if projector else None}
-    if model.stored is not None:
-        found["template"] = model.stored.template
-        paths = model.stored.paths(Media.ADAPTER)
-        found["adapters"] = tuple((str(path), 1.0) for path in paths)
-        engine = str(model.stored.parameters.get("engine", engine))
-    found["engine"] = choose_engine(engine, entry.info.architecture)
-    return found
 
 
 def _retrieve(task: asyncio.Task[LoadedModel]) -> None:

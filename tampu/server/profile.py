@@ -10,6 +10,7 @@ import msgspec
 
 from tampu.catalog import Entry
 from tampu.modelinfo import ModelInfo
+from tampu.runner.engines import choose_engine
 from tampu.runner.protocol import ModelOptions
 from tampu.store.manifests import Media
 
@@ -32,19 +33,19 @@ class Profile:
 
 
 def with_own_parts(options: ModelOptions, entry: Entry) -> ModelOptions:
-    """Return how a model is loaded with the parts that it has besides its weights.
+    """Return how a model is loaded with what it has besides its weights, and by which engine.
 
     Raises:
         StoreError: if a store has lost a part of it.
     """
-    stored = entry.model.stored
-    projector = next(map(str, entry.model.projector_paths), None)
-    if stored is None:
-        return msgspec.structs.replace(options, projector=projector)
-    adapters = tuple((str(path), 1.0) for path in stored.paths(Media.ADAPTER))
-    return msgspec.structs.replace(
-        options, template=stored.template, adapters=adapters, projector=projector
-    )
+    stored, engine = entry.model.stored, options.engine
+    found: dict[str, Any] = {"projector": next(map(str, entry.model.projector_paths), None)}
+    if stored is not None:
+        adapters = tuple((str(path), 1.0) for path in stored.paths(Media.ADAPTER))
+        found |= {"template": stored.template, "adapters": adapters}
+        engine = str(stored.parameters.get("engine", engine))
+    found["engine"] = choose_engine(engine, entry.info.architecture)
+    return msgspec.structs.replace(options, **found)
 
 
 def profile_of(entry: Entry) -> Profile:

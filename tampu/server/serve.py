@@ -23,7 +23,6 @@ from tampu.server.app import ServerOptions, create_app
 from tampu.server.connection import Connection, QuietServer
 from tampu.server.guard import is_loopback
 from tampu.server.loaded import Start
-from tampu.server.profile import with_own_parts
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +54,7 @@ def process_starter(
     async def start(entry: Entry, options: ModelOptions) -> Runner:
         return await start_worker(
             Path(entry.info.path),
-            with_own_parts(options, entry),
+            options,
             name=entry.name,
             environment=environment,
             stall_s=_FOR_EVER_S if stall_s is None else stall_s,
