@@ -26,6 +26,10 @@ Each message is one line and says what is wrong, where, and what to do. Two bord
 
 from __future__ import annotations
 
+import errno
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 
 class TampuError(Exception):
     """The root: catch it to catch everything that tampu raises on purpose."""
@@ -94,6 +98,11 @@ class StoreError(TampuError):
 
 class DiskFullError(StoreError):
     """There is no room for what was to be written; what was there before is untouched."""
+
+    @staticmethod
+    def is_meant_by(error: OSError) -> bool:
+        """Whether the system's error is a full disk, a quota or a limit of file size."""
+        return error.errno in _NO_ROOM
 
 
 class DigestMismatchError(StoreError):

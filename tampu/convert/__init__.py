@@ -123,6 +123,7 @@ def convert(
         ModelFileError: if a file is damaged or incomplete, or the result can't be written.
         UnsupportedModelError: if the architecture, its settings, its tokeniser or `type` are not
             known.
+        DiskFullError: if there is no room for the result.
     """
     plan = plan_conversion(source, type, metadata=metadata, overrides=overrides)
     plan.write(destination, threads=threads, progress=progress)

@@ -20,8 +20,8 @@ from pathlib import Path
 from tampu.convert import convert
 from tampu.convert.adapters import plan_adapter
 from tampu.convert.checkpoint import Checkpoint
+from tampu.convert.output import unwritable
 from tampu.convert.writer import Progress
-from tampu.errors import ModelFileError
 from tampu.ml.gguf import GGUFFile
 
 CONFIG_FILE = "config.json"
@@ -117,7 +117,7 @@ def _alone(place: Path, stem: str) -> Iterator[None]:
         place.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(place / f".{stem}lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise ModelFileError(str(place), f"cannot be written: {error.strerror}") from error
+        raise unwritable(place, error) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

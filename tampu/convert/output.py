@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 
-from tampu.errors import ModelFileError
+from tampu.errors import DiskFullError, ModelFileError
 
 
 class WholeFile:
@@ -37,7 +37,7 @@ class WholeFile:
         """Add bytes."""
         rest = memoryview(data)
         while rest.nbytes:
-            rest = rest[self._file.write(rest) :]
+            rest = rest[os.write(self._file.fileno(), rest) :]
 
     def copy(self, source: FileIO, offset: int, size_bytes: int) -> None:
         """Add bytes of another file in the kernel; only where `copies_in_kernel`."""
@@ -57,13 +57,14 @@ def whole_file(destination: Path, size_bytes: int) -> Iterator[WholeFile]:
         size_bytes: how large it will be at the least.
 
     Raises:
-        ModelFileError: if it can't be written, there is no room for it, or another process is
-            writing it.
+        DiskFullError: if there is no room for it.
+        ModelFileError: if it can't be written, or another process is writing it.
     """
     partial = destination.with_name(f".{destination.name}.partial")
     try:
         with _locked(partial, destination) as file:
             try:
+                os.ftruncate(file.fileno(), 0)  # a killed process may have left bytes
                 _require_room(destination, size_bytes)
                 yield WholeFile(file)
                 os.fsync(file.fileno())
@@ -73,7 +74,14 @@ def whole_file(destination: Path, size_bytes: int) -> Iterator[WholeFile]:
                 partial.unlink(missing_ok=True)
                 raise
     except OSError as error:
-        raise ModelFileError(str(destination), f"cannot be written: {error.strerror}") from error
+        raise unwritable(destination, error) from error
+
+
+def unwritable(path: Path, error: OSError) -> DiskFullError | ModelFileError:
+    """Return what to raise for a file or folder that the system does not let us write."""
+    if DiskFullError.is_meant_by(error):
+        return DiskFullError(f"{path}: no space left: free some, then try again")
+    return ModelFileError(str(path), f"cannot be written: {error.strerror}")
 
 
 @contextmanager
@@ -88,7 +96,6 @@ def _locked(partial: Path, destination: Path) -> Iterator[FileIO]:
                 raise ModelFileError(str(destination), reason) from error
             if not _is_at(descriptor, partial):
                 continue  # whoever held it has just finished: this is their file now
-            os.ftruncate(descriptor, 0)
             yield file
             return
 
@@ -103,9 +110,9 @@ def _is_at(descriptor: int, path: Path) -> bool:
 def _require_room(destination: Path, size_bytes: int) -> None:
     free = shutil.disk_usage(destination.parent).free
     if size_bytes > free:
-        raise ModelFileError(
-            str(destination),
-            f"needs {size_bytes / 1e9:.1f} GB, {free / 1e9:.1f} GB are free: make room",
+        raise DiskFullError(
+            f"{destination}: needs {size_bytes / 1e9:.1f} GB, {free / 1e9:.1f} GB are free: make "
+            "room"
         )
 
 

@@ -56,6 +56,7 @@ def quantize_file(
         ModelFileError: if it is damaged or holds a NaN, or the result can't be written.
         UnsupportedModelError: if the type isn't known, or the file is quantised already.
         RequestError: if both files are the same.
+        DiskFullError: if there is no room for the result.
     """
     plan = plan_quantization(source, type, overrides=overrides, requantize=requantize)
     if destination.exists() and destination.samefile(source):

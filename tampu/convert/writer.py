@@ -121,7 +121,8 @@ class PlannedFile:
             progress: called with the bytes written and their total, on this thread.
 
         Raises:
-            ModelFileError: if the file can't be written, or a metadata value is of no GGUF type.
+            DiskFullError: if there is no room for the file.
+            ModelFileError: if it can't be written, or a metadata value is of no GGUF type.
         """
         with whole_file(destination, self.size_bytes) as file:
             self.write_to(file, threads=threads, progress=progress)

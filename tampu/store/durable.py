@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -10,8 +9,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tampu.errors import DiskFullError, StoreError
-
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
@@ -25,7 +22,7 @@ def storing(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL:
+        if DiskFullError.is_meant_by(error):
             raise DiskFullError(f"no space left for {what}: free some, then try again") from error
         raise StoreError(f"cannot write {what}: {error.strerror or error}") from error
 

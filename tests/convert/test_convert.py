@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from support import handmade_checkpoints as handmade
+from support.full_disk import fail_at_each_write
 from support.killing import kill_at_random
 
 from tampu.cli.app import run
@@ -122,6 +123,22 @@ def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     source = handmade.write(tmp_path / "tiny")
     with pytest.raises(ModelFileError, match="cannot be written"):
         convert(source, tmp_path / "nowhere" / "out.gguf")
+
+
+@pytest.mark.parametrize("type_", ["F16", "F32"])
+def test_a_disk_that_is_full_at_any_write_leaves_the_old_file(tmp_path: Path, type_: str) -> None:
+    source = handmade.write(tmp_path / "tiny")
+    out, whole = tmp_path / "out.gguf", tmp_path / "whole"
+    out.write_bytes(b"old")
+    convert(source, whole, type_)
+
+    def check() -> None:
+        assert out.read_bytes() in (b"old", whole.read_bytes())
+        assert {path.name for path in tmp_path.iterdir()} == {"tiny", "out.gguf", "whole"}
+
+    writes = fail_at_each_write(lambda: convert(source, out, type_, threads=1), check)
+    assert writes > len(read_gguf(whole).tensors)
+    assert out.read_bytes() == whole.read_bytes()
 
 
 def test_a_file_of_our_own_says_how_it_was_trained(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+from support.full_disk import fail_at_each_write
 from support.killing import kill_at_random
 from support.tiny_model import Tiny, tiny_weights, write_tiny
 
@@ -16,7 +17,13 @@ from tampu import Engine
 from tampu.cli.app import run
 from tampu.convert.mixtures import FILE_TYPES, Override
 from tampu.convert.quantize import planned_types, quantize_file
-from tampu.errors import ModelFileError, ModelNotFoundError, RequestError, UnsupportedModelError
+from tampu.errors import (
+    DiskFullError,
+    ModelFileError,
+    ModelNotFoundError,
+    RequestError,
+    UnsupportedModelError,
+)
 from tampu.ml.gguf import read_gguf
 from tampu.ml.quantize import quantize
 from tampu.ml.types import GGMLType
@@ -175,7 +182,7 @@ def test_a_full_disk_is_told_before_anything_is_computed(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000}))
-    with pytest.raises(ModelFileError, match=r"GB are free: make room"):
+    with pytest.raises(DiskFullError, match=r"GB are free: make room"):
         quantize_file(source, tmp_path / "made.gguf", "Q4_0")
     assert not list(tmp_path.iterdir())
 
@@ -210,3 +217,19 @@ def test_the_command(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert "made.gguf:" in capsys.readouterr().out
     assert run(["quantize", str(source), made, "Q9"]) == 2
     assert capsys.readouterr().err.startswith("Error: type 'Q9' is not known")
+
+
+def test_a_disk_that_is_full_at_any_write_leaves_the_old_file(tmp_path: Path) -> None:
+    source = write_tiny(tmp_path / "in.gguf", Tiny(embedding=32, layers=1))
+    made = tmp_path / "made.gguf"
+    made.write_bytes(b"old")
+    whole = tmp_path / "whole"
+    quantize_file(source, whole, "Q8_0")
+
+    def check() -> None:
+        assert made.read_bytes() in (b"old", whole.read_bytes())
+        assert {path.name for path in tmp_path.iterdir()} == {"in.gguf", "made.gguf", "whole"}
+
+    writes = fail_at_each_write(lambda: quantize_file(source, made, "Q8_0", threads=1), check)
+    assert writes > len(read_gguf(source).tensors)
+    assert made.read_bytes() == whole.read_bytes()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support import handmade_checkpoints as handmade
 from support.adapters import write_adapter
+from support.full_disk import fail_at_each_write
 from support.killing import kill_at_random
 from support.stores import files as files_of
 from support.tiny_model import Tiny, write_tiny
@@ -20,6 +21,7 @@ from tampu.store import Digest, Media, ModelName
 from tampu.store.create import Progress, Recipe, create, creating
 from tampu.store.library import Library
 from tampu.store.modelfile import parse_modelfile
+from tampu.store.verify import verify_store
 
 WIDE = Tiny(embedding=256, feed_forward=512, head_dim=64, layers=2)
 NAME = ModelName.parse("mine")
@@ -235,6 +237,38 @@ def test_steps_come_one_by_one_and_closing_gives_up(library: Library, folder: Pa
         list(creating(library, NAME, bad))
 
 
+@pytest.mark.parametrize("source", ["m.gguf", "checkpoint"])
+@pytest.mark.parametrize("quantize", [None, "Q8_0"])
+def test_a_disk_that_is_full_at_any_write_leaves_the_old_models(
+    library: Library, folder: Path, source: str, quantize: str | None
+) -> None:
+    write_tiny(folder / "m.gguf", Tiny(embedding=32, layers=1))
+    handmade.write(folder / "checkpoint")
+    store = library.store
+    assert store is not None
+    made(library, "FROM m.gguf\nSYSTEM other", folder, name=ModelName.parse("other"))
+    made(library, "FROM m.gguf\nSYSTEM old", folder)
+    text = f"FROM {source}\nSYSTEM new\nLICENSE MIT\nMESSAGE user Hi\nPARAMETER seed 1"
+
+    def check() -> None:
+        listing = store.listing()
+        assert listing.damaged == []
+        assert {model.name.short: model.system for model in listing.models} in (
+            {"mine:latest": "old", "other:latest": "other"},
+            {"mine:latest": "new", "other:latest": "other"},
+        )
+        assert verify_store(store).problems == ()
+        assert list(store.layout.incoming.iterdir()) == []
+        assert list(store.layout.leases.iterdir()) == []
+        made(library, "FROM m.gguf\nSYSTEM old", folder)
+        store.collect_garbage(0)  # so that the next run writes it all again
+
+    writes = fail_at_each_write(lambda: made(library, text, folder, quantize=quantize), check)
+    assert writes > 40
+    assert store.model(NAME).system == "new"
+    check()
+
+
 @pytest.mark.slow
 def test_a_kill_at_any_moment_loses_nothing(library: Library, folder: Path) -> None:
     made(library, "FROM m.gguf\nSYSTEM before", folder)
@@ -245,6 +279,7 @@ def test_a_kill_at_any_moment_loses_nothing(library: Library, folder: Path) -> N
         from tampu.store.create import Recipe, create
         from tampu.store.library import Library
         from tampu.store.modelfile import parse_modelfile
+from tampu.store.verify import verify_store
         library = Library(Path({str(library.store.root)!r}))
         name = ModelName.parse("mine")
         recipe = Recipe(
