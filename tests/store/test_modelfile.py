@@ -188,7 +188,7 @@ def test_bad_parameters_as_json(given: dict[str, Any]) -> None:
         check_parameters(given)
 
 
-def test_the_parameters_are_those_of_requests() -> None:
+def test_the_parameters_are_those_of_requests_and_the_engine() -> None:
     from tampu.server.wire.ollama_options import Options
 
-    assert set(PARAMETERS) == set(Options.__struct_fields__)
+    assert set(PARAMETERS) == {*Options.__struct_fields__, "engine"}

@@ -58,7 +58,7 @@ def test_a_session_as_a_person_has_it(terminal, tmp_path):
     first.type("\x03")
     first.wait_for("Use Ctrl-D or /bye to leave.\n>>> Send a message")
     first.type("/load mine\r")
-    first.wait_for("Loaded 'mine'.", ">>> What is 27 + 58?\n85")
+    first.wait_for("Loaded 'mine'.", ">>> What is 27 + 58?\n85", "61\n\n>>> Send a message")
     first.type("\x04")
     assert first.wait() == 0
     history = tmp_path / ".cache" / "tampu" / "history"
