@@ -109,6 +109,15 @@ def test_log_probabilities_are_kept_when_text_is_held_back(post):
             "does not support images",
         ),
         (
+            {"model": "m", "messages": [*user("x"), {"role": "user", "images": ["aGk=", "h!"]}]},
+            "messages[1].images[1]: it is no base64",
+        ),
+        ({"model": "m", "messages": [{"role": "user", "images": [""]}]}, "it is empty"),
+        (
+            {"model": "m", "messages": [{"role": "user", "images": ["aGk="] * 17}]},
+            "at most 16 images can be given, not 17",
+        ),
+        (
             {
                 "model": "m",
                 "messages": [

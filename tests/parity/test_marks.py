@@ -1,0 +1,101 @@
+"""The tokens that stand for a picture are those that transformers' processors write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.laboratory import Laboratory
+from support.seeing import Seer, picture, start
+from support.sights import SIGHTS
+from tokenizers import Tokenizer
+
+from tampu.ml import Backend
+from tampu.vision import arrange
+
+pytestmark = pytest.mark.parity
+
+SIZES = [(100, 150), (300, 90), (40, 30), (230, 230)]
+
+
+@pytest.fixture(scope="module")
+def backend() -> Iterator[Backend]:
+    backend = Backend(threads=1, max_nodes=4096)
+    start(backend)
+    yield backend
+    backend.close()
+
+
+def _pixtral(size: tuple[int, int]) -> str:
+    """As `PixtralProcessor.replace_image_token`."""
+    height, width = SIGHTS["mistral3_vision"].process([sized(size)])["image_sizes"][0].tolist()
+    row = "[IMG]" * (width // 28)
+    return "[IMG_BREAK]".join([row] * (height // 28)) + "[IMG_END]"
+
+
+def _llama4(size: tuple[int, int]) -> str:
+    """As `Llama4Processor._prompt_split_image`."""
+    plan, tile = arrange(*size, side=112, most=16), "<|patch|>" * 16
+    row = "<|tile_x_separator|>".join([tile] * plan.columns) + "<|tile_y_separator|>"
+    rows = row * plan.rows if plan.rows * plan.columns > 1 else ""
+    return f"<|image_start|>{rows}<|image|>{tile}<|image_end|>"
+
+
+def _qwen(size: tuple[int, int]) -> str:
+    """As `Qwen2_5_VLProcessor`, between the marks of its template."""
+    (grid,) = SIGHTS["qwen25vl"].process([sized(size)])["image_grid_thw"]
+    return "<|vision_start|>" + "<|image_pad|>" * (int(grid.prod()) // 4) + "<|vision_end|>"
+
+
+def _always(text: str, _: tuple[int, int]) -> str:
+    return text
+
+
+WRITTEN: dict[str, Callable[[tuple[int, int]], str]] = {
+    "gemma3_vision": partial(
+        _always, "\n\n<start_of_image>" + "<image_soft_token>" * 16 + "<end_of_image>\n\n"
+    ),
+    "llava": partial(_always, "<image>" * 64),
+    "mistral3_vision": _pixtral,
+    "llama4_vision": _llama4,
+    "mllama": partial(_always, "<|image|>"),
+    "qwen25vl": _qwen,
+}
+
+
+def sized(size: tuple[int, int]) -> Image.Image:
+    return Image.fromarray(picture(*size))
+
+
+@pytest.mark.seed("S60", "S61", "S64")
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_pictures_tokens_are_those_of_the_reference(
+    laboratory: Laboratory, backend: Backend, name: str
+) -> None:
+    tokenizer: Any = Tokenizer.from_file(str(laboratory.checkpoint(name) / "tokenizer.json"))
+    seer = Seer(backend, laboratory.file(name))
+    for size in SIZES:
+        prepared = seer.vision.prepare(picture(*size))
+        lies = prepared.placeholders
+        expected = tokenizer.encode(WRITTEN[name](size), add_special_tokens=False).ids
+        assert lies.tokens.tolist() == expected, size
+        if lies.is_cross:  # the picture is beside the text
+            assert not lies.embedded.any()
+            continue
+        image = SIGHTS[name].image
+        assert np.flatnonzero(lies.embedded).tolist() == [
+            at for at, token in enumerate(expected) if token == image
+        ]
+        assert int(lies.embedded.sum()) == prepared.rows
+        # What must share a batch is inputs of the picture alone, never a mark that others have too.
+        for first, length in lies.groups:
+            assert lies.embedded[first : first + length].all()
+    seer.close()
+
+
+def test_all_that_see_are_here() -> None:
+    assert WRITTEN.keys() == SIGHTS.keys()

@@ -1,0 +1,67 @@
+"""Keys that moved all alike give the same answer: attention sees how far apart tokens are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from support.checkpoints import DECODERS, RECIPES, VOCABULARY
+from support.laboratory import Laboratory, tokens
+from support.running import TinyModel, relative_error
+from support.seeing import start
+
+from tampu.kvcache import Segment
+from tampu.ml import Backend
+from tampu.runner.graphs import StepInputs
+
+pytestmark = pytest.mark.parity
+
+LENGTH, OFFSET = 12, 5  # Llama 4's queries are at 10 to 19 before and after
+TEXT = tokens(LENGTH + 1)
+
+
+@pytest.fixture(scope="module")
+def backend() -> Iterator[Backend]:
+    backend = Backend(threads=1, max_nodes=4096)
+    start(backend)
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def model(laboratory: Laboratory, backend: Backend, name: str) -> Iterator[TinyModel]:
+    model = TinyModel(backend, laboratory.file(name))
+    yield model
+    model.close()
+
+
+def read(model: TinyModel, text: list[int], begin: int, position: int) -> np.ndarray:
+    """Return the last logits of a text that goes on behind `begin` tokens, from a position on."""
+    count = len(text)
+    positions = np.arange(position, position + count, dtype=np.int32)
+    if model.model.positions_per_token > 1:
+        positions = np.stack([positions] * 3 + [0 * positions])
+    cells = np.arange(begin + count, dtype=np.int32)
+    segment = Segment(np.stack([cells] * len(model.cache.reaches)), begin)
+    step = StepInputs(
+        np.array(text, np.int32), positions, np.array([count - 1], np.int32), [segment]
+    )
+    logits = np.array(model.graphs.submit(step).result().outputs[0])
+    return logits[:, :VOCABULARY]
+
+
+@pytest.mark.seed("S80", "S97")
+@pytest.mark.parametrize("name", [name for name in DECODERS if name != "lfm2"])
+def test_an_answer_after_keys_that_moved_together(model: TinyModel, name: str) -> None:
+    """Also with YaRN, whose factor is in the keys already, and on layers that rotate nothing."""
+    assert model.graphs.can_rotate
+    read(model, TEXT[:-1], 0, 0)
+    expected = read(model, TEXT[-1:], LENGTH, LENGTH)
+    cells = [np.arange(LENGTH, dtype=np.int32)] * len(model.cache.reaches)
+    model.graphs.rotate(cells, OFFSET)
+    limit = 2e-3 if RECIPES[name].approximate else 1e-5
+    moved = read(model, TEXT[-1:], LENGTH, LENGTH + OFFSET)
+    assert relative_error(moved, expected) < limit
+    elsewhere = read(model, TEXT[-1:], LENGTH, LENGTH + 2 * OFFSET)
+    assert relative_error(elsewhere, expected) > 3 * limit
