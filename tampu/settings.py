@@ -19,6 +19,7 @@ from typing import Self, TypeVar
 from tampu.address import Address, parse_address
 from tampu.configuration import read_configuration
 from tampu.errors import SettingsError
+from tampu.proxies import Proxies, parse_proxy, shown_proxy
 from tampu.values import (
     boolean,
     count_from,
@@ -26,12 +27,14 @@ from tampu.values import (
     if_positive,
     layers,
     log_level,
+    logins,
     one_of,
     parse_rate,
     path_of,
     realms,
     seconds,
     shares,
+    size_or_off,
     texts,
     unless_negative,
 )
@@ -58,32 +61,14 @@ _SHARED = (
     "ORIGINS",
 )
 _OWN = (
-    "CACHE",
-    "CONNECTIONS",
-    "KERNELS",
-    "LIMIT_RATE",
-    "MAIN_GPU",
-    "MODELS",
-    "NUM_GPU",
-    "REALMS",
-    "REGISTRY",
-    "REGISTRY_KEY",
-    "TENSOR_SPLIT",
-    "THREADS",
-)
+    "CACHE", "CONNECTIONS", "KERNELS", "LIMIT_RATE", "LOGINS", "MAIN_GPU", "MODELS", "NUM_GPU",
+    "REALMS", "REGISTRY", "REGISTRY_KEY", "REPACK_CACHE", "TENSOR_SPLIT", "THREADS",
+)  # fmt: skip
 _SERVING = (
-    "API_KEY",
-    "DRAIN_TIMEOUT",
-    "ENGINE",
-    "HANG_TIMEOUT",
-    "LOG_FORMAT",
-    "MEMORY",
-    "SOCKET",
-    "TLS_CERT",
-    "TLS_KEY",
-    "USE_API_KEY",
-)
-SECRET = frozenset({"API_KEY", "HF_TOKEN", "USE_API_KEY"})
+    "API_KEY", "DRAIN_TIMEOUT", "ENGINE", "HANG_TIMEOUT", "LOG_FORMAT", "MEMORY", "SOCKET",
+    "TLS_CERT", "TLS_KEY", "USE_API_KEY",
+)  # fmt: skip
+SECRET = frozenset({"API_KEY", "HF_TOKEN", "LOGINS", "USE_API_KEY"})
 ENGINES = ("auto", "native", "llamacpp")
 LOG_FORMATS = ("text", "json")
 _CONFIG = "CONFIG"
@@ -127,6 +112,8 @@ class Settings:
         flash_attention: FLASH_ATTENTION; None lets the model decide.
         kernels: KERNELS, which computing the package's own C code does: on (all that it can),
             off, products, experts or attention (that alone).
+        repack_cache: REPACK_CACHE, the most bytes of packed weights that are kept in `cache` for
+            the next start, such as 20GB, or on for 32GB; 0: none.
         cache_type: KV_CACHE_TYPE, how keys and values are stored.
         keep_alive_s: KEEP_ALIVE, how long an idle model stays loaded; None is for ever. A number
             without a unit is in seconds.
@@ -139,6 +126,8 @@ class Settings:
         registry: REGISTRY, the host of the models whose name has none.
         realms: REALMS, "registry=host" separated by commas: other hosts that may give out the
             tokens of a registry, such as registry-1.docker.io=auth.docker.io.
+        logins: LOGINS, "registry=name:password" separated by commas, for registries that ask.
+        proxies: HTTP_PROXY, HTTPS_PROXY and NO_PROXY, for downloads and uploads.
         connections: CONNECTIONS at once for a download.
         limit_rate: LIMIT_RATE, the most bytes in a second for downloads and uploads, such as
             10MB; None is without limit.
@@ -170,6 +159,7 @@ class Settings:
     tensor_split: tuple[float, ...] = ()
     flash_attention: bool | None = None
     kernels: str = "on"
+    repack_cache: int = 0
     cache_type: str = "f16"
     keep_alive_s: float | None = 300.0
     load_timeout_s: float | None = 300.0
@@ -183,6 +173,8 @@ class Settings:
     lm_studio: Path | None = None
     registry: str = "registry.ollama.ai"
     realms: tuple[tuple[str, str], ...] = ()
+    logins: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    proxies: Proxies = field(default_factory=Proxies)
     connections: int = 8
     limit_rate: int | None = None
     registry_key: Path | None = None
@@ -200,6 +192,11 @@ class Settings:
     hang_s: float = 60.0
     sources: Mapping[str, Source] = field(default_factory=dict, repr=False, compare=False)
     ignored: tuple[str, ...] = field(default=(), repr=False, compare=False)
+
+    @property
+    def packed_weights(self) -> tuple[str, int] | None:
+        """The folder of packed weights and the most bytes in it; None: none are kept."""
+        return (str(self.cache / "packed"), self.repack_cache) if self.repack_cache else None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
@@ -225,6 +222,7 @@ class Settings:
             tensor_split=read.value("TENSOR_SPLIT", shares, ()),
             flash_attention=read.value("FLASH_ATTENTION", boolean, None),
             kernels=read.value("KERNELS", one_of(KERNELS), "on"),
+            repack_cache=read.value("REPACK_CACHE", size_or_off, 0),
             cache_type=read.value("KV_CACHE_TYPE", one_of(CACHE_TYPES), "f16"),
             keep_alive_s=unless_negative(read.value("KEEP_ALIVE", seconds, 300.0)),
             load_timeout_s=if_positive(read.value("LOAD_TIMEOUT", seconds, 300.0)),
@@ -246,6 +244,8 @@ class Settings:
             lm_studio=read.in_home("LM_STUDIO", ("", ".lmstudio/models")),
             registry=read.value("REGISTRY", host, "registry.ollama.ai"),
             realms=read.value("REALMS", realms, ()),
+            logins=read.value("LOGINS", logins, ()),
+            proxies=read.proxies(),
             connections=read.value("CONNECTIONS", count_from(1), 8),
             limit_rate=read.value("LIMIT_RATE", parse_rate, None),
             registry_key=read.value("REGISTRY_KEY", path_of, None)
@@ -342,6 +342,25 @@ class _Reader:
         text = self._text(variable) or None
         self.sources[variable] = Source(text, variable if text else "default")
         return text
+
+    def proxies(self) -> Proxies:
+        """Return the proxies, whose variables are in use in capitals and in small letters."""
+        variable, names = self._either("NO_PROXY")
+        self.sources["NO_PROXY"] = Source(texts(names), variable if names else "default")
+        return Proxies(self._proxy("HTTP_PROXY"), self._proxy("HTTPS_PROXY"), texts(names))
+
+    def _proxy(self, name: str) -> str | None:
+        variable, text = self._either(name)
+        try:
+            url = parse_proxy(text) if text else None
+        except ValueError as error:
+            raise SettingsError(f"{variable}: {error}") from error
+        self.sources[name] = Source(shown_proxy(url), variable if url else "default")
+        return url
+
+    def _either(self, name: str) -> tuple[str, str]:
+        variable = name if self._text(name) else name.lower()
+        return variable, self._text(variable)
 
     @property
     def ignored(self) -> tuple[str, ...]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import unquote
 
 from tampu.durations import parse_duration
 
 _TRUE = frozenset({"1", "t", "true", "y", "yes", "on"})
 _FALSE = frozenset({"0", "f", "false", "n", "no", "off"})
 _TRACE = 2
+_USUAL_SIZE = 32 * 10**9
 _PART = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 _RATE = re.compile(r"(\d+(?:\.\d+)?) *([KMG]?)I?B?(?:/S)?", re.ASCII)
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
@@ -90,6 +92,14 @@ def realms(text: str) -> tuple[tuple[str, str], ...]:
     return tuple((host(registry.strip()), host(realm.strip())) for registry, _, realm in pairs)
 
 
+def logins(text: str) -> tuple[tuple[str, str], ...]:
+    """Return pairs of "registry=name:password"; %2C in a password is a comma, %25 a percent."""
+    pairs = [part.partition("=") for part in texts(text)]
+    if not all(registry and ":" in login for registry, _, login in pairs):
+        raise ValueError("it must be registry=name:password, several separated by commas")
+    return tuple((host(registry.strip()), unquote(login.strip())) for registry, _, login in pairs)
+
+
 def parse_rate(text: str) -> int:
     """Return the bytes that "500KB", "10MB" or "700" stands for.
 
@@ -100,6 +110,20 @@ def parse_rate(text: str) -> int:
     if match is None or not float(match[1]):
         raise ValueError("it must be bytes in a second, such as 500KB or 10MB")
     return max(1, int(float(match[1]) * _UNITS[match[2]]))
+
+
+def size_or_off(text: str) -> int:
+    """Return the bytes that "20GB" stands for; a usual size for "on", 0 for "off".
+
+    Raises:
+        ValueError: for anything else.
+    """
+    if text.lower() in _TRUE | _FALSE:
+        return _USUAL_SIZE if boolean(text) else 0
+    match = _RATE.fullmatch(text.upper())
+    if match is None:
+        raise ValueError("it must be bytes, such as 20GB, or on or off")
+    return int(float(match[1]) * _UNITS[match[2]])
 
 
 def path_of(text: str) -> Path:

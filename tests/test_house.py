@@ -18,7 +18,7 @@ LONGEST = 450
 # From the bottom up; a module imports from its own package and from the lines below its own.
 LAYERS = [
     ("errors", "version", "durations", "part_names"),
-    ("configuration", "address", "values"),
+    ("configuration", "address", "proxies", "values"),
     ("settings", "jail", "offload"),
     ("ml",),
     ("nn", "tokenizer", "sampling", "vision"),

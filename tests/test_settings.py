@@ -80,6 +80,12 @@ def test_each_setting_has_our_variable_and_ollamas(suffix, text, field, value):
             "realms",
             (("a.example", "b.example"), ("c", "d:1")),
         ),
+        (
+            "LOGINS",
+            "A.example:5000=runa:p%2C=1, b=c:",
+            "logins",
+            (("a.example:5000", "runa:p,=1"), ("b", "c:")),
+        ),
         ("CONNECTIONS", "3", "connections", 3),
         ("REGISTRY_KEY", "/key", "registry_key", Path("/key")),
         ("LIMIT_RATE", "10MB", "limit_rate", 10_000_000),

@@ -9,14 +9,16 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from support.local_http import Answer
-from support.registries import FaultyProxy, is_blob
+from support.registries import DockerRegistry, FaultyProxy, is_blob
 from support.stores import add_model, names
 
 from tampu.cli import app
 from tampu.errors import RegistryError, StoreError
+from tampu.proxies import Proxies
 from tampu.store import Digest, ModelName, Store
 from tampu.store.manifests import MANIFEST_TYPE
 from tampu.store.registry import push as push_module
@@ -292,3 +294,30 @@ def test_the_commands_pull_and_push(registry, large, tmp_path, monkeypatch, caps
     assert app.run(["pull", name]) == 2
     assert "--insecure" in capsys.readouterr().err
     assert app.run(["pull", "--limit-rate", "soon", name]) == 2
+
+
+def test_a_proxy_brings_a_model_of_a_registry_that_only_it_can_reach(store, registry, large):
+    with FaultyProxy(registry.host) as proxy:
+        options = replace(OPTIONS, proxies=Proxies(http=proxy.url))
+        name = name_at("registry.invalid", large[0])
+        fetch(store, name, options)
+        assert {request.headers["host"] for request in proxy.requests} == {"registry.invalid"}
+    assert store.model(name).model_path.read_bytes() == LARGE
+    assert_sound(store)
+
+
+def test_a_registry_with_passwords(store, tmp_path):
+    line = "runa:$2b$05$CCCCCCCCCCCCCCCCCCCCC.Vw2l/jU4jKgSLY12IXi/ZhxzSU8WB8W\n"  # bcrypt
+    with closing(DockerRegistry(tmp_path / "registry", line)) as registry:
+        name = name_at(registry.host, "runa/private")
+        pushed = add_model(store, str(name), model=LARGE)
+        with pytest.raises(RegistryError, match="set TAMPU_LOGINS="):
+            give(store, name)
+        options = replace(OPTIONS, logins=((registry.host, "runa:a, pass:word"),))
+        give(store, name, options)
+        store.delete(name)
+        with pytest.raises(RegistryError, match="refuses"):
+            fetch(store, name, replace(OPTIONS, logins=((registry.host, "runa:x"),)))
+        fetch(store, name, options)
+    assert store.model(name).digest == pushed.digest
+    assert_sound(store)

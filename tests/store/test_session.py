@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from contextlib import ExitStack, closing
 from typing import ClassVar
 
@@ -119,6 +120,63 @@ def test_a_challenge_that_makes_no_sense_is_refused(transport, challenge):
 def test_a_token_that_is_none_is_refused(transport, answer):
     with Registry(lambda: answer) as registry, pytest.raises(RegistryError):
         get(Session(transport, registry.url))
+
+
+LOGIN = "runa:p\u00e4ss"
+BASIC = "Basic " + base64.b64encode(LOGIN.encode()).decode()
+
+
+def wants_password(request):
+    if request.headers.get("authorization") == BASIC:
+        return Answer(body=b"secret")
+    return Answer(401, {"WWW-Authenticate": 'Basic realm="models"'}, b"{}")
+
+
+def test_a_password_goes_to_the_registry_that_asks_for_it(transport):
+    with serving(wants_password) as registry:
+        session = Session(transport, registry.url, logins={registry.host: LOGIN})
+        assert get(session) == get(session) == (200, b"secret")
+        shown = [request.headers.get("authorization") for request in registry.requests]
+        assert shown == [None, BASIC, BASIC]
+
+
+@pytest.mark.parametrize("logins", [{}, {"127.0.0.1": LOGIN, "127.0.0.1:1": LOGIN}])
+def test_a_password_goes_to_no_other_registry(transport, logins):
+    with serving(wants_password) as registry:
+        with pytest.raises(RegistryError, match=r"set TAMPU_LOGINS=127\.0\.0\.1:\d+=name:password"):
+            get(Session(transport, registry.url, logins=logins))
+        assert all("authorization" not in request.headers for request in registry.requests)
+
+
+def test_a_password_that_is_wrong_is_tried_once(transport):
+    with serving(wants_password) as registry:
+        with pytest.raises(RegistryError, match="refuses"):
+            get(Session(transport, registry.url, logins={registry.host: "runa:x"}))
+        assert len(registry.requests) == 2
+
+
+def test_a_password_does_not_follow_a_redirect(transport):
+    with serving(lambda _: Answer(body=b"elsewhere")) as other:
+
+        def answer(request):
+            told = wants_password(request)
+            return Answer(307, {"Location": f"{other.url}/b"}) if told.status == 200 else told
+
+        with serving(answer) as registry:
+            logins = {registry.host: LOGIN}
+            assert get(Session(transport, registry.url, logins=logins)) == (200, b"elsewhere")
+        assert "authorization" not in other.requests[0].headers
+
+
+def test_a_password_gets_a_token_where_it_is_configured_for(transport):
+    with Registry() as realm, Registry() as registry:
+        registry.realm = f"{realm.url}/token"
+        for host, shown in ((realm.host, BASIC), (registry.host, None)):
+            session = Session(
+                transport, registry.url, realm_hosts=frozenset({realm.host}), logins={host: LOGIN}
+            )
+            assert get(session) == (200, b"secret")
+            assert realm.requests[-1].headers.get("authorization") == shown
 
 
 def test_a_registry_that_is_never_satisfied_is_asked_twice(transport):

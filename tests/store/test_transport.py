@@ -13,6 +13,7 @@ from support import local_http
 from support.local_http import Answer, serving
 
 from tampu.errors import RegistryError
+from tampu.proxies import Proxies
 from tampu.store.registry.transport import (
     NetworkError,
     Transport,
@@ -181,3 +182,55 @@ def test_hosts_and_origins():
     assert origin_of("https://a/x") == origin_of("https://a:443/y")
     assert origin_of("https://a") != origin_of("http://a")
     assert origin_of("http://a:81") != origin_of("http://a")
+
+
+def through(**proxies):
+    return closing(Transport(TransportOptions(is_insecure=True, proxies=Proxies(**proxies))))
+
+
+def test_a_proxy_gets_the_request_and_looks_the_name_up():
+    with serving(lambda _: Answer(body=b"found")) as proxy:
+        login = proxy.url.replace("//", "//runa:p%40ss@")
+        with through(http=login) as transport:
+            with transport.send("GET", "http://registry.invalid/v2/") as reply:
+                assert reply.read_all(10) == b"found"
+            with transport.send("GET", f"{proxy.url}/v2/") as reply:  # this machine: directly
+                assert reply.read_all(10) == b"found"
+        first, second = proxy.requests
+        assert first.headers["host"] == "registry.invalid"
+        assert first.headers["proxy-authorization"] == "Basic cnVuYTpwQHNz"
+        assert "proxy-authorization" not in second.headers
+
+
+def test_tls_goes_through_a_tunnel_and_a_refusal_names_the_proxy_without_its_password():
+    asked = []
+
+    def refuse(listener):
+        connection, _ = listener.accept()
+        with connection:
+            asked.append(connection.recv(4096))
+            connection.sendall(b"HTTP/1.1 407 Who are you?\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=refuse, args=(listener,))
+        thread.start()
+        host = f"127.0.0.1:{listener.getsockname()[1]}"
+        with (
+            through(https=f"http://runa:secret@{host}") as transport,
+            pytest.raises(NetworkError, match=rf"registry\.invalid through .*{host}.*407") as told,
+        ):
+            transport.send("GET", "https://registry.invalid/v2/", {"Authorization": "Bearer x"})
+        thread.join(5)
+    assert "secret" not in str(told.value)
+    assert asked[0].startswith(b"CONNECT registry.invalid:443 HTTP/1.")
+    assert b"proxy-authorization: basic" in asked[0].lower()
+    assert b"Bearer" not in asked[0]
+
+
+def test_a_private_address_is_refused_with_a_proxy_too():
+    options = TransportOptions(proxies=Proxies(https="http://127.0.0.1:1"))
+    with closing(Transport(options)) as transport:
+        with pytest.raises(RegistryError, match="private network"):
+            transport.send("GET", "https://169.254.169.254/v2/")
+        with pytest.raises(NetworkError, match=r"through the proxy http://127\.0\.0\.1:1"):
+            transport.send("GET", "https://registry.invalid/v2/")

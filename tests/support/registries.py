@@ -32,9 +32,12 @@ def registry_program() -> str:
 
 
 class DockerRegistry:
-    """The reference registry, with its data in a folder."""
+    """The reference registry, with its data in a folder.
 
-    def __init__(self, folder: Path) -> None:
+    `passwords` are the lines of an htpasswd file: then nobody else gets in.
+    """
+
+    def __init__(self, folder: Path, passwords: str = "") -> None:
         program = registry_program()
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
@@ -47,6 +50,10 @@ class DockerRegistry:
             f"storage: {{filesystem: {{rootdirectory: {folder / 'data'}}}}}\n"
             f"http: {{addr: '{self.host}'}}\n"
         )
+        if passwords:
+            (folder / "htpasswd").write_text(passwords)
+            with config.open("a") as file:
+                file.write(f"auth: {{htpasswd: {{realm: models, path: {folder / 'htpasswd'}}}}}\n")
         self._log = (folder / "log").open("wb")
         self._process = subprocess.Popen(
             [program, "serve", str(config)],

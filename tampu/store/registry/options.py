@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from tampu.proxies import Proxies
 from tampu.settings import Settings
 from tampu.store.names import DEFAULT_HOST, ModelName, canonical_host
 from tampu.store.registry.download import PAUSES_S
@@ -20,6 +21,8 @@ class RemoteOptions:
     Attributes:
         default_registry: the host that stands for registry.ollama.ai.
         realms: pairs of a registry and another host that may give out its tokens.
+        logins: pairs of a registry and the "name:password" that it, and nobody else, gets.
+        proxies: which proxy stands before which host.
         connections: the most at once for a blob.
         limit_rate: the most bytes in a second; None is without limit.
         key: the file of the private key that tells Ollama's registry who asks; it need not exist.
@@ -32,6 +35,8 @@ class RemoteOptions:
 
     default_registry: str = DEFAULT_HOST
     realms: tuple[tuple[str, str], ...] = ()
+    logins: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    proxies: Proxies = field(default_factory=Proxies)
     connections: int = 8
     limit_rate: int | None = None
     key: Path | None = None
@@ -49,6 +54,8 @@ class RemoteOptions:
         return cls(
             default_registry=settings.registry,
             realms=settings.realms,
+            logins=settings.logins,
+            proxies=settings.proxies,
             connections=settings.connections,
             limit_rate=limit_rate or settings.limit_rate,
             key=settings.registry_key,

@@ -81,6 +81,7 @@ def open_transport(options: RemoteOptions) -> Transport:
             private_hosts=frozenset({options.default_registry.partition(":")[0]})
             - {"registry.ollama.ai"},
             connections=options.connections,
+            proxies=options.proxies,
             silence_s=options.silence_s,
         )
     )
@@ -94,5 +95,6 @@ def open_registry(transport: Transport, name: ModelName, options: RemoteOptions)
         options.base_of(name),
         realm_hosts=options.realm_hosts(host),
         sign=options.signer(),
+        logins=dict(options.logins),
     )
     return Registry(session, name)

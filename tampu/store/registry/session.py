@@ -2,7 +2,8 @@
 
 A token goes to the registry that it is for and to nobody else: it is asked for only where the
 registry's own host, or one that the user named for it, says, and it is left out as soon as a
-redirect leads to another host.
+redirect leads to another host. A name and password likewise go to the host that they are
+configured for, when it asks for them or gives out tokens.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class Session:
         realm_hosts: frozenset[str] = frozenset(),
         token: str | None = None,
         sign: Signer | None = None,
+        logins: Mapping[str, str] | None = None,
         signs_in: bool = True,
     ) -> None:
         """Talk to a registry.
@@ -65,13 +67,15 @@ class Session:
             realm_hosts: other hosts that may give out its tokens.
             token: to begin with.
             sign: proves who asks when a token is asked for; None: nobody in particular.
+            logins: "name:password" by the host, with its port, that may see it.
             signs_in: whether a token is asked for when the registry wants one.
         """
         self.transport = transport
         self.base = base.rstrip("/")
         self._realm_hosts = realm_hosts | {host_of(base)}
-        self._token = token
+        self._proof = f"Bearer {token}" if token else None  # what goes into Authorization
         self._sign = sign
+        self._logins = logins or {}
         self._signs_in = signs_in
         self._lock = threading.Lock()
 
@@ -118,27 +122,26 @@ class Session:
 
     def _authorized(self, method: str, url: str, headers: Mapping[str, str], body: Any) -> Reply:
         """Send a request once, and a second time with a new token if it is refused."""
-        token = self._token
-        reply = self._once(method, url, headers, body, token)
+        proof = self._proof
+        reply = self._once(method, url, headers, body, proof)
         if reply.status != 401 or not self._signs_in or not self._is_home(url):
             return reply
-        challenge = self._challenge(reply)
         reply.close()
         with self._lock:
-            if self._token == token:  # else another thread has got a new one meanwhile
-                self._token = self._fetch_token(challenge)
-            token = self._token
-        reply = self._once(method, url, headers, body, token)
+            if self._proof == proof:  # else another thread has got a new one meanwhile
+                self._proof = self._new_proof(reply.headers.get("WWW-Authenticate", ""))
+            proof = self._proof
+        reply = self._once(method, url, headers, body, proof)
         if reply.status == 401:
             reply.close()
             raise RegistryError(f"{host_of(url)} refuses: you may not do this, or must sign in")
         return reply
 
     def _once(
-        self, method: str, url: str, headers: Mapping[str, str], body: Any, token: str | None
+        self, method: str, url: str, headers: Mapping[str, str], body: Any, proof: str | None
     ) -> Reply:
-        proof = {"Authorization": f"Bearer {token}"} if token and self._is_home(url) else {}
-        return self.transport.send(method, url, {**headers, **proof}, body)
+        shown = {"Authorization": proof} if proof and self._is_home(url) else {}
+        return self.transport.send(method, url, {**headers, **shown}, body)
 
     def _is_home(self, url: str) -> bool:
         return origin_of(url) == origin_of(self.base)
@@ -154,8 +157,25 @@ class Session:
         self.transport.check_url(url)
         return url
 
-    def _challenge(self, reply: Reply) -> Challenge:
-        kind, _, rest = reply.headers.get("WWW-Authenticate", "").partition(" ")
+    def _new_proof(self, wanted: str) -> str:
+        """Return the answer to a registry's `WWW-Authenticate`."""
+        if wanted.partition(" ")[0].lower() != "basic":
+            return f"Bearer {self._fetch_token(self._challenge(wanted))}"
+        host = host_of(self.base)
+        login = self._login(host)
+        if login is None:
+            raise RegistryError(
+                f"{host} wants a name and a password: set TAMPU_LOGINS={host}=name:password"
+            )
+        return login
+
+    def _login(self, host: str) -> str | None:
+        """Return the name and password for a host, as they go into Authorization."""
+        login = self._logins.get(host)
+        return login and f"Basic {base64.b64encode(login.encode()).decode()}"
+
+    def _challenge(self, wanted: str) -> Challenge:
+        kind, _, rest = wanted.partition(" ")
         found = _PARAMETER.findall(rest)
         values = {name.lower(): value for name, value in found}
         if kind.lower() != "bearer" or "realm" not in values:
@@ -174,14 +194,14 @@ class Session:
 
     def _fetch_token(self, challenge: Challenge) -> str:
         query = [("service", challenge.service), *(("scope", scope) for scope in challenge.scopes)]
-        headers = {}
         if self._sign is not None:
             nonce = base64.urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
             query += [("ts", str(int(time.time()))), ("nonce", nonce)]
         separator = "&" if urlsplit(challenge.realm).query else "?"
         url = challenge.realm + separator + urlencode(query)
-        if self._sign is not None:
-            headers["Authorization"] = self._sign(url)
+        login = self._login(host_of(url))
+        proof = login or (self._sign(url) if self._sign is not None else None)
+        headers = {"Authorization": proof} if proof else {}
         reply = self.transport.send("GET", url, headers)  # redirects are not followed
         self.expect(reply, 200, doing=f"getting a token from {host_of(url)}")
         try:

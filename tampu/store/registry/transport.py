@@ -9,18 +9,25 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
-from urllib3.exceptions import HTTPError, NameResolutionError, NewConnectionError, SSLError
+from urllib3.exceptions import (
+    HTTPError,
+    NameResolutionError,
+    NewConnectionError,
+    ProxyError,
+    SSLError,
+)
 from urllib3.util import Timeout
 from urllib3.util.connection import create_connection
 
 from tampu.errors import RegistryError
+from tampu.proxies import Proxies, address_in, shown_proxy
 from tampu.version import __version__
 
 USER_AGENT = f"tampu/{__version__}"
@@ -49,6 +56,8 @@ class TransportOptions:
     Attributes:
         is_insecure: whether HTTP without TLS and addresses of private networks are allowed.
         private_hosts: hosts that may have an address in a private network all the same.
+        proxies: which of them stands before which host. One that looks up names itself decides
+            which addresses they may have; a private one that is written out is refused here.
         connections: the most to one host.
         connect_s: how long connecting may take.
         silence_s: how long no byte may come.
@@ -56,6 +65,7 @@ class TransportOptions:
 
     is_insecure: bool = False
     private_hosts: frozenset[str] = frozenset()
+    proxies: Proxies = field(default_factory=Proxies)
     connections: int = 8
     connect_s: float = 10.0
     silence_s: float = 30.0
@@ -130,13 +140,16 @@ class Transport:
 
     def __init__(self, options: TransportOptions) -> None:
         self.options = options
-        self._pools = urllib3.PoolManager(
-            num_pools=8,
-            maxsize=options.connections + 2,
-            retries=False,
-            timeout=Timeout(connect=options.connect_s, read=options.silence_s),
-        )
-        self._pools.pool_classes_by_scheme = _pool_classes(self._is_allowed)
+        how: dict[str, Any] = {
+            "num_pools": 8,
+            "maxsize": options.connections + 2,
+            "retries": False,
+            "timeout": Timeout(connect=options.connect_s, read=options.silence_s),
+        }
+        self._direct = urllib3.PoolManager(**how)
+        self._direct.pool_classes_by_scheme = _pool_classes(self._is_allowed)
+        addresses = {options.proxies.http, options.proxies.https} - {None}
+        self._through = {proxy: _proxied(proxy, how) for proxy in addresses if proxy}
 
     def send(
         self,
@@ -161,7 +174,7 @@ class Transport:
         host = host_of(url)
         everything = {"User-Agent": USER_AGENT, "Accept-Encoding": "identity", **(headers or {})}
         try:
-            response = self._pools.request(
+            response = self._pools_for(url).request(
                 method,
                 url,
                 headers=everything,
@@ -173,7 +186,9 @@ class Transport:
         except SSLError as error:
             raise RegistryError(f"the certificate of {host} is not to be trusted") from error
         except (HTTPError, OSError, ValueError) as error:
-            raise NoAnswerError(f"no answer from {host}: {_reason(error)}") from error
+            proxy = shown_proxy(self.options.proxies.for_url(url))
+            way = f" through the proxy {proxy}" if proxy else ""
+            raise NoAnswerError(f"no answer from {host}{way}: {_reason(error)}") from error
         return Reply(response, url)
 
     def check_url(self, url: str) -> None:
@@ -199,7 +214,17 @@ class Transport:
 
     def close(self) -> None:
         """Close all connections that are not in use."""
-        self._pools.clear()
+        for pools in (self._direct, *self._through.values()):
+            pools.clear()
+
+    def _pools_for(self, url: str) -> urllib3.PoolManager:
+        proxy = self.options.proxies.for_url(url)
+        if proxy is None:
+            return self._direct
+        host = urlsplit(url).hostname or ""
+        if address_in(host) is not None and not self._is_allowed(host, host):
+            raise _private(host)
+        return self._through[proxy]
 
     def _is_allowed(self, host: str, address: str) -> bool:
         if self.options.is_insecure or host.lower() in self.options.private_hosts:
@@ -254,9 +279,7 @@ def _connect(connection: HTTPConnection, is_allowed: Callable[[str, str], bool])
     addresses = [str(info[4][0]) for info in found]
     allowed = [address for address in addresses if is_allowed(host, address)]
     if not allowed:
-        raise RegistryError(
-            f"{host} is in a private network; to reach it all the same, use --insecure"
-        )
+        raise _private(host)
     last: OSError | None = None
     for address in allowed:
         try:
@@ -268,7 +291,22 @@ def _connect(connection: HTTPConnection, is_allowed: Callable[[str, str], bool])
     raise NewConnectionError(connection, str(last)) from last
 
 
+def _proxied(proxy: str, how: Mapping[str, Any]) -> urllib3.ProxyManager:
+    """Return connections through a proxy, which gets the name and password of its address."""
+    login = urlsplit(proxy).netloc.rpartition("@")[0]
+    headers = urllib3.make_headers(proxy_basic_auth=unquote(login)) if login else {}
+    return urllib3.ProxyManager(shown_proxy(proxy) or proxy, proxy_headers=headers, **how)
+
+
+def _private(host: str) -> RegistryError:
+    return RegistryError(
+        f"{host} is in a private network; to reach it all the same, use --insecure"
+    )
+
+
 def _reason(error: BaseException) -> str:
     if isinstance(error, NameResolutionError):
         return "its name is not known"
+    if isinstance(error, ProxyError):
+        return f"{error.original_error or 'refused'}"
     return "it does not answer" if isinstance(error, TimeoutError) else type(error).__name__
