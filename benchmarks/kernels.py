@@ -1,15 +1,19 @@
 """Tokens per second against how many tokens are computed at once, beside llama.cpp's.
 
-    python -m benchmarks.kernels MODEL [--peer-library PATH/libllama.so] [--threads N]
+    python -m benchmarks.kernels MODEL [--peer-library PATH/libllama.so] [--picture OUT.svg]
 
 draws a bar for each number of tokens: one (decoding), a few (several sequences, speculation), many
-(prompts). `tampu bench --kernels` shows the single operations beside their limits.
+(prompts), or the same as a picture. `tampu bench --kernels` shows the single operations beside
+their limits.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from html import escape
 from pathlib import Path
 
 from tampu.bench import Native, Plan, Result, Work
@@ -18,6 +22,9 @@ from tampu.peer import Peer
 
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128)
 WIDTH = 48
+
+COLORS = {"tampu": "#4c78a8", "llama.cpp": "#f58518"}
+LEFT, TOP, RIGHT, BOTTOM = 60, 40, 620, 340  # of the lines in a picture
 
 
 def chart(results: list[Result]) -> str:
@@ -36,6 +43,47 @@ def chart(results: list[Result]) -> str:
     return "\n".join(lines)
 
 
+def picture(results: list[Result], title: str) -> str:
+    """Return an SVG with a line for each engine, both axes in powers of two."""
+    speeds: dict[str, list[float]] = {
+        "tampu": [result.tokens_per_second for result in results],
+        "llama.cpp": [result.peer_tokens_per_second or 0.0 for result in results],
+    }
+    steps = math.ceil(math.log2(max(max(each) for each in speeds.values()) / 8))
+    lines = [
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 390" '
+        'font-family="sans-serif" font-size="12">',
+        '<rect width="640" height="390" fill="white"/>',
+        f'<text x="{LEFT}" y="22" font-size="14">{escape(title)}</text>',
+        f'<text x="{LEFT}" y="{BOTTOM + 38}">tokens computed at once</text>',
+        *_grid(steps),
+    ]
+    for row, (name, values) in enumerate(speeds.items()):
+        points = [_point(index, value, steps) for index, value in enumerate(values) if value > 0]
+        text = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        stroke = f'stroke="{COLORS[name]}" stroke-width="2.5"'
+        lines.append(f'<polyline points="{text}" fill="none" {stroke}/>')
+        place = f'x="{LEFT + 16}" y="{TOP + 20 + 18 * row}"'
+        lines.append(f'<text {place} fill="{COLORS[name]}">{name}, tokens/s</text>')
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def _point(index: int, speed: float, steps: int) -> tuple[float, float]:
+    x = LEFT + (RIGHT - LEFT) * index / (len(TOKENS) - 1)
+    return x, BOTTOM - (BOTTOM - TOP) * max(math.log2(speed / 8), 0) / steps
+
+
+def _grid(steps: int) -> Iterator[str]:
+    for index, tokens in enumerate(TOKENS):
+        x, _ = _point(index, 8, steps)
+        yield f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{BOTTOM}" stroke="#e4e4e4"/>'
+        yield f'<text x="{x - 6:.1f}" y="{BOTTOM + 18}">{tokens}</text>'
+    for step in range(steps + 1):
+        _, y = _point(0, 8 * 2**step, steps)
+        yield f'<line x1="{LEFT}" y1="{y:.1f}" x2="{RIGHT}" y2="{y:.1f}" stroke="#e4e4e4"/>'
+        yield f'<text x="{LEFT - 36}" y="{y + 4:.1f}">{8 * 2**step}</text>'
+
+
 def main() -> None:
     """Measure and print the chart."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -43,6 +91,7 @@ def main() -> None:
     parser.add_argument("--peer-library", type=Path)
     parser.add_argument("--threads", type=int, default=default_threads())
     parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--picture", type=Path, help="an SVG to write")
     given = parser.parse_args()
     works = [Work("pp", tokens) for tokens in TOKENS]
     plan = Plan(works=works, depths=[0], threads=given.threads, repetitions=given.repetitions)
@@ -53,7 +102,11 @@ def main() -> None:
             given.model, threads=plan.threads, context=plan.context, library=given.peer_library
         )
         opened.callback(other.close)
-        print(chart(plan.run(ours, other)))
+        results = plan.run(ours, other)
+    print(chart(results))
+    if given.picture:
+        title = f"{given.model.stem}, {plan.threads} threads"
+        given.picture.write_text(picture(results, title))
 
 
 if __name__ == "__main__":
