@@ -113,10 +113,11 @@ def _bind_vision(
     sees = _vision_type(kind, projector)
     if sees is None:
         return None
-    options = read_options(sees.options_type, source.file.metadata, {})
+    text = weights.file.metadata
+    options = read_options(sees.options_type, source.file.metadata, {}, text)
     vision = bind(sees, source, options)
     vision.options = options
-    vision.tokens = find_tokens(weights.file.metadata, sees.words)
+    vision.tokens = find_tokens(text, sees.words)
     return vision
 
 

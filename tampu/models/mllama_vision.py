@@ -51,7 +51,7 @@ def _intermediate(metadata: Metadata) -> tuple[int, ...]:
 @dataclass(frozen=True, kw_only=True)
 class Options:
     text_layers: int = option("block_count", at_most=1024)
-    text_epsilon: float = option("attention.layer_norm_rms_epsilon", default=1e-5)
+    text_epsilon: float = option("attention.layer_norm_rms_epsilon", default=1e-5, of_text=True)
     layers: int = option("vision.block_count", at_most=1024)
     embedding: int = option("vision.embedding_length")
     global_layers: int = option("vision.global.block_count", at_most=1024)

@@ -52,7 +52,7 @@ class Options:
     heads: int = option("vision.attention.head_count", at_most=4096)
     key_length: int | None = option("vision.attention.key_length", default=None)
     epsilon: float = option("vision.attention.layer_norm_epsilon", default=1e-5)
-    text_epsilon: float = option("attention.layer_norm_rms_epsilon", default=1e-5)
+    text_epsilon: float = option("attention.layer_norm_rms_epsilon", default=1e-5, of_text=True)
     image: int = option("vision.image_size", at_most=16_384)
     longest_edge: int | None = option("vision.longest_edge", default=None, at_most=16_384)
     patch: int = option("vision.patch_size", at_most=1024)

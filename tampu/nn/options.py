@@ -25,10 +25,16 @@ class _Key:
     default: object
     at_least: float
     at_most: float
+    of_text: bool
 
 
 def option(
-    key: str, *, default: object = _REQUIRED, at_least: float = 1, at_most: float = _LARGEST
+    key: str,
+    *,
+    default: object = _REQUIRED,
+    at_least: float = 1,
+    at_most: float = _LARGEST,
+    of_text: bool = False,
 ) -> Any:
     """Declare the metadata key of a field; without a default the file must have it.
 
@@ -37,8 +43,9 @@ def option(
         default: the value when the file does not have the key.
         at_least: the smallest integer allowed; numbers with a fraction must be above 0.
         at_most: the largest number allowed.
+        of_text: whether the part that sees takes it from the text model's file, if it has its own.
     """
-    return dataclasses.field(metadata={"gguf": _Key(key, default, at_least, at_most)})
+    return dataclasses.field(metadata={"gguf": _Key(key, default, at_least, at_most, of_text)})
 
 
 def option_from(read: Callable[[Metadata], object]) -> Any:
@@ -46,13 +53,19 @@ def option_from(read: Callable[[Metadata], object]) -> Any:
     return dataclasses.field(metadata={"read": read})
 
 
-def read_options(kind: type[T], metadata: Metadata, constants: Mapping[str, object]) -> T:
+def read_options(
+    kind: type[T],
+    metadata: Metadata,
+    constants: Mapping[str, object],
+    text: Metadata | None = None,
+) -> T:
     """Return the options that a file holds.
 
     Args:
         kind: a dataclass whose fields are declared with `option` or `option_from`.
         metadata: of the file.
         constants: values of the fields that no file holds, by name.
+        text: of the text model's file, if that is another.
 
     Raises:
         ModelFileError: naming the first key that is missing, of another type or out of range.
@@ -60,8 +73,9 @@ def read_options(kind: type[T], metadata: Metadata, constants: Mapping[str, obje
     hints = typing.get_type_hints(kind)
     values: dict[str, Any] = dict(constants)
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
-        if "gguf" in field.metadata:
-            values[field.name] = _read(metadata, field.metadata["gguf"], hints[field.name])
+        if key := field.metadata.get("gguf"):
+            source = text if text and key.of_text else metadata
+            values[field.name] = _read(source, key, hints[field.name])
         elif "read" in field.metadata:
             values[field.name] = field.metadata["read"](metadata)
     return kind(**values)

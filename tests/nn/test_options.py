@@ -105,6 +105,17 @@ def test_an_option_that_takes_several_keys_reports_their_errors():
         read_options(Options, Metadata(values), {"mode": "halves"})
 
 
+def test_what_a_part_takes_from_the_text_is_read_there():
+    @dataclass(frozen=True, kw_only=True)
+    class Seeing:
+        layers: int = option("block_count")
+        epsilon: float = option("attention.layer_norm_rms_epsilon", default=1.0, of_text=True)
+
+    own = Metadata({"general.architecture": "clip", "clip.block_count": 7})
+    assert read_options(Seeing, own, {}, Metadata(GOOD)) == Seeing(layers=7, epsilon=1e-5)
+    assert read_options(Seeing, own, {}) == Seeing(layers=7, epsilon=1.0)
+
+
 # RoPE scaling
 
 

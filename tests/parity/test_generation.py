@@ -19,12 +19,16 @@ TYPICAL = [
     "mistral3",
     "qwen2",
     "qwen3",
+    "mixtral",
+    "qwen2moe",
     "qwen3moe",
     "gptoss",
     "lfm2",
     "llama4_text",
     "gemma2",
     "gemma3_text",
+    "mllama",
+    "qwen25vl",
 ]
 COUNT = 16
 LENGTHS = [3, 90, 17, 48]

@@ -1,7 +1,7 @@
 """Answers to prompts with pictures are those of transformers, however they are computed.
 
-Three kinds of models: embeddings whose rows see one another (Gemma 3), embeddings at positions of
-three coordinates (Qwen 2.5-VL), and pictures that lie beside the text (Llama 3.2 Vision).
+Of all kinds: embeddings whose rows see one another (Gemma 3), or are past to what follows, or have
+positions of three coordinates (Qwen 2.5-VL), and pictures beside the text (Llama 3.2 Vision).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tampu.nn import Picture
 
 pytestmark = pytest.mark.parity
 
-NAMES = ["gemma3_vision", "qwen25vl", "mllama"]
+NAMES = list(SIGHTS)
 TEXT = [11, 57, 200, 310, 42, 99]
 ONE, OTHER = picture(100, 150), picture(90, 60, seed=1)
 TWIN = picture(100, 150, seed=2)  # as large as the first

@@ -39,7 +39,7 @@ _TEXT = {
     "num_key_value_heads": 2,
     "head_dim": 32,
     "max_position_embeddings": CONTEXT,
-    "rms_norm_eps": 1e-5,
+    "rms_norm_eps": 1e-3,  # large enough to matter
     "tie_word_embeddings": False,
     "bos_token_id": 1,
     "eos_token_id": 2,
@@ -47,7 +47,7 @@ _TEXT = {
 }
 _GEMMA_TEXT = _TEXT | {
     "num_hidden_layers": 7,
-    "rms_norm_eps": 1e-6,
+    "rms_norm_eps": 2e-2,
     "tie_word_embeddings": True,
     "sliding_window": 16,
     "query_pre_attn_scalar": 24,  # unlike the head size
@@ -75,6 +75,7 @@ _SIGLIP = {
     "num_attention_heads": 4,
     "image_size": 112,
     "patch_size": 14,
+    "layer_norm_eps": 2e-2,
     "vision_use_head": False,
 }
 
@@ -156,6 +157,7 @@ def _llama4(*, seed: int = SEED, **changes: Any) -> Recipe:
         "interleave_moe_layer_step": 2,
         "attention_chunk_size": 16,
         "floor_scale": 10,
+        "attn_scale": 0.3,
         "rope_parameters": _LLAMA3 | {"rope_theta": 500_000.0},
     }
     return Recipe("Llama4ForCausalLM", transformers.Llama4TextConfig, values | changes, seed=seed)
@@ -181,6 +183,7 @@ RECIPES: dict[str, Recipe] = {
     "qwen3": _qwen3(),
     "qwen3_yarn": _qwen3(
         max_position_embeddings=128,
+        rms_norm_eps=1e-4,
         rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
     ),
     "mistral3": _ministral3(mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1),
@@ -188,6 +191,7 @@ RECIPES: dict[str, Recipe] = {
         "MixtralForCausalLM",
         transformers.MixtralConfig,
         _TEXT | {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
+        seed=2,
     ),
     "qwen2moe": Recipe(
         "Qwen2MoeForCausalLM",
@@ -216,6 +220,7 @@ RECIPES: dict[str, Recipe] = {
             "moe_intermediate_size": 96,
             "norm_topk_prob": True,
             "rope_theta": 1e6,
+            "rms_norm_eps": 1e-5,
         },
         "qwen2",
         seed=2,
@@ -236,6 +241,9 @@ RECIPES: dict[str, Recipe] = {
     ),
     "llama4_text": _llama4(),
     "llama4_two_experts": _llama4(num_experts_per_tok=2, interleave_moe_layer_step=1, seed=2),
+    "llama4_without_tuning": _llama4(
+        use_qk_norm=False, attn_temperature_tuning=False, no_rope_layer_interval=2
+    ),
     "gemma2": _gemma2(),
     "gemma3_text": _gemma3(rope_scaling={"rope_type": "linear", "factor": 8.0}),
     "gemma3_period": _gemma3(
@@ -251,6 +259,7 @@ RECIPES: dict[str, Recipe] = {
             "num_hidden_layers": 3,
             "num_attention_heads": 4,
             "max_position_embeddings": 128,
+            "layer_norm_eps": 1e-3,
         },
         "wordpiece",
     ),
@@ -268,6 +277,7 @@ RECIPES: dict[str, Recipe] = {
                 "image_size": 112,
                 "patch_size": 14,
                 "projection_dim": 32,
+                "layer_norm_eps": 1e-3,
             },
             "image_token_index": 6,
         },
@@ -312,6 +322,7 @@ RECIPES: dict[str, Recipe] = {
                 "projector_input_dim": 96,
                 "projector_output_dim": 96,
                 "pixel_shuffle_ratio": 0.5,
+                "norm_eps": 1e-3,
             },
             "image_token_index": 7,
         },
@@ -339,6 +350,7 @@ RECIPES: dict[str, Recipe] = {
                 "max_num_tiles": 4,
                 "intermediate_layers_indices": [1, 3],
                 "vision_output_dim": 192,
+                "norm_eps": 1e-3,
             },
             "image_token_index": 10,
         },
