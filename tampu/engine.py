@@ -28,6 +28,7 @@ from tampu.completion import Completion, Handle, Stream, checked, completion
 from tampu.errors import RequestError
 from tampu.intake import Intake, Prompt
 from tampu.loading import LoadedModel, LoadOptions, load_model
+from tampu.ml.kernels.repack_cache import RepackCache
 from tampu.modelinfo import ModelInfo
 from tampu.nn import Picture
 from tampu.offload import Offload
@@ -73,7 +74,8 @@ class Engine:
         self.prepared = found or Prepared(model.info.path)
         self._defaults = as_options(self.prepared.parameters)
         self.template = self.prepared.template or ChatTemplate.from_metadata(metadata)
-        self._prompts = PromptBuilder.for_model(self.template, self.tokenizer, metadata)
+        parser = self.prepared.parser
+        self._prompts = PromptBuilder.for_model(self.template, self.tokenizer, metadata, parser)
         self.load_ns = load_ns
         self.device_bytes = sum(model.device_bytes.values())
         self.runner = Runner(model.scheduler, model.graphs, model.tokenizer)
@@ -93,6 +95,7 @@ class Engine:
         kernels: str = "on",
         offload: Offload | None = None,
         use_mmap: bool = True,
+        repack_cache: RepackCache | None = None,
         adapters: Sequence[tuple[str | Path, float]] = (),
         template: str = "",
         projector: str | Path | None = None,
@@ -115,6 +118,7 @@ class Engine:
             offload: which layers go to devices besides the processor; None: as many as the model
                 comes with, else as fit.
             use_mmap: use weights where they are in the mapped file, if they can be; else copy all.
+            repack_cache: where packed weights are kept for the next start; None: nowhere.
             adapters: low-rank adapters, GGUF files or PEFT's folders, and how much of each; 1 is as
                 it was trained.
             template: Jinja, or Go's language, in place of the model's own; empty: that.
@@ -141,6 +145,7 @@ class Engine:
             flash_attention=flash_attention,
             kernels=kernels,
             mapped=use_mmap,
+            repack_cache=repack_cache,
             offload=offload or found.offload,
         )
         model = load_model(

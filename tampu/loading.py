@@ -19,6 +19,7 @@ from tampu.ml.devices import Device, find_devices
 from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.ml.kernels import KernelChoice, Kernels
 from tampu.ml.kernels.attention import attends_to
+from tampu.ml.kernels.repack_cache import RepackCache
 from tampu.ml.probe import can_fuse_attention
 from tampu.modelinfo import ModelInfo, describe
 from tampu.models import bind_model
@@ -51,6 +52,7 @@ class LoadOptions:
     flash_attention: bool | None
     kernels: str = "on"
     mapped: bool = True
+    repack_cache: RepackCache | None = None
     offload: Offload = AUTOMATIC
 
     @property
@@ -204,9 +206,14 @@ def _load(
             attention=attention_kind(options, backend.kernels, shapes, placement.devices),
         )
         resources.callback(cache.close)
-        weights.load(backend, mapped=options.mapped, progress=progress, cancelled=cancelled)
-        for each in parts[1:]:
-            each.load(backend, mapped=options.mapped, cancelled=cancelled)
+        for each, report in zip(parts, (progress, *[None] * len(parts)), strict=False):
+            each.load(
+                backend,
+                mapped=options.mapped,
+                cache=options.repack_cache,
+                progress=report,
+                cancelled=cancelled,
+            )
         graphs = Graphs(backend, model, cache)
         resources.callback(graphs.close)
         vocabulary = tokenizer.result().vocabulary_size

@@ -219,6 +219,17 @@ def test_the_kernels_that_are_used_are_chosen_by_a_word():
         read(TAMPU_KERNELS="fast")
 
 
+def test_packed_weights_are_kept_in_the_folder_of_caches_if_one_says_how_much():
+    assert read().packed_weights is None
+    assert read(TAMPU_REPACK_CACHE="off").packed_weights is None
+    assert read(TAMPU_REPACK_CACHE="0").packed_weights is None
+    found = read(TAMPU_REPACK_CACHE="20GB", TAMPU_CACHE="/c")
+    assert found.packed_weights == ("/c/packed", 20 * 10**9)
+    assert read(TAMPU_REPACK_CACHE="on").repack_cache == 32 * 10**9
+    with pytest.raises(SettingsError, match="bytes, such as 20GB, or on or off"):
+        read(TAMPU_REPACK_CACHE="much")
+
+
 @pytest.mark.seed("S75")
 def test_where_layers_go_is_a_setting():
     plain = read()

@@ -112,6 +112,7 @@ def server_options(settings: Settings, host: str) -> ServerOptions:
             flash_attention=settings.flash_attention,
             engine=settings.engine,
             kernels=settings.kernels,
+            repack_cache=settings.packed_weights,
         ),
     )
 

@@ -22,7 +22,8 @@ from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError
 from tampu.ml.backend import Backend
 from tampu.ml.devices import Device
 from tampu.ml.gguf import GGUFFile, TensorInfo
-from tampu.ml.kernels.products import STRIP, PackedMemory, PackedWeight
+from tampu.ml.kernels.products import STRIP, PackedMemory, PackedWeight, places_of
+from tampu.ml.kernels.repack_cache import KeptWeights, Layout, RepackCache
 from tampu.ml.library import OpaquePointer, TensorPointer, gg
 from tampu.ml.mapping import map_file
 from tampu.ml.placement import layer_of
@@ -74,6 +75,8 @@ class Weights:
         self._uses: defaultdict[str, set[Use]] = defaultdict(set)
         self._buffers: list[OpaquePointer] = []
         self._packed: PackedMemory | None = None
+        self._kept: KeptWeights | None = None
+        self._keeping: threading.Thread | None = None
         self._mapping: mmap.mmap | None = None
         self._address = 0
 
@@ -104,6 +107,7 @@ class Weights:
         backend: Backend,
         *,
         mapped: bool = True,
+        cache: RepackCache | None = None,
         progress: Callable[[float], None] | None = None,
         cancelled: Callable[[], bool] | None = None,
     ) -> None:
@@ -113,6 +117,7 @@ class Weights:
             backend: whose devices compute with the weights.
             mapped: use weights in the file's mapping where they can be used as they are; else copy
                 them.
+            cache: of weights in the layouts of the package's kernels.
             progress: called with the part of the bytes that is ready, 0 to 1, from any thread.
             cancelled: asked at the beginning and before each tensor that is packed.
 
@@ -138,17 +143,34 @@ class Weights:
             self._use_in_place(backend, in_place)
         else:
             packed |= dict.fromkeys(in_place, backend.cpu.buffer_type)
+        report = progress or (lambda _part: None)
+        layout = self._layout(backend, own) if cache and mapped else None
+        if cache and layout:
+
+            def watch(part: float) -> None:
+                _check(cancelled)
+                report(part)
+
+            self._kept = cache.find(layout, backend.threads, watch)
         jobs = [*self._send(backend, twice), *self._pack_own(backend, own), *self._pack(packed)]
-        self._run(jobs, backend.threads, progress or (lambda _part: None), cancelled)
+        self._run(jobs, backend.threads, report, cancelled)
+        if cache and layout and self._packed and not self._kept:
+            self._keeping = cache.keep(layout, self._packed.bytes)
 
     def close(self) -> None:
         """Free the memory; twice is harmless. No graph may use the weights any more."""
         for buffer in self._buffers:
             gg.ggml_backend_buffer_free(buffer)
         self._buffers.clear()
+        if self._keeping is not None:
+            self._keeping.join()  # it reads what is freed next
+            self._keeping = None
         if self._packed is not None:
             self._packed.close()
             self._packed = None
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
         if self._arena:
             gg.ggml_free(self._arena)
             self._arena = None
@@ -217,16 +239,27 @@ class Weights:
         kernels = backend.kernels
         if kernels is None or not sizes:
             return
-        self._packed = PackedMemory(self._arena, kernels, sizes.values())
+        kept = self._kept.weights if self._kept else None
+        self._packed = PackedMemory(self._arena, kernels, sizes.values(), kept)
         for name, size in sizes.items():
             info = self.file.tensors[name]
             *experts, rows, inputs = info.shape
             packed = self._packed.place(info.type, rows, inputs, size, *experts)
             self._tensors[name].packed = packed
+            if kept is not None:
+                self.mapped_bytes += size
+                continue
             stored = info.size_bytes // packed.experts
             for expert in range(packed.experts):
                 offset = info.offset + expert * stored
                 yield from self._pack_matrix(packed, expert, offset, stored // rows)
+
+    def _layout(self, backend: Backend, sizes: dict[str, int]) -> Layout | None:
+        """Return what the packed weights are known by in a cache."""
+        if backend.kernels is None or not sizes:
+            return None
+        *_, total = places_of(sizes.values())
+        return Layout.of(self.file, backend.kernels, sizes, total)
 
     def _pack_matrix(
         self, packed: PackedWeight, expert: int, offset: int, row_bytes: int

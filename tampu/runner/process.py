@@ -27,6 +27,7 @@ from tampu.chat.template import ChatTemplate
 from tampu.engine import Engine
 from tampu.errors import RequestError
 from tampu.ml.gguf import read_gguf
+from tampu.ml.kernels.repack_cache import RepackCache
 from tampu.offload import Offload
 from tampu.runner import llamacpp
 from tampu.runner.engines import LLAMACPP
@@ -138,7 +139,7 @@ def load_vocabulary(load: Load) -> Loaded:
     tokenizer = load_tokenizer(metadata)
     own = load.options.template
     template = read_template(own) if own else ChatTemplate.from_metadata(metadata)
-    prompts = PromptBuilder.for_model(template, tokenizer, metadata)
+    prompts = PromptBuilder.for_model(template, tokenizer, metadata, load.options.parser)
     memory_bytes = psutil.Process().memory_info().rss
     inserter = Inserter.for_model(template, tokenizer, metadata)
     return Loaded(VocabularyOnly(tokenizer), prompts, Ready(0, memory_bytes), inserter)
@@ -154,13 +155,16 @@ def load_engine(
         TampuError: when the model cannot be loaded.
     """
     options = msgspec.structs.asdict(load.options)
-    del options["vocabulary_only"], options["engine"]
+    del options["vocabulary_only"], options["engine"], options["parser"]
     layers, main, split = map(options.pop, ("gpu_layers", "main_gpu", "tensor_split"))
+    if kept := load.options.repack_cache:
+        options["repack_cache"] = RepackCache(Path(kept[0]), kept[1])
     options["offload"] = Offload(None if layers < 0 else layers, main, split)
     with Engine.load(load.path, progress=progress, cancelled=cancelled, **options) as engine:
         memory_bytes = psutil.Process().memory_info().rss + engine.device_bytes
         template, metadata = engine.template, engine.info.metadata
-        prompts = PromptBuilder.for_model(template, engine.tokenizer, metadata)
+        parser = load.options.parser
+        prompts = PromptBuilder.for_model(template, engine.tokenizer, metadata, parser)
         inserter = Inserter.for_model(template, engine.tokenizer, metadata)
         ready = Ready(engine.context, memory_bytes, engine.device_bytes)
         yield Loaded(engine, prompts, ready, inserter)

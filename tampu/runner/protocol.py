@@ -41,8 +41,10 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
         main_gpu: which of them takes layers first; None: the one with the most free memory.
         tensor_split: how many of the layers each takes, in proportion; empty: by free memory.
         use_mmap: whether weights are used in the file's mapping where they can be, not copied.
+        repack_cache: the folder of packed weights, and the most bytes in it; None: none are kept.
         vocabulary_only: load no weights: tokens and prompts can be asked for, nothing else.
         template: in place of that of the file; empty: that.
+        parser: what reads answers, by Ollama's names; empty: the template shows how they are.
         adapters: files of adapters, and how much of each.
         projector: a file with the part that sees; None: it is in the model's, or there is none.
     """
@@ -59,8 +61,10 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     main_gpu: int | None = None
     tensor_split: tuple[float, ...] = ()
     use_mmap: bool = True
+    repack_cache: tuple[str, int] | None = None
     vocabulary_only: bool = False
     template: str = ""
+    parser: str = ""
     adapters: tuple[tuple[str, float], ...] = ()
     projector: str | None = None
 

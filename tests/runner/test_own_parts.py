@@ -47,3 +47,11 @@ def test_adapters(model: Path, tmp_path: Path) -> None:
         with load_engine(load, lambda _: None, lambda: False) as loaded:
             answers.append(loaded.model.logits([1, 270, 280]))
     assert np.abs(answers[0] - answers[1]).max() > 0.01
+
+
+def test_a_folder_of_packed_weights(tmp_path: Path) -> None:
+    model = write_tiny(tmp_path / "m.gguf", Tiny(context=64), types={"ffn_up.weight": "Q8_0"})
+    options = ModelOptions(repack_cache=(str(tmp_path / "packed"), 10**9), context=32, threads=1)
+    with load_engine(Load(str(model), options), lambda _: None, lambda: False):
+        pass
+    assert [path.suffix for path in (tmp_path / "packed").iterdir()] == [".packed"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from tampu.catalog import DEFAULT_CONTEXT, Catalog, prepare, resolve
 from tampu.cli.repl.desk import Known, Loaded, Needs
 from tampu.errors import RequestError, SettingsError
+from tampu.ml.kernels.repack_cache import RepackCache
 from tampu.modelinfo import read_model_info
 from tampu.offload import Offload
 from tampu.runner.engines import LLAMACPP, choose_engine
@@ -82,6 +83,7 @@ class EngineShelf:
                     cache_type=settings.cache_type,
                     flash_attention=settings.flash_attention,
                     kernels=settings.kernels,
+                    repack_cache=_repack_cache(settings),
                     offload=_offload(needs, settings),
                     use_mmap=needs.mapped is not False,
                     progress=progress,
@@ -90,7 +92,7 @@ class EngineShelf:
             if self._trace:
                 stack.enter_context(engine.trace(self._trace))
             prompts = PromptBuilder.for_model(
-                engine.template, engine.tokenizer, engine.info.metadata
+                engine.template, engine.tokenizer, engine.info.metadata, engine.prepared.parser
             )
             return Loaded(engine, prompts, stack.pop_all().close)
 
@@ -113,11 +115,19 @@ class EngineShelf:
             tensor_split=offload.split,
             use_mmap=needs.mapped is not False,
             template=prepared.template.source if prepared.template else "",
+            parser=prepared.parser,
             adapters=tuple((str(path), scale) for path, scale in prepared.adapters),
         )
         with ExitStack() as stack:
             engine, prompts = stack.enter_context(llama_engine(known, options))
             return Loaded(engine, prompts, stack.pop_all().close)
+
+
+def _repack_cache(settings: Settings) -> RepackCache | None:
+    if settings.packed_weights is None:
+        return None
+    folder, limit = settings.packed_weights
+    return RepackCache(Path(folder), limit)
 
 
 def _offload(needs: Needs, settings: Settings) -> Offload:

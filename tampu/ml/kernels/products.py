@@ -6,9 +6,11 @@ import ctypes
 import mmap
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from tampu.errors import OutOfMemoryError
 from tampu.ml.kernels.library import FLOATING, OWN_PARAMS, Kernels
@@ -167,30 +169,45 @@ def custom(
     return node
 
 
-class PackedMemory:
-    """Memory for packed weights, in large pages where the system has them; close it to free it."""
+def places_of(sizes: Iterable[int]) -> list[int]:
+    """Return where packed weights of these sizes begin, one after the other, and where all end."""
+    return list(accumulate((-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes), initial=0))
 
-    def __init__(self, arena: OpaquePointer, kernels: Kernels, sizes: Iterable[int]) -> None:
+
+class PackedMemory:
+    """Memory for packed weights, in large pages where the system has them; close it to free it.
+
+    Attributes:
+        bytes: all of it.
+    """
+
+    def __init__(
+        self,
+        arena: OpaquePointer,
+        kernels: Kernels,
+        sizes: Iterable[int],
+        kept: npt.NDArray[np.uint8] | None = None,
+    ) -> None:
         """Take memory for weights of these sizes, and ggml's headers for them from an arena.
+
+        Args:
+            arena: of the headers.
+            kernels: that pack and multiply.
+            sizes: of the weights in order.
+            kept: memory that has them packed already, at `places_of` their sizes.
 
         Raises:
             OutOfMemoryError: if it cannot be had.
         """
-        places = np.cumsum([0, *(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)])
-        total = int(places[-1])
-        try:
-            self._memory = mmap.mmap(-1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        except OSError as error:
-            raise OutOfMemoryError(f"no memory for packed weights: {total} bytes") from error
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            self._memory.madvise(mmap.MADV_HUGEPAGE)
-        base = np.frombuffer(self._memory, np.uint8).ctypes.data
+        *places, total = places_of(sizes)
+        self.bytes = _memory(total) if kept is None else kept
+        base = self.bytes.ctypes.data
         self.buffer = int(gg.ggml_backend_cpu_buffer_from_ptr(base, total) or 0)
         if not self.buffer:
             raise OutOfMemoryError("ggml refused the memory for packed weights")
         self._arena = arena
         self._kernels = kernels
-        self._places = iter((base + places[:-1]).tolist())
+        self._places = iter([base + place for place in places])
         gg.ggml_backend_buffer_set_usage(self.buffer, gg.GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
 
     def place(
@@ -204,4 +221,14 @@ class PackedMemory:
     def close(self) -> None:
         """Give the memory back."""
         gg.ggml_backend_buffer_free(self.buffer)
-        del self._memory
+        del self.bytes
+
+
+def _memory(size: int) -> npt.NDArray[np.uint8]:
+    try:
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise OutOfMemoryError(f"no memory for packed weights: {size} bytes") from error
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, np.uint8)

@@ -1,0 +1,104 @@
+"""Starts with packed weights kept on disk, beside starts without and llama.cpp's library.
+
+    python -m benchmarks.repack MODEL [--peer-library PATH] [--repetitions 3]
+
+prints a line for each way: the time to load (llama.cpp's with its process's start, some 0.1 s),
+the time from the start of the process to the first token, and the speed of 48 tokens after that
+(what a mapping costs where anonymous memory has large pages). Medians of starts in turns, each in a
+fresh process, after one of each that does not count; the files are in the system's cache by then.
+llama.cpp reads no text and draws no token: it computes five tokens of a prompt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import TypeAlias
+
+from tampu.peer import Peer
+
+CONTEXT = 4096
+TOKENS = 48
+PROMPT = "Tell me about the way"
+
+Times: TypeAlias = tuple[float, float, float]
+"""Seconds to load, seconds to the first token, tokens per second."""
+
+
+def child(model: Path, threads: int, folder: str) -> None:
+    """Load a model, compute, and print the seconds to load, the time then, and the speed."""
+    from tampu.engine import Engine
+    from tampu.ml.kernels.repack_cache import RepackCache
+
+    cache = RepackCache(Path(folder), 10**12) if folder else None
+    began = time.perf_counter()
+    with Engine.load(model, context=CONTEXT, threads=threads, repack_cache=cache) as engine:
+        loading = time.perf_counter() - began
+        engine.generate(PROMPT, max_tokens=1, temperature=0.0, ignore_eos=True)
+        first = time.time()
+        begin = time.perf_counter()
+        engine.generate(PROMPT, max_tokens=TOKENS, temperature=0.0, ignore_eos=True)
+        speed = TOKENS / (time.perf_counter() - begin)
+    print(json.dumps([loading, first, speed]))
+
+
+def ours(model: Path, threads: int, folder: str) -> Times:
+    command = [sys.executable, "-m", "benchmarks.repack", str(model), "--child", folder]
+    began = time.time()
+    done = subprocess.run(
+        [*command, "--threads", str(threads)], check=True, capture_output=True, text=True
+    )
+    loading, first, speed = json.loads(done.stdout)
+    return loading, first - began, speed
+
+
+def theirs(model: Path, threads: int, library: Path | None) -> Times:
+    began = time.perf_counter()
+    with closing(Peer(model, threads=threads, context=CONTEXT, library=library)) as peer:
+        loading = time.perf_counter() - began
+        peer.prefill(range(1, 6))
+        first = time.perf_counter() - began
+        return loading, first, TOKENS / peer.decode([7] * TOKENS)
+
+
+def main() -> None:
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--peer-library", type=Path)
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.child is not None:
+        child(given.model, given.threads, given.child)
+        return
+    with tempfile.TemporaryDirectory(prefix="tampu-packed-") as folder:
+        ways: dict[str, Callable[[], Times]] = {
+            "packed at the start": partial(ours, given.model, given.threads, ""),
+            "packed weights kept": partial(ours, given.model, given.threads, folder),
+            "llama.cpp": partial(theirs, given.model, given.threads, given.peer_library),
+        }
+        found: dict[str, list[Times]] = {name: [] for name in ways}
+        for turn in range(given.repetitions + 1):
+            for name, measure in ways.items():
+                times = measure()
+                if turn:
+                    found[name].append(times)
+    print("| | load | start to first token | decode |\n|---|---|---|---|")
+    for name, rounds in found.items():
+        loading, first, speed = (median(values) for values in zip(*rounds, strict=True))
+        print(f"| {name} | {loading:.2f} s | {first:.2f} s | {speed:.1f} t/s |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,312 @@
+"""Packed weights on disk, so that the next start maps them instead of packing them again.
+
+    <folder>/<digits of the key>.packed
+
+The key is what the bytes follow from: the model's file, the layouts' version, the level of the
+kernels, and which weights are packed in which order. A file begins with a head that follows from
+the key too, and a CRC-32 of each piece of the weights; all are compared before a weight is used.
+
+Whoever uses a file holds a shared lock of it, and whoever writes one holds a lock of its own until
+the file has its name; only what nobody has locked is deleted. All locks go with their process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import logging
+import mmap
+import os
+import re
+import struct
+import threading
+import zlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tampu.errors import ModelFileError
+from tampu.ml.gguf import GGUFFile
+from tampu.ml.kernels.library import LAYOUT_VERSION, Kernels
+
+log = logging.getLogger("tampu.ml")
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+FORMAT = 1  # of the file around the weights
+PIECE = 8 * 2**20  # bytes with a checksum of their own
+_MAGIC = b"TAMPUPAK"
+_HEAD = struct.Struct("<8sIIQ32s")  # magic, format, layouts, bytes of weights, key
+_PAGE = mmap.ALLOCATIONGRANULARITY
+_BLOB = re.compile(r"(?:sha256[-:])?([0-9a-f]{64})")
+_SUFFIX, _GROWING = ".packed", ".growing"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Packed weights as they follow one another in memory and in a file.
+
+    Attributes:
+        key: SHA-256 of all that their bytes follow from.
+        size_bytes: of all of them, with the gaps between them.
+    """
+
+    key: bytes
+    size_bytes: int
+
+    @classmethod
+    def of(cls, file: GGUFFile, kernels: Kernels, sizes: dict[str, int], size_bytes: int) -> Layout:
+        """Return the layout of a file's weights.
+
+        Args:
+            file: that they come from; one named by its digest is known by that, others by their
+                path, size, time and number.
+            kernels: that pack them.
+            sizes: of each packed weight in order, by its name.
+            size_bytes: of all of them, with the gaps between them.
+
+        Raises:
+            ModelFileError: if the file is gone.
+        """
+        weights = [
+            (name, int(info.type), info.shape, info.offset, size)
+            for name, size in sizes.items()
+            for info in (file.tensors[name],)
+        ]
+        sources = [_identity(part.path, part.size_bytes) for part in file.parts]
+        known = [FORMAT, LAYOUT_VERSION, kernels.level, sources, weights]
+        return cls(hashlib.sha256(json.dumps(known).encode()).digest(), size_bytes)
+
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return self.key.hex()[:32] + _SUFFIX
+
+    @property
+    def pieces(self) -> int:
+        """How many checksums there are."""
+        return -(-self.size_bytes // PIECE)
+
+    @property
+    def head(self) -> bytes:
+        """What the file begins with; the checksums follow."""
+        return _HEAD.pack(_MAGIC, FORMAT, LAYOUT_VERSION, self.size_bytes, self.key)
+
+    @property
+    def start(self) -> int:
+        """Where in the file the weights begin: at a page."""
+        return -(-(_HEAD.size + 4 * self.pieces) // _PAGE) * _PAGE
+
+
+class KeptWeights:
+    """A file of packed weights, mapped to be read; nobody deletes it until it is closed.
+
+    Attributes:
+        weights: all their bytes.
+    """
+
+    def __init__(self, layout: Layout, descriptor: int) -> None:
+        """Map an open file that has the layout's size."""
+        self._descriptor = descriptor
+        mapping = np.frombuffer(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), np.uint8)
+        self.weights: Bytes = mapping[layout.start :]
+        end = _HEAD.size + 4 * layout.pieces
+        self._sums = np.frombuffer(mapping[_HEAD.size : end].tobytes(), "<u4")
+        self._has_head = mapping[: _HEAD.size].tobytes() == layout.head
+
+    def is_intact(self, threads: int, watch: Callable[[float], None]) -> bool:
+        """Return whether the head and all checksums are right."""
+        if not self._has_head:
+            return False
+        pieces = [self.weights[i : i + PIECE].data for i in range(0, self.weights.size, PIECE)]
+        with ThreadPoolExecutor(threads, thread_name_prefix="tampu-verify") as pool:
+            try:
+                for number, found in enumerate(pool.map(zlib.crc32, pieces)):
+                    if found != self._sums[number]:
+                        return False
+                    watch((number + 1) / len(pieces))
+            finally:
+                pool.shutdown(cancel_futures=True)
+        return True
+
+    def close(self) -> None:
+        """Let the file be deleted; the mapping goes with the last who looks into it."""
+        os.close(self._descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class RepackCache:
+    """A folder of packed weights.
+
+    Attributes:
+        folder: made when it is first written to.
+        limit_bytes: how much may be in it; what was not used for longest goes first.
+    """
+
+    folder: Path
+    limit_bytes: int
+
+    def find(
+        self, layout: Layout, threads: int, watch: Callable[[float], None]
+    ) -> KeptWeights | None:
+        """Return the weights of a layout, if they are there and undamaged; log if they are damaged.
+
+        Args:
+            layout: of the weights.
+            threads: that compare checksums.
+            watch: called with the part that was compared; what it raises ends the search.
+        """
+        path = self.folder / layout.name
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            log.warning("packed weights: %s cannot be opened: %s", path, error.strerror)
+            return None
+        try:
+            kept = _open(layout, descriptor)
+            if kept and kept.is_intact(threads, watch):
+                with suppress(OSError):  # of others, or where nothing can be written
+                    os.utime(descriptor)
+                return kept
+            log.warning("packed weights: %s is damaged, they are packed anew", path)
+        except BlockingIOError:  # it is just being deleted
+            pass
+        except OSError as error:
+            log.warning("packed weights: %s cannot be used: %s", path, error.strerror)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+        return None
+
+    def keep(self, layout: Layout, weights: Bytes) -> threading.Thread:
+        """Begin to write packed weights while they are used; return the thread that does it."""
+        thread = threading.Thread(
+            target=self.write, args=(layout, weights), name="tampu-keep-packed"
+        )
+        thread.start()
+        return thread
+
+    def write(self, layout: Layout, weights: Bytes) -> bool:
+        """Keep packed weights; return whether it was done. What the system refuses is logged.
+
+        It is not done if another process is at it, or if what others use leaves too little room.
+        """
+        growing = self.folder / f"{layout.name}{_GROWING}"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            descriptor = os.open(growing, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            log.warning("packed weights are not kept: %s: %s", self.folder, error.strerror)
+            return False
+        try:
+            if not _lock_alone(descriptor, growing):
+                return False
+            try:
+                if self._fill(layout, weights, descriptor, growing):
+                    return True
+            except OSError as error:
+                log.warning("packed weights are not kept: %s: %s", growing, error.strerror)
+            growing.unlink(missing_ok=True)
+            return False
+        finally:
+            os.close(descriptor)
+
+    def _fill(self, layout: Layout, weights: Bytes, descriptor: int, growing: Path) -> bool:
+        size = layout.start + layout.size_bytes
+        if not self._make_room(size, layout.name):
+            log.warning("packed weights are not kept: %d bytes are above the limit", size)
+            return False
+        os.ftruncate(descriptor, 0)
+        sums = bytearray()
+        for place in range(0, layout.size_bytes, PIECE):
+            piece = weights[place : place + PIECE].data
+            sums += struct.pack("<I", zlib.crc32(piece))
+            _write_at(descriptor, piece, layout.start + place)
+        _write_at(descriptor, memoryview(layout.head + sums), 0)
+        os.fsync(descriptor)
+        growing.replace(self.folder / layout.name)
+        log.info("packed weights: %d MiB kept in %s", size // 2**20, self.folder / layout.name)
+        return True
+
+    def _make_room(self, size: int, name: str) -> bool:
+        """Delete what was not used for longest; return whether there is room for so many bytes.
+
+        A file of the same name counts as gone, since it will be replaced.
+        """
+        for path in self.folder.glob(f"*{_SUFFIX}{_GROWING}"):  # of processes that have died
+            if path.name != name + _GROWING:
+                _delete_unused(path)
+        found: list[tuple[int, int, Path]] = []
+        for path in self.folder.glob(f"*{_SUFFIX}"):
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                found.append((status.st_mtime_ns, status.st_size, path))
+        kept = sorted(each for each in found if each[2].name != name)
+        total = size + sum(length for _, length, _ in kept)
+        if size > self.limit_bytes:
+            return False
+        for _, length, path in kept:
+            if total <= self.limit_bytes:
+                break
+            if _delete_unused(path):
+                total -= length
+        return total <= self.limit_bytes
+
+
+def _open(layout: Layout, descriptor: int) -> KeptWeights | None:
+    """Lock a file for its users and map it, if it has the size that it should."""
+    fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    if os.fstat(descriptor).st_size != layout.start + layout.size_bytes:
+        return None
+    return KeptWeights(layout, descriptor)
+
+
+def _identity(path: Path, size: int) -> Sequence[str | int]:
+    found = path.resolve()
+    if (digest := _BLOB.fullmatch(found.name)) is not None:
+        return digest[1], size
+    try:
+        status = found.stat()
+    except OSError as error:
+        raise ModelFileError("file", f"{path.name} cannot be read: {error.strerror}") from error
+    return str(found), status.st_size, status.st_mtime_ns, status.st_ino
+
+
+def _lock_alone(descriptor: int, path: Path) -> bool:
+    """Lock a file that is still at its path, if nobody else has it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except (BlockingIOError, FileNotFoundError):
+        return False
+
+
+def _delete_unused(path: Path) -> bool:
+    """Delete a file unless a process has it locked; return whether it is gone."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    try:
+        if not _lock_alone(descriptor, path):
+            return False
+        path.unlink(missing_ok=True)
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def _write_at(descriptor: int, content: memoryview, place: int) -> None:
+    while content:
+        written = os.pwrite(descriptor, content, place)
+        content, place = content[written:], place + written
