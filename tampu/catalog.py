@@ -62,6 +62,7 @@ class Prepared:
         adapters: files, and how much of each.
         projector: the file of the part that sees; None: it is with the weights, or there is none.
         template: in place of that of the weights' file.
+        parser: what reads answers, by Ollama's names; empty: the template shows how they are.
         parameters: what holds unless a request says otherwise, under Ollama's names.
         system: the system message; empty without one.
         messages: the conversation that it begins with.
@@ -71,6 +72,7 @@ class Prepared:
     adapters: tuple[tuple[Path, float], ...] = ()
     projector: Path | None = None
     template: PromptTemplate | None = None
+    parser: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     system: str = ""
     messages: tuple[Mapping[str, Any], ...] = ()
@@ -127,6 +129,7 @@ def prepare(
         (*((each, 1.0) for each in stored.paths(Media.ADAPTER)), *given),
         sees,
         own or (read_template(stored.template) if stored.template else None),
+        stored.config.parser,
         stored.parameters,
         stored.system,
         tuple({"role": said.role, "content": said.content} for said in stored.messages),

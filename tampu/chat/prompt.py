@@ -68,13 +68,21 @@ class PromptBuilder:
 
     @classmethod
     def for_model(
-        cls, template: PromptTemplate | None, vocabulary: Vocabulary, metadata: Metadata
+        cls,
+        template: PromptTemplate | None,
+        vocabulary: Vocabulary,
+        metadata: Metadata,
+        parser: str = "",
     ) -> PromptBuilder | None:
-        """Return what makes prompts for a model, in a jail; None if it has no template."""
+        """Return what makes prompts for a model, in a jail; None if it has no template.
+
+        `parser` is the Modelfile's name of what reads answers; "" lets the template decide.
+        """
         if template is None:
             return None
         eos = metadata.integer("tokenizer.ggml.eos_token_id", default=-1)
-        style = chat_format(template.source, metadata.string("general.architecture", default=""))
+        architecture = metadata.string("general.architecture", default="")
+        style = chat_format(template.source, architecture, parser)
         return cls(JailedTemplate(template), vocabulary, None if eos < 0 else eos, style)
 
     def prepare(self) -> None:

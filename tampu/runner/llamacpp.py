@@ -297,7 +297,7 @@ def load_llamacpp(
             ) from error
         own = options.template
         template = read_template(own) if own else ChatTemplate.from_metadata(metadata)
-        prompts = PromptBuilder.for_model(template, tokenizer, metadata)
+        prompts = PromptBuilder.for_model(template, tokenizer, metadata, options.parser)
         inserter = Inserter.for_model(template, tokenizer, metadata)
         yield LlamaModel(server, tokenizer, options.context), prompts, inserter
         del server

@@ -42,7 +42,8 @@ def with_own_parts(options: ModelOptions, entry: Entry) -> ModelOptions:
     found: dict[str, Any] = {"projector": next(map(str, entry.model.projector_paths), None)}
     if stored is not None:
         adapters = tuple((str(path), 1.0) for path in stored.paths(Media.ADAPTER))
-        found |= {"template": stored.template, "adapters": adapters}
+        parser = stored.config.parser
+        found |= {"template": stored.template, "parser": parser, "adapters": adapters}
         engine = str(stored.parameters.get("engine", engine))
     found["engine"] = choose_engine(engine, entry.info.architecture)
     return msgspec.structs.replace(options, **found)

@@ -110,7 +110,9 @@ class Serving:
                     yield Ended("load", Usage(), ready_ns)
                     return
                 options = job.limited(model.runner.ready.context)
-                style = chat_format(entry.info.template, entry.info.architecture)
+                stored = entry.model.stored
+                parser = stored.config.parser if stored else ""
+                style = chat_format(entry.info.template, entry.info.architecture, parser)
                 choices = [
                     Choice(index, job, style, ready_ns).events(model.runner, prompt, asked)
                     for index, (prompt, asked) in enumerate(_choices(job, options))

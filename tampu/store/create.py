@@ -6,6 +6,7 @@ what it stood for before, and what a killed process leaves is swept up.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from tampu.chat.kinds import read_template
+from tampu.chat.output import PARSERS
 from tampu.errors import ModelFileError, RequestError, TampuError
 from tampu.modelinfo import read_model_info
 from tampu.store.ingredients import Ingredients, Report
@@ -36,6 +38,8 @@ from tampu.store.registry.progress import Progress
 from tampu.store.store import Store
 
 __all__ = ["Progress", "Recipe", "create", "creating"]
+
+logger = logging.getLogger(__name__)
 
 _ORDER = (
     Media.MODEL, Media.PROJECTOR, Media.ADAPTER, Media.TEMPLATE, Media.SYSTEM, Media.PARAMS,
@@ -98,6 +102,9 @@ def create(
         described = Descriptor(CONFIG_TYPE, store.blobs.put(head, lease), len(head))
         report(Progress("writing manifest"))
         made = store.write(name, Manifest(config=described, layers=layers))
+    for warning in _without_effect(config):
+        logger.warning("%s: %s", name.short, warning)
+        report(Progress(f"warning: {warning}"))
     report(Progress("success"))
     return made
 
@@ -136,6 +143,14 @@ def creating(library: Library, name: ModelName, recipe: Recipe) -> Iterator[Prog
     finally:
         given_up.set()
         thread.join()
+
+
+def _without_effect(config: ModelConfig) -> Iterator[str]:
+    if config.renderer:
+        yield f"RENDERER {config.renderer} is kept, but prompts are made by the template"
+    if config.parser and config.parser not in PARSERS:
+        known = ", ".join(PARSERS)
+        yield f"PARSER {config.parser} is kept, but the template decides here; known: {known}"
 
 
 def _check(recipe: Recipe) -> None:

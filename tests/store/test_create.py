@@ -68,7 +68,7 @@ def test_a_model_of_a_file_with_everything(library: Library, folder: Path) -> No
     assert (config.model_family, config.file_type, config.model_format) == ("llama", "F32", "gguf")
     assert (config.renderer, config.parser, config.requires) == ("qwen3", "qwen3", "0.14.0")
     assert config.context_length == WIDE.context
-    assert [steps[-2].status, steps[-1].status] == ["writing manifest", "success"]
+    assert [steps[-3].status, steps[-1].status] == ["writing manifest", "success"]
     copied = [step for step in steps if step.status == "copying m.gguf"]
     assert copied[-1].completed == copied[-1].total == (folder / "m.gguf").stat().st_size
 
@@ -235,6 +235,23 @@ def test_steps_come_one_by_one_and_closing_gives_up(library: Library, folder: Pa
     bad = Recipe(modelfile=parse_modelfile("FROM ./nothing"), folder=folder)
     with pytest.raises(ModelNotFoundError, match="no such file"):
         list(creating(library, NAME, bad))
+
+
+@pytest.mark.parametrize(
+    ("text", "warned"),
+    [
+        ("PARSER qwen3-coder", []),
+        ("PARSER ours", ["warning: PARSER ours is kept, but the template decides here; known: "]),
+        ("RENDERER qwen3", ["warning: RENDERER qwen3 is kept, but prompts are made by"]),
+    ],
+)
+def test_code_that_is_not_here_is_told(
+    library: Library, folder: Path, text: str, warned: list[str]
+) -> None:
+    _, steps = made(library, f"FROM m.gguf\n{text}", folder)
+    found = [step.status for step in steps if step.status.startswith("warning")]
+    assert len(found) == len(warned)
+    assert all(map(str.startswith, found, warned))
 
 
 @pytest.mark.parametrize("source", ["m.gguf", "checkpoint"])

@@ -11,7 +11,10 @@
 """
 
 from tampu.chat.output.answer import AnswerParser, ChatFormat
-from tampu.chat.output.families import chat_format
+from tampu.chat.output.families import PARSERS, chat_format
 from tampu.chat.output.parts import Content, Part, Thinking, ToolCall
 
-__all__ = ["AnswerParser", "ChatFormat", "Content", "Part", "Thinking", "ToolCall", "chat_format"]
+__all__ = [
+    "PARSERS", "AnswerParser", "ChatFormat", "Content", "Part", "Thinking", "ToolCall",
+    "chat_format",
+]  # fmt: skip

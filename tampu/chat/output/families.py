@@ -1,4 +1,4 @@
-"""The formats, and which of them a model has: told from its template's text."""
+"""The formats, and which of them a model has: told by its PARSER, else from its template's text."""
 
 from __future__ import annotations
 
@@ -137,21 +137,59 @@ _THOUGHTS = (
 )
 
 
-def chat_format(template: str, architecture: str = "") -> ChatFormat:
+_PLAIN = ChatFormat(name="plain")
+# Ollama's names of parsers: the format, and the tags of a thought that a template need not show.
+PARSERS: dict[str, tuple[str, Tags | None]] = {
+    "cogito": ("deepseek", THINK),
+    "deepseek3": ("deepseek", THINK),
+    "functiongemma": ("functiongemma", None),
+    "gemma4": ("gemma4", None),
+    "gemma4-no-thinking": ("gemma4", None),
+    "glm-4.7": ("glm", None),
+    "harmony": ("harmony", None),
+    "lfm2": ("lfm2", None),
+    "lfm2-thinking": ("lfm2", THINK),
+    "ministral": ("mistral", None),
+    "nemotron-3-nano": ("qwen3-coder", THINK),
+    "passthrough": ("plain", None),
+    "qwen3": ("hermes", None),
+    "qwen3-coder": ("qwen3-coder", None),
+    "qwen3-thinking": ("hermes", THINK),
+    "qwen3-vl-instruct": ("hermes", None),
+    "qwen3-vl-thinking": ("hermes", THINK),
+    "qwen3.5": ("qwen3-coder", THINK),
+}
+
+
+def chat_format(template: str, architecture: str = "", parser: str = "") -> ChatFormat:
     """Return the format in which a model answers.
 
     Args:
         template: the text of its chat template, Jinja or Go; "" if it has none.
         architecture: of the model, for templates that do not show how it answers.
+        parser: the name that its Modelfile gives to what reads answers, one of `PARSERS`; "" and
+            others let the template decide.
     """
+    name, thought = PARSERS.get(parser, ("", None))
+    if name == _PLAIN.name:
+        return _PLAIN
+    named = next((style for _, style in FORMATS if style.name == name), None)
+    return _with_thought(named or _told_by(template, architecture), template, thought)
+
+
+def _told_by(template: str, architecture: str) -> ChatFormat:
     found = next(
         (style for signs, style in FORMATS if all(sign in template for sign in signs)), None
     )
     if found is None and architecture == "gpt-oss":
         found = FORMATS[0][1]
-    style = found or _ANY_TOOLS
+    return found or _ANY_TOOLS
+
+
+def _with_thought(style: ChatFormat, template: str, thought: Tags | None) -> ChatFormat:
+    """Return a format with the tags of thoughts: its own, those in the template, or the given."""
     if style.thought is None:
-        thought = next((tags for tags in _THOUGHTS if tags.end in template), None)
+        thought = next((tags for tags in _THOUGHTS if tags.end in template), thought)
         markers = (thought.begin, thought.end) if thought else ()
         style = replace(style, thought=thought, markers=(*style.markers, *markers))
     return style

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tampu.chat.output import Content, Thinking, ToolCall, chat_format
+from tampu.chat.output import PARSERS, Content, Thinking, ToolCall, chat_format
 from tampu.chat.output.families import FORMATS
 from tampu.chat.output.reading import Reader
 
@@ -282,3 +282,24 @@ def test_of_overlapping_tags_the_first_and_longest_is_found_in_any_split(pieces,
 
     cut = data.draw(st.integers(0, len(text)))
     assert read([text[:cut], text[cut:]]) == read([text]) == read(text)
+
+
+@pytest.mark.parametrize("parser", PARSERS)
+def test_a_named_parser_comes_before_the_template(parser):
+    name, thought = PARSERS[parser]
+    style = chat_format("[TOOL_CALLS]", "gpt-oss", parser)
+    assert style.name == name
+    assert thought is None or style.thought == thought
+    assert (style.call is None) == (parser == "passthrough")
+
+
+def test_a_named_parser_reads_the_template_s_thoughts_and_an_unknown_one_decides_nothing():
+    assert chat_format("<think>\n</think>", parser="qwen3-coder").thought is not None
+    assert chat_format("", parser="qwen3").thought is None
+    assert chat_format("[TOOL_CALLS]", parser="nobody") == chat_format("[TOOL_CALLS]")
+
+
+def test_passthrough_reads_nothing():
+    parser = chat_format("<tool_call><think></think>", parser="passthrough").parser(TOOLS)
+    text = '<think>a</think><tool_call>{"name": "f", "arguments": {}}</tool_call>'
+    assert [*parser.feed(text), *parser.finish()] == [Content(text)]
