@@ -11,16 +11,23 @@ import time
 from contextlib import closing
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from support.local_http import Answer
 from support.registries import DockerRegistry, FaultyProxy, is_blob
+from support.split_models import split_file
 from support.stores import add_model, names
+from support.tiny_model import Tiny, write_tiny
 
 from tampu.cli import app
+from tampu.engine import Engine
 from tampu.errors import RegistryError, StoreError
 from tampu.proxies import Proxies
-from tampu.store import Digest, ModelName, Store
+from tampu.store import Digest, Media, ModelName, Store
+from tampu.store.create import Recipe, create
+from tampu.store.library import Library
 from tampu.store.manifests import MANIFEST_TYPE
+from tampu.store.modelfile import parse_modelfile
 from tampu.store.registry import push as push_module
 from tampu.store.registry.options import RemoteOptions
 from tampu.store.registry.pull import pull
@@ -321,3 +328,23 @@ def test_a_registry_with_passwords(store, tmp_path):
         fetch(store, name, options)
     assert store.model(name).digest == pushed.digest
     assert_sound(store)
+
+
+def test_a_model_in_several_files_comes_back_whole_and_runs(store, registry, tmp_path):
+    whole = write_tiny(tmp_path / "whole.gguf", Tiny())
+    parts = split_file(whole, tmp_path / "m.gguf", 8)
+    name = name_at(registry.host, "runa/split")
+    recipe = Recipe(modelfile=parse_modelfile(f"FROM {parts[0].name}"), folder=tmp_path)
+    create(Library(store.root), name, recipe)
+    give(store, name)
+    store.delete(name)
+    assert list(store.layout.blobs.iterdir()) == []
+    fetch(store, name)
+    assert_sound(store)
+    model = store.model(name)
+    assert len(model.manifest.of_kind(Media.MODEL)) == len(parts) > 1
+    answers = []
+    for path in (model.model_path, whole):
+        with Engine.load(path, context=64, threads=1) as engine:
+            answers.append(engine.logits([5, 9, 3, 7, 11]))
+    np.testing.assert_array_equal(*answers)
