@@ -364,6 +364,20 @@ def test_image_tokens_that_do_not_fit_the_patches_are_an_error() -> None:
             GEMMA3.parameters(Config(config | {"mm_tokens_per_image": tokens}))
 
 
+@pytest.mark.parametrize(
+    ("given", "whole"), [({"fullatt_block_indexes": [1, 3]}, [1, 3]), ({}, None),
+                         ({"fullatt_block_indexes": None}, None)]
+)  # fmt: skip
+def test_qwen25vl_has_the_published_list_of_layers_where_a_checkpoint_has_none(
+    given: dict[str, Any], whole: list[int] | None
+) -> None:
+    text = {**llama().values, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}
+    tower = {"hidden_size": 64, "intermediate_size": 96, "hidden_act": "silu", **given}
+    config = Config({"text_config": text, "vision_config": tower})
+    keys = FAMILIES["Qwen2_5_VLForConditionalGeneration"].parameters(config)
+    assert keys["vision.fullatt_block_indexes"] == (whole or [7, 15, 23, 31])
+
+
 LFM2_CONFIG = {
     "hidden_size": 2048,
     "intermediate_size": 12_288,

@@ -31,6 +31,7 @@ RECIPES = {
     "llama without the number of key heads": Tiny(
         kv_heads=4, keys={"attention.head_count_kv": None}
     ),
+    "llama without the rotary base": Tiny(keys={"rope.freq_base": None}),
     "llama without the head size": Tiny(head_dim=8, keys={"attention.key_length": None}),
     "mistral with a window": Tiny(keys={"attention.sliding_window": 5}),
     "qwen2": Tiny(architecture="qwen2", biases=True),
