@@ -14,10 +14,13 @@ import torch
 from PIL import Image
 from support.checkpoints import RECIPES
 from support.laboratory import Laboratory
+from support.running import TinyModel
 from support.seeing import Seer, picture, start
 from support.sights import SIGHTS, as_published
 
-from tampu.ml import Backend
+from tampu.ml import Backend, GGMLType
+from tampu.ml.library import gg
+from tampu.nn import Batch
 from tampu.runner import pieces
 
 pytestmark = pytest.mark.parity
@@ -146,3 +149,32 @@ def test_an_encoder_in_pieces_gives_the_same(
 
 def _tokens(part: Any) -> list[int]:
     return [part] if isinstance(part, int) else part.image.placeholders.tokens.tolist()
+
+
+@pytest.mark.seed("S15", "S18")
+@pytest.mark.parametrize("name", NAMES)
+def test_the_graph_of_a_text_reads_no_weight_of_the_tower(
+    laboratory: Laboratory, backend: Backend, name: str
+) -> None:
+    """A picture's embedding is an input there; who computed it is not in the graph."""
+    loaded = TinyModel(backend, laboratory.file(name))
+    context, width = backend.context(), loaded.model.positions_per_token
+    number, outputs = (context.input(each, (5,), GGMLType.I32) for each in ("tokens", "outputs"))
+    positions = context.input("positions", (5,) if width == 1 else (width, 5), GGMLType.I32)
+    embedded: tuple[Any, ...] = ()
+    if name != "mllama":  # its pictures lie beside the text
+        images = context.input("images", (2, 128), GGMLType.F32)
+        embedded = (images, context.input("rows", (2,), GGMLType.I64))
+    spans = next(loaded.cache.fillings(5))
+    graph = loaded.cache.begin(context, 5, spans)
+    batch = Batch(number, positions, outputs, *embedded)
+    context.output(loaded.model.head(loaded.model.hidden(batch, graph.layers)))
+    nodes = [
+        gg.ggml_graph_node(context.graph, index).contents
+        for index in range(gg.ggml_graph_n_nodes(context.graph))
+    ]
+    read = {each.contents.name.decode() for node in nodes for each in node.src if each}
+    assert "blk.0.ffn_down.weight" in read
+    assert not [weight for weight in read if weight.startswith(("v.", "mm."))]
+    context.close()
+    loaded.close()
