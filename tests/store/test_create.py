@@ -296,7 +296,6 @@ def test_a_kill_at_any_moment_loses_nothing(library: Library, folder: Path) -> N
         from tampu.store.create import Recipe, create
         from tampu.store.library import Library
         from tampu.store.modelfile import parse_modelfile
-from tampu.store.verify import verify_store
         library = Library(Path({str(library.store.root)!r}))
         name = ModelName.parse("mine")
         recipe = Recipe(
