@@ -90,7 +90,6 @@ class Runner:
         self._stopped = threading.Event()
         self._door = threading.Lock()  # no request comes in once the last ones were answered
         self._cause: BaseException | None = None
-        self._embedded_last = False
         self._thread = threading.Thread(target=self._main, name="tampu-runner", daemon=True)
         self._thread.start()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ def to_event(value: object) -> bytes:
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
 
 
-class _Writer:
+class _Writer(ABC):
     """What the two kinds of answers have in common."""
 
     media_type = SSE
@@ -85,11 +86,13 @@ class _Writer:
     def _usage(self) -> dict[str, Any]:
         return usage_object(total_usage(self._ended, self._choices))
 
+    @abstractmethod
     def _deltas(self, event: Event) -> Iterator[dict[str, Any]]:
-        raise NotImplementedError
+        """Yield what an event adds to the choices of a stream."""
 
+    @abstractmethod
     def _choice(self, index: int, events: Sequence[Event]) -> dict[str, Any]:
-        raise NotImplementedError
+        """Return a whole choice."""
 
 
 class ChatWriter(_Writer):
