@@ -130,7 +130,7 @@ class Intake:
         self, inputs: Inputs, options: GenerateOptions, sink: Sink, *, is_private: bool
     ) -> RunningSequence:
         length = len(inputs.tokens)
-        sampler = Sampler(options.sampling(), self._tokenizer.vocabulary_size)
+        sampler = Sampler(options, self._tokenizer.vocabulary_size)
         sampler.prime(inputs.tokens.tolist())
         tokens = self._room(inputs.tokens)
         return RunningSequence(

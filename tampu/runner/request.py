@@ -11,8 +11,8 @@ from tampu.sampling import SamplingOptions
 from tampu.sampling.grammar import Grammar, grammar_of
 
 
-class GenerateOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits, stop strings and sampling of one request.
+class GenerateOptions(SamplingOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits and stop strings of one request, and how its tokens are drawn.
 
     Attributes:
         max_tokens: at most this many tokens are generated; None: until the model ends.
@@ -27,8 +27,6 @@ class GenerateOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         prompt_logprobs: and of each token of the prompt; then none of it is taken from the cache.
         grammar: that the answer must follow.
         top_logprobs: and of this many likeliest tokens, 0 to 20.
-
-    The other fields are those of `SamplingOptions`.
     """
 
     max_tokens: int | None = None
@@ -43,17 +41,6 @@ class GenerateOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     top_logprobs: int = 0
     prompt_logprobs: bool = False
     grammar: Grammar | None = None
-    temperature: float = 0.8
-    top_k: int = 40
-    top_p: float = 0.9
-    min_p: float = 0.0
-    typical_p: float = 1.0
-    repeat_last_n: int = 64
-    repeat_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    seed: int | None = None
-    logit_bias: dict[int, float] = {}
 
     def __post_init__(self) -> None:
         """Refuse values outside their range.
@@ -61,6 +48,7 @@ class GenerateOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         Raises:
             RequestError: naming the option and the range allowed.
         """
+        super().__post_init__()
         if self.max_tokens is not None and self.max_tokens < 0:
             raise RequestError(f"max_tokens must be 0 or more, not {self.max_tokens}")
         if self.keep < -1:
@@ -69,27 +57,6 @@ class GenerateOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             raise RequestError(f"top_logprobs must be 0 to 20, not {self.top_logprobs}")
         if any(not stop for stop in self.stop):
             raise RequestError("stop strings must not be empty")
-        self.sampling()
-
-    def sampling(self) -> SamplingOptions:
-        """Return the part that the sampler needs.
-
-        Raises:
-            RequestError: naming the option and the range allowed.
-        """
-        return SamplingOptions(
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            typical_p=self.typical_p,
-            repeat_last_n=self.repeat_last_n,
-            repeat_penalty=self.repeat_penalty,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            seed=self.seed,
-            logit_bias=self.logit_bias,
-        )
 
 
 def generate_options(values: dict[str, object]) -> GenerateOptions:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from tampu.errors import RequestError
 
 RANDOM_SEED = -1  # Ollama's word for "another text each time"; `None` says the same
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingOptions:
+class SamplingOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How tokens are drawn; the names and defaults are Ollama's.
 
     Attributes:
@@ -44,7 +43,7 @@ class SamplingOptions:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     seed: int | None = None
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    logit_bias: dict[int, float] = {}
 
     def __post_init__(self) -> None:
         _number("temperature", self.temperature, low=0.0, high=100.0)

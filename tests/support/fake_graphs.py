@@ -198,7 +198,7 @@ class Desk:
         tokens[:length], keys[:length] = inputs.tokens, inputs.keys
         sequence = RunningSequence(
             options=chosen,
-            sampler=Sampler(chosen.sampling(), VOCABULARY),
+            sampler=Sampler(chosen, VOCABULARY),
             text=TextStream(chosen.stop, Letters()),
             sink=events.put,
             tokens=tokens,
