@@ -2,24 +2,17 @@
 
 The text has the shape of Gemma 3's 4B model in Q4_K_M, the tower that of SigLIP 400M in F16, in a
 file of its own as llama.cpp has them; both engines load the same two files. The rest is as in
-`benchmarks.models`: all layers share the values of one, and the vocabulary is made up.
+`benchmarks.making`: all layers share the values of one, and the vocabulary is made up.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
 import gguf
 
-from benchmarks.models import (
-    MIXTURES,
-    Mixture,
-    Planned,
-    has_more_bits,
-    write_file,
-)
+from benchmarks.making import MIXTURES, Decoder, Mixture, Planned, arguments_of, write_file
 from benchmarks.vision import TEXT_FILE, TOWER_FILE
 from benchmarks.vocabulary import CONSONANTS, VOWELS, make_words
 from tampu.ml.types import GGMLType
@@ -44,6 +37,20 @@ NORMS = {
     "ffn_norm": HIDDEN,
     "post_ffw_norm": HIDDEN,
 }
+
+DECODER = Decoder(
+    layers=LAYERS,
+    hidden=HIDDEN,
+    heads=HEADS,
+    kv_heads=KV_HEADS,
+    head_size=HEAD_SIZE,
+    feed_forward=FEED_FORWARD,
+    context=CONTEXT,
+    epsilon=1e-6,
+    rope_base=ROPE_BASE,
+    norms=NORMS,
+    matrices=MATRICES,
+)
 
 TOWER_LAYERS, WIDTH, TOWER_HEADS, TOWER_FEED_FORWARD = 27, 1152, 16, 4304
 SIDE, PATCH, PLACES = 896, 14, 64 * 64
@@ -84,12 +91,7 @@ def plan_text(mixture: Mixture) -> Iterator[Planned]:
     yield Planned("token_embd.weight", "token_embd", (VOCABULARY, HIDDEN), mixture.embedding)
     yield Planned("output_norm.weight", "norm", (HIDDEN,), GGMLType.F32)
     for layer in range(LAYERS):
-        for name, length in NORMS.items():
-            yield Planned(f"blk.{layer}.{name}.weight", "norm", (length,), GGMLType.F32)
-        for name, shape in MATRICES.items():
-            better = name in ("attn_v", "ffn_down") and has_more_bits(layer, LAYERS)
-            kind = mixture.better if better else mixture.matrix
-            yield Planned(f"blk.{layer}.{name}.weight", name, shape, kind)
+        yield from DECODER.plan_layer(layer, mixture)
 
 
 def plan_tower() -> Iterator[Planned]:
@@ -116,20 +118,8 @@ def _norm(name: str) -> Iterator[Planned]:
 
 def add_text_metadata(writer: gguf.GGUFWriter) -> None:
     """Say what the text model is."""
-    writer.add_name("Random Gemma 4B Q4_K_M")
-    writer.add_file_type(MIXTURES["Q4_K_M"].file_type)
-    writer.add_quantization_version(2)
-    writer.add_block_count(LAYERS)
-    writer.add_context_length(CONTEXT)
-    writer.add_embedding_length(HIDDEN)
-    writer.add_feed_forward_length(FEED_FORWARD)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
-    writer.add_key_length(HEAD_SIZE)
-    writer.add_value_length(HEAD_SIZE)
-    writer.add_layer_norm_rms_eps(1e-6)
+    DECODER.add_metadata(writer, "Random Gemma 4B Q4_K_M", MIXTURES["Q4_K_M"])
     writer.add_sliding_window(WINDOW)
-    writer.add_rope_freq_base(ROPE_BASE)
     writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
     writer.add_rope_scaling_factor(ROPE_FACTOR)
     pieces, types = make_pieces()
@@ -167,10 +157,7 @@ def add_tower_metadata(writer: gguf.GGUFWriter) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Make a model that sees, to measure with.")
-    parser.add_argument("out", nargs="?", type=Path, default=Path.home() / ".cache/tampu-bench")
-    parser.add_argument("--threads", type=int, default=2)
-    arguments = parser.parse_args()
+    arguments = arguments_of("Make a model that sees, to measure with.").parse_args()
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
     text = plan_text(MIXTURES["Q4_K_M"])

@@ -2,18 +2,17 @@
 
 A layer has the shape of one of Qwen3 30B-A3B in Q4_K_M: 128 experts, of which a token uses 8. The
 file has eight layers instead of 48, and a tenth of the vocabulary, so that layers take most of the
-time, as they do in the whole model. The rest is as in `benchmarks.models`.
+time, as they do in the whole model. The rest is as in `benchmarks.making`.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
 import gguf
 
-from benchmarks.models import MIXTURES, Mixture, Planned, has_more_bits, write_file
+from benchmarks.making import MIXTURES, Decoder, Mixture, Planned, arguments_of, write_file
 from benchmarks.vocabulary import SPACE, byte_alphabet, make_words
 from tampu.ml.types import GGMLType
 
@@ -41,6 +40,21 @@ NORMS = {
 }
 
 
+DECODER = Decoder(
+    layers=LAYERS,
+    hidden=HIDDEN,
+    heads=HEADS,
+    kv_heads=KV_HEADS,
+    head_size=HEAD_SIZE,
+    feed_forward=FEED_FORWARD,
+    context=CONTEXT,
+    epsilon=1e-6,
+    rope_base=1_000_000.0,
+    norms=NORMS,
+    matrices=MATRICES,
+)
+
+
 def plan(mixture: Mixture) -> Iterator[Planned]:
     """Yield the tensors in the order of the file."""
     table = (VOCABULARY, HIDDEN)
@@ -48,35 +62,18 @@ def plan(mixture: Mixture) -> Iterator[Planned]:
     yield Planned("output.weight", "output", table, mixture.embedding)
     yield Planned("output_norm.weight", "norm", (HIDDEN,), GGMLType.F32)
     for layer in range(LAYERS):
-        prefix = f"blk.{layer}."
-        for name, length in NORMS.items():
-            yield Planned(f"{prefix}{name}.weight", "norm", (length,), GGMLType.F32)
-        router = (EXPERTS, HIDDEN)
-        yield Planned(f"{prefix}ffn_gate_inp.weight", "router", router, GGMLType.F32)
-        for name, shape in MATRICES.items():
-            better = name in ("attn_v", "ffn_down_exps") and has_more_bits(layer, LAYERS)
-            kind = mixture.better if better else mixture.matrix
-            yield Planned(f"{prefix}{name}.weight", name, shape, kind)
+        router = f"blk.{layer}.ffn_gate_inp.weight"
+        yield Planned(router, "router", (EXPERTS, HIDDEN), GGMLType.F32)
+        yield from DECODER.plan_layer(layer, mixture)
 
 
 def add_metadata(writer: gguf.GGUFWriter) -> None:
     """Say what the model is."""
-    writer.add_name("Random Qwen3 30B-A3B, eight layers, Q4_K_M")
-    writer.add_file_type(MIXTURES["Q4_K_M"].file_type)
-    writer.add_quantization_version(2)
-    writer.add_block_count(LAYERS)
-    writer.add_context_length(CONTEXT)
-    writer.add_embedding_length(HIDDEN)
-    writer.add_feed_forward_length(FEED_FORWARD)
+    name = "Random Qwen3 30B-A3B, eight layers, Q4_K_M"
+    DECODER.add_metadata(writer, name, MIXTURES["Q4_K_M"])
     writer.add_expert_feed_forward_length(EXPERT_FEED_FORWARD)
     writer.add_expert_count(EXPERTS)
     writer.add_expert_used_count(USED)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
-    writer.add_key_length(HEAD_SIZE)
-    writer.add_value_length(HEAD_SIZE)
-    writer.add_rope_freq_base(1_000_000.0)
-    writer.add_layer_norm_rms_eps(1e-6)
     words = make_words(WORDS, SPACE)
     tokens = [*byte_alphabet(), *words, *CONTROL]
     writer.add_vocab_size(VOCABULARY)
@@ -100,10 +97,7 @@ def _merges(tokens: list[str]) -> Iterator[str]:
 
 def main() -> None:
     """Write the file."""
-    parser = argparse.ArgumentParser(description="Make a mixture of experts, to measure with.")
-    parser.add_argument("out", nargs="?", type=Path, default=Path.home() / ".cache/tampu-bench")
-    parser.add_argument("--threads", type=int, default=2)
-    arguments = parser.parse_args()
+    arguments = arguments_of("Make a mixture of experts, to measure with.").parse_args()
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
     planned = plan(MIXTURES["Q4_K_M"])

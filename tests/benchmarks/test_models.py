@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks import gemma
-from benchmarks.models import MIXTURES, VOCABULARY, has_more_bits, plan, rope_factors
+from benchmarks.making import MIXTURES, has_more_bits
+from benchmarks.models import VOCABULARY, plan, rope_factors
 from benchmarks.vocabulary import Vocabulary, byte_alphabet, make_vocabulary
 from tampu.ml.types import GGMLType
 
