@@ -7,6 +7,7 @@ other readers and its warnings are not used. Size is checked before pixels are d
 from __future__ import annotations
 
 import io
+import logging
 import struct
 import zlib
 from collections.abc import Callable
@@ -24,6 +25,8 @@ from PIL.WebPImagePlugin import WebPImageFile
 
 from tampu.errors import RequestError
 from tampu.vision.pixels import Picture
+
+logger = logging.getLogger(__name__)
 
 _Reader: TypeAlias = Callable[[io.BytesIO], ImageFile]
 
@@ -77,8 +80,11 @@ def decode(data: bytes, limits: ImageLimits = DEFAULT_LIMITS) -> Picture:
             return np.array(_as_rgb(_upright(image)))
     except MemoryError as error:
         raise RequestError(f"no memory to decode the {name} image") from error
-    except _DAMAGE as error:
-        raise RequestError(f"the {name} image is damaged: {_reason(error)}") from error
+    except Image.DecompressionBombError as error:
+        raise RequestError(f"the {name} image is too large") from error
+    except _DAMAGE as error:  # whose text may tell of this machine: it is for the log alone
+        logger.info("a %s image is damaged: %r", name, error)
+        raise RequestError(f"the {name} image is damaged or ends too early") from error
 
 
 def _reader(data: bytes) -> tuple[str, _Reader]:
@@ -123,8 +129,3 @@ def _as_rgb(image: Image.Image) -> Image.Image:
         white = Image.new("RGBA", layer.size, (*_WHITE, 255))
         return Image.alpha_composite(white, layer).convert("RGB")
     return image.convert("RGB")
-
-
-def _reason(error: BaseException) -> str:
-    text = str(error).partition("\n")[0].strip()
-    return text[:120] or type(error).__name__
