@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from tampu.engine import Engine
-from tools.train_demo import data
+from tools.train_demo import data, turns
 
 KINDS = ("colour", "shape", "position", "count", "describe")
 
 
-def questions(count: int, seed: int) -> Iterator[data.Example]:
+def questions(count: int, seed: int) -> Iterator[turns.Example]:
     """Yield so many questions of each kind, each with a picture of its own."""
     left = Counter(dict.fromkeys(KINDS, count))
     for number in range(100):
@@ -30,7 +30,7 @@ def questions(count: int, seed: int) -> Iterator[data.Example]:
             return
 
 
-def as_message(message: data.Message) -> dict[str, Any]:
+def as_message(message: turns.Message) -> dict[str, Any]:
     """Return a message as the chat takes it, its picture as a PNG file."""
     images, texts = [], []
     for part in message["content"]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from tools.train_demo import data, pictures, tokenizer
+from tools.train_demo import data, pictures, tokenizer, turns
 
 BUCKETS = (48, 64, 80, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 800)
 
@@ -37,14 +37,18 @@ class Batch:
     scenes: list[list[pictures.Shape]]
 
 
-def images(messages: list[data.Message]) -> list[Any]:
+def images(messages: list[turns.Message]) -> list[Any]:
     """The pictures of a conversation, in order."""
     parts = (part for m in messages if isinstance(m["content"], list) for part in m["content"])
     return [part["image"] for part in parts if part["type"] == "image"]
 
 
 def row(
-    tok: Tokenizer, messages: list[data.Message], tools: list[data.Tool], *, only_last: bool = False
+    tok: Tokenizer,
+    messages: list[turns.Message],
+    tools: list[turns.Tool],
+    *,
+    only_last: bool = False,
 ) -> Row:
     """Tokenise a conversation and mark what the model says, up to the end of its turn."""
     text = tokenizer.render(messages, tools, prompt=False).removesuffix("\n")

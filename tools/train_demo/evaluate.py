@@ -15,13 +15,13 @@ import torch
 from tokenizers import Tokenizer
 from transformers import Gemma3ForConditionalGeneration
 
-from tools.train_demo import batches, data, tokenizer
+from tools.train_demo import batches, data, tokenizer, turns
 
 _LONGEST_ANSWER = 64
 
 
 @torch.no_grad()
-def answers(model: Any, tok: Tokenizer, examples: list[data.Example]) -> list[str]:
+def answers(model: Any, tok: Tokenizer, examples: list[turns.Example]) -> list[str]:
     """What the model says to each example, padded on the left and written greedily."""
     prompts = [
         tok.encode(tokenizer.render(e.messages, e.tools), add_special_tokens=False).ids

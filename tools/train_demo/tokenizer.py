@@ -20,7 +20,7 @@ from tokenizers import (
     trainers,
 )
 
-from tools.train_demo import data
+from tools.train_demo import data, turns
 
 SPECIALS = (
     "<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>",
@@ -46,7 +46,7 @@ def _template() -> jinja2.Template:
 
 
 def render(
-    messages: list[data.Message], tools: list[data.Tool] | None = None, *, prompt: bool = True
+    messages: list[turns.Message], tools: list[turns.Tool] | None = None, *, prompt: bool = True
 ) -> str:
     """The text of a conversation, images already expanded to their soft tokens."""
     text = _template().render(

@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as f
 from torch import Tensor, nn
 
-from tools.train_demo import batches, data, model, pictures, tokenizer
+from tools.train_demo import batches, model, pictures, tokenizer
 from tools.train_demo.optim import Optimiser
+from tools.train_demo.skills import looking
 
 _COLOURS = list(pictures.COLOURS)
 _CELL = len(_COLOURS) + 1 + len(pictures.SHAPES) + 1
@@ -88,7 +89,7 @@ def warm_up(
     optimiser = Optimiser(taught)
     start, part, step = time.time(), 0.0, 0
     while part < 1:
-        scenes = [data.trained_scene(rng) for _ in range(COUNT)]
+        scenes = [looking.trained_scene(rng) for _ in range(COUNT)]
         pixels = batches.pixels([pictures.draw(rng, scene) for scene in scenes]).to(device)
         pixels = pixels + 0.04 * torch.randn_like(pixels)
         loss = heads(demo.multi_modal_projector(demo.vision_tower(pixels)), scenes)
