@@ -14,14 +14,11 @@ import mmap
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tampu.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
+from tampu.ml.head import GGUFFile, TensorInfo
+from tampu.ml.metadata import Metadata
 from tampu.part_names import part_name, read_part_name
-
-if TYPE_CHECKING:
-    from tampu.ml.gguf import GGUFFile, TensorInfo
-    from tampu.ml.metadata import Metadata
 
 PREFIX = "split."
 MOST_PARTS = 1024
