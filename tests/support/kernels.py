@@ -30,15 +30,24 @@ def run_every_kernel(
     flags: Sequence[str],
     *,
     compiler: str = "cc",
-    runner: Sequence[str | Path] = (),
-) -> int:
-    """Compile the C test program against a built library; return how many runs it did."""
+    runners: Sequence[Sequence[str | Path]] = ((),),
+) -> list[dict[str, int]]:
+    """Compile the C test program against a built library and run it, with few sizes but once.
+
+    Returns:
+        For each runner, the levels that there were, with how many runs of kernels each.
+    """
     program = folder / "every_kernel"
     link = [f"-L{built}", "-ltampu_kernels", f"-Wl,-rpath,{built}", "-lm"]
     command = [compiler, "-std=gnu11", *flags, f"-I{SOURCES}", str(_PROGRAM), "-o", str(program)]
     subprocess.run([*command, *link], check=True, timeout=60)
-    done = subprocess.run(
-        [*runner, program], capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return int(done.stdout)
+    found = []
+    for runner in runners:
+        brief = ["few"] if found else []
+        done = subprocess.run(
+            [*runner, program, *brief], capture_output=True, text=True, timeout=100, check=False
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        lines = (line.split() for line in done.stdout.splitlines())
+        found.append({level: int(runs) for level, runs in lines})
+    return found
