@@ -18,7 +18,6 @@ import msgspec
 from tampu.chat.kinds import read_template
 from tampu.chat.output import PARSERS
 from tampu.errors import ModelFileError, RequestError, TampuError
-from tampu.modelinfo import read_model_info
 from tampu.store.ingredients import Ingredients, Report
 from tampu.store.library import Library
 from tampu.store.locks import Lease
@@ -194,7 +193,7 @@ def _json(value: object) -> bytes:
 
 def _config(ingredients: Ingredients, modelfile: Modelfile) -> ModelConfig:
     """Return what lists show: of the weights' file, and what the Modelfile says."""
-    info = read_model_info(ingredients.weights)
+    info = ingredients.info
     base = ingredients.config
     return ModelConfig(
         model_format="gguf",
