@@ -288,7 +288,9 @@ def load_llamacpp(
         parameters = _parameters(xllamacpp.CommonParams(), path, options)
         parameters.hostnames = [str(Path(folder) / "llama.sock")]
         parameters.api_keys = [secrets.token_hex(32)]
-        parameters.embedding = metadata.has("pooling_type")
+        parameters.embedding = True
+        if not metadata.has("pooling_type"):  # one that generates: the mean, as the native engine
+            parameters.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
         try:
             server = xllamacpp.Server(parameters)
         except RuntimeError as error:
