@@ -9,9 +9,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterator
 
 import msgspec
 
@@ -31,8 +29,9 @@ from tampu.store.manifests import (
 )
 from tampu.store.model import StoredModel
 from tampu.store.modelfile import Modelfile
-from tampu.store.names import Digest, ModelName
+from tampu.store.names import ModelName
 from tampu.store.parameters import check_parameters
+from tampu.store.recipe import Recipe
 from tampu.store.registry.progress import Progress
 from tampu.store.store import Store
 
@@ -44,27 +43,6 @@ _ORDER = (
     Media.MODEL, Media.PROJECTOR, Media.ADAPTER, Media.TEMPLATE, Media.SYSTEM, Media.PARAMS,
     Media.MESSAGES, Media.LICENSE,
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """What a model is to be made of.
-
-    Attributes:
-        modelfile: what it says; sources and adapters are names of models, or paths.
-        folder: where relative paths begin; None: paths mean nothing, as for callers from afar.
-        files: blobs of the store under the names of files: instead of sources.
-        adapter_files: likewise instead of adapters.
-        quantize: the type to quantise the weights to; None: as they are.
-        in_place: keep GGUF files where they are, and only name them; else they are copied.
-    """
-
-    modelfile: Modelfile = field(default_factory=Modelfile)
-    folder: Path | None = None
-    files: Mapping[str, Digest] = field(default_factory=dict)
-    adapter_files: Mapping[str, Digest] = field(default_factory=dict)
-    quantize: str | None = None
-    in_place: bool = False
 
 
 def create(

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from tampu.convert import plan_conversion
 from tampu.convert.adapters import CONFIG_FILE as ADAPTER_CONFIG
@@ -35,11 +35,9 @@ from tampu.store.manifests import (
 from tampu.store.model import StoredModel, file_of
 from tampu.store.names import Digest
 from tampu.store.parts import weights_file
+from tampu.store.recipe import Recipe
 from tampu.store.registry.progress import Progress
 from tampu.store.store import Store
-
-if TYPE_CHECKING:
-    from tampu.store.create import Recipe
 
 Report: TypeAlias = Callable[[Progress], None]
 
