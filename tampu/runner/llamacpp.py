@@ -196,6 +196,8 @@ class LlamaModel:
         if wrong is not None:
             raise RequestError(f"logit_bias: token {wrong} is not among the {limit} tokens")
         asked = {name: getattr(options, name) for name in _SAMPLING}
+        if options.repeat_last_n < 0:
+            asked["repeat_last_n"] = self.context
         room = self.context - len(tokens)
         most = options.max_tokens if options.shift else min(options.max_tokens or room, room)
         asked |= {
