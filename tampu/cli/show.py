@@ -79,7 +79,7 @@ def as_text(info: ModelInfo, own: Modelfile | None = None) -> str:
         "context length": str(info.context),
         "embedding length": str(info.embedding_length),
         "quantization": info.quantization,
-        "tensors": str(info.tensors),
+        **({"tensors": str(info.tensors)} if info.tensors else {}),
         "engine": choose_engine(str(own.parameters.get("engine", AUTO)), info.architecture),
     }
     width = max(map(len, rows)) + 4
