@@ -74,6 +74,7 @@ class Peer:
         self.name = f"llama.cpp {answer['version']}"
         self.system = str(answer["system"])
         self.vocabulary = int(answer["vocabulary"])
+        self.load_seconds = float(answer["seconds"])
 
     def rewind(self, depth: Sequence[int]) -> None:
         """Have the tokens `depth` as the history, and nothing after them."""
@@ -169,7 +170,8 @@ class _Library:
         self._held: list[int] = []
 
     def open(self, request: Mapping[str, Any]) -> dict[str, object]:
-        """Load a model with a context of at least the size asked for."""
+        """Load a model with a context of at least the size asked for, and say how long it took."""
+        began = time.perf_counter()
         model = self._call["llama_model_load_from_file"](
             request["model"].encode(), self._call["llama_model_default_params"]()
         )
@@ -193,6 +195,7 @@ class _Library:
             "version": self._call["llama_version"]().decode(),
             "system": self._call["llama_print_system_info"]().decode().strip(" |"),
             "vocabulary": self._call["llama_vocab_n_tokens"](vocabulary),
+            "seconds": time.perf_counter() - began,
         }
 
     def rewind(self, request: Mapping[str, Any]) -> dict[str, object]:

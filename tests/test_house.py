@@ -31,6 +31,7 @@ LAYERS = [
     ("loading", "completion", "peer"),
     ("intake",),
     ("bench", "engine"),
+    ("charts",),
     ("runner.worker", "runner.process"),  # the engine in a process of its own
     ("server",),
     ("cli",),

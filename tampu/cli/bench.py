@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tampu.cli.completion import complete_model
 from tampu.errors import RequestError
 
 if TYPE_CHECKING:
@@ -18,7 +19,10 @@ PEER = "llama.cpp"
 
 def bench_command(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A GGUF file, or a model's name.")
+        str,
+        typer.Argument(
+            metavar="MODEL", help="A GGUF file, or a model's name.", autocompletion=complete_model
+        ),
     ] = "",
     tests: Annotated[
         str, typer.Option(help="ppN: prefill of N tokens; tgN: decoding of N tokens.")
@@ -35,13 +39,25 @@ def bench_command(
         Path | None, typer.Option(help="Another libllama than that of the xllamacpp package.")
     ] = None,
     kernels: Annotated[
-        bool, typer.Option("--kernels", help="Measure the C kernels instead, beside their limits.")
+        bool,
+        typer.Option(
+            "--kernels",
+            help="Measure the C kernels instead, beside their limits; with a MODEL, also its speed "
+            "against how many tokens are computed at once.",
+        ),
     ] = False,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw that speed into an SVG too (with --kernels MODEL).")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure prefill and decoding speed in tokens per second."""
+    if picture and not (kernels and model):
+        raise RequestError("--picture draws what --kernels MODEL measures")
     if kernels:
         print(_kernel_rates(threads, as_json=json))
+        if model:
+            print(_speeds_at_once(model, threads, repetitions, peer, peer_library, picture))
         return
     if not model:
         raise RequestError("which model? Give a GGUF file or a model's name, or --kernels")
@@ -52,11 +68,39 @@ def bench_command(
 
 def _kernel_rates(threads: int | None, *, as_json: bool) -> str:
     from tampu.ml import Backend
-    from tampu.ml.kernels.roofline import as_table, measure
+    from tampu.ml.kernels.roofline import as_table, describe, kernels_of, measure, measure_peaks
 
     with closing(Backend(threads=threads)) as backend:
-        rates = list(measure(backend))
-    return _to_json(rates) if as_json else as_table(rates)
+        measured = kernels_of(backend)
+        peaks = measure_peaks(measured, backend.threads)
+        rates = list(measure(backend, peaks))
+        machine = describe(peaks, measured.level, backend.threads)
+    return _to_json(rates) if as_json else f"{machine}\n{as_table(rates)}"
+
+
+def _speeds_at_once(
+    model: str,
+    threads: int | None,
+    repetitions: int,
+    peer: str | None,
+    library: Path | None,
+    drawing: Path | None,
+) -> str:
+    """Measure how fast so many tokens are computed at once; return bars, draw them if wanted."""
+    from tampu.bench import Plan, Work
+    from tampu.charts import TOKENS, chart, picture
+    from tampu.ml.devices import default_threads
+
+    plan = Plan(
+        works=[Work("pp", tokens) for tokens in TOKENS],
+        depths=[0],
+        threads=threads or default_threads(),
+        repetitions=repetitions,
+    )
+    results, names = _measure(plan, model, peer, library)
+    if drawing:
+        drawing.write_text(picture(results, f"{Path(model).stem}, {plan.threads} threads"))
+    return "\n".join([chart(results), *(f"peer: {name}" for name in names[1:])])
 
 
 def _plan(tests: str, depth: str, threads: int | None, repetitions: int) -> Plan:

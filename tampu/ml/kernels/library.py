@@ -97,9 +97,13 @@ class Kernels:
         """Return the size of what says which rows of packed activations are which expert's."""
         return int(self._library.tampu_plan_bytes(experts, rows))
 
-    def peak(self, rounds: int, *, floating: bool) -> float:
-        """Compute products in registers, on this thread; return how many operations these were."""
-        return float(self._library.tampu_level_peak(self._number, int(floating), rounds))
+    def peak(self, kind: str, rounds: int) -> float:
+        """Compute products of int8, f32 or bf16 in registers, on this thread.
+
+        Returns:
+            How many operations these were, sums among them; 0 if the level has no such products.
+        """
+        return float(self._library.tampu_level_peak(self._number, kind.encode(), rounds))
 
     def read(self, address: int, size: int) -> None:
         """Read memory from beginning to end, on this thread."""
@@ -163,7 +167,7 @@ def _load(path: Path) -> ctypes.CDLL | None:
     library.tampu_activation_bytes.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
     library.tampu_plan_bytes.argtypes = (ctypes.c_int64, ctypes.c_int64)
     library.tampu_level_peak.restype = ctypes.c_double
-    library.tampu_level_peak.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64)
+    library.tampu_level_peak.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int64)
     library.tampu_level_read.restype = None
     library.tampu_level_read.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
     library.tampu_tensor_offset.restype = ctypes.c_int64

@@ -1,8 +1,9 @@
-"""How near each kernel comes to what this machine can do: measured rates beside measured limits.
+"""How near each kernel comes to what this machine can do: measured times beside measured limits.
 
-One token's products are limited by reading the weights, those of many by the integer or float
-products that the processor can do; attention of one token by reading keys and values. Rates are of
-a graph with the one operation (and the packing of its activations), the best of several runs.
+An operation cannot be faster than reading its bytes, nor than its products and sums: the slower of
+the two is its limit, and what it reaches is the limit's time by its own. Times are those of a graph
+with the one operation (and the packing of its activations), the best of several runs; weights for a
+few tokens are as many as no cache holds.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy.typing as npt
 from tampu.errors import RequestError
 from tampu.ml.backend import Backend
 from tampu.ml.context import Context
-from tampu.ml.kernels.library import FLOATING, Kernels
+from tampu.ml.kernels.library import Kernels
 from tampu.ml.kernels.products import PackedMemory
 from tampu.ml.tensor import Tensor
 from tampu.ml.types import GGMLType
@@ -29,9 +30,13 @@ _NAMES = (
     *("F16", "BF16"),
 )
 TYPES = tuple(GGMLType[name] for name in _NAMES)
+CACHES = (GGMLType.F16, GGMLType.Q8_0)
 _ROWS, _INPUTS = 8192, 4096
+_EXPERTS, _USED, _EXPERT_ROWS = 8, 4, 1024
 _STREAMED = 256 * 2**20  # bytes of weights in turn, so that no cache holds them
+_FEW = 32  # tokens up to which weights are read from memory
 _HEADS, _KV_HEADS, _FEATURES, _HISTORY = 32, 8, 64, 4096
+_LAYERS = 8  # of caches, for a few tokens
 _RUNS = 3
 _PEAK_ROUNDS = 20_000_000
 _BYTE = 0x11  # weights full of it have small scales and codes: the values do not matter
@@ -39,11 +44,50 @@ _BYTE = 0x11  # weights full of it have small scales and codes: the values do no
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """What the machine can do: operations and bytes per second, all threads together."""
+    """What the machine can do: operations and bytes per second, all threads together.
 
-    integer: float
-    floating: float
+    Attributes:
+        int8: products of bytes.
+        f32: of 32-bit floats.
+        bf16: of brain floats; 0: the kernels have no such products here.
+        bandwidth: bytes read from memory.
+    """
+
+    int8: float
+    f32: float
+    bf16: float
     bandwidth: float
+
+    def of(self, kind: str) -> float:
+        """Return the operations per second of a kind."""
+        return {"int8": self.int8, "f32": self.f32, "bf16": self.bf16}[kind]
+
+    def kind_for(self, type: GGMLType) -> str:
+        """Return the kind of products that weights of a type are multiplied by."""
+        if type is GGMLType.BF16 and self.bf16:
+            return "bf16"
+        return "f32" if type in (GGMLType.F16, GGMLType.BF16) else "int8"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one run of an operation has to do at least.
+
+    Attributes:
+        operation: its name.
+        type: of the weights or of the cache.
+        tokens: at once.
+        bytes: to read from memory; 0: they may be in a cache.
+        operations: products and sums.
+        kind: of these products: `int8`, `f32` or `bf16`.
+    """
+
+    operation: str
+    type: str
+    tokens: int
+    bytes: int
+    operations: float
+    kind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +100,7 @@ class Rate:
         tokens: at once.
         rate: bytes or operations per second.
         limit: the machine's peak of the same kind.
-        kind: `memory`, `integer` or `float`: which limit it is.
+        kind: which limit it is: `memory`, `int8`, `f32` or `bf16`.
     """
 
     operation: str
@@ -70,6 +114,15 @@ class Rate:
     def fraction(self) -> float:
         """The part of the limit that is reached."""
         return self.rate / self.limit
+
+
+def rate_of(work: Work, seconds: float, peaks: Peaks) -> Rate:
+    """Return how fast a run was, beside the limit that it meets first."""
+    reading, computing = work.bytes / peaks.bandwidth, work.operations / peaks.of(work.kind)
+    given = (work.operation, work.type, work.tokens)
+    if reading > computing:
+        return Rate(*given, work.bytes / seconds, peaks.bandwidth, "memory")
+    return Rate(*given, work.operations / seconds, peaks.of(work.kind), work.kind)
 
 
 def measure_peaks(kernels: Kernels, threads: int) -> Peaks:
@@ -90,35 +143,47 @@ def measure_peaks(kernels: Kernels, threads: int) -> Peaks:
         kernels.read(data.ctypes.data + index * share, share)
         return float(share)
 
-    return Peaks(
-        together(lambda _: kernels.peak(_PEAK_ROUNDS, floating=False)),
-        together(lambda _: kernels.peak(_PEAK_ROUNDS, floating=True)),
-        together(read),
-    )
+    def operations(kind: str) -> float:
+        return together(lambda _: kernels.peak(kind, _PEAK_ROUNDS))
+
+    return Peaks(operations("int8"), operations("f32"), operations("bf16"), together(read))
 
 
 def measure(
-    backend: Backend, types: Sequence[GGMLType] = TYPES, tokens: Sequence[int] = (1, 8, 512)
+    backend: Backend,
+    peaks: Peaks,
+    types: Sequence[GGMLType] = TYPES,
+    tokens: Sequence[int] = (1, 8, 512),
 ) -> Iterator[Rate]:
-    """Measure products of every type, then attention, for so many tokens at once.
+    """Measure products of every type, those of experts, then attention, for so many tokens at once.
 
     Raises:
         RequestError: if the kernels are not used here.
     """
-    kernels = backend.kernels
-    if kernels is None:
-        raise RequestError("there are no kernels to measure: see the log for why")
-    peaks = measure_peaks(kernels, backend.threads)
-    for kind in types:
+    kernels = kernels_of(backend)
+    for run in (_product, _experts):
+        for kind in types:
+            for count in tokens:
+                yield run(backend, kernels, kind, count, peaks)
+    for kind in CACHES:
         for count in tokens:
-            yield _product(backend, kernels, kind, count, peaks)
-    for count in tokens:
-        yield _attention(backend, count, peaks)
+            yield _attention(backend, kind, count, peaks)
+
+
+def kernels_of(backend: Backend) -> Kernels:
+    """Return what there is to measure.
+
+    Raises:
+        RequestError: if the kernels are not used here.
+    """
+    if backend.kernels is None:
+        raise RequestError("there are no kernels to measure: see the log for why")
+    return backend.kernels
 
 
 def _product(backend: Backend, kernels: Kernels, kind: GGMLType, tokens: int, peaks: Peaks) -> Rate:
     size = kernels.packed_bytes(kind, _ROWS, _INPUTS)
-    copies = max(1, _STREAMED // size) if tokens == 1 else 1
+    copies = _copies(size, tokens)
     context = backend.context(4 * copies + 8)
     memory = PackedMemory(context.arena, kernels, [size] * copies)
     x = context.input("x", (tokens, _INPUTS), GGMLType.F32)
@@ -126,59 +191,92 @@ def _product(backend: Backend, kernels: Kernels, kind: GGMLType, tokens: int, pe
         weight = memory.place(kind, _ROWS, _INPUTS, size)
         ctypes.memset(weight.address, _BYTE, size)
         context.forward(context.wrap(weight.multiply(context, x), (tokens, _ROWS), GGMLType.F32))
-    seconds = _best(backend, context, x, np.ones((tokens, _INPUTS), np.float32))
+    seconds = _best(backend, context, [(x, np.ones((tokens, _INPUTS), np.float32))])
     context.close()
     memory.close()
-    if tokens == 1:
-        return Rate("product", kind.name, 1, copies * size / seconds, peaks.bandwidth, "memory")
-    rate = 2.0 * tokens * _ROWS * _INPUTS * copies / seconds
-    if kind in FLOATING:
-        return Rate("product", kind.name, tokens, rate, peaks.floating, "float")
-    return Rate("product", kind.name, tokens, rate, peaks.integer, "integer")
+    operations = 2.0 * tokens * _ROWS * _INPUTS * copies
+    read = copies * size if tokens <= _FEW else 0
+    work = Work("product", kind.name, tokens, read, operations, peaks.kind_for(kind))
+    return rate_of(work, seconds, peaks)
 
 
-def _attention(backend: Backend, tokens: int, peaks: Peaks) -> Rate:
+def _experts(backend: Backend, kernels: Kernels, kind: GGMLType, tokens: int, peaks: Peaks) -> Rate:
+    """Each token uses the next experts in turn, so that as many are read as can be."""
+    size = kernels.packed_bytes(kind, _EXPERT_ROWS, _INPUTS, _EXPERTS)
+    used = min(_EXPERTS, tokens * _USED)
+    copies = _copies(size * used // _EXPERTS, tokens)
+    context = backend.context(4 * copies + 8)
+    memory = PackedMemory(context.arena, kernels, [size] * copies)
+    x = context.input("x", (tokens, 1, _INPUTS), GGMLType.F32)
+    choice = context.input("choice", (tokens, _USED), GGMLType.I32)
+    shape = (tokens, _USED, _EXPERT_ROWS)
+    for _ in range(copies):
+        weight = memory.place(kind, _EXPERT_ROWS, _INPUTS, size, _EXPERTS)
+        ctypes.memset(weight.address, _BYTE, size)
+        context.forward(context.wrap(weight.multiply_each(context, x, choice), shape, GGMLType.F32))
+    chosen = (np.arange(tokens * _USED, dtype=np.int32) % _EXPERTS).reshape(tokens, _USED)
+    data = [(x, np.ones((tokens, 1, _INPUTS), np.float32)), (choice, chosen)]
+    seconds = _best(backend, context, data)
+    context.close()
+    memory.close()
+    operations = 2.0 * tokens * _USED * _EXPERT_ROWS * _INPUTS * copies
+    read = copies * size * used // _EXPERTS if tokens <= _FEW else 0
+    work = Work("experts", kind.name, tokens, read, operations, peaks.kind_for(kind))
+    return rate_of(work, seconds, peaks)
+
+
+def _copies(read: int, tokens: int) -> int:
+    return max(1, _STREAMED // read) if tokens <= _FEW else 1
+
+
+def _attention(backend: Backend, kind: GGMLType, tokens: int, peaks: Peaks) -> Rate:
     context = backend.context(64)
     x = context.input("q", (_HEADS, tokens, _FEATURES), GGMLType.F32)
     shape = (_HISTORY, _KV_HEADS * _FEATURES)
-    layers = 8 if tokens == 1 else 1
-    size = 0
+    layers = _LAYERS if tokens <= _FEW else 1
+    row = _FEATURES // kind.block_size * kind.block_bytes
     for _ in range(layers):
-        sides = [context.host.zeros(shape, GGMLType.F16) for _ in range(2)]
-        size += sum(side.size_bytes for side in sides)
-        views = [
-            side.strided(
-                (_KV_HEADS, _HISTORY, _FEATURES),
-                (2 * _FEATURES, 2 * _FEATURES * _KV_HEADS),
-                context=context,
+        keys, values = (
+            context.host.zeros(shape, kind).strided(
+                (_KV_HEADS, _HISTORY, _FEATURES), (row, row * _KV_HEADS), context=context
             )
-            for side in sides
-        ]
-        context.forward(x.flash_attention(views[0], views[1], None, 0.125))
-    seconds = _best(backend, context, x, np.ones(x.shape, np.float32))
+            for _ in range(2)
+        )
+        context.forward(x.flash_attention(keys, values, None, 0.125))
+    seconds = _best(backend, context, [(x, np.ones(x.shape, np.float32))])
     context.close()
-    if tokens == 1:
-        return Rate("attention", "F16", 1, size / seconds, peaks.bandwidth, "memory")
-    operations = 4.0 * tokens * _HISTORY * _HEADS * _FEATURES
-    return Rate("attention", "F16", tokens, operations / seconds, peaks.floating, "float")
+    read = 2 * layers * row * _KV_HEADS * _HISTORY if tokens <= _FEW else 0
+    operations = 4.0 * layers * tokens * _HISTORY * _HEADS * _FEATURES
+    return rate_of(Work("attention", kind.name, tokens, read, operations, "f32"), seconds, peaks)
 
 
-def _best(backend: Backend, context: Context, x: Tensor, data: npt.NDArray[np.float32]) -> float:
+def _best(
+    backend: Backend, context: Context, data: Sequence[tuple[Tensor, npt.NDArray[np.generic]]]
+) -> float:
     """Return the seconds of the quickest of several runs; one more comes before them."""
-    runs = [backend.compute(context, [(x, data)], []).compute_ns for _ in range(_RUNS + 1)]
+    runs = [backend.compute(context, data, []).compute_ns for _ in range(_RUNS + 1)]
     return min(runs[1:]) / 1e9
 
 
 def as_table(rates: Sequence[Rate]) -> str:
     """Return the table as text."""
     head = f"{'operation':>10} {'type':>7} {'tokens':>6} {'rate':>14} {'limit':>14} {'of it':>6}"
-    lines = [head]
+    lines = [f"{head}  which"]
     for rate in rates:
         unit = 1e9 if rate.kind == "memory" else 1e12
         name = "GB/s" if rate.kind == "memory" else "TOP/s"
         lines.append(
             f"{rate.operation:>10} {rate.type:>7} {rate.tokens:>6} "
             f"{rate.rate / unit:>8.2f} {name:<5} {rate.limit / unit:>8.2f} {name:<5} "
-            f"{100 * rate.fraction:>4.0f} %"
+            f"{100 * rate.fraction:>4.0f} %  {rate.kind}"
         )
     return "\n".join(lines)
+
+
+def describe(peaks: Peaks, level: str, threads: int) -> str:
+    """Return a line that says what the machine can do."""
+    brain = f"{peaks.bf16 / 1e12:.2f} of bf16" if peaks.bf16 else "none of bf16"
+    return (
+        f"this machine ({level}, {threads} threads): {peaks.bandwidth / 1e9:.1f} GB/s from memory; "
+        f"TOP/s: {peaks.int8 / 1e12:.2f} of int8, {brain}, {peaks.f32 / 1e12:.2f} of f32"
+    )

@@ -23,6 +23,7 @@ struct level {
     operation *attention;
     double (*integer_peak)(int64_t rounds);
     double (*float_peak)(int64_t rounds);
+    double (*brain_peak)(int64_t rounds); /* NULL: it has no products of brain floats */
     void (*read_all)(const uint8_t *from, int64_t bytes);
 };
 
@@ -38,7 +39,7 @@ EXPORT int tampu_layout_version(void);
 EXPORT int tampu_level_count(void);
 EXPORT const char *tampu_level_name(int level);
 EXPORT void *tampu_level_operation(int level, const char *name);
-EXPORT double tampu_level_peak(int level, int is_float, int64_t rounds);
+EXPORT double tampu_level_peak(int level, const char *kind, int64_t rounds);
 EXPORT void tampu_level_read(int level, const void *from, int64_t bytes);
 EXPORT int64_t tampu_tensor_offset(int field);
 

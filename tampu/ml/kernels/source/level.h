@@ -95,5 +95,5 @@ static tile *const *tiles_of(int type)
 #include "schedule.h"
 #include "experts.h"
 
-const struct level LEVEL = {LEVEL_NAME,    quantise,     interleave,   product,    group,
-                            product_each,  attention,    integer_peak, float_peak, read_all};
+const struct level LEVEL = {LEVEL_NAME,   quantise,  interleave,   product,    group,      product_each,
+                            attention,    integer_peak, float_peak, brain_peak, read_all};

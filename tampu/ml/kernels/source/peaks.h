@@ -23,6 +23,21 @@ static double float_peak(int64_t rounds)
     return (double)rounds * CHAINS * 32;
 }
 
+#if defined(BRAIN_PRODUCTS)
+static double brain_peak(int64_t rounds)
+{
+    vi weights = vi_opaque(vi_splat(0x3f003f00)); /* halves, as brain floats */
+    vf sums[CHAINS];
+    UNROLL for (int i = 0; i < CHAINS; i++) sums[i] = vf_splat((float)i);
+    for (int64_t round = 0; round < rounds; round++)
+        UNROLL for (int i = 0; i < CHAINS; i++)
+            sums[i] = vf_opaque(vf_dot_pair(sums[i], weights, 0x3f003f00));
+    return (double)rounds * CHAINS * 64;
+}
+#else
+#define brain_peak NULL
+#endif
+
 /* Read memory from beginning to end. */
 static void read_all(const uint8_t *from, int64_t bytes)
 {

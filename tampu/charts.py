@@ -1,34 +1,23 @@
-"""Tokens per second against how many tokens are computed at once, beside llama.cpp's.
-
-    python -m benchmarks.kernels MODEL [--peer-library PATH/libllama.so] [--picture OUT.svg]
-
-draws a bar for each number of tokens: one (decoding), a few (several sequences, speculation), many
-(prompts), or the same as a picture. `tampu bench --kernels` shows the single operations beside
-their limits.
-"""
+"""Speeds against how many tokens are computed at once, as bars of text or as a picture."""
 
 from __future__ import annotations
 
-import argparse
 import math
-from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
 from html import escape
-from pathlib import Path
 
-from tampu.bench import Native, Plan, Result, Work
-from tampu.ml.devices import default_threads
-from tampu.peer import Peer
+from tampu.bench import Result
 
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128)
-WIDTH = 48
+"""How many: one (decoding), a few (several sequences, speculation), many (prompts)."""
+WIDTH = 48  # letters of the longest bar
 
 COLORS = {"tampu": "#4c78a8", "llama.cpp": "#f58518"}
 LEFT, TOP, RIGHT, BOTTOM = 60, 40, 620, 340  # of the lines in a picture
 
 
-def chart(results: list[Result]) -> str:
-    """Return two bars for each number of tokens, as long as their speeds."""
+def chart(results: Sequence[Result]) -> str:
+    """Return bars for each number of tokens, as long as the speeds of those that were measured."""
     speeds = [
         speed for r in results for speed in (r.tokens_per_second, r.peer_tokens_per_second) if speed
     ]
@@ -36,14 +25,16 @@ def chart(results: list[Result]) -> str:
     for result in results:
         for name, speed in (
             ("tampu", result.tokens_per_second),
-            ("llama.cpp", result.peer_tokens_per_second or 0.0),
+            ("llama.cpp", result.peer_tokens_per_second),
         ):
+            if not speed:
+                continue
             bar = "█" * max(1, round(WIDTH * speed / max(speeds)))
             lines.append(f"{result.test:>6} {name:>9} {speed:>8.1f} {bar}")
     return "\n".join(lines)
 
 
-def picture(results: list[Result], title: str) -> str:
+def picture(results: Sequence[Result], title: str) -> str:
     """Return an SVG with a line for each engine, both axes in powers of two."""
     speeds: dict[str, list[float]] = {
         "tampu": [result.tokens_per_second for result in results],
@@ -59,6 +50,8 @@ def picture(results: list[Result], title: str) -> str:
         *_grid(steps),
     ]
     for row, (name, values) in enumerate(speeds.items()):
+        if not any(values):
+            continue
         points = [_point(index, value, steps) for index, value in enumerate(values) if value > 0]
         text = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         stroke = f'stroke="{COLORS[name]}" stroke-width="2.5"'
@@ -82,32 +75,3 @@ def _grid(steps: int) -> Iterator[str]:
         _, y = _point(0, 8 * 2**step, steps)
         yield f'<line x1="{LEFT}" y1="{y:.1f}" x2="{RIGHT}" y2="{y:.1f}" stroke="#e4e4e4"/>'
         yield f'<text x="{LEFT - 36}" y="{y + 4:.1f}">{8 * 2**step}</text>'
-
-
-def main() -> None:
-    """Measure and print the chart."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--peer-library", type=Path)
-    parser.add_argument("--threads", type=int, default=default_threads())
-    parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--picture", type=Path, help="an SVG to write")
-    given = parser.parse_args()
-    works = [Work("pp", tokens) for tokens in TOKENS]
-    plan = Plan(works=works, depths=[0], threads=given.threads, repetitions=given.repetitions)
-    with ExitStack() as opened:
-        ours = Native(given.model, threads=plan.threads, context=plan.context)
-        opened.enter_context(closing(ours))
-        other = Peer(
-            given.model, threads=plan.threads, context=plan.context, library=given.peer_library
-        )
-        opened.callback(other.close)
-        results = plan.run(ours, other)
-    print(chart(results))
-    if given.picture:
-        title = f"{given.model.stem}, {plan.threads} threads"
-        given.picture.write_text(picture(results, title))
-
-
-if __name__ == "__main__":
-    main()

@@ -2,8 +2,8 @@
 
 import xml.etree.ElementTree as ElementTree
 
-from benchmarks.kernels import BOTTOM, TOP, WIDTH, chart, picture
 from tampu.bench import Result
+from tampu.charts import BOTTOM, TOP, WIDTH, chart, picture
 
 
 def test_the_fastest_has_the_longest_bar():
@@ -20,3 +20,11 @@ def test_a_picture_has_a_line_for_each_engine_and_the_faster_is_higher():
     assert len(ours) == len(theirs) == 8
     assert all(upper < lower for upper, lower in zip(ours, theirs, strict=True))
     assert TOP <= min(ours) < max(theirs) <= BOTTOM
+
+
+def test_without_a_peer_there_are_our_speeds_alone():
+    results = [Result(f"pp{2**n}", 0, 2, 64.0 * 2**n, None, None) for n in range(8)]
+    assert "llama.cpp" not in chart(results)
+    drawn = picture(results, "a model")
+    assert drawn.count("<polyline") == 1
+    assert "llama.cpp" not in drawn
