@@ -38,7 +38,7 @@ def resolve(name_or_path: str, folder: Path | None = None) -> Path:
         UnsupportedModelError: if its architecture is not known.
         StoreError: if a store has lost a part of it.
     """
-    path = Path(name_or_path).expanduser()
+    path = _path(name_or_path)
     if path.is_file():
         return path
     library = _library(folder)
@@ -134,6 +134,20 @@ def prepare(
         stored.system,
         tuple({"role": said.role, "content": said.content} for said in stored.messages),
     )
+
+
+def _path(text: str) -> Path:
+    """Return the path that a text may mean.
+
+    Raises:
+        ModelNotFoundError: if it cannot be one, nor a model's name.
+    """
+    try:
+        path = Path(text).expanduser()
+        path.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, nobody's home, a NUL
+        raise ModelNotFoundError(f"{text[:200]!r}: there is no such file") from error
+    return path
 
 
 def _adapter(path: Path, model: Path) -> Path:

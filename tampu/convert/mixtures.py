@@ -91,7 +91,8 @@ def file_type(name: str) -> FileType:
     wanted = name.upper()
     kind = FILE_TYPES.get(_SHORT.get(wanted, wanted))
     if kind is None:
-        raise UnsupportedModelError(f"type {name!r} is not known; known: {', '.join(FILE_TYPES)}")
+        known = ", ".join(FILE_TYPES)
+        raise UnsupportedModelError(f"type {name[:40]!r} is not known; known: {known}")
     return kind
 
 

@@ -127,7 +127,13 @@ def _without_effect(config: ModelConfig) -> Iterator[str]:
         yield f"RENDERER {config.renderer} is kept, but prompts are made by the template"
     if config.parser and config.parser not in PARSERS:
         known = ", ".join(PARSERS)
-        yield f"PARSER {config.parser} is kept, but the template decides here; known: {known}"
+        own = _shown(config.parser)
+        yield f"PARSER {own} is kept, but the template decides here; known: {known}"
+
+
+def _shown(name: str) -> str:
+    """Return a name that came from elsewhere as it may be printed."""
+    return "".join(c for c in name[:80] if c.isprintable())
 
 
 def _check(recipe: Recipe) -> None:
@@ -139,7 +145,7 @@ def _check(recipe: Recipe) -> None:
         try:
             read_template(recipe.modelfile.template)
         except ModelFileError as error:
-            raise RequestError(str(error)) from error
+            raise RequestError(f"TEMPLATE: {error.reason}") from error
 
 
 def _add_texts(ingredients: Ingredients, modelfile: Modelfile, store: Store, lease: Lease) -> None:

@@ -311,9 +311,12 @@ def path_of_source(text: str, folder: Path | None) -> Path | None:
     """
     if folder is None:
         return None
-    path = folder / Path(text).expanduser()
-    if path.exists():
-        return path
+    try:
+        path = folder / Path(text).expanduser()
+        if path.exists():
+            return path
+    except (OSError, RuntimeError):  # longer than the system takes, or the home of nobody
+        pass
     if text.startswith((".", "/", "~")) or text.lower().endswith(SUFFIX):
-        raise ModelNotFoundError(f"{text}: there is no such file")
+        raise ModelNotFoundError(f"{text[:200]}: there is no such file")
     return None
