@@ -31,7 +31,7 @@ static void product(struct tensor *dst, int thread, int threads, void *user)
     const int64_t rows = dst->ne[0], tokens = dst->ne[1] * dst->ne[2] * dst->ne[3];
     const int64_t strips = (rows + ROWS - 1) / ROWS, inputs = x->inputs;
     const size_t strip_bytes = strip_bytes_of(params.type, inputs);
-    const int64_t token_bytes = activation_row_bytes(is_floating(params.type), inputs);
+    const int64_t token_bytes = activation_row_bytes(params.type, inputs);
     const int64_t chunk = chunk_strips(strips, 1, strip_bytes, threads);
     tile *const *tiles = tiles_of(params.type);
     float *out = dst->data;
