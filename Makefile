@@ -17,6 +17,7 @@ run: $(VENV)/installed $(KERNELS)
 test: $(VENV)/installed-test $(KERNELS)
 	sh tools/setup/registry.sh $(VENV)
 	sh tools/setup/arm.sh $(VENV)
+	sh tools/setup/ollama_examples.sh $(VENV)
 	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)
 
 lint: $(VENV)/installed-test

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tampu.chat.kinds import PromptTemplate, read_template
-from tampu.errors import ModelNotFoundError, TampuError
+from tampu.errors import ModelFileError, ModelNotFoundError, TampuError
 from tampu.ml.gguf import read_gguf
 from tampu.modelinfo import ModelInfo, read_model_info, with_template, with_vision
 from tampu.offload import Offload
@@ -237,7 +237,7 @@ class Catalog:
             try:
                 yield self._entry(model)
             except TampuError as error:
-                logger.warning("left out of the list: %s: %s", model.name, error)
+                logger.warning("left out of the list: %s", error)
 
     def _entry(self, model: LocalModel) -> Entry:
         path = model.path
@@ -246,12 +246,15 @@ class Catalog:
         except OSError as error:
             raise ModelNotFoundError(f"model {model.name!r} not found") from error
         cached = self._described.get(path)
-        if cached is None or cached[:2] != (status.st_mtime, status.st_size):
-            cached = (status.st_mtime, status.st_size, read_model_info(path))
-            self._described[path] = cached
-        info = cached[2]
-        if model.stored is not None and (template := model.stored.template):
-            info = with_template(info, read_template(template))
+        try:
+            if cached is None or cached[:2] != (status.st_mtime, status.st_size):
+                cached = (status.st_mtime, status.st_size, read_model_info(path))
+                self._described[path] = cached
+            info = cached[2]
+            if model.stored is not None and (template := model.stored.template):
+                info = with_template(info, read_template(template))
+        except ModelFileError as error:
+            raise model.damaged(error) from error
         if model.has_projector:
             info = with_vision(info)
         return Entry(model.name.removesuffix(TAG), info, model.modified_s, model)

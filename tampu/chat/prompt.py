@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tampu.chat.kinds import PromptTemplate
@@ -35,10 +35,12 @@ class BuiltPrompt:
     Attributes:
         tokens: with the pictures at their places.
         begins_thought: whether it ends inside a thought that the answer goes on.
+        dropped: how many tokens of the conversation are not in it, for they did not fit.
     """
 
     tokens: list[Item]
     begins_thought: bool = False
+    dropped: int = 0
 
     def __len__(self) -> int:
         return length(self.tokens)
@@ -154,7 +156,7 @@ class PromptBuilder:
                 shortest, last = shorter, middle
             else:
                 first = middle + 1
-        return shortest
+        return replace(shortest, dropped=len(prompt) - len(shortest))
 
     def _build(
         self,

@@ -41,12 +41,14 @@ def remove_command(
 ) -> None:
     """Remove models, and the files that only they had."""
     from tampu.cli.local_server import unload
+    from tampu.errors import ModelNotFoundError
     from tampu.store.names import ModelName
 
     store = own_store()
     for model in models:
         name = ModelName.parse(model)
-        store.model(name)
+        if store.find(name) is None:
+            raise ModelNotFoundError(f"model {name.short!r} not found")
         unload(model)
         store.delete(name)
         print(f"deleted '{model}'")

@@ -35,7 +35,7 @@ from tampu.convert.qwen25vl import QWEN25VL
 from tampu.convert.storage import encoded_parts, storage_type
 from tampu.convert.vocabulary import tokenizer_metadata
 from tampu.convert.writer import Part, PlannedFile, Progress, Span, TensorToWrite
-from tampu.errors import UnsupportedModelError
+from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.ml.types import GGMLType
 
 __all__ = ["FAMILIES", "TYPES", "convert", "families", "plan_conversion"]
@@ -148,7 +148,7 @@ def plan_conversion(
     parameters = family.parameters(config)
     tied = config.flag("tie_word_embeddings", default=family.tied)
     plan = family.plan(checkpoint.tensors.values(), parameters, tied=tied)
-    rows = plan["token_embd.weight"].shape[0]
+    rows = (plan["token_embd.weight"].shape or (1,))[0]
     keys = {
         "general.architecture": family.architecture,
         "general.type": "model",
@@ -224,7 +224,11 @@ def _parts(
 ) -> Iterator[Part]:
     """Yield a tensor's bytes; what is stored already as it shall be is copied."""
     stored = np.atleast_1d(tensor.read())
-    values = family.transform(name, stored, parameters)
+    try:
+        values = family.transform(name, stored, parameters)
+    except (ValueError, IndexError) as error:  # rows that do not divide into heads, and the like
+        reason = f"the shape {list(stored.shape)} does not go with config.json"
+        raise ModelFileError(tensor.name, reason) from error
     if values is stored and tensor.dtype == kind.name:
         yield Span(tensor.path, tensor.offset, tensor.size_bytes)
     else:

@@ -34,7 +34,7 @@ def parameters(config: Config) -> Parameters:
         "vocab_size": config.integer("vocab_size"),
         "context_length": config.integer("max_position_embeddings", 512),
         "embedding_length": width,
-        "block_count": config.integer("num_hidden_layers"),
+        "block_count": config.layers(),
         "feed_forward_length": config.integer("intermediate_size"),
         "attention.head_count": heads,
         "attention.layer_norm_epsilon": config.number("layer_norm_eps", 1e-12),

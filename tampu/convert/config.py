@@ -14,6 +14,8 @@ from typing import Any
 from tampu.errors import ModelFileError, UnsupportedModelError
 
 MAX_INTEGER = (1 << 31) - 1
+MAX_LAYERS = 1024  # the engine's limit too
+MAX_HEAD_SIZE = 1 << 16
 
 
 class Config:
@@ -30,12 +32,23 @@ class Config:
         """Return the error that says what is wrong with `key`."""
         return ModelFileError(f"{self.where}: {key}", reason)
 
-    def integer(self, key: str, default: int | None = None) -> int:
-        """Return a positive integer."""
+    def integer(self, key: str, default: int | None = None, *, most: int = MAX_INTEGER) -> int:
+        """Return a positive integer, not above `most`."""
         value = self._value(key, default)
         if type(value) is not int or not 0 < value <= MAX_INTEGER:
             raise self.error(key, f"{value!r} is not a positive integer")
+        if value > most:
+            raise self.error(key, f"{value} is more than the limit of {most}")
         return value
+
+    def layers(self, key: str = "num_hidden_layers", default: int | None = None) -> int:
+        """Return a number of layers, of which a name for each is made."""
+        return self.integer(key, default, most=MAX_LAYERS)
+
+    def head_size(self, key: str = "head_dim") -> int:
+        """Return the size of an attention head: stated, or the hidden size divided by the heads."""
+        usual = self.integer("hidden_size") // self.integer("num_attention_heads")
+        return self.integer(key, usual, most=MAX_HEAD_SIZE)
 
     def number(self, key: str, default: float | None = None) -> float:
         """Return a positive, finite number."""

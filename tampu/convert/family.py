@@ -108,6 +108,8 @@ class Family:
             if name in plan:
                 both = f"{plan[name].name} and {tensor.name}"
                 raise ModelFileError(name, f"duplicate tensor name: {both}")
+            if 0 in tensor.shape:
+                raise ModelFileError(tensor.name, f"{list(tensor.shape)} has a dimension of zero")
             plan[name] = tensor
         missing = [name for name in self._expected(parameters, tied=tied) if name not in plan]
         if missing:
@@ -182,7 +184,7 @@ def text_parameters(
     embedding = config.integer("hidden_size")
     if "head_dim" not in config and embedding % heads:
         raise config.error("hidden_size", f"{embedding} is not a multiple of {heads} heads")
-    head_size = config.integer("head_dim", embedding // heads)
+    head_size = config.head_size()
     if head_size % 2:
         raise config.error("head_dim", f"{head_size} is odd: rotary embeddings take pairs")
     rope = read_rope(config)
@@ -192,7 +194,7 @@ def text_parameters(
         "vocab_size": config.integer("vocab_size"),
         "context_length": config.integer("max_position_embeddings"),
         "embedding_length": embedding,
-        "block_count": config.integer("num_hidden_layers"),
+        "block_count": config.layers(),
         "feed_forward_length": config.integer("intermediate_size"),
         "attention.head_count": heads,
         "attention.head_count_kv": key_value_heads,

@@ -18,7 +18,7 @@ def parameters(config: Config) -> Parameters:
     config.require("hidden_activation", ("gelu_pytorch_tanh",), "gelu_pytorch_tanh")
     config.require("use_bidirectional_attention", (False, None), default=False)
     keys = text_parameters(config, scalings=("none",))
-    if layer_pattern(config, config.integer("num_hidden_layers"), usual=_PATTERN) != _PATTERN:
+    if layer_pattern(config, config.layers(), usual=_PATTERN) != _PATTERN:
         raise UnsupportedModelError(
             f"{config.where}: layer_types do not alternate; gemma2 has no other pattern"
         )

@@ -86,7 +86,7 @@ def text_keys(config: Config) -> Parameters:
         "rope.freq_base_swa": base,  # llama.cpp's name
         "rope.local.freq_base": base,  # Ollama's
     }
-    pattern = layer_pattern(config, config.integer("num_hidden_layers"))
+    pattern = layer_pattern(config, config.layers())
     if pattern != _PATTERN:
         keys["attention.sliding_window_pattern"] = pattern
     scalar = config.number("query_pre_attn_scalar")
@@ -151,7 +151,7 @@ def vision_keys(config: Config) -> Parameters:
         "vision.image_size": image,
         "vision.patch_size": patch,
         "vision.num_channels": vision.integer("num_channels", 3),
-        "vision.block_count": vision.integer("num_hidden_layers", 12),
+        "vision.block_count": vision.layers("num_hidden_layers", 12),
         "vision.embedding_length": vision.integer("hidden_size", 768),
         "vision.feed_forward_length": vision.integer("intermediate_size", 3072),
         "vision.attention.head_count": vision.integer("num_attention_heads", 12),

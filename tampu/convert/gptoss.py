@@ -76,7 +76,7 @@ def parameters(config: Config) -> Parameters:
     """Return the keys of `gpt-oss`."""
     config.require("hidden_act", ("silu",), "silu")
     keys = text_parameters(config, scalings=("yarn",), truncates=False)
-    layers = config.integer("num_hidden_layers")
+    layers = config.layers()
     kinds = config.strings("layer_types")
     usual = [("sliding_attention", "full_attention")[index % 2] for index in range(layers)]
     if kinds and kinds != usual:

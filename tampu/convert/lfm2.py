@@ -34,7 +34,7 @@ NAMES = {
 def parameters(config: Config) -> Parameters:
     """Return the keys of `lfm2`."""
     config.require("conv_bias", (False,), default=False)
-    layers = config.integer("num_hidden_layers")
+    layers = config.layers()
     kinds = config.strings("layer_types") if "layer_types" in config else []
     if len(kinds) != layers or set(kinds) - {"conv", "full_attention"}:
         reason = f"{kinds[:4]} are not conv or full_attention for {layers} layers"

@@ -67,6 +67,9 @@ def transform(name: str, values: Stored, parameters: Parameters) -> Stored:
     return values
 
 
+MAX_FACTOR = 1 << 20  # published ones are below a hundred
+
+
 def rope_factors(config: Config) -> dict[str, npt.NDArray[np.float32]]:
     """Return the divisors of the rotary frequencies for `llama3` scaling: [head size / 2].
 
@@ -83,12 +86,13 @@ def rope_factors(config: Config) -> dict[str, npt.NDArray[np.float32]]:
     original = rope.settings.integer("original_max_position_embeddings", 8192)
     if high <= low:
         raise rope.settings.error("high_freq_factor", f"{high} is not above low_freq_factor {low}")
-    heads = config.integer("num_attention_heads")
-    size = config.integer("head_dim", config.integer("hidden_size") // heads)
+    size = config.head_size()
     frequency = rope.base ** -(np.arange(0, size, 2, dtype=np.float64) / size)
     turns = original * frequency / (2 * math.pi)  # in the original context
     share = np.clip((turns - low) / (high - low), 0, 1)
     divisors = 1 / ((1 - share) / factor + share)
+    if divisors.max() > MAX_FACTOR:
+        raise rope.settings.error("factor", f"{factor} is more than the limit of {MAX_FACTOR}")
     return {"rope_freqs.weight": divisors.astype(np.float32)}
 
 

@@ -47,7 +47,7 @@ def text_keys(config: Config) -> Parameters:
     keys = text_parameters(config, scalings=("none", "llama3"))
     keys |= mixture_parameters(config, width="intermediate_size")
     step = config.integer("interleave_moe_layer_step", 1)
-    layers = config.integer("num_hidden_layers")
+    layers = config.layers()
     mixtures = config.values.get("moe_layers") or list(range(step - 1, layers, step))
     if mixtures != list(range(step - 1, layers, step)):
         raise UnsupportedModelError(f"{config.where}: moe_layers are not every {step}th layer")

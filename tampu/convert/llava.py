@@ -56,7 +56,7 @@ def keys(config: Config) -> Parameters:
     vision.require("model_type", ("clip_vision_model",), "clip_vision_model")
     vision.require("hidden_act", ("quick_gelu", "gelu"), "quick_gelu")
     tower = tower_keys(vision, image=336, patch=14)
-    layers = vision.integer("num_hidden_layers")
+    layers = vision.layers()
     if layers < 2:
         raise vision.error("num_hidden_layers", "the last layer but one is wanted")
     return (

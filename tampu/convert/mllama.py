@@ -90,7 +90,7 @@ def keys(config: Config) -> Parameters:
         **parameters(text),
         **tower_keys(tower, image=448, patch=14),
         "attention.cross_attention_layers": cross,
-        "vision.global.block_count": vision.integer("num_global_layers"),
+        "vision.global.block_count": vision.layers("num_global_layers"),
         "vision.max_num_tiles": vision.integer("max_num_tiles", 4),
         "vision.intermediate_layers_indices": kept,
         "vision.attention.layer_norm_epsilon": vision.number("norm_eps", 1e-5),

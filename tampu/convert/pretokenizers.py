@@ -45,19 +45,28 @@ def pretokenizer_name(node: Node | None, where: str = "tokenizer.json") -> str:
     name = _NAMES.get(steps)
     if name is None:
         shown = " then ".join(repr(step) for step in steps)
-        raise UnsupportedModelError(f"{where}: the pre-tokeniser {shown} is not known")
+        raise UnsupportedModelError(f"{where}: the pre-tokeniser {shown[:300]} is not known")
     return name
 
 
-def flatten(node: Node | None, children: str, depth: int = 8) -> list[Node]:
-    """Return the parts of a `Sequence` of normalisers or pre-tokenisers, nested ones in place."""
+def flatten(node: object, children: str, depth: int = 8) -> list[Node]:
+    """Return the parts of a `Sequence` of normalisers or pre-tokenisers, nested ones in place.
+
+    Raises:
+        ModelFileError: if it is none, or nested too deeply.
+    """
     if node is None:
         return []
-    if node.get("type") != "Sequence":
+    if not isinstance(node, dict) or not isinstance(node.get("type"), str):
+        raise ModelFileError("tokenizer.json", f"a bad step of {children}: {str(node)[:80]}")
+    if node["type"] != "Sequence":
         return [node]
     if depth == 0:
         raise ModelFileError("tokenizer.json", "sequences are nested too deeply")
-    return [part for child in node[children] for part in flatten(child, children, depth - 1)]
+    parts = node.get(children)
+    if not isinstance(parts, list):
+        raise ModelFileError("tokenizer.json", f"a sequence of {children} without a list of them")
+    return [step for part in parts for step in flatten(part, children, depth - 1)]
 
 
 def _patterns(node: Node) -> list[str]:

@@ -33,7 +33,7 @@ def _window(config: Config) -> int | None:
     """
     if not config.flag("use_sliding_window", default=False) or "sliding_window" not in config:
         return None
-    layers = config.integer("num_hidden_layers")
+    layers = config.layers()
     full = config.values.get("max_window_layers", layers)
     if full == 0:
         return config.integer("sliding_window")

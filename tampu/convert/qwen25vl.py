@@ -68,7 +68,7 @@ def keys(config: Config) -> Parameters:
         {
             "image_size": 560,
             "num_attention_heads": vision.integer("num_heads", 16),
-            "num_hidden_layers": vision.integer("depth", 32),
+            "num_hidden_layers": vision.layers("depth", 32),
             **vision.values,
         },
         vision.where,

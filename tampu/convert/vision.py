@@ -49,7 +49,7 @@ def tower_keys(vision: Config, *, image: int, patch: int) -> Parameters:
         "vision.image_size": side,
         "vision.patch_size": square,
         "vision.num_channels": vision.integer("num_channels", 3),
-        "vision.block_count": vision.integer("num_hidden_layers"),
+        "vision.block_count": vision.layers(),
         "vision.embedding_length": width,
         "vision.feed_forward_length": vision.integer("intermediate_size"),
         "vision.attention.head_count": heads,

@@ -34,6 +34,7 @@ _SPECIAL = {
     "mask": "mask",
     "cls": "cls",
 }
+_MOST_DIGITS = 10  # of an id
 _ADDED_SCORE = -1000.0
 
 
@@ -105,7 +106,7 @@ def _all_added(
         raise ModelFileError(_CONFIG, "added_tokens_decoder is not an object")
     for key, token in decoder.items():
         match token:
-            case {"content": str(text)} if key.isdecimal():
+            case {"content": str(text)} if key.isdecimal() and len(key) < _MOST_DIGITS:
                 added[int(key)] = (text, token.get("special") is True)
             case _:
                 raise ModelFileError(_CONFIG, f"a bad added token: {key[:20]!r}")

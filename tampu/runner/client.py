@@ -67,6 +67,10 @@ _CLOSE_SECONDS = 5.0
 _EXIT_SECONDS = 1.0
 _READ_BYTES = 64 * 1024
 _BEAT_SECONDS = 1.0
+_MEANINGS = {
+    signal.SIGBUS: " (the model's file was changed or cut short while it was in use)",
+    signal.SIGKILL: " (ended from outside: by the system if memory was short)",
+}
 _LAST_EVENTS = (Done, Failed, Embedded, Encoded, Decoded)
 
 
@@ -414,7 +418,8 @@ def describe_exit(code: int, output: list[str]) -> str:
         cause = f"exit code {code}"
     else:
         try:
-            cause = f"signal {signal.Signals(-code).name}"
+            number = signal.Signals(-code)
+            cause = f"signal {number.name}{_MEANINGS.get(number, '')}"
         except ValueError:
             cause = f"signal {-code}"
     return f"{cause}: {output[-1][:500]}" if output else cause

@@ -196,6 +196,8 @@ class LlamaModel:
         if wrong is not None:
             raise RequestError(f"logit_bias: token {wrong} is not among the {limit} tokens")
         asked = {name: getattr(options, name) for name in _SAMPLING}
+        if options.repeat_last_n < 0:
+            asked["repeat_last_n"] = self.context
         room = self.context - len(tokens)
         most = options.max_tokens if options.shift else min(options.max_tokens or room, room)
         asked |= {
@@ -288,7 +290,9 @@ def load_llamacpp(
         parameters = _parameters(xllamacpp.CommonParams(), path, options)
         parameters.hostnames = [str(Path(folder) / "llama.sock")]
         parameters.api_keys = [secrets.token_hex(32)]
-        parameters.embedding = metadata.has("pooling_type")
+        parameters.embedding = True
+        if not metadata.has("pooling_type"):  # one that generates: the mean, as the native engine
+            parameters.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
         try:
             server = xllamacpp.Server(parameters)
         except RuntimeError as error:

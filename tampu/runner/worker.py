@@ -11,10 +11,12 @@ import gc
 import logging
 import os
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import TypeAlias, TypeVar
 
@@ -178,6 +180,7 @@ class Worker:
         has_begun = False
 
         prompt_tokens: tuple[int, ...] = ()
+        dropped = 0
 
         def sink(event: Event) -> None:
             nonlocal has_begun
@@ -185,6 +188,8 @@ class Worker:
                 scored = prompt_scored(prompt_tokens, event, tokenizer)
                 self._outbox.put(Answer(request, scored))
                 event = msgspec.structs.replace(event, prompt_logprobs=())
+            if isinstance(event, Done) and dropped:
+                event = with_dropped(event, dropped)
             is_text = isinstance(event, Text)
             answer = Answer(request, to_piece(event, tokenizer))
             self._outbox.put(answer, may_wait=is_text and has_begun)
@@ -197,7 +202,7 @@ class Worker:
             prompt = build_prompt(loaded, command.prompt, truncate=options.truncate)
             if loaded.prompts is not None and isinstance(command.prompt, ChatPrompt):
                 options = msgspec.structs.replace(options, shown=loaded.prompts.style.markers)
-            prompt_tokens = token_ids(prompt.tokens)
+            prompt_tokens, dropped = token_ids(prompt.tokens), prompt.dropped
             prompted = Prompted(prompt_tokens, prompt.begins_thought)
             self._outbox.put(Answer(request, prompted))
             if command.form is not None:
@@ -238,8 +243,10 @@ def answer_grammar(
     return form_grammar(form, prompt, style, tokenizer, begins_thought=built.begins_thought)
 
 
-def build_prompt(loaded: Loaded, prompt: Prompt, *, truncate: bool) -> BuiltPrompt:
-    """Return a prompt's tokens.
+def build_prompt(
+    loaded: Loaded, prompt: Prompt, *, truncate: bool, context: int | None = None
+) -> BuiltPrompt:
+    """Return a prompt's tokens, for a context of so many; None: the model's.
 
     Raises:
         RequestError: when the model has no template or its template refuses the conversation.
@@ -261,13 +268,19 @@ def build_prompt(loaded: Loaded, prompt: Prompt, *, truncate: bool) -> BuiltProm
         return BuiltPrompt(before + tokenizer.encode(prompt.plain, add_special=not before))
     built = loaded.prompts.build(
         loaded.model.see(prompt.messages),
-        limit=max(loaded.model.context - 1 - len(before), 1),
+        limit=max((context or loaded.model.context) - 1 - len(before), 1),
         truncate=truncate,
         tools=prompt.tools,
         variables=prompt.variables,
         think=prompt.think,
     )
-    return BuiltPrompt(before + built.tokens, built.begins_thought)
+    return replace(built, tokens=before + built.tokens)
+
+
+def with_dropped(done: Done, dropped: int) -> Done:
+    """Return the end of an answer that did not see the first tokens of its conversation either."""
+    usage = msgspec.structs.replace(done.usage, dropped_tokens=done.usage.dropped_tokens + dropped)
+    return msgspec.structs.replace(done, usage=usage)
 
 
 def token_ids(items: Sequence[Item]) -> tuple[int, ...]:
@@ -321,7 +334,8 @@ def _encoded(loaded: Loaded, command: Encode) -> Encoded:
             parse_special=command.parse_special,
         )
     else:
-        tokens = [*token_ids(build_prompt(loaded, command.prompt, truncate=True).tokens)]
+        built = build_prompt(loaded, command.prompt, truncate=False, context=sys.maxsize)
+        tokens = [*token_ids(built.tokens)]
     return Encoded(tuple(tokens), tuple(tokenizer.token_bytes(token) for token in tokens))
 
 

@@ -31,6 +31,7 @@ from tampu.sampling.trial import (
     Spellings,
     compiled,
     is_dead,
+    kind_of,
     llguidance_tokenizer,
     reason,
     request,
@@ -144,6 +145,8 @@ class Constraint:
         self._settle()
         self._pending = None
         if not self._matcher.consume_token(token):
+            if (why := reason(self._matcher)).startswith("lexer error"):  # a limit of trial.limits
+                raise GrammarError(f"the grammar is too complex: {why}")
             raise GrammarError(f"the grammar has no place for token {token}")
 
     def count_allowed(self, tokens: Sequence[int]) -> int:
@@ -227,7 +230,8 @@ class Constraints:
         try:
             refusal = self._trial.call(asked)
         except OverrunError as error:
-            raise GrammarError(f"grammar: it is too complex: {error}") from error
+            message = f"{kind_of(grammar.source)}: it is too complex: {error}"
+            raise GrammarError(message) from error
         if refusal:
             raise GrammarError(refusal.decode())
 

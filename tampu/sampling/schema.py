@@ -25,6 +25,7 @@ _UNSUPPORTED = frozenset({
     "propertyNames", "dependentRequired", "dependentSchemas", "dependencies",
     "unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef", "discriminator",
 })  # fmt: skip
+_TYPES = frozenset({"null", "boolean", "object", "array", "number", "integer", "string"})
 _NO_CONDITION = {"uniqueItems": False, "unevaluatedProperties": True, "unevaluatedItems": True}
 
 
@@ -47,6 +48,7 @@ def checked_schema(schema: object) -> dict[str, Any]:
     while waiting:
         pointer, one = waiting.pop()
         _check_keywords(pointer, one)
+        _check_reference(pointer, one, schema)
         for where, holder, key in _subschemas(pointer, one):
             inner = holder[key]
             if isinstance(inner, Mapping):
@@ -87,9 +89,10 @@ def _check_keywords(pointer: str, schema: dict[str, Any]) -> None:
             del schema[keyword]
     if found := sorted(_UNSUPPORTED & schema.keys()):
         raise fault(_under(pointer, found[0]), "this keyword is not supported")
-    reference = schema.get("$ref", "#")
-    if not isinstance(reference, str) or not reference.startswith("#"):
-        raise fault(_under(pointer, "$ref"), "only references within the schema are supported")
+    types = schema.get("type", ())
+    for name in types if isinstance(types, list | tuple) else (types,):
+        if not isinstance(name, str) or name not in _TYPES:
+            raise fault(_under(pointer, "type"), f"{name!r:.50} is no type of JSON")
     _check_bounds(pointer, schema)
     required = schema.get("required", ())
     count = len(required) if isinstance(required, list | tuple) else 0
@@ -97,6 +100,22 @@ def _check_keywords(pointer: str, schema: dict[str, Any]) -> None:
     if isinstance(least, int) and least > max(count, 1):
         where = _under(pointer, "minProperties")
         raise fault(where, "it is supported up to the number of required properties")
+
+
+def _check_reference(pointer: str, schema: Mapping[str, Any], root: Mapping[str, Any]) -> None:
+    reference = schema.get("$ref", "#")
+    where = _under(pointer, "$ref")
+    if not isinstance(reference, str) or not reference.startswith("#"):
+        raise fault(where, "only references within the schema are supported")
+    found: Any = root
+    for name in reference.split("/")[1:]:
+        name = name.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, Mapping) and name in found:
+            found = found[name]
+        elif isinstance(found, list | tuple) and name.isdecimal() and int(name) < len(found):
+            found = found[int(name)]
+        else:
+            raise fault(where, f"there is nothing at {reference!r:.200}")
 
 
 def _check_bounds(pointer: str, schema: Mapping[str, Any]) -> None:

@@ -65,8 +65,13 @@ def compiled(tokenizer: LLTokenizer, source: str) -> LLMatcher:
     """
     matcher = LLMatcher(tokenizer, source, log_level=0, limits=limits())
     if matcher.is_error():
-        raise GrammarError(f"grammar: {reason(matcher)}")
+        raise GrammarError(f"{kind_of(source)}: {reason(matcher)}")
     return matcher
+
+
+def kind_of(source: str) -> str:
+    """Return what a refusal begins with: where the fault is, as far as it is known."""
+    return "schema: /" if "json_schema" in json.loads(source)["grammars"][0] else "grammar"
 
 
 def reason(matcher: LLMatcher) -> str:
@@ -114,7 +119,7 @@ def serve(asked: bytes) -> bytes:
         return str(error).encode()
     mask = matcher.compute_bitmask()
     if is_dead(matcher) or not any(mask):
-        return f"grammar: it allows no text at all: {reason(matcher)}".encode()
+        return f"{kind_of(source)}: it allows no text at all: {reason(matcher)}".encode()
     return b""
 
 

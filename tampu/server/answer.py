@@ -25,7 +25,6 @@ logger = logging.getLogger(__name__)
 NDJSON = "application/x-ndjson"
 SSE = "text/event-stream"
 JSON = "application/json; charset=utf-8"
-WRITE_SECONDS = 60.0
 
 T = TypeVar("T")
 Item = TypeVar("Item", contravariant=True)
@@ -166,10 +165,9 @@ async def while_connected(receive: Receive, work: Awaitable[None]) -> None:
 
 
 async def _write(send: Send, body: bytes) -> None:
-    """Send some bytes; a client that takes none for a minute is given up."""
+    """Send some bytes; the connection gives a client up that takes none for too long."""
     if body:
-        async with asyncio.timeout(WRITE_SECONDS):
-            await send({"type": "http.response.body", "body": body, "more_body": True})
+        await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
 async def _disconnected(receive: Receive) -> None:

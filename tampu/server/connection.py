@@ -1,7 +1,7 @@
-"""Connections and the loop that serves them: uvicorn's, with two things that it lacks.
+"""Connections and the loop that serves them: uvicorn's, with three things that it lacks.
 
-A client that takes too long to say what it wants is let go; and a server that has nothing to do
-wakes once a second, not ten times.
+A client that takes too long to say what it wants, or to take what it is told, is let go; and a
+server that has nothing to do wakes once a second, not ten times.
 """
 
 from __future__ import annotations
@@ -16,13 +16,19 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEADER_SECONDS = 10.0
+WRITE_SECONDS = 60.0
 _TICK_SECONDS = 1.0
 
 
 class Connection(H11Protocol):
-    """One connection; a request's first lines must be complete within ten seconds."""
+    """One connection.
+
+    A request's first lines must be complete within ten seconds, and of an answer that is behind the
+    client must take something each minute.
+    """
 
     _header_timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin; the client has to speak soon."""
@@ -32,7 +38,18 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""
         self._stop_watching()
+        self._stop_write_timer()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Write no more: the client is behind, and must take something soon."""
+        super().pause_writing()
+        self._expect_less(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        """Write again: the client has taken most of what there was."""
+        self._stop_write_timer()
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         """Take what the client has sent."""
@@ -45,6 +62,23 @@ class Connection(H11Protocol):
             self._watch_headers()
         else:
             self._stop_watching()
+
+    def _expect_less(self, size: int) -> None:
+        """Give the client up unless there is less than this to be written when it is time."""
+
+        def look() -> None:
+            left = self.transport.get_write_buffer_size()
+            if left < size:
+                self._expect_less(left)
+            else:
+                self.transport.abort()
+
+        self._write_timer = self.loop.call_later(WRITE_SECONDS, look)
+
+    def _stop_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
 
     def _watch_headers(self) -> None:
         if self._header_timer is None:

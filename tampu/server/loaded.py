@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import psutil
 
 from tampu.catalog import Entry
-from tampu.errors import LoadCancelledError, OutOfMemoryError
+from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError
 from tampu.runner.client import Runner
 from tampu.runner.protocol import ModelOptions
 from tampu.server.job import FOREVER, Overrides
@@ -236,6 +236,8 @@ class LoadedModels:
                 if not self._models:
                     raise
                 await self._dismissed(self._victim())
+            except ModelFileError as error:
+                raise entry.model.damaged(error) from error
             else:
                 self._loaded(entry.name, time.monotonic() - began_s)
                 return runner

@@ -11,6 +11,7 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from tampu.catalog import TAG
 from tampu.errors import ModelNotFoundError, RequestError
 from tampu.server.answer import EventsAnswer
 from tampu.server.body import IDLE_SECONDS
@@ -66,14 +67,12 @@ class ManageAPI:
     async def delete(self, _: Request, wanted: NamedRequest) -> Response:
         """`DELETE /api/delete`: remove a model, and the files that only it had."""
         name, store = wanted.parsed(), writable_store(self._serving)
-        try:
-            await asyncio.to_thread(store.model, name)
-            entry = self._serving.find(name.short)
-            await self._serving.models.unload(entry.name)
-            await asyncio.to_thread(store.delete, name)
-        except ModelNotFoundError as error:
+        found = await asyncio.to_thread(store.find, name)  # what is damaged can be removed too
+        if found is None:
             text = (wanted.model or wanted.name or "")[:200]
-            raise ModelNotFoundError(f"model '{text}' not found") from error
+            raise ModelNotFoundError(f"model '{text}' not found")
+        await self._serving.models.unload(found.short.removesuffix(TAG))
+        await asyncio.to_thread(store.delete, found)
         return Response(status_code=HTTPStatus.OK)
 
     async def pull(self, _: Request, wanted: TransferRequest) -> Response:

@@ -9,16 +9,13 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterator
 
 import msgspec
 
 from tampu.chat.kinds import read_template
 from tampu.chat.output import PARSERS
 from tampu.errors import ModelFileError, RequestError, TampuError
-from tampu.modelinfo import read_model_info
 from tampu.store.ingredients import Ingredients, Report
 from tampu.store.library import Library
 from tampu.store.locks import Lease
@@ -32,8 +29,9 @@ from tampu.store.manifests import (
 )
 from tampu.store.model import StoredModel
 from tampu.store.modelfile import Modelfile
-from tampu.store.names import Digest, ModelName
+from tampu.store.names import ModelName
 from tampu.store.parameters import check_parameters
+from tampu.store.recipe import Recipe
 from tampu.store.registry.progress import Progress
 from tampu.store.store import Store
 
@@ -45,27 +43,6 @@ _ORDER = (
     Media.MODEL, Media.PROJECTOR, Media.ADAPTER, Media.TEMPLATE, Media.SYSTEM, Media.PARAMS,
     Media.MESSAGES, Media.LICENSE,
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """What a model is to be made of.
-
-    Attributes:
-        modelfile: what it says; sources and adapters are names of models, or paths.
-        folder: where relative paths begin; None: paths mean nothing, as for callers from afar.
-        files: blobs of the store under the names of files: instead of sources.
-        adapter_files: likewise instead of adapters.
-        quantize: the type to quantise the weights to; None: as they are.
-        in_place: keep GGUF files where they are, and only name them; else they are copied.
-    """
-
-    modelfile: Modelfile = field(default_factory=Modelfile)
-    folder: Path | None = None
-    files: Mapping[str, Digest] = field(default_factory=dict)
-    adapter_files: Mapping[str, Digest] = field(default_factory=dict)
-    quantize: str | None = None
-    in_place: bool = False
 
 
 def create(
@@ -194,7 +171,7 @@ def _json(value: object) -> bytes:
 
 def _config(ingredients: Ingredients, modelfile: Modelfile) -> ModelConfig:
     """Return what lists show: of the weights' file, and what the Modelfile says."""
-    info = read_model_info(ingredients.weights)
+    info = ingredients.info
     base = ingredients.config
     return ModelConfig(
         model_format="gguf",

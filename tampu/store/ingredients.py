@@ -8,17 +8,18 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from tampu.convert import plan_conversion
+from tampu.convert.adapters import CONFIG_FILE as ADAPTER_CONFIG
 from tampu.convert.adapters import is_adapter, plan_adapter
-from tampu.convert.cache import is_checkpoint, own_type
+from tampu.convert.cache import CONFIG_FILE, is_checkpoint, own_type
 from tampu.convert.mixtures import file_type
 from tampu.convert.quantize import plan_quantization
 from tampu.convert.writer import PlannedFile
 from tampu.errors import ModelFileError, ModelNotFoundError, RequestError
 from tampu.ml.gguf import read_gguf
-from tampu.modelinfo import read_model_info
+from tampu.modelinfo import ModelInfo, read_model_info
 from tampu.part_names import read_part_name
 from tampu.store.blobs import hash_file
 from tampu.store.gguf_files import SUFFIX
@@ -34,15 +35,14 @@ from tampu.store.manifests import (
 from tampu.store.model import StoredModel, file_of
 from tampu.store.names import Digest
 from tampu.store.parts import weights_file
+from tampu.store.recipe import Recipe
 from tampu.store.registry.progress import Progress
 from tampu.store.store import Store
-
-if TYPE_CHECKING:
-    from tampu.store.create import Recipe
 
 Report: TypeAlias = Callable[[Progress], None]
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}", re.ASCII)
+_NO_MODEL = "this is an adapter: name it with ADAPTER"
 _BIG = (Media.MODEL, Media.PROJECTOR, Media.ADAPTER)
 
 
@@ -53,7 +53,10 @@ class Ingredients:
         layers: by what they hold.
         parameters: of the model that it is made from.
         config: likewise.
+        info: what the file of the weights says; there once `add_sources` has returned.
     """
+
+    info: ModelInfo
 
     def __init__(self, library: Library, store: Store, lease: Lease, report: Report) -> None:
         """Take the places to look in and to write to, and what is told of each step."""
@@ -80,14 +83,16 @@ class Ingredients:
         """
         if recipe.files:
             with self._files(recipe.files) as paths:
-                for path in paths:
-                    self._add_path(path, recipe)
+                for name, path in paths.items():
+                    with _named(name, is_sent=True):
+                        self._add_path(path, recipe)
         for text in recipe.modelfile.sources:
             found = path_of_source(text, recipe.folder)
             if found is None:
                 self._add_model(self._library.find(text), recipe)
             else:
-                self._add_path(found, recipe)
+                with _named(found.name):
+                    self._add_path(found, recipe)
         if not self.layers.get(Media.MODEL):
             raise RequestError("nothing of what was given holds the weights of a model")
 
@@ -99,13 +104,15 @@ class Ingredients:
         """
         if recipe.adapter_files:
             with self._files(recipe.adapter_files) as paths:
-                for path in paths:
-                    self._add_adapter(path, recipe)
+                for name, path in paths.items():
+                    with _named(name, is_sent=True):
+                        self._add_adapter(path, recipe)
         for text in recipe.modelfile.adapters:
             found = path_of_source(text, recipe.folder)
             if found is None:
                 raise ModelNotFoundError(f"ADAPTER {text[:200]}: there is no such file or folder")
-            self._add_adapter(found, recipe)
+            with _named(found.name):
+                self._add_adapter(found, recipe)
 
     # -- models ----------------------------------------------------------------------------------
 
@@ -122,8 +129,13 @@ class Ingredients:
             kind = Media(layer.media_type)
             if not (kind is Media.PARAMS or (kind is Media.MODEL and recipe.quantize)):
                 self.layers.setdefault(kind, []).append(self._kept(stored, layer, recipe))
-        if recipe.quantize:
-            self._add_weights(stored.model_path, recipe)
+        try:
+            if recipe.quantize:
+                self._add_weights(stored.model_path, recipe)
+            else:
+                self._look_at_weights()
+        except ModelFileError as error:
+            raise model.damaged(error) from error
 
     def _kept(self, stored: StoredModel, layer: Descriptor, recipe: Recipe) -> Descriptor:
         """Return a layer of another model as one of ours; it is copied from another store."""
@@ -143,7 +155,7 @@ class Ingredients:
     def _add_path(self, path: Path, recipe: Recipe) -> None:
         if path.is_dir():
             if is_adapter(path):
-                raise RequestError(f"{path.name} is an adapter: name it with ADAPTER")
+                raise ModelFileError(ADAPTER_CONFIG, _NO_MODEL)
             if not is_checkpoint(path):
                 raise ModelNotFoundError(f"{path}: a folder without config.json is no checkpoint")
             kind = recipe.quantize or own_type(path)
@@ -152,7 +164,7 @@ class Ingredients:
             return
         file = read_gguf(path)
         if file.metadata.string("general.type", default="model") == "adapter":
-            raise RequestError(f"{path.name} is an adapter: name it with ADAPTER")
+            raise ModelFileError("general.type", _NO_MODEL)
         if file.metadata.architecture == "clip":
             projectors = self.layers.setdefault(Media.PROJECTOR, [])
             projectors.append(self._brought(Media.PROJECTOR, path, recipe))
@@ -178,13 +190,16 @@ class Ingredients:
         else:
             kind = read_gguf(path).metadata.string("general.type", default="model")
             if kind != "adapter":
-                raise ModelFileError(path.name, "is not an adapter")
+                raise ModelFileError("general.type", "this file is not an adapter")
             layer = self._brought(Media.ADAPTER, path, recipe)
         self.layers.setdefault(Media.ADAPTER, []).append(layer)
 
     @contextmanager
-    def _files(self, files: Mapping[str, Digest]) -> Iterator[list[Path]]:
-        """Yield uploaded blobs as GGUF files, or as the folder that they are the files of."""
+    def _files(self, files: Mapping[str, Digest]) -> Iterator[dict[str, Path]]:
+        """Yield uploaded blobs as GGUF files by name, or as the folder that they are the files of.
+
+        The folder has no name: what is wrong in it is told with the name of a file already.
+        """
         self._lease.add(files.values())
         for name, digest in files.items():
             if not _FILE_NAME.fullmatch(name):
@@ -192,20 +207,26 @@ class Ingredients:
             if not self._store.blobs.has(digest):
                 raise ModelNotFoundError(f"the blob {digest} for {name} is not there: upload it")
         if all(name.lower().endswith(SUFFIX) for name in files):
-            yield list(self._weights_files(files))
+            yield dict(self._weights_files(files))
             return
+        if not {CONFIG_FILE, ADAPTER_CONFIG} & set(files):
+            raise RequestError(
+                f"files: neither are all of them GGUF files, nor is a {CONFIG_FILE} there"
+            )
         with tempfile.TemporaryDirectory(prefix="tampu-create-") as folder:
             for name, digest in files.items():
                 (Path(folder) / name).symlink_to(self._store.blobs.path(digest).resolve())
-            yield [Path(folder)]
+            yield {"": Path(folder)}
 
-    def _weights_files(self, files: Mapping[str, Digest]) -> Iterator[Path]:
+    def _weights_files(self, files: Mapping[str, Digest]) -> Iterator[tuple[str, Path]]:
         """Yield uploaded GGUF files; those that by their names are parts of one model as one."""
-        models: dict[tuple[str, int], list[Path]] = {}
+        models: dict[tuple[str, int], list[str]] = {}
         for name in sorted(files):
             stem, _, count = read_part_name(name)
-            models.setdefault((stem, count), []).append(self._store.blobs.path(files[name]))
-        yield from (weights_file(self._store.layout, paths) for paths in models.values())
+            models.setdefault((stem, count), []).append(name)
+        for names in models.values():
+            paths = [self._store.blobs.path(files[name]) for name in names]
+            yield names[0], weights_file(self._store.layout, paths)
 
     # -- layers ----------------------------------------------------------------------------------
 
@@ -213,6 +234,12 @@ class Ingredients:
         if self.layers.get(Media.MODEL):
             raise RequestError("two of the sources hold the weights of a model: give one")
         self.layers[Media.MODEL] = make()
+        self._look_at_weights()
+
+    def _look_at_weights(self) -> None:
+        """Read what the weights' file says, where it is known whose file it is."""
+        if self.layers.get(Media.MODEL):
+            self.info = read_model_info(self.weights)
 
     def _brought(self, kind: Media, path: Path, recipe: Recipe) -> Descriptor:
         resolved = path.resolve()  # the parts of a split model are links
@@ -262,6 +289,18 @@ class Ingredients:
             self._report(Progress(status, "", total, done))
 
         return tell
+
+
+@contextmanager
+def _named(name: str, *, is_sent: bool = False) -> Iterator[None]:
+    """Have what is wrong with a file be told with its name; one that was sent is a bad request."""
+    try:
+        yield
+    except ModelFileError as error:
+        field = f"{name}: {error.field}" if name else error.field
+        if is_sent:
+            raise RequestError(f"{field}: {error.reason}") from error
+        raise ModelFileError(field, error.reason) from error
 
 
 def path_of_source(text: str, folder: Path | None) -> Path | None:

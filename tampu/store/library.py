@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from tampu.errors import ModelNameError, ModelNotFoundError
+from tampu.errors import ModelFileError, ModelNameError, ModelNotFoundError
 from tampu.part_names import part_name, read_part_name
 from tampu.settings import Settings
 from tampu.store.elsewhere import FoundFiles, hub_models, lm_studio_models
@@ -88,6 +88,12 @@ class LocalModel:
             StoreError: if a store has lost one.
         """
         return tuple(self.stored.paths(Media.PROJECTOR)) if self.stored else self.projectors
+
+    def damaged(self, error: ModelFileError) -> ModelFileError:
+        """Return what is wrong with its file as an error that names it, and the way out."""
+        way = "run `tampu verify-store --repair`, then pull or create it again"
+        reason = f"{error.reason}; {way}" if self.stored else error.reason
+        return ModelFileError(f"the file of model {self.name} is damaged: {error.field}", reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,10 +28,13 @@ class Letters:
         return chr(id)
 
 
-def prompt(messages, source=SOURCE, **options):
+def built(messages, source=SOURCE, **options):
     builder = PromptBuilder(ChatTemplate(source), Letters(), eos=ord("$"))
-    tokens = builder.tokens(messages, **{"limit": 100, **options})
-    return "".join(map(chr, tokens))
+    return builder.build(messages, **{"limit": 100, **options})
+
+
+def prompt(messages, source=SOURCE, **options):
+    return "".join(map(chr, built(messages, source, **options).tokens))
 
 
 def talk(*texts):
@@ -49,6 +52,12 @@ def test_the_oldest_exchanges_are_dropped_until_it_fits():
     assert prompt(messages, limit=19) == "^sS$u1$a2$u3$a4$u5$"
     assert prompt(messages, limit=18) == "^sS$u3$a4$u5$"
     assert prompt(messages, limit=12) == "^sS$u5$"
+
+
+def test_what_was_dropped_is_counted():
+    messages = talk("sS", "u1", "a2", "u3", "a4", "u5")
+    assert built(messages, limit=19).dropped == 0
+    assert built(messages, limit=18).dropped == 6
 
 
 def test_system_messages_and_the_last_message_stay_even_if_they_do_not_fit():

@@ -95,6 +95,18 @@ def test_a_model_is_copied_and_removed(store, run):
 
 
 @pytest.mark.usefixtures("home")
+def test_what_is_damaged_can_be_removed(store, run):
+    model = add_model(store, "whole")
+    for name, content in (("empty", b""), ("half", b'{"schemaVersion":2')):
+        add_model(store, name)
+        store.layout.manifest(ModelName.parse(name)).write_bytes(content)
+    add_model(store, "lost").model_path.unlink()
+    for name in ("empty", "half", "lost"):
+        assert run("rm", name) == (0, f"deleted '{name}'\n", "")
+    assert store.listing().damaged == []
+    assert [each.digest for each in store.listing().models] == [model.digest]
+
+
 def test_what_is_not_there_is_told(run):
     assert run("rm", "nothing") == (2, "", "Error: model 'nothing:latest' not found\n")
     assert run("cp", "nothing", "m")[0] == 2

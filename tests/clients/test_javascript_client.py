@@ -15,10 +15,10 @@ FOLDER = Path(__file__).parent / "javascript"
 
 
 @pytest.fixture(scope="module")
-def heard(native):
-    """What the script has heard from the server."""
+def heard(server):
+    """What the script has heard from a server with each engine."""
     node = Path(sys.executable).with_name("node")
-    command = [node, "client.js", native.url]
+    command = [node, "client.js", server.url]
     outcome = subprocess.run(
         command, cwd=FOLDER, capture_output=True, text=True, timeout=120, check=False
     )

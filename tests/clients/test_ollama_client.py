@@ -31,7 +31,7 @@ def client(server):
 
 @pytest.fixture
 def native_client(native):
-    """For what llama.cpp does not do here: embeddings of this model, and other grammars."""
+    """For what llama.cpp does not do here: pictures, and other forms than JSON schemas."""
     with ollama.Client(native.url, timeout=60) as client:
         yield client
 
@@ -287,24 +287,50 @@ def test_an_answer_fits_the_schema_of_a_pydantic_model(client):
     assert json.loads(demo(client, PERSON, format="json").message.content)["job"] == "driver"
 
 
-def test_an_answer_is_one_of_several_and_a_form_that_is_none_is_refused(native_client):
+def test_an_answer_is_one_of_several(native_client):
     chosen = demo(native_client, SUM, format={"choices": ["yes", "no"]})
     assert chosen.message.content in ("yes", "no")
+
+
+def test_a_form_that_is_none_is_refused(client):
     with pytest.raises(ollama.ResponseError, match="type") as caught:
-        demo(native_client, SUM, format={"type": "thing"})
+        demo(client, SUM, format={"type": "thing"})
     assert caught.value.status_code == 400
 
 
-def test_texts_are_embedded(native_client):
-    found = native_client.embed("demo", ["a cat", "a cat", "rain"])
+def test_texts_are_embedded(client):
+    found = client.embed("demo", ["a cat", "a cat", "rain"])
     same, again, other = found.embeddings
     assert same == pytest.approx(again)
     assert same != pytest.approx(other)
     assert sum(value * value for value in same) == pytest.approx(1, abs=1e-5)
     assert found.prompt_eval_count > 3
-    assert len(native_client.embed("demo", "a cat", dimensions=16).embeddings[0]) == 16
-    assert native_client.embed("demo", []).embeddings == []
-    assert native_client.embeddings("demo", "a cat").embedding == pytest.approx(same)
+    assert len(client.embed("demo", "a cat", dimensions=16).embeddings[0]) == 16
+    assert client.embed("demo", []).embeddings == []
+    assert client.embeddings("demo", "a cat").embedding == pytest.approx(same)
+
+
+def test_both_engines_give_the_same_vectors(native, llamacpp):
+    vectors = []
+    for server in (native, llamacpp):
+        with ollama.Client(server.url, timeout=60) as client:
+            vectors.append(client.embed("demo", "a cat in the rain").embeddings[0])
+    one, other = vectors
+    assert sum(a * b for a, b in zip(one, other, strict=True)) > 0.999
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"format": {"choices": ["yes", "no"]}}, "a JSON schema, no other grammar"),
+        ({"format": {"regex": "[0-9]+"}}, "a JSON schema, no other grammar"),
+    ],
+)
+def test_what_only_the_native_engine_has_is_refused_by_name(llamacpp, more, told):
+    with ollama.Client(llamacpp.url, timeout=60) as client:
+        with pytest.raises(ollama.ResponseError, match=told) as caught:
+            demo(client, SUM, **more)
+        assert caught.value.status_code == 400
 
 
 def test_a_model_is_made_copied_shown_and_deleted(client, models):

@@ -13,6 +13,7 @@ from tests.clients.questions import PERSON, SUM, WARM, WEATHER, picture
 
 pytestmark = [pytest.mark.client, pytest.mark.server]
 
+PICTURE = base64.b64encode(picture()).decode()
 TOOLS = [{"type": "function", "function": WEATHER}]
 
 
@@ -24,7 +25,7 @@ def client(server):
 
 @pytest.fixture(scope="module")
 def native_client(native):
-    """For what llama.cpp does not do here: embeddings of this model, and other grammars."""
+    """For what llama.cpp does not do here: pictures, forced calls, the prompt's own scores."""
     with openai.OpenAI(base_url=f"{native.url}/v1", api_key="none", max_retries=0) as client:
         yield client
 
@@ -203,19 +204,17 @@ def test_a_completions_scores_stand_at_their_offsets(client):
     assert all(len(top) == 2 for top in scores.top_logprobs)
 
 
-def test_embeddings_are_the_same_in_both_encodings(native_client):
+def test_embeddings_are_the_same_in_both_encodings(client):
     texts = ["a cat", "a dog"]
-    binary = native_client.embeddings.create(model="demo", input=texts)
-    plain = native_client.embeddings.create(model="demo", input=texts, encoding_format="float")
+    binary = client.embeddings.create(model="demo", input=texts)
+    plain = client.embeddings.create(model="demo", input=texts, encoding_format="float")
     for index in range(2):
         assert binary.data[index].embedding == pytest.approx(plain.data[index].embedding)
         assert math.hypot(*plain.data[index].embedding) == pytest.approx(1, abs=1e-5)
-    short = (
-        native_client.embeddings.create(model="demo", input="a cat", dimensions=8).data[0].embedding
-    )
+    short = client.embeddings.create(model="demo", input="a cat", dimensions=8).data[0].embedding
     assert len(short) == 8
     assert math.hypot(*short) == pytest.approx(1, abs=1e-5)
-    tokens = native_client.embeddings.create(model="demo", input=[[1, 2, 3], [4]])
+    tokens = client.embeddings.create(model="demo", input=[[1, 2, 3], [4]])
     assert tokens.usage.prompt_tokens == 4
 
 
@@ -353,13 +352,31 @@ def test_with_a_format_and_tools_an_answer_is_one_or_the_other(native_client):
             assert list(json.loads(answer.message.content)) == ["job", "name"]
 
 
-def test_a_grammar_that_is_none_is_refused_before_anything_is_generated(native_client):
+def test_a_grammar_that_is_none_is_refused_before_anything_is_generated(client):
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "thing"}}}
     with pytest.raises(openai.BadRequestError, match="type"):
-        ask(native_client, response_format=form)
+        ask(client, response_format=form)
     other = {"type": "function", "function": {"name": "other"}}
     with pytest.raises(openai.BadRequestError, match="there is no tool"):
-        ask(native_client, tools=TOOLS, tool_choice=other)
+        ask(client, tools=TOOLS, tool_choice=other)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"tools": TOOLS, "tool_choice": "required"}, "a JSON schema, no other grammar"),
+        ({"messages": [{"role": "user", "content": [
+            {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PICTURE}"}}]}]},
+         "images"),
+    ],
+)  # fmt: skip
+def test_what_only_the_native_engine_has_is_refused_by_name(llamacpp, more, told):
+    options = {"base_url": f"{llamacpp.url}/v1", "api_key": "none", "max_retries": 0}
+    with openai.OpenAI(**options) as client:
+        with pytest.raises(openai.BadRequestError, match=told):
+            ask(client, **more)
+        with pytest.raises(openai.BadRequestError, match="prompts have no log-probabilities"):
+            client.completions.create(model="tiny", prompt="hello", echo=True, logprobs=1)
 
 
 def test_a_picture_is_seen(native_client):
@@ -377,7 +394,7 @@ def test_a_picture_is_seen(native_client):
 
 
 @pytest.mark.parametrize("data", ["data:image/png;base64,aGk=", "data:image/tiff;base64,aGk=", "x"])
-def test_what_is_no_picture_is_refused(native_client, data):
+def test_what_is_no_picture_is_refused(client, data):
     part = {"type": "image_url", "image_url": {"url": data}}
     with pytest.raises(openai.BadRequestError):
-        ask(native_client, [{"role": "user", "content": [part]}])
+        ask(client, [{"role": "user", "content": [part]}])

@@ -241,3 +241,26 @@ def test_a_kill_at_any_moment_leaves_the_old_file_or_the_new(tmp_path: Path) -> 
         times=25,
     )
     assert sorted(path.name for path in made.parent.iterdir()) == ["made.gguf"]
+
+
+@pytest.mark.parametrize("name", handmade.weights())
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (0, 4), (5, 3), (2, 3, 4)])
+def test_a_tensor_of_any_shape_is_refused_or_written(
+    tmp_path: Path, name: str, shape: tuple[int, ...]
+) -> None:
+    tensors = handmade.weights() | {name: np.ones(shape, np.float32)}
+    try:
+        path = converted(tmp_path, "F16", tensors=tensors)
+    except ModelFileError as error:
+        assert "\n" not in str(error)
+        assert sorted(each.name for each in tmp_path.iterdir()) == ["tiny"]
+    else:
+        assert 0 not in shape
+        read_gguf(path)
+
+
+@pytest.mark.parametrize("key", ["num_hidden_layers", "head_dim"])
+def test_sizes_beyond_all_models_are_refused_at_once(tmp_path: Path, key: str) -> None:
+    config = handmade.CONFIG | {key: 2**31 - 2, "rope_scaling": {"rope_type": "llama3"}}
+    with pytest.raises(ModelFileError, match=key):
+        converted(tmp_path, config=config, tensors=handmade.weights())

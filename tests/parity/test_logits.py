@@ -38,6 +38,8 @@ TYPICAL = [
     "gemma2",
     "gemma3_text",
 ]
+ALONE = {"on": "", "off": "ggml alone: "}  # by whether kernels are used
+KERNELS = pytest.mark.parametrize("kernels", list(ALONE))
 MIXTURES = ["mixtral", "qwen2moe", "qwen3moe", "gptoss", "llama4_text"]
 
 
@@ -110,10 +112,14 @@ def test_fused_attention(laboratory: Laboratory, name: str) -> None:
             laboratory.compare(name, ours, reference, "F32, fused attention", exact(name))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_fused_attention_with_a_half_precision_cache(laboratory: Laboratory, name: str) -> None:
-    reference, what = laboratory.answer(name), "F32, cache F16, fused attention"
-    with laboratory.engine(name, cache="f16", flash=True) as engine:
+@pytest.mark.parametrize(
+    ("name", "kernels"), [*((name, "on") for name in NAMES), *((name, "off") for name in TYPICAL)]
+)
+def test_fused_attention_with_a_half_precision_cache(
+    laboratory: Laboratory, name: str, kernels: str
+) -> None:
+    reference, what = laboratory.answer(name), f"{ALONE[kernels]}F32, cache F16, fused attention"
+    with laboratory.engine(name, cache="f16", flash=True, kernels=kernels) as engine:
         laboratory.compare(name, engine.logits(tokens()), reference, what, 2e-3)
         # For few tokens at a time ggml also adds up the values in half precision.
         ours = engine.logits(tokens(), chunk=1)
@@ -123,12 +129,13 @@ def test_fused_attention_with_a_half_precision_cache(laboratory: Laboratory, nam
 @pytest.mark.parametrize("name", TYPICAL)
 @pytest.mark.parametrize("flash", [False, True])
 @pytest.mark.parametrize(("type_", "limit"), [("F16", 3e-3), ("BF16", 1e-2)])
+@KERNELS
 def test_weights_of_sixteen_bits(
-    laboratory: Laboratory, name: str, type_: str, limit: float, flash: bool
+    laboratory: Laboratory, name: str, type_: str, limit: float, flash: bool, kernels: str
 ) -> None:
-    with laboratory.engine(name, type_, cache="f16", flash=flash) as engine:
+    with laboratory.engine(name, type_, cache="f16", flash=flash, kernels=kernels) as engine:
         ours = engine.logits(tokens())
-    what = f"{type_}, cache F16" + (", fused attention" if flash else "")
+    what = f"{ALONE[kernels]}{type_}, cache F16" + (", fused attention" if flash else "")
     laboratory.compare(name, ours, laboratory.answer(name), what, limit)
 
 
@@ -153,11 +160,12 @@ def test_quantised_weights_against_their_dequantised_values(
     reference = answer(model, tokens())
     with Mimicry(rounds=True):
         rounded = answer(model, tokens())
-    with laboratory.engine(name, "Q8_0", cache="f16") as engine:
-        ours = engine.logits(tokens())[:, : reference.shape[1]]
-    limit = 1.2 * relative_error(rounded, reference)
-    laboratory.compare(name, ours, reference, "Q8_0, cache F16", min(limit, 4e-2))
-    assert divergence(ours, reference) < 1.4 * divergence(rounded, reference)
+    limit = min(1.2 * relative_error(rounded, reference), 4e-2)
+    for kernels in ("on", "off"):
+        with laboratory.engine(name, "Q8_0", cache="f16", kernels=kernels) as engine:
+            ours = engine.logits(tokens())[:, : reference.shape[1]]
+        laboratory.compare(name, ours, reference, f"{ALONE[kernels]}Q8_0, cache F16", limit)
+        assert divergence(ours, reference) < 1.4 * divergence(rounded, reference)
     # The weights themselves were rounded: the comparison was with their stored values.
     assert np.abs(reference - laboratory.answer(name)).max() > 1e-2
 
@@ -192,8 +200,10 @@ def test_quantised_experts_against_their_dequantised_values(
     assert np.mean(differ) < 0.05
 
 
+@KERNELS
 @pytest.mark.parametrize("name", ["llama", "gemma3_text"])
-def test_a_quantised_cache(laboratory: Laboratory, name: str) -> None:
-    with laboratory.engine(name, cache="q8_0", flash=True) as engine:
+def test_a_quantised_cache(laboratory: Laboratory, name: str, kernels: str) -> None:
+    with laboratory.engine(name, cache="q8_0", flash=True, kernels=kernels) as engine:
         ours = engine.logits(tokens())
-    laboratory.compare(name, ours, laboratory.answer(name), "F32, cache Q8_0", 3e-2)
+    what = f"{ALONE[kernels]}F32, cache Q8_0"
+    laboratory.compare(name, ours, laboratory.answer(name), what, 3e-2)

@@ -224,7 +224,8 @@ def test_requests_under_way_end_when_the_model_is_closed():
 
 
 def test_an_exit_is_described_by_signal_or_code_and_the_last_line():
-    assert describe_exit(-9, []) == "signal SIGKILL"
+    assert describe_exit(-11, []) == "signal SIGSEGV"
+    assert describe_exit(-9, []).startswith("signal SIGKILL (ended from outside")
     assert describe_exit(-6, ["a", "GGML_ASSERT"]) == "signal SIGABRT: GGML_ASSERT"
     assert describe_exit(3, ["x" * 1000]) == "exit code 3: " + "x" * 500
     assert describe_exit(-99, []) == "signal 99"
@@ -309,6 +310,24 @@ def test_a_device_that_never_answers_is_found_out(tmp_path):
             hang_s=1.5,
         )
         with pytest.raises(RunnerDiedError, match="it hangs: computing a batch of 1 for"):
+            await collect(worker, "hello")
+        await worker.close()
+
+    run(test())
+
+
+def test_a_file_cut_short_under_a_loaded_model_is_named_as_the_cause(tmp_path):
+    model = make_endless_model(tmp_path / "checkpoint", tmp_path / "tiny.gguf")
+
+    async def test():
+        worker = await start_worker(
+            model,
+            ModelOptions(context=256, threads=1, kernels="off"),
+            name="m",
+            environment={"PATH": os.defpath},
+        )
+        os.truncate(model, 0)
+        with pytest.raises(RunnerDiedError, match=r"SIGBUS \(the model's file was changed"):
             await collect(worker, "hello")
         await worker.close()
 

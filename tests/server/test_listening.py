@@ -166,6 +166,19 @@ def test_logs_are_objects_with_the_requests_number(start):
     assert secret not in server.log.read_text()
 
 
+async def run_connections(app, test):
+    """Serve an application through `Connection`, and return what `test(port)` does."""
+    config = uvicorn.Config(app, http=Connection, lifespan="off", log_config=None)
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = QuietServer(config, lambda: None)
+    running = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        return await test(listener.getsockname()[1])
+    finally:
+        server.should_exit = True
+        await asyncio.wait_for(running, 5)
+
+
 def test_a_client_that_says_nothing_is_let_go(monkeypatch):
     monkeypatch.setattr(connection, "HEADER_SECONDS", 0.2)
 
@@ -183,22 +196,48 @@ def test_a_client_that_says_nothing_is_let_go(monkeypatch):
         writer.close()
         return time.monotonic() - began, answered
 
-    async def test():
-        config = uvicorn.Config(app, http=Connection, lifespan="off", log_config=None)
-        listener = socket.create_server(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-        server = QuietServer(config, lambda: None)
-        running = asyncio.create_task(server.serve(sockets=[listener]))
+    async def test(port):
         silent, slow = await asyncio.gather(
             seconds_until_closed(port), seconds_until_closed(port, b"GET / HTTP/1.1\r\nX: ")
         )
         asked = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         _, quick = await seconds_until_closed(port, asked)
-        server.should_exit = True
-        await asyncio.wait_for(running, 5)
         return silent, slow, quick
 
-    silent, slow, quick = asyncio.run(test())
+    silent, slow, quick = asyncio.run(run_connections(app, test))
     assert 0.1 < silent[0] < 5
     assert 0.1 < slow[0] < 5
     assert quick.startswith(b"HTTP/1.1 204")
+
+
+def test_a_client_that_takes_nothing_is_let_go_and_a_slow_one_is_not(monkeypatch):
+    monkeypatch.setattr(connection, "WRITE_SECONDS", 0.3)
+    size = 24 << 20
+    ended = asyncio.Event()
+
+    async def app(_scope, receive, send):
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": bytes(size)})
+        await receive()
+        ended.set()
+
+    async def ask(port):
+        asked = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**16)
+        writer.write(asked)
+        return reader, writer
+
+    async def test(port):
+        _, idle = await ask(port)
+        await asyncio.wait_for(ended.wait(), 5)
+        idle.close()
+        reader, slow = await ask(port)
+        taken = 0
+        while data := await reader.read(2**20):
+            taken += len(data)
+            await asyncio.sleep(0.005)
+        slow.close()
+        return taken
+
+    assert asyncio.run(run_connections(app, test)) > size

@@ -14,7 +14,7 @@ from tampu.errors import SettingsError
 from tampu.ml import gguf
 from tampu.sampling import schema
 from tampu.sampling.constraint import COMPILE_LIMITS
-from tampu.server import answer, body, connection, guard, serve
+from tampu.server import body, connection, guard, serve
 from tampu.server.app import ServerOptions
 from tampu.server.serve import check_exposure
 from tampu.server.wire import conversation, ollama, ollama_options, openai
@@ -42,7 +42,7 @@ IMAGES = ImageLimits()
         pytest.param(connection.HEADER_SECONDS, 10, id="http: time for headers"),
         pytest.param(body.IDLE_SECONDS, 30, id="http: pause in a body"),
         pytest.param(serve.KEEP_ALIVE_SECONDS, 75, id="http: idle connection"),
-        pytest.param(answer.WRITE_SECONDS, 60, id="http: client that reads nothing"),
+        pytest.param(connection.WRITE_SECONDS, 60, id="http: client that reads nothing"),
         pytest.param(serve.MOST_CONNECTIONS, 2_048, id="http: connections"),
         pytest.param(SETTINGS.max_queue, 512, id="queue: length"),
         pytest.param(SETTINGS.slots, 1, id="queue: parallel requests of a model"),

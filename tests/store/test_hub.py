@@ -128,7 +128,7 @@ def test_without_a_tag_a_good_one_is_chosen(store, hub):
     assert fetch(store, hub, "hf.co/runa/m-GGUF").model_path.read_bytes() == Q4
 
 
-def test_large_files_come_in_parts_from_the_storage(store, hub):
+def test_large_files_are_asked_for_as_parts_at_the_storage(store, hub):
     fetch(store, hub, "hf.co/runa/m-GGUF")
     spans = [request.range for request in hub.storage.requests if request.query["file"][0] == "m"]
     assert sum(end - start for start, end in filter(None, spans)) == len(Q4)

@@ -98,13 +98,31 @@ def test_the_manifest_is_kept_byte_for_byte(store, registry):
     assert model.digest == Digest.of(MANIFEST)
 
 
-def test_parts_come_at_once_and_each_byte_once(store, registry):
+def test_a_fast_connection_brings_all_at_one_request(store, registry):
     fetch(store, registry)
-    assert len(blob_requests(registry)) > 4
+    assert [request.range for request in blob_requests(registry)] == [(0, len(WEIGHTS))]
+    assert_whole(store, registry)
+
+
+def test_slow_connections_bring_parts_at_once(store, registry):
+    def harm(_, answer):
+        answer.bytes_per_second = 8 * MB
+        return answer
+
+    harmed(registry, harm)
+    fetch(store, registry)
     spans = sorted(request.range for request in blob_requests(registry))
+    assert len(spans) > 4
     assert spans[0][0] == 0
-    assert spans[-1][1] == len(WEIGHTS)
-    assert registry.sent <= 1.1 * len(WEIGHTS) + 10_000
+    assert max(end for _, end in spans) == len(WEIGHTS)
+    assert_whole(store, registry)
+    assert registry.sent <= 1.2 * len(WEIGHTS)  # the first sends on until it is told to stop
+
+
+@pytest.fixture(params=["one at first", "several at first"])
+def connections(request, monkeypatch):
+    """Have so many connections from the beginning."""
+    monkeypatch.setattr(download_module, "FIRST", 1 if request.param == "one at first" else 4)
 
 
 def test_what_is_there_is_verified_and_not_brought_again(store, registry):
@@ -147,6 +165,7 @@ def test_a_model_that_is_not_there_is_told(store, registry):
 # -- a bad network ---------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("connections")
 def test_connections_that_drop_are_gone_on_with(store, registry):
     def harm(_, answer):
         answer.drop_after = 300_000
@@ -158,6 +177,7 @@ def test_connections_that_drop_are_gone_on_with(store, registry):
     assert registry.sent <= 1.1 * len(WEIGHTS) + 10_000
 
 
+@pytest.mark.usefixtures("connections")
 def test_a_connection_that_stalls_is_replaced(store, registry):
     stalls = [200_000]
 
@@ -216,7 +236,8 @@ def test_one_that_does_not_say_how_much_comes_will_do(store, registry):
     assert_whole(store, registry)
 
 
-def test_bytes_come_from_where_the_registry_redirects_to(store, registry):
+def test_bytes_come_from_where_the_registry_redirects_to(store, registry, monkeypatch):
+    monkeypatch.setattr(download_module, "FIRST", 2)
     with serving(lambda request: ranged(request, WEIGHTS)) as storage:
         harmed(registry, lambda *_: Answer(307, {"Location": f"{storage.url}/signed"}))
         fetch(store, registry, connections=2)

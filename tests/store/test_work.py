@@ -113,6 +113,16 @@ def test_pieces_come_in_order():
     assert work.take() is None
 
 
+def test_who_is_alone_has_all_and_keeps_the_beginning_when_others_come():
+    work = Work(100, piece_size=30)
+    alone = work.take()
+    assert (alone.start, alone.end) == (0, 100)
+    work.filled(*work.claim(alone, 25))
+    other = work.take()
+    assert (alone.end, other.start, other.end) == (55, 55, 85)
+    assert work.claim(alone, 75) == (25, 30)
+
+
 def test_the_rest_of_the_largest_piece_is_divided_at_the_end():
     now = [0.0]
     size = 8 * SMALLEST_SHARE

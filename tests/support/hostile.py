@@ -119,14 +119,20 @@ HEADER: dict[str, Hostile] = {
     "big-endian": Hostile(header(0, 0, version=3 << 24), "version", "big-endian"),
     "-1 tensors": Hostile(header(MINUS_ONE, 0), "tensor count", TOO_MANY),
     "2^31 tensors": Hostile(header(2**31, 0), "tensor count", TOO_MANY),
+    "2^40 tensors": Hostile(header(2**40, 0), "tensor count", TOO_MANY),
     "2^63 tensors": Hostile(header(2**63, 0), "tensor count", TOO_MANY),
     "65,537 tensors": Hostile(header(65_537, 0), "tensor count", TOO_MANY),
     "tensors without room": Hostile(header(2, 0) + b"\0" * 65, "tensor count", NO_ROOM),
     "-1 keys": Hostile(header(0, MINUS_ONE), "key count", TOO_MANY),
+    "2^31 keys": Hostile(header(0, 2**31), "key count", TOO_MANY),
     "2^40 keys": Hostile(header(0, 2**40), "key count", TOO_MANY),
     "2^63 keys": Hostile(header(0, 2**63), "key count", TOO_MANY),
     "65,537 keys": Hostile(header(0, 65_537), "key count", TOO_MANY),
     "keys without room": Hostile(header(0, 2) + b"\0" * 27, "key count", NO_ROOM),
+    "a million keys": Hostile(header(0, 10**6) + GOOD * 10**6, "key count", TOO_MANY),
+} | {
+    f"{size} bytes of a head": Hostile(header(0, 0)[:size], "", "")
+    for size in (1, 2, 5, 7, 8, 12, 15, 16, 20, 22)
 }
 
 KEYS: dict[str, Hostile] = {
@@ -300,7 +306,7 @@ TENSORS: dict[str, Hostile] = {
     f"tensor type {number}": Hostile(
         one_tensor(tensor("w", [256], number)), f"{W} type", f"{number} is not known"
     )
-    for number in (4, 5, 31, 32, 33, 36, 37, 38, 42, 9999, 2**32 - 1)
+    for number in (4, 5, 31, 32, 33, 36, 37, 38, 42, 43, 9999, 2**32 - 1)
 }
 
 CASES = HEADER | KEYS | VALUES | ARRAYS | ALIGNMENT | TENSORS

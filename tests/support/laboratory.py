@@ -69,6 +69,7 @@ class Laboratory:
         cache: str = "f32",
         flash: bool = False,
         slots: int = 1,
+        kernels: str = "on",
     ) -> Engine:
         """Return the engine with the model `name` in a file of the type `type_`."""
         return Engine.load(
@@ -78,6 +79,7 @@ class Laboratory:
             threads=1,  # two would wait for each other at every one of these tiny operations
             cache_type=cache,
             flash_attention=flash,
+            kernels=kernels,
         )
 
     def compare(self, name: str, ours: Logits, reference: Logits, what: str, limit: float) -> None:

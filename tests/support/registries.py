@@ -34,21 +34,23 @@ def registry_program() -> str:
 class DockerRegistry:
     """The reference registry, with its data in a folder.
 
-    `passwords` are the lines of an htpasswd file: then nobody else gets in.
+    `passwords` are the lines of an htpasswd file: then nobody else gets in. With a `certificate`,
+    for localhost, it speaks TLS.
     """
 
-    def __init__(self, folder: Path, passwords: str = "") -> None:
+    def __init__(self, folder: Path, passwords: str = "", certificate: Path | None = None) -> None:
         program = registry_program()
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             self.host = f"127.0.0.1:{listener.getsockname()[1]}"
         folder.mkdir(parents=True, exist_ok=True)
         config = folder / "config.yml"
+        tls = f", tls: {{certificate: {certificate}, key: {certificate}}}" if certificate else ""
         config.write_text(
             "version: 0.1\n"
             "log: {level: error, accesslog: {disabled: true}}\n"
             f"storage: {{filesystem: {{rootdirectory: {folder / 'data'}}}}}\n"
-            f"http: {{addr: '{self.host}'}}\n"
+            f"http: {{addr: '{self.host}'{tls}}}\n"
         )
         if passwords:
             (folder / "htpasswd").write_text(passwords)

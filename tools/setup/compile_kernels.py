@@ -1,9 +1,8 @@
 """Compiles the C library of tampu/ml/kernels with the system's compiler; CC and CFLAGS count.
 
-    python tools/setup/compile_kernels.py FOLDER [--portable] [FLAG ...]
+    python tools/setup/compile_kernels.py FOLDER [FLAG ...]
 
-writes FOLDER/libtampu_kernels.so; with --portable, the portable level is all that is in it.
-Each level of processor features is compiled with its own flags;
+writes FOLDER/libtampu_kernels.so. Each level of processor features is compiled with its own flags;
 which one is used is decided where the library runs.
 """
 
@@ -14,6 +13,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -30,19 +30,19 @@ _LEVELS = {
     "avxvnni": [*_AVX2, "-mavxvnni"],
     "avx2": _AVX2,
 }
-_ARM = {"neon": ["-march=armv8.2-a+dotprod"]}
+_ARM = {
+    "i8mm": ["-march=armv8.2-a+dotprod+i8mm"],
+    "neon": ["-march=armv8.2-a+dotprod"],
+}
 _LEVELS_OF = {"x86_64": _LEVELS, "amd64": _LEVELS, "aarch64": _ARM, "arm64": _ARM}
 
 
-def compile_kernels(
-    folder: Path, flags: list[str] | None = None, *, portable: bool = False
-) -> Path:
+def compile_kernels(folder: Path, flags: Sequence[str] = ()) -> Path:
     """Compile and link the library.
 
     Args:
         folder: where to write it.
-        flags: more flags for the compiler.
-        portable: leave out what needs more than any processor has.
+        flags: more flags for the compiler, after all others.
 
     Returns:
         The library.
@@ -52,9 +52,9 @@ def compile_kernels(
         subprocess.CalledProcessError: if it fails; it has said why.
     """
     compiler = shlex.split(os.environ.get("CC", "cc"))  # noqa: TID251 - no package is installed yet
-    common = [*_COMMON, *shlex.split(os.environ.get("CFLAGS", "")), *(flags or [])]  # noqa: TID251
+    common = [*_COMMON, *shlex.split(os.environ.get("CFLAGS", ""))]  # noqa: TID251
     target = run([*compiler, "-dumpmachine"]).partition("-")[0]  # not always this machine
-    levels = {} if portable else _LEVELS_OF.get(target, {})
+    levels = _LEVELS_OF.get(target, {})
     common += [f"-DTAMPU_{name.upper()}" for name in levels]
     units: dict[str, list[str]] = {"pack": [], "library": [], "level_portable": _PLAIN}
     units |= {f"level_{name}": extra for name, extra in levels.items()}
@@ -62,14 +62,15 @@ def compile_kernels(
 
         def build(name: str) -> str:
             to = str(Path(place, f"{name}.o"))
-            run([*compiler, *common, *units[name], "-c", str(SOURCES / f"{name}.c"), "-o", to])
+            given = [*common, *units[name], *flags]
+            run([*compiler, *given, "-c", str(SOURCES / f"{name}.c"), "-o", to])
             return to
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = list(pool.map(build, units))
         library = folder / LIBRARY
         made = Path(place, LIBRARY)
-        run([*compiler, *common, "-shared", *objects, "-o", str(made), "-lm"])
+        run([*compiler, *common, *flags, "-shared", *objects, "-o", str(made), "-lm"])
         partial = library.with_suffix(".partial")
         partial.write_bytes(made.read_bytes())
         partial.replace(library)
@@ -82,5 +83,4 @@ def run(command: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    given = [flag for flag in sys.argv[2:] if flag != "--portable"]
-    print(compile_kernels(Path(sys.argv[1]), given, portable="--portable" in sys.argv))
+    print(compile_kernels(Path(sys.argv[1]), sys.argv[2:]))

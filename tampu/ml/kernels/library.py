@@ -20,7 +20,7 @@ log = logging.getLogger("tampu.ml")
 
 LAYOUT_VERSION = 3
 OWN_PARAMS = 6  # the first of ggml's parameters of an operation that is ours
-_UNPROVEN = ("portable", "neon")  # plain C, for comparison; never measured beside ggml
+_UNPROVEN = ("portable", "neon", "i8mm")  # plain C, for comparison; never measured beside ggml
 WORDS = ("on", "off", "products", "experts", "attention")
 LIBRARY = "libtampu_kernels.so"
 _OPERATIONS = ("quantise", "interleave", "product", "group", "product_each", "attention")

@@ -230,7 +230,8 @@ def _tool(tool: dict[str, Any], index: int) -> dict[str, Any]:
             function: dict[str, Any] = {"name": name}
             if isinstance(rest.get("description"), str):
                 function["description"] = rest["description"]
-            function["parameters"] = rest.get("input_schema") or {}
+            schema = rest.get("input_schema")
+            function["parameters"] = {} if schema is None else schema
             return {"type": "function", "function": function}
         case {"type": str(kind)}:
             raise RequestError(f"tools[{index}]: {kind[:50]!r} is not supported")

@@ -20,6 +20,7 @@ from tampu.server.profile import Profile
 MOST_MESSAGES = 10_000
 MOST_TOOLS = 128
 MOST_IMAGES = 16
+LONGEST_NAME = 256
 _IMAGE_URI = re.compile(r"data:image/(?:jpeg|jpg|png|webp|gif|bmp);base64,", re.IGNORECASE)
 
 ToolChoice: TypeAlias = Literal["auto", "none", "required"]
@@ -154,8 +155,11 @@ def _check_tools(tools: Sequence[dict[str, Any]]) -> None:
     for index, tool in enumerate(tools):
         match tool:
             case {"type": "function", "function": {"name": str(name), **rest}} if name:
-                fits = isinstance(rest.get("parameters") or {}, dict)
+                fits = isinstance(rest.get("parameters"), dict | None)
                 require(holds=fits, message=f"tools[{index}]: parameters must be an object")
+                fits = len(name) <= LONGEST_NAME
+                message = f"tools[{index}]: its name has more than {LONGEST_NAME} characters"
+                require(holds=fits, message=message)
             case {"type": str(kind)} if kind != "function":
                 raise RequestError(f"tools[{index}]: {kind[:50]!r} is not supported, only function")
             case _:

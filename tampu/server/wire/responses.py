@@ -140,8 +140,10 @@ def _messages(item: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
             yield {"role": "tool", "tool_call_id": id, "content": text}
         case {"type": "reasoning", **rest}:
             yield {"role": "assistant", "content": "", "reasoning_content": _thoughts(rest)}
+        case {"type": kind} if kind != "message":
+            raise RequestError(f"{where}: {kind!r:.50} is not supported here")
         case _:
-            raise RequestError(f"{where}: {item.get('type')!r:.50} is not supported here")
+            raise RequestError(f"{where} must have a role, and a content that is text or parts")
 
 
 def _parts(output: object) -> Sequence[dict[str, Any]]:

@@ -120,7 +120,7 @@ class _Fetcher:
     def _stream(self, blob: Descriptor, offer: Offer) -> Iterator[Progress]:
         limiter = self._options.limiter
         writer = self._store.blobs.writer(self._lease)
-        with writer, offer.source(blob).open(0, blob.size) as reply:
+        with writer, offer.source(blob).open_whole() as reply:
             while content := reply.read(limiter.chunk):
                 if writer.size + len(content) > blob.size:
                     raise RegistryError(f"more bytes came than {blob.digest.short} has")

@@ -30,15 +30,25 @@ class BlobSource:
         """Return an answer whose body is the bytes from `start` to before `end`.
 
         Raises:
-            RangesIgnoredError: if it would be another part, and the whole was not asked for.
+            RangesIgnoredError: if the whole would come in place of a part.
             RegistryError: for an answer that cannot be right.
             NetworkError: if trying again may help.
         """
-        is_whole = (start, end) == (0, self._size)
-        headers = {} if is_whole else {"Range": f"bytes={start}-{end - 1}"}
+        return self._opened(start, end, {"Range": f"bytes={start}-{end - 1}"})
+
+    def open_whole(self) -> Reply:
+        """Return an answer whose body is the blob, from one that may not know of parts.
+
+        Raises:
+            RegistryError: for an answer that cannot be right.
+            NetworkError: if trying again may help.
+        """
+        return self._opened(0, self._size, {})
+
+    def _opened(self, start: int, end: int, headers: Mapping[str, str]) -> Reply:
         reply = self._from_storage(headers) or self._from_registry(headers)
         try:
-            self._check(reply, start, end, is_whole=is_whole)
+            self._check(reply, start, end, is_whole=not headers)
         except RegistryError:
             reply.close()
             raise

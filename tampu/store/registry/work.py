@@ -1,5 +1,8 @@
 """Who downloads which part of a blob: pieces in order, and the rest of the slowest at the end.
 
+Who is alone has all that is missing as one piece, since each request costs; when others come, it
+keeps the beginning.
+
 Pure bookkeeping under one lock; no file and no network is touched here.
 """
 
@@ -111,6 +114,7 @@ class Work:
         slow, or all of it if it is stalled.
         """
         with self._changed:
+            self._share()
             piece = self._unclaimed() or self._stolen()
             if piece is not None:
                 self._active.append(piece)
@@ -185,7 +189,14 @@ class Work:
             return None
         start, end = gap
         now = self._clock()
-        return Piece(start, start, min(end, start + self._piece_size), now, now)
+        if self._active:
+            end = min(end, start + self._piece_size)
+        return Piece(start, start, end, now, now)
+
+    def _share(self) -> None:
+        """Leave to others what is beyond a piece's usual size; who is behind closes its answer."""
+        for piece in self._active:
+            piece.end = min(piece.end, piece.position + self._piece_size)
 
     def _stolen(self) -> Piece | None:
         now = self._clock()

@@ -1,10 +1,9 @@
 """Backends with each level of the kernels, and weights of every type that they know."""
 
 import gguf
-import numpy as np
 import pytest
 from support.graphs import _compute_once
-from support.kernels import levels
+from support.kernels import exact, levels
 
 from tampu.ml import Backend, GGMLType, Weights
 from tampu.ml.gguf import read_gguf
@@ -16,7 +15,9 @@ from tampu.ml.weights import Use
 @pytest.fixture(scope="session")
 def level_backends():
     """A backend for a level and a number of threads; None: the fastest level; ggml: none."""
-    wanted = [(level, 1) for level in ("ggml", None, *levels())] + [(None, 2), (None, 3)]
+    wanted = [(level, 1) for level in ("ggml", None, *levels())] + [
+        (None, threads) for threads in (2, 3, 5)
+    ]
     made = {(level, threads): _backend(level, threads) for level, threads in wanted}
     yield lambda level, threads=1: made[level, threads]
     for backend in made.values():
@@ -62,16 +63,6 @@ def load(tmp_path):
     yield write
     for weights in opened:
         weights.close()
-
-
-def exact(stored, kind):
-    """Return stored rows as float64, by the gguf package's own reading of them."""
-    if kind in (GGMLType.F16, GGMLType.F32):
-        number = np.float16 if kind is GGMLType.F16 else np.float32
-        return stored.view(number).astype(np.float64)
-    with np.errstate(all="ignore"):
-        values = gguf.quants.dequantize(stored, gguf.GGMLQuantizationType[kind.name])
-    return values.astype(np.float64)
 
 
 @pytest.fixture

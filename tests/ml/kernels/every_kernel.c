@@ -1,5 +1,5 @@
 /* Runs every kernel on exactly as much memory as it may touch, and compares what it gives with what the
- * portable level gives; prints how many runs there were. */
+ * portable level gives; prints each level with how many runs there were. With an argument: few sizes. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,25 +63,30 @@ static void operate(int level, const char *name, struct tensor *dst, int threads
         ((operation *)tampu_level_operation(level, name))(dst, t, threads, NULL);
 }
 
-/* Compute on a level and on the portable one, which is the last; they must agree. */
-static void compare(int level, const char *pack, const char *multiply, struct tensor *activations,
+/* What two operations, one for the other (or one alone), give on a level and on the portable one, which is
+ * the last: the results must agree. */
+static void compare(int level, const char *pack, const char *name, struct tensor *activations,
                     struct tensor *out, int count, int threads)
 {
     float *found = guarded(sizeof(float) * (size_t)count), largest = 0;
     const float *expected = out->data;
-    operate(level, pack, activations, threads);
-    operate(level, multiply, out, threads);
-    memcpy(found, out->data, sizeof(float) * (size_t)count);
-    if (level < tampu_level_count() - 1) {
-        operate(tampu_level_count() - 1, pack, activations, threads);
-        operate(tampu_level_count() - 1, multiply, out, threads);
+    const int portable = tampu_level_count() - 1;
+    for (int at = level;; at = portable) {
+        if (activations)
+            operate(at, pack, activations, threads);
+        operate(at, name, out, threads);
+        if (at == level)
+            memcpy(found, out->data, sizeof(float) * (size_t)count);
+        if (at == portable)
+            break;
     }
     for (int i = 0; i < count; i++)
         largest = fmaxf(largest, fabsf(expected[i]));
     for (int i = 0; i < count; i++)
         if (!(fabsf(found[i] - expected[i]) <= 1e-4f * largest)) {
-            fprintf(stderr, "%s, %s of type %d: %g, not %g\n", tampu_level_name(level), multiply,
-                    out->op_params[OWN_PARAMS], found[i], expected[i]);
+            fprintf(stderr, "%s, %s of type %d: %g, not %g\n", tampu_level_name(level), name,
+                    out->src[1]->type ? out->src[1]->type : out->op_params[OWN_PARAMS], found[i],
+                    expected[i]);
             exit(1);
         }
     give_back();
@@ -146,27 +151,68 @@ static void run_experts(int level, int index, int rows, int inputs, int tokens, 
     compare(level, "group", "product_each", &activations, &out, rows * tokens * used, threads);
 }
 
-/* Heads whose features do not fill a vector: nothing behind a row's last one may be touched. */
-static void attend(int level, int type, int features, int tokens, int history, int threads)
+/* Small whole numbers as the floats of a type, in rows of blocks as caches have them. */
+static void *cached(int type, int64_t count)
 {
-    const int heads = 4, kv_heads = 2, bytes = type == 1 ? 2 : 4;
-    struct { float scale, cap; int32_t has_mask, has_sinks; } params = {0.125f, 0.0f, 0, 0};
-    struct tensor q, k, v, out;
-    matrix(&q, filled(sizeof(float) * (size_t)(heads * tokens * features)), features, tokens);
-    matrix(&k, filled((size_t)(bytes * kv_heads * history * features)), features, history);
-    matrix(&v, filled((size_t)(bytes * kv_heads * history * features)), features, history);
+    const size_t size = (size_t)(type == 8 ? count / 32 * 34 : type == 1 ? 2 * count : 4 * count);
+    uint8_t *bytes = guarded(size);
+    for (int64_t i = 0; i < count; i++) {
+        const int number = (int)(i * 7 % 31 % 13) - 6;
+        const float value = (float)number / 4;
+        const uint16_t halves[] = {0x0000, 0x3400, 0x3800, 0x3a00, 0x3c00, 0x3d00, 0x3e00};
+        const uint16_t half = (uint16_t)(halves[abs(number)] | (number < 0 ? 0x8000 : 0));
+        if (type == 8) {
+            uint8_t *block = bytes + i / 32 * 34;
+            memcpy(block, &halves[1], 2);
+            block[2 + i % 32] = (uint8_t)number;
+        } else if (type == 1) {
+            memcpy(bytes + 2 * i, &half, 2);
+        } else {
+            memcpy(bytes + 4 * i, &value, 4);
+        }
+    }
+    return bytes;
+}
+
+/* Several sequences: a token sees every third cell, the first one none, the last one all. */
+static struct tensor *mask_of(struct tensor *t, int64_t history, int tokens)
+{
+    uint16_t *cells = guarded(2 * (size_t)(history * tokens));
+    for (int token = 0; token < tokens; token++)
+        for (int64_t cell = 0; cell < history; cell++) {
+            const int is_visible = token + 1 == tokens || (token && cell % 3 == token % 3);
+            cells[token * history + cell] = is_visible ? 0 : 0xfc00;
+        }
+    matrix(t, cells, history, tokens);
+    t->nb[1] = 2 * (size_t)history;
+    return t;
+}
+
+/* Heads whose features do not fill a vector too: nothing behind a row's last one may be touched. */
+static void attend(int level, int type, int features, int tokens, int history, int variant, int threads)
+{
+    const int heads = 4, kv_heads = 2;
+    struct { float scale, cap; int32_t has_mask, has_sinks; } params = {
+        0.125f, variant & 1 ? 2.0f : 0.0f, (variant & 2) != 0, (variant & 4) != 0};
+    struct tensor q, k, v, mask, sinks, out;
+    matrix(&q, cached(0, (int64_t)heads * tokens * features), features, tokens);
+    matrix(&k, cached(type, (int64_t)kv_heads * history * features), features, history);
+    matrix(&v, cached(type, (int64_t)kv_heads * history * features), features, history);
     k.type = v.type = type;
-    for (int i = 0; i < 3; i++)
-        k.nb[i] = v.nb[i] = k.nb[i] / 4 * (size_t)bytes;
+    k.nb[1] = (size_t)(type == 8 ? features / 32 * 34 : type == 1 ? 2 * features : 4 * features);
+    k.nb[2] = k.nb[1] * (size_t)history;
+    memcpy(v.nb, k.nb, sizeof v.nb);
     q.ne[2] = heads, k.ne[2] = v.ne[2] = kv_heads;
     matrix(&out, guarded(sizeof(float) * (size_t)(heads * tokens * features)), features, heads);
     out.ne[2] = tokens;
-    out.src[0] = &q, out.src[1] = &k, out.src[2] = &v;
+    struct tensor **source = out.src;
+    *source++ = &q, *source++ = &k, *source++ = &v;
+    if (params.has_mask)
+        *source++ = mask_of(&mask, history, tokens);
+    if (params.has_sinks)
+        *source++ = matrix(&sinks, cached(0, heads), heads, 1);
     memcpy(out.op_params + OWN_PARAMS, &params, sizeof params);
-    for (int t = 0; t < threads; t++)
-        ((operation *)tampu_level_operation(level, "attention"))(&out, t, threads, NULL);
-    give_back();
-    runs++;
+    compare(level, NULL, "attention", NULL, &out, heads * tokens * features, threads);
 }
 
 /* Whether a level has kernels for a layout; the portable one has them for all. */
@@ -175,19 +221,31 @@ static int can(int level, int type)
     return type != FIXED || level == tampu_level_count() - 1 || tampu_level_layout(level, 1, 64) == FIXED;
 }
 
-int main(void)
+static void run_level(int level, int is_brief)
 {
-    for (int level = 0; level < tampu_level_count(); level++)
+    const int types = (int)(sizeof TYPES / sizeof *TYPES);
+    for (int features = 4; features <= 256; features += features < 80 && !is_brief ? 4 : 44) {
+        const int tokens = 1 + features / 4 % 7, history = features % 3 ? 65 : 31;
         for (int type = 0; type < 2; type++)
-            for (int features = 4; features < 100; features += 4)
-                attend(level, type, features, 1 + features % 7, features % 3 ? 65 : 31, 1 + features % 3);
-    for (int level = 0; level < tampu_level_count(); level++)
-        for (int index = 0; index < (int)(sizeof TYPES / sizeof *TYPES); index++)
-            for (int tokens = can(level, TYPES[index]) ? 1 : 28; tokens < 28; tokens += tokens < 14 ? 1 : 6)
-                for (int rows = 1; rows < 40; rows += 15) {
-                    run(level, index, rows, tokens % 2 ? 256 : 512, tokens, 1 + tokens % 3);
-                    run_experts(level, index, rows, 256, tokens, 1 + tokens % 3);
-                }
-    printf("%d\n", runs);
+            attend(level, type, features, tokens, history, features / 4 % 8, 1 + features % 3);
+    }
+    for (int features = 32; features <= 256; features += is_brief ? 224 : 32)
+        attend(level, 8, features, 1 + features % 5, 70, features / 32 % 8, 2);
+    for (int index = 0; index < types; index++)
+        for (int tokens = can(level, TYPES[index]) ? 1 : 28; tokens < 28; tokens += is_brief ? 13 : tokens < 14 ? 1 : 6)
+            for (int rows = 1; rows < (is_brief ? 17 : 40); rows += 15) {
+                run(level, index, rows, tokens % 2 ? 256 : 512, tokens, 1 + tokens % 3);
+                run_experts(level, index, rows, 256, tokens, 1 + tokens % 3);
+            }
+}
+
+int main(int count, char **arguments)
+{
+    (void)arguments;
+    for (int level = 0; level < tampu_level_count(); level++) {
+        runs = 0;
+        run_level(level, count > 1);
+        printf("%s %d\n", tampu_level_name(level), runs);
+    }
     return 0;
 }

@@ -2,17 +2,14 @@
 
 import numpy as np
 import pytest
-from support.kernels import levels
+from support.kernels import exact, levels, normal
 
 from tampu.errors import ShapeError
 from tampu.ml import GGMLType
 from tampu.ml.quantize import quantize
 
 CACHE = {GGMLType.F32: np.float32, GGMLType.F16: np.float16}
-
-
-def normal(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+CACHED = [GGMLType.F16, GGMLType.Q8_0]
 
 
 def causal(tokens, history):
@@ -39,6 +36,13 @@ def reference(q, k, v, mask, scale, cap=None, sinks=None):
     if sinks is not None:
         total = total + np.exp(sinks[:, None, None] - highest)
     return np.einsum("htc,hcn->thn", weights / total, v)
+
+
+def stored(array, kind):
+    """What a cache of this type has of these numbers."""
+    if kind is GGMLType.Q8_0:
+        return exact(quantize(array, kind), kind).reshape(array.shape)
+    return array.astype(CACHE[kind])
 
 
 @pytest.fixture
@@ -82,7 +86,7 @@ def _fill(tensor, array):
 
 
 @pytest.mark.parametrize("level", levels())
-@pytest.mark.parametrize("features", [4, 16, 64, 72, 96, 128, 256])
+@pytest.mark.parametrize("features", [4, 16, 64, 72, 80, 96, 128, 192, 256])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (8, 2), (6, 2), (7, 1), (80, 1)])
 def test_it_is_softmax_of_products(level_backends, attend, level, features, heads, kv_heads):
     q, k, v = normal(heads, 5, features), normal(kv_heads, 130, features, seed=1), None
@@ -93,14 +97,32 @@ def test_it_is_softmax_of_products(level_backends, attend, level, features, head
 
 
 @pytest.mark.parametrize("level", levels())
-@pytest.mark.parametrize("kind", [GGMLType.F16, GGMLType.Q8_0], ids=lambda kind: kind.name)
-def test_the_error_is_at_most_ggmls(level_backends, attend, level, kind):
-    q, k, v = normal(8, 70, 64), normal(2, 512, 64, seed=1), normal(2, 512, 64, seed=2)
-    mask = causal(70, 512)
-    exact = reference(q, k, v, mask, 0.125)
-    own = attend(level_backends(level), q, k, v, mask, kind=kind)
-    theirs = attend(level_backends("ggml"), q, k, v, mask, kind=kind)
+@pytest.mark.parametrize("kind", CACHED, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("features", [64, 128, 256])
+@pytest.mark.parametrize("tokens", [1, 70])
+@pytest.mark.parametrize("extras", [{}, {"cap": 3.0}, {"sinks": np.arange(8, dtype=np.float32)}])
+def test_the_error_is_at_most_ggmls(level_backends, attend, level, kind, features, tokens, extras):
+    q, mask = normal(8, tokens, features), causal(tokens, 200)
+    k, v = normal(2, 200, features, seed=1), normal(2, 200, features, seed=2)
+    exact = reference(q, k, v, mask, 0.125, **extras)
+    own = attend(level_backends(level), q, k, v, mask, kind=kind, **extras)
+    theirs = attend(level_backends("ggml"), q, k, v, mask, kind=kind, **extras)
     assert np.linalg.norm(own - exact) <= 1.1 * np.linalg.norm(theirs - exact)
+
+
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("kind", CACHED, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("cap", [None, 5.0])
+def test_caches_of_every_type_are_read_exactly(level_backends, attend, level, kind, cap):
+    """With values of another size than keys, sinks, and two sequences whose cells alternate."""
+    q, sinks = normal(6, 9, 192), np.array([-9, 0, 0.5, 1, 3, 30], np.float32)
+    k, v = normal(2, 150, 192, seed=1), normal(2, 150, 128, seed=2)
+    is_seen = np.arange(9)[:, None] % 2 == np.arange(150)[None, :] % 2
+    mask = np.where(is_seen, 0, -np.inf).astype(np.float16)
+    found = attend(level_backends(level), q, k, v, mask, kind=kind, cap=cap, sinks=sinks)
+    k, v = stored(k, kind), stored(v, kind)
+    expected = reference(q, k, v, mask, 0.125, cap=cap, sinks=sinks)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("level", levels())
@@ -185,7 +207,23 @@ def test_a_query_that_is_no_number_spoils_its_token_alone(level_backends, attend
     np.testing.assert_allclose(found[::2], expected, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("kind", [GGMLType.F16, GGMLType.F32], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("tokens", [2, 70])
+def test_cells_that_are_hidden_may_hold_anything(level_backends, attend, level, kind, bad, tokens):
+    """What another sequence spoilt does not change a bit of those that do not see it."""
+    q, k, v = normal(8, tokens, 64), normal(2, 150, 64, seed=1), normal(2, 150, 64, seed=2)
+    mask = np.zeros((tokens, 150), np.float16)
+    mask[:-1, [9, 77, 149]] = -np.inf
+    good = attend(level_backends(level), q, k, v, mask, kind=kind)
+    k[0, 9], k[1, 77], v[0, 77], v[1, 149] = (bad,) * 4
+    found = attend(level_backends(level), q, k, v, mask, kind=kind)
+    assert np.array_equal(found[:-1], good[:-1])
+    assert not np.isfinite(found[-1]).all(-1).any()
+
+
+@pytest.mark.parametrize("threads", [2, 3, 5])
 @pytest.mark.parametrize("tokens", [1, 40])
 def test_the_number_of_threads_changes_no_bit(level_backends, attend, threads, tokens):
     q, k, v = normal(8, tokens, 64), normal(2, 128, 64, seed=1), normal(2, 128, 64, seed=2)
@@ -211,3 +249,15 @@ def test_a_token_does_not_depend_on_its_neighbours(level_backends, attend, level
         query = np.ascontiguousarray(q[:, one])
         alone = attend(level_backends(level), query, k, v, mask[one], kind=kind)
         assert np.array_equal(alone[0], together[token])
+
+
+def test_other_places_in_the_cache_change_the_last_bits(level_backends, attend):
+    """The price of tiles: the same cells, but sixty behind other sequences' cells."""
+    q, k, v = normal(8, 1, 64), normal(2, 100, 64, seed=1), normal(2, 100, 64, seed=2)
+    first = attend(level_backends(None), q, k, v, np.zeros((1, 100), np.float16))
+    k, v = (np.concatenate([normal(2, 60, 64, seed=3), side], axis=1) for side in (k, v))
+    mask = np.zeros((1, 160), np.float16)
+    mask[:, :60] = -np.inf
+    moved = attend(level_backends(None), q, k, v, mask)
+    assert not np.array_equal(moved, first)
+    np.testing.assert_allclose(moved, first, rtol=1e-5, atol=1e-6)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.kernels import levels
+from support.kernels import KINDS, error, levels, normal
 
 from tampu.ml import Backend, GGMLType
 from tampu.ml.kernels import KernelChoice
@@ -10,18 +10,7 @@ from tampu.ml.mixture import linear_each
 from tampu.ml.quantize import quantize
 from tampu.ml.weights import Use
 
-KINDS = [
-    GGMLType[name]
-    for name in (
-        *("Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4"),
-        *("F16", "BF16"),
-    )
-]
 BY_NAME = {"ids": lambda kind: kind.name}
-
-
-def normal(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def choices(tokens, used, experts, seed=0):
@@ -35,10 +24,6 @@ def expected(x, values, choice):
     """In float64; x is (tokens, used or 1, inputs)."""
     x = np.broadcast_to(x, (*choice.shape, x.shape[-1])).astype(np.float64)
     return np.einsum("tui,tuoi->tuo", x, values[choice])
-
-
-def error(found, exact):
-    return np.linalg.norm(found - exact) / np.linalg.norm(exact)
 
 
 @pytest.fixture

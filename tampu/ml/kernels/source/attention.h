@@ -13,35 +13,10 @@
 #define MOST_FEATURES 256
 #define VECTORS (CELLS / 16)
 
-#include "cache.h"
-
 static const uint16_t HALF_HIDDEN = 0xfc00; /* minus infinity */
 
-/* e^x with an error of about one unit in the last place; at least e^-87. */
-INLINE vf vf_exp(vf x)
-{
-    x = vf_min(vf_splat(88.0f), vf_max(vf_splat(-87.0f), x));
-    vi n = vf_to_int(vf_mul(x, vf_splat(1.44269504f)));
-    vf whole = vf_from_int(n);
-    vf r = vf_fma(whole, vf_splat(-0.693359375f), x);
-    r = vf_fma(whole, vf_splat(2.12194440e-4f), r);
-    vf y = vf_splat(1.9875691500e-4f);
-    y = vf_fma(y, r, vf_splat(1.3981999507e-3f));
-    y = vf_fma(y, r, vf_splat(8.3334519073e-3f));
-    y = vf_fma(y, r, vf_splat(4.1665795894e-2f));
-    y = vf_fma(y, r, vf_splat(1.6666665459e-1f));
-    y = vf_fma(y, r, vf_splat(5.0000001201e-1f));
-    y = vf_add(vf_fma(y, vf_mul(r, r), r), vf_splat(1.0f));
-    return vf_mul(y, vf_as_float(vi_left(vi_add(n, vi_splat(127)), 23)));
-}
-
-/* cap tanh(x / cap) */
-INLINE vf vf_capped(vf x, float cap)
-{
-    vf e = vf_exp(vf_mul(x, vf_splat(2.0f / cap)));
-    vf one = vf_splat(1.0f);
-    return vf_mul(vf_splat(cap), vf_div(vf_sub(e, one), vf_add(e, one)));
-}
+#include "cache.h"
+#include "exponential.h"
 
 /* What the operation is asked for. */
 struct attention {
@@ -50,6 +25,8 @@ struct attention {
     float scale, cap;
     float *out;
 };
+
+#include "division.h"
 
 /* Parameters behind ggml's own. */
 struct attention_params {
@@ -70,6 +47,7 @@ struct work {
     const float *queries[BLOCK_ROWS];
     const uint8_t *masks[BLOCK_ROWS];
     int active[BLOCK_ROWS];
+    int hides; /* whether the (one) row's hidden cells are to be zeros */
 };
 
 /* Scores of N rows with all cells of a tile. */
@@ -243,6 +221,21 @@ INLINE void place_of_row(const struct attention *a, const struct task *t, int64_
     *head = kv_head * (a->heads / a->kv_heads) + t->head_first + row % heads;
 }
 
+INLINE const float *query_of(const struct attention *a, int64_t token, int64_t head)
+{
+    const uint8_t *q = (const uint8_t *)a->q->data + token * a->q->nb[1] + head * a->q->nb[2];
+    return (const float *)(const void *)q;
+}
+
+static int has_finite_query(const struct attention *a, int64_t token, int64_t head)
+{
+    const float *query = query_of(a, token, head);
+    float zero = 0.0f;
+    for (int64_t f = 0; f < a->features; f++)
+        zero += query[f] * 0.0f;
+    return zero == 0.0f;
+}
+
 static void begin_rows(const struct attention *a, struct work *w, const struct task *task)
 {
     int row = 0;
@@ -250,8 +243,7 @@ static void begin_rows(const struct attention *a, struct work *w, const struct t
         for (int64_t i = 0; i < rows_of(task); i++, row++) {
             int64_t t, h;
             place_of_row(a, task, kv_head, i, &t, &h);
-            const uint8_t *q = (const uint8_t *)a->q->data + t * a->q->nb[1] + h * a->q->nb[2];
-            w->queries[row] = (const float *)(const void *)q;
+            w->queries[row] = query_of(a, t, h);
             w->masks[row] = a->mask ? (const uint8_t *)a->mask->data + t * a->mask->nb[1] : NULL;
             w->highest[row] = a->sinks ? ((const float *)a->sinks->data)[h] : -INFINITY;
             w->total[row] = a->sinks ? 1.0f : 0.0f;
@@ -260,23 +252,28 @@ static void begin_rows(const struct attention *a, struct work *w, const struct t
         }
 }
 
-static void end_rows(const struct attention *a, struct work *w, const struct task *task)
+/* Write what came out; list the rows in which anything is no number, and return how many they are. */
+static int end_rows(const struct attention *a, struct work *w, const struct task *task, int *spoilt)
 {
-    int row = 0;
+    int row = 0, count = 0;
     for (int64_t kv_head = task->kv_first; kv_head < task->kv_last; kv_head++)
         for (int64_t i = 0; i < rows_of(task); i++, row++) {
             int64_t t, h;
             place_of_row(a, task, kv_head, i, &t, &h);
             float *out = a->out + (t * a->heads + h) * a->value_features;
-            vf share = vf_splat(w->total[row] != 0.0f ? 1.0f / w->total[row] : 0.0f);
+            vf share = vf_splat(w->total[row] != 0.0f ? 1.0f / w->total[row] : 0.0f), zero = vf_zero();
             for (int64_t f = 0; f < a->value_features; f += 16) {
                 vf mean = vf_mul(vf_load(w->result + row * MOST_FEATURES + f), share);
+                zero = vf_fma(mean, vf_zero(), zero);
                 if (a->value_features - f < 16)
                     vf_store_first(out + f, mean, (int)(a->value_features - f));
                 else
                     vf_store(out + f, mean);
             }
+            if (vf_total(zero) != 0.0f)
+                spoilt[count++] = row;
         }
+    return count;
 }
 
 /* One tile of one key-value head, for the rows in `active`. */
@@ -284,10 +281,14 @@ static void attend_tile(const struct attention *a, struct work *w, int count, co
                         const struct rows *values, int64_t head, int64_t cell, int64_t cells)
 {
     turn_rows(keys, head, cells, a->features, w->keys);
+    if (w->hides)
+        blank_keys(w->masks[0], cell, cells, a->features, w->keys);
     for_rows(SCORES, w, count, a->features);
     for (int i = 0; i < count; i++)
         weigh(a, w, w->active[i], cell, cells);
     read_rows(values, head, cells, a->value_features, w->values);
+    if (w->hides)
+        blank_values(w->masks[0], cell, cells, a->value_features, w->values);
     for_rows(MIXES, w, count, padded(a->value_features));
 }
 
@@ -315,7 +316,7 @@ static void look_ahead(const struct attention *a, struct work *w, const struct t
     w->values_ahead = ahead_of(a->v, task->kv_first, heads, first, last);
 }
 
-static void attend(const struct attention *a, struct work *w, const struct task *task)
+static void attend_all(const struct attention *a, struct work *w, const struct task *task)
 {
     const int rows = (int)rows_of(task);
     const int64_t heads = task->kv_last - task->kv_first;
@@ -332,40 +333,28 @@ static void attend(const struct attention *a, struct work *w, const struct task 
             attend_tile(a, w, count, &keys, &values, head, cell, cells);
         }
     }
-    end_rows(a, w, task);
 }
 
-/* Rows of a task: the more they are, the less often keys and values are read. */
-static int64_t rows_of_task(const struct attention *a, int threads)
+/* What is no number may have come from cells that are hidden: of another sequence, or of none. Such rows
+ * are computed again, one by one, with zeros in these cells, unless the query itself is no number. */
+static void attend(const struct attention *a, struct work *w, const struct task *task)
 {
-    int64_t rows = LEAST_ROWS;
-    while (rows < BLOCK_ROWS && a->heads * a->tokens / (2 * rows) >= (int64_t)LEAST_TASKS * threads)
-        rows *= 2;
-    return rows;
-}
-
-/* How the work is divided: how many query heads of a group, tokens and key-value heads a task has. A
- * group is divided if there were fewer tasks than threads otherwise; with few tokens a task has several
- * key-value heads, since their keys are neighbours in memory. */
-struct division {
-    int64_t parts, heads, block, blocks, kv_each, kv_ranges;
-};
-
-static struct division divide(const struct attention *a, int threads)
-{
-    const int64_t group = a->heads / a->kv_heads, rows = rows_of_task(a, threads);
-    struct division d = {.parts = (group + rows - 1) / rows};
-    while (a->kv_heads * d.parts * a->tokens < threads && d.parts < group)
-        d.parts++;
-    d.heads = (group + d.parts - 1) / d.parts;
-    d.block = rows / d.heads;
-    d.blocks = (a->tokens + d.block - 1) / d.block;
-    const int64_t fitting = rows / (d.heads * (a->tokens < d.block ? a->tokens : d.block));
-    const int64_t fair = (a->kv_heads * d.parts * d.blocks + threads - 1) / threads;
-    d.kv_each = fitting < fair ? fitting : fair;
-    d.kv_each = d.kv_each < a->kv_heads ? d.kv_each : a->kv_heads;
-    d.kv_ranges = (a->kv_heads + d.kv_each - 1) / d.kv_each;
-    return d;
+    int spoilt[BLOCK_ROWS], none[1];
+    w->hides = 0;
+    attend_all(a, w, task);
+    const int count = end_rows(a, w, task, spoilt);
+    w->hides = 1;
+    for (int i = 0; a->mask && i < count; i++) {
+        const int64_t kv_head = task->kv_first + spoilt[i] / rows_of(task);
+        int64_t t, head;
+        place_of_row(a, task, kv_head, spoilt[i] % rows_of(task), &t, &head);
+        const int64_t in_group = head - kv_head * (a->heads / a->kv_heads);
+        const struct task one = {kv_head, kv_head + 1, in_group, in_group + 1, t, t + 1};
+        if (has_finite_query(a, t, head)) {
+            attend_all(a, w, &one);
+            end_rows(a, w, &one, none);
+        }
+    }
 }
 
 /* dst: F32 (tokens, heads, value features); src: queries (heads, tokens, features), keys and values

@@ -139,3 +139,26 @@ static void read_rows(const struct rows *from, int64_t head, int64_t cells, int6
     else
         read_rows_of(TYPE_Q8_0, at, from->row, cells, features, to);
 }
+
+INLINE int is_hidden(const uint8_t *mask, int64_t cell)
+{
+    uint16_t half;
+    memcpy(&half, mask + 2 * cell, 2);
+    return half == HALF_HIDDEN;
+}
+
+/* Zeros for the keys of a tile that a mask hides. */
+static void blank_keys(const uint8_t *mask, int64_t cell, int64_t cells, int64_t features, float *keys)
+{
+    for (int64_t i = 0; i < cells; i++)
+        for (int64_t f = 0; is_hidden(mask, cell + i) && f < features; f++)
+            keys[f * CELLS + i] = 0.0f;
+}
+
+/* The same for its values. */
+static void blank_values(const uint8_t *mask, int64_t cell, int64_t cells, int64_t features, float *values)
+{
+    for (int64_t i = 0; i < cells; i++)
+        if (is_hidden(mask, cell + i))
+            memset(values + i * padded(features), 0, (size_t)padded(features) * sizeof *values);
+}

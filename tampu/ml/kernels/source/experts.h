@@ -84,7 +84,7 @@ static void put_quantised(const struct spot *spots, int count, int64_t first, in
         }
 }
 
-static void put_rows(int type, const struct spot *spots, int count, int64_t first, int64_t last)
+static void put_rows(int type, const struct spot *spots, int count, int64_t first, int64_t last, int64_t inputs)
 {
     const int block = activation_block(type);
     if (block == BLOCK) {
@@ -92,7 +92,8 @@ static void put_rows(int type, const struct spot *spots, int count, int64_t firs
         return;
     }
     for (int i = 0; i < count; i++)
-        put_row(type, spots[i].input, spots[i].panel, spots[i].place, block * first, block * last);
+        put_row(type, spots[i].input, spots[i].panel, spots[i].place, block * first, block * last,
+                inputs);
 }
 
 /* dst: bytes for the activations; src[0]: F32 (tokens, used or 1, inputs); src[1]: I32 (tokens, used),
@@ -133,7 +134,7 @@ static void group(struct tensor *dst, int thread, int threads, void *user)
             spots[count++] = (struct spot){plan.panels + (begins[e] + place.first) * row_bytes,
                                            row_of(x, is_shared ? token : token * used + k), place};
             if (count == SHARED || k == used - 1) {
-                put_rows(params.type, spots, count, first, last);
+                put_rows(params.type, spots, count, first, last, inputs);
                 count = 0;
             }
         }
@@ -163,7 +164,7 @@ static void product_each(struct tensor *dst, int thread, int threads, void *user
     const int64_t rows = dst->ne[0], strips = (rows + ROWS - 1) / ROWS, inputs = x->inputs;
     const size_t strip_bytes = strip_bytes_of(params.type, inputs);
     const int64_t row_bytes = activation_row_bytes(params.type, inputs);
-    const int64_t chunk = chunk_strips(strips, x->panels, strip_bytes, threads);
+    const int64_t chunk = chunk_strips(strips, x->panels, strip_bytes, threads, CHUNK_BYTES);
     const int64_t chunks = (strips + chunk - 1) / chunk;
     tile *const *tiles = tiles_of(params.type);
     float results[FLOAT_COLUMNS * ROWS];
@@ -184,7 +185,7 @@ static void product_each(struct tensor *dst, int thread, int threads, void *user
             const int64_t width = begin + panel_begin(tokens, panels, p + 1) - row;
             for (int64_t s = first; s < last; s++) {
                 const int left = rows - s * ROWS < ROWS ? (int)(rows - s * ROWS) : ROWS;
-                tiles[width - 1](weights + s * strip_bytes, plan.panels + row * row_bytes, inputs,
+                tiles[width - 1](weights + s * strip_bytes, NULL, plan.panels + row * row_bytes, inputs,
                                  results, ROWS, left);
                 scatter_tile(results, plan.results + row, width, (float *)dst->data + s * ROWS, rows,
                              left);

@@ -33,6 +33,7 @@ struct level {
 
 extern const struct level LEVEL_PORTABLE;
 extern const struct level LEVEL_NEON;
+extern const struct level LEVEL_I8MM;
 extern const struct level LEVEL_AVX2;
 extern const struct level LEVEL_AVXVNNI;
 extern const struct level LEVEL_AVX512;

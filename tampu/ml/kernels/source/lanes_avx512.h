@@ -77,6 +77,7 @@ INLINE int32_t vf_store_rounded(int8_t *to, vf a, float factor)
 
 /* Integers of 16 bits: products of pairs, and the lower halves of sixteen lanes. */
 #define HAS_WORDS
+INLINE void vi_store(void *p, vi a) { _mm512_storeu_si512(p, a); }
 INLINE vi vi_dot_words(vi a, vi weights, const int16_t *two)
 {
     __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(a) : "v"(weights), "m"(*(const int32_t(*)[1])two));

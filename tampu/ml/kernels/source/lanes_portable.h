@@ -54,6 +54,7 @@ INLINE vi vi_dot(vi a, vi weights, const int8_t *four)
 }
 /* Integers of 16 bits: products of pairs, and the lower halves of sixteen lanes. */
 #define HAS_WORDS
+INLINE void vi_store(void *p, vi a) { memcpy(p, &a, sizeof a); }
 INLINE vi vi_dot_words(vi a, vi weights, const int16_t *two)
 {
     FOR_LANES for (int t = 0; t < 2; t++)

@@ -32,14 +32,15 @@
 #include "attention.h"
 #include "peaks.h"
 
-typedef void tile(const uint8_t *w, const uint8_t *panel, int64_t inputs, float *out, int64_t stride,
-                  int rows);
+/* `prepared` is the strip `w` once more, or NULL; only some layouts are prepared. */
+typedef void tile(const uint8_t *w, const uint8_t *prepared, const uint8_t *panel, int64_t inputs,
+                  float *out, int64_t stride, int rows);
 
 #define TILE(kind, name, type, n)                                                                    \
-    static void name##_##n(const uint8_t *w, const uint8_t *panel, int64_t inputs, float *out,       \
-                           int64_t stride, int rows)                                                 \
+    static void name##_##n(const uint8_t *w, const uint8_t *prepared, const uint8_t *panel,          \
+                           int64_t inputs, float *out, int64_t stride, int rows)                     \
     {                                                                                                \
-        kind(type, n, w, panel, inputs, out, stride, rows);                                          \
+        kind(type, n, w, prepared, panel, inputs, out, stride, rows);                                \
     }
 
 #if COLUMNS == 12

@@ -8,11 +8,16 @@
 #if defined(TAMPU_NEON) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
+#elif defined(TAMPU_NEON) && defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 #define LAYOUT_VERSION 3
 
 static const struct level *const LEVELS[] = {
+#if defined(TAMPU_I8MM)
+    &LEVEL_I8MM,
+#endif
 #if defined(TAMPU_NEON)
     &LEVEL_NEON,
 #endif
@@ -50,6 +55,17 @@ static int has_avx512(void)
 }
 #endif
 
+#if defined(TAMPU_AVXVNNI)
+static int has_avxvnni(void)
+{
+#if defined(VNNI_OF_AVX512) /* the tests': the same instruction under AVX-512's code */
+    return has_avx512();
+#else
+    return has_avx2() && __builtin_cpu_supports("avxvnni");
+#endif
+}
+#endif
+
 #if defined(TAMPU_NEON)
 static int has_byte_products(void)
 {
@@ -61,8 +77,27 @@ static int has_byte_products(void)
 }
 #endif
 
+#if defined(TAMPU_I8MM)
+static int has_byte_matrices(void)
+{
+#if defined(__linux__)
+    return has_byte_products() && (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
+#elif defined(__APPLE__)
+    int has = 0;
+    size_t size = sizeof has;
+    return sysctlbyname("hw.optional.arm.FEAT_I8MM", &has, &size, NULL, 0) == 0 && has;
+#else
+    return 0;
+#endif
+}
+#endif
+
 static int is_usable(const struct level *level)
 {
+#if defined(TAMPU_I8MM)
+    if (level == &LEVEL_I8MM)
+        return has_byte_matrices();
+#endif
 #if defined(TAMPU_NEON)
     if (level == &LEVEL_NEON)
         return has_byte_products();
@@ -77,7 +112,7 @@ static int is_usable(const struct level *level)
 #endif
 #if defined(TAMPU_AVXVNNI)
     if (level == &LEVEL_AVXVNNI)
-        return has_avx2() && __builtin_cpu_supports("avxvnni");
+        return has_avxvnni();
 #endif
 #if defined(TAMPU_AVX2)
     if (level == &LEVEL_AVX2)

@@ -20,7 +20,7 @@
 
 enum {
     QUANTISED_BLOCK = 48, /* bytes of one block of one token: inputs, scale, scaled sum, two sums */
-    FIXED_BLOCK = 264,    /* the same: inputs, scale, whether it is wide, what the inputs leave */
+    FIXED_BLOCK = 392,    /* the same: inputs, unit, whether they are exact, and then as floats */
     COUNTERS = 60,
     MOST_EXPERTS = 1024,
 };

@@ -153,13 +153,58 @@ INLINE vi dot_of(int type, vi sum, vi weights, const int8_t *four)
     return is_signed ? vi_dot_signed(sum, weights, four) : vi_dot(sum, weights, four);
 }
 
+/* Add to `dots` the products of N tokens with sixteen rows: inputs 0..15 of a block, 16..31, or both. */
+INLINE void add_dots(int type, int n, const struct block *b, vi table, const int8_t *inputs, int front,
+                     int back, vi *dots)
+{
+    vi one, other;
+    UNROLL for (int j = 0; j < 4; j++)
+    {
+        weights_of(type, b->nibbles, table, b->planes, j, &one, &other);
+        UNROLL for (int c = 0; front && c < n; c++)
+            dots[c] = dot_of(type, dots[c], one, inputs + BLOCK * c + 4 * j);
+        UNROLL for (int c = 0; back && c < n; c++)
+            dots[c] = dot_of(type, dots[c], other, inputs + BLOCK * c + 16 + 4 * j);
+    }
+}
+
+#if defined(PAIR_PRODUCTS)
+/* The same by two tokens and eight inputs at once; what is left over is one token. */
+INLINE void add_pair_dots(int type, int n, const struct block *b, vi table, const int8_t *inputs,
+                          int front, int back, vi *dots)
+{
+    vp pairs[COLUMNS / 2 + 1];
+    UNROLL for (int c = 0; c + 1 < n; c += 2) pairs[c / 2] = vp_zero();
+    UNROLL for (int j = 0; j < 4; j += 2)
+    {
+        vi one[2], other[2];
+        weights_of(type, b->nibbles, table, b->planes, j, &one[0], &other[0]);
+        weights_of(type, b->nibbles, table, b->planes, j + 1, &one[1], &other[1]);
+        const vp fronts = vp_weights(one[0], one[1]), backs = vp_weights(other[0], other[1]);
+        UNROLL for (int c = 0; c + 1 < n; c += 2)
+        {
+            const int8_t *first = inputs + BLOCK * c + 4 * j, *second = first + BLOCK;
+            if (front)
+                pairs[c / 2] = vp_dot(pairs[c / 2], fronts, first, second);
+            if (back)
+                pairs[c / 2] = vp_dot(pairs[c / 2], backs, first + 16, second + 16);
+        }
+    }
+    UNROLL for (int c = 0; c + 1 < n; c += 2) vp_part(pairs[c / 2], &dots[c], &dots[c + 1]);
+    if (n % 2)
+        add_dots(type, 1, b, table, inputs + BLOCK * (n - 1), front, back, dots + n - 1);
+}
+#define ADD_DOTS add_pair_dots
+#else
+#define ADD_DOTS add_dots
+#endif
+
 /* Add to `sum` the products of one block of weights with one block of N tokens. */
 INLINE void multiply_block(int type, int n, const struct block *b, vi table, const uint8_t *tokens,
                            vf *sum)
 {
     struct numbers numbers = numbers_of(tokens, n);
-    const int8_t *inputs = (const int8_t *)tokens;
-    vi dots[COLUMNS], one, other;
+    vi dots[COLUMNS];
     UNROLL for (int c = 0; c < n; c++)
     {
         dots[c] = vi_splat(0);
@@ -168,14 +213,7 @@ INLINE void multiply_block(int type, int n, const struct block *b, vi table, con
             dots[c] = times_zero_point(dots[c], zero_point(type));
         }
     }
-    UNROLL for (int j = 0; j < 4; j++)
-    {
-        weights_of(type, b->nibbles, table, b->planes, j, &one, &other);
-        UNROLL for (int c = 0; c < n; c++)
-            dots[c] = dot_of(type, dots[c], one, inputs + BLOCK * c + 4 * j);
-        UNROLL for (int c = 0; c < n; c++)
-            dots[c] = dot_of(type, dots[c], other, inputs + BLOCK * c + 16 + 4 * j);
-    }
+    ADD_DOTS(type, n, b, table, (const int8_t *)tokens, 1, 1, dots);
     UNROLL for (int c = 0; c < n; c++)
     {
         vf scale = vf_mul(b->scale, vf_splat(numbers.scale[c]));
@@ -193,17 +231,11 @@ INLINE void multiply_halves(int type, int n, const struct block *b, vi table, co
     struct numbers numbers = numbers_of(tokens, n);
     UNROLL for (int half = 0; half < 2; half++)
     {
-        const int8_t *inputs = (const int8_t *)tokens + 16 * half;
         const int32_t *sums = half ? numbers.back : numbers.front;
-        vi dots[COLUMNS], weights[2];
+        vi dots[COLUMNS];
         UNROLL for (int c = 0; c < n; c++)
             dots[c] = times_zero_point(vi_splat(sums[c]), zero_point(type));
-        UNROLL for (int j = 0; j < 4; j++)
-        {
-            weights_of(type, b->nibbles, table, b->planes, j, &weights[0], &weights[1]);
-            UNROLL for (int c = 0; c < n; c++)
-                dots[c] = dot_of(type, dots[c], weights[half], inputs + BLOCK * c + 4 * j);
-        }
+        ADD_DOTS(type, n, b, table, (const int8_t *)tokens, !half, half, dots);
         UNROLL for (int c = 0; c < n; c++)
         {
             vf scale = vf_mul(half ? b->scale_back : b->scale, vf_splat(numbers.scale[c]));
@@ -224,9 +256,10 @@ INLINE void store_tile(int n, const vf *sum, float *out, int64_t stride, int row
 }
 
 /* One strip of weights times one panel of N tokens. */
-INLINE void quantised_tile(int type, int n, const uint8_t *w, const uint8_t *panel, int64_t inputs,
-                           float *out, int64_t stride, int rows)
+INLINE void quantised_tile(int type, int n, const uint8_t *w, const uint8_t *prepared, const uint8_t *panel,
+                           int64_t inputs, float *out, int64_t stride, int rows)
 {
+    (void)prepared;
     const int blocks = group_inputs(type) / BLOCK;
     const size_t bytes = group_bytes(type);
     vi table = type == TYPE_IQ4_NL ? vi_signed_weights(vi_table(IQ4_NL_VALUES))
@@ -282,9 +315,10 @@ INLINE void brain_tile(int n, const uint8_t *w, const uint8_t *panel, int64_t in
 #endif
 
 /* Half and brain floats: activations are floats, N tokens of one input after those of the one before. */
-INLINE void float_tile(int type, int n, const uint8_t *w, const uint8_t *panel, int64_t inputs,
-                       float *out, int64_t stride, int rows)
+INLINE void float_tile(int type, int n, const uint8_t *w, const uint8_t *prepared, const uint8_t *panel,
+                       int64_t inputs, float *out, int64_t stride, int rows)
 {
+    (void)prepared;
 #if defined(BRAIN_PRODUCTS)
     if (type == TYPE_BF16) {
         brain_tile(n, w, panel, inputs, out, stride, rows);

@@ -94,7 +94,7 @@ INLINE uint32_t brain_bits(float x)
 
 /* Some inputs of one token, whole blocks of them, to its place in a panel. */
 INLINE void put_row(int type, const float *row, uint8_t *panel, struct place place, int64_t first,
-                    int64_t last)
+                    int64_t last, int64_t inputs)
 {
 #if defined(BRAIN_PRODUCTS)
     if (type == TYPE_BF16) {
@@ -107,11 +107,12 @@ INLINE void put_row(int type, const float *row, uint8_t *panel, struct place pla
 #if defined(HAS_WORDS)
     if (type == TYPE_F16_FIXED) {
         for (int64_t k = first; k < last; k += FIXED)
-            fix_block(row + k, panel + k / FIXED * FIXED_BLOCK * place.width, place.column, place.width);
+            fix_block(row + k, words_of(panel, place.width, k / FIXED, inputs / FIXED), place.column);
         return;
     }
 #endif
     (void)type;
+    (void)inputs;
     float *to = (float *)panel + place.column;
     for (int64_t k = first; k < last; k++)
         to[k * place.width] = row[k];
@@ -138,6 +139,7 @@ static void interleave(struct tensor *dst, int thread, int threads, void *user)
     const int64_t begin = blocks * thread / threads * block, end = blocks * (thread + 1) / threads * block;
     for (int64_t token = 0; token < tokens; token++) {
         struct place place = place_of(token, tokens, panels);
-        put_row(type, row_of(x, token), panels_at + place.first * row_bytes, place, begin, end);
+        put_row(type, row_of(x, token), panels_at + place.first * row_bytes, place, begin, end,
+                inputs);
     }
 }

@@ -1,0 +1,492 @@
+"""Registries that lie, stall, redirect and cannot be trusted, case by case; and many at once."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import random
+import socket
+import ssl
+import threading
+import time
+from contextlib import closing, suppress
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from support.local_http import Answer, serving
+from support.registries import RogueRegistry, described, manifest, ranged
+from support.stores import add_model, files, names
+
+from tampu.errors import ModelNotFoundError, RegistryError, StoreError
+from tampu.store import Digest, ModelName, Store
+from tampu.store.manifests import CONFIG_TYPE
+from tampu.store.registry.options import RemoteOptions
+from tampu.store.registry.pull import pull
+from tampu.store.registry.session import Session
+from tampu.store.registry.transport import Transport, TransportOptions
+
+MB = 1 << 20
+WEIGHTS = random.Random(5).randbytes(5 * MB + 99)
+CONFIG = b'{"model_format":"gguf"}'
+HEAD = described(CONFIG, CONFIG_TYPE)
+MANIFEST = manifest([described(WEIGHTS)], HEAD)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def registry():
+    with RogueRegistry(MANIFEST, (WEIGHTS, CONFIG)) as registry:
+        yield registry
+
+
+def fetch(store, registry, **changes):
+    how = {"is_insecure": True, "pauses_s": (0.0, 0.01), "silence_s": 2.0} | changes
+    name = ModelName.parse(f"{registry.host}/a/m")
+    return list(pull(store, name, RemoteOptions(**how)))
+
+
+def assert_whole(store, registry, weights=WEIGHTS):
+    model = store.model(ModelName.parse(f"{registry.host}/a/m"))
+    assert model.model_path.read_bytes() == weights
+    assert all(store.blobs.verify(blob.digest) for blob in model.manifest.blobs())
+    assert not list(store.layout.incoming.iterdir())
+
+
+def assert_refused(store, registry, **changes):
+    """A pull ends with a line that says why, and the store is as it was."""
+    add_model(store, "old")
+    before = {path: c for path, c in files(store).items() if "incoming" not in path}
+    with pytest.raises(RegistryError) as caught:
+        fetch(store, registry, **changes)
+    told = str(caught.value)
+    assert told.isprintable()
+    assert str(store.root) not in told
+    after = {path: c for path, c in files(store).items() if "incoming" not in path}
+    assert {p: c for p, c in after.items() if str(Digest.of(CONFIG).file_name) not in p} == before
+    assert names(store) == ["old:latest"]
+    return told
+
+
+def for_weights(registry, answer):
+    """Have the registry answer so when it is asked for the weights."""
+    registry.before = lambda request: (
+        answer(request) if str(Digest.of(WEIGHTS)) in request.path else None
+    )
+
+
+# -- manifests -------------------------------------------------------------------------------------
+
+
+def test_a_manifest_that_unpacks_to_a_gigabyte_is_not_unpacked(store, registry):
+    bomb = gzip.compress(bytes(64 * MB))
+    registry.before = lambda _: Answer(headers={"Content-Encoding": "gzip"}, body=bomb)
+    assert "compressed" in assert_refused(store, registry)
+
+
+@pytest.mark.parametrize("difference", [-1, 1, MB])
+def test_the_right_bytes_of_a_wrong_size_are_refused(store, registry, difference):
+    size = {"size": len(WEIGHTS) + difference}
+    registry.content = manifest([described(WEIGHTS) | size], HEAD)
+    assert_refused(store, registry)
+    registry.content = MANIFEST
+    fetch(store, registry)
+    assert_whole(store, registry)
+
+
+def test_a_hundred_thousand_layers_are_refused_in_a_moment(store, registry):
+    registry.content = manifest([described(b"x")] * 100_000, HEAD)
+    began = time.monotonic()
+    assert_refused(store, registry)
+    assert time.monotonic() - began < 1
+
+
+def test_layers_that_are_the_config_or_twice_the_same_come_once(store, registry):
+    registry.content = manifest([described(WEIGHTS), described(WEIGHTS), HEAD], HEAD)
+    fetch(store, registry)
+    assert_whole(store, registry)
+    assert registry.sent < len(WEIGHTS) + MB
+
+
+def test_layers_of_kinds_that_are_not_known_are_kept(store, registry):
+    registry.content = manifest([described(WEIGHTS), described(CONFIG, "x/unheard-of")], HEAD)
+    fetch(store, registry)
+    assert_whole(store, registry)
+
+
+# -- redirects -------------------------------------------------------------------------------------
+
+REDIRECTS = {
+    "to nowhere": "",
+    "to a file": "file:///etc/passwd",
+    "to FTP": "ftp://127.0.0.1/x",
+    "with a password": "http://user:pass@127.0.0.1/x",
+    "to a bad port": "http://127.0.0.1:99999/x",
+    "to itself": "?",
+}
+
+
+@pytest.mark.parametrize(
+    ("where", "status"),
+    [*((where, 307) for where in REDIRECTS), *(("to a file", s) for s in (301, 302, 303, 308))],
+)
+def test_a_redirect_that_leads_nowhere_good_is_refused(store, registry, where, status):
+    for_weights(registry, lambda _: Answer(status, {"Location": REDIRECTS[where]}))
+    assert_refused(store, registry, connections=1)
+
+
+@pytest.mark.parametrize(("count", "is_followed"), [(5, True), (6, False), (20, False)])
+def test_five_redirects_are_followed_and_no_more(store, registry, count, is_followed):
+    def answer(request):
+        step = int(request.query.get("step", 0))
+        if step < count:
+            return Answer(307, {"Location": f"?step={step + 1}"})
+        return ranged(request, WEIGHTS)
+
+    for_weights(registry, answer)
+    if is_followed:
+        fetch(store, registry)
+        assert_whole(store, registry)
+    else:
+        assert "redirects more than 5 times" in assert_refused(store, registry, connections=1)
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["https://127.0.0.1:1/x", "https://169.254.169.254/x", "https://[::1]/x", "https://10.1.2.3/x",
+     "https://0x7f000001/x", "https://localhost/x"],
+)  # fmt: skip
+def test_a_redirect_into_a_private_network_is_refused(monkeypatch, location):
+    with closing(Transport(TransportOptions())) as transport:
+        session = Session(transport, "https://registry.example", token="t0ken")
+        send = transport.send
+
+        class Moved:
+            url = "https://registry.example/x"
+            status = 307
+
+            def __init__(self):
+                self.headers = {"Location": location}
+
+            def close(self):
+                pass
+
+        def first(method, url, *rest):
+            return Moved() if "registry.example" in url else send(method, url, *rest)
+
+        monkeypatch.setattr(transport, "send", first)
+        with pytest.raises(RegistryError, match="private network"):
+            session.send("GET", "/x")
+
+
+# -- tokens ----------------------------------------------------------------------------------------
+
+
+class Guarded(RogueRegistry):
+    """Gives out tokens that are good for a few requests."""
+
+    def __init__(self, lasting):
+        super().__init__(MANIFEST, (WEIGHTS, CONFIG))
+        self.before = self.guard
+        self.lasting = lasting
+        self.tokens = itertools.count()
+        self.left = {}
+        self.lock = threading.Lock()
+
+    def guard(self, request):
+        with self.lock:
+            if request.path == "/token":
+                token = f"t{next(self.tokens)}"
+                self.left[token] = self.lasting
+                return Answer(body=b'{"token":"%s"}' % token.encode())
+            token = request.headers.get("authorization", "").removeprefix("Bearer ")
+            if self.left.get(token, 0) > 0:
+                self.left[token] -= 1
+                return None
+        challenge = f'Bearer realm="{self.url}/token",service="s",scope="repository:a/m:pull"'
+        return Answer(401, {"WWW-Authenticate": challenge})
+
+
+@pytest.mark.parametrize("lasting", [1, 2, 1000])
+def test_tokens_that_run_out_while_a_model_comes_are_got_anew(store, lasting):
+    with Guarded(lasting) as registry:
+        fetch(store, registry, connections=1)
+        assert_whole(store, registry)
+        assert registry.sent <= 1.1 * len(WEIGHTS) + 50_000
+
+
+def test_a_registry_that_takes_no_token_is_left_after_a_few_requests(store):
+    with Guarded(0) as registry:
+        assert "refuses" in assert_refused(store, registry)
+        assert len(registry.requests) <= 4
+
+
+# -- TLS -------------------------------------------------------------------------------------------
+
+
+def certificate(folder, name, issuer=None, *, host="localhost", days=(-1, 1)):
+    """Write a certificate with its key; return what the next one can be issued by."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    by, by_key = issuer or (subject, key)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(by)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now + timedelta(days=days[0]))
+        .not_valid_after(now + timedelta(days=days[1]))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
+        .sign(by_key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    public = made.public_bytes(serialization.Encoding.PEM)
+    (folder / f"{name}.pem").write_bytes(public + private)
+    (folder / f"{name}.crt").write_bytes(public)
+    return subject, key
+
+
+CERTIFICATES = {
+    "good": ({}, True),
+    "expired": ({"days": (-9, -1)}, False),
+    "of tomorrow": ({"days": (1, 9)}, False),
+    "of another host": ({"host": "other.example"}, False),
+    "self-signed": (None, False),
+}
+
+
+@pytest.mark.parametrize("case", CERTIFICATES)
+def test_only_a_certificate_in_order_is_trusted(tmp_path, monkeypatch, case):
+    changes, is_good = CERTIFICATES[case]
+    issuer = certificate(tmp_path, "authority")
+    certificate(tmp_path, "server", *(() if changes is None else (issuer,)), **(changes or {}))
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.crt"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.pem")
+
+    def accept(listener):
+        connection, _ = listener.accept()
+        with (
+            connection,
+            suppress(OSError),
+            context.wrap_socket(connection, server_side=True) as tls,
+        ):
+            tls.recv(1000)
+            tls.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=accept, args=(listener,))
+        thread.start()
+        options = TransportOptions(private_hosts=frozenset({"localhost"}), silence_s=5)
+        with closing(Transport(options)) as transport:
+            url = f"https://localhost:{listener.getsockname()[1]}/v2/"
+            if is_good:
+                assert transport.send("GET", url).read_all(10) == b"ok"
+            else:
+                with pytest.raises(RegistryError, match="certificate of localhost"):
+                    transport.send("GET", url)
+        thread.join(5)
+
+
+# -- busy and broken networks ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_who_says_when_to_come_again_is_asked_then(store, registry, status):
+    asked = []
+
+    def answer(request):
+        asked.append(time.monotonic())
+        if len(asked) == 1:
+            return Answer(status, {"Retry-After": "1"})
+        return ranged(request, WEIGHTS)
+
+    for_weights(registry, answer)
+    fetch(store, registry, connections=1)
+    assert_whole(store, registry)
+    assert asked[1] - asked[0] >= 1
+
+
+def test_an_address_that_is_dead_is_passed_over(monkeypatch):
+    """As with IPv6 that leads nowhere: the name has two addresses, and the second answers."""
+    with serving(lambda _: Answer(body=b"ok")) as server:
+        port = int(server.host.rpartition(":")[2])
+        with socket.socket(socket.AF_INET6) as dead:
+            dead.bind(("::1", 0))  # nobody listens there
+            found = [
+                (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", port, 0, 0)),
+                (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)),
+            ]
+            real = socket.getaddrinfo
+
+            def resolve(host, *rest, **more):
+                return found if host == "two.example" else real(host, *rest, **more)
+
+            monkeypatch.setattr("tampu.store.registry.transport.socket.getaddrinfo", resolve)
+            options = TransportOptions(is_insecure=True, connect_s=2)
+            with closing(Transport(options)) as transport:
+                url = f"http://two.example:{port}/"
+                assert transport.send("GET", url).read_all(10) == b"ok"
+
+
+def test_a_name_that_changes_its_address_gains_nothing(monkeypatch):
+    """The first look-up gives a public address, every later one this machine."""
+    given = itertools.chain(["93.184.216.34"], itertools.repeat("127.0.0.1"))
+    connected = []
+    module = "tampu.store.registry.transport"
+    monkeypatch.setattr(
+        f"{module}.socket.getaddrinfo",
+        lambda *_, **__: [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(given), 443))],
+    )
+
+    def connect(address, *_, **__):
+        connected.append(address[0])
+        raise OSError("no network in tests")
+
+    monkeypatch.setattr(f"{module}.create_connection", connect)
+    with closing(Transport(TransportOptions())) as transport:
+        for _ in range(3):
+            with pytest.raises(RegistryError):
+                transport.send("GET", "https://rebinding.example/v2/")
+    assert connected == ["93.184.216.34"]
+
+
+FAULTS = {
+    "drops": lambda chance, answer: setattr(answer, "drop_after", chance.randrange(50_000, MB)),
+    "stalls": lambda chance, answer: setattr(answer, "stall_after", chance.randrange(500_000)),
+    "busy": lambda _, answer: (setattr(answer, "status", 503), setattr(answer, "body", b"")),
+    "slow": lambda _, answer: setattr(answer, "bytes_per_second", 20 * MB),
+    "none": lambda *_: None,
+}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_bad_network_costs_at_most_a_tenth_more_bytes(store, registry, seed):
+    chance = random.Random(seed)
+    weights = random.Random(seed + 100).randbytes(6 * MB)
+    registry.blobs[str(Digest.of(weights))] = weights
+    registry.content = manifest([described(weights)], HEAD)
+
+    def harmed(request):
+        if str(Digest.of(weights)) not in request.path:
+            return None
+        answer = ranged(request, weights)
+        kind = chance.choice(["none", "none", "drops", "drops", "slow", "busy", "stalls"])
+        FAULTS[kind](chance, answer)
+        return answer
+
+    registry.before = harmed
+    for _ in range(20):
+        with suppress(RegistryError):
+            fetch(store, registry, silence_s=0.2)
+            break
+    assert_whole(store, registry, weights)
+    assert registry.sent <= 1.1 * len(weights) + 100_000
+
+
+# -- many at once ----------------------------------------------------------------------------------
+
+
+def test_fifty_that_pull_the_same_bring_it_once(store, registry):
+    for_weights(registry, lambda request: slowed(ranged(request, WEIGHTS)))
+    errors = []
+
+    def work():
+        try:
+            fetch(Store(store.root), registry, silence_s=30)
+        except (RegistryError, StoreError) as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert errors == []
+    assert registry.sent <= 1.1 * len(WEIGHTS) + 50 * (len(MANIFEST) + len(CONFIG)) + 10_000
+    assert_whole(store, registry)
+
+
+def slowed(answer):
+    answer.bytes_per_second = 8 * MB
+    return answer
+
+
+def test_while_a_model_comes_others_are_shown_copied_removed_and_swept(store, registry):
+    for_weights(registry, lambda request: slowed(ranged(request, WEIGHTS)))
+    add_model(store, "other", license=b"x")
+    name = ModelName.parse(f"{registry.host}/a/m")
+    options = RemoteOptions(is_insecure=True, silence_s=10)
+    steps = pull(store, name, options)
+    turns = 0
+    for step in steps:
+        turns += 1
+        other = ModelName.parse("other")
+        assert store.model(other).licenses == ["x"]
+        assert [model.name.short for model in store.listing().models if model.name == other]
+        store.copy(other, ModelName.parse("copy"))
+        store.delete(ModelName.parse("copy"))
+        store.collect_garbage(0)
+        if step.status != "success":
+            with pytest.raises(ModelNotFoundError):
+                store.delete(name)
+    assert turns > 5
+    assert_whole(store, registry)
+
+
+def test_a_model_that_is_published_anew_comes_as_the_one_or_the_other(store, registry):
+    """The tag is pulled by several while the registry gives it another meaning."""
+    newer = random.Random(9).randbytes(len(WEIGHTS))
+    registry.blobs[str(Digest.of(newer))] = newer
+    contents = itertools.cycle([MANIFEST, manifest([described(newer)], HEAD)])
+
+    def publish(request):
+        if "/manifests/" in request.path:
+            return Answer(body=next(contents))
+        blob = registry.blobs.get(request.path.rpartition("/")[2])
+        return slowed(ranged(request, blob)) if blob else None
+
+    registry.before = publish
+    errors = []
+
+    def work():
+        try:
+            for _ in range(2):
+                fetch(Store(store.root), registry, silence_s=20)
+        except (RegistryError, StoreError) as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        store.collect_garbage(0)
+        time.sleep(0.02)
+    assert errors == []
+    model = store.model(ModelName.parse(f"{registry.host}/a/m"))
+    assert model.model_path.read_bytes() in (WEIGHTS, newer)
+    assert all(store.blobs.verify(blob.digest) for blob in model.manifest.blobs())
+    store.collect_garbage(0)
+    assert len(list(store.layout.blobs.iterdir())) == 2
+
+
+def test_a_file_in_use_stays_readable_when_its_model_is_removed(store):
+    model = add_model(store, "m", model=WEIGHTS)
+    with model.model_path.open("rb") as opened:
+        store.delete(ModelName.parse("m"))
+        assert not model.blobs.has(Digest.of(WEIGHTS))
+        assert opened.read() == WEIGHTS
