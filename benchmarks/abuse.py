@@ -244,7 +244,12 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    variables = {"TAMPU_NUM_PARALLEL": "4", "TAMPU_THREADS": "1", "TAMPU_CONTEXT_LENGTH": "512"}
+    variables = {
+        "TAMPU_NUM_PARALLEL": "4",
+        "TAMPU_THREADS": "1",
+        "TAMPU_CONTEXT_LENGTH": "512",
+        "TAMPU_MOST_DEATHS": "0",
+    }
     with server("demo", **variables) as (process, port):
         sys.exit(0 if asyncio.run(everything(process, port, arguments)) else 1)
 

@@ -92,6 +92,10 @@ class RunnerDiedError(TampuError):
     """The thread or process that ran the model has ended; the message says why."""
 
 
+class NotTakenError(RunnerDiedError):
+    """A model's process ended before it took a request up: another may be asked the same."""
+
+
 class StoreError(TampuError):
     """The models on disk: something is damaged, cannot be written or is not there."""
 

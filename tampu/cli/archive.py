@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tampu.cli.completion import complete_model
+from tampu.cli.table import human_bytes
 
 
 def export_command(
@@ -17,16 +18,15 @@ def export_command(
     ] = None,
 ) -> None:
     """Write a model into one file, to carry it to another machine."""
-    from tampu.cli.models import own_store
+    from tampu.cli.models import own_model
     from tampu.cli.progress import progress_bar
     from tampu.store.archive import export_model
-    from tampu.store.names import ModelName
 
-    name = ModelName.parse(model)
+    store, name = own_model(model)
     path = output or Path(f"{name.model}-{name.tag}.tar")
     with progress_bar(f"exporting {model}") as progress:
-        export_model(own_store(), name, path, progress)
-    print(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
+        export_model(store, name, path, progress)
+    print(f"{path}: {human_bytes(path.stat().st_size)}")
 
 
 def import_command(

@@ -1,4 +1,4 @@
-"""What the shell completes when Tab is pressed: names of models. It never fails and never warns."""
+"""What the shell completes when Tab is pressed: models, types. It never fails and never warns."""
 
 from __future__ import annotations
 
@@ -16,3 +16,11 @@ def complete_model(incomplete: str) -> list[str]:
         return []
     names = {model.name for model in models} | {m.name.removesuffix(":latest") for m in models}
     return sorted(name for name in names if name.lower().startswith(incomplete.lower()))
+
+
+def complete_type(incomplete: str) -> list[str]:
+    """Return the types of weights that files are written in, whose names begin so."""
+    from tampu.convert.mixtures import FILE_TYPES
+
+    names = [name for name in FILE_TYPES if name.startswith(incomplete.upper())]
+    return [name.lower() for name in names] if incomplete.islower() else names

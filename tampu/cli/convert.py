@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from tampu.cli.completion import complete_type
+
 
 def convert_command(
     source: Annotated[
@@ -18,7 +20,12 @@ def convert_command(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The GGUF file to write.")],
     type: Annotated[
-        str, typer.Option("--type", help="F32, F16, BF16, or quantised, such as Q4_K_M.")
+        str,
+        typer.Option(
+            "--type",
+            help="F32, F16, BF16, or quantised, such as Q4_K_M.",
+            autocompletion=complete_type,
+        ),
     ] = "F16",
     tensor_type: Annotated[
         list[str] | None,

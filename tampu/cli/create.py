@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tampu.cli.completion import complete_model, complete_type
 from tampu.cli.models import own_store
 from tampu.errors import ModelNotFoundError, RequestError
 
@@ -23,12 +24,17 @@ MODELFILE = "Modelfile"
 
 
 def create_command(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the model.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Of the model.", autocompletion=complete_model)
+    ],
     file: Annotated[
         Path, typer.Option("--file", "-f", help="The Modelfile; - reads standard input.")
     ] = Path(MODELFILE),
     quantize: Annotated[
-        str | None, typer.Option("--quantize", "-q", metavar="TYPE", help="Such as Q4_K_M.")
+        str | None,
+        typer.Option(
+            "--quantize", "-q", metavar="TYPE", help="Such as Q4_K_M.", autocompletion=complete_type
+        ),
     ] = None,
     in_place: Annotated[
         bool, typer.Option("--in-place", help="Leave GGUF files where they are, uncopied.")

@@ -17,7 +17,12 @@ _FOREVER_S = 20 * 365 * 86_400
 
 def processes_command(
     prefix: Annotated[
-        str, typer.Argument(metavar="[PREFIX]", help="Of the names; case does not matter.")
+        str,
+        typer.Argument(
+            metavar="[PREFIX]",
+            help="Of the names; case does not matter.",
+            autocompletion=complete_model,
+        ),
     ] = "",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

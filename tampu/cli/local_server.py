@@ -1,9 +1,13 @@
-"""The server that may run on this machine: what it has in memory, and how to unload that."""
+"""The server that may run at the configured address: how it is asked."""
 
 from __future__ import annotations
 
 import http.client
 import json
+import socket
+from collections.abc import Generator
+from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 from tampu.errors import StoreError, TampuError
@@ -14,7 +18,105 @@ _MOST_BYTES = 16 << 20
 
 
 class ServerError(TampuError):
-    """The server is not there, or refused."""
+    """The server refused, or broke off; `status` is that of its answer, 0 if there was none."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class NoServerError(ServerError):
+    """Nothing listens there."""
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """A connection through a Unix socket."""
+
+    def __init__(self, path: str, timeout: float | None) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The server that the settings name."""
+
+    settings: Settings
+
+    def __str__(self) -> str:
+        return str(self.settings.socket or self.settings.address)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        timeout_s: float | None = _TIMEOUT_S,
+    ) -> dict[str, Any]:
+        """Return the object that it answers with.
+
+        Raises:
+            NoServerError: if there is none.
+            ServerError: if it refused, or gave no sense.
+        """
+        with closing(self._lines(method, path, body, timeout_s)) as lines:
+            return next(lines, {})
+
+    def stream(self, path: str, body: dict[str, Any]) -> Generator[dict[str, Any]]:
+        """Yield the objects that it answers with, a line each; closing this ends the request.
+
+        Raises:
+            NoServerError: if there is none.
+            ServerError: if it refused, gave no sense, or reports an error.
+        """
+        for line in self._lines("POST", path, body, None):
+            if "error" in line:
+                raise ServerError(str(line["error"]))
+            yield line
+
+    def _lines(
+        self, method: str, path: str, body: dict[str, Any] | None, timeout_s: float | None
+    ) -> Generator[dict[str, Any]]:
+        headers = {"Content-Type": "application/json"}
+        if keys := self.settings.api_keys or self.settings.use_api_keys:
+            headers["Authorization"] = f"Bearer {keys[0]}"
+        connection = self._connection(timeout_s)
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            answer = connection.getresponse()
+            while text := answer.readline(_MOST_BYTES):
+                found = json.loads(text)
+                if not isinstance(found, dict):
+                    raise ServerError(f"the server at {self} gave no sense")
+                if answer.status != http.client.OK:
+                    raise ServerError(str(found.get("error", answer.reason)), answer.status)
+                yield found
+        except (ConnectionRefusedError, FileNotFoundError) as error:
+            message = f"no server answers at {self}: start one with `tampu serve`"
+            raise NoServerError(message) from error
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise ServerError(f"the server at {self} gave no sense: {error}") from error
+        finally:
+            connection.close()
+
+    def _connection(self, timeout_s: float | None) -> http.client.HTTPConnection:
+        if self.settings.socket is not None:
+            return _UnixConnection(str(self.settings.socket), timeout_s)
+        address = self.settings.address
+        is_secret = address.scheme == "https"
+        kind = http.client.HTTPSConnection if is_secret else http.client.HTTPConnection
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)
+        return kind(host, address.port, timeout=timeout_s)
+
+
+def own_server() -> Server:
+    """Return the server of the user's settings, whether it runs or not."""
+    return Server(Settings.from_environment())
 
 
 def loaded_models() -> list[dict[str, Any]]:
@@ -23,7 +125,7 @@ def loaded_models() -> list[dict[str, Any]]:
     Raises:
         ServerError: if there is no server, or it refused.
     """
-    models = _ask("GET", "/api/ps").get("models")
+    models = own_server().ask("GET", "/api/ps").get("models")
     return models if isinstance(models, list) else []
 
 
@@ -33,7 +135,7 @@ def stop_model(model: str) -> None:
     Raises:
         ServerError: if there is no server, or it refused.
     """
-    _ask("POST", "/api/generate", {"model": model, "keep_alive": 0, "stream": False})
+    own_server().ask("POST", "/api/generate", {"model": model, "keep_alive": 0, "stream": False})
 
 
 def unload(model: str) -> None:
@@ -46,31 +148,3 @@ def unload(model: str) -> None:
             stop_model(model)
     except (ServerError, StoreError):
         return
-
-
-def _ask(method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-    settings = Settings.from_environment()
-    address = settings.address
-    headers = {"Content-Type": "application/json"}
-    if keys := settings.api_keys or settings.use_api_keys:
-        headers["Authorization"] = f"Bearer {keys[0]}"
-    kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)
-    connection = kind(host, address.port, timeout=_TIMEOUT_S)
-    try:
-        content = None if body is None else json.dumps(body)
-        connection.request(method, path, content, headers)
-        answer = connection.getresponse()
-        found = json.loads(answer.read(_MOST_BYTES))
-    except ConnectionRefusedError as error:
-        message = f"no server answers at {address}: start one with `tampu serve`"
-        raise ServerError(message) from error
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise ServerError(f"the server at {address} gave no sense: {error}") from error
-    finally:
-        connection.close()
-    if not isinstance(found, dict):
-        raise ServerError(f"the server at {address} gave no sense")
-    if answer.status != http.client.OK:
-        raise ServerError(str(found.get("error", answer.reason)))
-    return found

@@ -10,12 +10,18 @@ from tampu.cli.completion import complete_model
 from tampu.cli.listing import print_list
 
 if TYPE_CHECKING:
+    from tampu.store.names import ModelName
     from tampu.store.store import Store
 
 
 def list_command(
     prefix: Annotated[
-        str, typer.Argument(metavar="[PREFIX]", help="Of the names; case does not matter.")
+        str,
+        typer.Argument(
+            metavar="[PREFIX]",
+            help="Of the names; case does not matter.",
+            autocompletion=complete_model,
+        ),
     ] = "",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -27,12 +33,18 @@ def copy_command(
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="A model.", autocompletion=complete_model)
     ],
-    destination: Annotated[str, typer.Argument(metavar="DESTINATION", help="Its second name.")],
+    destination: Annotated[
+        str,
+        typer.Argument(
+            metavar="DESTINATION", help="Its second name.", autocompletion=complete_model
+        ),
+    ],
 ) -> None:
     """Give a model a second name; it takes no more room."""
     from tampu.store.names import ModelName
 
-    own_store().copy(ModelName.parse(source), ModelName.parse(destination))
+    store, name = own_model(source)
+    store.copy(name, ModelName.parse(destination))
     print(f"copied '{source}' to '{destination}'")
 
 
@@ -41,17 +53,36 @@ def remove_command(
 ) -> None:
     """Remove models, and the files that only they had."""
     from tampu.cli.local_server import unload
-    from tampu.errors import ModelNotFoundError
-    from tampu.store.names import ModelName
 
-    store = own_store()
     for model in models:
-        name = ModelName.parse(model)
-        if store.find(name) is None:
-            raise ModelNotFoundError(f"model {name.short!r} not found")
+        store, name = own_model(model)
         unload(model)
         store.delete(name)
         print(f"deleted '{model}'")
+
+
+def own_model(model: str) -> tuple[Store, ModelName]:
+    """Return the store that tampu writes to, and a model's name in it.
+
+    Raises:
+        ModelNotFoundError: if it is not there; saying where it is, if it is elsewhere.
+    """
+    from tampu.errors import ModelNotFoundError
+    from tampu.settings import Settings
+    from tampu.store.library import Library
+    from tampu.store.names import ModelName
+
+    store, name = own_store(), ModelName.parse(model)
+    found = store.find(name)
+    if found is not None:
+        return store, found
+    for other in Library.from_settings(Settings.from_environment()).listing().models:
+        if other.name.lower() == name.short.lower():
+            raise ModelNotFoundError(
+                f"{name.short} is not in tampu's own store ({other.origin.value}) and only read; "
+                f"`tampu create` with FROM {model} makes a model of it that is"
+            )
+    raise ModelNotFoundError(f"model {name.short!r} not found")
 
 
 def own_store() -> Store:

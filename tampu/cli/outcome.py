@@ -30,6 +30,10 @@ def outcome(work: Callable[[], int], *, is_debug: bool = False) -> int:
         # Whoever read our output has gone; Python must not complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        if is_debug:
+            raise
+        return fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
 
 
 def fail(message: str) -> int:

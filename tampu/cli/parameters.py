@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tampu.errors import RequestError
 from tampu.modelinfo import ModelInfo
 from tampu.runner.request import GenerateOptions
 from tampu.server.wire.ollama_options import Options, read_options, readable
-from tampu.values import seconds, unless_negative
+from tampu.values import seconds
 
 
 def read_parameter(name: str, words: Sequence[str]) -> object:
@@ -102,7 +103,9 @@ def read_think(text: str | None) -> Think:
 
 
 def read_keep_alive(text: str | None) -> float | None:
-    """Return how long a model stays without being asked, in seconds; None: for ever.
+    """Return how long a model stays without being asked, in seconds; infinite: for ever.
+
+    Without a text: None.
 
     Raises:
         RequestError: for what is no duration.
@@ -110,6 +113,7 @@ def read_keep_alive(text: str | None) -> float | None:
     if text is None:
         return None
     try:
-        return unless_negative(seconds(text))
+        found = seconds(text)
     except ValueError as error:
         raise RequestError(f"--keepalive: {error}") from error
+    return math.inf if found < 0 else found

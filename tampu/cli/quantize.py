@@ -7,13 +7,17 @@ from typing import Annotated
 
 import typer
 
+from tampu.cli.completion import complete_type
+
 
 def quantize_command(
     source: Annotated[
         Path, typer.Argument(metavar="IN", help="A GGUF file, in F16, BF16 or F32 best.")
     ],
     output: Annotated[Path, typer.Argument(metavar="OUT", help="The GGUF file to write.")],
-    type: Annotated[str, typer.Argument(metavar="TYPE", help="Such as Q4_K_M.")],
+    type: Annotated[
+        str, typer.Argument(metavar="TYPE", help="Such as Q4_K_M.", autocompletion=complete_type)
+    ],
     tensor_type: Annotated[
         list[str] | None,
         typer.Option(

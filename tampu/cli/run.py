@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tampu.cli.completion import complete_model
-from tampu.cli.transfer import Insecure, bring_if_missing
+from tampu.cli.transfer import Insecure
 from tampu.errors import RequestError
 
 if TYPE_CHECKING:
@@ -52,9 +52,7 @@ def run_command(
     ] = None,
     keep_alive: Annotated[
         str | None,
-        typer.Option(
-            "--keepalive", metavar="TIME", help="Free the model after a rest such as 5m; else not."
-        ),
+        typer.Option("--keepalive", metavar="TIME", help="Free the model after a rest such as 5m."),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print durations.")] = False,
     no_word_wrap: Annotated[
@@ -76,10 +74,9 @@ def run_command(
 ) -> None:
     """Ask a model something, or have a conversation with it; one that is missing is pulled."""
     from tampu.cli.parameters import read_assignments, read_format, read_keep_alive, read_think
-    from tampu.cli.repl.desk import Desk
+    from tampu.cli.repl.choosing import choose_partner
     from tampu.cli.repl.printing import View
     from tampu.cli.repl.session import Session
-    from tampu.cli.repl.shelf import EngineShelf
 
     given = {
         "num_predict": num_predict, "seed": seed, "num_ctx": context, "num_thread": threads,
@@ -95,20 +92,17 @@ def run_command(
         is_markdown=not no_markdown,
         hides_thoughts=hide_thinking,
     )
-    shelf = EngineShelf(trace, engine)
-    bring_if_missing(model, insecure)
-    known = shelf.find(model)
-    question = read_question(prompt or [])
-    desk = Desk(shelf, known, keep_s)
+    partner = choose_partner(model, keep_s, trace=trace, engine=engine, insecure=insecure)
     try:
-        session = Session(desk, system, parameters, thought, form)
+        question = read_question(prompt or [])
+        session = Session(partner, system, parameters, thought, form)
         session.check()
-        if known.info.capabilities[:1] == ("embedding",):
+        if partner.known.info.capabilities[:1] == ("embedding",):
             print_embedding(session, question, dimensions)
         else:
             converse(session, view, question)
     finally:
-        desk.close()
+        partner.close()
 
 
 def converse(session: Session, view: View, question: str | None) -> None:
@@ -150,8 +144,7 @@ def print_embedding(session: Session, text: str | None, dimensions: int | None) 
 
     if text is None:
         raise RequestError("this model makes embeddings: give a text as an argument or piped in")
-    with session.desk.model(session.needs) as loaded:
-        [vector] = loaded.model.embed([text])
+    vector = session.partner.embed(text, session.parameters)
     if dimensions is not None:
         if dimensions > len(vector):
             raise RequestError(f"--dimensions is {dimensions}, the embedding has {len(vector)}")

@@ -96,6 +96,7 @@ def server_options(settings: Settings, host: str) -> ServerOptions:
         most_models=settings.max_loaded_models or MOST_MODELS,
         memory_bytes=settings.memory,
         most_waiting=settings.max_queue,
+        most_deaths=settings.most_deaths,
         origins=settings.origins,
         use_keys=settings.use_api_keys,
         manage_keys=settings.api_keys,

@@ -58,7 +58,7 @@ def show_command(
         print(part_of(asked[0], info, entry.model if entry else None))
         return
     own = modelfile_of(entry.model) if entry else Modelfile()
-    print(as_json(info) if json else as_text(info, own))
+    print(as_json(info, own) if json else as_text(info, own))
 
 
 def as_text(info: ModelInfo, own: Modelfile | None = None) -> str:
@@ -79,7 +79,7 @@ def as_text(info: ModelInfo, own: Modelfile | None = None) -> str:
         "context length": str(info.context),
         "embedding length": str(info.embedding_length),
         "quantization": info.quantization,
-        "tensors": str(info.tensors),
+        **({"tensors": str(info.tensors)} if info.tensors else {}),
         "engine": choose_engine(str(own.parameters.get("engine", AUTO)), info.architecture),
     }
     width = max(map(len, rows)) + 4
@@ -98,12 +98,19 @@ def as_text(info: ModelInfo, own: Modelfile | None = None) -> str:
     )
 
 
-def as_json(info: ModelInfo) -> str:
-    """Return the description of a model as JSON; long arrays are null."""
+def as_json(info: ModelInfo, own: Modelfile | None = None) -> str:
+    """Return the description of a model as JSON; long arrays are null.
+
+    Args:
+        info: what its file says.
+        own: what its Modelfile says.
+    """
     import msgspec
 
     from tampu.modelinfo import plain_metadata
+    from tampu.store.modelfile import Modelfile
 
+    own = own or Modelfile()
     described = {
         "path": str(info.path),
         "size_bytes": info.size_bytes,
@@ -114,8 +121,11 @@ def as_json(info: ModelInfo) -> str:
         "embedding_length": info.embedding_length,
         "capabilities": info.capabilities,
         "tensors": info.tensors,
-        "license": info.license,
+        "license": "\n".join(own.licenses) or info.license,
         "template": info.template,
+        "system": own.system or "",
+        "options": own.parameters,
+        "messages": own.messages,
         "metadata": plain_metadata(info.metadata, longest=5),
     }
     return msgspec.json.format(msgspec.json.encode(described), indent=2).decode()

@@ -44,14 +44,15 @@ def human_age(seconds: float) -> str:
 def human_span(seconds: float) -> str:
     """Return a span of time in words, as Docker and Ollama say it."""
     if seconds < _MINUTE:
-        return _plural(int(seconds), "second")
+        return counted(int(seconds), "second")
     if seconds < 2 * _MINUTE:
         return "About a minute"
     if _HOUR <= seconds < 2 * _HOUR:
         return "About an hour"
     size, name = next((size, name) for most, size, name in _UNITS if seconds < most)
-    return _plural(int(seconds / size), name)
+    return counted(int(seconds / size), name)
 
 
-def _plural(count: int, name: str) -> str:
+def counted(count: int, name: str) -> str:
+    """Return a count with what is counted: 1 model, 3 models."""
     return f"{count} {name}" if count == 1 else f"{count} {name}s"

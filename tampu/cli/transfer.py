@@ -51,11 +51,11 @@ def push_command(
     limit_rate: LimitRate = None,
 ) -> None:
     """Give a model to the registry that its name says."""
-    from tampu.cli.models import own_store
+    from tampu.cli.models import own_model
     from tampu.store.registry.push import push
 
     name, options = _remote(model, insecure, limit_rate)
-    show(push(own_store(), name, options))
+    show(push(own_model(model)[0], name, options))
     print(f"{model} is at {options.base_of(name)}/{name.repository}", file=sys.stderr)
 
 

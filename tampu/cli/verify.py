@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tampu.cli.table import counted, human_bytes
+
 if TYPE_CHECKING:
     from tampu.store.verify import Verified
 
@@ -28,7 +30,8 @@ def verify_command(
     removed = remove_damaged(store, found) if repair and found.problems else []
     print(_as_json(found) if json else _as_text(found))
     if removed and not json:
-        print(f"removed {len(removed)} damaged blobs: pull or create their models again")
+        count = counted(len(removed), "damaged blob")
+        print(f"removed {count}: pull or create their models again")
     if found.problems:
         raise typer.Exit(1)
 
@@ -38,9 +41,9 @@ def _as_text(found: Verified) -> str:
     for problem in found.problems:
         needed = f" (needed by {', '.join(problem.models)})" if problem.models else ""
         lines.append(f"{problem.what}: {problem.reason}{needed}")
-    size = f"{found.size_bytes / 1e9:.1f} GB"
-    state = f"{len(lines)} problems" if lines else "all sound"
-    return "\n".join([*lines, f"{found.models} models, {found.blobs} blobs, {size}: {state}"])
+    state = counted(len(lines), "problem") if lines else "all sound"
+    what = (counted(found.models, "model"), counted(found.blobs, "blob"))
+    return "\n".join([*lines, f"{', '.join(what)}, {human_bytes(found.size_bytes)}: {state}"])
 
 
 def _as_json(found: Verified) -> str:

@@ -11,8 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from operator import methodcaller
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -129,10 +128,20 @@ def _texts(key: str, texts: Sequence[object]) -> bytes:
     """Return texts behind their lengths; in steps that are loops in C, for they are 400,000."""
     if set(map(type, texts)) - {str}:
         raise ModelFileError(key, "is an array of texts and of something else")
-    encode = methodcaller("encode", "utf-8", "surrogateescape")
-    raws: list[bytes] = list(map(encode, texts))
-    lengths = map(struct.Struct("<Q").pack, map(len, raws))
-    return b"".join(chain.from_iterable(zip(lengths, raws, strict=True)))
+    raws = _encoded(cast("Sequence[str]", texts))
+    lengths = list(map(len, raws))
+    packed = {length: struct.pack("<Q", length) for length in set(lengths)}
+    parts = [b""] * (2 * len(raws))
+    parts[0::2] = map(packed.__getitem__, lengths)
+    parts[1::2] = raws
+    return b"".join(parts)
+
+
+def _encoded(texts: Sequence[str]) -> list[bytes]:
+    try:
+        return [text.encode() for text in texts]
+    except UnicodeEncodeError:  # bytes of a damaged text, as they were read
+        return [text.encode("utf-8", "surrogateescape") for text in texts]
 
 
 def _numbers(key: str, values: Sequence[object]) -> npt.NDArray[np.generic]:

@@ -11,7 +11,6 @@ The disk begins with each step while the next is made, so that little is left fo
 from __future__ import annotations
 
 import ctypes
-import errno
 import fcntl
 import os
 import shutil
@@ -28,13 +27,7 @@ _SYNC_FILE_RANGE_WRITE = 2  # of Linux: begin to write these pages, and don't wa
 
 
 class WholeFile:
-    """A file that takes all that it is given; the system may take less at a time.
-
-    Attributes:
-        copies_in_kernel: whether `copy` works here; other systems' sendfile is for sockets.
-    """
-
-    copies_in_kernel = sys.platform == "linux"
+    """A file that takes all that it is given; the system may take less at a time."""
 
     def __init__(self, file: FileIO) -> None:
         self._file = file
@@ -48,16 +41,6 @@ class WholeFile:
             count = os.write(self._file.fileno(), rest)
             self._count(count)
             rest = rest[count:]
-
-    def copy(self, source: FileIO, offset: int, size_bytes: int) -> None:
-        """Add bytes of another file in the kernel; only where `copies_in_kernel`."""
-        while size_bytes:
-            step = min(size_bytes, _STEP_BYTES)
-            count = os.sendfile(self._file.fileno(), source.fileno(), offset, step)
-            if not count:
-                raise OSError(errno.EIO, "the file that is copied became shorter")
-            self._count(count)
-            offset, size_bytes = offset + count, size_bytes - count
 
     def _count(self, size_bytes: int) -> None:
         self._written += size_bytes

@@ -104,7 +104,7 @@ def _by_id(vocabulary: object) -> tuple[list[str], list[int]]:
     if not isinstance(vocabulary, dict) or not vocabulary:
         raise ModelFileError(FILE, "has no vocabulary")
     ids = vocabulary.values()
-    if not all(type(id_) is int for id_ in ids):
+    if set(map(type, ids)) - {int}:
         raise ModelFileError(FILE, "an id in the vocabulary is not an integer")
     size = max(ids) + 1
     # A few ids are left out in published files, never most of them.

@@ -53,7 +53,7 @@ def tokenizer_metadata(checkpoint: Checkpoint, size: int) -> dict[str, object]:
         raise ModelFileError("tokenizer", reason)
     _place_added(pieces, _all_added(checkpoint, tokenizer, settings), size)
     _pad(pieces, size)
-    ids = {text: id_ for id_, text in enumerate(pieces.tokens)}
+    ids = dict(zip(pieces.tokens, range(len(pieces.tokens)), strict=True))
     keys: dict[str, object] = {
         "tokenizer.ggml.model": pieces.model,
         "tokenizer.ggml.pre": pieces.pre,

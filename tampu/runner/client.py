@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Protocol, TypeAlias, TypeVar
 
-from tampu.errors import RunnerDiedError
+from tampu.errors import NotTakenError, RunnerDiedError
 from tampu.runner.events import Done, Failed
 from tampu.runner.protocol import (
     Cancel,
@@ -87,13 +87,19 @@ class Runner(Protocol):
         """Whether it takes requests."""
         ...
 
+    @property
+    def cause(self) -> str:
+        """Why it has died; empty while it has not, or was closed."""
+        ...
+
     def generate(
         self, prompt: Prompt, options: GenerateOptions, form: Form | None = None
     ) -> AsyncGenerator[Answering, None]:
         """Yield the events of one request; closing the iterator cancels it.
 
         Raises:
-            TampuError: when the request fails; RunnerDiedError when the model has died.
+            TampuError: when the request fails; RunnerDiedError when the model has died,
+                NotTakenError when it did so before it took up the request.
         """
         ...
 
@@ -176,6 +182,11 @@ class WorkerProcess:
         """Whether it takes requests."""
         return not (self._cause or self._is_closing or self._is_gone)
 
+    @property
+    def cause(self) -> str:
+        """Why it has died; empty while it has not, or was closed."""
+        return "" if self._is_closing else self._cause
+
     async def load(
         self, path: Path, options: ModelOptions, progress: Progressed, stall_s: float
     ) -> None:
@@ -239,11 +250,11 @@ class WorkerProcess:
     async def _ask(self, command: Callable[[int], Command]) -> AsyncGenerator[RequestEvent, None]:
         """Yield the events of the command made for a new number; closing it cancels."""
         if not self.is_alive:
-            raise self._death()
+            raise self._death(NotTakenError)
         request = next(self._numbers)
         events: asyncio.Queue[RequestEvent | None] = asyncio.Queue()
         self._requests[request] = events
-        is_over = False
+        is_over = was_taken = False
         try:
             self._listen_for_beats()
             await self._send(command(request))
@@ -251,7 +262,8 @@ class WorkerProcess:
                 event = await events.get()
                 is_over = event is None or isinstance(event, _LAST_EVENTS)
                 if event is None:
-                    raise self._death()
+                    raise self._death(RunnerDiedError if was_taken else NotTakenError)
+                was_taken = True
                 if isinstance(event, Failed):
                     if event.kind == RunnerDiedError.__name__:  # the process is of no use any more
                         self._kill(event.message)
@@ -356,9 +368,11 @@ class WorkerProcess:
         with suppress(ProcessLookupError):
             self._process.kill()
 
-    def _death(self) -> RunnerDiedError:
-        cause = self._cause or "it was unloaded"
-        return RunnerDiedError(f"the process of model {self.name!r} has ended: {cause}")
+    def _death(self, kind: type[RunnerDiedError] = RunnerDiedError) -> RunnerDiedError:
+        if self._is_closing:
+            kind = RunnerDiedError  # whoever closes it wants no other in its place
+        cause = self._cause or ("it was unloaded" if self._is_closing else "it is gone")
+        return kind(f"the process of model {self.name!r} has ended: {cause}")
 
 
 async def start_worker(

@@ -21,6 +21,7 @@ from tampu.server.admission import Admission
 from tampu.server.answer import error_answer, refusal
 from tampu.server.anthropic import anthropic_routes
 from tampu.server.create import create_routes
+from tampu.server.deaths import MOST_DEATHS, Deaths
 from tampu.server.description import describe
 from tampu.server.guard import ORIGINS, Guard
 from tampu.server.health import Readiness, health_routes
@@ -58,6 +59,7 @@ class ServerOptions:
         use_keys: API keys for using models.
         manage_keys: API keys that are also for pulling, creating and deleting them.
         drain_s: how long requests may go on when it ends.
+        most_deaths: a model that died so often within a minute is not loaded; 0: it is.
         model: how models are loaded unless a request says otherwise.
         remote: how registries are talked to.
     """
@@ -71,6 +73,7 @@ class ServerOptions:
     use_keys: tuple[str, ...] = ()
     manage_keys: tuple[str, ...] = ()
     drain_s: float = 30.0
+    most_deaths: int = MOST_DEATHS
     model: ModelOptions = field(default_factory=ModelOptions)
     remote: RemoteOptions = field(default_factory=RemoteOptions)
 
@@ -142,12 +145,14 @@ def _serving(options: ServerOptions, catalog: Catalog, start: Start, metrics: Me
         most=options.most_models,
         memory_bytes=options.memory_bytes,
         loaded=metrics.loaded,
+        deaths=Deaths(options.most_deaths),
     )
     vocabularies = LoadedModels(
         start,
         options=msgspec.structs.replace(options.model, vocabulary_only=True),
         keep_alive_s=_VOCABULARY_SECONDS,
         most=_MOST_VOCABULARIES,
+        deaths=Deaths(options.most_deaths),
     )
     admission = Admission(options.most_waiting)
     metrics.gauge(

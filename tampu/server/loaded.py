@@ -22,6 +22,7 @@ from tampu.catalog import Entry
 from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError
 from tampu.runner.client import Runner
 from tampu.runner.protocol import ModelOptions
+from tampu.server.deaths import Deaths
 from tampu.server.job import FOREVER, Overrides
 from tampu.server.profile import with_own_parts
 
@@ -108,6 +109,7 @@ class LoadedModels:
         most: int,
         memory_bytes: int | None = None,
         loaded: Callable[[str, float], None] = lambda _, __: None,
+        deaths: Deaths | None = None,
     ) -> None:
         """Keep models, loaded by `start` with `options` unless a request differs.
 
@@ -118,10 +120,12 @@ class LoadedModels:
             most: how many there are at most.
             memory_bytes: what they may take together; None: what is free.
             loaded: is told the name and the seconds of each load.
+            deaths: refuses models that die too often; None: three times within a minute.
         """
         self._start = start
         self._memory_bytes = memory_bytes
         self._loaded = loaded
+        self._deaths = deaths or Deaths()
         self._turn = asyncio.Lock()
         self._sizes: dict[tuple[str, ModelOptions], int] = {}
         self._is_closing = False
@@ -210,6 +214,7 @@ class LoadedModels:
             old = self._models.get(entry.name)
             if old is not None:
                 await self._dismissed(old)
+            self._deaths.check(_file(entry), entry.name)
             async with self._turn:
                 options = overrides.apply(self._default_options(entry))
                 while not self._has_room(entry, options) and self._models:
@@ -287,6 +292,8 @@ class LoadedModels:
         if model.is_leaving:
             return
         model.is_leaving = True
+        if cause := model.runner.cause:
+            self._deaths.note(_file(model.entry), cause)
         self._stop_timer(model)
         del self._models[model.entry.name]
         if model.users == 0:
@@ -313,6 +320,11 @@ class LoadedModels:
         if model.timer is not None:
             model.timer.cancel()
             model.timer = None
+
+
+def _file(entry: Entry) -> tuple[str, float]:
+    """Return what tells a model's file from the one that it may be replaced by."""
+    return str(entry.info.path), entry.modified_s
 
 
 def _retrieve(task: asyncio.Task[LoadedModel]) -> None:

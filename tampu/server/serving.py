@@ -5,8 +5,16 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Sequence,
+)
 from contextlib import aclosing, asynccontextmanager
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -14,7 +22,7 @@ import numpy.typing as npt
 
 from tampu.catalog import Catalog, Entry
 from tampu.chat.output import AnswerParser, ChatFormat, Content, Part, ToolCall, chat_format
-from tampu.errors import ModelNotFoundError, RequestError
+from tampu.errors import ModelNotFoundError, NotTakenError, RequestError
 from tampu.modelinfo import ModelInfo
 from tampu.runner.client import Runner
 from tampu.runner.events import Done, Usage
@@ -34,6 +42,8 @@ from tampu.server.job import EmbedJob, Job, Overrides, require
 from tampu.server.loaded import LoadedModels
 from tampu.server.metrics import Metrics
 from tampu.server.profile import Profile, profile_of
+
+T = TypeVar("T")
 
 
 class Embeddings(msgspec.Struct, frozen=True):
@@ -104,25 +114,30 @@ class Serving:
         """
         came_s = time.monotonic()
         with self._admission.place() as place:
-            async with self.models.use(entry, job.overrides, job.keep_alive_s) as model:
-                ready_ns = time.monotonic_ns()
-                if not job.prompts:
-                    yield Ended("load", Usage(), ready_ns)
-                    return
-                options = job.limited(model.runner.ready.context)
-                stored = entry.model.stored
-                parser = stored.config.parser if stored else ""
-                style = chat_format(entry.info.template, entry.info.architecture, parser)
-                choices = [
-                    Choice(index, job, style, ready_ns).events(model.runner, prompt, asked)
-                    for index, (prompt, asked) in enumerate(_choices(job, options))
-                ]
-                events = choices[0] if len(choices) == 1 else _together(choices)
-                async with aclosing(events):
-                    async for event in self._metrics.watched(entry.name, events, came_s):
-                        if not isinstance(event, Began):
-                            place.begin()
-                        yield event
+            attempts = _again(lambda: self._generated(entry, job))
+            async with aclosing(self._metrics.watched(entry.name, attempts, came_s)) as events:
+                async for event in events:
+                    if not isinstance(event, Began):
+                        place.begin()
+                    yield event
+
+    async def _generated(self, entry: Entry, job: Job) -> AsyncGenerator[Event, None]:
+        async with self.models.use(entry, job.overrides, job.keep_alive_s) as model:
+            ready_ns = time.monotonic_ns()
+            if not job.prompts:
+                yield Ended("load", Usage(), ready_ns)
+                return
+            options = job.limited(model.runner.ready.context)
+            stored = entry.model.stored
+            parser = stored.config.parser if stored else ""
+            style = chat_format(entry.info.template, entry.info.architecture, parser)
+            choices = [
+                Choice(index, job, style, ready_ns).events(model.runner, prompt, asked)
+                for index, (prompt, asked) in enumerate(_choices(job, options))
+            ]
+            async with aclosing(choices[0] if len(choices) == 1 else _together(choices)) as events:
+                async for event in events:
+                    yield event
 
     async def embed(self, entry: Entry, job: EmbedJob) -> Embeddings:
         """Return embeddings.
@@ -131,12 +146,15 @@ class Serving:
             TampuError: when the model cannot be loaded, or the request fails.
         """
         with self._admission.place():
-            async with self.models.use(entry, job.overrides, job.keep_alive_s) as model:
-                ready_ns = time.monotonic_ns()
-                if not job.inputs:
-                    return Embeddings(np.empty((0, 0), np.float32), 0, ready_ns)
-                found = await model.runner.embed(job.inputs, truncate=job.truncate)
-                self._metrics.embedded(entry.name, found.tokens)
+            return await _once_more(lambda: self._embedded(entry, job))
+
+    async def _embedded(self, entry: Entry, job: EmbedJob) -> Embeddings:
+        async with self.models.use(entry, job.overrides, job.keep_alive_s) as model:
+            ready_ns = time.monotonic_ns()
+            if not job.inputs:
+                return Embeddings(np.empty((0, 0), np.float32), 0, ready_ns)
+            found = await model.runner.embed(job.inputs, truncate=job.truncate)
+            self._metrics.embedded(entry.name, found.tokens)
         vectors = np.frombuffer(found.vectors, "<f4").reshape(-1, found.width)
         return Embeddings(_shortened(vectors, job.dimensions), found.tokens, ready_ns)
 
@@ -153,8 +171,14 @@ class Serving:
         Raises:
             TampuError: when the file is not sound, or its template refuses.
         """
-        async with self._vocabulary(entry) as runner:
-            return await runner.encode(prompt, add_special=add_special, parse_special=parse_special)
+
+        async def encode() -> Encoded:
+            async with self._vocabulary(entry) as runner:
+                return await runner.encode(
+                    prompt, add_special=add_special, parse_special=parse_special
+                )
+
+        return await _once_more(encode)
 
     async def decode(self, entry: Entry, tokens: Sequence[int]) -> Decoded:
         """Return the text of tokens; the model's weights need not be loaded for it.
@@ -162,8 +186,12 @@ class Serving:
         Raises:
             TampuError: when the file is not sound, or there is no such token.
         """
-        async with self._vocabulary(entry) as runner:
-            return await runner.decode(tokens)
+
+        async def decode() -> Decoded:
+            async with self._vocabulary(entry) as runner:
+                return await runner.decode(tokens)
+
+        return await _once_more(decode)
 
     @asynccontextmanager
     async def _vocabulary(self, entry: Entry) -> AsyncIterator[Runner]:
@@ -239,6 +267,37 @@ class Choice:
             tuple(score for piece in held for score in piece.scores),
             self._index,
         )
+
+
+async def _again(
+    attempt: Callable[[], AsyncGenerator[Event, None]],
+) -> AsyncGenerator[Event, None]:
+    """Yield the events of an attempt; of another if the model had died before it took it up.
+
+    A request can come while a process dies, before the server knows of it.
+    """
+    has_begun = False
+    try:
+        async with aclosing(attempt()) as events:
+            async for event in events:
+                has_begun = True
+                yield event
+    except NotTakenError:
+        if has_begun:  # one of several choices
+            raise
+    else:
+        return
+    async with aclosing(attempt()) as events:
+        async for event in events:
+            yield event
+
+
+async def _once_more(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Return what an attempt gives; what another does, if the model had died before it took it."""
+    try:
+        return await attempt()
+    except NotTakenError:
+        return await attempt()
 
 
 def _choices(job: Job, options: GenerateOptions) -> Iterator[tuple[Prompt, GenerateOptions]]:

@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 HOUR_S = 3600.0
 PARTIAL_S = 7 * 24 * HOUR_S
+_LEVELS = 4  # host, namespace, model, tag
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,8 @@ class Store:
             try:
                 models.setdefault(name, self._read(name, path))
             except (StoreError, ModelNotFoundError) as error:
-                damaged.append(Damaged(str(path.relative_to(self.root)), str(error)))
+                if path.exists() or path.is_symlink():  # else it was removed just now
+                    damaged.append(Damaged(str(path.relative_to(self.root)), str(error)))
         newest_first = sorted(models.values(), key=lambda model: -model.modified_s)
         return Listing(newest_first, damaged)
 
@@ -126,7 +128,7 @@ class Store:
                 make_folder(path.parent)
                 replace_file(path, content, scratch=self.layout.incoming)
             self._remove_unused(old)
-        return self._read(name, path)
+            return self._read(name, path)
 
     def copy(self, source: ModelName, destination: ModelName) -> StoredModel:
         """Give a model a second name.
@@ -190,7 +192,7 @@ class Store:
     def _entries(self, damaged: list[Damaged]) -> Iterator[tuple[ModelName, Path]]:
         """Yield names and their manifests; what has no allowed name goes into `damaged`."""
         for folder in self.layout.manifest_folders:
-            for path in sorted(folder.glob("*/*/*/*")):
+            for path in sorted(_below(folder, _LEVELS)):
                 if path.name.startswith("."):  # a desktop's own files
                     continue
                 try:
@@ -281,6 +283,15 @@ def _digest_of(path: Path) -> Digest | None:
         return Digest.parse_file_name(path.name)
     except ModelNameError:
         return None
+
+
+def _below(folder: Path, levels: int) -> Iterator[Path]:
+    """Yield what lies so many levels down; what others remove meanwhile is not there."""
+    for path in files_in(folder):
+        if levels == 1:
+            yield path
+        else:
+            yield from _below(path, levels - 1)
 
 
 def _matching(folder: Path, name: ModelName) -> list[Path]:

@@ -117,7 +117,7 @@ def test_what_is_not_there_is_told(run):
 
 def test_verification_tells_and_mends(store, run):
     model = add_model(store, "m")
-    assert run("verify-store")[:2] == (0, "1 models, 2 blobs, 0.0 GB: all sound\n")
+    assert run("verify-store")[:2] == (0, "1 model, 2 blobs, 58 B: all sound\n")
     model.model_path.chmod(0o644)
     model.model_path.write_bytes(b"x")
     code, out, _ = run("verify-store")
@@ -126,7 +126,7 @@ def test_verification_tells_and_mends(store, run):
     assert "(needed by m:latest)" in out
     (problem,) = json.loads(run("verify-store", "--json")[1])["problems"]
     assert problem["models"] == ["m:latest"]
-    assert "removed 1 damaged blobs" in run("verify-store", "--repair")[1]
+    assert "removed 1 damaged blob:" in run("verify-store", "--repair")[1]
     assert not model.blobs.has(model.manifest.layers[0].digest)
 
 
@@ -225,10 +225,75 @@ def test_where_and_how_long_a_model_is():
     assert until("soon", now) == "Unknown"
 
 
-def test_the_shell_completes_names(store):
+def completed(monkeypatch, capsys, words):
+    """What bash shows when Tab is pressed after these words."""
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    monkeypatch.setenv("_TAMPU_COMPLETE", "complete_bash")
+    with pytest.raises(SystemExit) as ended:
+        app.app([], prog_name="tampu", standalone_mode=False)
+    assert ended.value.code == 0
+    return capsys.readouterr().out.split()
+
+
+COMMANDS = ("run", "show", "pull", "push", "list", "ls", "ps", "stop", "cp", "cp x", "rm", "rm x",
+            "export", "create", "bench")  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_that_takes_a_model_completes_its_name(store, monkeypatch, capsys, command):
+    add_model(store, "llama3")
+    add_model(store, "other")
+    assert completed(monkeypatch, capsys, f"tampu {command} lla") == ["llama3", "llama3:latest"]
+
+
+@pytest.mark.parametrize("words", ["quantize a b", "convert d --type", "create x --quantize"])
+@pytest.mark.usefixtures("home")
+def test_types_of_weights_are_completed(monkeypatch, capsys, words):
+    assert completed(monkeypatch, capsys, f"tampu {words} Q5_K") == ["Q5_K_M", "Q5_K_S"]
+    assert completed(monkeypatch, capsys, f"tampu {words} q6") == ["q6_k"]
+
+
+def test_the_shell_gets_its_names_from_the_program(store):
     add_model(store, "llama3")
     asked = {"COMP_WORDS": "tampu rm lla", "COMP_CWORD": "2", "_TAMPU_COMPLETE": "complete_bash"}
     environment = {"HOME": str(store.root.parents[3]), "PATH": "/usr/bin:/bin", **asked}
     command = [sys.executable, "-c", "from tampu.cli.app import run; run([])"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["llama3", "llama3:latest"], done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [("cp", "demo", "x"), ("rm", "demo"), ("export", "demo"), ("push", "demo")]
+)
+@pytest.mark.usefixtures("store")
+def test_a_model_that_is_only_read_is_told_with_the_way_to_one_that_is_not(run, arguments):
+    code, out, error = run(*arguments)
+    assert (code, out) == (2, "")
+    assert error == (
+        "Error: demo:latest is not in tampu's own store (built in) and only read; "
+        "`tampu create` with FROM demo makes a model of it that is\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments", [("list",), ("show", "demo"), ("verify-store",), ("devices",), ("config",)]
+)
+@pytest.mark.usefixtures("store")
+def test_all_that_print_tables_print_json_too(run, arguments):
+    code, text, _ = run(*arguments)
+    assert code == 0
+    as_json = run(*arguments, "--json")[1]
+    assert json.loads(as_json)
+    assert text != as_json
+
+
+def test_a_model_is_shown_as_json_with_what_its_modelfile_says(run, home, monkeypatch):
+    monkeypatch.chdir(home)
+    (home / "Modelfile").write_text(
+        "FROM demo\nSYSTEM Be kind.\nPARAMETER seed 1\nLICENSE MIT\nMESSAGE user Hi\n"
+    )
+    assert run("create", "mine")[0] == 0
+    shown = json.loads(run("show", "mine", "--json")[1])
+    assert (shown["system"], shown["options"], shown["license"]) == ("Be kind.", {"seed": 1}, "MIT")
+    assert shown["messages"] == [{"role": "user", "content": "Hi"}]

@@ -26,7 +26,11 @@ def server(tmp_path_factory):
     make_endless_model(tmp_path_factory.mktemp("checkpoint"), folder / "tiny.gguf")
     shutil.copy(folder / "tiny.gguf", folder / "other.gguf")
     server = start_server(
-        folder, tmp_path_factory.mktemp("home"), TAMPU_HANG_TIMEOUT="2", TAMPU_THREADS="1"
+        folder,
+        tmp_path_factory.mktemp("home"),
+        TAMPU_HANG_TIMEOUT="2",
+        TAMPU_THREADS="1",
+        TAMPU_MOST_DEATHS="0",
     )
     yield server
     server.end()
@@ -160,3 +164,33 @@ def test_deaths_are_counted(server, client):
     [count] = [line for line in text.splitlines() if line.startswith("tampu_model_deaths_total{")]
     assert 'model="tiny"' in count
     assert float(count.split()[-1]) >= 1
+
+
+def test_only_requests_under_way_hear_of_a_death(server, client):
+    """Requests come all the time, also in the moment in which the process ends."""
+    assert answers(client)
+    stop, told, kills = threading.Event(), [], []
+
+    def ask():
+        with httpx.Client(base_url=server.url, timeout=60) as other:
+            while not stop.is_set():
+                began = time.monotonic()
+                asked = body(stream=False, options={"num_predict": 2})
+                response = other.post("/api/generate", json=asked)
+                told.append((began, time.monotonic(), response))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for pause_s in (0.31, 0.37, 0.41, 0.43, 0.47):
+        time.sleep(pause_s)
+        kills += [time.monotonic() for worker in server.workers() if worker.kill() is None]
+    stop.set()
+    for thread in threads:
+        thread.join(TOLD_S + 5)
+    assert len(kills) >= 3
+    assert {response.status_code for *_, response in told} <= {200, 500}
+    for began, ended, response in told:
+        if response.status_code == 500:
+            assert "SIGKILL" in response.json()["error"]
+            assert any(began <= kill <= ended for kill in kills)

@@ -10,7 +10,8 @@ from tampu.catalog import Prepared
 from tampu.chat.output import ChatFormat
 from tampu.chat.output.answer import Tags
 from tampu.chat.prompt import BuiltPrompt
-from tampu.cli.repl.desk import Known, Loaded
+from tampu.cli.repl.desk import Loaded
+from tampu.cli.repl.partner import Known
 from tampu.errors import ComputeError, ModelNotFoundError, RequestError
 from tampu.runner.events import Done, Text, Usage
 

@@ -35,6 +35,7 @@ class FakeRunner:
         self.ready = Ready(options.context, 1000)
         self.options = options
         self.is_alive = True
+        self.cause = ""
         self.requests = []
         self.forms = []
         self.cancelled = 0
@@ -68,6 +69,7 @@ class FakeRunner:
         for index, word in enumerate(words):
             if word == "die":
                 self.is_alive = False
+                self.cause = "signal SIGKILL"
                 raise RunnerDiedError("the process of model 'm' has ended: signal SIGKILL")
             while word == "forever":
                 yield Piece("x")

@@ -125,9 +125,7 @@ class Conversation:
         print("Cleared the conversation.")
 
     def _list(self, prefix: str) -> None:
-        from tampu.cli.listing import print_list
-
-        print_list(prefix, as_json=False)
+        self._session.partner.print_list(prefix)
 
     def _leave(self, _: str) -> None:
         self._is_over = True

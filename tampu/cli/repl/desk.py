@@ -12,10 +12,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tampu.catalog import Prepared
 from tampu.chat.output import ChatFormat
 from tampu.chat.output.thinking import Think
 from tampu.chat.prompt import BuiltPrompt
+from tampu.cli.repl.partner import Known
 from tampu.errors import OutOfMemoryError
 from tampu.modelinfo import ModelInfo
 from tampu.runner.events import Done, Text
@@ -103,21 +103,6 @@ class Loaded:
     model: Model
     prompts: Prompts | None
     close: Callable[[], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What is known of a model before it is loaded.
-
-    Attributes:
-        name: that the user gave, or a path.
-        info: what its file says.
-        prepared: what belongs to it.
-    """
-
-    name: str
-    info: ModelInfo
-    prepared: Prepared
 
 
 class Shelf(Protocol):

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.chat.prompt import PromptBuilder
-from tampu.cli.repl.desk import Known, Reading
+from tampu.cli.repl.desk import Reading
+from tampu.cli.repl.partner import Known
 from tampu.completion import Stream
 from tampu.modelinfo import ModelInfo
 from tampu.runner.events import Event

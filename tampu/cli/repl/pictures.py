@@ -44,6 +44,15 @@ class Mention:
             return False
 
 
+@dataclass(frozen=True, slots=True)
+class Photo:
+    """A picture, and the file that it is in, with its bytes."""
+
+    path: Path
+    content: bytes
+    picture: Picture
+
+
 def mentions(text: str) -> Iterator[Mention]:
     """Yield the paths of pictures in a text, in order, whether they are there or not."""
     position = 0
@@ -54,7 +63,7 @@ def mentions(text: str) -> Iterator[Mention]:
         position = found.end if found else begin.start() + 1
 
 
-def take_pictures(text: str) -> tuple[str, list[tuple[Path, Picture]], list[Path]]:
+def take_pictures(text: str) -> tuple[str, list[Photo], list[Path]]:
     """Return a text without its paths of pictures, the pictures, and the paths that lead nowhere.
 
     Those stay in the text.
@@ -62,19 +71,19 @@ def take_pictures(text: str) -> tuple[str, list[tuple[Path, Picture]], list[Path
     Raises:
         RequestError: for a file that is no picture, or too large.
     """
-    kept, pictures, missing, position = [], [], [], 0
+    kept, photos, missing, position = [], [], [], 0
     for mention in mentions(text):
         if not mention.is_there:
             missing.append(mention.path)
             continue
-        pictures.append((mention.path, read_picture(mention.path)))
+        photos.append(read_photo(mention.path))
         kept.append(text[position : mention.start])
         position = mention.end
     rest = "".join([*kept, text[position:]])
-    return (" ".join(rest.split(" ")).strip() if pictures else text), pictures, missing
+    return (" ".join(rest.split(" ")).strip() if photos else text), photos, missing
 
 
-def read_picture(path: Path) -> Picture:
+def read_photo(path: Path) -> Photo:
     """Return the picture in a file.
 
     Raises:
@@ -83,7 +92,8 @@ def read_picture(path: Path) -> Picture:
     try:
         if path.stat().st_size > ImageLimits().size_bytes:
             raise RequestError(f"{path}: is larger than {ImageLimits().size_bytes} bytes")
-        return decode(path.read_bytes())
+        content = path.read_bytes()
+        return Photo(path, content, decode(content))
     except OSError as error:
         raise RequestError(f"{path}: cannot be read: {error.strerror}") from error
     except RequestError as error:

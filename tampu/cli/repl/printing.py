@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from tampu.chat.output import Content, Thinking
-from tampu.cli.repl.pictures import take_pictures
+from tampu.cli.repl.pictures import Photo, take_pictures
 from tampu.cli.repl.session import Session, timing_lines
 from tampu.cli.repl.waiting import Waiting
 from tampu.cli.repl.wrapping import PlainWriter, TextWriter, WrappingWriter
@@ -111,12 +111,12 @@ def answer(session: Session, view: View, text: str) -> None:
             _print(parts, printer, waiting)
     finally:
         printer.end()
-    load_ns = session.desk.take_load_ns()
+    load_ns = session.partner.take_load_ns()
     if view.is_verbose and session.usage is not None:
         print(f"\n{timing_lines(session.usage, load_ns)}", file=sys.stderr)
 
 
-def pictures_of(session: Session, text: str) -> tuple[str, list[object]]:
+def pictures_of(session: Session, text: str) -> tuple[str, list[Photo]]:
     """Return a message without the paths of its pictures, and these; what happens is told.
 
     Raises:
@@ -124,12 +124,12 @@ def pictures_of(session: Session, text: str) -> tuple[str, list[object]]:
     """
     if not session.can_see:
         return text, []
-    question, pictures, missing = take_pictures(text)
+    question, photos, missing = take_pictures(text)
     for path in missing:
         _tell(f"{path}: there is no such file; the model sees its name alone")
-    for path, _ in pictures:
-        _tell(f"Added image '{path}'")
-    return question, [picture for _, picture in pictures]
+    for photo in photos:
+        _tell(f"Added image '{photo.path}'")
+    return question, photos
 
 
 def is_screen(out: TextIO) -> bool:

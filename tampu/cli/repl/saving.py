@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tampu.store.modelfile import Message, Modelfile
@@ -30,16 +29,7 @@ def save(session: Session, name: str) -> None:
     Raises:
         TampuError: if it cannot be written, or its name is none.
     """
-    from tampu.cli.create import told
-    from tampu.settings import Settings
-    from tampu.store.create import Recipe, create
-    from tampu.store.library import Library
-    from tampu.store.names import ModelName
-
-    recipe = Recipe(modelfile=modelfile_of_session(session), folder=Path.cwd())
-    library = Library.from_settings(Settings.from_environment())
-    with told() as report:
-        create(library, ModelName.parse(name), recipe, report)
+    session.partner.save(name, modelfile_of_session(session))
     pictures = sum(len(message.get("images", ())) for message in session.messages)
     if pictures:
         print(f"warning: {pictures} picture(s) are not part of it", file=sys.stderr)

@@ -6,17 +6,12 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-import msgspec
-
 from tampu.chat.output import Content, Thinking
 from tampu.chat.output.thinking import Think
 from tampu.cli.parameters import generate_options
-from tampu.cli.repl.desk import Desk, Known, Loaded, Needs, Reading
+from tampu.cli.repl.partner import Asked, Known, Partner, Reply
 from tampu.durations import format_duration
-from tampu.runner.events import Done, Usage
-from tampu.runner.forms import form_grammar
-from tampu.runner.protocol import ChatPrompt, Form, TextPrompt
-from tampu.runner.request import GenerateOptions
+from tampu.runner.events import Usage
 from tampu.sampling.grammar import grammar_of
 
 
@@ -24,7 +19,7 @@ class Session:
     """One conversation.
 
     Attributes:
-        desk: the model.
+        partner: the model.
         system: the system message; empty: none.
         parameters: by Ollama's names.
         messages: the conversation so far, without the system message.
@@ -35,7 +30,7 @@ class Session:
 
     def __init__(
         self,
-        desk: Desk,
+        partner: Partner,
         system: str = "",
         parameters: Mapping[str, Any] | None = None,
         think: Think = None,
@@ -44,28 +39,28 @@ class Session:
         """Begin a conversation.
 
         Args:
-            desk: with the model.
+            partner: the model.
             system: the system message; empty: the model's own.
             parameters: besides the model's own.
             think: whether the model shall think.
             format: what answers must be like.
         """
-        self.desk = desk
+        self.partner = partner
         self.think = think
         self.format = format
         self.usage: Usage | None = None
-        self._reading: Reading | None = None
+        self._reply: Reply | None = None
         self.system = ""
         self.parameters: dict[str, Any] = {}
         self.messages: list[dict[str, Any]] = []
-        self._take_over(desk.known)
+        self._take_over(partner.known)
         self.system = system or self.system
         self.parameters.update(parameters or {})
 
     @property
     def known(self) -> Known:
         """The model."""
-        return self.desk.known
+        return self.partner.known
 
     @property
     def can_think(self) -> bool:
@@ -78,14 +73,9 @@ class Session:
         return "vision" in self.known.info.capabilities
 
     @property
-    def needs(self) -> Needs:
-        """What the model is loaded with."""
-        return _needs(self.parameters)
-
-    @property
     def progress(self) -> tuple[int, int]:
         """How many tokens of the prompt are read, and how many it has; (0, 0) before that."""
-        return (0, 0) if self._reading is None else self._reading.progress
+        return (0, 0) if self._reply is None else self._reply.progress
 
     def check(self) -> None:
         """Refuse parameters out of their range, and a format that makes no sense.
@@ -93,7 +83,7 @@ class Session:
         Raises:
             RequestError: naming the parameter.
         """
-        self._options()
+        generate_options(self.parameters, self.known.info)
         grammar_of(self.format)
 
     def load(self) -> None:
@@ -102,8 +92,7 @@ class Session:
         Raises:
             TampuError: when it cannot be loaded.
         """
-        with self.desk.model(self.needs):
-            pass
+        self.partner.load(self.parameters)
 
     def change(self, name: str) -> None:
         """Go on with another model, or a conversation that was saved; this one is forgotten.
@@ -111,8 +100,7 @@ class Session:
         Raises:
             TampuError: when it cannot be loaded; all is as it was.
         """
-        known = self.desk.change(name, lambda known: _needs(known.prepared.parameters))
-        self._take_over(known)
+        self._take_over(self.partner.change(name))
 
     def clear(self) -> None:
         """Forget the messages."""
@@ -131,67 +119,21 @@ class Session:
         if images:
             question["images"] = list(images)
         said: list[str] = []
-        with closing(self._parts(question)) as parts:
+        messages = [*self.messages, question]
+        asked = Asked(messages, self.system, self.parameters, self.think, self.format)
+        self._reply = reply = self.partner.answer(asked)
+        with closing(reply):
             try:
-                for part in parts:
+                for part in reply:
                     if isinstance(part, Content):
                         said.append(part.text)
                     yield part
             finally:
-                self._reading = None
+                self._reply = None
+                self.usage = reply.usage or self.usage
                 if said:
                     answer = {"role": "assistant", "content": "".join(said)}
                     self.messages += [question, answer]
-
-    def _parts(self, question: dict[str, Any]) -> Generator[Thinking | Content]:
-        options = self._options()
-        with self.desk.model(self.needs) as loaded:
-            parser = None
-            if loaded.prompts is None:
-                text = question["content"]
-                prompt: Any = f"{self.system}\n\n{text}" if self.system else text
-                grammar = grammar_of(self.format)
-            else:
-                built = loaded.prompts.build(
-                    loaded.model.see(self._messages(question)),
-                    limit=loaded.model.context - 1,
-                    think=self.think,
-                )
-                prompt, style = built.tokens, loaded.prompts.style
-                parser = style.parser(thinks=built.begins_thought)
-                options = msgspec.structs.replace(options, shown=style.markers)
-                grammar = self._grammar(loaded, begins_thought=built.begins_thought)
-            values = msgspec.structs.asdict(options) | {"grammar": grammar}
-            self._reading = reading = loaded.model.stream(prompt, **values)
-            with closing(reading):
-                for event in reading:
-                    if isinstance(event, Done):
-                        self.usage = event.usage
-                    elif parser is None:
-                        yield Content(event.text)
-                    else:
-                        yield from _told(parser.feed(event.text))
-                yield from _told(parser.finish() if parser else [])
-
-    def _messages(self, question: dict[str, Any]) -> list[dict[str, Any]]:
-        system = [{"role": "system", "content": self.system}] if self.system else []
-        return [*system, *self.messages, question]
-
-    def _grammar(self, loaded: Loaded, *, begins_thought: bool) -> Any:
-        if self.format is None:
-            return None
-        style = loaded.prompts.style if loaded.prompts else None
-        prompt = ChatPrompt(messages=(), think=self.think) if style else TextPrompt("")
-        return form_grammar(
-            Form(format=self.format),
-            prompt,
-            style,
-            loaded.model.tokenizer,
-            begins_thought=begins_thought,
-        )
-
-    def _options(self) -> GenerateOptions:
-        return generate_options(self.parameters, self.known.info)
 
     def _take_over(self, known: Known) -> None:
         """Begin as the model says that conversations begin."""
@@ -199,21 +141,6 @@ class Session:
         self.parameters = dict(known.prepared.parameters)
         self.messages = [{**message} for message in known.prepared.messages]
         self.usage = None
-
-
-def _needs(parameters: Mapping[str, Any]) -> Needs:
-    return Needs(
-        context=parameters.get("num_ctx"),
-        threads=parameters.get("num_thread") or None,
-        layers=parameters.get("num_gpu"),
-        main=parameters.get("main_gpu"),
-        mapped=parameters.get("use_mmap"),
-    )
-
-
-def _told(parts: Sequence[Any]) -> list[Thinking | Content]:
-    """Return the parts that a reader is shown; without tools there are no others."""
-    return [part for part in parts if isinstance(part, Thinking | Content)]
 
 
 def timing_lines(usage: Usage, load_ns: int) -> str:

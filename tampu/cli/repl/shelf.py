@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from tampu.catalog import DEFAULT_CONTEXT, Catalog, prepare, resolve
-from tampu.cli.repl.desk import Known, Loaded, Needs
+from tampu.cli.repl.desk import Loaded, Needs
+from tampu.cli.repl.partner import Known
+from tampu.cli.repl.waiting import spinner
 from tampu.errors import RequestError, SettingsError
 from tampu.ml.kernels.repack_cache import RepackCache
 from tampu.modelinfo import read_model_info
@@ -62,7 +64,7 @@ class EngineShelf:
         context = min(wanted, longest or wanted)
         stated = str(known.prepared.parameters.get("engine", self._settings.engine))
         chosen = choose_engine(self._engine or stated, known.info.architecture)
-        with waiting(f"loading {known.name}") as progress:
+        with spinner(f"loading {known.name}") as progress:
             if chosen == LLAMACPP:
                 return self._load_llamacpp(known, needs, context)
             return self._load_native(known, needs, context, progress)
@@ -134,15 +136,3 @@ def _offload(needs: Needs, settings: Settings) -> Offload:
     layers = settings.gpu_layers if needs.layers is None else needs.layers
     main = settings.main_gpu if needs.main is None else needs.main
     return Offload(None if layers is None or layers < 0 else layers, main, settings.tensor_split)
-
-
-@contextmanager
-def waiting(text: str) -> Iterator[Callable[[float], None]]:
-    """Show a spinner on standard error if it is a terminal; yields what tells it how far it is."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(text) as status:
-        yield lambda fraction: status.update(f"{text} {fraction:.0%}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Self
 
 _PATIENCE_S = 0.2
@@ -57,3 +58,15 @@ def bar(read: int, total: int) -> str:
         return ""
     full = _WIDTH * read // total
     return f"reading the prompt ▕{'█' * full}{' ' * (_WIDTH - full)}▏ {read:,}/{total:,} tokens"
+
+
+@contextmanager
+def spinner(text: str) -> Iterator[Callable[[float], None]]:
+    """Show a spinner on standard error if it is a terminal; yields what tells it how far it is."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text) as status:
+        yield lambda fraction: status.update(f"{text} {fraction:.0%}")

@@ -4,6 +4,7 @@ from support.tiny_gguf import write_gguf
 
 from tampu.cli.repl.conversation import Conversation
 from tampu.cli.repl.desk import Desk
+from tampu.cli.repl.own_model import OwnModel
 from tampu.cli.repl.printing import View
 from tampu.cli.repl.session import Session
 from tampu.modelinfo import read_model_info
@@ -35,7 +36,7 @@ def shelf(info, engine):
 @pytest.fixture
 def begin(shelf):
     """Begin a session with a model."""
-    return lambda name="m", **options: Session(Desk(shelf, shelf.find(name)), **options)
+    return lambda name="m", **options: Session(OwnModel(Desk(shelf, shelf.find(name))), **options)
 
 
 @pytest.fixture

@@ -267,7 +267,7 @@ def test_thinking_and_the_rest_are_read():
     with pytest.raises(RequestError, match="must be true, false, low"):
         read_think("yes")
     assert [read_keep_alive(text) for text in (None, "5m", "10", "0", "-1")] == [
-        None, 300, 10, 0, None,
+        None, 300, 10, 0, float("inf"),
     ]  # fmt: skip
     with pytest.raises(RequestError, match="--keepalive"):
         read_keep_alive("soon")

@@ -7,6 +7,7 @@ from support.endless import make_endless_model
 from support.renamed import write_renamed
 
 from tampu.cli.repl.desk import Desk
+from tampu.cli.repl.own_model import OwnModel
 from tampu.cli.repl.session import Session
 from tampu.cli.repl.shelf import EngineShelf
 from tampu.errors import RequestError
@@ -26,7 +27,9 @@ def test_a_model_that_the_native_engine_lacks_answers_all_the_same(path):
     shelf = EngineShelf()
     desk = Desk(shelf, shelf.find(path))
     try:
-        session = Session(desk, parameters={"num_predict": 3, "num_thread": 1, "num_ctx": 64})
+        session = Session(
+            OwnModel(desk), parameters={"num_predict": 3, "num_thread": 1, "num_ctx": 64}
+        )
         for _ in range(2):
             assert "".join(part.text for part in session.answer("hello"))
             assert session.usage.generated_tokens == 3
@@ -37,4 +40,4 @@ def test_a_model_that_the_native_engine_lacks_answers_all_the_same(path):
 def test_there_is_no_trace_of_it(path, tmp_path):
     shelf = EngineShelf(tmp_path / "trace.json")
     with pytest.raises(RequestError, match="--trace"):
-        Session(Desk(shelf, shelf.find(path))).load()
+        Session(OwnModel(Desk(shelf, shelf.find(path)))).load()

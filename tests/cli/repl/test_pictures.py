@@ -48,8 +48,8 @@ def test_paths_are_found_and_taken_out(here, text, rest, names):
     text = text.replace("{here}", str(here)).replace("{folder}", here.name)
     found, pictures, missing = take_pictures(text)
     assert found == rest.strip()
-    assert [path.resolve() for path, _ in pictures] == [here / name for name in names]
-    assert all(picture.shape == (4, 5, 3) for _, picture in pictures)
+    assert [photo.path.resolve() for photo in pictures] == [here / name for name in names]
+    assert all(photo.picture.shape == (4, 5, 3) for photo in pictures)
     assert missing == []
 
 
@@ -85,7 +85,7 @@ def test_a_file_that_is_no_picture_is_refused_by_its_name(here):
 
 def test_the_home_folder_is_found(here, monkeypatch):
     monkeypatch.setenv("HOME", str(here))
-    assert take_pictures("~/a.png")[1][0][0] == here / "a.png"
+    assert take_pictures("~/a.png")[1][0].path == here / "a.png"
 
 
 @given(st.text("./ ~'\"\\apngj\n\0"))

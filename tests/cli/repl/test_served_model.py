@@ -1,0 +1,226 @@
+"""`tampu run` beside a server: the server loads the model, keeps it, and answers."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+from support.endless import make_endless_model
+from support.serving import start_server
+from support.terminal import Terminal
+
+pytestmark = pytest.mark.server
+TAMPU = [sys.executable, "-m", "tampu.cli.entry"]
+QUESTION = ["-o", "temperature=0", "What is 27 + 58?"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    make_endless_model(tmp_path_factory.mktemp("checkpoint"), folder / "tiny.gguf")
+    server = start_server(folder, tmp_path_factory.mktemp("home"), TAMPU_THREADS="1")
+    yield server
+    server.end()
+
+
+@pytest.fixture
+def home(tmp_path):
+    return {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "TAMPU_THREADS": "1"}
+
+
+@pytest.fixture
+def run(server, home):
+    """Run `tampu run` to its end beside the server, or beside what another address has."""
+
+    def run(*arguments, text=None, **variables):
+        return subprocess.run(
+            [*TAMPU, "run", *arguments],
+            env={**home, "TAMPU_HOST": server.url, **variables},
+            input=text or "",
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    return run
+
+
+@pytest.fixture
+def nowhere():
+    """An address of this machine where nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    return f"127.0.0.1:{port}"
+
+
+@pytest.fixture
+def terminal(server, home):
+    opened = []
+
+    def open_terminal(*arguments, **size):
+        command = [*TAMPU, "run", *arguments]
+        opened.append(Terminal(command, {**home, "TAMPU_HOST": server.url}, **size))
+        return opened[-1]
+
+    yield open_terminal
+    for each in opened:
+        each.close()
+
+
+def loaded(server):
+    return {one["name"]: one for one in httpx.get(f"{server.url}/api/ps").json()["models"]}
+
+
+@pytest.fixture(autouse=True)
+def nothing_loaded(server):
+    """Unload what a test has left in the server's memory."""
+    yield
+    for model in loaded(server):
+        asked = {"model": model, "keep_alive": 0}
+        httpx.post(f"{server.url}/api/generate", json=asked, timeout=60)
+
+
+def listening(answer):
+    """Run something on loopback that answers every request so; return it and its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def do_POST(self):
+            self.do_GET()
+
+        def log_message(self, *_):
+            pass
+
+    other = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=other.serve_forever, daemon=True).start()
+    return other, f"127.0.0.1:{other.server_port}"
+
+
+def test_the_server_answers_and_keeps_the_model_as_long_as_is_said(server, run):
+    first = run("demo", "--verbose", *QUESTION)
+    assert (first.returncode, first.stdout.strip()) == (0, "85")
+    assert "eval count" in first.stderr
+    [name] = loaded(server)
+    assert name.startswith("demo")
+    assert run("demo", "--keepalive", "0", *QUESTION).stdout.strip() == "85"
+    assert loaded(server) == {}
+    run("demo", "--keepalive", "-1", *QUESTION)
+    [kept] = loaded(server).values()
+    assert kept["expires_at"] > "2100"
+
+
+def test_a_form_and_parameters_reach_the_server(run):
+    answer = run("demo", "--format", '{"type": "integer"}', *QUESTION)
+    assert isinstance(json.loads(answer.stdout), int)
+    answer = run("tiny", "--num-predict", "3", "--verbose", "hello")
+    assert "3 token(s)" in answer.stderr
+    refused = run("tiny", "-o", "num_ctx=1", "hello")
+    assert (refused.returncode, "num_ctx" in refused.stderr) == (2, True)
+
+
+def test_a_conversation_at_a_terminal(server, terminal):
+    opened = terminal("demo", "-o", "temperature=0", columns=160, lines=60)
+    opened.wait_for("Send a message")
+    assert len(loaded(server)) == 1
+    opened.type("What is 27 + 58?\r")
+    opened.wait_for("85\n\n>>>")
+    opened.type("/show info\r")
+    opened.wait_for("context length")
+    opened.type("/show parameters\r")
+    opened.wait_for("temperature")
+    opened.type("/save mine\r")
+    opened.wait_for("Created new model 'mine'")
+    opened.type("/list\r")
+    opened.wait_for("NAME", "tiny")
+    opened.type("/clear\r/load mine\r")
+    opened.wait_for("Loaded 'mine'.", ">>> What is 27 + 58?\n85")
+    opened.type("/load nothing\r")
+    opened.wait_for("Error: model 'nothing' not found")
+    opened.type("What is 12 + 13?\r")
+    opened.wait_for("\n25\n")
+    opened.type("/bye\r")
+    assert opened.wait() == 0
+    assert "mine:latest" in loaded(server)
+    httpx.request("DELETE", f"{server.url}/api/delete", json={"model": "mine"})
+
+
+def test_a_picture_gets_the_same_answer_here_and_there(run, nowhere, tmp_path):
+    path = tmp_path / "a picture.png"
+    Image.fromarray(np.full((64, 64, 3), (220, 30, 30), np.uint8)).save(path)
+    asked = ["demo", "-o", "temperature=0", "--verbose", f"'{path}' What color is the shape?"]
+    there, here = run(*asked), run(*asked, TAMPU_HOST=nowhere)
+    assert there.stdout == here.stdout
+    counts = [re.search(r"prompt eval count: +(\d+)", one.stderr)[1] for one in (there, here)]
+    assert counts[0] == counts[1]
+    assert int(counts[0]) > 30  # the picture is among them
+
+
+def test_ctrl_c_ends_the_answer_in_the_server_too(server, terminal):
+    opened = terminal("tiny", "-o", "temperature=0", lines=12)
+    opened.wait_for("Send a message")
+    opened.type("hello\r")
+    opened.wait_until(lambda: len(opened.text) > 300, "a long answer")
+    opened.type("\x03")
+    opened.wait_for(">>> Send a message")
+    end = time.monotonic() + 10
+    while 'tampu_model_requests{model="tiny"} 0.0' not in httpx.get(f"{server.url}/metrics").text:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    opened.type("/bye\r")
+    assert opened.wait() == 0
+
+
+def test_a_death_is_told_and_the_conversation_goes_on(server, terminal):
+    opened = terminal("tiny", "-o", "temperature=0", columns=200, lines=50)
+    opened.wait_for("Send a message")
+    opened.type("hello\r")
+    opened.wait_until(lambda: len(opened.text) > 300, "a long answer")
+    [worker] = server.workers()
+    worker.kill()
+    opened.wait_for("SIGKILL", ">>> Send a message")
+    opened.type("/set parameter num_predict 3\r/set verbose\rhello\r")
+    opened.wait_for("3 token(s)")
+    opened.type("/bye\r")
+    assert opened.wait() == 0
+
+
+def test_without_a_server_or_with_a_stranger_the_model_runs_here(server, run, nowhere):
+    alone = run("demo", *QUESTION, TAMPU_HOST=nowhere)
+    assert (alone.stdout.strip(), alone.stderr) == ("85", "")
+    for answer in (b"<html>", b'{"hello": 1}'):
+        other, address = listening(answer)
+        found = run("demo", *QUESTION, TAMPU_HOST=address)
+        other.shutdown()
+        other.server_close()
+        assert found.stdout.strip() == "85"
+        assert found.stderr.count("\n") == 1
+        assert "the model runs in this program" in found.stderr
+    assert loaded(server) == {}
+
+
+def test_a_file_and_a_model_that_the_server_lacks_run_here(server, run, tmp_path):
+    folder = tmp_path / "models"
+    folder.mkdir()
+    make_endless_model(tmp_path / "checkpoint", folder / "own.gguf")
+    short = ["--num-predict", "3", "--verbose", "hello"]
+    assert "3 token(s)" in run(str(folder / "own.gguf"), *short).stderr
+    found = run("own", *short, TAMPU_MODELS=str(folder))
+    assert "3 token(s)" in found.stderr
+    assert "'own' not found; the model runs in this program" in found.stderr
+    assert loaded(server) == {}
+    shutil.rmtree(folder)

@@ -1,0 +1,116 @@
+"""A model that dies again and again is left alone for a while; a request is asked once more."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from support.fake_runner import FakeRunner, FakeStart, lines_of
+
+from tampu.errors import NotTakenError, RunnerDiedError
+from tampu.server.deaths import WITHIN_S, CrashLoopError, Deaths
+
+
+class Clock:
+    now_s = 1000.0
+
+    def __call__(self):
+        return self.now_s
+
+
+def test_three_deaths_within_a_minute_are_enough_and_old_ones_are_forgotten():
+    clock = Clock()
+    deaths = Deaths(clock=clock)
+    for _ in range(2):
+        deaths.note("m", "signal SIGSEGV")
+        deaths.check("m", "m")
+        clock.now_s += 10
+    deaths.note("m", "signal SIGABRT")
+    with pytest.raises(CrashLoopError, match=r"'m' died 3 times .* for 40 s; .*SIGABRT"):
+        deaths.check("m", "m")
+    deaths.check("other", "other")
+    clock.now_s += WITHIN_S - 20
+    deaths.check("m", "m")
+    deaths.note("m", "signal SIGSEGV")
+    with pytest.raises(CrashLoopError, match="for 10 s"):
+        deaths.check("m", "m")
+
+
+def test_without_a_limit_a_model_may_die_as_often_as_it_likes():
+    deaths = Deaths(most=0)
+    for _ in range(9):
+        deaths.note("m", "x")
+        deaths.check("m", "m")
+
+
+def ask(prompt, model="m"):
+    body = {"model": model, "prompt": prompt, "raw": True}
+    return ("POST", "/api/generate", {"json": body})
+
+
+def test_a_model_that_dies_again_and_again_is_refused_with_its_cause(site):
+    *deaths, refused, other = site.call(*[ask("a die")] * 3, ask("hello"), ask("hello", "base"))
+    assert all(lines_of(one)[-1]["error"].endswith("SIGKILL") for one in deaths)
+    assert refused.status_code == 500
+    assert "died 3 times" in refused.json()["error"]
+    assert "signal SIGKILL" in refused.json()["error"]
+    assert len(site.start.runners) == 4
+    assert lines_of(other)[-1]["done"]
+
+
+class Dying(FakeRunner):
+    """Has died without anybody knowing, when the first request comes."""
+
+    async def generate(self, *_):
+        self.is_alive, self.cause = False, "signal SIGKILL"
+        raise NotTakenError("the process of model 'm' has ended: signal SIGKILL")
+        yield
+
+    async def _lost(self, *_, **__):
+        self.is_alive, self.cause = False, "signal SIGKILL"
+        raise NotTakenError("the process of model 'm' has ended: signal SIGKILL")
+
+    embed = encode = decode = _lost
+
+
+class DyingStart(FakeStart):
+    """Its first models are dying."""
+
+    def __init__(self, dying):
+        super().__init__()
+        self.dying = dying
+
+    async def __call__(self, entry, options):
+        await asyncio.sleep(0)
+        kind = Dying if len(self.runners) < self.dying else FakeRunner
+        self.runners.append((entry.name, kind(options)))
+        return self.runners[-1][1]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/generate", {"prompt": "hello there", "raw": True, "stream": False}),
+        ("/api/embed", {"input": "hello"}),
+        ("/api/tokenize", {"text": "hello"}),
+        ("/api/detokenize", {"tokens": [104]}),
+    ],
+)
+def test_a_request_that_a_dying_model_did_not_take_up_is_asked_once_more(site, path, body):
+    asked = ("POST", path, {"json": {"model": "m", **body}})
+    site.start.__class__, site.start.dying = DyingStart, 1
+    [answer] = site.call(asked)
+    assert answer.status_code == 200
+    assert len(site.start.runners) == 2
+
+
+def test_it_is_not_asked_a_third_time(site):
+    site.start.__class__, site.start.dying = DyingStart, 2
+    [answer] = site.call(ask("hello"))
+    assert (answer.status_code, len(site.start.runners)) == (500, 2)
+    assert "SIGKILL" in answer.json()["error"]
+
+
+def test_the_error_is_one_of_death():
+    assert issubclass(NotTakenError, RunnerDiedError)
+    assert issubclass(CrashLoopError, RunnerDiedError)
