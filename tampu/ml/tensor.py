@@ -51,7 +51,7 @@ class Tensor(Activated):
         self.context = context
         self.packed: PackedWeight | None = None
         self.factor = pointer
-        self.activations: dict[tuple[GGMLType | None, Tensor | None], Activations] = {}
+        self.activations: dict[tuple[int | None, Tensor | None], Activations] = {}
 
     # -- what it is ------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from tampu.ml.types import GGMLType
 
 log = logging.getLogger("tampu.ml")
 
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
 OWN_PARAMS = 6  # the first of ggml's parameters of an operation that is ours
 _UNPROVEN = ("portable", "neon", "i8mm")  # plain C, for comparison; never measured beside ggml
 WORDS = ("on", "off", "products", "experts", "attention")
@@ -27,7 +27,7 @@ _OPERATIONS = ("quantise", "interleave", "product", "group", "product_each", "at
 _FIELDS = ("ne", "nb", "op_params", "src", "data")
 
 FLOATING = frozenset({GGMLType.F16, GGMLType.BF16})
-"""Weights whose products take the activations as floats; the others take them quantised."""
+"""Weights whose activations are not those of the quantised ones: each layout has its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,13 +85,18 @@ class Kernels:
         """Return what ggml calls for an operation of this name, as `ggml_custom_4d` takes it."""
         return self._operations[name]
 
+    def layout(self, type: GGMLType, inputs: int) -> int:
+        """Return the number of the layout that weights of a type have, in rows of this length."""
+        return int(self._library.tampu_level_layout(self._number, int(type), inputs))
+
     def packed_bytes(self, type: GGMLType, rows: int, inputs: int, experts: int = 1) -> int:
         """Return the size of a packed weight; 0 if the type or the shape has no packed layout."""
-        return int(self._library.tampu_packed_bytes(int(type), experts, rows, inputs))
+        layout = self.layout(type, inputs)
+        return int(self._library.tampu_packed_bytes(layout, experts, rows, inputs))
 
-    def activation_bytes(self, tokens: int, inputs: int, *, floating: bool) -> int:
-        """Return the size of packed activations."""
-        return int(self._library.tampu_activation_bytes(int(floating), tokens, inputs))
+    def activation_bytes(self, layout: int, tokens: int, inputs: int) -> int:
+        """Return the size of activations packed for weights of this layout."""
+        return int(self._library.tampu_activation_bytes(layout, tokens, inputs))
 
     def plan_bytes(self, experts: int, rows: int) -> int:
         """Return the size of what says which rows of packed activations are which expert's."""
@@ -121,7 +126,9 @@ class Kernels:
             shape: (rows, inputs).
             strips: which to pack.
         """
-        self._library.tampu_pack(int(type), source, packed, *shape, strips.start, len(strips))
+        layout = self.layout(type, shape[1])
+        numbers = (*shape, strips.start, len(strips))
+        self._library.tampu_level_pack(self._number, layout, source, packed, *numbers)
 
 
 def find_kernels(choice: KernelChoice, path: Path | None = None) -> Kernels | None:
@@ -171,8 +178,10 @@ def _load(path: Path) -> ctypes.CDLL | None:
     library.tampu_level_read.restype = None
     library.tampu_level_read.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
     library.tampu_tensor_offset.restype = ctypes.c_int64
-    library.tampu_pack.restype = None
-    library.tampu_pack.argtypes = (
+    library.tampu_level_layout.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64)
+    library.tampu_level_pack.restype = None
+    library.tampu_level_pack.argtypes = (
+        ctypes.c_int,
         ctypes.c_int,
         ctypes.c_void_p,
         ctypes.c_void_p,

@@ -53,6 +53,11 @@ class PackedWeight:
         return int(self.pointer.contents.data)
 
     @property
+    def layout(self) -> int:
+        """The library's number of what its bytes mean."""
+        return self.kernels.layout(self.type, self.inputs)
+
+    @property
     def matrix_bytes(self) -> int:
         """The size of one of its matrices."""
         return int(self.pointer.contents.ne[0]) // self.experts
@@ -69,7 +74,7 @@ class PackedWeight:
         operation = self.kernels.operation("product")
         sources = [self.pointer, activations.pointer]
         product = custom(context, gg.GGML_TYPE_F32, shape, sources, operation)
-        _set_parameters(product, int(self.type), activations.take_counter())
+        _set_parameters(product, self.layout, activations.take_counter())
         return product
 
     def multiply_each(self, context: Context, x: Tensor, choice: Tensor) -> TensorPointer:
@@ -89,7 +94,7 @@ class PackedWeight:
         sources = [self.pointer, activations.pointer]
         shape = (self.rows, used, tokens, 1)
         product = custom(context, gg.GGML_TYPE_F32, shape, sources, operation)
-        _set_parameters(product, int(self.type), self.experts, activations.take_counter())
+        _set_parameters(product, self.layout, self.experts, activations.take_counter())
         return product
 
     def _activations(
@@ -97,13 +102,13 @@ class PackedWeight:
     ) -> Activations:
         """Return the packed form of `x` that all its products with this kind of weight share."""
         floating = self.type in FLOATING
-        kind = (self.type if floating else None, choice)
+        kind = (self.layout if floating else None, choice)
         found = x.activations.get(kind)
         if found is None or not found.has_counters:
             if choice is None:
                 pointer = self._pack(context, x, floating=floating)
             else:
-                pointer = self._group(context, x, choice, floating=floating)
+                pointer = self._group(context, x, choice)
             context.wrap(pointer, (int(pointer.contents.ne[0]),), GGMLType.I8)
             found = x.activations[kind] = Activations(pointer)
         return found
@@ -111,22 +116,20 @@ class PackedWeight:
     def _pack(self, context: Context, x: Tensor, *, floating: bool) -> TensorPointer:
         header = x.pointer.contents
         tokens = header.ne[1] * header.ne[2] * header.ne[3]
-        size = self.kernels.activation_bytes(tokens, self.inputs, floating=floating)
+        size = self.kernels.activation_bytes(self.layout, tokens, self.inputs)
         operation = self.kernels.operation("interleave" if floating else "quantise")
         pointer = custom(context, gg.GGML_TYPE_I8, (size, 1, 1, 1), [x.pointer], operation)
-        _set_parameters(pointer, int(self.type))
+        _set_parameters(pointer, self.layout)
         return pointer
 
-    def _group(
-        self, context: Context, x: Tensor, choice: Tensor, *, floating: bool
-    ) -> TensorPointer:
+    def _group(self, context: Context, x: Tensor, choice: Tensor) -> TensorPointer:
         rows = choice.shape[0] * choice.shape[1]
-        size = self.kernels.activation_bytes(rows, self.inputs, floating=floating)
+        size = self.kernels.activation_bytes(self.layout, rows, self.inputs)
         size += self.kernels.plan_bytes(self.experts, rows)
         operation = self.kernels.operation("group")
         sources = [x.pointer, choice.pointer]
         pointer = custom(context, gg.GGML_TYPE_I8, (size, 1, 1, 1), sources, operation)
-        _set_parameters(pointer, int(self.type), self.experts)
+        _set_parameters(pointer, self.layout, self.experts)
         return pointer
 
 

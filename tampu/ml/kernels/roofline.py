@@ -51,21 +51,25 @@ class Peaks:
         f32: of 32-bit floats.
         bf16: of brain floats; 0: the kernels have no such products here.
         bandwidth: bytes read from memory.
+        int16: products of 16-bit integers; 0: the kernels do not use them here.
     """
 
     int8: float
     f32: float
     bf16: float
     bandwidth: float
+    int16: float = 0.0
 
     def of(self, kind: str) -> float:
         """Return the operations per second of a kind."""
-        return {"int8": self.int8, "f32": self.f32, "bf16": self.bf16}[kind]
+        return {"int8": self.int8, "int16": self.int16, "f32": self.f32, "bf16": self.bf16}[kind]
 
     def kind_for(self, type: GGMLType) -> str:
         """Return the kind of products that weights of a type are multiplied by."""
         if type is GGMLType.BF16 and self.bf16:
             return "bf16"
+        if type is GGMLType.F16 and self.int16:
+            return "int16"
         return "f32" if type in (GGMLType.F16, GGMLType.BF16) else "int8"
 
 
@@ -79,7 +83,7 @@ class Work:
         tokens: at once.
         bytes: to read from memory; 0: they may be in a cache.
         operations: products and sums.
-        kind: of these products: `int8`, `f32` or `bf16`.
+        kind: of these products: `int8`, `int16`, `f32` or `bf16`.
     """
 
     operation: str
@@ -100,7 +104,7 @@ class Rate:
         tokens: at once.
         rate: bytes or operations per second.
         limit: the machine's peak of the same kind.
-        kind: which limit it is: `memory`, `int8`, `f32` or `bf16`.
+        kind: which limit it is: `memory`, `int8`, `int16`, `f32` or `bf16`.
     """
 
     operation: str
@@ -146,7 +150,10 @@ def measure_peaks(kernels: Kernels, threads: int) -> Peaks:
     def operations(kind: str) -> float:
         return together(lambda _: kernels.peak(kind, _PEAK_ROUNDS))
 
-    return Peaks(operations("int8"), operations("f32"), operations("bf16"), together(read))
+    int8 = operations("int8")
+    has_int16 = kernels.layout(GGMLType.F16, _INPUTS) != GGMLType.F16
+    int16 = int8 / 2 if has_int16 else 0.0  # half as many products in an instruction
+    return Peaks(int8, operations("f32"), operations("bf16"), together(read), int16)
 
 
 def measure(
@@ -191,7 +198,7 @@ def _product(backend: Backend, kernels: Kernels, kind: GGMLType, tokens: int, pe
         weight = memory.place(kind, _ROWS, _INPUTS, size)
         ctypes.memset(weight.address, _BYTE, size)
         context.forward(context.wrap(weight.multiply(context, x), (tokens, _ROWS), GGMLType.F32))
-    seconds = _best(backend, context, [(x, np.ones((tokens, _INPUTS), np.float32))])
+    seconds = _best(backend, context, [(x, _numbers(tokens, _INPUTS))])
     context.close()
     memory.close()
     operations = 2.0 * tokens * _ROWS * _INPUTS * copies
@@ -215,7 +222,7 @@ def _experts(backend: Backend, kernels: Kernels, kind: GGMLType, tokens: int, pe
         ctypes.memset(weight.address, _BYTE, size)
         context.forward(context.wrap(weight.multiply_each(context, x, choice), shape, GGMLType.F32))
     chosen = (np.arange(tokens * _USED, dtype=np.int32) % _EXPERTS).reshape(tokens, _USED)
-    data = [(x, np.ones((tokens, 1, _INPUTS), np.float32)), (choice, chosen)]
+    data = [(x, _numbers(tokens, 1, _INPUTS)), (choice, chosen)]
     seconds = _best(backend, context, data)
     context.close()
     memory.close()
@@ -248,6 +255,11 @@ def _attention(backend: Backend, kind: GGMLType, tokens: int, peaks: Peaks) -> R
     read = 2 * layers * row * _KV_HEADS * _HISTORY if tokens <= _FEW else 0
     operations = 4.0 * layers * tokens * _HISTORY * _HEADS * _FEATURES
     return rate_of(Work("attention", kind.name, tokens, read, operations, "f32"), seconds, peaks)
+
+
+def _numbers(*shape: int) -> npt.NDArray[np.float32]:
+    """Return inputs as they are: whole numbers would take another way in some kernels."""
+    return np.random.default_rng(0).standard_normal(shape, np.float32)
 
 
 def _best(

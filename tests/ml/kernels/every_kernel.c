@@ -9,8 +9,9 @@
 
 #include "kernels.h"
 
-static const int TYPES[] = {1, 2, 3, 6, 8, 12, 13, 14, 20, 30, 39};
-static const int BLOCK_BYTES[] = {64, 18, 20, 22, 34, 144, 176, 210, 18, 64, 17};
+enum { FIXED = 257 }; /* F16 as integers */
+static const int TYPES[] = {1, 2, 3, 6, 8, 12, 13, 14, 20, 30, 39, FIXED};
+static const int BLOCK_BYTES[] = {64, 18, 20, 22, 34, 144, 176, 210, 18, 64, 17, 64};
 static int runs;
 
 /* Memory that ends at a page that nobody may touch; given back in order, all at once. */
@@ -94,19 +95,22 @@ static void compare(int level, const char *pack, const char *name, struct tensor
 
 static void run(int level, int index, int rows, int inputs, int tokens, int threads)
 {
-    int type = TYPES[index], is_float = type == 1 || type == 30;
+    int type = TYPES[index], is_float = type == 1 || type == 30 || type == FIXED;
     int block = type == 12 || type == 13 || type == 14 ? 256 : 32;
-    void *stored = filled((size_t)rows * (size_t)(inputs / block) * (size_t)BLOCK_BYTES[index]);
+    size_t stored_bytes = (size_t)rows * (size_t)(inputs / block) * (size_t)BLOCK_BYTES[index];
+    unsigned char *stored = filled(stored_bytes);
+    for (size_t i = 1; type == FIXED && tokens % 2 && i < stored_bytes; i += 2)
+        stored[i] |= 0x30; /* numbers of one size: integers; else they stay halves */
     int64_t size = tampu_packed_bytes(type, 1, rows, inputs);
     void *packed = guarded((size_t)size);
-    tampu_pack(type, stored, packed, rows, inputs, 0, (rows + 15) / 16);
+    tampu_level_pack(tampu_level_count() - 1, type, stored, packed, rows, inputs, 0, (rows + 15) / 16);
     float *x = guarded(sizeof(float) * (size_t)(tokens * inputs));
-    for (int i = 0; i < tokens * inputs; i++)
-        x[i] = (float)(i % 17 - 8);
+    for (int i = 0; i < tokens * inputs; i++) /* of one token large and small ones, of the next not */
+        x[i] = (float)(i % 17 - 8) * (i / inputs % 2 && i % 3 ? 1e-4f : 1.0f);
     struct tensor given, activations, weights, out;
     matrix(&given, x, inputs, tokens);
     matrix(&weights, packed, size, 1);
-    size_t bytes = (size_t)tampu_activation_bytes(is_float, tokens, inputs);
+    size_t bytes = (size_t)tampu_activation_bytes(type, tokens, inputs);
     matrix(&activations, guarded(bytes), (int64_t)bytes, 1)->src[0] = &given;
     matrix(&out, guarded(sizeof(float) * (size_t)(rows * tokens)), rows, tokens);
     out.src[0] = &weights, out.src[1] = &activations;
@@ -119,7 +123,7 @@ static void run(int level, int index, int rows, int inputs, int tokens, int thre
 /* The same for three experts, of which tokens use two, never the second: it is not even there. */
 static void run_experts(int level, int index, int rows, int inputs, int tokens, int threads)
 {
-    int type = TYPES[index], is_float = type == 1 || type == 30, used = 2, shared = tokens % 2;
+    int type = TYPES[index], used = 2, shared = tokens % 2;
     int64_t size = tampu_packed_bytes(type, 3, rows, inputs), each = size / 3;
     uint8_t *packed = guarded((size_t)size);
     int32_t *chosen = guarded(sizeof *chosen * (size_t)(tokens * used));
@@ -137,7 +141,7 @@ static void run_experts(int level, int index, int rows, int inputs, int tokens, 
     given.ne[2] = out.ne[2] = tokens;
     matrix(&choice, chosen, used, tokens);
     matrix(&weights, packed, size, 1);
-    size_t bytes = (size_t)(tampu_activation_bytes(is_float, tokens * used, inputs)
+    size_t bytes = (size_t)(tampu_activation_bytes(type, tokens * used, inputs)
                             + tampu_plan_bytes(3, tokens * used));
     matrix(&activations, guarded(bytes), (int64_t)bytes, 1)->src[0] = &given;
     activations.src[1] = &choice;
@@ -211,6 +215,12 @@ static void attend(int level, int type, int features, int tokens, int history, i
     compare(level, NULL, "attention", NULL, &out, heads * tokens * features, threads);
 }
 
+/* Whether a level has kernels for a layout; the portable one has them for all. */
+static int can(int level, int type)
+{
+    return type != FIXED || level == tampu_level_count() - 1 || tampu_level_layout(level, 1, 64) == FIXED;
+}
+
 static void run_level(int level, int is_brief)
 {
     const int types = (int)(sizeof TYPES / sizeof *TYPES);
@@ -222,7 +232,7 @@ static void run_level(int level, int is_brief)
     for (int features = 32; features <= 256; features += is_brief ? 224 : 32)
         attend(level, 8, features, 1 + features % 5, 70, features / 32 % 8, 2);
     for (int index = 0; index < types; index++)
-        for (int tokens = 1; tokens < 28; tokens += is_brief ? 13 : tokens < 14 ? 1 : 6)
+        for (int tokens = can(level, TYPES[index]) ? 1 : 28; tokens < 28; tokens += is_brief ? 13 : tokens < 14 ? 1 : 6)
             for (int rows = 1; rows < (is_brief ? 17 : 40); rows += 15) {
                 run(level, index, rows, tokens % 2 ? 256 : 512, tokens, 1 + tokens % 3);
                 run_experts(level, index, rows, 256, tokens, 1 + tokens % 3);

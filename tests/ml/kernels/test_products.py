@@ -11,6 +11,8 @@ from tampu.ml.weights import Use
 
 def rounding(kind, level):
     """The error that a level may have: one of them rounds activations as the weights are."""
+    if kind is GGMLType.F16 and level.startswith("avx512"):
+        return 2e-4
     return 5e-3 if (kind, level) == (GGMLType.BF16, "avx512bf16") else 1e-5
 
 

@@ -84,15 +84,16 @@ static void put_quantised(const struct spot *spots, int count, int64_t first, in
         }
 }
 
-static void put_rows(int type, const struct spot *spots, int count, int64_t first, int64_t last)
+static void put_rows(int type, const struct spot *spots, int count, int64_t first, int64_t last, int64_t inputs)
 {
-    if (!is_floating(type)) {
+    const int block = activation_block(type);
+    if (block == BLOCK) {
         put_quantised(spots, count, first, last);
         return;
     }
-    const int group = group_inputs(type);
     for (int i = 0; i < count; i++)
-        put_row(type, spots[i].input, spots[i].panel, spots[i].place, group * first, group * last);
+        put_row(type, spots[i].input, spots[i].panel, spots[i].place, block * first, block * last,
+                inputs);
 }
 
 /* dst: bytes for the activations; src[0]: F32 (tokens, used or 1, inputs); src[1]: I32 (tokens, used),
@@ -102,12 +103,12 @@ static void group(struct tensor *dst, int thread, int threads, void *user)
     struct experts_params params;
     memcpy(&params, dst->op_params + OWN_PARAMS, sizeof params);
     const struct tensor *x = dst->src[0], *choice = dst->src[1];
-    const int is_float = is_floating(params.type), is_shared = x->ne[1] == 1;
+    const int is_shared = x->ne[1] == 1;
     const int64_t inputs = x->ne[0];
-    const int64_t blocks = inputs / (is_float ? group_inputs(params.type) : BLOCK);
+    const int64_t blocks = inputs / activation_block(params.type);
     const int64_t used = choice->ne[0], all = choice->ne[1] * blocks;
-    const int32_t columns = is_float ? FLOAT_COLUMNS : COLUMNS;
-    const int64_t row_bytes = activation_row_bytes(is_float, inputs);
+    const int32_t columns = columns_of(params.type);
+    const int64_t row_bytes = activation_row_bytes(params.type, inputs);
     const struct plan plan = plan_of(dst->data, params.experts, used * choice->ne[1]);
     int32_t begins[MOST_EXPERTS + 1], next[MOST_EXPERTS];
     struct spot spots[SHARED];
@@ -133,7 +134,7 @@ static void group(struct tensor *dst, int thread, int threads, void *user)
             spots[count++] = (struct spot){plan.panels + (begins[e] + place.first) * row_bytes,
                                            row_of(x, is_shared ? token : token * used + k), place};
             if (count == SHARED || k == used - 1) {
-                put_rows(params.type, spots, count, first, last);
+                put_rows(params.type, spots, count, first, last, inputs);
                 count = 0;
             }
         }
@@ -160,11 +161,10 @@ static void product_each(struct tensor *dst, int thread, int threads, void *user
     memcpy(&params, dst->op_params + OWN_PARAMS, sizeof params);
     struct activations *x = dst->src[1]->data;
     const struct plan plan = plan_of(x, params.experts, dst->ne[1] * dst->ne[2]);
-    const int is_float = is_floating(params.type);
     const int64_t rows = dst->ne[0], strips = (rows + ROWS - 1) / ROWS, inputs = x->inputs;
     const size_t strip_bytes = strip_bytes_of(params.type, inputs);
-    const int64_t row_bytes = activation_row_bytes(is_float, inputs);
-    const int64_t chunk = chunk_strips(strips, x->panels, strip_bytes, threads);
+    const int64_t row_bytes = activation_row_bytes(params.type, inputs);
+    const int64_t chunk = chunk_strips(strips, x->panels, strip_bytes, threads, CHUNK_BYTES);
     const int64_t chunks = (strips + chunk - 1) / chunk;
     tile *const *tiles = tiles_of(params.type);
     float results[FLOAT_COLUMNS * ROWS];
@@ -176,7 +176,7 @@ static void product_each(struct tensor *dst, int thread, int threads, void *user
             return;
         const int32_t e = plan.used[task / chunks], begin = plan.begins[e];
         const int64_t tokens = plan.begins[e + 1] - begin;
-        const int32_t panels = panel_count(tokens, is_float ? FLOAT_COLUMNS : COLUMNS);
+        const int32_t panels = panel_count(tokens, columns_of(params.type));
         const uint8_t *weights = (const uint8_t *)dst->src[0]->data + e * strips * strip_bytes;
         const int64_t first = task % chunks * chunk;
         const int64_t last = first + chunk < strips ? first + chunk : strips;
@@ -185,7 +185,7 @@ static void product_each(struct tensor *dst, int thread, int threads, void *user
             const int64_t width = begin + panel_begin(tokens, panels, p + 1) - row;
             for (int64_t s = first; s < last; s++) {
                 const int left = rows - s * ROWS < ROWS ? (int)(rows - s * ROWS) : ROWS;
-                tiles[width - 1](weights + s * strip_bytes, plan.panels + row * row_bytes, inputs,
+                tiles[width - 1](weights + s * strip_bytes, NULL, plan.panels + row * row_bytes, inputs,
                                  results, ROWS, left);
                 scatter_tile(results, plan.results + row, width, (float *)dst->data + s * ROWS, rows,
                              left);

@@ -12,6 +12,10 @@
 
 typedef void operation(struct tensor *dst, int thread, int threads, void *user);
 
+/* Strips of a matrix into a packed layout. */
+typedef void packing(const void *source, void *packed, int64_t rows, int64_t inputs, int64_t first_strip,
+                     int64_t strips);
+
 /* One set of kernels, compiled for one set of processor features. */
 struct level {
     const char *name;
@@ -25,6 +29,7 @@ struct level {
     double (*float_peak)(int64_t rounds);
     double (*brain_peak)(int64_t rounds); /* NULL: it has no products of brain floats */
     void (*read_all)(const uint8_t *from, int64_t bytes);
+    packing *pack_fixed; /* halves as integers; NULL: it multiplies floats */
 };
 
 extern const struct level LEVEL_PORTABLE;
@@ -41,10 +46,13 @@ EXPORT const char *tampu_level_name(int level);
 EXPORT void *tampu_level_operation(int level, const char *name);
 EXPORT double tampu_level_peak(int level, const char *kind, int64_t rounds);
 EXPORT void tampu_level_read(int level, const void *from, int64_t bytes);
+EXPORT int tampu_level_layout(int level, int type, int64_t inputs);
+EXPORT void tampu_level_pack(int level, int layout, const void *source, void *packed, int64_t rows,
+                             int64_t inputs, int64_t first_strip, int64_t strips);
 EXPORT int64_t tampu_tensor_offset(int field);
 
-EXPORT int64_t tampu_packed_bytes(int type, int64_t matrices, int64_t rows, int64_t inputs);
-EXPORT int64_t tampu_activation_bytes(int is_float, int64_t tokens, int64_t inputs);
+EXPORT int64_t tampu_packed_bytes(int layout, int64_t matrices, int64_t rows, int64_t inputs);
+EXPORT int64_t tampu_activation_bytes(int layout, int64_t tokens, int64_t inputs);
 EXPORT int64_t tampu_plan_bytes(int64_t experts, int64_t rows);
 EXPORT void tampu_pack(int type, const void *source, void *packed, int64_t rows, int64_t inputs,
                        int64_t first_strip, int64_t strips);

@@ -20,9 +20,8 @@ INLINE vi vi_right(vi a, int n) { return _mm512_srli_epi32(a, (unsigned)n); }
 /* a + four products for each lane; weights below 128. */
 INLINE vi vi_dot(vi a, vi weights, const int8_t *four)
 {
-    int32_t word;
-    memcpy(&word, four, 4);
-    return _mm512_dpbusd_epi32(a, weights, _mm512_set1_epi32(word));
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(a) : "v"(weights), "m"(*(const int32_t(*)[1])four));
+    return a;
 }
 
 /* The same for signed weights: the result is too large by SIGNED_BIAS times the sum of `four`. */
@@ -74,6 +73,24 @@ INLINE int32_t vf_store_rounded(int8_t *to, vf a, float factor)
     vi rounded = _mm512_cvtps_epi32(_mm512_mul_ps(a, _mm512_set1_ps(factor)));
     _mm_storeu_si128((__m128i *)to, _mm512_cvtepi32_epi8(rounded));
     return _mm512_reduce_add_epi32(rounded);
+}
+
+/* Integers of 16 bits: products of pairs, and the lower halves of sixteen lanes. */
+#define HAS_WORDS
+INLINE void vi_store(void *p, vi a) { _mm512_storeu_si512(p, a); }
+INLINE vi vi_dot_words(vi a, vi weights, const int16_t *two)
+{
+    __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(a) : "v"(weights), "m"(*(const int32_t(*)[1])two));
+    return a;
+}
+INLINE void vi_store_words(int16_t *to, vi a)
+{
+    _mm256_storeu_si256((__m256i *)to, _mm512_cvtepi32_epi16(a));
+}
+/* How many lanes of a are larger than those of b, in magnitude. */
+INLINE int vf_count_larger(vf a, vf b)
+{
+    return __builtin_popcount(_mm512_cmp_ps_mask(_mm512_abs_ps(a), _mm512_abs_ps(b), _CMP_GT_OQ));
 }
 
 INLINE vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }

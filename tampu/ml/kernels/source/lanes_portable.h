@@ -52,6 +52,23 @@ INLINE vi vi_dot(vi a, vi weights, const int8_t *four)
         a.lane[i] += (uint32_t)((int32_t)(int8_t)(weights.lane[i] >> (8 * t)) * four[t]);
     return a;
 }
+/* Integers of 16 bits: products of pairs, and the lower halves of sixteen lanes. */
+#define HAS_WORDS
+INLINE void vi_store(void *p, vi a) { memcpy(p, &a, sizeof a); }
+INLINE vi vi_dot_words(vi a, vi weights, const int16_t *two)
+{
+    FOR_LANES for (int t = 0; t < 2; t++)
+        a.lane[i] += (uint32_t)((int32_t)(int16_t)(weights.lane[i] >> (16 * t)) * two[t]);
+    return a;
+}
+INLINE void vi_store_words(int16_t *to, vi a) { FOR_LANES to[i] = (int16_t)a.lane[i]; }
+/* How many lanes of a are larger than those of b, in magnitude. */
+INLINE int vf_count_larger(vf a, vf b)
+{
+    int count = 0;
+    FOR_LANES count += fabsf(a.lane[i]) > fabsf(b.lane[i]);
+    return count;
+}
 INLINE vi vi_signed_weights(vi weights) { return weights; }
 INLINE vi vi_dot_signed(vi a, vi weights, const int8_t *four) { return vi_dot(a, weights, four); }
 

@@ -21,19 +21,26 @@
 
 #define FLOAT_COLUMNS (2 * COLUMNS)
 
+/* Inputs below this are zeros: their scale would have no inverse. */
+#define SMALLEST 1e-30f
+
 #include "products.h"
+#if defined(HAS_WORDS)
+#include "fixed.h"
+#endif
 #include "quantise.h"
 #include "attention.h"
 #include "peaks.h"
 
-typedef void tile(const uint8_t *w, const uint8_t *panel, int64_t inputs, float *out, int64_t stride,
-                  int rows);
+/* `prepared` is the strip `w` once more, or NULL; only some layouts are prepared. */
+typedef void tile(const uint8_t *w, const uint8_t *prepared, const uint8_t *panel, int64_t inputs,
+                  float *out, int64_t stride, int rows);
 
 #define TILE(kind, name, type, n)                                                                    \
-    static void name##_##n(const uint8_t *w, const uint8_t *panel, int64_t inputs, float *out,       \
-                           int64_t stride, int rows)                                                 \
+    static void name##_##n(const uint8_t *w, const uint8_t *prepared, const uint8_t *panel,          \
+                           int64_t inputs, float *out, int64_t stride, int rows)                     \
     {                                                                                                \
-        kind(type, n, w, panel, inputs, out, stride, rows);                                          \
+        kind(type, n, w, prepared, panel, inputs, out, stride, rows);                                \
     }
 
 #if COLUMNS == 12
@@ -74,11 +81,18 @@ QUANTISED(iq4_nl, TYPE_IQ4_NL)
 QUANTISED(mxfp4, TYPE_MXFP4)
 FLOATING(f16, TYPE_F16)
 FLOATING(bf16, TYPE_BF16)
+#if defined(HAS_WORDS)
+FOR_COLUMNS(TILE, fixed_tile, f16_fixed, TYPE_F16_FIXED)
+static tile *const f16_fixed[] = {FOR_COLUMNS(NAME_OF, fixed_tile, f16_fixed, TYPE_F16_FIXED)};
+#endif
 
 static tile *const *tiles_of(int type)
 {
     switch (type) {
     case TYPE_F16: return f16;
+#if defined(HAS_WORDS)
+    case TYPE_F16_FIXED: return f16_fixed;
+#endif
     case TYPE_Q4_0: return q4_0;
     case TYPE_Q4_1: return q4_1;
     case TYPE_Q5_0: return q5_0;
@@ -95,5 +109,10 @@ static tile *const *tiles_of(int type)
 #include "schedule.h"
 #include "experts.h"
 
-const struct level LEVEL = {LEVEL_NAME,   quantise,  interleave,   product,    group,      product_each,
-                            attention,    integer_peak, float_peak, brain_peak, read_all};
+#if !defined(HAS_WORDS)
+#define pack_fixed NULL
+#endif
+
+const struct level LEVEL = {LEVEL_NAME,    quantise,     interleave,   product,    group,
+                            product_each,  attention,    integer_peak, float_peak, brain_peak,
+                            read_all,      pack_fixed};

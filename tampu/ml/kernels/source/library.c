@@ -12,7 +12,7 @@
 #include <sys/sysctl.h>
 #endif
 
-#define LAYOUT_VERSION 2
+#define LAYOUT_VERSION 3
 
 static const struct level *const LEVELS[] = {
 #if defined(TAMPU_I8MM)
@@ -183,9 +183,27 @@ void tampu_level_read(int number, const void *from, int64_t bytes)
     usable(number)->read_all(from, bytes);
 }
 
-int64_t tampu_activation_bytes(int is_float, int64_t tokens, int64_t inputs)
+/* How a level wants weights of a type: one of ggml's types, or F16 as integers. The portable level, with
+ * which the tests compare the others, can do these too, but takes floats unless it is told otherwise. */
+int tampu_level_layout(int number, int type, int64_t inputs)
 {
-    return (int64_t)sizeof(struct activations) + tokens * activation_row_bytes(is_float, inputs);
+    const struct level *level = usable(number);
+    int is_fixed = type == TYPE_F16 && inputs % FIXED == 0 && level->pack_fixed && level != &LEVEL_PORTABLE;
+    return is_fixed ? TYPE_F16_FIXED : type;
+}
+
+void tampu_level_pack(int number, int layout, const void *source, void *packed, int64_t rows, int64_t inputs,
+                      int64_t first_strip, int64_t strips)
+{
+    if (layout == TYPE_F16_FIXED)
+        usable(number)->pack_fixed(source, packed, rows, inputs, first_strip, strips);
+    else
+        tampu_pack(layout, source, packed, rows, inputs, first_strip, strips);
+}
+
+int64_t tampu_activation_bytes(int layout, int64_t tokens, int64_t inputs)
+{
+    return (int64_t)sizeof(struct activations) + tokens * activation_row_bytes(layout, inputs);
 }
 
 int64_t tampu_plan_bytes(int64_t experts, int64_t rows)

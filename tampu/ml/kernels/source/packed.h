@@ -15,10 +15,12 @@
 #define ROWS 16
 #define BLOCK 32
 #define FLOATS 16 /* inputs of a group of F16 or BF16 */
+#define FIXED 64  /* inputs of a block of F16 as integers */
 #define SUPER 256
 
 enum {
     QUANTISED_BLOCK = 48, /* bytes of one block of one token: inputs, scale, scaled sum, two sums */
+    FIXED_BLOCK = 392,    /* the same: inputs, unit, whether they are exact, and then as floats */
     COUNTERS = 60,
     MOST_EXPERTS = 1024,
 };
@@ -37,6 +39,8 @@ static inline int group_inputs(int type)
     switch (type) {
     case TYPE_F16: case TYPE_BF16:
         return FLOATS;
+    case TYPE_F16_FIXED:
+        return FIXED;
     case TYPE_Q4_0: case TYPE_Q4_1: case TYPE_Q5_0: case TYPE_Q8_0: case TYPE_IQ4_NL: case TYPE_MXFP4:
         return BLOCK;
     case TYPE_Q4_K: case TYPE_Q5_K: case TYPE_Q6_K:
@@ -51,6 +55,8 @@ static inline size_t group_bytes(int type)
     switch (type) {
     case TYPE_F16: case TYPE_BF16:
         return ROWS * 2 * FLOATS;
+    case TYPE_F16_FIXED: /* a strip begins with the exponents of all its groups */
+        return ROWS * (1 + 2 * FIXED);
     case TYPE_Q4_0: case TYPE_IQ4_NL:
         return ROWS * (2 + 16);
     case TYPE_MXFP4:
@@ -82,10 +88,20 @@ static inline size_t strip_bytes_of(int type, int64_t inputs)
     return (size_t)(inputs / group_inputs(type)) * group_bytes(type);
 }
 
-/* Packed activations of one token. */
-static inline int64_t activation_row_bytes(int is_float, int64_t inputs)
+/* The inputs of a block of activations for weights of this type. */
+static inline int activation_block(int type)
 {
-    return is_float ? inputs * 4 : inputs / BLOCK * QUANTISED_BLOCK;
+    if (is_floating(type))
+        return FLOATS;
+    return type == TYPE_F16_FIXED ? FIXED : BLOCK;
+}
+
+/* Packed activations of one token. */
+static inline int64_t activation_row_bytes(int type, int64_t inputs)
+{
+    if (is_floating(type))
+        return inputs * 4;
+    return inputs / activation_block(type) * (type == TYPE_F16_FIXED ? FIXED_BLOCK : QUANTISED_BLOCK);
 }
 
 /* What lies between the header and the panels where each token uses some of many experts. */

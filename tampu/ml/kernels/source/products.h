@@ -256,9 +256,10 @@ INLINE void store_tile(int n, const vf *sum, float *out, int64_t stride, int row
 }
 
 /* One strip of weights times one panel of N tokens. */
-INLINE void quantised_tile(int type, int n, const uint8_t *w, const uint8_t *panel, int64_t inputs,
-                           float *out, int64_t stride, int rows)
+INLINE void quantised_tile(int type, int n, const uint8_t *w, const uint8_t *prepared, const uint8_t *panel,
+                           int64_t inputs, float *out, int64_t stride, int rows)
 {
+    (void)prepared;
     const int blocks = group_inputs(type) / BLOCK;
     const size_t bytes = group_bytes(type);
     vi table = type == TYPE_IQ4_NL ? vi_signed_weights(vi_table(IQ4_NL_VALUES))
@@ -314,9 +315,10 @@ INLINE void brain_tile(int n, const uint8_t *w, const uint8_t *panel, int64_t in
 #endif
 
 /* Half and brain floats: activations are floats, N tokens of one input after those of the one before. */
-INLINE void float_tile(int type, int n, const uint8_t *w, const uint8_t *panel, int64_t inputs,
-                       float *out, int64_t stride, int rows)
+INLINE void float_tile(int type, int n, const uint8_t *w, const uint8_t *prepared, const uint8_t *panel,
+                       int64_t inputs, float *out, int64_t stride, int rows)
 {
+    (void)prepared;
 #if defined(BRAIN_PRODUCTS)
     if (type == TYPE_BF16) {
         brain_tile(n, w, panel, inputs, out, stride, rows);

@@ -22,9 +22,6 @@ INLINE const float *row_of(const struct tensor *x, int64_t row)
     return (const float *)((const char *)x->data + i1 * x->nb[1] + i2 * x->nb[2] + i3 * x->nb[3]);
 }
 
-/* Numbers below this are zeros: their scale would have no inverse. */
-#define SMALLEST 1e-30f
-
 /* A block whose inputs are not all finite has NaN as its scale, so that its products are NaN. */
 INLINE void quantise_block(const float *x, uint8_t *to, int32_t column, int32_t n)
 {
@@ -95,9 +92,9 @@ INLINE uint32_t brain_bits(float x)
 }
 #endif
 
-/* Some inputs of one token, the first one even, to its place in a panel. */
+/* Some inputs of one token, whole blocks of them, to its place in a panel. */
 INLINE void put_row(int type, const float *row, uint8_t *panel, struct place place, int64_t first,
-                    int64_t last)
+                    int64_t last, int64_t inputs)
 {
 #if defined(BRAIN_PRODUCTS)
     if (type == TYPE_BF16) {
@@ -107,27 +104,42 @@ INLINE void put_row(int type, const float *row, uint8_t *panel, struct place pla
         return;
     }
 #endif
+#if defined(HAS_WORDS)
+    if (type == TYPE_F16_FIXED) {
+        for (int64_t k = first; k < last; k += FIXED)
+            fix_block(row + k, words_of(panel, place.width, k / FIXED, inputs / FIXED), place.column);
+        return;
+    }
+#endif
     (void)type;
+    (void)inputs;
     float *to = (float *)panel + place.column;
     for (int64_t k = first; k < last; k++)
         to[k * place.width] = row[k];
 }
 
+INLINE int32_t columns_of(int type)
+{
+    return is_floating(type) ? FLOAT_COLUMNS : COLUMNS;
+}
+
 /* The same for weights that are floats: activations stay floats, or become those of the weights where
- * the processor multiplies these. Parameter: the type of the weights. */
+ * the processor multiplies these, or integers. Parameter: the layout of the weights. */
 static void interleave(struct tensor *dst, int thread, int threads, void *user)
 {
     const struct tensor *x = dst->src[0];
     const int64_t inputs = x->ne[0], tokens = x->ne[1] * x->ne[2] * x->ne[3];
-    const int32_t panels = panel_count(tokens, FLOAT_COLUMNS), type = dst->op_params[OWN_PARAMS];
+    const int32_t type = dst->op_params[OWN_PARAMS], panels = panel_count(tokens, columns_of(type));
     uint8_t *panels_at = (uint8_t *)dst->data + sizeof(struct activations);
     (void)user;
     if (thread == 0)
         prepare(dst->data, panels, inputs);
-    const int64_t pairs = inputs / 2, row_bytes = activation_row_bytes(1, inputs);
-    const int64_t begin = pairs * thread / threads * 2, end = pairs * (thread + 1) / threads * 2;
+    const int64_t block = activation_block(type), blocks = inputs / block;
+    const int64_t row_bytes = activation_row_bytes(type, inputs);
+    const int64_t begin = blocks * thread / threads * block, end = blocks * (thread + 1) / threads * block;
     for (int64_t token = 0; token < tokens; token++) {
         struct place place = place_of(token, tokens, panels);
-        put_row(type, row_of(x, token), panels_at + place.first * row_bytes, place, begin, end);
+        put_row(type, row_of(x, token), panels_at + place.first * row_bytes, place, begin, end,
+                inputs);
     }
 }

@@ -2,6 +2,7 @@
  * so that a thread that is held up by something else leaves its share to the others. */
 
 #define CHUNK_BYTES (256 * 1024) /* of weights: what stays in the second cache beside a panel */
+#define PREPARED_BYTES (520 * 1024) /* the same where weights are prepared: the originals are not read again */
 #define LEAST_CHUNKS 4           /* for each thread, so that the last one to finish is not far behind */
 
 /* Parameters behind ggml's own: the type of the weights and the number of the counter. */
@@ -11,14 +12,38 @@ struct product_params {
 };
 
 /* Strips of a chunk, where so many matrices are multiplied by; the chunks of one are equal. */
-static int64_t chunk_strips(int64_t strips, int64_t matrices, size_t strip_bytes, int threads)
+static int64_t chunk_strips(int64_t strips, int64_t matrices, size_t strip_bytes, int threads, size_t bytes)
 {
-    int64_t fitting = (int64_t)(CHUNK_BYTES / strip_bytes);
+    int64_t fitting = (int64_t)(bytes / strip_bytes);
     int64_t fair = strips * matrices / ((int64_t)threads * LEAST_CHUNKS);
     int64_t most = fitting < fair ? fitting : fair;
     int64_t chunks = most > 1 ? (strips + most - 1) / most : strips;
     return (strips + chunks - 1) / chunks;
 }
+
+/* A chunk's weights as the tiles of its many panels want them. */
+struct prepared {
+    int64_t bytes; /* of a strip; 0: none are prepared */
+    uint8_t strips[PREPARED_BYTES];
+};
+
+INLINE const uint8_t *prepared_strip(const struct prepared *prepared, int64_t index)
+{
+    return prepared->bytes ? prepared->strips + index * prepared->bytes : NULL;
+}
+
+#if defined(HAS_WORDS)
+static void prepare_chunk(struct prepared *to, const uint8_t *weights, size_t strip_bytes, int64_t strips,
+                          int64_t inputs)
+{
+    const int64_t bytes = inputs / FIXED * WORD_BYTES;
+    if (bytes * strips > (int64_t)sizeof to->strips)
+        return;
+    to->bytes = bytes;
+    for (int64_t i = 0; i < strips; i++)
+        prepare_fixed(weights + (size_t)i * strip_bytes, inputs, to->strips + i * bytes);
+}
+#endif
 
 /* dst: F32 (tokens, rows); src[0]: strips of weights; src[1]: packed activations. */
 static void product(struct tensor *dst, int thread, int threads, void *user)
@@ -31,10 +56,12 @@ static void product(struct tensor *dst, int thread, int threads, void *user)
     const int64_t rows = dst->ne[0], tokens = dst->ne[1] * dst->ne[2] * dst->ne[3];
     const int64_t strips = (rows + ROWS - 1) / ROWS, inputs = x->inputs;
     const size_t strip_bytes = strip_bytes_of(params.type, inputs);
-    const int64_t token_bytes = activation_row_bytes(is_floating(params.type), inputs);
-    const int64_t chunk = chunk_strips(strips, 1, strip_bytes, threads);
+    const int64_t token_bytes = activation_row_bytes(params.type, inputs);
+    const size_t chunk_bytes = params.type == TYPE_F16_FIXED && x->panels > 1 ? PREPARED_BYTES : CHUNK_BYTES;
+    const int64_t chunk = chunk_strips(strips, 1, strip_bytes, threads, chunk_bytes);
     tile *const *tiles = tiles_of(params.type);
     float *out = dst->data;
+    struct prepared prepared;
     (void)thread;
     (void)user;
     for (;;) {
@@ -42,13 +69,19 @@ static void product(struct tensor *dst, int thread, int threads, void *user)
         if (first >= strips)
             return;
         int64_t last = first + chunk < strips ? first + chunk : strips;
+        prepared.bytes = 0;
+#if defined(HAS_WORDS)
+        if (params.type == TYPE_F16_FIXED && x->panels > 1)
+            prepare_chunk(&prepared, weights + first * strip_bytes, strip_bytes, last - first, inputs);
+#endif
         for (int32_t p = 0; p < x->panels; p++) {
             int64_t token = panel_begin(tokens, x->panels, p);
             int64_t width = panel_begin(tokens, x->panels, p + 1) - token;
             for (int64_t s = first; s < last; s++) {
                 int64_t left = rows - s * ROWS;
-                tiles[width - 1](weights + s * strip_bytes, panels + token * token_bytes, inputs,
-                                 out + token * rows + s * ROWS, rows, left < ROWS ? (int)left : ROWS);
+                tiles[width - 1](weights + s * strip_bytes, prepared_strip(&prepared, s - first),
+                                 panels + token * token_bytes, inputs, out + token * rows + s * ROWS, rows,
+                                 left < ROWS ? (int)left : ROWS);
             }
         }
     }

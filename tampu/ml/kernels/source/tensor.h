@@ -19,6 +19,7 @@ enum type {
     TYPE_IQ4_NL = 20,
     TYPE_BF16 = 30,
     TYPE_MXFP4 = 39,
+    TYPE_F16_FIXED = 257, /* F16 as integers of 16 bits: a layout, no type of ggml's */
 };
 
 struct tensor {

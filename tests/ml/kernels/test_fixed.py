@@ -1,0 +1,116 @@
+"""F16 weights as integers of 16 bits: no less exact than ggml, whatever sizes meet in a block."""
+
+import numpy as np
+import pytest
+from support.kernels import levels
+
+from tampu.ml import GGMLType
+
+FIXED = [level for level in levels() if level.startswith("avx512")] or [None]
+BLOCK = 64
+
+
+def error(found, expected):
+    return np.linalg.norm(found - expected) / np.linalg.norm(expected)
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def heavy(*shape, seed=0):
+    """Numbers of which few are much larger than the others, as after a gate."""
+    return normal(*shape, seed=seed) ** 3
+
+
+def outliers(*shape, seed=0):
+    """One number in each block a thousand times as large as the others, always the same one."""
+    numbers = normal(*shape, seed=seed)
+    numbers[..., 5::BLOCK] *= 1000
+    return numbers
+
+
+def halved(*shape, seed=0):
+    """One half of each block is a hundred thousand times as large as the other."""
+    numbers = normal(*shape, seed=seed)
+    numbers[..., np.arange(shape[-1]) % BLOCK < BLOCK // 2] *= 1e-5
+    return numbers
+
+
+def ladder(*shape, seed=0):
+    """Every order of magnitude that a half has."""
+    sizes = 2.0 ** (np.arange(shape[-1]) % 24 - 12)
+    return normal(*shape, seed=seed) * sizes.astype(np.float32)
+
+
+def without_outliers(*shape, seed=0):
+    """Zero where `outliers` has them: they shall not hide what the others lose."""
+    numbers = normal(*shape, seed=seed)
+    numbers[..., 5::BLOCK] = 0
+    return numbers
+
+
+def small_only(*shape, seed=0):
+    """Zero where `halved` is large."""
+    numbers = normal(*shape, seed=seed)
+    numbers[..., np.arange(shape[-1]) % BLOCK >= BLOCK // 2] = 0
+    return numbers
+
+
+@pytest.mark.parametrize("level", FIXED)
+@pytest.mark.parametrize(
+    ("weights", "inputs"),
+    [
+        *((normal, inputs) for inputs in (heavy, outliers, halved, ladder)),
+        *((weights, normal) for weights in (heavy, outliers, halved, ladder)),
+        *((both, both) for both in (heavy, outliers, halved, ladder)),
+        (without_outliers, outliers),
+        (outliers, without_outliers),
+        (small_only, halved),
+        (halved, small_only),
+    ],
+)
+def test_numbers_of_any_size_meet_in_a_block(
+    level_backends, load, multiply, level, weights, inputs
+):
+    values, bind = load(weights(48, 512), GGMLType.F16)
+    x = inputs(20, 512, seed=1)
+    expected = x.astype(np.float64) @ values.T
+    found, theirs = (
+        error(multiply(level_backends(at), x, bind(level_backends(at))).astype(float), expected)
+        for at in (level, "ggml")
+    )
+    assert found <= 1.1 * theirs + 1e-6
+
+
+@pytest.mark.parametrize("level", FIXED)
+def test_a_token_that_needs_more_bits_changes_no_neighbour(level_backends, load, multiply, level):
+    _, bind = load(normal(32, 256), GGMLType.F16)
+    weight, x = bind(level_backends(level)), normal(12, 256, seed=1)
+    alone = multiply(level_backends(level), x, weight)
+    x[3] = halved(256)
+    together = multiply(level_backends(level), x, weight)
+    assert np.array_equal(np.delete(together, 3, 0), np.delete(alone, 3, 0))
+
+
+@pytest.mark.parametrize("level", FIXED)
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_weight_that_is_not_finite_spoils_its_own_row(level_backends, load, multiply, level, bad):
+    weights = normal(20, 128)
+    weights[7, 100] = bad
+    _, bind = load(weights, GGMLType.F16)
+    found = multiply(level_backends(level), normal(3, 128, seed=1), bind(level_backends(level)))
+    assert not np.isfinite(found[:, 7]).any()
+    assert np.isfinite(np.delete(found, 7, 1)).all()
+
+
+@pytest.mark.parametrize("level", FIXED)
+def test_the_largest_products_that_there_are_do_not_overflow(level_backends, load, multiply, level):
+    """All numbers of a block the largest, of one sign: the sum is as large as it can become."""
+    for many in (1, 8, BLOCK):
+        weights = np.zeros((16, BLOCK), np.float32)
+        weights[:, :many] = 65504
+        values, bind = load(weights, GGMLType.F16)
+        x = np.where(weights[:2] > 0, np.float32(3e30), np.float32(0))
+        found = multiply(level_backends(level), x, bind(level_backends(level)))
+        assert error(found.astype(float), x.astype(float) @ values.T) < 1e-4

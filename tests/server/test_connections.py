@@ -1,0 +1,158 @@
+"""Clients that are slow, hasty or gone: each connection ends, and others notice nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import struct
+
+import pytest
+from support.fake_runner import FakeStart
+
+from tampu.runner.protocol import ModelOptions
+from tampu.server import body
+from tampu.server.app import ServerOptions
+from tests.server.conftest import Site
+from tests.server.test_raw_requests import serve, targets
+
+HOST = "Host: localhost\r\n"
+VERSION = f"GET /api/version HTTP/1.1\r\n{HOST}\r\n".encode()
+
+
+@pytest.fixture
+def site(model_folder):
+    return Site(model_folder, FakeStart(), ServerOptions(model=ModelOptions(context=1024)))
+
+
+def generate(prompt):
+    content = json.dumps({"model": "m", "prompt": prompt})
+    head = f"POST /api/generate HTTP/1.1\r\n{HOST}Content-Length: {len(content)}\r\n\r\n"
+    return (head + content).encode()
+
+
+async def answers_of(reader, count):
+    """Return whether so many whole answers come."""
+    for _ in range(count):
+        head = await reader.readuntil(b"\r\n\r\n")
+        if not head.startswith(b"HTTP/1.1 200"):
+            return False
+        [length] = re.findall(rb"(?i)content-length: (\d+)", head)
+        await reader.readexactly(int(length))
+    return True
+
+
+async def is_well(port):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(VERSION)
+    well = await asyncio.wait_for(answers_of(reader, 1), 5)
+    writer.close()
+    return well
+
+
+async def until(holds):
+    async with asyncio.timeout(5):
+        while not holds():
+            await asyncio.sleep(0.01)
+    return True
+
+
+def test_a_thousand_requests_in_one_breath_are_answered_in_order(site):
+    async def ask(port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(VERSION * 1_000)
+        assert await asyncio.wait_for(answers_of(reader, 1_000), 20)
+        writer.close()
+
+    serve(site, ask)
+
+
+def test_a_connection_is_used_again_and_again(site):
+    async def ask(port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(1_000):
+            writer.write(VERSION)
+            assert await answers_of(reader, 1)
+        writer.close()
+
+    serve(site, ask)
+
+
+def test_idle_connections_keep_nobody_away(site):
+    async def ask(port):
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(300)]
+        assert await is_well(port)
+        for _, writer in idle:
+            writer.close()
+
+    serve(site, ask)
+
+
+def test_a_reset_in_the_middle_of_a_body_ends_that_request_alone_on_every_route(site):
+    async def ask(port):
+        for method, path in targets(site):
+            client = socket.create_connection(("127.0.0.1", port))
+            head = f"{method} {path} HTTP/1.1\r\n{HOST}Content-Length: 1000\r\n\r\n{{"
+            client.sendall(head.encode())
+            await asyncio.sleep(0)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+        assert await is_well(port)
+
+    serve(site, ask)
+
+
+def test_a_client_that_sends_no_more_is_still_answered_or_let_go(site):
+    async def ask(port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(generate("hello world"))
+        writer.write_eof()
+        answered = await asyncio.wait_for(reader.read(), 5)
+        assert answered == b"" or b'"done":true' in answered
+        writer.close()
+        assert await is_well(port)
+
+    serve(site, ask)
+
+
+def test_a_body_that_stops_coming_is_refused(site, monkeypatch):
+    monkeypatch.setattr(body, "IDLE_SECONDS", 0.1)
+
+    async def ask(port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(generate("hello world")[:-4])
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        assert head.startswith(b"HTTP/1.1 400")
+        writer.close()
+
+    serve(site, ask)
+
+
+@pytest.mark.parametrize("prompt", ["forever", "wait"])
+def test_a_client_that_leaves_frees_its_place(site, prompt):
+    """While it is read to, and before the first token."""
+
+    async def ask(port):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(generate(f"hello {prompt}" if prompt == "forever" else prompt))
+        await until(lambda: site.start.runners and site.start.runners[0][1].running)
+        writer.transport.abort()
+        await until(lambda: not site.start.runners[0][1].running)
+
+    serve(site, ask)
+
+
+def test_a_client_that_leaves_during_loading_frees_its_place(site):
+    site.start.delay_s = 0.3
+
+    async def ask(port):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(generate("forever"))
+        await asyncio.sleep(0.1)
+        writer.transport.abort()
+        await asyncio.sleep(0.5)
+        assert [runner.running for _, runner in site.start.runners] == [0]
+        assert await is_well(port)
+
+    serve(site, ask)

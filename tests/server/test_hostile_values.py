@@ -1,0 +1,126 @@
+"""Numbers and texts out of their ranges, in every field of every route that has such a field."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from support.fake_runner import FakeStart
+
+from tampu.runner.protocol import ModelOptions
+from tampu.server.app import ServerOptions
+from tests.server.conftest import Site
+
+CONTENT = {
+    "prompt": "x", "messages": [{"role": "user", "content": "x"}], "input": "x", "text": "x",
+    "tokens": [1],
+}  # fmt: skip
+# Each route that generates has these as options, and those of OpenAI's as fields too.
+REFUSED = [
+    ("num_predict", 1e18), ("num_predict", 1.5), ("num_predict", True), ("num_predict", "7"),
+    ("num_ctx", 0), ("num_ctx", -1), ("num_ctx", 1.5), ("top_k", -2), ("top_k", 1.5),
+    ("temperature", -1), ("temperature", 1e308), ("temperature", "hot"), ("temperature", True),
+    ("seed", 1.5), ("seed", "x"), ("top_p", -0.1), ("top_p", 1.1), ("min_p", 2),
+    ("typical_p", -1), ("repeat_penalty", 0), ("repeat_penalty", 1e9), ("repeat_last_n", -2),
+    ("repeat_last_n", 2**40), ("presence_penalty", 1e9), ("frequency_penalty", -1e9),
+    ("num_gpu", 1.5), ("num_thread", 10**6), ("num_thread", -1), ("num_batch", -1),
+    ("num_batch", 2**31), ("main_gpu", -1), ("use_mmap", "yes"), ("stop", [""]),
+    ("stop", ["x"] * 17), ("stop", ["x" * 1_000_000]), ("stop", [1]), ("stop", {"a": 1}),
+]  # fmt: skip
+TAKEN = [
+    ("num_predict", -5), ("num_predict", 2**31), ("num_predict", None), ("num_ctx", 2**40),
+    ("top_k", -1), ("seed", -1), ("seed", 2**40), ("num_gpu", -7), ("temperature", 0),
+    ("repeat_last_n", -1), ("stop", []), ("nothing_known", 2**60),
+]  # fmt: skip
+FIELDS = [
+    ("keep_alive", "1e99h"), ("keep_alive", "abc"), ("keep_alive", "5"), ("keep_alive", True),
+    ("top_logprobs", 10**6), ("top_logprobs", -1), ("top_logprobs", True), ("logprobs", 10**6),
+    ("n", 10**9), ("n", 0), ("n", -1), ("n", True), ("max_tokens", 0), ("max_tokens", -1),
+    ("max_tokens", 1.5), ("max_completion_tokens", -1), ("max_output_tokens", 0),
+    ("dimensions", 0), ("dimensions", -1), ("dimensions", 10**9), ("best_of", 10**9),
+    ("logit_bias", {"x": 1}), ("logit_bias", {"-1": 1}), ("logit_bias", {"1": 1000}),
+    ("logit_bias", {str(i): 0 for i in range(1_025)}), ("logit_bias", {"1": None}),
+    ("stop", "x" * 1_025), ("stop_sequences", ["x"] * 17), ("stop_sequences", [""]),
+    ("input", ["x"] * 2_049), ("input", [None]), ("input", {"a": 1}), ("tokens", [1.5]),
+    ("prompt", {"a": 1}), ("context", ["x"]),
+    ("think", "very"), ("reasoning_effort", "very"),
+    ("encoding_format", "int8"), ("tool_choice", "maybe"), ("tool_choice", {"type": "x"}),
+    ("truncation", "some"), ("suffix", 5),
+]  # fmt: skip
+MANAGED = {"/api/create", "/api/show"}
+UNREAD = {"/api/embeddings"}  # no option says anything of the vector
+
+
+# By which other name a refusal may tell of a field.
+NAMED = {"max_completion_tokens": "max_tokens", "stop_sequences": "stop"}
+
+
+@pytest.fixture(scope="module")
+def site(model_folder):
+    return Site(model_folder, FakeStart(), ServerOptions(model=ModelOptions(context=1024)))
+
+
+def requests(site, name, body):
+    """Yield a request with this body to each route that has a field of this name."""
+    for route in site.app.state.routes:
+        fields = {each.name for each in msgspec.structs.fields(route.body)} if route.body else ()
+        if name not in fields or route.path in MANAGED:
+            continue
+        content = {key: value for key, value in CONTENT.items() if key in fields}
+        if "input" in fields:
+            content = {"input": CONTENT["input"]}  # what else there is has another meaning
+        if "max_tokens" in fields:
+            content["max_tokens"] = 5
+        yield route.methods[0], route.path, {"json": {"model": "m", **content, **body}}
+
+
+def answers(site, name, body):
+    asked = list(requests(site, name, body))
+    assert asked, f"no route has the field {name}"
+    return [(path, answer) for (_, path, _), answer in zip(asked, site.call(*asked), strict=True)]
+
+
+def shown(value):
+    return repr(value)[:40]
+
+
+@pytest.mark.parametrize(("name", "value"), REFUSED, ids=shown)
+def test_an_option_out_of_its_range_is_refused_by_name(site, name, value):
+    for path, answer in answers(site, "options", {"options": {name: value}}):
+        if path not in UNREAD:
+            assert (path, answer.status_code) == (path, 400)
+            assert name in answer.text
+
+
+@pytest.mark.parametrize(("name", "value"), TAKEN, ids=shown)
+def test_an_option_at_the_end_of_its_range_is_taken(site, name, value):
+    for path, answer in answers(site, "options", {"options": {name: value}}):
+        assert (path, answer.status_code, answer.text) == (path, 200, answer.text)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [(name, value) for name, value in REFUSED if name in ("temperature", "top_p", "top_k", "seed")],
+    ids=shown,
+)
+def test_a_field_is_held_to_the_range_of_its_option(site, name, value):
+    for path, answer in answers(site, name, {name: value}):
+        assert (path, answer.status_code) == (path, 400)
+        assert name in answer.text
+
+
+@pytest.mark.parametrize(("name", "value"), FIELDS, ids=shown)
+def test_a_field_out_of_its_range_is_refused_by_name(site, name, value):
+    for path, answer in answers(site, name, {name: value}):
+        assert (path, answer.status_code) == (path, 400), answer.text
+        assert name in answer.text or NAMED.get(name, name) in answer.text
+
+
+def test_all_messages_of_refusals_are_one_plain_sentence(site):
+    for name, value in FIELDS:
+        for _, answer in answers(site, name, {name: value}):
+            error = answer.json()["error"]
+            told = error if isinstance(error, str) else error["message"]
+            assert len(told) < 400
+            assert "\n" not in told
+            assert "Struct" not in told
+            assert "Traceback" not in told
