@@ -70,7 +70,13 @@ class Native:
     name = "tampu"
 
     def __init__(
-        self, model: Path, *, threads: int, context: int, flash_attention: bool | None = None
+        self,
+        model: Path,
+        *,
+        threads: int,
+        context: int,
+        flash_attention: bool | None = None,
+        cache_type: str = "f16",
     ) -> None:
         """Load a model.
 
@@ -82,7 +88,7 @@ class Native:
             slots=1,
             threads=threads,
             batch=512,
-            cache_type="f16",
+            cache_type=cache_type,
             flash_attention=flash_attention,
         )
         self._model = load_model(model, options)

@@ -32,6 +32,9 @@ def bench_command(
         int | None, typer.Option(min=1, max=512, help="CPU threads; else one for each core.")
     ] = None,
     repetitions: Annotated[int, typer.Option(min=1, max=1000, help="Of each test.")] = 3,
+    cache_type: Annotated[
+        str, typer.Option(help="Of tampu's keys and values: f16, f32, q8_0.")
+    ] = "f16",
     peer: Annotated[
         str | None, typer.Option(help=f"Measure side by side with: {PEER} (pip extra `bench`).")
     ] = None,
@@ -62,7 +65,7 @@ def bench_command(
     if not model:
         raise RequestError("which model? Give a GGUF file or a model's name, or --kernels")
     plan = _plan(tests, depth, threads, repetitions)
-    results, names = _measure(plan, model, peer, peer_library)
+    results, names = _measure(plan, model, peer, peer_library, cache_type)
     print(_to_json(results) if json else _as_table(results, names))
 
 
@@ -116,7 +119,7 @@ def _plan(tests: str, depth: str, threads: int | None, repetitions: int) -> Plan
 
 
 def _measure(
-    plan: Plan, model: str, peer: str | None, library: Path | None
+    plan: Plan, model: str, peer: str | None, library: Path | None, cache_type: str = "f16"
 ) -> tuple[list[Result], list[str]]:
     """Measure everything; return the results and what each subject is."""
     from tampu.bench import Native
@@ -128,7 +131,8 @@ def _measure(
     path = resolve(model)
     threads, context = plan.threads, plan.context
     with ExitStack() as opened:
-        ours = opened.enter_context(closing(Native(path, threads=threads, context=context)))
+        native = Native(path, threads=threads, context=context, cache_type=cache_type)
+        ours = opened.enter_context(closing(native))
         if peer is None:
             return plan.run(ours, None), [ours.name]
         other = Peer(path, threads=threads, context=context, library=library)
