@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tampu.chat.kinds import PromptTemplate, read_template
+from tampu.chat.renderers import own_template
 from tampu.errors import ModelFileError, ModelNotFoundError, TampuError
 from tampu.ml.gguf import read_gguf
 from tampu.modelinfo import ModelInfo, read_model_info, with_template, with_vision
@@ -17,6 +18,7 @@ from tampu.settings import Settings
 from tampu.store.gguf_files import SUFFIX
 from tampu.store.library import Library, LocalModel, built_in_path
 from tampu.store.manifests import Media
+from tampu.store.model import StoredModel
 
 logger = logging.getLogger(__name__)
 
@@ -124,11 +126,13 @@ def prepare(
     stored = model.stored
     if stored is None:
         return Prepared(path, tuple(given), sees, own)
+    if own is None and (text := _own_template(stored, path)):
+        own = read_template(text)
     return Prepared(
         path,
         (*((each, 1.0) for each in stored.paths(Media.ADAPTER)), *given),
         sees,
-        own or (read_template(stored.template) if stored.template else None),
+        own,
         stored.config.parser,
         stored.parameters,
         stored.system,
@@ -265,13 +269,22 @@ class Catalog:
                 cached = (status.st_mtime, status.st_size, read_model_info(path))
                 self._described[path] = cached
             info = cached[2]
-            if model.stored is not None and (template := model.stored.template):
+            if model.stored and (template := _own_template(model.stored, path, info)):
                 info = with_template(info, read_template(template))
         except ModelFileError as error:
             raise model.damaged(error) from error
         if model.has_projector:
             info = with_vision(info)
         return Entry(model.name.removesuffix(TAG), info, model.modified_s, model)
+
+
+def _own_template(stored: StoredModel, path: Path, info: ModelInfo | None = None) -> str:
+    """Return the text of a model's template; empty if that of its weights' file holds."""
+    renderer = stored.config.renderer
+    if not renderer:
+        return stored.template
+    metadata = info.metadata if info else read_gguf(path).metadata
+    return own_template(stored.template, renderer, metadata)
 
 
 def _library(folder: Path | None) -> Library:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,8 @@ from tampu.errors import RequestError
 if TYPE_CHECKING:
     from tampu.modelinfo import ModelInfo
     from tampu.store.modelfile import Modelfile
+
+logger = logging.getLogger(__name__)
 
 _INDENT = "    "
 _MOST_LINES = 2
@@ -35,6 +38,7 @@ def show_command(
 ) -> None:
     """Show what a model is, or one thing of it."""
     from tampu.catalog import Catalog, resolve
+    from tampu.chat.renderers import remarks
     from tampu.cli.parts import part_of
     from tampu.modelinfo import read_model_info
     from tampu.store.modelfile import Modelfile, modelfile_of
@@ -58,6 +62,8 @@ def show_command(
         print(part_of(asked[0], info, entry.model if entry else None))
         return
     own = modelfile_of(entry.model) if entry else Modelfile()
+    for remark in remarks(own.template or "", own.renderer or "", info.metadata):
+        logger.warning("%s: %s", model, remark)
     print(as_json(info, own) if json else as_text(info, own))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from tampu.catalog import Entry
+from tampu.chat.renderers import own_template
 from tampu.modelinfo import ModelInfo
 from tampu.runner.engines import choose_engine
 from tampu.runner.protocol import ModelOptions
@@ -42,8 +43,9 @@ def with_own_parts(options: ModelOptions, entry: Entry) -> ModelOptions:
     found: dict[str, Any] = {"projector": next(map(str, entry.model.projector_paths), None)}
     if stored is not None:
         adapters = tuple((str(path), 1.0) for path in stored.paths(Media.ADAPTER))
-        parser = stored.config.parser
-        found |= {"template": stored.template, "parser": parser, "adapters": adapters}
+        config = stored.config
+        template = own_template(stored.template, config.renderer, entry.info.metadata)
+        found |= {"template": template, "parser": config.parser, "adapters": adapters}
         engine = str(stored.parameters.get("engine", engine))
     found["engine"] = choose_engine(engine, entry.info.architecture)
     return msgspec.structs.replace(options, **found)

@@ -15,6 +15,7 @@ import msgspec
 
 from tampu.chat.kinds import read_template
 from tampu.chat.output import PARSERS
+from tampu.chat.renderers import remarks
 from tampu.errors import ModelFileError, RequestError, TampuError
 from tampu.store.ingredients import Ingredients, Report
 from tampu.store.library import Library
@@ -79,7 +80,7 @@ def create(
         described = Descriptor(CONFIG_TYPE, store.blobs.put(head, lease), len(head))
         report(Progress("writing manifest"))
         made = store.write(name, Manifest(config=described, layers=layers))
-    for warning in _without_effect(config):
+    for warning in (*_of_renderer(made, ingredients), *_without_effect(config)):
         logger.warning("%s: %s", name.short, warning)
         report(Progress(f"warning: {warning}"))
     report(Progress("success"))
@@ -122,9 +123,11 @@ def creating(library: Library, name: ModelName, recipe: Recipe) -> Iterator[Prog
         thread.join()
 
 
+def _of_renderer(made: StoredModel, ingredients: Ingredients) -> Iterator[str]:
+    return remarks(made.template, made.config.renderer, ingredients.info.metadata)
+
+
 def _without_effect(config: ModelConfig) -> Iterator[str]:
-    if config.renderer:
-        yield f"RENDERER {config.renderer} is kept, but prompts are made by the template"
     if config.parser and config.parser not in PARSERS:
         known = ", ".join(PARSERS)
         own = _shown(config.parser)

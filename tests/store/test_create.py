@@ -242,7 +242,15 @@ def test_steps_come_one_by_one_and_closing_gives_up(library: Library, folder: Pa
     [
         ("PARSER qwen3-coder", []),
         ("PARSER ours", ["warning: PARSER ours is kept, but the template decides here; known: "]),
-        ("RENDERER qwen3", ["warning: RENDERER qwen3 is kept, but prompts are made by"]),
+        ("RENDERER qwen3-coder\nTEMPLATE {{ .Prompt }}", []),
+        (
+            "RENDERER ours",
+            ["warning: RENDERER ours is not known: prompts are made by the"],
+        ),
+        (
+            "RENDERER qwen3-coder\nTEMPLATE <u>{{ .Prompt }}</u>",
+            ["warning: RENDERER qwen3-coder is kept, but prompts are made by the TEMPLATE"],
+        ),
     ],
 )
 def test_code_that_is_not_here_is_told(

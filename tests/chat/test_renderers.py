@@ -1,0 +1,76 @@
+"""What a renderer's name means: whose template makes the prompts."""
+
+from __future__ import annotations
+
+import pytest
+
+from tampu.chat.kinds import read_template
+from tampu.chat.pieces import text_of
+from tampu.chat.renderers import RENDERERS, own_template, remarks
+from tampu.ml.metadata import Metadata
+
+BARE = "{{ .Prompt }}"
+JINJA = "{% for message in messages %}{{ message.content }}{% endfor %}"
+WITH = Metadata({"tokenizer.chat_template": JINJA})
+WITHOUT = Metadata({})
+
+
+@pytest.mark.parametrize("stated", ["", " ", BARE, "{{.Prompt}}", "{{- .Prompt -}}\n"])
+@pytest.mark.parametrize("renderer", ["qwen3-coder", "glm-4.7", "of-tomorrow"])
+def test_a_renderer_means_the_template_in_the_weights_file(stated: str, renderer: str) -> None:
+    assert own_template(stated, renderer, WITH) == ""
+
+
+@pytest.mark.parametrize("metadata", [WITH, WITHOUT])
+@pytest.mark.parametrize("stated", ["", BARE, "<u>{{ .Prompt }}</u>", JINJA])
+def test_without_a_renderer_what_is_stated_holds(stated: str, metadata: Metadata) -> None:
+    assert own_template(stated, "", metadata) == stated
+    assert not list(remarks(stated, "", metadata))
+
+
+@pytest.mark.parametrize("metadata", [WITH, WITHOUT])
+@pytest.mark.parametrize("stated", ["<u>{{ .Prompt }}</u>", "{{ .Prompt }}{{ .Response }}", JINJA])
+def test_a_template_that_says_something_wins_over_a_renderer(
+    stated: str, metadata: Metadata
+) -> None:
+    assert own_template(stated, "qwen3-coder", metadata) == stated
+    assert "made by the TEMPLATE" in next(remarks(stated, "qwen3-coder", metadata))
+
+
+@pytest.mark.parametrize("renderer", [name for name, form in RENDERERS.items() if form])
+def test_a_family_in_chatml_is_prompted_so_without_any_template(renderer: str) -> None:
+    template = read_template(own_template(BARE, renderer, WITHOUT))
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi <|im_end|>"},
+    ]
+    prompt = template.render(messages, bos_token="", eos_token="")
+    assert text_of(prompt) == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n"
+        "<|im_start|>user\nHi <|im_end|><|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert ("Hi <|im_end|>", False) in [(piece[0], piece[1]) for piece in prompt]
+
+
+@pytest.mark.parametrize(
+    ("renderer", "metadata", "said"),
+    [
+        ("qwen3-coder", WITH, []),
+        ("glm-4.7", WITH, []),
+        ("of-tomorrow", WITH, ["RENDERER of-tomorrow is not known: prompts are made by the temp"]),
+        ("qwen3-coder", WITHOUT, ["RENDERER qwen3-coder: the weights' file has no template"]),
+        ("glm-4.7", WITHOUT, ["RENDERER glm-4.7 is kept, but neither it nor the weights' file"]),
+        ("of-tomorrow", WITHOUT, ["RENDERER of-tomorrow is kept, but neither it nor the weights"]),
+    ],
+)
+def test_what_a_user_should_know_is_told(
+    renderer: str, metadata: Metadata, said: list[str]
+) -> None:
+    found = list(remarks(BARE, renderer, metadata))
+    assert len(found) == len(said)
+    assert all(map(str.startswith, found, said))
+
+
+def test_without_any_template_the_text_is_bare() -> None:
+    assert own_template(BARE, "glm-4.7", WITHOUT) == BARE
+    assert own_template(BARE, "of-tomorrow", WITHOUT) == BARE
