@@ -1,0 +1,70 @@
+"""What `tampu pull` shows: bars with rate and time left on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import os
+import pty
+import random
+import re
+import subprocess
+import sys
+from contextlib import suppress
+
+import pytest
+from support.registries import RogueRegistry, described, manifest, ranged
+
+from tampu.cli import app
+from tampu.store.manifests import CONFIG_TYPE
+
+WEIGHTS = random.Random(2).randbytes(6 << 20)
+CONFIG = b'{"model_format":"gguf"}'
+MANIFEST = manifest([described(WEIGHTS)], described(CONFIG, CONFIG_TYPE))
+
+
+@pytest.fixture
+def registry():
+    with RogueRegistry(MANIFEST, (WEIGHTS, CONFIG)) as registry:
+        yield registry
+
+
+def test_elsewhere_each_step_is_a_line(registry, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TAMPU_MODELS", str(tmp_path))
+    assert app.run(["pull", "--insecure", f"{registry.host}/a/m"]) == 0
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    assert captured.out == ""
+    assert lines[0] == "pulling manifest"
+    assert re.fullmatch(r"pulling [0-9a-f]{12} \(6\.3 MB\)", lines[1])
+    assert lines[-3:] == ["verifying sha256 digest", "writing manifest", "success"]
+
+
+@pytest.mark.server
+def test_on_a_terminal_there_are_bars_with_the_rate_and_the_time_left(registry, tmp_path):
+    def crawl(request):
+        if len(request.path) < 60:
+            return None
+        blob = registry.blobs.get(request.path.rpartition("/")[2])
+        answer = ranged(request, blob)
+        answer.bytes_per_second = 4 << 20
+        return answer
+
+    registry.before = crawl
+    ours, theirs = pty.openpty()
+    variables = {"TAMPU_MODELS": str(tmp_path), "HOME": str(tmp_path), "COLUMNS": "120"}
+    arguments = ["pull", "--insecure", f"{registry.host}/a/m"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "tampu.cli.entry", *arguments],
+        env={"PATH": "/usr/bin:/bin", "TERM": "xterm", **variables},
+        stdout=theirs,
+        stderr=theirs,
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # the other side has closed
+            while content := os.read(ours, 4096):
+                shown += content
+        assert process.wait(20) == 0
+    os.close(ours)
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+    assert re.search(r"pulling [0-9a-f]{12} +\d+%.*/6\.3 MB +\d+\.\d MB/s +\d:\d\d:\d\d", text)
+    assert "success" in text

@@ -1,0 +1,211 @@
+"""`POST /api/pull`, `push` and `create` with a registry on this machine, good or rogue."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import time
+
+import pytest
+from support.fake_runner import FakeStart, lines_of
+from support.local_http import Answer
+from support.registries import RogueRegistry, described, manifest, ranged
+from support.stores import files, names
+from support.tiny_gguf import write_gguf
+from support.tiny_model import Tiny, write_tiny
+
+from tampu.ml.gguf import read_gguf
+from tampu.runner.protocol import ModelOptions
+from tampu.server.app import ServerOptions
+from tampu.store import Digest, ModelName, Store
+from tampu.store.manifests import CONFIG_TYPE
+from tests.server.conftest import Site
+
+CONFIG = b'{"model_format":"gguf"}'
+HEAD = described(CONFIG, CONFIG_TYPE)
+
+
+@pytest.fixture
+def own_site(tmp_path):
+    return Site(tmp_path / "store", FakeStart(), ServerOptions(model=ModelOptions(context=1024)))
+
+
+@pytest.fixture
+def store(own_site):
+    return Store(own_site.folder)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    path = write_gguf(tmp_path_factory.mktemp("weights") / "m.gguf")
+    return path.read_bytes()
+
+
+@pytest.fixture
+def registry(weights):
+    content = manifest([described(weights)], HEAD)
+    with RogueRegistry(content, (weights, CONFIG)) as registry:
+        yield registry
+
+
+def pulling(registry, **more):
+    body = {"model": f"{registry.host}/a/m", "insecure": True, **more}
+    return "POST", "/api/pull", {"json": body}
+
+
+def test_a_pull_is_told_as_lines_and_the_model_is_there(own_site, registry, weights):
+    told, shown = own_site.call(
+        pulling(registry), ("POST", "/api/show", {"json": {"model": f"{registry.host}/a/m"}})
+    )
+    lines, digest = lines_of(told), Digest.of(weights)
+    assert lines[0] == {"status": "pulling manifest"}
+    assert {"status": f"pulling {digest.short}", "digest": str(digest), "total": len(weights),
+            "completed": len(weights)} in lines  # fmt: skip
+    assert [line["status"] for line in lines[-3:]] == [
+        "verifying sha256 digest", "writing manifest", "success",
+    ]  # fmt: skip
+    assert shown.json()["details"]["format"] == "gguf"
+
+
+LIES = {
+    "no manifest": lambda _: Answer(404),
+    "no JSON": lambda _: Answer(body=b"<html>"),
+    "a digest up the tree": lambda _: Answer(
+        body=manifest([described(b"x") | {"digest": "sha256:../../../etc/passwd"}], HEAD)
+    ),
+    "a short digest": lambda _: Answer(
+        body=manifest([described(b"x") | {"digest": "sha256:ab"}], HEAD)
+    ),
+    "5 MB": lambda _: Answer(body=b" " * (5 << 20)),
+    "who wants a token for another host": lambda _: Answer(
+        401, {"WWW-Authenticate": 'Bearer realm="https://thief.example/token",service="s"'}
+    ),
+    "a redirect to a file": lambda _: Answer(307, {"Location": "file:///etc/passwd"}),
+    "no entry": lambda _: Answer(403, body=b"{}"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_rogue_registry_is_502_with_one_line(own_site, store, registry, lie):
+    registry.before = LIES[lie]
+    before = files(store)
+    whole, streamed = own_site.call(pulling(registry, stream=False), pulling(registry))
+    assert whole.status_code == 502
+    told = whole.json()["error"]
+    assert told.isprintable()
+    assert str(own_site.folder) not in told
+    assert lines_of(streamed)[-1] == {"error": told}
+    assert files(store) == before
+
+
+BAD_NAMES = [
+    "", "../x", "a//b", "a:b:c", "a\0b", "a b", "%2e%2e%2f", "a\\b", "-m", ".m", "m" * 81,
+    "h" * 351 + "/a/b", "user:pass@host/a/b", "ｍ", "m\n", "a/b/c/d/e", "[::1]/a/b",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=repr)
+def test_what_is_no_name_is_400_on_every_route_that_takes_one(own_site, store, name):
+    before = files(store)
+    answers = own_site.call(
+        *(
+            ("POST", path, {"json": {"model": name, "from": "m", "stream": False}})
+            for path in ("/api/pull", "/api/push", "/api/create")
+        ),
+        ("POST", "/api/copy", {"json": {"source": name, "destination": "m"}}),
+        ("POST", "/api/copy", {"json": {"source": "m", "destination": name}}),
+        ("DELETE", "/api/delete", {"json": {"model": name}}),
+    )
+    assert [answer.status_code for answer in answers] == [400, 400, 400, 400, 400, 400]
+    assert files(store) == before
+
+
+@pytest.mark.parametrize("host", ["169.254.169.254", "localhost:1", "10.1.2.3", "0x7f000001"])
+def test_private_addresses_are_asked_for_nothing_unless_it_is_said(own_site, host):
+    [answer] = own_site.call(
+        ("POST", "/api/pull", {"json": {"model": f"{host}/a/m", "stream": False}})
+    )
+    assert answer.status_code == 502
+    assert "private network" in answer.json()["error"]
+
+
+def test_many_clients_bring_a_model_once(own_site, registry, weights):
+    registry.before = lambda request: slow(ranged(request, weights), request, weights)
+
+    async def test(client):
+        body = {"model": f"{registry.host}/a/m", "insecure": True, "stream": False}
+        answers = await asyncio.gather(
+            *(client.post("/api/pull", json=body, timeout=9) for _ in range(20))
+        )
+        assert {answer.status_code for answer in answers} == {200}
+
+    own_site.run(test)
+    of_weights = [r for r in registry.requests if r.path.endswith(str(Digest.of(weights)))]
+    assert len(of_weights) == 1
+
+
+def slow(answer, request, weights):
+    if not request.path.endswith(str(Digest.of(weights))):
+        return None
+    answer.bytes_per_second = 10_000
+    return answer
+
+
+def test_a_client_that_leaves_stops_its_pull_and_the_next_goes_on(own_site, store):
+    weights = random.Random(3).randbytes(6 << 20)
+    with RogueRegistry(manifest([described(weights)], HEAD), (weights, CONFIG)) as registry:
+
+        def crawl(request):
+            if not request.path.endswith(str(Digest.of(weights))):
+                return None
+            answer = ranged(request, weights)
+            answer.bytes_per_second = 2 << 20
+            return answer
+
+        registry.before = crawl
+
+        async def test(client):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1):
+                    await client.post(pulling(registry)[1], **pulling(registry)[2])
+
+        own_site.run(test)
+        assert names(store) == []
+        assert not list(store.layout.leases.iterdir())
+        asked = len(registry.requests)
+        time.sleep(0.3)
+        assert len(registry.requests) == asked
+        registry.before, registry.sent = (lambda _: None), 0
+        assert own_site.call(pulling(registry, stream=False))[0].status_code == 200
+        assert registry.sent < len(weights)
+
+
+@pytest.mark.parametrize("status", [403, 413, 500])
+def test_a_push_that_is_refused_is_502_and_nothing_is_named_there(own_site, registry, status):
+    own_site.call(pulling(registry))
+    registry.before = lambda request: (
+        Answer(404) if request.method == "HEAD" else Answer(status, body=b'{"errors":[]}')
+    )
+    body = {"model": f"{registry.host}/a/m", "insecure": True, "stream": False}
+    [answer] = own_site.call(("POST", "/api/push", {"json": body}))
+    assert answer.status_code == 502
+    assert str(status) in answer.json()["error"]
+    assert not any(request.method == "PUT" for request in registry.requests)
+
+
+def test_weights_are_quantised_on_the_way(own_site, tmp_path, store):
+    tiny = Tiny(embedding=256, feed_forward=512, head_dim=64)
+    content = write_tiny(tmp_path / "m.gguf", tiny).read_bytes()
+    digest = "sha256:" + hashlib.sha256(content).hexdigest()
+    body = {"model": "small", "files": {"m.gguf": digest}, "quantize": "q4_K_M"}
+    _, made, refused = own_site.call(
+        ("POST", f"/api/blobs/{digest}", {"content": content}),
+        ("POST", "/api/create", {"json": body}),
+        ("POST", "/api/create", {"json": {"model": "x", "from": "small", "quantize": "Q8_0"}}),
+    )
+    assert lines_of(made)[-1] == {"status": "success"}
+    assert any("quantizing F32 model to Q4_K_M" in line["status"] for line in lines_of(made))
+    path = store.model(ModelName.parse("small")).model_path
+    assert read_gguf(path).tensors["blk.0.attn_q.weight"].type.name == "Q4_K"
+    assert refused.status_code == 400 or "error" in lines_of(refused)[-1]
