@@ -54,6 +54,14 @@ def survey(devices: Sequence[Device], processor: int, part: float = 1.0) -> Mach
     return Machine(tuple(chosen), {**usable, PROCESSOR: processor})
 
 
+def free_on(devices: Sequence[Device]) -> int | None:
+    """Return the bytes that devices besides the processor can give; None: there are none."""
+    machine = survey(devices, 0)
+    if not machine.devices:
+        return None
+    return sum(machine.available[device.label] for device in machine.devices)
+
+
 def place(wish: Wish, machine: Machine, asked: Offload) -> Placement:
     """Return which device has which layer.
 

@@ -12,7 +12,7 @@ from tampu.ml.devices import Device
 from tampu.modelinfo import read_model_info
 from tampu.nn import LayerShape
 from tampu.offload import AUTOMATIC, Offload
-from tampu.placing import Machine, place, survey
+from tampu.placing import Machine, free_on, place, survey
 
 MB = 2**20
 BLOCKS = 8
@@ -208,6 +208,10 @@ def test_a_part_of_the_free_memory_is_left_to_others():
         "CUDA.0": 900 * MB, "CUDA.1": (20_000 - 457) * MB, "CPU.0": 5,
     }  # fmt: skip
     assert survey([large], 5, part=0.5).available["CUDA.1"] == (20_000 - 457) * MB // 2
+    assert free_on([small, large]) == sum(
+        survey([small, large], 0).available[device.label] for device in (small, large)
+    )
+    assert free_on([]) is None
 
 
 def test_sizes_are_summed_by_layer():

@@ -26,9 +26,11 @@ from tampu.chat.prompt import PromptBuilder
 from tampu.chat.template import ChatTemplate
 from tampu.engine import Engine
 from tampu.errors import RequestError
+from tampu.ml.devices import find_devices
 from tampu.ml.gguf import read_gguf
 from tampu.ml.kernels.repack_cache import RepackCache
 from tampu.offload import Offload
+from tampu.placing import free_on
 from tampu.runner import llamacpp
 from tampu.runner.engines import LLAMACPP
 from tampu.runner.events import Event
@@ -166,7 +168,8 @@ def load_engine(
         parser = load.options.parser
         prompts = PromptBuilder.for_model(template, engine.tokenizer, metadata, parser)
         inserter = Inserter.for_model(template, engine.tokenizer, metadata)
-        ready = Ready(engine.context, memory_bytes, engine.device_bytes)
+        free = free_on(find_devices())
+        ready = Ready(engine.context, memory_bytes, engine.device_bytes, device_free=free)
         yield Loaded(engine, prompts, ready, inserter)
 
 

@@ -196,12 +196,21 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The model is loaded: the context per slot in tokens, the memory taken, and what computes."""
+    """The model is loaded.
+
+    Attributes:
+        context: of each slot, in tokens.
+        memory_bytes: that it takes, on all devices together.
+        device_bytes: of these, on devices besides the processor.
+        engine: what computes.
+        device_free: bytes that those devices can still give; None: nobody asked, or there are none.
+    """
 
     context: int
     memory_bytes: int
     device_bytes: int = 0
     engine: str = "native"
+    device_free: int | None = None
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):

@@ -21,7 +21,7 @@ import psutil
 from tampu.catalog import Entry
 from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError
 from tampu.runner.client import Runner
-from tampu.runner.protocol import ModelOptions
+from tampu.runner.protocol import ModelOptions, Ready
 from tampu.server.deaths import Deaths
 from tampu.server.job import FOREVER, Overrides
 from tampu.server.profile import with_own_parts
@@ -127,7 +127,8 @@ class LoadedModels:
         self._loaded = loaded
         self._deaths = deaths or Deaths()
         self._turn = asyncio.Lock()
-        self._sizes: dict[tuple[str, ModelOptions], int] = {}
+        self._sizes: dict[tuple[str, ModelOptions], Ready] = {}
+        self._device_free: int | None = None  # by the last load, and what went since
         self._is_closing = False
         self._options = options
         self._keep_alive_s = keep_alive_s
@@ -222,7 +223,8 @@ class LoadedModels:
                 runner = await self._started(entry, options)
             users = self._loading[entry.name].waiting
             model = LoadedModel(entry, options, runner, self._keep_alive_s, users)
-            self._sizes[entry.name, options] = runner.ready.memory_bytes
+            self._sizes[entry.name, options] = runner.ready
+            self._device_free = runner.ready.device_free
             self._models[entry.name] = model
             if not users:
                 self._start_timer(model)
@@ -256,11 +258,31 @@ class LoadedModels:
         """Whether a model fits beside the others, by what it took before, else by its file."""
         if len(self._models) >= self._most:
             return False
-        needed = self._sizes.get((entry.name, options), entry.info.size_bytes)
-        if self._memory_bytes is None:
-            return needed <= _PART_OF_FREE * psutil.virtual_memory().available
-        taken = sum(model.runner.ready.memory_bytes for model in self._models.values())
-        return needed + taken <= self._memory_bytes
+        file_bytes = entry.info.size_bytes
+        known = self._sizes.get((entry.name, options))
+        needed = file_bytes if known is None else known.memory_bytes
+        if self._memory_bytes is not None:
+            taken = sum(model.runner.ready.memory_bytes for model in self._models.values())
+            return needed + taken <= self._memory_bytes
+        if not self._has_room_on_devices(known, options, file_bytes):
+            return False
+        there = self._device_free if options.gpu_layers and self._device_free else 0
+        elsewhere = min(there, needed) if known is None else known.device_bytes
+        return needed - elsewhere <= _PART_OF_FREE * psutil.virtual_memory().available
+
+    def _has_room_on_devices(
+        self, known: Ready | None, options: ModelOptions, file_bytes: int
+    ) -> bool:
+        """Whether devices have room for all that would go there, or no other model could give any.
+
+        What does not fit there is computed by the processor, many times more slowly.
+        """
+        is_taken = any(model.runner.ready.device_bytes for model in self._models.values())
+        if self._device_free is None or not is_taken or not options.gpu_layers:
+            return True
+        before = 0 if known is None else known.device_bytes
+        is_part = options.gpu_layers > 0 and known is not None
+        return (before if is_part else max(before, file_bytes)) <= self._device_free
 
     def _victim(self) -> LoadedModel:
         """Return the model that goes first."""
@@ -303,6 +325,8 @@ class LoadedModels:
         if model.closed.is_set():
             return
         logger.info("unloading %s", model.entry.name)
+        if self._device_free is not None:
+            self._device_free += model.runner.ready.device_bytes
         model.closed.set()
         task = asyncio.create_task(model.runner.close())
         self._closing.add(task)

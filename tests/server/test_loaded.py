@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from support.fake_runner import FakeStart
 
 from tampu.catalog import Catalog
 from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError
-from tampu.runner.protocol import ModelOptions
+from tampu.runner.protocol import ModelOptions, Ready
 from tampu.server.job import Overrides
 from tampu.server.loaded import LoadedModels
 
@@ -259,6 +260,66 @@ def test_a_load_that_does_not_fit_is_tried_again_when_another_model_is_gone(star
         assert names(models) == []
 
     run(start, test)
+
+
+@pytest.mark.parametrize("jump_s", [86_400.0, -86_400.0])
+def test_a_clock_that_jumps_neither_unloads_a_model_nor_keeps_it(start, entry, monkeypatch, jump_s):
+    now_s = time.time()
+
+    async def test(models):
+        await touch(models, entry("m"), keep_alive_s=60)
+        await touch(models, entry("base"), keep_alive_s=0.1)
+        monkeypatch.setattr(time, "time", lambda: now_s + jump_s)
+        assert names(models) == ["base", "m"]
+        await asyncio.sleep(0.3)
+        assert names(models) == ["m"]
+
+    run(start, test)
+
+
+class OnDevices(FakeStart):
+    """Loads models to a device that has so many bytes, all of each if there is room."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.size = size
+
+    async def __call__(self, entry, options):
+        runner = await super().__call__(entry, options)
+        alive = [one for _, one in self.runners if one.is_alive and one is not runner]
+        free = self.size - sum(one.ready.device_bytes for one in alive)
+        taken = min(free, entry.info.size_bytes) if options.gpu_layers else 0
+        runner.ready = Ready(options.context, 1000 + taken, taken, device_free=free - taken)
+        return runner
+
+
+def test_a_model_that_has_no_room_on_the_device_takes_the_place_of_the_least_recently_used(entry):
+    size = entry("m").info.size_bytes
+    start = OnDevices(2 * size + size // 2)
+
+    async def test(models):
+        for name in ("m", "base", "thinker"):
+            await touch(models, entry(name))
+        assert names(models) == ["base", "thinker"]
+        processor = Overrides(gpu_layers=0)
+        await touch(models, entry("m"), processor)
+        assert names(models) == ["base", "m", "thinker"]
+
+    run(start, test)
+    assert all(one.ready.device_bytes for name, one in start.runners if name != "m")
+
+
+def test_a_model_larger_than_the_device_has_it_alone_and_shares_with_the_processor(entry):
+    start = OnDevices(entry("m").info.size_bytes // 2)
+
+    async def test(models):
+        await touch(models, entry("m"))
+        await touch(models, entry("base"))
+        assert names(models) == ["base"]
+        await touch(models, entry("base"))
+
+    run(start, test)
+    assert len(start.runners) == 2
 
 
 def test_a_file_that_has_changed_is_loaded_again(start, entry):

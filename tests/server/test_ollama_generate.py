@@ -101,6 +101,33 @@ def test_unknown_options_and_fields_are_ignored(post):
 
 
 @pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/generate", {"prompt": "x"}),
+        ("/api/chat", {"messages": [{"role": "user", "content": "x"}]}),
+        ("/api/embed", {"input": "x"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+        ("/v1/completions", {"prompt": "x"}),
+        ("/v1/embeddings", {"input": "x"}),
+        ("/v1/responses", {"input": "x"}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 5}),
+    ],
+)
+def test_which_engine_computes_is_not_up_to_a_request(site, post, path, body):
+    response = post(path, model="m", options={"engine": "llamacpp"}, **body)
+    assert response.status_code == 400
+    assert "PARAMETER engine" in response.text
+    assert site.start.runners == []
+
+
+@pytest.mark.parametrize("path", ["/api/generate", "/api/chat"])
+def test_a_prompt_that_is_only_to_be_shown_is_refused(post, path):
+    wanted = {"prompt": "x"} if path.endswith("generate") else {"messages": [{"role": "user"}]}
+    response = post(path, model="m", _debug_render_only=True, **wanted)
+    assert (response.status_code, "_debug_render_only" in response.text) == (400, True)
+
+
+@pytest.mark.parametrize(
     ("name", "value", "told"),
     [
         ("num_predict", "7", "num_predict"), ("num_predict", 1.5, "num_predict"),

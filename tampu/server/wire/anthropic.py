@@ -22,7 +22,7 @@ from tampu.server.wire.conversation import (
     decode_image,
 )
 from tampu.server.wire.ollama import keep_alive_s
-from tampu.server.wire.ollama_options import read_options
+from tampu.server.wire.ollama_options import asked_options, read_options
 from tampu.server.wire.openai import refuse
 
 _IMAGE_TYPES = ("image/jpeg", "image/jpg", "image/png", "image/webp", "image/gif", "image/bmp")
@@ -81,7 +81,7 @@ def messages_job(request: MessagesRequest, profile: Profile) -> Job:
     overrides, options = read_options(
         {"temperature": 1.0, "top_p": 1.0}
         | dict(profile.options)
-        | (request.options or {})
+        | dict(asked_options(request.options))
         | {name: value for name, value in given.items() if value is not None},
         profile.info,
         {"max_tokens": limit, "truncate": True},

@@ -19,7 +19,7 @@ from tampu.runner.protocol import InsertPrompt, TextPrompt
 from tampu.server.job import FOREVER, LONGEST_S, EmbedJob, Job, require
 from tampu.server.profile import Profile
 from tampu.server.wire.conversation import Conversation, Wishes, chat_job, check_can, decode_image
-from tampu.server.wire.ollama_options import read_options
+from tampu.server.wire.ollama_options import asked_options, read_options
 
 VERSION = "0.20.0"
 MOST_INPUTS = 2_048
@@ -66,6 +66,7 @@ class _Common(msgspec.Struct, kw_only=True):
     shift: bool | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    debug_render_only: Any = msgspec.field(default=None, name="_debug_render_only")
 
 
 class GenerateRequest(_Common, kw_only=True):
@@ -205,7 +206,9 @@ def embed_job(request: EmbedRequest, profile: Profile) -> EmbedJob:
     Raises:
         RequestError: for an option out of its range.
     """
-    overrides, _ = read_options({**profile.options, **(request.options or {})}, profile.info, {})
+    overrides, _ = read_options(
+        {**profile.options, **asked_options(request.options)}, profile.info, {}
+    )
     given = request.input
     texts = [given] if isinstance(given, str) else given or []
     require(
@@ -222,6 +225,8 @@ def embed_job(request: EmbedRequest, profile: Profile) -> EmbedJob:
 
 
 def _wishes(request: _Common, profile: Profile) -> Wishes:
+    message = "_debug_render_only is not supported: /api/tokenize gives a conversation's tokens"
+    require(holds=not request.debug_render_only, message=message)
     given = {
         "truncate": request.truncate is not False,
         "shift": request.shift is not False,
@@ -229,7 +234,7 @@ def _wishes(request: _Common, profile: Profile) -> Wishes:
         "top_logprobs": request.top_logprobs,
     }
     overrides, options = read_options(
-        {**profile.options, **(request.options or {})}, profile.info, given
+        {**profile.options, **asked_options(request.options)}, profile.info, given
     )
     return Wishes(
         model=request.model or "",

@@ -67,6 +67,17 @@ _USED = {
 }  # fmt: skip
 
 
+def asked_options(options: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return the options of a request.
+
+    Raises:
+        RequestError: for an engine: which one computes a model is not up to a request.
+    """
+    message = "options: engine is a model's own (PARAMETER engine) or the server's (TAMPU_ENGINE)"
+    require(holds="engine" not in (options or {}), message=message)
+    return options or {}
+
+
 def read_options(
     given: Mapping[str, Any], info: ModelInfo, more: Mapping[str, Any]
 ) -> tuple[Overrides, GenerateOptions]:

@@ -25,7 +25,7 @@ from tampu.server.wire.conversation import (
     check_can,
 )
 from tampu.server.wire.ollama import MOST_INPUTS, keep_alive_s
-from tampu.server.wire.ollama_options import read_options
+from tampu.server.wire.ollama_options import asked_options, read_options
 from tampu.server.wire.openai_messages import Message, template_message
 
 MOST_BIASES = 1_024
@@ -224,7 +224,9 @@ def embedding_job(request: EmbeddingRequest, profile: Profile) -> EmbedJob:
     formats = (None, "float", "base64")
     message = "encoding_format must be float or base64"
     require(holds=request.encoding_format in formats, message=message)
-    overrides, _ = read_options({**profile.options, **(request.options or {})}, profile.info, {})
+    overrides, _ = read_options(
+        {**profile.options, **asked_options(request.options)}, profile.info, {}
+    )
     return EmbedJob(
         model=request.model or "",
         overrides=overrides,
@@ -347,7 +349,9 @@ def _wishes(
         "logit_bias": read_bias(request.logit_bias),
     }
     overrides, options = read_options(
-        {**_DEFAULTS, **profile.options, **(request.options or {}), **given}, profile.info, more
+        {**_DEFAULTS, **profile.options, **asked_options(request.options), **given},
+        profile.info,
+        more,
     )
     return Wishes(
         model=request.model or "",

@@ -12,7 +12,7 @@ from tampu.server.job import Job, require
 from tampu.server.profile import Profile
 from tampu.server.wire.conversation import Conversation, Wishes, chat_job
 from tampu.server.wire.ollama import keep_alive_s
-from tampu.server.wire.ollama_options import read_options
+from tampu.server.wire.ollama_options import asked_options, read_options
 from tampu.server.wire.openai import (
     ResponseFormat,
     read_effort,
@@ -189,7 +189,7 @@ def _wishes(request: ResponsesRequest, profile: Profile) -> Wishes:
     overrides, options = read_options(
         {"temperature": 1.0, "top_p": 1.0}
         | dict(profile.options)
-        | (request.options or {})
+        | dict(asked_options(request.options))
         | {name: value for name, value in given.items() if value is not None},
         profile.info,
         {
