@@ -45,6 +45,7 @@ _SAMPLING = (
     "temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_last_n", "repeat_penalty",
     "presence_penalty", "frequency_penalty", "ignore_eos",
 )  # fmt: skip
+_LEAST_BATCH = 32  # with fewer than the sequences it aborts
 
 
 class LlamaServer(Protocol):
@@ -311,7 +312,7 @@ def _parameters(parameters: Any, path: Path, options: ModelOptions) -> Any:
     parameters.model.path = str(path)
     parameters.n_ctx = options.context * options.slots
     parameters.n_parallel = options.slots
-    parameters.n_batch = parameters.n_ubatch = options.batch
+    parameters.n_batch = parameters.n_ubatch = max(options.batch, _LEAST_BATCH)
     parameters.n_gpu_layers = options.gpu_layers
     parameters.main_gpu = options.main_gpu or 0
     if options.tensor_split:

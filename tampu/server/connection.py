@@ -7,6 +7,7 @@ server that has nothing to do wakes once a second, not ten times.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
@@ -80,6 +81,13 @@ class Connection(H11Protocol):
             self._write_timer.cancel()
             self._write_timer = None
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP; who still answers hears that the client is gone."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        super().send_400_response(msg)
+
     def _watch_headers(self) -> None:
         if self._header_timer is None:
             self._header_timer = self.loop.call_later(HEADER_SECONDS, self._too_slow)
@@ -105,10 +113,17 @@ class QuietServer(uvicorn.Server):
         self._wake: Callable[[], object] = lambda: None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Note that a signal has come."""
+        """Note that a signal has come; the second one of any kind means now."""
+        self.force_exit = self.should_exit
         super().handle_exit(sig, frame)
         self._ending()
         self._wake()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End; uvicorn leaves out the application's part when it is in a hurry."""
+        await super().shutdown(sockets)
+        if self.force_exit:
+            await self.lifespan.shutdown()
 
     async def main_loop(self) -> None:
         """Wait until it is time to end."""

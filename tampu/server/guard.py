@@ -27,6 +27,7 @@ ORIGINS = (
 _ORIGIN = re.compile(ORIGINS)
 LONGEST_TARGET = 8 * 1024
 MOST_HEADERS = 100
+HEADER_BYTES = 64 * 1024
 _VERSIONS = ("1.0", "1.1")
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
@@ -72,8 +73,9 @@ class Guard:
         headers = Headers(scope=scope)
         if len(scope["raw_path"]) + len(scope["query_string"]) > LONGEST_TARGET:
             return HTTPStatus.REQUEST_URI_TOO_LONG, "the address is too long"
-        if len(scope["headers"]) > MOST_HEADERS:
-            return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too many headers"
+        size = sum(len(name) + len(value) for name, value in scope["headers"])
+        if len(scope["headers"]) > MOST_HEADERS or size >= HEADER_BYTES:
+            return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too many headers, or too long"
         if scope["http_version"] not in _VERSIONS:
             return HTTPStatus.BAD_REQUEST, "this server speaks HTTP/1.1"
         if "content-length" in headers and "transfer-encoding" in headers:

@@ -21,12 +21,11 @@ from tampu.runner.client import HANG_SECONDS, Runner, start_worker
 from tampu.runner.protocol import ModelOptions
 from tampu.server.app import ServerOptions, create_app
 from tampu.server.connection import Connection, QuietServer
-from tampu.server.guard import is_loopback
+from tampu.server.guard import HEADER_BYTES, is_loopback
 from tampu.server.loaded import Start
 
 logger = logging.getLogger(__name__)
 
-HEADER_BYTES = 64 * 1024
 KEEP_ALIVE_SECONDS = 75
 MOST_CONNECTIONS = 2_048
 _FOR_EVER_S = 365 * 86_400.0

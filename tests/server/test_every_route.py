@@ -67,7 +67,8 @@ def has_body(route):
         {}, bearer(""), bearer("use-ke"), bearer("use-keys"), bearer("USE-KEY"), bearer(" "),
         bearer("x" * 10_000), {"authorization": USE}, {"authorization": f"Basic {USE}"},
         {"x-api-key": "wrong"}, {"x-api-key": ""}, bearer(USE) | {"x-api-key": "other"},
-        {"cookie": f"key={USE}"},
+        {"cookie": f"key={USE}"}, bearer(MANAGE[:-1]), bearer(f"{MANAGE} {MANAGE}"),
+        {"authorization": f"bearer{MANAGE}"}, {"authorization": "Bearer"},
     ],
 )  # fmt: skip
 def test_without_its_key_a_route_answers_401(locked, headers):
@@ -119,7 +120,13 @@ def test_a_body_is_not_read_without_a_key(locked):
     asyncio.run(test())
 
 
-@pytest.mark.parametrize("host", ["evil.com", "127.0.0.1.nip.io", "localhost.evil.com", "a.local"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.com", "127.0.0.1.nip.io", "localhost.evil.com", "a.local", "localhost/?",
+        "localhost#", "EVIL.COM", "evil.com.", "evil.com@localhost", "0x7f000001", "[::2]",
+    ],
+)  # fmt: skip
 def test_a_foreign_name_is_refused(site, host):
     assert set(statuses(site, calls(site, headers={"host": host})).values()) == {403}
 
@@ -128,7 +135,8 @@ def test_a_foreign_name_is_refused(site, host):
     "headers",
     [
         {"origin": "http://evil.com"}, {"origin": "null"}, {"origin": "http://notlocalhost"},
-        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "cross-site"}, {"origin": "http://localhost.evil.com"},
+        {"sec-fetch-site": "cross-site", "content-type": "text/plain"},
     ],
 )  # fmt: skip
 def test_a_page_of_a_stranger_may_not_change_or_ask_anything(site, headers):
@@ -140,11 +148,15 @@ def test_a_page_of_a_stranger_may_not_read_an_answer(site):
     headers = {"origin": "http://evil.com"}
     for response in site.call(*calls(site, headers=headers)):
         assert "access-control-allow-origin" not in response.headers
-    preflight = headers | {"access-control-request-method": "POST"}
+    preflight = headers | {
+        "access-control-request-method": "POST",
+        "access-control-request-private-network": "true",
+    }
     for _, path, _ in calls(site):
         [response] = site.call(("OPTIONS", path, {"headers": preflight}))
         assert response.status_code == 400
         assert "access-control-allow-origin" not in response.headers
+        assert "access-control-allow-private-network" not in response.headers
 
 
 @pytest.mark.parametrize(
@@ -154,7 +166,8 @@ def test_a_page_of_a_stranger_may_not_read_an_answer(site):
         b"\xef\xbb\xbf{}", b'{"model": "\\ud800"}', b'{"model": "m", "model": "base"}',
         b'{"x": {"a": 1, "b": [{"c": 1, "c": 2}]}}', b'{"x": 1e400}',
         b'{"x": [18446744073709551616]}', b'{"x": -9223372036854775809}',
-        b'{"x": ' + b"1" * 5000 + b"}", b'{"x": ' + b'{"a":' * 100_000, b'{"x": ' + b"[" * 100_000,
+        b'{"x": ' + b"1" * 5000 + b"}", b'{"x": ' + b"[" * 1000 + b"]" * 1000 + b"}", b"\x00{}",
+        b'{"x": -Infinity}', b'{"x": ' + b'{"a":' * 100_000, b'{"x": ' + b"[" * 100_000,
     ],
 )  # fmt: skip
 def test_a_body_that_is_no_request_is_refused(site, content):
@@ -196,6 +209,14 @@ def test_no_route_fails_or_tells_secrets_whatever_its_fields_hold(site):
 
 def test_a_body_over_the_limit_is_refused(site, monkeypatch):
     monkeypatch.setattr(body, "MAX_BODY", 1000)
+
+    async def without_end():
+        while True:
+            yield b"x" * 100
+
+    for method, path, _ in calls(site, only=has_body):
+        [response] = site.call((method, path, {"content": without_end()}))
+        assert response.status_code == 413
     assert set(statuses(site, calls(site, only=has_body, content=b"x" * 1001)).values()) == {413}
     headers = {"content-length": str(MAX_BODY + 1)}
     assert set(statuses(site, calls(site, only=has_body, headers=headers)).values()) == {413}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+from contextlib import suppress
 
 import pytest
 import uvicorn
@@ -13,7 +14,7 @@ from support.fake_runner import FakeStart
 from tampu.runner.protocol import ModelOptions
 from tampu.server.app import ServerOptions
 from tampu.server.connection import Connection, QuietServer
-from tampu.server.serve import HEADER_BYTES
+from tampu.server.guard import HEADER_BYTES
 from tests.server.conftest import Site
 
 HOST = "Host: localhost\r\n"
@@ -22,6 +23,9 @@ HIDDEN = f"GET /api/version HTTP/1.1\r\n{HOST}\r\n"
 BODY = '{"model": "m"}'
 LENGTH = f"Content-Length: {len(BODY)}\r\n"
 
+FIRST_S, NEXT_S = 5.0, 0.3  # how long to wait for an answer, and for another
+# What may be read in one way only: it is answered, or refused, once.
+READ_ONCE = frozenset({200, 400, 404, 405, 411, 501, 503})
 # Name: what stands behind the method and path, and the statuses that may come back (0: none).
 CASES = {
     "two lengths": (f" HTTP/1.1\r\n{HOST}{LENGTH}Content-Length: 5\r\n\r\n{BODY}", {400}),
@@ -50,6 +54,18 @@ CASES = {
     "1,000 headers": (
         f" HTTP/1.1\r\n{HOST}Connection: close\r\n" + "X: y\r\n" * 1000 + "\r\n", {400, 431},
     ),
+    "a folded header": (f" HTTP/1.1\r\n{HOST}X: a\r\n b\r\n{LENGTH}\r\n{BODY}", READ_ONCE),
+    "line feeds alone": (" HTTP/1.1\nHost: localhost\nConnection: close\n\n", READ_ONCE),
+    "a length that is too short": (
+        f" HTTP/1.1\r\n{HOST}Content-Length: 3\r\n\r\n{BODY}", READ_ONCE,
+    ),
+    "a chunk with a tail": (
+        f" HTTP/1.1\r\n{HOST}Transfer-Encoding: chunked\r\n\r\n"
+        "0\r\nContent-Length: 5\r\n\r\n", READ_ONCE,
+    ),
+    "a header of 64 KiB": (f" HTTP/1.1\r\n{HOST}X: {'a' * HEADER_BYTES}\r\n\r\n", {400, 431}),
+    "an address of 64 KiB": (f"?{'a' * HEADER_BYTES} HTTP/1.1\r\n{HOST}\r\n", {400, 414}),
+    "a host in two lines": (" HTTP/1.1\r\nHost: localhost\r\n evil.com\r\n\r\n", {400, 403}),
     "control characters": (" \x01\x02 HTTP/1.1\r\n\r\n", {400}),
 }  # fmt: skip
 
@@ -73,12 +89,11 @@ async def statuses(port, content):
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(content)
     answered = b""
-    try:
-        async with asyncio.timeout(0.5):
+    with suppress(TimeoutError, ConnectionError):
+        async with asyncio.timeout(FIRST_S) as limit:
             while part := await reader.read(65536):
                 answered += part
-    except (TimeoutError, ConnectionError):
-        pass
+                limit.reschedule(asyncio.get_running_loop().time() + NEXT_S)
     writer.close()
     return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", answered)]
 
@@ -90,7 +105,10 @@ def serve(site, ask):
         config = uvicorn.Config(
             site.app, http=Connection, log_config=None, h11_max_incomplete_event_size=HEADER_BYTES
         )
-        listener = socket.create_server(("127.0.0.1", 0))
+        # As uvicorn's own: only of what is TCP by name asyncio sends small pieces at once.
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(2048)
         server = QuietServer(config, lambda: None)
         running = asyncio.create_task(server.serve(sockets=[listener]))
         try:
