@@ -15,6 +15,7 @@ from tampu.convert.config import Config, read_rope
 from tampu.convert.gemma3 import GEMMA3, GEMMA3_TEXT
 from tampu.convert.lfm2 import LFM2
 from tampu.convert.llama import LLAMA, interleave, rope_factors
+from tampu.convert.mllama import MLLAMA
 from tampu.convert.qwen import QWEN2, QWEN3
 from tampu.errors import ModelFileError, UnsupportedModelError
 
@@ -33,6 +34,48 @@ def test_rows_of_a_head_alternate_between_its_halves() -> None:
     assert interleave(rows[:, 0], 1).tolist() == [0, 4, 1, 5, 2, 6, 3, 7]  # a bias
 
 
+@pytest.mark.seed("S50")
+def test_mllama_opens_the_gates_of_its_tower_and_leaves_those_of_the_text() -> None:
+    parameters = {"attention.head_count": 2, "attention.head_count_kv": 1}
+    gate = np.array([-2.0, 0.5], np.float32)
+    for name in ("v.global.blk.0.attn_gate", "v.global.blk.7.ffn_gate"):
+        opened = MLLAMA.transform(name, gate, parameters)
+        np.testing.assert_array_equal(opened, np.tanh(gate))
+    shut = MLLAMA.transform("v.position_embd.gate", gate, parameters)
+    np.testing.assert_array_equal(shut, np.float32(1) - np.tanh(gate))
+    for name in (
+        "blk.3.cross_attn_attn_gate",
+        "blk.3.cross_attn_mlp_gate",
+        "blk.0.ffn_gate.weight",
+    ):
+        assert MLLAMA.transform(name, gate, parameters) is gate
+
+
+@pytest.mark.seed("S51")
+def test_mllamas_tower_gives_the_same_scores_with_its_heads_rows_swapped_or_not() -> None:
+    """Nothing is rotated there, so that the order of rows within a head is only a name."""
+    random = np.random.default_rng(0)
+    heads, size, width = 4, 8, 16
+    q, k = (random.standard_normal((heads * size, width)).astype(np.float32) for _ in "qk")
+    x = random.standard_normal((5, width)).astype(np.float32)
+
+    def scores(query: Any, key: Any) -> Any:
+        queries, keys = (
+            (x @ each.T).reshape(5, heads, size).transpose(1, 0, 2) for each in (query, key)
+        )
+        return queries @ keys.transpose(0, 2, 1)
+
+    np.testing.assert_allclose(
+        scores(interleave(q, heads), interleave(k, heads)), scores(q, k), rtol=1e-4, atol=1e-4
+    )
+    parameters = {"attention.head_count": heads, "attention.head_count_kv": heads}
+    for name in ("v.blk.0.attn_q.weight", "v.global.blk.0.attn_k.weight"):
+        assert MLLAMA.transform(name, q, parameters) is q
+    for name in ("blk.3.cross_attn_q_proj.weight", "blk.3.cross_attn_k_proj.weight"):
+        assert MLLAMA.transform(name, q, parameters) is q  # these are not rotated either
+
+
+@pytest.mark.seed("S24")
 def test_llama_reorders_queries_and_keys_and_nothing_else() -> None:
     parameters = LLAMA.parameters(llama())
     q = np.arange(handmade.HEADS * handmade.HEAD, dtype=np.float32)
@@ -115,6 +158,7 @@ def test_scaling_becomes_keys() -> None:
     assert keys["rope.scaling.original_context_length"] == 32768
 
 
+@pytest.mark.seed("S25", "S26")
 def test_head_size_and_rotary_size_do_not_follow_the_hidden_size() -> None:
     keys = LLAMA.parameters(llama(head_dim=48))
     assert keys["attention.key_length"] == 48
