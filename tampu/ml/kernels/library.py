@@ -103,7 +103,7 @@ class Kernels:
         return int(self._library.tampu_plan_bytes(experts, rows))
 
     def peak(self, kind: str, rounds: int) -> float:
-        """Compute products of int8, f32 or bf16 in registers, on this thread.
+        """Compute products of int8, int16, f32 or bf16 in registers, on this thread.
 
         Returns:
             How many operations these were, sums among them; 0 if the level has no such products.

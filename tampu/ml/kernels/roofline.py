@@ -48,17 +48,17 @@ class Peaks:
 
     Attributes:
         int8: products of bytes.
+        int16: of integers of 16 bits, as which F16 weights are multiplied; 0: they are not here.
         f32: of 32-bit floats.
         bf16: of brain floats; 0: the kernels have no such products here.
         bandwidth: bytes read from memory.
-        int16: products of 16-bit integers; 0: the kernels do not use them here.
     """
 
     int8: float
+    int16: float
     f32: float
     bf16: float
     bandwidth: float
-    int16: float = 0.0
 
     def of(self, kind: str) -> float:
         """Return the operations per second of a kind."""
@@ -150,10 +150,14 @@ def measure_peaks(kernels: Kernels, threads: int) -> Peaks:
     def operations(kind: str) -> float:
         return together(lambda _: kernels.peak(kind, _PEAK_ROUNDS))
 
-    int8 = operations("int8")
     has_int16 = kernels.layout(GGMLType.F16, _INPUTS) != GGMLType.F16
-    int16 = int8 / 2 if has_int16 else 0.0  # half as many products in an instruction
-    return Peaks(int8, operations("f32"), operations("bf16"), together(read), int16)
+    return Peaks(
+        int8=operations("int8"),
+        int16=operations("int16") if has_int16 else 0.0,
+        f32=operations("f32"),
+        bf16=operations("bf16"),
+        bandwidth=together(read),
+    )
 
 
 def measure(
@@ -250,7 +254,7 @@ def _attention(backend: Backend, kind: GGMLType, tokens: int, peaks: Peaks) -> R
             for _ in range(2)
         )
         context.forward(x.flash_attention(keys, values, None, 0.125))
-    seconds = _best(backend, context, [(x, np.ones(x.shape, np.float32))])
+    seconds = _best(backend, context, [(x, _numbers(*x.shape))])
     context.close()
     read = 2 * layers * row * _KV_HEADS * _HISTORY if tokens <= _FEW else 0
     operations = 4.0 * layers * tokens * _HISTORY * _HEADS * _FEATURES
@@ -287,8 +291,9 @@ def as_table(rates: Sequence[Rate]) -> str:
 
 def describe(peaks: Peaks, level: str, threads: int) -> str:
     """Return a line that says what the machine can do."""
-    brain = f"{peaks.bf16 / 1e12:.2f} of bf16" if peaks.bf16 else "none of bf16"
+    kinds = ("int8", "int16", "bf16", "f32")
+    rates = ", ".join(f"{peaks.of(kind) / 1e12:.2f} of {kind}" for kind in kinds if peaks.of(kind))
     return (
-        f"this machine ({level}, {threads} threads): {peaks.bandwidth / 1e9:.1f} GB/s from memory; "
-        f"TOP/s: {peaks.int8 / 1e12:.2f} of int8, {brain}, {peaks.f32 / 1e12:.2f} of f32"
+        f"this machine ({level}, {threads} threads): "
+        f"{peaks.bandwidth / 1e9:.1f} GB/s from memory; TOP/s: {rates}"
     )

@@ -7,7 +7,7 @@ from tampu.errors import RequestError
 from tampu.ml import GGMLType
 from tampu.ml.kernels import roofline
 
-PEAKS = roofline.Peaks(int8=1e12, f32=0.2e12, bf16=0.4e12, bandwidth=40e9)
+PEAKS = roofline.Peaks(int8=1e12, int16=0.5e12, f32=0.2e12, bf16=0.4e12, bandwidth=40e9)
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def test_every_operation_and_type_is_measured_at_each_number_of_tokens(level_bac
             ("Q4_K", 1, "memory"),
             ("Q4_K", 64, "int8"),
             ("F16", 1, "memory"),
-            ("F16", 64, "f32"),
+            ("F16", 64, "int16"),
         ]
     ] + [
         ("attention", kind, tokens, limit)
@@ -44,7 +44,9 @@ def test_the_peaks_are_those_that_a_level_has(level_backends, level):
     peaks = roofline.measure_peaks(roofline.kernels_of(backend), 2)
     assert min(peaks.int8, peaks.f32, peaks.bandwidth) > 0
     assert (peaks.bf16 > 0) is (level == "avx512bf16")
+    assert (peaks.int16 > 0) is level.startswith("avx512")
     assert (peaks.kind_for(GGMLType.BF16) == "bf16") is (level == "avx512bf16")
+    assert (peaks.kind_for(GGMLType.F16) == "int16") is level.startswith("avx512")
 
 
 def test_the_limit_is_what_an_operation_meets_first():
@@ -72,7 +74,7 @@ def test_the_machine_is_described_with_all_its_peaks():
     line = roofline.describe(PEAKS, "avx512bf16", 2)
     assert "avx512bf16, 2 threads" in line
     assert "40.0 GB/s" in line
-    assert "1.00 of int8, 0.40 of bf16, 0.20 of f32" in line
+    assert "1.00 of int8, 0.50 of int16, 0.40 of bf16, 0.20 of f32" in line
 
 
 def test_without_kernels_there_is_nothing_to_measure(plain_backend):

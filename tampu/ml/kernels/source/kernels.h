@@ -26,6 +26,7 @@ struct level {
     operation *product_each; /* with the weights of experts */
     operation *attention;
     double (*integer_peak)(int64_t rounds);
+    double (*word_peak)(int64_t rounds); /* NULL: it has no products of 16 bits */
     double (*float_peak)(int64_t rounds);
     double (*brain_peak)(int64_t rounds); /* NULL: it has no products of brain floats */
     void (*read_all)(const uint8_t *from, int64_t bytes);

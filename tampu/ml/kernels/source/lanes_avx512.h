@@ -1,5 +1,5 @@
 /* Sixteen lanes in one AVX-512 register. */
-#include <immintrin.h>
+#include "lanes_x86.h"
 
 #define COLUMNS 12
 #define SCORE_ROWS 6 /* query rows whose scores or results are in registers together */
@@ -133,24 +133,6 @@ INLINE void vf_turn(vf a[16])
         a[i + 4] = _mm512_shuffle_f32x4(b[i + 4], b[i + 12], 0x88);
         a[i + 12] = _mm512_shuffle_f32x4(b[i + 4], b[i + 12], 0xdd);
     }
-}
-
-/* Four rows of four floats into columns. */
-INLINE void transpose_four(const float *from, size_t row, float *to, size_t column)
-{
-    __m128 a = _mm_loadu_ps(from), b = _mm_loadu_ps(from + row);
-    __m128 c = _mm_loadu_ps(from + 2 * row), d = _mm_loadu_ps(from + 3 * row);
-    _MM_TRANSPOSE4_PS(a, b, c, d);
-    _mm_storeu_ps(to, a);
-    _mm_storeu_ps(to + column, b);
-    _mm_storeu_ps(to + 2 * column, c);
-    _mm_storeu_ps(to + 3 * column, d);
-}
-INLINE float half_value(const uint8_t *p)
-{
-    uint16_t half;
-    memcpy(&half, p, 2);
-    return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(half)));
 }
 
 /* The same value, of which the compiler no longer knows where it comes from. */

@@ -114,5 +114,5 @@ static tile *const *tiles_of(int type)
 #endif
 
 const struct level LEVEL = {LEVEL_NAME,    quantise,     interleave,   product,    group,
-                            product_each,  attention,    integer_peak, float_peak, brain_peak,
-                            read_all,      pack_fixed};
+                            product_each,  attention,    integer_peak, word_peak,  float_peak,
+                            brain_peak,    read_all,     pack_fixed};

@@ -167,15 +167,15 @@ void *tampu_level_operation(int number, const char *name)
     return NULL;
 }
 
-/* How many operations of a kind (int8, f32, bf16) these rounds were; 0: the level has none. */
+/* How many operations of a kind (int8, int16, f32, bf16) these rounds were; 0: the level has none. */
 double tampu_level_peak(int number, const char *kind, int64_t rounds)
 {
     const struct level *level = usable(number);
-    if (strcmp(kind, "int8") == 0)
-        return level->integer_peak(rounds);
-    if (strcmp(kind, "f32") == 0)
-        return level->float_peak(rounds);
-    return level->brain_peak ? level->brain_peak(rounds) : 0.0;
+    double (*peak)(int64_t) = strcmp(kind, "int8") == 0    ? level->integer_peak
+                              : strcmp(kind, "int16") == 0 ? level->word_peak
+                              : strcmp(kind, "f32") == 0   ? level->float_peak
+                                                           : level->brain_peak;
+    return peak ? peak(rounds) : 0.0;
 }
 
 void tampu_level_read(int number, const void *from, int64_t bytes)

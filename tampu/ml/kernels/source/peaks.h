@@ -23,6 +23,21 @@ static double float_peak(int64_t rounds)
     return (double)rounds * CHAINS * 32;
 }
 
+#if defined(HAS_WORDS)
+static double word_peak(int64_t rounds)
+{
+    static const int16_t TWO[2] = {1, 2};
+    vi weights = vi_opaque(vi_splat(3)), sums[CHAINS];
+    UNROLL for (int i = 0; i < CHAINS; i++) sums[i] = vi_splat(i);
+    for (int64_t round = 0; round < rounds; round++)
+        UNROLL for (int i = 0; i < CHAINS; i++)
+            sums[i] = vi_opaque(vi_dot_words(sums[i], weights, TWO));
+    return (double)rounds * CHAINS * 64;
+}
+#else
+#define word_peak NULL
+#endif
+
 #if defined(BRAIN_PRODUCTS)
 static double brain_peak(int64_t rounds)
 {
