@@ -36,7 +36,7 @@ def test_rows_of_a_head_alternate_between_its_halves() -> None:
 
 @pytest.mark.seed("S50")
 def test_mllama_opens_the_gates_of_its_tower_and_leaves_those_of_the_text() -> None:
-    parameters = {"attention.head_count": 2, "attention.head_count_kv": 1}
+    parameters: dict[str, object] = {"attention.head_count": 2, "attention.head_count_kv": 1}
     gate = np.array([-2.0, 0.5], np.float32)
     for name in ("v.global.blk.0.attn_gate", "v.global.blk.7.ffn_gate"):
         opened = MLLAMA.transform(name, gate, parameters)
@@ -68,7 +68,9 @@ def test_mllamas_tower_gives_the_same_scores_with_its_heads_rows_swapped_or_not(
     np.testing.assert_allclose(
         scores(interleave(q, heads), interleave(k, heads)), scores(q, k), rtol=1e-4, atol=1e-4
     )
-    parameters = {"attention.head_count": heads, "attention.head_count_kv": heads}
+    parameters: dict[str, object] = dict.fromkeys(
+        ("attention.head_count", "attention.head_count_kv"), heads
+    )
     for name in ("v.blk.0.attn_q.weight", "v.global.blk.0.attn_k.weight"):
         assert MLLAMA.transform(name, q, parameters) is q
     for name in ("blk.3.cross_attn_q_proj.weight", "blk.3.cross_attn_k_proj.weight"):
