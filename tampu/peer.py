@@ -53,9 +53,22 @@ class Peer:
     """llama.cpp with one model, in a child process: a `tampu.bench.Subject`."""
 
     def __init__(
-        self, model: Path, *, threads: int, context: int, library: Path | None = None
+        self,
+        model: Path,
+        *,
+        threads: int,
+        context: int,
+        library: Path | None = None,
+        changes: Sequence[str] = (),
     ) -> None:
         """Start the child and let it load the model.
+
+        Args:
+            model: the file.
+            threads: that compute.
+            context: how many tokens it can hold.
+            library: which libllama; None: the wheel's.
+            changes: what is not as llama.cpp has it by itself: `repack off`, `flash off`.
 
         Raises:
             RequestError: if llama.cpp isn't installed.
@@ -67,7 +80,13 @@ class Peer:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
         try:
-            answer = self._ask(do="open", model=str(model), threads=threads, context=context)
+            answer = self._ask(
+                do="open",
+                model=str(model),
+                threads=threads,
+                context=context,
+                changes=list(changes),
+            )
         except TampuError:
             self.close()
             raise
@@ -152,6 +171,25 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
+# Where the llama.cpp of ggml 0.25.3 has two settings; what lies at these places by default is
+# compared first, since other versions have them elsewhere.
+_REPACK = 74  # byte of the model's parameters: vocab_only, check_tensors, use_extra_bufts
+_FLASH = 13  # word of the context's: the last of four that are -1
+
+
+def _turn_repack_off(parameters: _Struct) -> None:
+    flags = (ctypes.c_uint8 * 76).from_buffer(parameters)
+    if list(flags[_REPACK - 2 : _REPACK + 1]) != [0, 0, 1]:
+        raise RuntimeError("this library has the setting for repacked weights elsewhere")
+    flags[_REPACK] = 0
+
+
+def _turn_flash_off(parameters: _Struct) -> None:
+    if set(parameters.words[_FLASH - 3 : _FLASH + 1]) != {0xFFFFFFFF}:
+        raise RuntimeError("this library has the setting for flash attention elsewhere")
+    parameters.words[_FLASH] = 0
+
+
 class _Library:
     """One loaded model of llama.cpp's."""
 
@@ -172,14 +210,18 @@ class _Library:
     def open(self, request: Mapping[str, Any]) -> dict[str, object]:
         """Load a model with a context of at least the size asked for, and say how long it took."""
         began = time.perf_counter()
-        model = self._call["llama_model_load_from_file"](
-            request["model"].encode(), self._call["llama_model_default_params"]()
-        )
+        changes = request["changes"]
+        loading = self._call["llama_model_default_params"]()
+        if "repack off" in changes:
+            _turn_repack_off(loading)
+        model = self._call["llama_model_load_from_file"](request["model"].encode(), loading)
         if not model:
             raise RuntimeError(f"cannot load the model: {self._last_lines()}")
         parameters = self._call["llama_context_default_params"]()
         parameters.words[0] = max(request["context"], PHYSICAL_BATCH)
         parameters.words[2] = PHYSICAL_BATCH
+        if "flash off" in changes:
+            _turn_flash_off(parameters)
         self._context = self._call["llama_init_from_model"](model, parameters)
         if not self._context:
             raise RuntimeError(f"cannot make a context: {self._last_lines()}")

@@ -1,0 +1,86 @@
+"""tampu beside llama.cpp in each of its settings, so that the ratio is to the better one.
+
+    python -m benchmarks.rivals MODEL --peer-library PATH [--tests pp512,tg32,pp8] [--depth 0]
+        [--settings "default,repack off,flash off"] [--repetitions 3]
+
+prints a line for each test and setting: tokens per second of both, and the median of the ratios of
+neighbours. All take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from contextlib import ExitStack, closing
+from pathlib import Path
+from statistics import median
+
+from tampu.bench import Native, Plan, Subject, parse_depths, parse_tests, random_tokens, run_once
+from tampu.ml.devices import default_threads
+from tampu.peer import Peer
+
+DEFAULT = "default"
+SETTINGS = f"{DEFAULT},repack off,flash off"
+
+
+def measure(plan: Plan, subjects: dict[str, Subject]) -> None:
+    """Measure every work at every depth in turns, and print what came out."""
+    vocabulary = min(subject.vocabulary for subject in subjects.values())
+    for depth in plan.depths:
+        history = random_tokens(depth, vocabulary, random.Random(depth))
+        for work in plan.works:
+            source = random.Random(f"{work.name}@{depth}")
+            speeds: dict[str, list[float]] = {name: [] for name in subjects}
+            for turn in range(plan.repetitions + 1):
+                tokens = random_tokens(work.tokens, vocabulary, source)
+                for name, subject in subjects.items():
+                    speed = run_once(subject, work, history, tokens)
+                    if turn:
+                        speeds[name].append(speed)
+            own, *others = speeds.items()
+            for name, speed in others:
+                ratio = median(a / b for a, b in zip(own[1], speed, strict=True))
+                print(
+                    f"{work.name} depth {depth}: {median(own[1]):.1f} t/s, llama.cpp ({name}) "
+                    f"{median(speed):.1f} t/s, {ratio:.2f}",
+                    flush=True,
+                )
+
+
+def main() -> None:
+    """Load the model once for each, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--peer-library", type=Path)
+    parser.add_argument("--tests", default="pp512,tg32,pp8")
+    parser.add_argument("--depth", default="0")
+    parser.add_argument("--settings", default=SETTINGS)
+    parser.add_argument("--threads", type=int, default=default_threads())
+    parser.add_argument("--repetitions", type=int, default=3)
+    given = parser.parse_args()
+    plan = Plan(
+        works=parse_tests(given.tests),
+        depths=parse_depths(given.depth),
+        threads=given.threads,
+        repetitions=given.repetitions,
+    )
+    print(given.model.stem)
+    with ExitStack() as opened:
+        ours = Native(given.model, threads=plan.threads, context=plan.context)
+        opened.enter_context(closing(ours))
+        subjects: dict[str, Subject] = {"tampu": ours}
+        for setting in given.settings.split(","):
+            peer = Peer(
+                given.model,
+                threads=plan.threads,
+                context=plan.context,
+                library=given.peer_library,
+                changes=[] if setting == DEFAULT else setting.split("+"),
+            )
+            opened.enter_context(closing(peer))
+            subjects[setting] = peer
+        measure(plan, subjects)
+
+
+if __name__ == "__main__":
+    main()
