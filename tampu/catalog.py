@@ -19,6 +19,7 @@ from tampu.store.gguf_files import SUFFIX
 from tampu.store.library import Library, LocalModel, built_in_path
 from tampu.store.manifests import Media
 from tampu.store.model import StoredModel
+from tampu.values import existing_path
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ def prepare(
     given = [(_adapter(Path(each).expanduser(), path), scale) for each, scale in adapters]
     own = read_template(template) if template else None
     sees = Path(projector).expanduser() if projector else None
-    if Path(name_or_path).expanduser().exists():
+    if existing_path(name_or_path) is not None:
         return Prepared(path, tuple(given), sees, own)
     model = _library(None).find(name_or_path)
     sees = sees or next(iter(model.projector_paths), None)

@@ -126,6 +126,15 @@ def size_or_off(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2]])
 
 
+def existing_path(text: str) -> Path | None:
+    """Return the file or folder that a text means; None if it means none that is there."""
+    try:
+        path = Path(text).expanduser()
+        return path if path.exists() else None
+    except (OSError, RuntimeError, ValueError):  # longer than may be, nobody's home, a NUL
+        return None
+
+
 def path_of(text: str) -> Path:
     """Return a path; `~` is the home folder."""
     return Path(text).expanduser()

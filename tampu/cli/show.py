@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tampu.cli.completion import complete_model
 from tampu.errors import RequestError
+from tampu.values import existing_path
 
 if TYPE_CHECKING:
     from tampu.modelinfo import ModelInfo
@@ -55,7 +55,7 @@ def show_command(
     if len(asked) > 1:
         raise RequestError(f"--{asked[0]} and --{asked[1]}: only one of them at a time")
     path = resolve(model)
-    is_path = Path(model).expanduser().exists()
+    is_path = existing_path(model) is not None
     entry = None if is_path else Catalog.of_user().describe(model)
     info = entry.info if entry else read_model_info(path)
     if asked and asked[0] != "json":

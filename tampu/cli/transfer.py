@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tampu.cli.completion import complete_model
 from tampu.errors import ModelNameError, ModelNotFoundError, RegistryError
+from tampu.values import existing_path
 
 if TYPE_CHECKING:
     from tampu.store.names import ModelName
@@ -72,7 +72,7 @@ def bring_if_missing(model: str, insecure: bool) -> None:
     from tampu.store.library import Library
     from tampu.store.registry.pull import pull
 
-    if Path(model).expanduser().exists():
+    if existing_path(model) is not None:
         return
     try:
         Library.from_settings(Settings.from_environment()).find(model)

@@ -130,7 +130,7 @@ def test_a_name_that_a_terminal_would_obey_is_not_printed(
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "~nobody-here/m", "a\0b", "/a" * 5000])
-@pytest.mark.parametrize("command", ["show", "bench"])
+@pytest.mark.parametrize("command", ["run", "show", "bench"])
 def test_a_name_that_no_system_takes_is_one_line(tmp_path, monkeypatch, capsys, command, name):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert app.run([command, name]) == 2

@@ -14,6 +14,7 @@ from tampu.cli.transfer import bring_if_missing, show
 from tampu.errors import ModelNotFoundError
 from tampu.settings import Settings
 from tampu.store.library import Library
+from tampu.values import existing_path
 
 
 def choose_partner(
@@ -39,7 +40,7 @@ def choose_partner(
     Raises:
         TampuError: if it cannot be had.
     """
-    is_own = trace or engine or Path(model).expanduser().exists()
+    is_own = trace or engine or existing_path(model) is not None
     found = None if is_own else _served(model, keep_s, insecure=insecure)
     if found is not None:
         return found

@@ -17,6 +17,7 @@ from tampu.modelinfo import read_model_info
 from tampu.offload import Offload
 from tampu.runner.engines import LLAMACPP, choose_engine
 from tampu.settings import ENGINES, Settings
+from tampu.values import existing_path
 
 
 class EngineShelf:
@@ -46,7 +47,7 @@ class EngineShelf:
             ModelFileError: if its file is damaged.
         """
         path = resolve(name)
-        is_path = Path(name).expanduser().exists()
+        is_path = existing_path(name) is not None
         info = read_model_info(path) if is_path else Catalog.of_user().describe(name).info
         return Known(name, info, prepare(name))
 
