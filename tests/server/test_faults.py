@@ -1,0 +1,215 @@
+"""What a server survives: its own end by any signal, processes that stand still, long use."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import httpx
+import psutil
+import pytest
+from support.endless import make_endless_model
+from support.serving import is_alive, start_server
+
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    make_endless_model(tmp_path_factory.mktemp("checkpoint"), folder / "tiny.gguf")
+    return folder
+
+
+@pytest.fixture
+def start(models, tmp_path):
+    servers = []
+
+    def start(**environment):
+        servers.append(start_server(models, tmp_path, TAMPU_THREADS="1", **environment))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.end()
+
+
+def body(tokens, **more):
+    options = {"num_predict": tokens, "temperature": 0}
+    return {"model": "tiny", "prompt": "hello", "options": options} | more
+
+
+class Stream:
+    """An answer that is read on a thread of its own."""
+
+    def __init__(self, server, tokens):
+        self.lines = []
+        self._asked = (f"{server.url}/api/generate", body(tokens))
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+        while len(self.lines) < 3:
+            time.sleep(0.01)
+
+    def _read(self):
+        url, asked = self._asked
+        try:
+            with httpx.stream("POST", url, json=asked, timeout=60) as got:
+                self.lines.extend(map(json.loads, got.iter_lines()))
+        except httpx.TransportError:
+            self.lines.append({"broken": True})
+
+    def text(self):
+        """Return all of it, at its end."""
+        self._thread.join(30)
+        assert self.lines[-1].get("done"), self.lines[-1]
+        return "".join(line["response"] for line in self.lines)
+
+
+def family(server):
+    """Return the processes below the server's, those that help its models too."""
+    return psutil.Process(server.process.pid).children(recursive=True)
+
+
+def all_gone(processes, seconds):
+    """Whether all of these processes end within some seconds."""
+    end = time.monotonic() + seconds
+    while any(map(is_alive, processes)):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def test_a_server_that_is_killed_leaves_no_process_and_starts_again(start):
+    server = start()
+    Stream(server, 10**6)
+    processes = family(server)
+    assert processes
+    server.process.kill()
+    server.process.wait()
+    assert all_gone(processes, 5)
+    assert Stream(start(), 50).text()
+
+
+def test_answers_under_way_are_the_same_to_the_last_byte_when_it_ends(start):
+    server = start(TAMPU_NUM_PARALLEL="2")
+    undisturbed = Stream(server, 1500).text()
+    streams = [Stream(server, 1500) for _ in range(2)]
+    processes = family(server)
+    server.process.send_signal(signal.SIGTERM)
+    assert [stream.text() for stream in streams] == [undisturbed] * 2
+    assert server.process.wait(10) == 0
+    assert all_gone(processes, 1)
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_it_now(start, second):
+    server = start()
+    stream = Stream(server, 10**6)
+    processes = family(server)
+    server.process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    assert server.process.poll() is None
+    began = time.monotonic()
+    server.process.send_signal(second)
+    assert server.process.wait(5) == 0
+    assert time.monotonic() - began < 3
+    assert all_gone(processes, 5)
+    assert "done" not in stream.lines[-1] or not stream.lines[-1]["done"]
+    assert "Traceback" not in server.log.read_text()
+
+
+def test_a_process_that_is_stopped_and_goes_on_has_lost_nothing(start):
+    server = start()
+    undisturbed = Stream(server, 800).text()
+    stream = Stream(server, 800)
+    [worker] = server.workers()
+    worker.suspend()
+    time.sleep(2.5)
+    worker.resume()
+    assert stream.text() == undisturbed
+    assert server.workers() == [worker]
+
+
+def counts(process):
+    return process.num_fds(), process.num_threads()
+
+
+def test_files_threads_and_processes_are_as_many_after_any_use_as_before(start):
+    server = start()
+    process = psutil.Process(server.process.pid)
+
+    def use(client):
+        for _ in range(3):
+            client.post("/api/generate", json=body(3, stream=False))
+            with client.stream("POST", "/api/generate", json=body(10**6)) as got:
+                next(got.iter_lines())
+            assert client.post("/api/generate", json=body(3, raw=True, system="x")).is_error
+            assert client.post("/api/generate", json=body(3, format={"type": 1})).is_error
+        client.post("/api/generate", json={"model": "nothing"})
+
+    def rest(client):
+        client.post("/api/generate", json={"model": "tiny", "keep_alive": 0})
+        while server.workers():
+            time.sleep(0.01)
+
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        use(client)
+        [worker] = server.workers()
+        before = counts(worker)
+        use(client)
+        time.sleep(0.2)
+        assert server.workers() == [worker]
+        assert counts(worker) == before
+        rest(client)
+        use(client)
+        rest(client)
+        time.sleep(0.2)
+        before = counts(process)
+        for _ in range(2):
+            use(client)
+            rest(client)
+        time.sleep(0.2)
+        assert counts(process) == before
+        assert not [child for child in family(server) if is_alive(child)]
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [
+        ({"OLLAMA_HOST": "x:y:z"}, "OLLAMA_HOST"),
+        ({"TAMPU_NUM_PARALLEL": "-1"}, "TAMPU_NUM_PARALLEL"),
+        ({"TAMPU_KEEP_ALIVE": "soon"}, "TAMPU_KEEP_ALIVE"),
+        ({"TAMPU_CONFIG": "/nowhere/tampu.toml"}, "tampu.toml"),
+        ({"TAMPU_TLS_CERT": "/nowhere/cert.pem"}, "certificate"),
+    ],
+)
+def test_what_it_cannot_start_with_is_told_in_one_line(environment, told, tmp_path):
+    command = [sys.executable, "-m", "tampu.cli.entry", "serve", "--port", "0"]
+    variables = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **environment}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=20)
+    assert done.returncode in (1, 2)
+    assert "Traceback" not in done.stderr
+    [error] = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
+    assert told in error
+
+
+def test_it_starts_without_a_home(models, tmp_path):
+    command = [sys.executable, "-m", "tampu.cli.entry", "serve", "--port", "0", "--models", models]
+    process = subprocess.Popen(
+        command, env={"PATH": "/usr/bin:/bin"}, cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        for line in process.stderr:
+            assert "Traceback" not in line
+            if "Listening" in line:
+                break
+        else:
+            pytest.fail("it has ended")
+    finally:
+        process.kill()
+        process.communicate()
