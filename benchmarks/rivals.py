@@ -19,7 +19,7 @@ from tampu.bench import Native, Plan, Subject, parse_depths, parse_tests, random
 from tampu.ml.devices import default_threads
 from tampu.peer import Peer
 
-DEFAULT = "default"
+OWN, DEFAULT = "tampu", "default"
 SETTINGS = f"{DEFAULT},repack off,flash off"
 
 
@@ -37,12 +37,12 @@ def measure(plan: Plan, subjects: dict[str, Subject]) -> None:
                     speed = run_once(subject, work, history, tokens)
                     if turn:
                         speeds[name].append(speed)
-            own, *others = speeds.items()
-            for name, speed in others:
-                ratio = median(a / b for a, b in zip(own[1], speed, strict=True))
+            own = speeds.pop(OWN)
+            for name, theirs in speeds.items():
+                ratio = median(a / b for a, b in zip(own, theirs, strict=True))
                 print(
-                    f"{work.name} depth {depth}: {median(own[1]):.1f} t/s, llama.cpp ({name}) "
-                    f"{median(speed):.1f} t/s, {ratio:.2f}",
+                    f"{work.name} depth {depth}: {median(own):.1f} t/s, llama.cpp ({name}) "
+                    f"{median(theirs):.1f} t/s, {ratio:.2f}",
                     flush=True,
                 )
 
@@ -68,7 +68,7 @@ def main() -> None:
     with ExitStack() as opened:
         ours = Native(given.model, threads=plan.threads, context=plan.context)
         opened.enter_context(closing(ours))
-        subjects: dict[str, Subject] = {"tampu": ours}
+        subjects: dict[str, Subject] = {OWN: ours}
         for setting in given.settings.split(","):
             peer = Peer(
                 given.model,
