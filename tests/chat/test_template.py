@@ -143,12 +143,37 @@ def test_the_line_of_a_syntax_error_is_named():
         "{% set s = 'x' * 8000 %}{{ s.replace('x', s) }}",
         "{% set s = 'x' * 8000 %}{{ s.join(range(90000) | map('string') | list) }}",
         "{% for i in range(1000000000) %}{% endfor %}",
+        "{{ range(90000) | batch(20000000, 'x') | list }}",
+        "{{ ''|attr('__class__') }}{{ (''|attr('__class__')).mro() }}",
+        "{{ '{x.__class__.__mro__}'.format_map({'x': messages}) }}",
+        "{{ joiner(1).__init__.__globals__ }}",
+        "{{ namespace.__init__.__globals__['os'] }}",
+        "{{ self.__init__.__globals__ }}",
+        "{% for m in messages %}{{ loop.__class__.__init__.__globals__ }}{% endfor %}",
+        "{{ missing.field.of.nothing }}",
+        "{% set x = messages %}{% set _ = x.pop() %}",
         "{% set s = 'x' * 1000000 %}{% for i in range(100) %}{{ s }}{% endfor %}",
     ],
 )
 def test_a_hostile_template_ends_in_an_error(source):
     with pytest.raises(TampuError):
         render(source)
+
+
+def test_what_is_missing_is_empty_and_a_template_may_write_nothing():
+    assert render("{{ missing }}") == ""
+    assert render("{% if missing %}x{% endif %}{{ messages[0].nothing }}") == ""
+    assert render("") == ""
+    assert render("always the same") == "always the same"
+
+
+def test_a_loop_over_all_messages_for_each_of_them_ends():
+    messages = [{"role": "user", "content": "x"}] * 10_000
+    source = "{% for a in messages %}{% for b in messages %}{{ b.content }}{% endfor %}{% endfor %}"
+    began = time.monotonic()
+    with pytest.raises(RequestError):
+        render(source, messages)
+    assert time.monotonic() - began < 10
 
 
 @pytest.mark.slow

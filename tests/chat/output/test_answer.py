@@ -208,6 +208,37 @@ def test_content_is_not_held_back_longer_than_needed():
     assert parser.feed("s>") == [Content(" <tools>")]
 
 
+def test_a_call_of_what_is_not_there_is_read_as_it_was_written():
+    """Whoever asked sees it and can say so to the model."""
+    [call] = parse(SIGNS["hermes"], ['<tool_call>{"name":"other","arguments":{}}</tool_call>'])
+    assert call == ToolCall("other", {})
+
+
+@pytest.mark.parametrize("name", sorted(SIGNS))
+def test_arguments_of_a_megabyte_come_out_whole_or_as_text(name):
+    style = {style.name: style for _, style in FORMATS}[name]
+    begin = style.call.tags.begin if style.call else ""
+    begin += "f<|message|>" if name == "harmony" else ""
+    text = begin + '{"name": "f", "arguments": {"s": "' + "x" * 1_000_000 + '"}}'
+    parts = parse(SIGNS[name], [text[i : i + 4096] for i in range(0, len(text), 4096)])
+    assert sum(len(str(part)) for part in parts) > 1_000_000
+
+
+@pytest.mark.parametrize("name", sorted(SIGNS))
+def test_half_a_call_and_a_call_in_a_call_are_no_error(name):
+    style = {style.name: style for _, style in FORMATS}[name]
+    begin = style.call.tags.begin if style.call else ""
+    for text in (
+        begin,
+        begin * 50,
+        f"{begin}{CALL[:20]}",
+        f"{begin}{begin}{CALL}",
+        f"{CALL}{begin}",
+    ):
+        whole = parse(SIGNS[name], [text])
+        assert parse(SIGNS[name], text) == whole
+
+
 def test_the_order_of_the_arguments_is_the_models():
     [call] = parse(SIGNS["hermes"], ['<tool_call>{"name":"f","arguments":{"b":1,"a":2}}'])
     assert list(call.arguments) == ["b", "a"]
