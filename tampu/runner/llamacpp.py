@@ -177,7 +177,10 @@ class LlamaModel:
     def see(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """Refuse pictures."""
         if any(message.get("images") for message in messages):
-            raise RequestError("with the llama.cpp engine models see no pictures")
+            raise RequestError(
+                "with the llama.cpp engine models see no pictures: it takes them only in prompts "
+                "that it tokenises itself, where a text could become control tokens"
+            )
         return messages
 
     def submit(
