@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.checkpoints import FOR_LLAMA_CPP
 from support.laboratory import Laboratory, tokens
 from support.llama_cpp import greedy
 
@@ -12,25 +13,35 @@ from tampu.convert.quantize import quantize_file
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
 PROMPT = tokens(24)
-# Not Gemma 3: the recipes have a scale of attention, or a period of windows, that llama.cpp fixes.
-# Nor gpt-oss: its limit of activations is another there.
+PROMPTS = [tokens(24, seed) for seed in range(3)]  # some lead llama.cpp to an end of text at once
+# Not what llama.cpp fixes: gemma3_text's scale of attention, gptoss' limit of activations,
+# llama4_text's chunks, a window of Mistral's.
 MODELS = [
     "llama",
     "llama_rope_llama3",
+    "llama_biases",
     "mistral",
+    "mistral3",
+    "mixtral",
     "qwen2",
     "qwen2moe",
     "qwen3",
     "qwen3_yarn",
     "qwen3moe",
     "gemma2",
+    *FOR_LLAMA_CPP,
+    "lfm2",
 ]
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_llama_cpp_gives_the_same_greedy_tokens(laboratory: Laboratory, name: str) -> None:
-    found = greedy(laboratory.file(name, "F32"), PROMPT, 12)
-    assert laboratory.require_greedy(name, PROMPT, found, lead=0.02) >= 3
+    file, clear = laboratory.file(name, "F32"), 0
+    for prompt in PROMPTS:
+        clear += laboratory.require_greedy(name, prompt, greedy(file, prompt, 8), lead=0.02)
+        if clear >= 3:
+            return
+    pytest.fail(f"{name}: only {clear} tokens could be compared")
 
 
 @pytest.mark.parametrize("type_", ["F16", "Q8_0", "Q4_K_M"])

@@ -403,6 +403,18 @@ RECIPES: dict[str, Recipe] = {
     ),
 }
 
+# As above, but with what llama.cpp fixes as published models have it. Its YaRN rounds the
+# dimensions between which it blends, gpt-oss's does not: here they are whole, but for a hundredth.
+FOR_LLAMA_CPP: dict[str, Recipe] = {
+    "gemma3_usual": _gemma3(query_pre_attn_scalar=32),
+    "gptoss_usual": _gptoss(
+        swiglu_limit=7.0,
+        rope_parameters=_YARN
+        | {"original_max_position_embeddings": 403, "rope_theta": 66_000.0, "truncate": False},
+    ),
+    "llama4_usual": _llama4(attention_chunk_size=8192, floor_scale=8192, attn_scale=0.1),
+}
+
 DECODERS = [name for name in RECIPES if name != "bert"]
 
 _TOKENIZERS = {
@@ -419,7 +431,7 @@ _TOKENIZERS = {
 
 def make_checkpoint(name: str, folder: Path) -> Path:
     """Write the checkpoint `name` to `folder` and return the folder."""
-    recipe = RECIPES[name]
+    recipe = _recipe(name)
     config = recipe.config(**recipe.values)
     config._attn_implementation = "eager"
     model = getattr(transformers, recipe.architecture)(config).float().eval()
@@ -436,10 +448,14 @@ def make_checkpoint(name: str, folder: Path) -> Path:
 
 def load_reference(name: str, folder: Path) -> PreTrainedModel:
     """Return transformers' model of a checkpoint, in float32 with plain attention."""
-    model = getattr(transformers, RECIPES[name].architecture).from_pretrained(
+    model = getattr(transformers, _recipe(name).architecture).from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager"
     )
     return model.eval()
+
+
+def _recipe(name: str) -> Recipe:
+    return (RECIPES | FOR_LLAMA_CPP)[name]
 
 
 def draw_weights(model: PreTrainedModel, seed: int) -> None:
