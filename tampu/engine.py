@@ -307,9 +307,9 @@ class Engine:
         """
         return self._intake.generate(prompt, options, sink)
 
-    def prepare_forms(self) -> None:
-        """Make what the first answer with a grammar needs; else that request waits for it."""
-        self._intake.prepare_forms()
+    def warm_up(self) -> None:
+        """Make what the first grammar and picture need; else those requests wait for it."""
+        self._intake.warm_up()
 
     def stuck(self, patience_s: float) -> str:
         """Return what the run loop does for too long, and how long; empty: it moves or rests.

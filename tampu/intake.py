@@ -24,7 +24,7 @@ from tampu.runner.sequence import Sequence as RunningSequence
 from tampu.runner.text import TextStream
 from tampu.sampling import Sampler
 from tampu.sampling.constraint import Constraints
-from tampu.vision import decode
+from tampu.vision.jailed import JailedDecoder
 
 log = logging.getLogger("tampu.intake")
 
@@ -44,6 +44,7 @@ class Intake:
         self._tokenizer = model.tokenizer
         self._context = model.options.context
         self._constraints = Constraints(self._tokenizer)
+        self._decoder = JailedDecoder()
 
     def generate(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> Handle:
         """Begin an answer; see `Engine.submit`."""
@@ -90,18 +91,21 @@ class Intake:
         if vision is None:
             name = self._model.info.path.name
             raise RequestError(f"{name} takes no images: it is a model of text")
-        picture = decode(image) if isinstance(image, bytes) else image
+        picture = self._decoder.decode(image) if isinstance(image, bytes) else image
         number = self._model.scheduler.images.number(picture)
         return NumberedImage(vision.prepare(picture), number)
 
-    def prepare_forms(self) -> None:
-        """Make what the first grammar needs, if this is a model that answers."""
+    def warm_up(self) -> None:
+        """Make what the first grammar and the first picture need, if the model takes any."""
         if self._model.graphs.longest_text is None:
             self._constraints.prepare()
+        if self._model.vision is not None:
+            self._decoder.prepare()
 
     def close(self) -> None:
-        """End what compiles grammars."""
+        """End what compiles grammars and decodes pictures."""
         self._constraints.close()
+        self._decoder.close()
 
     def _begin(self, sequence: RunningSequence) -> Handle:
         self._runner.submit(sequence)

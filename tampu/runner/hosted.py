@@ -73,8 +73,8 @@ class RunningModel(Protocol):
         """Return the embeddings (texts, features) of texts given as tokens."""
         ...
 
-    def prepare_forms(self) -> None:
-        """Make what the first answer in some form will need; on any thread."""
+    def warm_up(self) -> None:
+        """Make what the first answer in some form, or about a picture, needs; on any thread."""
         ...
 
     def stuck(self, patience_s: float) -> str:

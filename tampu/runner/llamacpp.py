@@ -241,7 +241,7 @@ class LlamaModel:
         normal: npt.NDArray[np.float32] = rows / np.maximum(lengths, 1e-12)
         return normal
 
-    def prepare_forms(self) -> None:
+    def warm_up(self) -> None:
         """Do nothing: llama.cpp makes grammars when they come."""
 
     def stuck(self, patience_s: float) -> str:

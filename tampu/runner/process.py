@@ -123,7 +123,7 @@ class VocabularyOnly:
         """Refuse: nothing can be computed."""
         raise RequestError("this model was loaded without its weights")
 
-    def prepare_forms(self) -> None:
+    def warm_up(self) -> None:
         """Do nothing: there are no answers."""
 
     def stuck(self, _: float) -> str:

@@ -132,7 +132,7 @@ class Worker:
         def when_it_rests() -> None:
             while not self._closed.wait(_REST_SECONDS):
                 if not self._handles:
-                    loaded.model.prepare_forms()
+                    loaded.model.warm_up()
                     gc.collect()
                     gc.freeze()  # what stays until the end need not be looked through again
                     return

@@ -11,6 +11,7 @@ import logging
 import struct
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -77,7 +78,8 @@ def decode(data: bytes, limits: ImageLimits = DEFAULT_LIMITS) -> Picture:
         with reader(io.BytesIO(data)) as image:
             _check_size(image.size, limits)
             image.load()
-            return np.array(_as_rgb(_upright(image)))
+            _turn_upright(image)
+            return np.array(_as_rgb(image))
     except MemoryError as error:
         raise RequestError(f"no memory to decode the {name} image") from error
     except Image.DecompressionBombError as error:
@@ -112,12 +114,10 @@ def _check_size(size: tuple[int, int], limits: ImageLimits) -> None:
         )
 
 
-def _upright(image: Image.Image) -> Image.Image:
+def _turn_upright(image: Image.Image) -> None:
     """Turn a picture as its camera noted; a note that cannot be read is none."""
-    try:
-        return ImageOps.exif_transpose(image)
-    except _DAMAGE:
-        return image
+    with suppress(*_DAMAGE):
+        ImageOps.exif_transpose(image, in_place=True)
 
 
 def _as_rgb(image: Image.Image) -> Image.Image:
@@ -125,7 +125,8 @@ def _as_rgb(image: Image.Image) -> Image.Image:
         deep = np.asarray(image).astype(np.int64)
         return Image.fromarray((deep >> 8).clip(0, 255).astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
-        layer = image.convert("RGBA")
-        white = Image.new("RGBA", layer.size, (*_WHITE, 255))
-        return Image.alpha_composite(white, layer).convert("RGB")
+        layer = image if image.mode == "RGBA" else image.convert("RGBA")
+        white = Image.new("RGB", layer.size, _WHITE)
+        white.paste(layer, mask=layer)
+        return white
     return image.convert("RGB")

@@ -77,7 +77,7 @@ class FakeModel:
     def embed(self, texts):
         return np.array([[1.0, sum(text)] for text in texts], np.float32)
 
-    def prepare_forms(self):
+    def warm_up(self):
         self.is_prepared = True
 
     def stuck(self, patience_s):
