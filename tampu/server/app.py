@@ -145,6 +145,7 @@ def _serving(options: ServerOptions, catalog: Catalog, start: Start, metrics: Me
         most=options.most_models,
         memory_bytes=options.memory_bytes,
         loaded=metrics.loaded,
+        died=metrics.died,
         deaths=Deaths(options.most_deaths),
     )
     vocabularies = LoadedModels(

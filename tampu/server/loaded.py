@@ -109,6 +109,7 @@ class LoadedModels:
         most: int,
         memory_bytes: int | None = None,
         loaded: Callable[[str, float], None] = lambda _, __: None,
+        died: Callable[[str], None] = lambda _: None,
         deaths: Deaths | None = None,
     ) -> None:
         """Keep models, loaded by `start` with `options` unless a request differs.
@@ -120,11 +121,13 @@ class LoadedModels:
             most: how many there are at most.
             memory_bytes: what they may take together; None: what is free.
             loaded: is told the name and the seconds of each load.
+            died: is told the name of each model whose process has died.
             deaths: refuses models that die too often; None: three times within a minute.
         """
         self._start = start
         self._memory_bytes = memory_bytes
         self._loaded = loaded
+        self._died = died
         self._deaths = deaths or Deaths()
         self._turn = asyncio.Lock()
         self._sizes: dict[tuple[str, ModelOptions], Ready] = {}
@@ -316,6 +319,7 @@ class LoadedModels:
         model.is_leaving = True
         if cause := model.runner.cause:
             self._deaths.note(_file(model.entry), cause)
+            self._died(model.entry.name)
         self._stop_timer(model)
         del self._models[model.entry.name]
         if model.users == 0:

@@ -11,7 +11,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from tampu.errors import RunnerDiedError, TampuError
+from tampu.errors import TampuError
 from tampu.server.events import Began, Ended, Event
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -86,15 +86,17 @@ class Metrics:
         """Count a load."""
         self._loads.labels(model).observe(seconds)
 
+    def died(self, model: str) -> None:
+        """Count the death of a model's process, however many requests it had."""
+        self._deaths.labels(model).inc()
+
     def embedded(self, model: str, tokens: int) -> None:
         """Count the tokens of an embedding."""
         self._tokens.labels(model, "prompt").inc(tokens)
 
-    def failed(self, model: str, error: TampuError) -> None:
+    def failed(self, error: TampuError) -> None:
         """Count an error."""
         self._errors.labels(type(error).__name__).inc()
-        if isinstance(error, RunnerDiedError):
-            self._deaths.labels(model).inc()
 
     async def watched(
         self, model: str, events: AsyncGenerator[Event, None], since_s: float
@@ -115,7 +117,7 @@ class Metrics:
                     last_s[event.choice] = now_s
                 yield event
         except TampuError as error:
-            self.failed(model, error)
+            self.failed(error)
             raise
 
     def _count(self, model: str, event: Ended) -> None:

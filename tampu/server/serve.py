@@ -113,7 +113,10 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = found[0]
-        return socket.create_server(address[:2], family=family, backlog=MOST_CONNECTIONS)
+        listener = socket.create_server(address[:2], family=family, backlog=MOST_CONNECTIONS)
+        # Connections inherit it; asyncio does it only for sockets made with TCP's number.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener
     except OSError as error:
         hint = "; does another server run there?" if error.errno == errno.EADDRINUSE else ""
         raise SettingsError(f"cannot listen on {host}:{port}: {error.strerror}{hint}") from error

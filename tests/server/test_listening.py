@@ -19,7 +19,7 @@ from support.serving import start_server
 from tampu.errors import SettingsError
 from tampu.server import connection
 from tampu.server.connection import Connection, QuietServer
-from tampu.server.serve import check_exposure, listen_on_socket
+from tampu.server.serve import check_exposure, listen, listen_on_socket
 
 # For localhost, valid until 2126; it guards nothing.
 CERTIFICATE = """\
@@ -42,6 +42,13 @@ dTiQD8VQ2lT2YjGTKf0yM1G8EJShRANCAAQyfD3XYw+YH5xC7VyG3MAwO6y+R2hG
 vYl6PUdnx1bQ7afQv18LJjv5WYQcTM2X3hmm7uWORZzQ15KzSmmvJ7+n
 -----END PRIVATE KEY-----
 """
+
+
+def test_what_is_written_to_a_connection_goes_at_once():
+    with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
 
 
 @pytest.fixture(scope="module")
