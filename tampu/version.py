@@ -1,3 +1,5 @@
 """The version of the package; the build reads it from here."""
 
 __version__ = "0.1.0"
+NAME = "tampu"
+SOFTWARE = f"{NAME}/{__version__}"  # how the server calls itself

@@ -5,8 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-from collections.abc import Generator
-from contextlib import closing
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,16 +79,20 @@ class Server:
                 raise ServerError(str(line["error"]))
             yield line
 
+    def software(self, timeout_s: float) -> str:
+        """Return what runs there by its own words, such as `tampu/1.2`; empty: it does not say.
+
+        Raises:
+            NoServerError: if nothing listens.
+            ServerError: if it gave no sense.
+        """
+        with self._answer("GET", "/health", None, timeout_s) as answer:
+            return answer.getheader("Server", "")
+
     def _lines(
         self, method: str, path: str, body: dict[str, Any] | None, timeout_s: float | None
     ) -> Generator[dict[str, Any]]:
-        headers = {"Content-Type": "application/json"}
-        if keys := self.settings.api_keys or self.settings.use_api_keys:
-            headers["Authorization"] = f"Bearer {keys[0]}"
-        connection = self._connection(timeout_s)
-        try:
-            connection.request(method, path, None if body is None else json.dumps(body), headers)
-            answer = connection.getresponse()
+        with self._answer(method, path, body, timeout_s) as answer:
             while text := answer.readline(_MOST_BYTES):
                 found = json.loads(text)
                 if not isinstance(found, dict):
@@ -96,6 +100,18 @@ class Server:
                 if answer.status != http.client.OK:
                     raise ServerError(str(found.get("error", answer.reason)), answer.status)
                 yield found
+
+    @contextmanager
+    def _answer(
+        self, method: str, path: str, body: dict[str, Any] | None, timeout_s: float | None
+    ) -> Iterator[http.client.HTTPResponse]:
+        headers = {"Content-Type": "application/json"}
+        if keys := self.settings.api_keys or self.settings.use_api_keys:
+            headers["Authorization"] = f"Bearer {keys[0]}"
+        connection = self._connection(timeout_s)
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            yield connection.getresponse()
         except (ConnectionRefusedError, FileNotFoundError) as error:
             message = f"no server answers at {self}: start one with `tampu serve`"
             raise NoServerError(message) from error

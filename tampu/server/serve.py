@@ -23,6 +23,7 @@ from tampu.server.app import ServerOptions, create_app
 from tampu.server.connection import Connection, QuietServer
 from tampu.server.guard import HEADER_BYTES, is_loopback
 from tampu.server.loaded import Start
+from tampu.version import SOFTWARE
 
 logger = logging.getLogger(__name__)
 
@@ -147,6 +148,7 @@ def serve(
         log_config=None,
         access_log=False,
         server_header=False,
+        headers=[("server", SOFTWARE)],
         http=Connection,
         ws="none",
         h11_max_incomplete_event_size=HEADER_BYTES,

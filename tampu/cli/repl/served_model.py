@@ -29,6 +29,7 @@ from tampu.modelinfo import ModelInfo
 from tampu.runner.events import Usage
 from tampu.store.modelfile import Modelfile
 from tampu.store.registry.progress import Progress
+from tampu.version import NAME
 
 _PATIENCE_S = 1.0
 _ID_LENGTH = 12
@@ -187,16 +188,19 @@ class ServedReply:
 
 
 def find_server(server: Server) -> bool:
-    """Whether a server listens that answers as Ollama's does; what is wrong with it is told."""
+    """Whether a server of tampu listens; what else does is told.
+
+    Ollama's listens at the same place, and would answer with an engine that nobody asked for.
+    """
     try:
-        answer = server.ask("GET", "/api/version", timeout_s=_PATIENCE_S)
+        software = server.software(_PATIENCE_S)
     except NoServerError:
         return False
     except ServerError as error:
         _tell(str(error))
         return False
-    if not isinstance(answer.get("version"), str):
-        _tell(f"what listens at {server} is no server for models")
+    if software.partition("/")[0] != NAME:
+        _tell(f"what listens at {server} is not tampu's server")
         return False
     return True
 

@@ -202,7 +202,7 @@ def test_a_death_is_told_and_the_conversation_goes_on(server, terminal):
 def test_without_a_server_or_with_a_stranger_the_model_runs_here(server, run, nowhere):
     alone = run("demo", *QUESTION, TAMPU_HOST=nowhere)
     assert (alone.stdout.strip(), alone.stderr) == ("85", "")
-    for answer in (b"<html>", b'{"hello": 1}'):
+    for answer in (b"<html>", b'{"version": "0.33.0"}'):
         other, address = listening(answer)
         found = run("demo", *QUESTION, TAMPU_HOST=address)
         other.shutdown()
