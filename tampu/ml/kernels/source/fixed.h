@@ -229,6 +229,20 @@ INLINE int exponent_of(const uint8_t *halves)
     return to_units(x, unit, NULL).rough > MOST_ROUGH ? AS_HALVES : (int)(bits >> 23);
 }
 
+/* A block of up to sixteen rows, input by input; by way of neighbours, since rows that are a power of two
+ * apart push each other out of the first cache. */
+INLINE void turn_halves(const uint8_t *from, size_t row_bytes, int64_t rows, uint8_t *to)
+{
+    uint16_t halves[ROWS][FIXED], turned[FIXED][ROWS];
+    memset(halves, 0, sizeof halves);
+    for (int64_t row = 0; row < rows; row++)
+        memcpy(halves[row], from + (size_t)row * row_bytes, sizeof halves[row]);
+    for (int k = 0; k < FIXED; k++)
+        for (int row = 0; row < ROWS; row++)
+            turned[k][row] = halves[row][k];
+    memcpy(to, turned, sizeof turned);
+}
+
 /* Some strips of a matrix of halves: exponents for all blocks, then the halves, input by input. */
 static void pack_fixed(const void *source, void *packed, int64_t rows, int64_t inputs, int64_t first_strip,
                        int64_t strips)
@@ -241,8 +255,6 @@ static void pack_fixed(const void *source, void *packed, int64_t rows, int64_t i
         const uint8_t *from = (const uint8_t *)source + (size_t)(strip * ROWS) * row_bytes;
         const int64_t left = rows - strip * ROWS, there = left < ROWS ? left : ROWS;
         memset(exponents, 127, (size_t)(blocks * ROWS));
-        if (there < ROWS)
-            memset(to, 0, (size_t)(blocks * WORD_BYTES));
         for (int64_t row = 0; row < there; row++, from += row_bytes) {
             for (int64_t b = 0; b < blocks; b++) {
                 int exponent = exponent_of(from + 2 * FIXED * b);
@@ -253,8 +265,7 @@ static void pack_fixed(const void *source, void *packed, int64_t rows, int64_t i
             }
         }
         from -= there * (int64_t)row_bytes;
-        for (int64_t k = 0; k < inputs; k++, to += 2 * ROWS)
-            for (int64_t row = 0; row < there; row++)
-                memcpy(to + 2 * row, from + row * (int64_t)row_bytes + 2 * k, 2);
+        for (int64_t b = 0; b < blocks; b++, to += WORD_BYTES)
+            turn_halves(from + 2 * FIXED * b, row_bytes, there, to);
     }
 }
