@@ -82,8 +82,15 @@ def read_rope_scaling(metadata: Metadata) -> RopeScaling:
 
 
 def _yarn(metadata: Metadata, factor: float) -> RopeScaling:
-    """Return YaRN's settings; ggml multiplies by 0.1 ln(factor) + 1 itself, as YaRN wants."""
+    """Return YaRN's settings; ggml multiplies by 0.1 ln(factor) + 1 itself, as YaRN wants.
+
+    Where a model wants less of that, our files and Ollama's have the quotient (`attn_factor`), those
+    of llama.cpp what to divide by (`yarn_log_multiplier`, the `mscale_all_dim` of config.json).
+    """
     magnitude = metadata.number("rope.scaling.attn_factor", 1.0)
+    damping = metadata.number("rope.scaling.yarn_log_multiplier", 0.0)
+    if factor > 1 and damping > 0:
+        magnitude /= 0.1 * damping * math.log(factor) + 1
     return RopeScaling(
         frequency_scale=1.0 / factor,
         original_context=metadata.integer(

@@ -155,6 +155,15 @@ def scaling(**keys):
             },
             RopeScaling(0.25, 500, 0.5, 0.8, 16.0, 2.0),
         ),
+        (  # as llama.cpp's converter writes Ministral 3: ggml's 0.1 ln(factor) + 1 is undone
+            {
+                "rope__scaling__type": "yarn",
+                "rope__scaling__factor": 16.0,
+                "rope__scaling__original_context_length": 500,
+                "rope__scaling__yarn_log_multiplier": 1.0,
+            },
+            RopeScaling(1 / 16, 500, 1.0, 1 / (0.1 * math.log(16.0) + 1), 32.0, 1.0),
+        ),
     ],
 )
 def test_the_scaling_of_rope_is_what_the_file_says(keys, expected):
