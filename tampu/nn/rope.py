@@ -84,8 +84,8 @@ def read_rope_scaling(metadata: Metadata) -> RopeScaling:
 def _yarn(metadata: Metadata, factor: float) -> RopeScaling:
     """Return YaRN's settings; ggml multiplies by 0.1 ln(factor) + 1 itself, as YaRN wants.
 
-    Where a model wants less of that, our files and Ollama's have the quotient (`attn_factor`), those
-    of llama.cpp what to divide by (`yarn_log_multiplier`, the `mscale_all_dim` of config.json).
+    Where a model wants less of that, our files and Ollama's have the quotient (`attn_factor`),
+    llama.cpp's what to divide by (`yarn_log_multiplier`, the `mscale_all_dim` of config.json).
     """
     magnitude = metadata.number("rope.scaling.attn_factor", 1.0)
     damping = metadata.number("rope.scaling.yarn_log_multiplier", 0.0)

@@ -161,6 +161,7 @@ def scaling(**keys):
                 "rope__scaling__factor": 16.0,
                 "rope__scaling__original_context_length": 500,
                 "rope__scaling__yarn_log_multiplier": 1.0,
+                "context_length": 2000,
             },
             RopeScaling(1 / 16, 500, 1.0, 1 / (0.1 * math.log(16.0) + 1), 32.0, 1.0),
         ),
