@@ -119,3 +119,7 @@ class RegistryError(TampuError):
 
 class SettingsError(TampuError):
     """An environment variable, setting or flag with a bad value."""
+
+
+class NotAllowedError(TampuError):
+    """A caller asked for what only others may."""

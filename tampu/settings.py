@@ -124,6 +124,8 @@ class Settings:
         origins: ORIGINS, separated by commas: web pages that may call the server, besides local.
         debug: DEBUG, 0 to 2: the higher, the more is logged.
         registry: REGISTRY, the host of the models whose name has none.
+        registries: REGISTRIES, separated by commas: hosts of registries that callers of the server
+            from other machines may name, besides those of these settings and the hub.
         realms: REALMS, "registry=host" separated by commas: other hosts that may give out the
             tokens of a registry, such as registry-1.docker.io=auth.docker.io.
         logins: LOGINS, "registry=name:password" separated by commas, for registries that ask.
@@ -173,6 +175,7 @@ class Settings:
     hub_cache: Path | None = None
     lm_studio: Path | None = None
     registry: str = "registry.ollama.ai"
+    registries: tuple[str, ...] = ()
     realms: tuple[tuple[str, str], ...] = ()
     logins: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     proxies: Proxies = field(default_factory=Proxies)
@@ -245,6 +248,7 @@ class Settings:
             ),
             lm_studio=read.in_home("LM_STUDIO", ("", ".lmstudio/models")),
             registry=read.value("REGISTRY", host, "registry.ollama.ai"),
+            registries=read.value("REGISTRIES", texts, ()),
             realms=read.value("REALMS", realms, ()),
             logins=read.value("LOGINS", logins, ()),
             proxies=read.proxies(),

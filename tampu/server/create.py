@@ -10,6 +10,7 @@ from starlette.responses import Response
 from tampu.catalog import Catalog
 from tampu.errors import ModelNotFoundError
 from tampu.server.answer import EventsAnswer
+from tampu.server.callers import remote_for
 from tampu.server.manage import writable_store
 from tampu.server.routes import Access, Route, post
 from tampu.server.serving import Serving
@@ -26,14 +27,15 @@ from tampu.store.registry.pull import pull
 def create_routes(serving: Serving, stepper: Stepper, remote: RemoteOptions) -> list[Route]:
     """Return the route that makes models."""
 
-    async def create(_: Request, wanted: CreateRequest) -> Response:
+    async def create(request: Request, wanted: CreateRequest) -> Response:
         """`POST /api/create`: make a model of another, or of files that were sent before."""
         name, store, recipe = wanted.parsed(), writable_store(serving), wanted.recipe()
 
         def begin() -> Iterator[Progress]:
             for source in recipe.modelfile.sources:
                 if not is_there(serving.catalog, source):
-                    steps = pull(store, ModelName.parse(source), remote)
+                    base = ModelName.parse(source)
+                    steps = pull(store, base, remote_for(request, remote, base))
                     yield from (step for step in steps if step.status != "success")
             yield from creating(serving.catalog.library, name, recipe)
 

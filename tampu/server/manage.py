@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
-from dataclasses import replace
 from http import HTTPStatus
 
 from fastapi import Request
@@ -15,6 +14,7 @@ from tampu.catalog import TAG
 from tampu.errors import ModelNotFoundError, RequestError
 from tampu.server.answer import EventsAnswer
 from tampu.server.body import IDLE_SECONDS
+from tampu.server.callers import remote_for
 from tampu.server.routes import Access, Route, post, raw
 from tampu.server.serving import Serving
 from tampu.server.stepping import Stepper
@@ -75,10 +75,10 @@ class ManageAPI:
         await asyncio.to_thread(store.delete, found)
         return Response(status_code=HTTPStatus.OK)
 
-    async def pull(self, _: Request, wanted: TransferRequest) -> Response:
+    async def pull(self, request: Request, wanted: TransferRequest) -> Response:
         """`POST /api/pull`: bring a model from a registry."""
         name, store = wanted.parsed(), writable_store(self._serving)
-        options = replace(self._remote, is_insecure=bool(wanted.insecure))
+        options = remote_for(request, self._remote, name, is_insecure=bool(wanted.insecure))
 
         def begin() -> Iterator[Progress]:
             return pull(store, name, options)
@@ -86,10 +86,10 @@ class ManageAPI:
         events: AsyncGenerator[Progress, None] = self._stepper.steps(begin)
         return EventsAnswer(events, ProgressWriter(), is_streaming=wanted.stream is not False)
 
-    async def push(self, _: Request, wanted: TransferRequest) -> Response:
+    async def push(self, request: Request, wanted: TransferRequest) -> Response:
         """`POST /api/push`: give a model to its registry."""
         name, store = wanted.parsed(), writable_store(self._serving)
-        options = replace(self._remote, is_insecure=bool(wanted.insecure))
+        options = remote_for(request, self._remote, name, is_insecure=bool(wanted.insecure))
 
         def begin() -> Iterator[Progress]:
             return push(store, name, options)

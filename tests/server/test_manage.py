@@ -7,6 +7,7 @@ import hashlib
 import json
 import threading
 
+import httpx
 import pytest
 from support.fake_runner import FakeStart, lines_of
 
@@ -214,3 +215,26 @@ def test_work_that_nobody_waits_for_any_more_is_closed_after_its_step():
         assert closed.is_set()
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/pull", {"model": "evil.example.org/team/model", "insecure": True}),
+        ("/api/pull", {"model": "10.0.0.1:5000/team/model", "insecure": True}),
+        ("/api/push", {"model": "evil.example.org/team/model"}),
+        ("/api/create", {"model": "mine", "from": "evil.example.org/team/model"}),
+    ],
+)
+def test_who_calls_from_another_machine_names_registries_of_the_settings_only(own_site, path, body):
+    own_site.transport = httpx.ASGITransport(own_site.app, client=("192.0.2.7", 40_000))
+    [response] = own_site.call(("POST", path, {"json": {**body, "stream": False}}))
+    assert response.status_code == 403
+    assert "only callers on the server's machine may name the registry" in response.text
+
+
+def test_the_registry_of_the_settings_is_for_all(own_site):
+    own_site.transport = httpx.ASGITransport(own_site.app, client=("192.0.2.7", 40_000))
+    body = {"model": "nothing", "insecure": True, "stream": False}
+    [response] = own_site.call(("POST", "/api/pull", {"json": body}))
+    assert response.status_code == 502  # it was asked; nothing listens there

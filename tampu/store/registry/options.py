@@ -28,6 +28,7 @@ class RemoteOptions:
         key: the file of the private key that tells Ollama's registry who asks; it need not exist.
         hub: the address of Hugging Face's hub.
         hub_token: for models there that are not public.
+        open_to_all: hosts of registries that callers from other machines may name, too.
         is_insecure: use HTTP without TLS, and allow addresses of private networks.
         pauses_s: before the first, second, ... try again.
         silence_s: how long no byte may come before a connection counts as lost.
@@ -42,6 +43,7 @@ class RemoteOptions:
     key: Path | None = None
     hub: str = "https://huggingface.co"
     hub_token: str | None = None
+    open_to_all: tuple[str, ...] = ()
     is_insecure: bool = False
     pauses_s: tuple[float, ...] = PAUSES_S
     silence_s: float = 30.0
@@ -61,6 +63,7 @@ class RemoteOptions:
             key=settings.registry_key,
             hub=settings.hub,
             hub_token=settings.hub_token,
+            open_to_all=settings.registries,
             is_insecure=is_insecure,
         )
 
@@ -68,6 +71,12 @@ class RemoteOptions:
         """Return the host of the registry that has a model."""
         is_default = canonical_host(name.host) == DEFAULT_HOST
         return self.default_registry if is_default else name.host
+
+    @property
+    def known_hosts(self) -> frozenset[str]:
+        """The registries that the settings name, and the hub."""
+        named = (registry for registry, _ in (*self.realms, *self.logins))
+        return HUB_HOSTS | {self.default_registry, *self.open_to_all, *named}
 
     def base_of(self, name: ModelName) -> str:
         """Return the address of the registry that has a model."""
