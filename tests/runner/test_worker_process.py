@@ -56,8 +56,8 @@ async def start(path="model", **options):
     )
 
 
-async def collect(worker, text):
-    return [event async for event in worker.generate(TextPrompt(text), OPTIONS)]
+async def collect(worker, text, options=OPTIONS):
+    return [event async for event in worker.generate(TextPrompt(text), options)]
 
 
 def joined_piece(pieces):
@@ -310,7 +310,7 @@ def test_a_device_that_never_answers_is_found_out(tmp_path):
             hang_s=1.5,
         )
         with pytest.raises(RunnerDiedError, match="it hangs: computing a batch of 1 for"):
-            await collect(worker, "hello")
+            await collect(worker, "hello", GenerateOptions(ignore_eos=True))
         await worker.close()
 
     run(test())
