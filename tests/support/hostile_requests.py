@@ -54,6 +54,13 @@ CHATS: dict[str, dict[str, Any]] = {
     "/v1/messages": {"max_tokens": 1, "temperature": 0},
     "/v1/messages/count_tokens": {},
 }
+
+
+def _said_on(route: str) -> Callable[[str], dict[str, Any]]:
+    """Return what makes the body of a conversation on a route."""
+    return lambda text: CHATS[route] | _content(route, text)
+
+
 TEXTS: dict[str, Callable[[str], dict[str, Any]]] = {
     "/api/generate": lambda text: OLLAMA_END | {"prompt": text},
     "/api/embed": lambda text: {"input": text},
@@ -61,10 +68,7 @@ TEXTS: dict[str, Callable[[str], dict[str, Any]]] = {
     "/api/tokenize": lambda text: {"text": text},
     "/v1/completions": lambda text: {"prompt": text, "max_tokens": 1, "temperature": 0},
     "/v1/embeddings": lambda text: {"input": text},
-    **{
-        route: lambda text, route=route: CHATS[route] | _content(route, text)  # type: ignore[misc]
-        for route in CHATS
-    },
+    **{route: _said_on(route) for route in CHATS},
 }
 # Routes that take neither text nor pictures nor forms.
 OTHERS = {
