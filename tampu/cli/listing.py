@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable
 
 from tampu.cli.table import human_age, human_bytes, table
 from tampu.settings import Settings
@@ -29,18 +30,18 @@ def print_list(prefix: str, *, as_json: bool) -> int:
     return 0
 
 
-def _as_table(models: list[LocalModel]) -> str:
+def models_table(models: Iterable[tuple[str, str, int, float]]) -> str:
+    """Return the table of models: name, digest, bytes, and when each was changed in seconds."""
     now = time.time()
     rows = [
-        (
-            model.name,
-            model.id[:_ID_LENGTH],
-            human_bytes(model.size_bytes),
-            human_age(now - model.modified_s),
-        )
-        for model in models
+        (name, digest[:_ID_LENGTH], human_bytes(size), human_age(now - modified_s))
+        for name, digest, size, modified_s in models
     ]
     return table(("NAME", "ID", "SIZE", "MODIFIED"), rows)
+
+
+def _as_table(models: list[LocalModel]) -> str:
+    return models_table((each.name, each.id, each.size_bytes, each.modified_s) for each in models)
 
 
 def _as_json(models: list[LocalModel]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import sys
-import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from datetime import datetime
@@ -18,11 +17,11 @@ import numpy.typing as npt
 
 from tampu.catalog import Prepared
 from tampu.chat.output import Content, Thinking
+from tampu.cli.listing import models_table
 from tampu.cli.local_server import NoServerError, Server, ServerError
 from tampu.cli.parameters import read_parameter
 from tampu.cli.repl.partner import Asked, Known, Reply
 from tampu.cli.repl.waiting import spinner
-from tampu.cli.table import human_age, human_bytes, table
 from tampu.errors import RequestError
 from tampu.ml.metadata import Metadata
 from tampu.modelinfo import ModelInfo
@@ -32,7 +31,6 @@ from tampu.store.registry.progress import Progress
 from tampu.version import NAME
 
 _PATIENCE_S = 1.0
-_ID_LENGTH = 12
 
 
 class ServedModel:
@@ -103,18 +101,17 @@ class ServedModel:
 
     def print_list(self, prefix: str) -> None:
         """Print the server's models whose names begin so."""
-        now = time.time()
-        rows = [
+        found = [
             (
                 str(model["name"]),
-                str(model["digest"])[:_ID_LENGTH],
-                human_bytes(int(model["size"])),
-                human_age(now - datetime.fromisoformat(str(model["modified_at"])).timestamp()),
+                str(model["digest"]),
+                int(model["size"]),
+                datetime.fromisoformat(str(model["modified_at"])).timestamp(),
             )
             for model in self._server.ask("GET", "/api/tags")["models"]
             if str(model["name"]).lower().startswith(prefix.lower())
         ]
-        print(table(("NAME", "ID", "SIZE", "MODIFIED"), rows))
+        print(models_table(found))
 
     def take_load_ns(self) -> int:
         """Return how long loading took since this was asked last, in nanoseconds."""
