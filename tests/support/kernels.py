@@ -26,7 +26,7 @@ KINDS = [
     )
 ]
 QUANTISED = [kind for kind in KINDS if kind.is_quantized]
-LEVELS = ("portable", "avx2", "avxvnni", "avx512", "avx512bf16")
+LEVELS = ("portable", "amx_emulated", "avx2", "avxvnni", "avx512", "avx512bf16", "amx")
 
 
 def levels() -> tuple[str, ...]:

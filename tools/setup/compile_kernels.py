@@ -25,6 +25,7 @@ _AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 _AVX512 = [*_AVX2, *(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl", "vnni"))]
 _PLAIN = ["-O2", "-DUNROLL="]  # in plain C every lane is a loop: more would take a minute
 _LEVELS = {
+    "amx": [*_AVX512, "-mavx512bf16"],  # its tile instructions are the assembler's matter
     "avx512bf16": [*_AVX512, "-mavx512bf16"],
     "avx512": _AVX512,
     "avxvnni": [*_AVX2, "-mavxvnni"],
@@ -57,6 +58,7 @@ def compile_kernels(folder: Path, flags: Sequence[str] = ()) -> Path:
     levels = _LEVELS_OF.get(target, {})
     common += [f"-DTAMPU_{name.upper()}" for name in levels]
     units: dict[str, list[str]] = {"pack": [], "library": [], "level_portable": _PLAIN}
+    units["level_amx_emulated"] = _PLAIN
     units |= {f"level_{name}": extra for name, extra in levels.items()}
     with tempfile.TemporaryDirectory() as place:
 

@@ -18,9 +18,10 @@ from tampu.ml.types import GGMLType
 
 log = logging.getLogger("tampu.ml")
 
-LAYOUT_VERSION = 3
+LAYOUT_VERSION = 4
 OWN_PARAMS = 6  # the first of ggml's parameters of an operation that is ours
-_UNPROVEN = ("portable", "neon", "i8mm")  # plain C, for comparison; never measured beside ggml
+# Plain C, for comparison; never measured beside ggml.
+_UNPROVEN = ("portable", "amx_emulated", "neon", "i8mm")
 WORDS = ("on", "off", "products", "experts", "attention")
 LIBRARY = "libtampu_kernels.so"
 _OPERATIONS = ("quantise", "interleave", "product", "group", "product_each", "attention")
@@ -94,9 +95,10 @@ class Kernels:
         layout = self.layout(type, inputs)
         return int(self._library.tampu_packed_bytes(layout, experts, rows, inputs))
 
-    def activation_bytes(self, layout: int, tokens: int, inputs: int) -> int:
+    def activation_bytes(self, layout: int, tokens: int, inputs: int, experts: int = 1) -> int:
         """Return the size of activations packed for weights of this layout."""
-        return int(self._library.tampu_activation_bytes(layout, tokens, inputs))
+        given = (self._number, layout, experts, tokens, inputs)
+        return int(self._library.tampu_level_activation_bytes(*given))
 
     def plan_bytes(self, experts: int, rows: int) -> int:
         """Return the size of what says which rows of packed activations are which expert's."""
@@ -168,10 +170,14 @@ def _load(path: Path) -> ctypes.CDLL | None:
     library.tampu_level_name.restype = ctypes.c_char_p
     library.tampu_level_operation.restype = ctypes.c_void_p
     library.tampu_level_operation.argtypes = (ctypes.c_int, ctypes.c_char_p)
-    for name in ("tampu_packed_bytes", "tampu_activation_bytes", "tampu_plan_bytes"):
+    for name in ("tampu_packed_bytes", "tampu_level_activation_bytes", "tampu_plan_bytes"):
         library[name].restype = ctypes.c_int64
     library.tampu_packed_bytes.argtypes = (ctypes.c_int, *[ctypes.c_int64] * 3)
-    library.tampu_activation_bytes.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    library.tampu_level_activation_bytes.argtypes = (
+        ctypes.c_int,
+        ctypes.c_int,
+        *[ctypes.c_int64] * 3,
+    )
     library.tampu_plan_bytes.argtypes = (ctypes.c_int64, ctypes.c_int64)
     library.tampu_level_peak.restype = ctypes.c_double
     library.tampu_level_peak.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int64)

@@ -124,7 +124,7 @@ class PackedWeight:
 
     def _group(self, context: Context, x: Tensor, choice: Tensor) -> TensorPointer:
         rows = choice.shape[0] * choice.shape[1]
-        size = self.kernels.activation_bytes(self.layout, rows, self.inputs)
+        size = self.kernels.activation_bytes(self.layout, rows, self.inputs, self.experts)
         size += self.kernels.plan_bytes(self.experts, rows)
         operation = self.kernels.operation("group")
         sources = [x.pointer, choice.pointer]

@@ -110,7 +110,7 @@ static void run(int level, int index, int rows, int inputs, int tokens, int thre
     struct tensor given, activations, weights, out;
     matrix(&given, x, inputs, tokens);
     matrix(&weights, packed, size, 1);
-    size_t bytes = (size_t)tampu_activation_bytes(type, tokens, inputs);
+    size_t bytes = (size_t)tampu_level_activation_bytes(level, type, 1, tokens, inputs);
     matrix(&activations, guarded(bytes), (int64_t)bytes, 1)->src[0] = &given;
     matrix(&out, guarded(sizeof(float) * (size_t)(rows * tokens)), rows, tokens);
     out.src[0] = &weights, out.src[1] = &activations;
@@ -141,7 +141,7 @@ static void run_experts(int level, int index, int rows, int inputs, int tokens, 
     given.ne[2] = out.ne[2] = tokens;
     matrix(&choice, chosen, used, tokens);
     matrix(&weights, packed, size, 1);
-    size_t bytes = (size_t)(tampu_activation_bytes(type, tokens * used, inputs)
+    size_t bytes = (size_t)(tampu_level_activation_bytes(level, type, 3, tokens * used, inputs)
                             + tampu_plan_bytes(3, tokens * used));
     matrix(&activations, guarded(bytes), (int64_t)bytes, 1)->src[0] = &given;
     activations.src[1] = &choice;

@@ -61,6 +61,7 @@ struct spot {
     uint8_t *panel;
     const float *input;
     struct place place;
+    int tiles; /* of its panel, where tiles are multiplied; else 0 */
 };
 
 INLINE void copy_block(const uint8_t *block, uint8_t *to, int32_t column, int32_t n)
@@ -84,16 +85,69 @@ static void put_quantised(const struct spot *spots, int count, int64_t first, in
         }
 }
 
+/* The inputs that one thread packs at least: a block, or what a tile has. */
+INLINE int group_block(int type)
+{
+#if defined(HAS_AMX)
+    return is_floating(type) ? TILE_INPUTS : activation_block(type);
+#else
+    return activation_block(type);
+#endif
+}
+
+/* Where the packed activations of each expert begin; tiles take whole ones. */
+static void place_experts(int type, int32_t experts, const int32_t *begins, int64_t inputs, int64_t *places)
+{
+    int64_t at = 0;
+    for (int32_t e = 0; e < experts; e++) {
+        const int64_t rows = begins[e + 1] - begins[e];
+        places[e] = at;
+#if defined(HAS_AMX)
+        if (uses_gemm(rows)) {
+            at += gemm_bytes(type, rows, inputs);
+            continue;
+        }
+#endif
+        at += rows * activation_row_bytes(type, inputs);
+    }
+}
+
+/* Where row `row` of an expert's so many goes: `panels` are the expert's. */
+INLINE struct spot spot_of(int type, uint8_t *panels, const float *input, int64_t row, int64_t rows, int64_t inputs)
+{
+#if defined(HAS_AMX)
+    if (uses_gemm(rows)) {
+        const struct gemm_place at = gemm_place_of(row, rows);
+        return (struct spot){panels + at.first * gemm_row_bytes(planes_of(type), inputs), input,
+                             {at.first, at.column, GEMM_PANEL}, at.tiles};
+    }
+#endif
+    const struct place place = place_of(row, rows, panel_count(rows, columns_of(type)));
+    return (struct spot){panels + place.first * activation_row_bytes(type, inputs), input, place, 0};
+}
+
 static void put_rows(int type, const struct spot *spots, int count, int64_t first, int64_t last, int64_t inputs)
 {
-    const int block = activation_block(type);
-    if (block == BLOCK) {
+    const int block = group_block(type);
+#if defined(HAS_AMX)
+    struct spot others[SHARED];
+    int left = 0;
+    for (int i = 0; i < count; i++)
+        if (spots[i].tiles)
+            put_brain(planes_of(type), spots[i].input, spots[i].panel, spots[i].tiles, spots[i].place.column,
+                      block * first, block * last < inputs ? block * last : inputs, inputs);
+        else
+            others[left++] = spots[i];
+    spots = others;
+    count = left;
+#endif
+    if (block == BLOCK && !is_floating(type)) {
         put_quantised(spots, count, first, last);
         return;
     }
     for (int i = 0; i < count; i++)
-        put_row(type, spots[i].input, spots[i].panel, spots[i].place, block * first, block * last,
-                inputs);
+        put_row(type, spots[i].input, spots[i].panel, spots[i].place, block * first,
+                block * last < inputs ? block * last : inputs, inputs);
 }
 
 /* dst: bytes for the activations; src[0]: F32 (tokens, used or 1, inputs); src[1]: I32 (tokens, used),
@@ -105,15 +159,15 @@ static void group(struct tensor *dst, int thread, int threads, void *user)
     const struct tensor *x = dst->src[0], *choice = dst->src[1];
     const int is_shared = x->ne[1] == 1;
     const int64_t inputs = x->ne[0];
-    const int64_t blocks = inputs / activation_block(params.type);
+    const int64_t blocks = (inputs + group_block(params.type) - 1) / group_block(params.type);
     const int64_t used = choice->ne[0], all = choice->ne[1] * blocks;
-    const int32_t columns = columns_of(params.type);
-    const int64_t row_bytes = activation_row_bytes(params.type, inputs);
     const struct plan plan = plan_of(dst->data, params.experts, used * choice->ne[1]);
     int32_t begins[MOST_EXPERTS + 1], next[MOST_EXPERTS];
+    int64_t places[MOST_EXPERTS];
     struct spot spots[SHARED];
     (void)user;
     count_rows(choice, params.experts, begins);
+    place_experts(params.type, params.experts, begins, inputs, places);
     memcpy(next, begins, (size_t)params.experts * sizeof *next);
     if (thread == 0)
         write_plan(dst->data, plan, begins, params.experts, inputs);
@@ -128,11 +182,10 @@ static void group(struct tensor *dst, int thread, int threads, void *user)
             if (first >= last)
                 continue; /* another thread's token: only its rows are counted */
             const int64_t rows = begins[e + 1] - begins[e];
-            const struct place place = place_of(row - begins[e], rows, panel_count(rows, columns));
+            const float *input = row_of(x, is_shared ? token : token * used + k);
             if (first == 0)
                 plan.results[row] = (int32_t)(token * used + k);
-            spots[count++] = (struct spot){plan.panels + (begins[e] + place.first) * row_bytes,
-                                           row_of(x, is_shared ? token : token * used + k), place};
+            spots[count++] = spot_of(params.type, plan.panels + places[e], input, row - begins[e], rows, inputs);
             if (count == SHARED || k == used - 1) {
                 put_rows(params.type, spots, count, first, last, inputs);
                 count = 0;
@@ -154,42 +207,106 @@ INLINE void scatter_tile(const float *tile, const int32_t *results, int64_t widt
     }
 }
 
+/* A chunk of strips of one expert: its rows are `results`, its packed activations `panels`. */
+struct expert_task {
+    int type;
+    int64_t inputs, rows, tokens, first, last; /* rows: of the matrix; first, last: strips */
+    const uint8_t *weights, *panels;
+    const int32_t *results;
+    float *out;
+};
+
+static void __attribute__((noinline)) multiply_expert(const struct expert_task *t)
+{
+    const size_t strip_bytes = strip_bytes_of(t->type, t->inputs);
+    const int64_t row_bytes = activation_row_bytes(t->type, t->inputs);
+    const int32_t panels = panel_count(t->tokens, columns_of(t->type));
+    tile *const *tiles = tiles_of(t->type);
+    float results[FLOAT_COLUMNS * ROWS];
+    for (int32_t p = 0; p < panels; p++) {
+        const int64_t row = panel_begin(t->tokens, panels, p);
+        const int64_t width = panel_begin(t->tokens, panels, p + 1) - row;
+        for (int64_t s = t->first; s < t->last; s++) {
+            const int left = t->rows - s * ROWS < ROWS ? (int)(t->rows - s * ROWS) : ROWS;
+            tiles[width - 1](t->weights + s * strip_bytes, NULL, t->panels + row * row_bytes, t->inputs, results,
+                             ROWS, left);
+            scatter_tile(results, t->results + row, width, t->out + s * ROWS, t->rows, left);
+        }
+    }
+}
+
+/* Chunks of strips of all experts that have rows, one after the other from a counter. */
+struct expert_tasks {
+    struct tensor *dst;
+    struct activations *x;
+    struct experts_params params;
+    struct plan plan;
+    int64_t chunk; /* strips */
+    int64_t places[MOST_EXPERTS];
+};
+
+static int next_expert(struct expert_tasks *from, struct expert_task *task)
+{
+    const int64_t rows = from->dst->ne[0], strips = (rows + ROWS - 1) / ROWS;
+    const int64_t chunks = (strips + from->chunk - 1) / from->chunk;
+    const int64_t number = __atomic_fetch_add(&from->x->counters[from->params.counter], 1, __ATOMIC_RELAXED);
+    if (number >= chunks * from->x->panels)
+        return 0;
+    const int32_t e = from->plan.used[number / chunks], begin = from->plan.begins[e];
+    const int64_t first = number % chunks * from->chunk;
+    *task = (struct expert_task){
+        .type = from->params.type, .inputs = from->x->inputs, .rows = rows,
+        .tokens = from->plan.begins[e + 1] - begin, .first = first,
+        .last = first + from->chunk < strips ? first + from->chunk : strips,
+        .weights = (const uint8_t *)from->dst->src[0]->data
+                   + (size_t)(e * strips) * strip_bytes_of(from->params.type, from->x->inputs),
+        .panels = from->plan.panels + from->places[e], .results = from->plan.results + begin,
+        .out = from->dst->data,
+    };
+    return 1;
+}
+
+#if defined(HAS_AMX)
+/* The next task for tiles; those of experts with few rows are done on the way. */
+static int next_expert_gemm(void *source, struct gemm_task *task)
+{
+    struct expert_task t;
+    while (next_expert(source, &t)) {
+        if (!uses_gemm(t.tokens)) {
+            multiply_expert(&t);
+            continue;
+        }
+        const size_t strip_bytes = strip_bytes_of(t.type, t.inputs);
+        *task = (struct gemm_task){
+            .type = t.type, .inputs = t.inputs, .strips = t.last - t.first,
+            .rows = (t.last * ROWS < t.rows ? t.last * ROWS : t.rows) - t.first * ROWS,
+            .weights = t.weights + (size_t)t.first * strip_bytes, .strip_bytes = strip_bytes,
+            .tokens = t.tokens, .panels = t.panels, .out = t.out + t.first * ROWS, .stride = t.rows,
+            .results = t.results,
+        };
+        return 1;
+    }
+    return 0;
+}
+#endif
+
 /* dst: F32 (tokens, used, rows); src[0]: strips of each expert's weights; src[1]: grouped activations. */
 static void product_each(struct tensor *dst, int thread, int threads, void *user)
 {
-    struct experts_params params;
-    memcpy(&params, dst->op_params + OWN_PARAMS, sizeof params);
-    struct activations *x = dst->src[1]->data;
-    const struct plan plan = plan_of(x, params.experts, dst->ne[1] * dst->ne[2]);
-    const int64_t rows = dst->ne[0], strips = (rows + ROWS - 1) / ROWS, inputs = x->inputs;
-    const size_t strip_bytes = strip_bytes_of(params.type, inputs);
-    const int64_t row_bytes = activation_row_bytes(params.type, inputs);
-    const int64_t chunk = chunk_strips(strips, x->panels, strip_bytes, threads, CHUNK_BYTES);
-    const int64_t chunks = (strips + chunk - 1) / chunk;
-    tile *const *tiles = tiles_of(params.type);
-    float results[FLOAT_COLUMNS * ROWS];
+    struct expert_tasks tasks = {.dst = dst, .x = dst->src[1]->data};
+    const int64_t strips = (dst->ne[0] + ROWS - 1) / ROWS;
     (void)thread;
     (void)user;
-    for (;;) {
-        int64_t task = __atomic_fetch_add(&x->counters[params.counter], 1, __ATOMIC_RELAXED);
-        if (task >= chunks * x->panels)
-            return;
-        const int32_t e = plan.used[task / chunks], begin = plan.begins[e];
-        const int64_t tokens = plan.begins[e + 1] - begin;
-        const int32_t panels = panel_count(tokens, columns_of(params.type));
-        const uint8_t *weights = (const uint8_t *)dst->src[0]->data + e * strips * strip_bytes;
-        const int64_t first = task % chunks * chunk;
-        const int64_t last = first + chunk < strips ? first + chunk : strips;
-        for (int32_t p = 0; p < panels; p++) {
-            const int64_t row = begin + panel_begin(tokens, panels, p);
-            const int64_t width = begin + panel_begin(tokens, panels, p + 1) - row;
-            for (int64_t s = first; s < last; s++) {
-                const int left = rows - s * ROWS < ROWS ? (int)(rows - s * ROWS) : ROWS;
-                tiles[width - 1](weights + s * strip_bytes, NULL, plan.panels + row * row_bytes, inputs,
-                                 results, ROWS, left);
-                scatter_tile(results, plan.results + row, width, (float *)dst->data + s * ROWS, rows,
-                             left);
-            }
-        }
-    }
+    memcpy(&tasks.params, dst->op_params + OWN_PARAMS, sizeof tasks.params);
+    tasks.plan = plan_of(tasks.x, tasks.params.experts, dst->ne[1] * dst->ne[2]);
+    tasks.chunk = chunk_strips(strips, tasks.x->panels, strip_bytes_of(tasks.params.type, tasks.x->inputs), threads,
+                               CHUNK_BYTES);
+    place_experts(tasks.params.type, tasks.params.experts, tasks.plan.begins, tasks.x->inputs, tasks.places);
+#if defined(HAS_AMX)
+    tasks.chunk = tasks.chunk < GEMM_STRIPS ? tasks.chunk : GEMM_STRIPS;
+    multiply_tasks(next_expert_gemm, &tasks);
+#else
+    for (struct expert_task task; next_expert(&tasks, &task);)
+        multiply_expert(&task);
+#endif
 }

@@ -31,6 +31,9 @@ struct level {
     double (*brain_peak)(int64_t rounds); /* NULL: it has no products of brain floats */
     void (*read_all)(const uint8_t *from, int64_t bytes);
     packing *pack_fixed; /* halves as integers; NULL: it multiplies floats */
+    /* Bytes of packed activations, of so many tokens for each of some experts; NULL: as `packed.h` says. */
+    int64_t (*activation_bytes)(int type, int64_t experts, int64_t tokens, int64_t inputs);
+    double (*tile_peak)(int64_t rounds); /* products of int8 by tiles; NULL: it has none */
 };
 
 extern const struct level LEVEL_PORTABLE;
@@ -40,6 +43,8 @@ extern const struct level LEVEL_AVX2;
 extern const struct level LEVEL_AVXVNNI;
 extern const struct level LEVEL_AVX512;
 extern const struct level LEVEL_AVX512BF16;
+extern const struct level LEVEL_AMX;
+extern const struct level LEVEL_AMX_EMULATED;
 
 EXPORT int tampu_layout_version(void);
 EXPORT int tampu_level_count(void);
@@ -53,7 +58,8 @@ EXPORT void tampu_level_pack(int level, int layout, const void *source, void *pa
 EXPORT int64_t tampu_tensor_offset(int field);
 
 EXPORT int64_t tampu_packed_bytes(int layout, int64_t matrices, int64_t rows, int64_t inputs);
-EXPORT int64_t tampu_activation_bytes(int layout, int64_t tokens, int64_t inputs);
+EXPORT int64_t tampu_level_activation_bytes(int level, int layout, int64_t experts, int64_t tokens,
+                                            int64_t inputs);
 EXPORT int64_t tampu_plan_bytes(int64_t experts, int64_t rows);
 EXPORT void tampu_pack(int type, const void *source, void *packed, int64_t rows, int64_t inputs,
                        int64_t first_strip, int64_t strips);

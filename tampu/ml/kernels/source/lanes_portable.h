@@ -69,6 +69,45 @@ INLINE int vf_count_larger(vf a, vf b)
     FOR_LANES count += fabsf(a.lane[i]) > fabsf(b.lane[i]);
     return count;
 }
+INLINE vi vi_and_or(vi a, vi mask, vi other) { return vi_or(vi_and(a, mask), other); }
+
+/* Brain floats: to nearest, to even. */
+INLINE uint32_t brain_half(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    if (!(x == x))
+        return bits >> 16 | 64; /* the bits that are kept may be none */
+    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+INLINE vi vi_brain_pairs(vf even, vf odd)
+{
+    vi r;
+    FOR_LANES r.lane[i] = brain_half(even.lane[i]) | brain_half(odd.lane[i]) << 16;
+    return r;
+}
+INLINE void vf_store_brain(uint8_t *to, vf first, vf second)
+{
+    uint16_t halves[32];
+    FOR_LANES
+    {
+        halves[i] = (uint16_t)brain_half(first.lane[i]);
+        halves[16 + i] = (uint16_t)brain_half(second.lane[i]);
+    }
+    memcpy(to, halves, sizeof halves);
+}
+INLINE vf vf_load_brain(const uint8_t *p)
+{
+    vf r;
+    FOR_LANES
+    {
+        uint16_t half;
+        memcpy(&half, p + 2 * i, 2);
+        const uint32_t bits = (uint32_t)half << 16;
+        memcpy(&r.lane[i], &bits, 4);
+    }
+    return r;
+}
 INLINE vi vi_signed_weights(vi weights) { return weights; }
 INLINE vi vi_dot_signed(vi a, vi weights, const int8_t *four) { return vi_dot(a, weights, four); }
 

@@ -28,6 +28,10 @@
 #if defined(HAS_WORDS)
 #include "fixed.h"
 #endif
+#if defined(HAS_AMX)
+#include TILES
+#include "gemm.h"
+#endif
 #include "quantise.h"
 #include "attention.h"
 #include "peaks.h"
@@ -106,6 +110,10 @@ static tile *const *tiles_of(int type)
     }
 }
 
+#if !defined(HAS_AMX)
+#define activation_bytes NULL
+#endif
+
 #include "schedule.h"
 #include "experts.h"
 
@@ -115,4 +123,5 @@ static tile *const *tiles_of(int type)
 
 const struct level LEVEL = {LEVEL_NAME,    quantise,     interleave,   product,    group,
                             product_each,  attention,    integer_peak, word_peak,  float_peak,
-                            brain_peak,    read_all,     pack_fixed};
+                            brain_peak,    read_all,     pack_fixed, activation_bytes,
+                            tile_peak};

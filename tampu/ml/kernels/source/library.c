@@ -1,10 +1,16 @@
 /* What the loader calls: which levels this processor has, their operations, sizes. */
+#define _GNU_SOURCE /* syscall */
 #include "kernels.h"
 
 #include <string.h>
 
 #include "packed.h"
 
+#if defined(TAMPU_AMX)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #if defined(TAMPU_NEON) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -12,7 +18,7 @@
 #include <sys/sysctl.h>
 #endif
 
-#define LAYOUT_VERSION 3
+#define LAYOUT_VERSION 4
 
 static const struct level *const LEVELS[] = {
 #if defined(TAMPU_I8MM)
@@ -20,6 +26,9 @@ static const struct level *const LEVELS[] = {
 #endif
 #if defined(TAMPU_NEON)
     &LEVEL_NEON,
+#endif
+#if defined(TAMPU_AMX)
+    &LEVEL_AMX,
 #endif
 #if defined(TAMPU_AVX512BF16)
     &LEVEL_AVX512BF16,
@@ -33,6 +42,7 @@ static const struct level *const LEVELS[] = {
 #if defined(TAMPU_AVX2)
     &LEVEL_AVX2,
 #endif
+    &LEVEL_AMX_EMULATED,
     &LEVEL_PORTABLE,
 };
 
@@ -52,6 +62,30 @@ static int has_avx512(void)
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
            && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")
            && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("f16c");
+}
+#endif
+
+#if defined(TAMPU_AVX512BF16)
+static int has_avx512bf16(void)
+{
+    return has_avx512() && __builtin_cpu_supports("avx512bf16");
+}
+#endif
+
+#if defined(TAMPU_AMX)
+/* Whether the processor says that it has AMX with BF16, the system saves the tiles, and it lets this process
+ * use them: Linux wants to be asked, since the tiles are 8 KB more to save for each thread (arch_prctl(2)). */
+static int has_amx(void)
+{
+    unsigned int a, b, c, d, low, high;
+    if (!has_avx512bf16() || !__get_cpuid_count(7, 0, &a, &b, &c, &d))
+        return 0;
+    if (!(d >> 22 & 1) || !(d >> 24 & 1) || !(d >> 25 & 1)) /* BF16, tiles, int8 */
+        return 0;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    if ((low >> 17 & 3) != 3)
+        return 0;
+    return syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* XTILEDATA */) == 0;
 }
 #endif
 
@@ -102,9 +136,13 @@ static int is_usable(const struct level *level)
     if (level == &LEVEL_NEON)
         return has_byte_products();
 #endif
+#if defined(TAMPU_AMX)
+    if (level == &LEVEL_AMX)
+        return has_amx();
+#endif
 #if defined(TAMPU_AVX512BF16)
     if (level == &LEVEL_AVX512BF16)
-        return has_avx512() && __builtin_cpu_supports("avx512bf16");
+        return has_avx512bf16();
 #endif
 #if defined(TAMPU_AVX512)
     if (level == &LEVEL_AVX512)
@@ -118,7 +156,7 @@ static int is_usable(const struct level *level)
     if (level == &LEVEL_AVX2)
         return has_avx2();
 #endif
-    return level == &LEVEL_PORTABLE;
+    return level == &LEVEL_AMX_EMULATED || level == &LEVEL_PORTABLE;
 }
 
 /* The usable level of this number, the fastest first. */
@@ -167,13 +205,14 @@ void *tampu_level_operation(int number, const char *name)
     return NULL;
 }
 
-/* How many operations of a kind (int8, int16, f32, bf16) these rounds were; 0: the level has none. */
+/* How many operations of a kind (int8, int16, f32, bf16, amx int8) these rounds were; 0: the level has none. */
 double tampu_level_peak(int number, const char *kind, int64_t rounds)
 {
     const struct level *level = usable(number);
     double (*peak)(int64_t) = strcmp(kind, "int8") == 0    ? level->integer_peak
                               : strcmp(kind, "int16") == 0 ? level->word_peak
                               : strcmp(kind, "f32") == 0   ? level->float_peak
+                              : strcmp(kind, "amx int8") == 0 ? level->tile_peak
                                                            : level->brain_peak;
     return peak ? peak(rounds) : 0.0;
 }
@@ -188,7 +227,8 @@ void tampu_level_read(int number, const void *from, int64_t bytes)
 int tampu_level_layout(int number, int type, int64_t inputs)
 {
     const struct level *level = usable(number);
-    int is_fixed = type == TYPE_F16 && inputs % FIXED == 0 && level->pack_fixed && level != &LEVEL_PORTABLE;
+    int is_plain = level == &LEVEL_PORTABLE || level == &LEVEL_AMX_EMULATED;
+    int is_fixed = type == TYPE_F16 && inputs % FIXED == 0 && level->pack_fixed && !is_plain;
     return is_fixed ? TYPE_F16_FIXED : type;
 }
 
@@ -201,9 +241,13 @@ void tampu_level_pack(int number, int layout, const void *source, void *packed, 
         tampu_pack(layout, source, packed, rows, inputs, first_strip, strips);
 }
 
-int64_t tampu_activation_bytes(int layout, int64_t tokens, int64_t inputs)
+/* Bytes of packed activations: of `tokens` rows, which may be those of some experts. */
+int64_t tampu_level_activation_bytes(int number, int layout, int64_t experts, int64_t tokens, int64_t inputs)
 {
-    return (int64_t)sizeof(struct activations) + tokens * activation_row_bytes(layout, inputs);
+    const struct level *level = usable(number);
+    int64_t bytes = level->activation_bytes ? level->activation_bytes(layout, experts, tokens, inputs)
+                                            : tokens * activation_row_bytes(layout, inputs);
+    return (int64_t)sizeof(struct activations) + bytes;
 }
 
 int64_t tampu_plan_bytes(int64_t experts, int64_t rows)

@@ -38,7 +38,53 @@ static double word_peak(int64_t rounds)
 #define word_peak NULL
 #endif
 
-#if defined(BRAIN_PRODUCTS)
+#if defined(HAS_AMX)
+/* Two tiles of operands on either side; they are read from memory because tiles that were never written are
+ * multiplied faster. */
+static void fill_tiles(uint8_t byte)
+{
+    uint8_t data[1024];
+    memset(data, byte, sizeof data);
+    tiles_begin();
+    tile_load(4, data, 64);
+    tile_load(5, data, 64);
+    tile_load(6, data, 64);
+    tile_load(7, data, 64);
+}
+
+#define TILE_ROUND 16 /* rounds of the other peaks for one of four products of tiles */
+
+static double brain_peak(int64_t rounds)
+{
+    fill_tiles(0x3f);
+    for (int64_t round = 0; round < rounds / TILE_ROUND; round++) {
+        tile_dot_bf16(0, 4, 5);
+        tile_dot_bf16(1, 4, 6);
+        tile_dot_bf16(2, 7, 5);
+        tile_dot_bf16(3, 7, 6);
+    }
+    tiles_end();
+    return (double)(rounds / TILE_ROUND) * 4 * 16 * 16 * 32 * 2;
+}
+
+static double tile_peak(int64_t rounds)
+{
+    fill_tiles(1);
+    for (int64_t round = 0; round < rounds / TILE_ROUND; round++) {
+        tile_dot_int8(0, 4, 5);
+        tile_dot_int8(1, 4, 6);
+        tile_dot_int8(2, 7, 5);
+        tile_dot_int8(3, 7, 6);
+    }
+    tiles_end();
+    return (double)(rounds / TILE_ROUND) * 4 * 16 * 16 * 64 * 2;
+}
+#else
+#define tile_peak NULL
+#endif
+
+#if defined(HAS_AMX)
+#elif defined(BRAIN_PRODUCTS)
 static double brain_peak(int64_t rounds)
 {
     vi weights = vi_opaque(vi_splat(0x3f003f00)); /* halves, as brain floats */

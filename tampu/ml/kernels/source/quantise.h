@@ -58,6 +58,24 @@ static void prepare(struct activations *to, int32_t panels, int64_t inputs)
         __atomic_store_n(&to->counters[i], 0, __ATOMIC_RELAXED);
 }
 
+#if defined(HAS_AMX)
+/* Activations for tiles; the threads take parts of the tokens. */
+static void pack_gemm(struct tensor *dst, int type, int thread, int threads)
+{
+    const struct tensor *x = dst->src[0];
+    const int64_t inputs = x->ne[0], tokens = x->ne[1] * x->ne[2] * x->ne[3];
+    const int planes = planes_of(type);
+    uint8_t *panels = (uint8_t *)dst->data + sizeof(struct activations);
+    if (thread == 0)
+        prepare(dst->data, 0, inputs);
+    for (int64_t token = tokens * thread / threads; token < tokens * (thread + 1) / threads; token++) {
+        const struct gemm_place place = gemm_place_of(token, tokens);
+        put_brain(planes, row_of(x, token), panels + place.first * gemm_row_bytes(planes, inputs), place.tiles,
+                  place.column, 0, inputs, inputs);
+    }
+}
+#endif
+
 /* dst: bytes for the activations; src[0]: F32 with whole rows. */
 static void quantise(struct tensor *dst, int thread, int threads, void *user)
 {
@@ -67,6 +85,12 @@ static void quantise(struct tensor *dst, int thread, int threads, void *user)
     const int32_t panels = panel_count(tokens, COLUMNS);
     uint8_t *panels_at = (uint8_t *)dst->data + sizeof(struct activations);
     (void)user;
+#if defined(HAS_AMX)
+    if (uses_gemm(tokens)) {
+        pack_gemm(dst, TYPE_Q8_0, thread, threads); /* the same for all quantised types */
+        return;
+    }
+#endif
     if (thread == 0)
         prepare(dst->data, panels, inputs);
     const int64_t end = all * (thread + 1) / threads;
@@ -132,6 +156,12 @@ static void interleave(struct tensor *dst, int thread, int threads, void *user)
     const int32_t type = dst->op_params[OWN_PARAMS], panels = panel_count(tokens, columns_of(type));
     uint8_t *panels_at = (uint8_t *)dst->data + sizeof(struct activations);
     (void)user;
+#if defined(HAS_AMX)
+    if (uses_gemm(tokens)) {
+        pack_gemm(dst, type, thread, threads);
+        return;
+    }
+#endif
     if (thread == 0)
         prepare(dst->data, panels, inputs);
     const int64_t block = activation_block(type), blocks = inputs / block;

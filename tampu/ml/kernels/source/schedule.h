@@ -45,6 +45,42 @@ static void prepare_chunk(struct prepared *to, const uint8_t *weights, size_t st
 }
 #endif
 
+#if defined(HAS_AMX)
+/* Strips of a chunk for tiles: an even number, as large as leaves each thread a few. */
+INLINE int64_t gemm_strips(int64_t strips, int64_t matrices, int threads)
+{
+    int64_t fair = strips * matrices / (threads * GEMM_CHUNKS) / 2 * 2;
+    return fair < 2 ? 2 : fair < GEMM_STRIPS ? fair : GEMM_STRIPS;
+}
+
+/* A product's chunks of strips as tasks. */
+struct gemm_chunks {
+    struct tensor *dst;
+    struct activations *x;
+    struct product_params params;
+    int64_t chunk; /* strips */
+};
+
+static int next_chunk(void *source, struct gemm_task *task)
+{
+    struct gemm_chunks *c = source;
+    const int64_t rows = c->dst->ne[0], strips = (rows + ROWS - 1) / ROWS;
+    const int64_t first = c->chunk * __atomic_fetch_add(&c->x->counters[c->params.counter], 1, __ATOMIC_RELAXED);
+    if (first >= strips)
+        return 0;
+    const int64_t last = first + c->chunk < strips ? first + c->chunk : strips;
+    const size_t strip_bytes = strip_bytes_of(c->params.type, c->x->inputs);
+    *task = (struct gemm_task){
+        .type = c->params.type, .inputs = c->x->inputs, .strips = last - first,
+        .rows = (last * ROWS < rows ? last * ROWS : rows) - first * ROWS,
+        .weights = (const uint8_t *)c->dst->src[0]->data + (size_t)first * strip_bytes,
+        .strip_bytes = strip_bytes, .tokens = c->dst->ne[1] * c->dst->ne[2] * c->dst->ne[3],
+        .panels = (const uint8_t *)(c->x + 1), .out = (float *)c->dst->data + first * ROWS, .stride = rows,
+    };
+    return 1;
+}
+#endif
+
 /* dst: F32 (tokens, rows); src[0]: strips of weights; src[1]: packed activations. */
 static void product(struct tensor *dst, int thread, int threads, void *user)
 {
@@ -64,6 +100,13 @@ static void product(struct tensor *dst, int thread, int threads, void *user)
     struct prepared prepared;
     (void)thread;
     (void)user;
+#if defined(HAS_AMX)
+    if (uses_gemm(tokens)) {
+        struct gemm_chunks source = {dst, x, params, gemm_strips(strips, 1, threads)};
+        multiply_tasks(next_chunk, &source);
+        return;
+    }
+#endif
     for (;;) {
         int64_t first = chunk * __atomic_fetch_add(&x->counters[params.counter], 1, __ATOMIC_RELAXED);
         if (first >= strips)
