@@ -27,6 +27,8 @@ KINDS = [
 ]
 QUANTISED = [kind for kind in KINDS if kind.is_quantized]
 LEVELS = ("portable", "amx_emulated", "avx2", "avxvnni", "avx512", "avx512bf16", "amx")
+WITH_TILES = ("amx_emulated", "amx")  # these multiply many tokens in another way than few
+TILE_TOKENS = 13  # how many are many
 
 
 def levels() -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.kernels import KINDS, error, levels, normal
+from support.kernels import KINDS, WITH_TILES, error, levels, normal
 
 from tampu.ml import Backend, GGMLType
 from tampu.ml.homes import Use
@@ -119,11 +119,33 @@ def test_one_expert_may_take_every_row_and_the_others_none(
 def test_a_row_does_not_depend_on_the_others(level_backends, stack, multiply_each, kind, level):
     _, bind = stack(normal(4, 24, 256), kind)
     weight, x, choice = bind(level_backends(level)), normal(29, 1, 256), choices(29, 2, 4)
-    together = multiply_each(level_backends(level), x, choice, weight)
-    for token in (0, 13, 28):
+    few = 6 if level in WITH_TILES else 29  # of no expert so many that it takes tiles
+    together = multiply_each(level_backends(level), x[:few], choice[:few], weight)
+    for token in {0, 5, few - 1}:
         one = slice(token, token + 1)
         alone = multiply_each(level_backends(level), x[one], choice[one], weight)
         assert np.array_equal(alone[0], together[token])
+
+
+@pytest.mark.parametrize("level", [level for level in levels() if level in WITH_TILES])
+@pytest.mark.parametrize("kind", KINDS, **BY_NAME)
+def test_experts_with_many_rows_and_with_few_are_each_as_exact_as_alone(
+    level_backends, stack, multiply_each, kind, level
+):
+    """One expert has 2, one 13, one 40, one 77 rows: by tiles, but for the first."""
+    values, bind = stack(normal(4, 40, 544 if kind.block_size <= 32 else 768), kind)
+    counts = np.repeat(np.arange(4, dtype=np.int32), (2, 13, 40, 77))
+    choice = np.random.default_rng(3).permutation(counts).reshape(-1, 1)
+    x = normal(len(choice), 1, values.shape[2], seed=2)
+    found = multiply_each(level_backends(level), x, choice, bind(level_backends(level)))
+    exact = np.einsum("ti,toi->to", x[:, 0].astype(np.float64), values[choice[:, 0]])
+    for expert in range(4):
+        rows = choice[:, 0] == expert
+        assert error(found[rows, 0], exact[rows]) < 1e-2
+    few = slice(60, 132)  # others there, the same rows for each expert: tiles either way
+    kept = multiply_each(level_backends(level), x[few], choice[few], bind(level_backends(level)))
+    same = np.isin(choice[few, 0], [2, 3])
+    assert np.array_equal(kept[same], found[few][same])
 
 
 @pytest.mark.parametrize("name", ["Q4_K", "F16"])

@@ -2,7 +2,16 @@
 
 import numpy as np
 import pytest
-from support.kernels import KINDS, QUANTISED, error, levels, normal, random_blocks
+from support.kernels import (
+    KINDS,
+    QUANTISED,
+    TILE_TOKENS,
+    WITH_TILES,
+    error,
+    levels,
+    normal,
+    random_blocks,
+)
 
 from tampu.ml import GGMLType
 from tampu.ml.homes import Use
@@ -11,9 +20,9 @@ from tampu.ml.kernels.products import PackedWeight
 
 def rounding(kind, level):
     """The error that a level may have: one of them rounds activations as the weights are."""
-    if kind is GGMLType.F16 and level.startswith("avx512"):
+    if kind is GGMLType.F16 and level.startswith(("avx512", "amx")):
         return 2e-4
-    return 5e-3 if (kind, level) == (GGMLType.BF16, "avx512bf16") else 1e-5
+    return 5e-3 if kind is GGMLType.BF16 and level in (*WITH_TILES, "avx512bf16") else 1e-5
 
 
 @pytest.mark.parametrize("level", levels())
@@ -77,9 +86,14 @@ def test_a_token_does_not_depend_on_its_neighbours(level_backends, load, multipl
     _, bind = load(normal(32, 512), kind)
     weight, x = bind(level_backends(level)), normal(29, 512, seed=1)
     together = multiply(level_backends(level), x, weight)
-    for token in (0, 11, 12, 28):
+    few = x[:12] if level in WITH_TILES else x
+    alike = multiply(level_backends(level), few, weight)
+    for token in range(0, len(few), 4):
         alone = multiply(level_backends(level), x[token : token + 1], weight)
-        assert np.array_equal(alone[0], together[token])
+        assert np.array_equal(alone[0], alike[token])
+    for first in range(29 - TILE_TOKENS):  # by tiles too: as long as they are enough for them
+        others = multiply(level_backends(level), x[first : first + TILE_TOKENS], weight)
+        assert np.array_equal(others, together[first : first + TILE_TOKENS])
 
 
 @pytest.mark.parametrize("threads", [2, 3, 5])

@@ -1,7 +1,7 @@
 """The table of rates: what is in it, and that it is measured at all."""
 
 import pytest
-from support.kernels import levels
+from support.kernels import WITH_TILES, levels
 
 from tampu.errors import RequestError
 from tampu.ml import GGMLType
@@ -43,10 +43,14 @@ def test_the_peaks_are_those_that_a_level_has(level_backends, level):
     backend = level_backends(level)
     peaks = roofline.measure_peaks(roofline.kernels_of(backend), 2)
     assert min(peaks.int8, peaks.f32, peaks.bandwidth) > 0
-    assert (peaks.bf16 > 0) is (level == "avx512bf16")
-    assert (peaks.int16 > 0) is level.startswith("avx512")
-    assert (peaks.kind_for(GGMLType.BF16) == "bf16") is (level == "avx512bf16")
-    assert (peaks.kind_for(GGMLType.F16) == "int16") is level.startswith("avx512")
+    has_bf16 = level in (*WITH_TILES, "avx512bf16")
+    has_int16 = level.startswith("avx512") or level == "amx"
+    assert (peaks.bf16 > 0) is has_bf16
+    assert (peaks.int16 > 0) is has_int16
+    assert (peaks.tiles > 0) is (level in WITH_TILES)
+    assert (peaks.kind_for(GGMLType.BF16, 1) == "bf16") is has_bf16
+    assert (peaks.kind_for(GGMLType.F16, 1) == "int16") is has_int16
+    assert (peaks.kind_for(GGMLType.Q4_0, 512) == "bf16") is (level in WITH_TILES)
 
 
 def test_the_limit_is_what_an_operation_meets_first():

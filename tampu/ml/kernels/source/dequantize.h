@@ -17,7 +17,8 @@ INLINE int is_signed_type(int type)
 
 /* Integers become floats where they are, at bit `at`: with the exponent of 2^23 set they read as
  * 2^23 + number * 2^at, and one multiplication takes both powers off again: number * scale + offset.
- * Eight bits or more from the lowest, what the sum with 2^23 rounds is small beside what BF16 rounds. */
+ * The sum is rounded once; eight bits or more from the
+ * lowest, what the offset loses beside 2^23 is small beside what BF16 rounds. */
 struct linear {
     vf scale, offset;
 };
@@ -32,7 +33,7 @@ INLINE struct linear linear_at(int at, vf scale, vf offset)
 INLINE vf number_at(vi bits, int at, int width, struct linear linear)
 {
     const vi mask = vi_splat(((1 << width) - 1) << at), power = vi_splat(0x4b000000);
-    return vf_fma(vf_as_float(vi_and_or(bits, mask, power)), linear.scale, linear.offset);
+    return vf_fused(vf_as_float(vi_and_or(bits, mask, power)), linear.scale, linear.offset);
 }
 
 /* Four inputs of sixteen rows, one unsigned byte each, to two rows of a tile. */

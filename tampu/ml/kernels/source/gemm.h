@@ -17,7 +17,8 @@ enum {
     GEMM_STRIPS = 16,  /* of a chunk, at most */
     GEMM_TOKENS = 512, /* whose sums are kept at once */
     GEMM_DEPTH = 512,  /* inputs, of all planes */
-    GEMM_CHUNKS = 2,   /* for each thread, at least */
+    GEMM_CHUNKS = 4,   /* for each thread, at least, as long as they have FEW strips */
+    GEMM_FEW = 4,
     PAIR = 2 * TILE_BYTES,
 };
 

@@ -9,6 +9,7 @@ INLINE vf vf_dot_pair(vf a, vi weights, uint32_t pair)
     return _mm512_dpbf16_ps(a, (__m512bh)weights, (__m512bh)_mm512_set1_epi32((int32_t)pair));
 }
 
+INLINE vf vf_fused(vf a, vf b, vf c) { return vf_fma(a, b, c); }
 INLINE vi vi_and_or(vi a, vi mask, vi other) { return _mm512_ternarylogic_epi32(a, mask, other, 0xea); }
 
 /* Two numbers of each lane as brain floats, `even` in the lower half. */

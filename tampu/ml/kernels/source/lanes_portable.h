@@ -71,6 +71,13 @@ INLINE int vf_count_larger(vf a, vf b)
 }
 INLINE vi vi_and_or(vi a, vi mask, vi other) { return vi_or(vi_and(a, mask), other); }
 
+/* a * b + c, rounded once. */
+INLINE vf vf_fused(vf a, vf b, vf c)
+{
+    FOR_LANES c.lane[i] = (float)((double)a.lane[i] * (double)b.lane[i] + (double)c.lane[i]);
+    return c;
+}
+
 /* Brain floats: to nearest, to even. */
 INLINE uint32_t brain_half(float x)
 {

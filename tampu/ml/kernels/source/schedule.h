@@ -46,11 +46,12 @@ static void prepare_chunk(struct prepared *to, const uint8_t *weights, size_t st
 #endif
 
 #if defined(HAS_AMX)
-/* Strips of a chunk for tiles: an even number, as large as leaves each thread a few. */
-INLINE int64_t gemm_strips(int64_t strips, int64_t matrices, int threads)
+/* Strips of a chunk for tiles: so few that a thread that is held up does not keep the others waiting, so many
+ * that the activations are not read again for each two of them. */
+INLINE int64_t gemm_strips(int64_t strips, int threads)
 {
-    int64_t fair = strips * matrices / (threads * GEMM_CHUNKS) / 2 * 2;
-    return fair < 2 ? 2 : fair < GEMM_STRIPS ? fair : GEMM_STRIPS;
+    const int64_t fair = strips / (threads * GEMM_CHUNKS);
+    return fair < GEMM_FEW ? GEMM_FEW : fair < GEMM_STRIPS ? fair / 2 * 2 : GEMM_STRIPS;
 }
 
 /* A product's chunks of strips as tasks. */
@@ -102,7 +103,7 @@ static void product(struct tensor *dst, int thread, int threads, void *user)
     (void)user;
 #if defined(HAS_AMX)
     if (uses_gemm(tokens)) {
-        struct gemm_chunks source = {dst, x, params, gemm_strips(strips, 1, threads)};
+        struct gemm_chunks source = {dst, x, params, gemm_strips(strips, threads)};
         multiply_tasks(next_chunk, &source);
         return;
     }
