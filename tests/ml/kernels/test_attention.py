@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.kernels import exact, levels, normal
+from support.kernels import WITH_TILES, exact, levels, normal
 
 from tampu.errors import ShapeError
 from tampu.ml import GGMLType
@@ -242,14 +242,30 @@ def test_sinks_that_do_not_fit_the_heads_are_refused(level_backends, attend):
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("kind", [GGMLType.F16, GGMLType.Q8_0], ids=lambda kind: kind.name)
 def test_a_token_does_not_depend_on_its_neighbours(level_backends, attend, level, kind):
-    q, k, v = normal(8, 9, 64), normal(2, 192, 64, seed=1), normal(2, 192, 64, seed=2)
-    mask = causal(9, 192)
+    many = 7 if level in WITH_TILES else 9  # eight tokens of four heads are 32 rows: by tiles
+    q, k, v = normal(8, many, 64), normal(2, 192, 64, seed=1), normal(2, 192, 64, seed=2)
+    mask = causal(many, 192)
     together = attend(level_backends(level), q, k, v, mask, kind=kind)
-    for token in (0, 4, 8):
+    for token in (0, 4, many - 1):
         one = slice(token, token + 1)
         query = np.ascontiguousarray(q[:, one])
         alone = attend(level_backends(level), query, k, v, mask[one], kind=kind)
         assert np.array_equal(alone[0], together[token])
+
+
+@pytest.mark.parametrize("level", [level for level in levels() if level in WITH_TILES])
+@pytest.mark.parametrize("kind", [GGMLType.F16, GGMLType.Q8_0], ids=lambda kind: kind.name)
+def test_by_tiles_too_a_token_does_not_depend_on_its_neighbours(
+    level_backends, attend, level, kind
+):
+    q, k, v = normal(8, 21, 64), normal(2, 192, 64, seed=1), normal(2, 192, 64, seed=2)
+    mask = causal(21, 192)
+    together = attend(level_backends(level), q, k, v, mask, kind=kind)
+    for first in (0, 5, 13):
+        some = slice(first, first + 8)
+        queries = np.ascontiguousarray(q[:, some])
+        alone = attend(level_backends(level), queries, k, v, mask[some], kind=kind)
+        assert np.array_equal(alone, together[some])
 
 
 def test_other_places_in_the_cache_change_the_last_bits(level_backends, attend):

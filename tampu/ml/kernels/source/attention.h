@@ -17,6 +17,12 @@ static const uint16_t HALF_HIDDEN = 0xfc00; /* minus infinity */
 
 #include "cache.h"
 #include "exponential.h"
+#if defined(HAS_AMX)
+#include "attention_tiles.h"
+#define SPARE_ROWS 15 /* behind the last row: what tiles of sixteen write there counts for nothing */
+#else
+#define SPARE_ROWS 0
+#endif
 
 /* What the operation is asked for. */
 struct attention {
@@ -24,6 +30,7 @@ struct attention {
     int64_t tokens, history, heads, kv_heads, features, value_features;
     float scale, cap;
     float *out;
+    int by_tiles; /* then a task has one key-value head */
 };
 
 #include "division.h"
@@ -40,14 +47,17 @@ struct attention_params {
 struct work {
     float keys[MOST_FEATURES * CELLS];        /* one feature after the other */
     float values[CELLS * MOST_FEATURES];      /* one cell after the other */
-    float weights[BLOCK_ROWS * CELLS];        /* scores, then what they weigh */
-    float result[BLOCK_ROWS * MOST_FEATURES]; /* not yet divided by `total` */
+    float weights[(BLOCK_ROWS + SPARE_ROWS) * CELLS]; /* scores, then what they weigh */
+    float result[(BLOCK_ROWS + SPARE_ROWS) * MOST_FEATURES]; /* not yet divided by `total` */
     struct ahead keys_ahead, values_ahead;
     float highest[BLOCK_ROWS], total[BLOCK_ROWS];
     const float *queries[BLOCK_ROWS];
     const uint8_t *masks[BLOCK_ROWS];
     int active[BLOCK_ROWS];
     int hides; /* whether the (one) row's hidden cells are to be zeros */
+#if defined(HAS_AMX)
+    struct attention_tiles tiles;
+#endif
 };
 
 /* Scores of N rows with all cells of a tile. */
@@ -276,6 +286,26 @@ static int end_rows(const struct attention *a, struct work *w, const struct task
     return count;
 }
 
+#if defined(HAS_AMX)
+/* The same by tiles of sixteen rows, of which some may not be active: their weights are zeros. */
+static void attend_by_tiles(const struct attention *a, struct work *w, int count, int64_t cell, int64_t cells)
+{
+    tile_keys(&w->tiles, w->keys, a->features);
+    tile_values(&w->tiles, w->values, padded(a->value_features));
+    for (int next = 0; next < count;) {
+        const int group = w->active[next] / 16, first = 16 * group;
+        score_tiles(&w->tiles, group, a->features, w->weights + first * CELLS);
+        for (int row = first; row < first + 16; row++)
+            if (next < count && w->active[next] == row)
+                weigh(a, w, w->active[next++], cell, cells);
+            else
+                memset(w->weights + row * CELLS, 0, CELLS * sizeof *w->weights);
+        mix_tiles(&w->tiles, w->weights + first * CELLS, padded(a->value_features),
+                  w->result + first * MOST_FEATURES);
+    }
+}
+#endif
+
 /* One tile of one key-value head, for the rows in `active`. */
 static void attend_tile(const struct attention *a, struct work *w, int count, const struct rows *keys,
                         const struct rows *values, int64_t head, int64_t cell, int64_t cells)
@@ -283,6 +313,15 @@ static void attend_tile(const struct attention *a, struct work *w, int count, co
     turn_rows(keys, head, cells, a->features, w->keys);
     if (w->hides)
         blank_keys(w->masks[0], cell, cells, a->features, w->keys);
+#if defined(HAS_AMX)
+    if (a->by_tiles) {
+        read_rows(values, head, cells, a->value_features, w->values);
+        if (w->hides)
+            blank_values(w->masks[0], cell, cells, a->value_features, w->values);
+        attend_by_tiles(a, w, count, cell, cells);
+        return;
+    }
+#endif
     for_rows(SCORES, w, count, a->features);
     for (int i = 0; i < count; i++)
         weigh(a, w, w->active[i], cell, cells);
@@ -321,6 +360,10 @@ static void attend_all(const struct attention *a, struct work *w, const struct t
     const int rows = (int)rows_of(task);
     const int64_t heads = task->kv_last - task->kv_first;
     begin_rows(a, w, task);
+#if defined(HAS_AMX)
+    if (a->by_tiles)
+        tile_queries(&w->tiles, w->queries, rows, a->features);
+#endif
     int64_t next, cells;
     for (int64_t cell = find_tile(a, w, rows, 0); cell < a->history; cell = next) {
         next = find_tile(a, w, rows, cell + CELLS);
@@ -364,6 +407,9 @@ static void attention(struct tensor *dst, int thread, int threads, void *user)
     struct attention_params params;
     struct work work;
     (void)user;
+#if defined(HAS_AMX)
+    tiles_begin();
+#endif
     memcpy(&params, dst->op_params + OWN_PARAMS, sizeof params);
     const struct tensor *q = dst->src[0], *k = dst->src[1], *v = dst->src[2];
     const struct attention a = {
@@ -373,6 +419,9 @@ static void attention(struct tensor *dst, int thread, int threads, void *user)
         .tokens = q->ne[1], .history = k->ne[1], .heads = q->ne[2], .kv_heads = k->ne[2],
         .features = k->ne[0], .value_features = v->ne[0],
         .scale = params.scale, .cap = params.cap, .out = dst->data,
+#if defined(HAS_AMX)
+        .by_tiles = attends_by_tiles(q->ne[1] * (q->ne[2] / k->ne[2])),
+#endif
     };
     const struct division d = divide(&a, threads);
     const int64_t group = a.heads / a.kv_heads;
@@ -388,4 +437,7 @@ static void attention(struct tensor *dst, int thread, int threads, void *user)
         if (task.head_first < task.head_last)
             attend(&a, &work, &task);
     }
+#if defined(HAS_AMX)
+    tiles_end();
+#endif
 }

@@ -29,6 +29,7 @@ static struct division divide(const struct attention *a, int threads)
     const int64_t fair = (a->kv_heads * d.parts * d.blocks + threads - 1) / threads;
     d.kv_each = fitting < fair ? fitting : fair;
     d.kv_each = d.kv_each < a->kv_heads ? d.kv_each : a->kv_heads;
+    d.kv_each = a->by_tiles ? 1 : d.kv_each;
     d.kv_ranges = (a->kv_heads + d.kv_each - 1) / d.kv_each;
     return d;
 }
