@@ -9,6 +9,7 @@ import ctypes
 import functools
 import logging
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,35 @@ _FIELDS = ("ne", "nb", "op_params", "src", "data")
 
 FLOATING = frozenset({GGMLType.F16, GGMLType.BF16})
 """Weights whose activations are not those of the quantised ones: each layout has its own."""
+
+
+class Hint(IntEnum):
+    """The instruction that asks for memory ahead of its use, as the library numbers them.
+
+    The caches that x86 processors bring it to: `T0` all, `T1` the second and beyond, `T2` as `T1` or
+    the third alone, `NTA` the first, past the others. ARM has the like.
+    """
+
+    NONE = 0
+    NTA = 1
+    T2 = 2
+    T1 = 3
+    T0 = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """How weights for few tokens are asked for while others are multiplied.
+
+    Attributes:
+        hint: the instruction.
+        ahead: how many bytes before their use.
+        streams: strips of weights that each thread reads at once.
+    """
+
+    hint: Hint
+    ahead: int
+    streams: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,18 +92,24 @@ class KernelChoice:
         )
 
 
+DEFAULT_FETCH = Fetch(Hint.T1, 1024, 8)
+"""What no measurement has chosen."""
+
+
 class Kernels:
     """One level of the library, with the operations that were chosen.
 
     Attributes:
         choice: which operations to use.
         level: its name.
+        fetch: how weights are read from memory.
     """
 
     def __init__(self, library: ctypes.CDLL, choice: KernelChoice, number: int) -> None:
         """Look up the operations of the level of this number."""
         self.choice = choice
         self.level: str = library.tampu_level_name(number).decode()
+        self.fetch = DEFAULT_FETCH
         self._library = library
         self._number = number
         self._operations: dict[str, Any] = {}  # typed by the bindings as ctypes functions
@@ -110,9 +146,10 @@ class Kernels:
         """
         return float(self._library.tampu_level_peak(self._number, kind.encode(), rounds))
 
-    def read(self, address: int, size: int) -> None:
-        """Read memory from beginning to end, on this thread."""
-        self._library.tampu_level_read(self._number, address, size)
+    def read(self, address: int, size: int, fetch: Fetch) -> None:
+        """Read memory, in as many equal parts at once as there are streams, on this thread."""
+        given = (fetch.streams, int(fetch.hint), fetch.ahead)
+        self._library.tampu_level_read(self._number, address, size, *given)
 
     def pack(
         self, type: GGMLType, source: int, packed: int, shape: tuple[int, int], strips: range
@@ -176,7 +213,10 @@ def _load(path: Path) -> ctypes.CDLL | None:
     library.tampu_level_peak.restype = ctypes.c_double
     library.tampu_level_peak.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int64)
     library.tampu_level_read.restype = None
-    library.tampu_level_read.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
+    library.tampu_level_read.argtypes = (
+        *(ctypes.c_int, ctypes.c_void_p, ctypes.c_int64),
+        *[ctypes.c_int] * 3,
+    )
     library.tampu_tensor_offset.restype = ctypes.c_int64
     library.tampu_level_layout.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64)
     library.tampu_level_pack.restype = None

@@ -145,7 +145,7 @@ def measure_peaks(kernels: Kernels, threads: int) -> Peaks:
         return best
 
     def read(index: int) -> float:
-        kernels.read(data.ctypes.data + index * share, share)
+        kernels.read(data.ctypes.data + index * share, share, kernels.fetch)
         return float(share)
 
     def operations(kind: str) -> float:

@@ -7,11 +7,12 @@
 #define SHARED 16 /* rows of one token that are written while its input is at hand */
 
 /* Parameters behind ggml's own: the type of the weights, how many experts there are, and for a product
- * the number of its counter. */
+ * the number of its counter and how weights are read. */
 struct experts_params {
     int32_t type;
     int32_t experts;
     int32_t counter;
+    struct fetch fetch;
 };
 
 struct plan {
@@ -142,15 +143,15 @@ static void group(struct tensor *dst, int thread, int threads, void *user)
 }
 
 /* Rows of a tile to where they belong. */
-INLINE void scatter_tile(const float *tile, const int32_t *results, int64_t width, float *out,
-                         int64_t stride, int rows)
+INLINE void scatter_tile(const float *tile, int64_t tile_rows, const int32_t *results, int64_t width,
+                         float *out, int64_t stride, int rows)
 {
     for (int64_t c = 0; c < width; c++) {
         float *to = out + results[c] * stride;
         if (rows == ROWS)
-            vf_store(to, vf_load(tile + ROWS * c));
+            vf_store(to, vf_load(tile + tile_rows * c));
         else
-            memcpy(to, tile + ROWS * c, (size_t)rows * sizeof *to);
+            memcpy(to, tile + tile_rows * c, (size_t)rows * sizeof *to);
     }
 }
 
@@ -164,10 +165,12 @@ static void product_each(struct tensor *dst, int thread, int threads, void *user
     const int64_t rows = dst->ne[0], strips = (rows + ROWS - 1) / ROWS, inputs = x->inputs;
     const size_t strip_bytes = strip_bytes_of(params.type, inputs);
     const int64_t row_bytes = activation_row_bytes(params.type, inputs);
-    const int64_t chunk = chunk_strips(strips, x->panels, strip_bytes, threads, CHUNK_BYTES);
+    const int64_t mean = (dst->ne[1] * dst->ne[2] + x->panels - 1) / (x->panels ? x->panels : 1);
+    const struct share share = share_of(strips, x->panels, mean, strip_bytes, threads, params.fetch, CHUNK_BYTES);
+    const int64_t chunk = share.chunk;
     const int64_t chunks = (strips + chunk - 1) / chunk;
     tile *const *tiles = tiles_of(params.type);
-    float results[FLOAT_COLUMNS * ROWS];
+    float results[STREAMS * FEW * ROWS + FLOAT_COLUMNS * ROWS];
     (void)thread;
     (void)user;
     for (;;) {
@@ -183,11 +186,13 @@ static void product_each(struct tensor *dst, int thread, int threads, void *user
         for (int32_t p = 0; p < panels; p++) {
             const int64_t row = begin + panel_begin(tokens, panels, p);
             const int64_t width = begin + panel_begin(tokens, panels, p + 1) - row;
-            for (int64_t s = first; s < last; s++) {
-                const int left = rows - s * ROWS < ROWS ? (int)(rows - s * ROWS) : ROWS;
+            const int64_t streams = width <= FEW ? share.streams : 1;
+            for (int64_t s = first; s < last; s += streams) {
+                const int64_t end = s + streams < last ? s + streams : last;
+                const int all = (int)(end - s) * ROWS, left = rows - s * ROWS < all ? (int)(rows - s * ROWS) : all;
                 tiles[width - 1](weights + s * strip_bytes, NULL, plan.panels + row * row_bytes, inputs,
-                                 results, ROWS, left);
-                scatter_tile(results, plan.results + row, width, (float *)dst->data + s * ROWS, rows,
+                                 results, all, left, params.fetch);
+                scatter_tile(results, all, plan.results + row, width, (float *)dst->data + s * ROWS, rows,
                              left);
             }
         }

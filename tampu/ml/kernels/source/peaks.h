@@ -53,12 +53,15 @@ static double brain_peak(int64_t rounds)
 #define brain_peak NULL
 #endif
 
-/* Read memory from beginning to end. */
-static void read_all(const uint8_t *from, int64_t bytes)
+/* Read memory from beginning to end, in so many equal parts at once. */
+static void read_all(const uint8_t *from, int64_t bytes, struct fetch fetch)
 {
+    const int64_t part = bytes / fetch.streams / 64 * 64;
     vi sum = vi_splat(0);
-    for (int64_t at = 0; at + 64 <= bytes; at += 64) {
-        prefetch(1, from + at);
-        sum = vi_opaque(vi_add(sum, vi_load(from + at)));
-    }
+    for (int64_t at = 0; at < part; at += 64)
+        for (int i = 0; i < fetch.streams; i++) {
+            const uint8_t *line = from + i * part + at;
+            prefetch(1, line, fetch);
+            sum = vi_opaque(vi_add(sum, vi_load(line)));
+        }
 }
