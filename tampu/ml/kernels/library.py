@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from tampu.errors import RequestError
+from tampu.ml.devices import second_cache_bytes
 from tampu.ml.library import gg
 from tampu.ml.types import GGMLType
 
 log = logging.getLogger("tampu.ml")
 
 LAYOUT_VERSION = 3
+STREAMS = 16  # strips that a thread can read at once, at most
 OWN_PARAMS = 6  # the first of ggml's parameters of an operation that is ours
+_LEAST_CHUNK, _MOST_CHUNK = 64 * 2**10, 2**20
 _UNPROVEN = ("portable", "neon", "i8mm")  # plain C, for comparison; never measured beside ggml
 WORDS = ("on", "off", "products", "experts", "attention")
 LIBRARY = "libtampu_kernels.so"
@@ -34,8 +37,8 @@ FLOATING = frozenset({GGMLType.F16, GGMLType.BF16})
 class Hint(IntEnum):
     """The instruction that asks for memory ahead of its use, as the library numbers them.
 
-    The caches that x86 processors bring it to: `T0` all, `T1` the second and beyond, `T2` as `T1` or
-    the third alone, `NTA` the first, past the others. ARM has the like.
+    The caches that x86 processors bring it to: `T0` all, `T1` the second and beyond, `T2` as `T1`
+    or the third alone, `NTA` the first, past the others. ARM has the like.
     """
 
     NONE = 0
@@ -102,7 +105,8 @@ class Kernels:
     Attributes:
         choice: which operations to use.
         level: its name.
-        fetch: how weights are read from memory.
+        fetch: how weights for few tokens are read from memory; see `tuning`.
+        chunk_bytes: of weights that all panels of a prompt pass while they are in the second cache.
     """
 
     def __init__(self, library: ctypes.CDLL, choice: KernelChoice, number: int) -> None:
@@ -110,6 +114,7 @@ class Kernels:
         self.choice = choice
         self.level: str = library.tampu_level_name(number).decode()
         self.fetch = DEFAULT_FETCH
+        self.chunk_bytes = min(max(second_cache_bytes() // 4, _LEAST_CHUNK), _MOST_CHUNK)
         self._library = library
         self._number = number
         self._operations: dict[str, Any] = {}  # typed by the bindings as ctypes functions

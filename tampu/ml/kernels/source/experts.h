@@ -7,12 +7,13 @@
 #define SHARED 16 /* rows of one token that are written while its input is at hand */
 
 /* Parameters behind ggml's own: the type of the weights, how many experts there are, and for a product
- * the number of its counter and how weights are read. */
+ * the number of its counter, how weights are read and how many of them stay in the second cache. */
 struct experts_params {
     int32_t type;
     int32_t experts;
     int32_t counter;
     struct fetch fetch;
+    int32_t chunk_bytes;
 };
 
 struct plan {
@@ -166,7 +167,8 @@ static void product_each(struct tensor *dst, int thread, int threads, void *user
     const size_t strip_bytes = strip_bytes_of(params.type, inputs);
     const int64_t row_bytes = activation_row_bytes(params.type, inputs);
     const int64_t mean = (dst->ne[1] * dst->ne[2] + x->panels - 1) / (x->panels ? x->panels : 1);
-    const struct share share = share_of(strips, x->panels, mean, strip_bytes, threads, params.fetch, CHUNK_BYTES);
+    const size_t chunk_bytes = chunk_bytes_of(params.chunk_bytes);
+    const struct share share = share_of(strips, x->panels, mean, strip_bytes, threads, params.fetch, chunk_bytes);
     const int64_t chunk = share.chunk;
     const int64_t chunks = (strips + chunk - 1) / chunk;
     tile *const *tiles = tiles_of(params.type);

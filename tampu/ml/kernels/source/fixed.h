@@ -118,9 +118,7 @@ INLINE void fix_block(const float *inputs, struct words to, int32_t column)
 /* Halves of two inputs as pairs of integers. */
 INLINE vi pairs_of(const uint8_t *w, vf factor)
 {
-    vi one = vf_to_int(vf_mul(vf_load_half(w), factor));
-    vi other = vf_to_int(vf_mul(vf_load_half(w + 2 * ROWS), factor));
-    return vi_or(vi_and(one, vi_splat(0xffff)), vi_left(other, 16));
+    return vi_pair_words(vf_units(vf_load_half(w), factor), vf_units(vf_load_half(w + 2 * ROWS), factor));
 }
 
 INLINE vf units_of_rows(const uint8_t *exponents)
@@ -217,9 +215,11 @@ INLINE void fixed_tile(int type, int n, const uint8_t *w, const uint8_t *prepare
     vf sum[STREAMS][COLUMNS];
     for (int s = 0; s < strips; s++)
         UNROLL for (int c = 0; c < n; c++) sum[s][c] = vf_zero();
-    for (int64_t b = 0; b < blocks; b++)
+    for (int64_t b = 0; b < blocks; b++) {
+        const struct fetch here = fetch_of(fetch, strips, strip_bytes, (size_t)((blocks - b) * WORD_BYTES));
         for (int s = 0; s < strips; s++)
-            multiply_fixed(n, w + (size_t)s * strip_bytes, prepared, panel, b, blocks, sum[s], fetch);
+            multiply_fixed(n, w + (size_t)s * strip_bytes, prepared, panel, b, blocks, sum[s], here);
+    }
     for (int s = 0; s < strips; s++)
         store_tile(n, sum[s], out + s * ROWS, stride, rows - s * ROWS);
 }

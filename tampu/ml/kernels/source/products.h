@@ -282,6 +282,15 @@ INLINE int streams_of(int n, int rows)
     return n > FEW ? 1 : (rows + ROWS - 1) / ROWS;
 }
 
+/* How to read a part of each strip, of which so many bytes are left: what is behind the strips' ends was read
+ * already, as the beginning of the next one, so that the strips of the next tile are asked for instead. */
+INLINE struct fetch fetch_of(struct fetch fetch, int strips, size_t strip_bytes, size_t left)
+{
+    if (left <= (size_t)fetch.ahead)
+        fetch.ahead += (int32_t)((size_t)(strips - 1) * strip_bytes);
+    return fetch;
+}
+
 /* Neighbouring strips of weights times one panel of N tokens, block by block of all of them. */
 INLINE void quantised_tile(int type, int n, const uint8_t *w, const uint8_t *prepared, const uint8_t *panel,
                            int64_t inputs, float *out, int64_t stride, int rows, struct fetch fetch)
@@ -296,6 +305,7 @@ INLINE void quantised_tile(int type, int n, const uint8_t *w, const uint8_t *pre
     for (int s = 0; s < strips; s++)
         UNROLL for (int c = 0; c < n; c++) sum[s][c] = vf_zero();
     for (int64_t g = inputs / group_inputs(type); g > 0; g--, w += bytes) {
+        const struct fetch here = fetch_of(fetch, strips, strip_bytes, (size_t)g * bytes);
         for (int s = 0; s < strips; s++)
             read_head(type, w + (size_t)s * strip_bytes, &scale[s], &minimum[s]);
         for (int i = 0; i < blocks; i++, panel += QUANTISED_BLOCK * n)
@@ -303,7 +313,7 @@ INLINE void quantised_tile(int type, int n, const uint8_t *w, const uint8_t *pre
                 const uint8_t *at = w + (size_t)s * strip_bytes + head_bytes(type) + (size_t)i * block_bytes;
                 struct block b;
                 for (size_t ahead = 0; ahead < block_bytes; ahead += 64)
-                    prefetch(n, at + ahead, fetch);
+                    prefetch(n, at + ahead, here);
                 read_block(type, at, scale[s], minimum[s], &b);
                 if (type == TYPE_Q6_K)
                     multiply_halves(type, n, &b, table, panel, sum[s]);
@@ -363,14 +373,16 @@ INLINE void float_tile(int type, int n, const uint8_t *w, const uint8_t *prepare
     vf sum[STREAMS][FLOAT_COLUMNS];
     for (int s = 0; s < strips; s++)
         UNROLL for (int c = 0; c < n; c++) sum[s][c] = vf_zero();
-    for (int64_t k = 0; k < inputs; k += FLOATS, w += 2 * ROWS * FLOATS)
+    for (int64_t k = 0; k < inputs; k += FLOATS, w += 2 * ROWS * FLOATS) {
+        const struct fetch here = fetch_of(fetch, strips, strip_bytes, (size_t)(inputs - k) * 2 * ROWS);
         for (int s = 0; s < strips; s++) {
             const uint8_t *at = w + (size_t)s * strip_bytes;
             if (IS_BRAIN(type))
-                multiply_brains(n, at, (const uint32_t *)panel + k / 2 * n, sum[s], fetch);
+                multiply_brains(n, at, (const uint32_t *)panel + k / 2 * n, sum[s], here);
             else
-                multiply_floats(type, n, at, (const float *)panel + k * n, sum[s], fetch);
+                multiply_floats(type, n, at, (const float *)panel + k * n, sum[s], here);
         }
+    }
     for (int s = 0; s < strips; s++)
         store_tile(n, sum[s], out + s * ROWS, stride, rows - s * ROWS);
 }

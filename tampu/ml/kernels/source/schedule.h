@@ -1,16 +1,23 @@
 /* How a product is divided among threads: chunks of strips, taken one after the other from a counter,
  * so that a thread that is held up by something else leaves its share to the others. */
 
-#define CHUNK_BYTES (256 * 1024) /* of weights: what stays in the second cache beside a panel */
+#define CHUNK_BYTES (256 * 1024) /* of weights, where the second cache's size is not known */
 #define PREPARED_BYTES (520 * 1024) /* the same where weights are prepared: the originals are not read again */
 #define LEAST_CHUNKS 4           /* for each thread, so that the last one to finish is not far behind */
 
-/* Parameters behind ggml's own: the type of the weights, the number of the counter, how weights are read. */
+/* Parameters behind ggml's own: the type of the weights, the number of the counter, how weights are read,
+ * and how many bytes of them stay in the second cache beside a panel (0: not known). */
 struct product_params {
     int32_t type;
     int32_t counter;
     struct fetch fetch;
+    int32_t chunk_bytes;
 };
+
+INLINE size_t chunk_bytes_of(int32_t given)
+{
+    return given > 0 ? (size_t)given : CHUNK_BYTES;
+}
 
 /* Strips of a chunk, where so many matrices are multiplied by; the chunks of one are equal. */
 static int64_t chunk_strips(int64_t strips, int64_t matrices, size_t strip_bytes, int threads, size_t bytes)
@@ -80,7 +87,7 @@ static void product(struct tensor *dst, int thread, int threads, void *user)
     const int64_t strips = (rows + ROWS - 1) / ROWS, inputs = x->inputs;
     const size_t strip_bytes = strip_bytes_of(params.type, inputs);
     const int64_t token_bytes = activation_row_bytes(params.type, inputs);
-    const size_t chunk_bytes = params.type == TYPE_F16_FIXED && x->panels > 1 ? PREPARED_BYTES : CHUNK_BYTES;
+    const size_t chunk_bytes = params.type == TYPE_F16_FIXED && x->panels > 1 ? PREPARED_BYTES : chunk_bytes_of(params.chunk_bytes);
     const struct share share = share_of(strips, 1, tokens, strip_bytes, threads, params.fetch, chunk_bytes);
     const int64_t chunk = share.chunk;
     tile *const *tiles = tiles_of(params.type);
