@@ -127,8 +127,7 @@ class Engine:
                 False: copy them all.
             repack_cache: where packed weights are kept for the next start; None: nowhere.
             tuning: how weights are read from memory.
-            adapters: low-rank adapters, GGUF files or PEFT folders, each with its scale; 1.0 is as
-                trained.
+            adapters: low-rank adapters, GGUF files or PEFT folders, and scales (1.0: as trained).
             template: a chat template, Jinja or Go's, in place of the model's own; empty: that one.
             projector: a GGUF file with the vision tower; None: the model's own, if it has one.
             progress: called with the fraction loaded, 0 to 1, from any thread.

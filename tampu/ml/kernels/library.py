@@ -95,7 +95,7 @@ class KernelChoice:
         )
 
 
-DEFAULT_FETCH = Fetch(Hint.T1, 1024, 8)
+DEFAULT_FETCH = Fetch(Hint.T0, 1024, 8)
 """What no measurement has chosen."""
 
 

@@ -139,31 +139,10 @@ def rate_of(work: Work, seconds: float, peaks: Peaks) -> Rate:
 
 
 def measure_peaks(kernels: Kernels, threads: int) -> Peaks:
-    """Measure the machine with all threads at once; the best of several runs.
-
-    Its bandwidth is that of the best way of reading, which need not be the kernels'.
-    """
-    data = np.ones(_STREAMED, np.uint8)
-    share = _STREAMED // threads
-
-    def together(work: Callable[[int], float]) -> float:
-        best = 0.0
-        with ThreadPoolExecutor(threads) as pool:
-            for _ in range(_RUNS):
-                began = time.perf_counter()
-                total = sum(pool.map(work, range(threads)))
-                best = max(best, total / (time.perf_counter() - began))
-        return best
-
-    def reading(fetch: Fetch) -> float:
-        def read(index: int) -> float:
-            kernels.read(data.ctypes.data + index * share, share, fetch)
-            return float(share)
-
-        return together(read)
+    """Measure the machine with all threads at once; the best of several runs."""
 
     def operations(kind: str) -> float:
-        return together(lambda _: kernels.peak(kind, _PEAK_ROUNDS))
+        return _together(threads, lambda _: kernels.peak(kind, _PEAK_ROUNDS))
 
     has_int16 = kernels.layout(GGMLType.F16, _INPUTS) != GGMLType.F16
     return Peaks(
@@ -171,8 +150,39 @@ def measure_peaks(kernels: Kernels, threads: int) -> Peaks:
         int16=operations("int16") if has_int16 else 0.0,
         f32=operations("f32"),
         bf16=operations("bf16"),
-        bandwidth=max(reading(fetch) for fetch in _WAYS for _ in range(2)),
+        bandwidth=measure_bandwidth(kernels, threads),
     )
+
+
+def measure_bandwidth(kernels: Kernels, threads: int, runs: int = _RUNS) -> float:
+    """Return the bytes per second that all threads together read from memory at most.
+
+    It is that of the best of several ways of reading, which need not be the one that the kernels
+    use: with plain loads, with each hint, in one place and in several at once.
+    """
+    data = np.ones(_STREAMED, np.uint8)
+    share = _STREAMED // threads
+
+    def rate(fetch: Fetch) -> float:
+        def read(index: int) -> float:
+            kernels.read(data.ctypes.data + index * share, share, fetch)
+            return float(share)
+
+        return _together(threads, read, 1)
+
+    return max(rate(fetch) for _ in range(runs) for fetch in _WAYS)
+
+
+def _together(threads: int, work: Callable[[int], float], runs: int = _RUNS) -> float:
+    """Return what all threads do in a second, in the best of several runs."""
+    best = 0.0
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda _: None, range(threads)))
+        for _ in range(runs):
+            began = time.perf_counter()
+            total = sum(pool.map(work, range(threads)))
+            best = max(best, total / (time.perf_counter() - began))
+    return best
 
 
 def measure(

@@ -55,7 +55,6 @@ CANDIDATES = (
     Fetch(Hint.NTA, 512, 8),
     Fetch(Hint.T2, 1024, 8),
     Fetch(Hint.T1, 1024, 8),
-    Fetch(Hint.T0, 1024, 8),
     Fetch(Hint.T0, 512, 16),
 )
 _ROUNDS = 3
@@ -204,7 +203,8 @@ def processor_name(cpuinfo: Path = _CPUINFO) -> str:
         lines = cpuinfo.read_text(errors="replace").partition("\n\n")[0].splitlines()
     except OSError:
         return f"{platform.machine()} {platform.processor()}"
-    told = dict(map(str.strip, line.partition(":")[::2]) for line in lines)
+    pairs = (line.partition(":") for line in lines)
+    told = {name.strip(): value.strip() for name, _, value in pairs}
     return ", ".join(told[name] for name in _NAMING if name in told) or platform.machine()
 
 
