@@ -4,7 +4,9 @@
         [--settings "default,repack off,flash off"] [--repetitions 3]
 
 prints a line for each test and setting: tokens per second of both, and the median of the ratios of
-neighbours. All take turns.
+neighbours. All take turns. For decoding without a history it also says which part of the memory's
+bandwidth the bytes that a token reads are; the bandwidth is measured in the same turns, in the best
+of several ways (see `tampu.ml.kernels.roofline`).
 """
 
 from __future__ import annotations
@@ -17,27 +19,59 @@ from statistics import median
 
 from tampu.bench import Native, Plan, Subject, parse_depths, parse_tests, random_tokens, run_once
 from tampu.ml.devices import default_threads
+from tampu.ml.gguf import read_gguf
+from tampu.ml.kernels import KernelChoice, find_kernels
+from tampu.ml.kernels.roofline import measure_bandwidth
 from tampu.peer import Peer
 
 OWN, DEFAULT = "tampu", "default"
 SETTINGS = f"{DEFAULT},repack off,flash off"
 
 
-def measure(plan: Plan, subjects: dict[str, Subject]) -> None:
+def bytes_of_token(model: Path) -> int:
+    """Return how many bytes of weights a token reads: all but a table of which it reads one row.
+
+    Of a mixture of experts, those that a token uses count.
+    """
+    file = read_gguf(model)
+    experts = file.metadata.integer("expert_count", 0) or 1
+    used = file.metadata.integer("expert_used_count", 0) or 1
+    total = 0
+    for name, tensor in file.tensors.items():
+        if name == "token_embd.weight" and "output.weight" in file.tensors:
+            continue
+        total += tensor.size_bytes * used // experts if "_exps." in name else tensor.size_bytes
+    return total
+
+
+def measure(plan: Plan, subjects: dict[str, Subject], token_bytes: int) -> None:
     """Measure every work at every depth in turns, and print what came out."""
+    kernels = find_kernels(KernelChoice())
     vocabulary = min(subject.vocabulary for subject in subjects.values())
     for depth in plan.depths:
         history = random_tokens(depth, vocabulary, random.Random(depth))
         for work in plan.works:
             source = random.Random(f"{work.name}@{depth}")
             speeds: dict[str, list[float]] = {name: [] for name in subjects}
+            bandwidths: list[float] = []
+            is_reading = work.kind == "tg" and depth == 0
             for turn in range(plan.repetitions + 1):
                 tokens = random_tokens(work.tokens, vocabulary, source)
+                if turn and is_reading and kernels is not None:
+                    bandwidths.append(measure_bandwidth(kernels, plan.threads, 1))
                 for name, subject in subjects.items():
                     speed = run_once(subject, work, history, tokens)
                     if turn:
                         speeds[name].append(speed)
             own = speeds.pop(OWN)
+            if bandwidths:
+                part = median(token_bytes * a / b for a, b in zip(own, bandwidths, strict=True))
+                print(
+                    f"{work.name}: {token_bytes / 1e9:.2f} GB a token; memory "
+                    f"{median(bandwidths) / 1e9:.1f} GB/s (best {max(bandwidths) / 1e9:.1f}), "
+                    f"{part:.0%} of it",
+                    flush=True,
+                )
             for name, theirs in speeds.items():
                 ratio = median(a / b for a, b in zip(own, theirs, strict=True))
                 print(
@@ -79,7 +113,7 @@ def main() -> None:
             )
             opened.enter_context(closing(peer))
             subjects[setting] = peer
-        measure(plan, subjects)
+        measure(plan, subjects, bytes_of_token(given.model))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from tampu.errors import RequestError
 from tampu.intake import Intake, Prompt
 from tampu.loading import LoadedModel, LoadOptions, load_model
 from tampu.ml.kernels.repack_cache import RepackCache
+from tampu.ml.kernels.tuning import MEASURED, Tuning
 from tampu.modelinfo import ModelInfo
 from tampu.nn import Picture
 from tampu.offload import Offload
@@ -97,6 +98,7 @@ class Engine:
         offload: Offload | None = None,
         use_mmap: bool = True,
         repack_cache: RepackCache | None = None,
+        tuning: Tuning = MEASURED,
         adapters: Sequence[tuple[str | Path, float]] = (),
         template: str = "",
         projector: str | Path | None = None,
@@ -124,8 +126,8 @@ class Engine:
             use_mmap: use weights where they lie in the memory-mapped file, where that is possible;
                 False: copy them all.
             repack_cache: where packed weights are kept for the next start; None: nowhere.
-            adapters: low-rank adapters, GGUF files or PEFT folders, each with its scale; 1.0 is as
-                trained.
+            tuning: how weights are read from memory.
+            adapters: low-rank adapters, GGUF files or PEFT folders, and scales (1.0: as trained).
             template: a chat template, Jinja or Go's, in place of the model's own; empty: that one.
             projector: a GGUF file with the vision tower; None: the model's own, if it has one.
             progress: called with the fraction loaded, 0 to 1, from any thread.
@@ -151,6 +153,7 @@ class Engine:
             kernels=kernels,
             mapped=use_mmap,
             repack_cache=repack_cache,
+            tuning=tuning,
             offload=offload or found.offload,
         )
         model = load_model(

@@ -20,6 +20,7 @@ from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.ml.kernels import KernelChoice, Kernels
 from tampu.ml.kernels.attention import attends_to
 from tampu.ml.kernels.repack_cache import RepackCache
+from tampu.ml.kernels.tuning import MEASURED, Tuning, choose_fetch
 from tampu.ml.metadata import Metadata
 from tampu.ml.placement import Placement
 from tampu.ml.probe import can_fuse_attention
@@ -55,6 +56,7 @@ class LoadOptions:
     kernels: str = "on"
     mapped: bool = True
     repack_cache: RepackCache | None = None
+    tuning: Tuning = MEASURED
     offload: Offload = AUTOMATIC
 
     @property
@@ -183,6 +185,7 @@ def _load(
                 progress=progress if each is bound.weights else None,
                 cancelled=cancelled,
             )
+        choose_fetch(backend, bound.weights.packed, options.tuning)
         graphs = Graphs(backend, bound.model, cache)
         resources.callback(graphs.close)
         tokenizer = reading.result()

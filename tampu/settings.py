@@ -25,6 +25,7 @@ from tampu.values import (
     count_from,
     count_or_one,
     count_unless_zero,
+    fetch_way,
     host,
     layers,
     log_level,
@@ -127,6 +128,8 @@ class Settings:
             off, products, experts or attention (that alone).
         repack_cache: REPACK_CACHE, the most bytes of packed weights that are kept in `cache` for
             the next start, such as 20GB, or on for 32GB; 0: none.
+        fetch: FETCH, how weights are read from memory: auto measures what is fastest and keeps that
+            in `cache`; else a hint, bytes ahead and streams, such as t0:1024:8.
         cache_type: KV_CACHE_TYPE, how keys and values are stored.
         keep_alive_s: KEEP_ALIVE, how long an idle model stays loaded; None is for ever. A number
             without a unit is in seconds.
@@ -180,6 +183,7 @@ class Settings:
     flash_attention: bool | None = _shared("FLASH_ATTENTION", boolean, None)
     kernels: str = _own("KERNELS", one_of(KERNELS), "on")
     repack_cache: int = _own("REPACK_CACHE", size_or_off, 0)
+    fetch: str = _own("FETCH", fetch_way, "auto")
     cache_type: str = _shared("KV_CACHE_TYPE", one_of(CACHE_TYPES), "f16")
     keep_alive_s: float | None = _shared("KEEP_ALIVE", seconds_unless_negative, 300.0)
     load_timeout_s: float | None = _shared("LOAD_TIMEOUT", seconds_if_positive, 300.0)
@@ -221,6 +225,11 @@ class Settings:
     def packed_weights(self) -> tuple[str, int] | None:
         """The folder of packed weights and the most bytes in it; None: none are kept."""
         return (str(self.cache / "packed"), self.repack_cache) if self.repack_cache else None
+
+    @property
+    def tuning(self) -> Path:
+        """The folder of what was measured of this machine."""
+        return self.cache / "tuning"
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:

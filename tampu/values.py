@@ -61,6 +61,17 @@ def one_of(words: tuple[str, ...]) -> Callable[[str], str]:
     return parse
 
 
+def fetch_way(text: str) -> str:
+    """Read how weights are read from memory: `auto`, or `t0:1024:8`."""
+    word = text.lower()
+    if word != "auto" and not re.fullmatch(r"(none|nta|t[012]):\d{1,7}:([1-9]|1[0-6])", word):
+        raise ValueError(
+            "must be auto, or a hint (none, nta, t0, t1, t2), bytes ahead and streams "
+            "(1 to 16), such as t0:1024:8"
+        )
+    return word
+
+
 def log_level(text: str) -> int:
     """Return 0, 1 or 2."""
     return _TRACE if text == str(_TRACE) else int(boolean(text))

@@ -236,6 +236,15 @@ def test_the_kernels_that_are_used_are_chosen_by_a_word():
         read(TAMPU_KERNELS="fast")
 
 
+def test_how_weights_are_read_is_measured_unless_one_says_it():
+    assert read().fetch == "auto"
+    assert read(TAMPU_FETCH="T0:1024:8").fetch == "t0:1024:8"
+    assert read(TAMPU_CACHE="/c").tuning == Path("/c/tuning")
+    for wrong in ("fast", "t0", "t0:1024:17", "t4:1024:8"):
+        with pytest.raises(SettingsError, match=r"TAMPU_FETCH .* such as t0:1024:8"):
+            read(TAMPU_FETCH=wrong)
+
+
 def test_packed_weights_are_kept_in_the_folder_of_caches_if_one_says_how_much():
     assert read().packed_weights is None
     assert read(TAMPU_REPACK_CACHE="off").packed_weights is None

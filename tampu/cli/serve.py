@@ -118,6 +118,7 @@ def server_options(settings: Settings, host: str) -> ServerOptions:
             engine=settings.engine,
             kernels=settings.kernels,
             repack_cache=settings.packed_weights,
+            tuning=(settings.fetch, str(settings.tuning)),
         ),
     )
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +20,8 @@ from tampu.room import read_room
 log = logging.getLogger("tampu.ml")
 
 _SYSTEM = Path("/sys")
+_PROCESS = Path("/proc/self")
+_USUAL_CACHE = 2**20
 _KINDS = {0: "cpu", 1: "gpu", 2: "integrated-gpu", 3: "accelerator"}
 
 
@@ -146,29 +150,99 @@ def log_system(devices: tuple[Device, ...], threads: int) -> None:
     log.info("system: %s | threads=%d", text, threads, extra={"system": groups, "threads": threads})
 
 
-def default_threads(system: Path = _SYSTEM) -> int:
-    """Return the number of physical cores that this process may use.
+def default_threads(system: Path = _SYSTEM, process: Path = _PROCESS) -> int:
+    """Return the number of fast cores that this process may use.
 
-    Processors that share a core count as one, and a container's quota counts as its whole cores.
+    Processors that share a core count as one. Where cores differ, the slow ones are left out: all
+    threads wait for the last one after each operation. The cores of all NUMA nodes count, since
+    all threads write the packed weights, which so lie on all nodes. A container's quota counts as
+    its whole processors.
 
     Args:
         system: where Linux tells of its processors and quotas.
+        process: where it tells of this process.
     """
     if psutil.MACOS:  # does not bind processes to cores
-        return psutil.cpu_count(logical=False) or 1
-    usable = psutil.Process().cpu_affinity() or [0]
-    cores = {_told(system / f"devices/system/cpu/cpu{n}/topology/core_cpus_list") for n in usable}
+        return _fast_on_macos() or psutil.cpu_count(logical=False) or 1
+    usable = _fast(psutil.Process().cpu_affinity() or [0], system)
+    cores = {_core(system / f"devices/system/cpu/cpu{n}/topology") for n in usable}
     if "" in cores:
         count = min(len(usable), psutil.cpu_count(logical=False) or len(usable))
     else:
         count = len(cores)
-    return max(1, min(count, _quota(system / "fs/cgroup") or count))
+    return max(1, min(count, _quota(system / "fs/cgroup", process / "cgroup") or count))
 
 
-def _quota(groups: Path) -> int | None:
-    """Return how many processors a control group may use, in whole; None: as many as there are."""
-    told = _told(groups / "cpu.max").split()  # version 2; else version 1
-    told = told or [_told(groups / f"cpu/cpu.cfs_{name}_us") for name in ("quota", "period")]
+def second_cache_bytes(system: Path = _SYSTEM) -> int:
+    """Return the size of a core's second cache; 1 MiB where it is not told."""
+    for index in sorted((system / "devices/system/cpu/cpu0/cache").glob("index*")):
+        size = re.fullmatch(r"(\d+)([KM])", _told(index / "size"))
+        if _told(index / "level") == "2" and size:
+            return int(size[1]) * (2**10 if size[2] == "K" else 2**20)
+    return _USUAL_CACHE
+
+
+def _fast_on_macos() -> int:
+    """Return the number of performance cores of Apple's processors; 0 where it is not told."""
+    try:
+        sysctl = ctypes.CDLL(None).sysctlbyname
+    except (OSError, AttributeError):
+        return 0
+    count, size = ctypes.c_int(0), ctypes.c_size_t(ctypes.sizeof(ctypes.c_int))
+    name = b"hw.perflevel0.physicalcpu"
+    failed = sysctl(name, ctypes.byref(count), ctypes.byref(size), None, ctypes.c_size_t(0))
+    return 0 if failed else count.value
+
+
+def _fast(usable: Sequence[int], system: Path) -> Sequence[int]:
+    """Return those of some processors that are not slow beside the others.
+
+    Intel's hybrid processors list their performance cores; ARM's cores have a capacity each, and
+    those of less than two thirds of the largest are slow.
+    """
+    listed = _numbers(_told(system / "devices/cpu_core/cpus"))
+    if fast := [n for n in usable if n in listed]:
+        return fast
+    told = {n: _told(system / f"devices/system/cpu/cpu{n}/cpu_capacity") for n in usable}
+    capacity = {n: int(text) for n, text in told.items() if text.isdigit()}
+    most = max(capacity.values(), default=0)
+    return [n for n in usable if 3 * capacity.get(n, most) >= 2 * most]
+
+
+def _core(topology: Path) -> str:
+    """Return the processors that share a core, as Linux lists them; before 5.2 by another name."""
+    return _told(topology / "core_cpus_list") or _told(topology / "thread_siblings_list")
+
+
+def _numbers(text: str) -> set[int]:
+    """Return the numbers of a list such as `0-3,8`."""
+    found: set[int] = set()
+    for part in text.split(","):
+        if match := re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip()):
+            found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return found
+
+
+def _quota(groups: Path, process: Path) -> int | None:
+    """Return how many processors the control groups allow, in whole; None: as many as there are.
+
+    A process is bound by the quotas of its own group and of all above it. In a container its own
+    is often the only one there is, whatever the process is told of its name.
+    """
+    places = {groups, groups / "cpu"}
+    for line in _told(process).splitlines():
+        _, controllers, name = [*line.split(":", 2), "", ""][:3]
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        base = groups / "cpu" if controllers else groups  # version 1, version 2
+        own = base / name.strip("/")
+        places |= {own, *(above for above in own.parents if above.is_relative_to(base))}
+    return min(filter(None, map(_quota_of, places)), default=None)
+
+
+def _quota_of(group: Path) -> int | None:
+    told = _told(group / "cpu.max").split()  # version 2; else version 1
+    told = told or [_told(group / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
     if len(told) != 2 or not all(part.isdigit() and int(part) for part in told):
         return None
     return max(1, int(told[0]) // int(told[1]))

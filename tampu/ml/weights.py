@@ -42,6 +42,7 @@ class Weights:
         file: what the header of the file says.
         mapped_bytes: bytes used in place, in the file's mapping.
         packed_bytes: bytes copied, most of them into a packed layout.
+        packed: weights in layouts of our kernels.
         device_bytes: bytes copied to other devices, for each by its label.
     """
 
@@ -61,6 +62,7 @@ class Weights:
         self._uses: defaultdict[str, set[Use]] = defaultdict(set)
         self._buffers: list[OpaquePointer] = []
         self._packed: PackedMemory | None = None
+        self.packed: list[PackedWeight] = []
         self._kept: KeptWeights | None = None
         self._keeping: threading.Thread | None = None
         self._mapping: mmap.mmap | None = None
@@ -145,6 +147,7 @@ class Weights:
         if self._packed is not None:
             self._packed.close()
             self._packed = None
+            self.packed.clear()
         if self._kept is not None:
             self._kept.close()
             self._kept = None
@@ -202,6 +205,7 @@ class Weights:
             *experts, rows, inputs = info.shape
             packed = self._packed.place(info.type, rows, inputs, size, *experts)
             self._tensors[name].packed = packed
+            self.packed.append(packed)
             if kept is not None:
                 self.mapped_bytes += size
                 continue

@@ -30,6 +30,7 @@ from tampu.jail import NURSERY
 from tampu.ml.devices import find_devices
 from tampu.ml.gguf import read_gguf
 from tampu.ml.kernels.repack_cache import RepackCache
+from tampu.ml.kernels.tuning import Tuning
 from tampu.offload import Offload
 from tampu.placing import free_on
 from tampu.runner import llamacpp
@@ -179,6 +180,8 @@ def load_engine(
     layers, main, split = map(options.pop, ("gpu_layers", "main_gpu", "tensor_split"))
     if kept := load.options.repack_cache:
         options["repack_cache"] = RepackCache(Path(kept[0]), kept[1])
+    fetch, folder = load.options.tuning
+    options["tuning"] = Tuning(fetch, Path(folder) if folder else None)
     options["offload"] = Offload(None if layers < 0 else layers, main, split)
     with Engine.load(load.path, progress=progress, cancelled=cancelled, **options) as engine:
         memory_bytes = psutil.Process().memory_info().rss + engine.device_bytes

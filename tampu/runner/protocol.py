@@ -42,6 +42,8 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
         tensor_split: how many of the layers each takes, in proportion; empty: by free memory.
         use_mmap: whether weights are used in the file's mapping where they can be, not copied.
         repack_cache: the folder of packed weights, and the most bytes in it; None: none are kept.
+        tuning: how weights are read from memory (auto: measured), and the folder that keeps what
+            was measured; None: none does.
         vocabulary_only: load no weights: tokens and prompts can be asked for, nothing else.
         template: in place of that of the file; empty: that.
         parser: what reads answers, by Ollama's names; empty: the template shows how they are.
@@ -62,6 +64,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     tensor_split: tuple[float, ...] = ()
     use_mmap: bool = True
     repack_cache: tuple[str, int] | None = None
+    tuning: tuple[str, str | None] = ("auto", None)
     vocabulary_only: bool = False
     template: str = ""
     parser: str = ""

@@ -6,7 +6,13 @@ import psutil
 import pytest
 
 from tampu.ml import Backend
-from tampu.ml.devices import Device, default_threads, find_devices, log_system
+from tampu.ml.devices import (
+    Device,
+    default_threads,
+    find_devices,
+    log_system,
+    second_cache_bytes,
+)
 from tampu.ml.library import gg
 
 NAMES = [("CUDA", 1), ("CUDA", 1), ("BLAS", 3), ("CPU", 0)]
@@ -91,7 +97,7 @@ def test_the_default_is_a_thread_for_each_core_that_may_be_used(
 ):
     monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: usable)
     monkeypatch.setattr(psutil, "cpu_count", lambda **_: physical)
-    assert default_threads(tmp_path) == threads
+    assert default_threads(tmp_path, tmp_path) == threads
 
 
 def told(root, **files):
@@ -109,7 +115,7 @@ def test_processors_that_share_a_core_count_as_one(monkeypatch, tmp_path, usable
     for n in range(4):
         siblings = f"{n % 2},{n % 2 + 2}"
         told(tmp_path, **{f"devices/system/cpu/cpu{n}/topology/core_cpus_list": siblings})
-    assert default_threads(tmp_path) == threads
+    assert default_threads(tmp_path, tmp_path) == threads
 
 
 @pytest.mark.parametrize(
@@ -124,7 +130,7 @@ def test_a_containers_quota_is_kept_to(monkeypatch, tmp_path, files, threads):
     monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: list(range(8)))
     monkeypatch.setattr(psutil, "cpu_count", lambda **_: 8)
     told(tmp_path, **{f"fs/cgroup/{name}": text for name, text in files.items()})
-    assert default_threads(tmp_path) == threads
+    assert default_threads(tmp_path, tmp_path) == threads
 
 
 def test_a_system_that_cannot_bind_processes_has_all_its_cores(monkeypatch):
@@ -132,3 +138,99 @@ def test_a_system_that_cannot_bind_processes_has_all_its_cores(monkeypatch):
     monkeypatch.setattr(psutil, "MACOS", True)
     monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 8 if logical else 4)
     assert default_threads() == 4
+
+
+def cores(root, count, siblings=1, **more):
+    """A machine's processors as Linux lists them: a core's siblings are `count` apart."""
+    for n in range(count * siblings):
+        shared = ",".join(str(n % count + count * i) for i in range(siblings))
+        told(root, **{f"devices/system/cpu/cpu{n}/topology/core_cpus_list": shared})
+    told(root, **more)
+
+
+@pytest.mark.parametrize(
+    ("count", "siblings", "usable", "threads"),
+    [(1, 1, range(1), 1), (1, 2, range(2), 1), (64, 1, range(64), 64), (64, 2, range(128), 64),
+     (64, 2, range(16), 16), (64, 2, [3, 67], 1), (64, 2, [3, 68], 2)],
+)  # fmt: skip
+def test_machines_of_any_size_have_a_thread_for_each_core(
+    monkeypatch, tmp_path, count, siblings, usable, threads
+):
+    monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: list(usable))
+    cores(tmp_path, count, siblings)
+    assert default_threads(tmp_path, tmp_path) == threads
+
+
+def test_all_nodes_of_a_machine_with_two_sockets_compute(monkeypatch, tmp_path):
+    monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: list(range(64)))
+    cores(tmp_path, 32, 2)
+    for node, cpus in enumerate(("0-15,32-47", "16-31,48-63")):
+        told(tmp_path, **{f"devices/system/node/node{node}/cpulist": cpus})
+    assert default_threads(tmp_path, tmp_path) == 32
+    monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: [*range(16), *range(32, 48)])
+    assert default_threads(tmp_path, tmp_path) == 16  # bound to one node, as numactl does
+
+
+@pytest.mark.parametrize(
+    ("usable", "threads"), [(range(20), 8), ([0, 8, 16, 17], 1), ([16, 17, 18], 3)]
+)
+def test_efficiency_cores_are_left_out_unless_there_are_no_others(
+    monkeypatch, tmp_path, usable, threads
+):
+    """Eight cores of two threads each, and four that are slower."""
+    monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: list(usable))
+    cores(tmp_path, 8, 2)
+    for n in range(16, 20):
+        told(tmp_path, **{f"devices/system/cpu/cpu{n}/topology/core_cpus_list": str(n)})
+    told(tmp_path, **{"devices/cpu_core/cpus": "0-15", "devices/cpu_atom/cpus": "16-19"})
+    assert default_threads(tmp_path, tmp_path) == threads
+
+
+@pytest.mark.parametrize(
+    ("capacities", "threads"),
+    [((1024, 1024, 1024, 1024), 4), ((446, 446, 446, 446, 1024, 1024, 1024, 1024), 4),
+     ((160, 160, 160, 160, 498, 498, 1024, 1024), 2), ((879, 879, 1024, 1024), 4)],
+)  # fmt: skip
+def test_slow_cores_of_arms_processors_are_left_out(monkeypatch, tmp_path, capacities, threads):
+    monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: list(range(len(capacities))))
+    cores(tmp_path, len(capacities))
+    for n, capacity in enumerate(capacities):
+        told(tmp_path, **{f"devices/system/cpu/cpu{n}/cpu_capacity": str(capacity)})
+    assert default_threads(tmp_path, tmp_path) == threads
+
+
+@pytest.mark.parametrize(
+    ("group", "files", "threads"),
+    [("0::/a.slice/b.service", {"a.slice/b.service/cpu.max": "200000 100000"}, 2),
+     ("0::/a.slice/b.service",
+      {"a.slice/cpu.max": "300000 100000", "a.slice/b.service/cpu.max": "max 100000"}, 3),
+     ("0::/a.slice/b.service",
+      {"a.slice/cpu.max": "300000 100000", "a.slice/b.service/cpu.max": "700000 100000"}, 3),
+     ("7:memory:/m\n4:cpu,cpuacct:/docker/c",
+      {"cpu/docker/c/cpu.cfs_quota_us": "400000", "cpu/docker/c/cpu.cfs_period_us": "100000"}, 4),
+     ("7:memory:/m", {"m/cpu.max": "100000 100000"}, 8),
+     ("nonsense", {}, 8)],
+)  # fmt: skip
+def test_the_least_quota_of_a_process_groups_counts(monkeypatch, tmp_path, group, files, threads):
+    monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: list(range(8)))
+    cores(tmp_path / "sys", 8)
+    told(tmp_path / "sys", **{f"fs/cgroup/{name}": text for name, text in files.items()})
+    told(tmp_path / "self", cgroup=group)
+    assert default_threads(tmp_path / "sys", tmp_path / "self") == threads
+
+
+def test_siblings_have_another_name_on_older_systems(monkeypatch, tmp_path):
+    monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: [0, 1])
+    for n in range(2):
+        told(tmp_path, **{f"devices/system/cpu/cpu{n}/topology/thread_siblings_list": "0-1"})
+    assert default_threads(tmp_path, tmp_path) == 1
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [("2048K", 2**21), ("1M", 2**20), ("512K", 2**19), ("", 2**20)]
+)
+def test_the_second_caches_size_is_what_the_system_says(tmp_path, size, expected):
+    cache = "devices/system/cpu/cpu0/cache"
+    told(tmp_path, **{f"{cache}/index0/level": "1", f"{cache}/index0/size": "48K"})
+    told(tmp_path, **{f"{cache}/index2/level": "2", f"{cache}/index2/size": size})
+    assert second_cache_bytes(tmp_path) == expected

@@ -13,6 +13,7 @@ from tampu.cli.repl.partner import Known
 from tampu.cli.repl.waiting import spinner
 from tampu.errors import RequestError, SettingsError
 from tampu.ml.kernels.repack_cache import RepackCache
+from tampu.ml.kernels.tuning import Tuning
 from tampu.modelinfo import read_model_info
 from tampu.offload import Offload
 from tampu.runner.engines import LLAMACPP, choose_engine
@@ -87,6 +88,7 @@ class EngineShelf:
                     flash_attention=settings.flash_attention,
                     kernels=settings.kernels,
                     repack_cache=_repack_cache(settings),
+                    tuning=Tuning(settings.fetch, settings.tuning),
                     offload=_offload(needs, settings),
                     use_mmap=needs.mapped is not False,
                     progress=progress,

@@ -9,17 +9,21 @@ import ctypes
 import functools
 import logging
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
 from tampu.errors import RequestError
+from tampu.ml.devices import second_cache_bytes
 from tampu.ml.library import gg
 from tampu.ml.types import GGMLType
 
 log = logging.getLogger("tampu.ml")
 
 LAYOUT_VERSION = 4
+STREAMS = 16  # strips that a thread can read at once, at most
 OWN_PARAMS = 6  # the first of ggml's parameters of an operation that is ours
+_LEAST_CHUNK, _MOST_CHUNK = 64 * 2**10, 2**20
 # Plain C, for comparison; never measured beside ggml.
 _UNPROVEN = ("portable", "amx_emulated", "neon", "i8mm")
 WORDS = ("on", "off", "products", "experts", "attention")
@@ -29,6 +33,35 @@ _FIELDS = ("ne", "nb", "op_params", "src", "data")
 
 FLOATING = frozenset({GGMLType.F16, GGMLType.BF16})
 """Weights whose activations are not those of the quantised ones: each layout has its own."""
+
+
+class Hint(IntEnum):
+    """The instruction that asks for memory ahead of its use, as the library numbers them.
+
+    The caches that x86 processors bring it to: `T0` all, `T1` the second and beyond, `T2` as `T1`
+    or the third alone, `NTA` the first, past the others. ARM has the like.
+    """
+
+    NONE = 0
+    NTA = 1
+    T2 = 2
+    T1 = 3
+    T0 = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """How weights for few tokens are asked for while others are multiplied.
+
+    Attributes:
+        hint: the instruction.
+        ahead: how many bytes before their use.
+        streams: strips of weights that each thread reads at once.
+    """
+
+    hint: Hint
+    ahead: int
+    streams: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,18 +96,26 @@ class KernelChoice:
         )
 
 
+DEFAULT_FETCH = Fetch(Hint.T0, 1024, 8)
+"""What no measurement has chosen."""
+
+
 class Kernels:
     """One level of the library, with the operations that were chosen.
 
     Attributes:
         choice: which operations to use.
         level: its name.
+        fetch: how weights for few tokens are read from memory; see `tuning`.
+        chunk_bytes: of weights that all panels of a prompt pass while they are in the second cache.
     """
 
     def __init__(self, library: ctypes.CDLL, choice: KernelChoice, number: int) -> None:
         """Look up the operations of the level of this number."""
         self.choice = choice
         self.level: str = library.tampu_level_name(number).decode()
+        self.fetch = DEFAULT_FETCH
+        self.chunk_bytes = min(max(second_cache_bytes() // 4, _LEAST_CHUNK), _MOST_CHUNK)
         self._library = library
         self._number = number
         self._operations: dict[str, Any] = {}  # typed by the bindings as ctypes functions
@@ -112,9 +153,10 @@ class Kernels:
         """
         return float(self._library.tampu_level_peak(self._number, kind.encode(), rounds))
 
-    def read(self, address: int, size: int) -> None:
-        """Read memory from beginning to end, on this thread."""
-        self._library.tampu_level_read(self._number, address, size)
+    def read(self, address: int, size: int, fetch: Fetch) -> None:
+        """Read memory, in as many equal parts at once as there are streams, on this thread."""
+        given = (fetch.streams, int(fetch.hint), fetch.ahead)
+        self._library.tampu_level_read(self._number, address, size, *given)
 
     def pack(
         self, type: GGMLType, source: int, packed: int, shape: tuple[int, int], strips: range
@@ -182,7 +224,10 @@ def _load(path: Path) -> ctypes.CDLL | None:
     library.tampu_level_peak.restype = ctypes.c_double
     library.tampu_level_peak.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int64)
     library.tampu_level_read.restype = None
-    library.tampu_level_read.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
+    library.tampu_level_read.argtypes = (
+        *(ctypes.c_int, ctypes.c_void_p, ctypes.c_int64),
+        *[ctypes.c_int] * 3,
+    )
     library.tampu_tensor_offset.restype = ctypes.c_int64
     library.tampu_level_layout.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64)
     library.tampu_level_pack.restype = None

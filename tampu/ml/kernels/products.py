@@ -74,7 +74,7 @@ class PackedWeight:
         operation = self.kernels.operation("product")
         sources = [self.pointer, activations.pointer]
         product = custom(context, gg.GGML_TYPE_F32, shape, sources, operation)
-        _set_parameters(product, self.layout, activations.take_counter())
+        _set_parameters(product, self.layout, activations.take_counter(), *self._reading)
         return product
 
     def multiply_each(self, context: Context, x: Tensor, choice: Tensor) -> TensorPointer:
@@ -94,8 +94,15 @@ class PackedWeight:
         sources = [self.pointer, activations.pointer]
         shape = (self.rows, used, tokens, 1)
         product = custom(context, gg.GGML_TYPE_F32, shape, sources, operation)
-        _set_parameters(product, self.layout, self.experts, activations.take_counter())
+        counter = activations.take_counter()
+        _set_parameters(product, self.layout, self.experts, counter, *self._reading)
         return product
+
+    @property
+    def _reading(self) -> tuple[int, ...]:
+        """The parameters that say how the weight is read."""
+        fetch = self.kernels.fetch
+        return int(fetch.hint), fetch.ahead, fetch.streams, self.kernels.chunk_bytes
 
     def _activations(
         self, context: Context, x: Tensor, choice: Tensor | None = None

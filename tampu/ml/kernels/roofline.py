@@ -21,7 +21,7 @@ from tampu.errors import RequestError
 from tampu.ml.attention import flash_attention
 from tampu.ml.backend import Backend
 from tampu.ml.context import Context
-from tampu.ml.kernels.library import Kernels
+from tampu.ml.kernels.library import Fetch, Hint, Kernels
 from tampu.ml.kernels.products import PackedMemory
 from tampu.ml.tensor import Tensor
 from tampu.ml.types import GGMLType
@@ -34,12 +34,20 @@ TYPES = tuple(GGMLType[name] for name in _NAMES)
 CACHES = (GGMLType.F16, GGMLType.Q8_0)
 _ROWS, _INPUTS = 8192, 4096
 _EXPERTS, _USED, _EXPERT_ROWS = 8, 4, 1024
-_STREAMED = 256 * 2**20  # bytes of weights in turn, so that no cache holds them
+_STREAMED = 512 * 2**20  # bytes of weights in turn, so that no cache holds them
 _FEW = 32  # tokens up to which weights are read from memory
 _HEADS, _KV_HEADS, _FEATURES, _HISTORY = 32, 8, 64, 4096
 _LAYERS = 8  # of caches, for a few tokens
 _RUNS = 3
 _PEAK_ROUNDS = 20_000_000
+_WAYS = (  # of reading memory, the best of which is its bandwidth: whatever the kernels chose
+    Fetch(Hint.NONE, 0, 1),
+    *(Fetch(hint, 4096, 1) for hint in Hint if hint is not Hint.NONE),
+    Fetch(Hint.NONE, 0, 8),
+    Fetch(Hint.NONE, 0, 16),
+    *(Fetch(hint, 512, n) for hint in Hint if hint is not Hint.NONE for n in (4, 8, 16)),
+    *(Fetch(hint, 1024, 8) for hint in Hint if hint is not Hint.NONE),
+)
 _BYTE = 0x11  # weights full of it have small scales and codes: the values do not matter
 
 
@@ -140,24 +148,9 @@ def rate_of(work: Work, seconds: float, peaks: Peaks) -> Rate:
 
 def measure_peaks(kernels: Kernels, threads: int) -> Peaks:
     """Measure the machine with all threads at once; the best of several runs."""
-    data = np.ones(_STREAMED, np.uint8)
-    share = _STREAMED // threads
-
-    def together(work: Callable[[int], float]) -> float:
-        best = 0.0
-        with ThreadPoolExecutor(threads) as pool:
-            for _ in range(_RUNS):
-                began = time.perf_counter()
-                total = sum(pool.map(work, range(threads)))
-                best = max(best, total / (time.perf_counter() - began))
-        return best
-
-    def read(index: int) -> float:
-        kernels.read(data.ctypes.data + index * share, share)
-        return float(share)
 
     def operations(kind: str) -> float:
-        return together(lambda _: kernels.peak(kind, _PEAK_ROUNDS))
+        return _together(threads, lambda _: kernels.peak(kind, _PEAK_ROUNDS))
 
     has_int16 = kernels.layout(GGMLType.F16, _INPUTS) != GGMLType.F16
     return Peaks(
@@ -165,9 +158,40 @@ def measure_peaks(kernels: Kernels, threads: int) -> Peaks:
         int16=operations("int16") if has_int16 else 0.0,
         f32=operations("f32"),
         bf16=operations("bf16"),
-        bandwidth=together(read),
+        bandwidth=measure_bandwidth(kernels, threads),
         tiles=operations("amx int8"),
     )
+
+
+def measure_bandwidth(kernels: Kernels, threads: int, runs: int = _RUNS) -> float:
+    """Return the bytes per second that all threads together read from memory at most.
+
+    It is that of the best of several ways of reading, which need not be the one that the kernels
+    use: with plain loads, with each hint, in one place and in several at once.
+    """
+    data = np.ones(_STREAMED, np.uint8)
+    share = _STREAMED // threads
+
+    def rate(fetch: Fetch) -> float:
+        def read(index: int) -> float:
+            kernels.read(data.ctypes.data + index * share, share, fetch)
+            return float(share)
+
+        return _together(threads, read, 1)
+
+    return max(rate(fetch) for _ in range(runs) for fetch in _WAYS)
+
+
+def _together(threads: int, work: Callable[[int], float], runs: int = _RUNS) -> float:
+    """Return what all threads do in a second, in the best of several runs."""
+    best = 0.0
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda _: None, range(threads)))
+        for _ in range(runs):
+            began = time.perf_counter()
+            total = sum(pool.map(work, range(threads)))
+            best = max(best, total / (time.perf_counter() - began))
+    return best
 
 
 def measure(

@@ -96,6 +96,16 @@ static void compare(int level, const char *pack, const char *name, struct tensor
     runs++;
 }
 
+/* Hint, bytes ahead, strips at once, bytes of a chunk: what tiles do must not depend on them. */
+static void fetch_somehow(int32_t *params, int number)
+{
+    static const int32_t streams[] = {0, 1, 3, 8, 16};
+    params[0] = number % 5;
+    params[1] = 512 << number % 4;
+    params[2] = streams[number % 5];
+    params[3] = number % 2 * 65536;
+}
+
 static void run(int level, int index, int rows, int inputs, int tokens, int threads)
 {
     int type = TYPES[index], is_float = type == 1 || type == 30 || type == FIXED;
@@ -119,6 +129,7 @@ static void run(int level, int index, int rows, int inputs, int tokens, int thre
     out.src[0] = &weights, out.src[1] = &activations;
     out.op_params[OWN_PARAMS] = type;
     activations.op_params[OWN_PARAMS] = type;
+    fetch_somehow(out.op_params + OWN_PARAMS + 2, rows + tokens);
     const char *name = is_float ? "interleave" : "quantise";
     compare(level, name, "product", &activations, &out, rows * tokens, threads);
 }
@@ -151,6 +162,7 @@ static void run_experts(int level, int index, int rows, int inputs, int tokens, 
     out.src[0] = &weights, out.src[1] = &activations;
     activations.op_params[OWN_PARAMS] = out.op_params[OWN_PARAMS] = type;
     activations.op_params[OWN_PARAMS + 1] = out.op_params[OWN_PARAMS + 1] = 3;
+    fetch_somehow(out.op_params + OWN_PARAMS + 3, rows + tokens);
     compare(level, "group", "product_each", &activations, &out, rows * tokens * used, threads);
 }
 

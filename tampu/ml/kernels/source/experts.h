@@ -7,11 +7,13 @@
 #define SHARED 16 /* rows of one token that are written while its input is at hand */
 
 /* Parameters behind ggml's own: the type of the weights, how many experts there are, and for a product
- * the number of its counter. */
+ * the number of its counter, how weights are read and how many of them stay in the second cache. */
 struct experts_params {
     int32_t type;
     int32_t experts;
     int32_t counter;
+    struct fetch fetch;
+    int32_t chunk_bytes;
 };
 
 struct plan {
@@ -195,15 +197,15 @@ static void group(struct tensor *dst, int thread, int threads, void *user)
 }
 
 /* Rows of a tile to where they belong. */
-INLINE void scatter_tile(const float *tile, const int32_t *results, int64_t width, float *out,
-                         int64_t stride, int rows)
+INLINE void scatter_tile(const float *tile, int64_t tile_rows, const int32_t *results, int64_t width,
+                         float *out, int64_t stride, int rows)
 {
     for (int64_t c = 0; c < width; c++) {
         float *to = out + results[c] * stride;
         if (rows == ROWS)
-            vf_store(to, vf_load(tile + ROWS * c));
+            vf_store(to, vf_load(tile + tile_rows * c));
         else
-            memcpy(to, tile + ROWS * c, (size_t)rows * sizeof *to);
+            memcpy(to, tile + tile_rows * c, (size_t)rows * sizeof *to);
     }
 }
 
@@ -214,6 +216,8 @@ struct expert_task {
     const uint8_t *weights, *panels;
     const int32_t *results;
     float *out;
+    int32_t streams; /* strips at a time, for few tokens */
+    struct fetch fetch;
 };
 
 static void __attribute__((noinline)) multiply_expert(const struct expert_task *t)
@@ -222,15 +226,18 @@ static void __attribute__((noinline)) multiply_expert(const struct expert_task *
     const int64_t row_bytes = activation_row_bytes(t->type, t->inputs);
     const int32_t panels = panel_count(t->tokens, columns_of(t->type));
     tile *const *tiles = tiles_of(t->type);
-    float results[FLOAT_COLUMNS * ROWS];
+    float results[STREAMS * FEW * ROWS + FLOAT_COLUMNS * ROWS];
     for (int32_t p = 0; p < panels; p++) {
         const int64_t row = panel_begin(t->tokens, panels, p);
         const int64_t width = panel_begin(t->tokens, panels, p + 1) - row;
-        for (int64_t s = t->first; s < t->last; s++) {
-            const int left = t->rows - s * ROWS < ROWS ? (int)(t->rows - s * ROWS) : ROWS;
+        const int64_t streams = width <= FEW ? t->streams : 1;
+        for (int64_t s = t->first; s < t->last; s += streams) {
+            const int64_t end = s + streams < t->last ? s + streams : t->last;
+            const int all = (int)(end - s) * ROWS;
+            const int left = t->rows - s * ROWS < all ? (int)(t->rows - s * ROWS) : all;
             tiles[width - 1](t->weights + s * strip_bytes, NULL, t->panels + row * row_bytes, t->inputs, results,
-                             ROWS, left);
-            scatter_tile(results, t->results + row, width, t->out + s * ROWS, t->rows, left);
+                             all, left, t->fetch);
+            scatter_tile(results, all, t->results + row, width, t->out + s * ROWS, t->rows, left);
         }
     }
 }
@@ -242,6 +249,7 @@ struct expert_tasks {
     struct experts_params params;
     struct plan plan;
     int64_t chunk; /* strips */
+    int32_t streams;
     int64_t places[MOST_EXPERTS];
 };
 
@@ -261,7 +269,7 @@ static int next_expert(struct expert_tasks *from, struct expert_task *task)
         .weights = (const uint8_t *)from->dst->src[0]->data
                    + (size_t)(e * strips) * strip_bytes_of(from->params.type, from->x->inputs),
         .panels = from->plan.panels + from->places[e], .results = from->plan.results + begin,
-        .out = from->dst->data,
+        .out = from->dst->data, .streams = from->streams, .fetch = from->params.fetch,
     };
     return 1;
 }
@@ -299,8 +307,13 @@ static void product_each(struct tensor *dst, int thread, int threads, void *user
     (void)user;
     memcpy(&tasks.params, dst->op_params + OWN_PARAMS, sizeof tasks.params);
     tasks.plan = plan_of(tasks.x, tasks.params.experts, dst->ne[1] * dst->ne[2]);
-    tasks.chunk = chunk_strips(strips, tasks.x->panels, strip_bytes_of(tasks.params.type, tasks.x->inputs), threads,
-                               CHUNK_BYTES);
+    const int32_t used = tasks.x->panels ? tasks.x->panels : 1;
+    const int64_t mean = (dst->ne[1] * dst->ne[2] + used - 1) / used;
+    const struct share share =
+        share_of(strips, used, mean, strip_bytes_of(tasks.params.type, tasks.x->inputs), threads, tasks.params.fetch,
+                 chunk_bytes_of(tasks.params.chunk_bytes));
+    tasks.chunk = share.chunk;
+    tasks.streams = share.streams;
     place_experts(tasks.params.type, tasks.params.experts, tasks.plan.begins, tasks.x->inputs, tasks.places);
 #if defined(HAS_AMX)
     tasks.chunk = tasks.chunk < GEMM_STRIPS ? tasks.chunk : GEMM_STRIPS;

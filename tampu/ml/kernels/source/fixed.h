@@ -118,9 +118,7 @@ INLINE void fix_block(const float *inputs, struct words to, int32_t column)
 /* Halves of two inputs as pairs of integers. */
 INLINE vi pairs_of(const uint8_t *w, vf factor)
 {
-    vi one = vf_to_int(vf_mul(vf_load_half(w), factor));
-    vi other = vf_to_int(vf_mul(vf_load_half(w + 2 * ROWS), factor));
-    return vi_or(vi_and(one, vi_splat(0xffff)), vi_left(other, 16));
+    return vi_pair_words(vf_units(vf_load_half(w), factor), vf_units(vf_load_half(w + 2 * ROWS), factor));
 }
 
 INLINE vf units_of_rows(const uint8_t *exponents)
@@ -141,7 +139,8 @@ static void prepare_fixed(const uint8_t *strip, int64_t inputs, uint8_t *to)
 }
 
 /* Add the products of a block of weights, prepared or not, with the integers of N tokens. */
-INLINE void multiply_words(int n, const uint8_t *w, int is_prepared, vf unit, const struct words *x, vf *sum)
+INLINE void multiply_words(int n, const uint8_t *w, int is_prepared, vf unit, const struct words *x, vf *sum,
+                           struct fetch fetch)
 {
     vf factor = is_prepared ? unit : vf_div(vf_splat(1.0f), unit);
     vi dots[COLUMNS];
@@ -150,7 +149,7 @@ INLINE void multiply_words(int n, const uint8_t *w, int is_prepared, vf unit, co
         UNROLL for (int k = j; k < j + 4; k++)
         {
             if (!is_prepared)
-                prefetch(n, w + 64 * k);
+                prefetch(n, w + 64 * k, fetch);
             vi weights = is_prepared ? vi_load(w + 64 * k) : pairs_of(w + 64 * k, factor);
             UNROLL for (int c = 0; c < n; c++)
                 dots[c] = vi_dot_words(dots[c], weights, x->units + FIXED * c + 2 * k);
@@ -186,33 +185,43 @@ INLINE int any_exact(int n, const int32_t *is_exact)
     return any;
 }
 
-/* A strip times a panel; `prepared` are the strip's integers, or NULL. */
-INLINE void fixed_tile(int type, int n, const uint8_t *w, const uint8_t *prepared, const uint8_t *panel,
-                       int64_t inputs, float *out, int64_t stride, int rows)
+/* Block `b` of a strip by a panel. */
+INLINE void multiply_fixed(int n, const uint8_t *strip, const uint8_t *prepared, const uint8_t *panel,
+                           int64_t b, int64_t blocks, vf *sum, struct fetch fetch)
 {
-    const uint8_t *exponents = w;
-    vf sum[COLUMNS];
-    (void)type;
-    UNROLL for (int c = 0; c < n; c++) sum[c] = vf_zero();
-    w += inputs / FIXED * ROWS;
-    for (int64_t b = 0; b < inputs / FIXED; b++) {
-        const struct words x = words_of(panel, n, b, inputs / FIXED);
-        vf unit = units_of_rows(exponents);
-        if (*exponents == AS_HALVES) {
-            multiply_as_floats(n, w, &x, sum);
-        } else if (prepared) {
-            multiply_words(n, prepared + b * WORD_BYTES, 1, unit, &x, sum);
-        } else {
-            multiply_words(n, w, 0, unit, &x, sum);
-        }
-        if (any_exact(n, x.is_exact))
-            UNROLL for (int c = 0; c < n; c++)
-                if (x.is_exact[c])
-                    sum[c] = vf_add(sum[c], exact_product(w, x.exact + FIXED * c));
-        exponents += ROWS;
-        w += WORD_BYTES;
+    const struct words x = words_of(panel, n, b, blocks);
+    const uint8_t *exponents = strip + b * ROWS, *w = strip + blocks * ROWS + b * WORD_BYTES;
+    vf unit = units_of_rows(exponents);
+    if (*exponents == AS_HALVES) {
+        multiply_as_floats(n, w, &x, sum);
+    } else if (prepared) {
+        multiply_words(n, prepared + b * WORD_BYTES, 1, unit, &x, sum, fetch);
+    } else {
+        multiply_words(n, w, 0, unit, &x, sum, fetch);
     }
-    store_tile(n, sum, out, stride, rows);
+    if (any_exact(n, x.is_exact))
+        UNROLL for (int c = 0; c < n; c++)
+            if (x.is_exact[c])
+                sum[c] = vf_add(sum[c], exact_product(w, x.exact + FIXED * c));
+}
+
+/* Neighbouring strips times a panel; `prepared` are the integers of the one strip, or NULL. */
+INLINE void fixed_tile(int type, int n, const uint8_t *w, const uint8_t *prepared, const uint8_t *panel,
+                       int64_t inputs, float *out, int64_t stride, int rows, struct fetch fetch)
+{
+    const int strips = streams_of(n, rows);
+    const int64_t blocks = inputs / FIXED;
+    const size_t strip_bytes = strip_bytes_of(type, inputs);
+    vf sum[STREAMS][COLUMNS];
+    for (int s = 0; s < strips; s++)
+        UNROLL for (int c = 0; c < n; c++) sum[s][c] = vf_zero();
+    for (int64_t b = 0; b < blocks; b++) {
+        const struct fetch here = fetch_of(fetch, strips, strip_bytes, (size_t)((blocks - b) * WORD_BYTES));
+        for (int s = 0; s < strips; s++)
+            multiply_fixed(n, w + (size_t)s * strip_bytes, prepared, panel, b, blocks, sum[s], here);
+    }
+    for (int s = 0; s < strips; s++)
+        store_tile(n, sum[s], out + s * ROWS, stride, rows - s * ROWS);
 }
 
 /* The exponent of the unit of a row's 64 weights, AS_HALVES if they are multiplied as floats. */

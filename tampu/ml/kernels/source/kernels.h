@@ -16,6 +16,15 @@ typedef void operation(struct tensor *dst, int thread, int threads, void *user);
 typedef void packing(const void *source, void *packed, int64_t rows, int64_t inputs, int64_t first_strip,
                      int64_t strips);
 
+/* How memory is asked for ahead of its use: the hint of the instruction, if any, and how many bytes ahead. */
+enum { FETCH_NONE, FETCH_NTA, FETCH_T2, FETCH_T1, FETCH_T0 };
+
+struct fetch {
+    int32_t hint;
+    int32_t ahead;
+    int32_t streams; /* places that are read at once by a thread */
+};
+
 /* One set of kernels, compiled for one set of processor features. */
 struct level {
     const char *name;
@@ -29,7 +38,7 @@ struct level {
     double (*word_peak)(int64_t rounds); /* NULL: it has no products of 16 bits */
     double (*float_peak)(int64_t rounds);
     double (*brain_peak)(int64_t rounds); /* NULL: it has no products of brain floats */
-    void (*read_all)(const uint8_t *from, int64_t bytes);
+    void (*read_all)(const uint8_t *from, int64_t bytes, struct fetch fetch);
     packing *pack_fixed; /* halves as integers; NULL: it multiplies floats */
     /* Bytes of packed activations, of so many tokens for each of some experts; NULL: as `packed.h` says. */
     int64_t (*activation_bytes)(int type, int64_t experts, int64_t tokens, int64_t inputs);
@@ -51,7 +60,7 @@ EXPORT int tampu_level_count(void);
 EXPORT const char *tampu_level_name(int level);
 EXPORT void *tampu_level_operation(int level, const char *name);
 EXPORT double tampu_level_peak(int level, const char *kind, int64_t rounds);
-EXPORT void tampu_level_read(int level, const void *from, int64_t bytes);
+EXPORT void tampu_level_read(int level, const void *from, int64_t bytes, int streams, int hint, int ahead);
 EXPORT int tampu_level_layout(int level, int type, int64_t inputs);
 EXPORT void tampu_level_pack(int level, int layout, const void *source, void *packed, int64_t rows,
                              int64_t inputs, int64_t first_strip, int64_t strips);

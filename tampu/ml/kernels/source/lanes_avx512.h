@@ -83,6 +83,17 @@ INLINE vi vi_dot_words(vi a, vi weights, const int16_t *two)
     __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(a) : "v"(weights), "m"(*(const int32_t(*)[1])two));
     return a;
 }
+/* a * factor, an integer of 16 bits when rounded to nearest, in the lower half of each lane: 1.5 * 2^23 has
+ * its last digit where that of integers is. */
+INLINE vi vf_units(vf a, vf factor)
+{
+    return _mm512_castps_si512(_mm512_fmadd_ps(a, factor, _mm512_set1_ps(0x1.8p23f)));
+}
+/* The lower halves of two. */
+INLINE vi vi_pair_words(vi one, vi other)
+{
+    return _mm512_mask_blend_epi16(0xaaaaaaaa, one, _mm512_slli_epi32(other, 16));
+}
 INLINE void vi_store_words(int16_t *to, vi a)
 {
     _mm256_storeu_si256((__m256i *)to, _mm512_cvtepi32_epi16(a));

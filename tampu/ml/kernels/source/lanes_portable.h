@@ -61,6 +61,19 @@ INLINE vi vi_dot_words(vi a, vi weights, const int16_t *two)
         a.lane[i] += (uint32_t)((int32_t)(int16_t)(weights.lane[i] >> (16 * t)) * two[t]);
     return a;
 }
+/* a * factor to the nearest integer, of 16 bits, in the lower half of each lane. */
+INLINE vi vf_units(vf a, vf factor)
+{
+    vi r;
+    FOR_LANES r.lane[i] = (uint32_t)(int32_t)nearbyintf(a.lane[i] * factor.lane[i]);
+    return r;
+}
+/* The lower halves of two. */
+INLINE vi vi_pair_words(vi one, vi other)
+{
+    FOR_LANES one.lane[i] = (one.lane[i] & 0xffff) | other.lane[i] << 16;
+    return one;
+}
 INLINE void vi_store_words(int16_t *to, vi a) { FOR_LANES to[i] = (int16_t)a.lane[i]; }
 /* How many lanes of a are larger than those of b, in magnitude. */
 INLINE int vf_count_larger(vf a, vf b)

@@ -38,13 +38,13 @@
 
 /* `prepared` is the strip `w` once more, or NULL; only some layouts are prepared. */
 typedef void tile(const uint8_t *w, const uint8_t *prepared, const uint8_t *panel, int64_t inputs,
-                  float *out, int64_t stride, int rows);
+                  float *out, int64_t stride, int rows, struct fetch fetch);
 
 #define TILE(kind, name, type, n)                                                                    \
     static void name##_##n(const uint8_t *w, const uint8_t *prepared, const uint8_t *panel,          \
-                           int64_t inputs, float *out, int64_t stride, int rows)                     \
+                           int64_t inputs, float *out, int64_t stride, int rows, struct fetch fetch) \
     {                                                                                                \
-        kind(type, n, w, prepared, panel, inputs, out, stride, rows);                                \
+        kind(type, n, w, prepared, panel, inputs, out, stride, rows, fetch);                         \
     }
 
 #if COLUMNS == 12

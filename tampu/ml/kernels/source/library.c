@@ -217,9 +217,10 @@ double tampu_level_peak(int number, const char *kind, int64_t rounds)
     return peak ? peak(rounds) : 0.0;
 }
 
-void tampu_level_read(int number, const void *from, int64_t bytes)
+/* Read memory in so many equal parts at once, with one of the hints. */
+void tampu_level_read(int number, const void *from, int64_t bytes, int streams, int hint, int ahead)
 {
-    usable(number)->read_all(from, bytes);
+    usable(number)->read_all(from, bytes, (struct fetch){hint, ahead, streams});
 }
 
 /* How a level wants weights of a type: one of ggml's types, or F16 as integers. The portable level, with

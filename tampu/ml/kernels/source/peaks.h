@@ -99,12 +99,19 @@ static double brain_peak(int64_t rounds)
 #define brain_peak NULL
 #endif
 
-/* Read memory from beginning to end. */
-static void read_all(const uint8_t *from, int64_t bytes)
+#define PIECE (256 * 1024) /* bytes: what streams share lies as near together as a product's strips do */
+
+/* Read memory from beginning to end, each piece of it in equal parts at once: a line of each in turn. */
+static void read_all(const uint8_t *from, int64_t bytes, struct fetch fetch)
 {
     vi sum = vi_splat(0);
-    for (int64_t at = 0; at + 64 <= bytes; at += 64) {
-        prefetch(1, from + at);
-        sum = vi_opaque(vi_add(sum, vi_load(from + at)));
+    for (int64_t piece = 0; piece < bytes; piece += PIECE) {
+        const int64_t size = bytes - piece < PIECE ? bytes - piece : PIECE, part = size / fetch.streams / 64 * 64;
+        for (int64_t at = 0; at < part; at += 64)
+            for (int i = 0; i < fetch.streams; i++) {
+                const uint8_t *line = from + piece + i * part + at;
+                prefetch(1, line, fetch);
+                sum = vi_opaque(vi_add(sum, vi_load(line)));
+            }
     }
 }

@@ -11,15 +11,25 @@ static const int8_t IQ4_NL_VALUES[16] = {-127, -104, -83, -65, -49, -35, -22, -1
 /* Twice the values of FP4, plus 12. */
 static const int8_t FP4_VALUES[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
+#define FEW 8         /* tokens up to which reading weights takes longer than multiplying them */
+#define STREAMS 16    /* strips that can be read at once */
 #define PREFETCH 4096 /* bytes ahead in the weights, which are read from beginning to end */
 
-/* Weights for one token are not wanted again: they need not push other things out of the caches. */
-INLINE void prefetch(int n, const uint8_t *w)
+/* Ask for the weights behind those at `w`. What few tokens multiply by comes from memory, where processors
+ * differ in what is fastest; the hint is part of the instruction, so each has one of its own. */
+INLINE void prefetch(int n, const uint8_t *w, struct fetch fetch)
 {
-    if (n == 1)
-        __builtin_prefetch(w + PREFETCH, 0, 0);
-    else
+    if (n > FEW) {
         __builtin_prefetch(w + PREFETCH, 0, 3);
+        return;
+    }
+    switch (fetch.hint) {
+    case FETCH_NTA: __builtin_prefetch(w + fetch.ahead, 0, 0); break;
+    case FETCH_T2: __builtin_prefetch(w + fetch.ahead, 0, 1); break;
+    case FETCH_T1: __builtin_prefetch(w + fetch.ahead, 0, 2); break;
+    case FETCH_T0: __builtin_prefetch(w + fetch.ahead, 0, 3); break;
+    default: break;
+    }
 }
 
 /* The numbers behind the quantised inputs of a block of N tokens. */
@@ -91,6 +101,11 @@ INLINE void weights_of(int type, const uint8_t *nibbles, vi table, const vi *pla
     }
 }
 
+INLINE int has_minimum(int type)
+{
+    return type == TYPE_Q4_1 || type == TYPE_Q4_K || type == TYPE_Q5_K;
+}
+
 /* What a group of weights says of the block that is next: where its vectors are, and its scales. */
 struct block {
     const uint8_t *nibbles;
@@ -99,7 +114,19 @@ struct block {
     vf minimum;
 };
 
-INLINE const uint8_t *read_block(int type, const uint8_t *w, vf scale, vf minimum, struct block *b)
+/* What a group of a K type begins with, and its scales. */
+INLINE size_t head_bytes(int type)
+{
+    return group_inputs(type) == BLOCK ? 0 : has_minimum(type) ? 4 * ROWS : 2 * ROWS;
+}
+
+INLINE void read_head(int type, const uint8_t *w, vf *scale, vf *minimum)
+{
+    *scale = head_bytes(type) ? vf_load_half(w) : vf_zero();
+    *minimum = head_bytes(type) && has_minimum(type) ? vf_load_half(w + 2 * ROWS) : vf_zero();
+}
+
+INLINE void read_block(int type, const uint8_t *w, vf scale, vf minimum, struct block *b)
 {
     b->scale_back = b->minimum = vf_zero();
     switch (type) {
@@ -139,12 +166,6 @@ INLINE const uint8_t *read_block(int type, const uint8_t *w, vf scale, vf minimu
         break;
     }
     b->nibbles = w;
-    return w + (type == TYPE_Q8_0 ? 32 : 16) * ROWS;
-}
-
-INLINE int has_minimum(int type)
-{
-    return type == TYPE_Q4_1 || type == TYPE_Q4_K || type == TYPE_Q5_K;
 }
 
 INLINE vi dot_of(int type, vi sum, vi weights, const int8_t *four)
@@ -248,90 +269,68 @@ INLINE void store_tile(int n, const vf *sum, float *out, int64_t stride, int row
 {
     UNROLL for (int c = 0; c < n; c++)
     {
-        if (rows == ROWS)
+        if (rows >= ROWS)
             vf_store(out + c * stride, sum[c]);
         else
             vf_store_first(out + c * stride, sum[c], rows);
     }
 }
 
-/* One strip of weights times one panel of N tokens. */
+/* Strips that a tile multiplies at once: more than one for few tokens, whose weights come from memory. */
+INLINE int streams_of(int n, int rows)
+{
+    return n > FEW ? 1 : (rows + ROWS - 1) / ROWS;
+}
+
+/* How to read a part of each strip, of which so many bytes are left: what is behind the strips' ends was read
+ * already, as the beginning of the next one, so that the strips of the next tile are asked for instead. */
+INLINE struct fetch fetch_of(struct fetch fetch, int strips, size_t strip_bytes, size_t left)
+{
+    if (left <= (size_t)fetch.ahead)
+        fetch.ahead += (int32_t)((size_t)(strips - 1) * strip_bytes);
+    return fetch;
+}
+
+/* Neighbouring strips of weights times one panel of N tokens, block by block of all of them. */
 INLINE void quantised_tile(int type, int n, const uint8_t *w, const uint8_t *prepared, const uint8_t *panel,
-                           int64_t inputs, float *out, int64_t stride, int rows)
+                           int64_t inputs, float *out, int64_t stride, int rows, struct fetch fetch)
 {
     (void)prepared;
-    const int blocks = group_inputs(type) / BLOCK;
-    const size_t bytes = group_bytes(type);
+    const int blocks = group_inputs(type) / BLOCK, strips = streams_of(n, rows);
+    const size_t bytes = group_bytes(type), strip_bytes = strip_bytes_of(type, inputs);
+    const size_t block_bytes = (bytes - head_bytes(type)) / (size_t)blocks;
     vi table = type == TYPE_IQ4_NL ? vi_signed_weights(vi_table(IQ4_NL_VALUES))
                                    : vi_table(FP4_VALUES);
-    vf sum[COLUMNS];
-    UNROLL for (int c = 0; c < n; c++)
-        sum[c] = vf_zero();
-    for (int64_t g = inputs / group_inputs(type); g > 0; g--) {
-        vf scale = vf_zero(), minimum = vf_zero();
-        const uint8_t *next = w + bytes;
-        for (size_t ahead = 0; blocks == 1 && ahead < bytes; ahead += 64)
-            prefetch(n, w + ahead);
-        if (blocks > 1) {
-            scale = vf_load_half(w);
-            w += 2 * ROWS;
-            if (has_minimum(type)) {
-                minimum = vf_load_half(w);
-                w += 2 * ROWS;
+    vf sum[STREAMS][COLUMNS], scale[STREAMS], minimum[STREAMS];
+    for (int s = 0; s < strips; s++)
+        UNROLL for (int c = 0; c < n; c++) sum[s][c] = vf_zero();
+    for (int64_t g = inputs / group_inputs(type); g > 0; g--, w += bytes) {
+        const struct fetch here = fetch_of(fetch, strips, strip_bytes, (size_t)g * bytes);
+        for (int s = 0; s < strips; s++)
+            read_head(type, w + (size_t)s * strip_bytes, &scale[s], &minimum[s]);
+        for (int i = 0; i < blocks; i++, panel += QUANTISED_BLOCK * n)
+            for (int s = 0; s < strips; s++) {
+                const uint8_t *at = w + (size_t)s * strip_bytes + head_bytes(type) + (size_t)i * block_bytes;
+                struct block b;
+                for (size_t ahead = 0; ahead < block_bytes; ahead += 64)
+                    prefetch(n, at + ahead, here);
+                read_block(type, at, scale[s], minimum[s], &b);
+                if (type == TYPE_Q6_K)
+                    multiply_halves(type, n, &b, table, panel, sum[s]);
+                else
+                    multiply_block(type, n, &b, table, panel, sum[s]);
             }
-        }
-        for (int i = 0; i < blocks; i++, panel += QUANTISED_BLOCK * n) {
-            struct block b;
-            for (size_t ahead = 0; blocks > 1 && ahead < bytes / 8; ahead += 64)
-                prefetch(n, w + ahead);
-            w = read_block(type, w, scale, minimum, &b);
-            if (type == TYPE_Q6_K)
-                multiply_halves(type, n, &b, table, panel, sum);
-            else
-                multiply_block(type, n, &b, table, panel, sum);
-        }
-        w = next;
     }
-    store_tile(n, sum, out, stride, rows);
+    for (int s = 0; s < strips; s++)
+        store_tile(n, sum[s], out + s * ROWS, stride, rows - s * ROWS);
 }
 
-#if defined(BRAIN_PRODUCTS)
-/* Brain floats on both sides: pairs of inputs of N tokens after those of the pair before. */
-INLINE void brain_tile(int n, const uint8_t *w, const uint8_t *panel, int64_t inputs, float *out,
-                       int64_t stride, int rows)
+/* Sixteen inputs of a strip of halves or brain floats by N tokens. */
+INLINE void multiply_floats(int type, int n, const uint8_t *w, const float *x, vf *sum, struct fetch fetch)
 {
-    const uint32_t *x = (const uint32_t *)panel;
-    vf sum[FLOAT_COLUMNS];
-    UNROLL for (int c = 0; c < n; c++)
-        sum[c] = vf_zero();
-    for (int64_t k = 0; k < inputs; k += 2, w += 4 * ROWS, x += n) {
-        vi pairs = vi_load(w);
-        prefetch(n, w);
-        UNROLL for (int c = 0; c < n; c++)
-            sum[c] = vf_dot_pair(sum[c], pairs, x[c]);
-    }
-    store_tile(n, sum, out, stride, rows);
-}
-#endif
-
-/* Half and brain floats: activations are floats, N tokens of one input after those of the one before. */
-INLINE void float_tile(int type, int n, const uint8_t *w, const uint8_t *prepared, const uint8_t *panel,
-                       int64_t inputs, float *out, int64_t stride, int rows)
-{
-    (void)prepared;
-#if defined(BRAIN_PRODUCTS)
-    if (type == TYPE_BF16) {
-        brain_tile(n, w, panel, inputs, out, stride, rows);
-        return;
-    }
-#endif
-    const float *x = (const float *)panel;
-    vf sum[FLOAT_COLUMNS];
-    UNROLL for (int c = 0; c < n; c++)
-        sum[c] = vf_zero();
-    for (int64_t k = 0; k < inputs; k += 2, w += 4 * ROWS, x += 2 * n) {
+    for (int k = 0; k < FLOATS; k += 2, w += 4 * ROWS, x += 2 * n) {
         vf one, other;
-        prefetch(n, w);
+        prefetch(n, w, fetch);
         if (type == TYPE_F16) {
             one = vf_load_half(w);
             other = vf_load_half(w + 2 * ROWS);
@@ -345,5 +344,45 @@ INLINE void float_tile(int type, int n, const uint8_t *w, const uint8_t *prepare
         UNROLL for (int c = 0; c < n; c++)
             sum[c] = vf_fma(other, vf_splat(x[n + c]), sum[c]);
     }
-    store_tile(n, sum, out, stride, rows);
+}
+
+#if defined(BRAIN_PRODUCTS)
+/* The same with brain floats on both sides: pairs of inputs of N tokens after those of the pair before. */
+INLINE void multiply_brains(int n, const uint8_t *w, const uint32_t *x, vf *sum, struct fetch fetch)
+{
+    for (int k = 0; k < FLOATS; k += 2, w += 4 * ROWS, x += n) {
+        vi pairs = vi_load(w);
+        prefetch(n, w, fetch);
+        UNROLL for (int c = 0; c < n; c++)
+            sum[c] = vf_dot_pair(sum[c], pairs, x[c]);
+    }
+}
+#define IS_BRAIN(type) ((type) == TYPE_BF16)
+#else
+#define IS_BRAIN(type) 0
+#define multiply_brains(n, w, x, sum, fetch) (void)0
+#endif
+
+/* Half and brain floats: activations are floats, N tokens of one input after those of the one before. */
+INLINE void float_tile(int type, int n, const uint8_t *w, const uint8_t *prepared, const uint8_t *panel,
+                       int64_t inputs, float *out, int64_t stride, int rows, struct fetch fetch)
+{
+    (void)prepared;
+    const int strips = streams_of(n, rows);
+    const size_t strip_bytes = strip_bytes_of(type, inputs);
+    vf sum[STREAMS][FLOAT_COLUMNS];
+    for (int s = 0; s < strips; s++)
+        UNROLL for (int c = 0; c < n; c++) sum[s][c] = vf_zero();
+    for (int64_t k = 0; k < inputs; k += FLOATS, w += 2 * ROWS * FLOATS) {
+        const struct fetch here = fetch_of(fetch, strips, strip_bytes, (size_t)(inputs - k) * 2 * ROWS);
+        for (int s = 0; s < strips; s++) {
+            const uint8_t *at = w + (size_t)s * strip_bytes;
+            if (IS_BRAIN(type))
+                multiply_brains(n, at, (const uint32_t *)panel + k / 2 * n, sum[s], here);
+            else
+                multiply_floats(type, n, at, (const float *)panel + k * n, sum[s], here);
+        }
+    }
+    for (int s = 0; s < strips; s++)
+        store_tile(n, sum[s], out + s * ROWS, stride, rows - s * ROWS);
 }

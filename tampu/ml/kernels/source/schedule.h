@@ -1,15 +1,23 @@
 /* How a product is divided among threads: chunks of strips, taken one after the other from a counter,
  * so that a thread that is held up by something else leaves its share to the others. */
 
-#define CHUNK_BYTES (256 * 1024) /* of weights: what stays in the second cache beside a panel */
+#define CHUNK_BYTES (256 * 1024) /* of weights, where the second cache's size is not known */
 #define PREPARED_BYTES (520 * 1024) /* the same where weights are prepared: the originals are not read again */
 #define LEAST_CHUNKS 4           /* for each thread, so that the last one to finish is not far behind */
 
-/* Parameters behind ggml's own: the type of the weights and the number of the counter. */
+/* Parameters behind ggml's own: the type of the weights, the number of the counter, how weights are read,
+ * and how many bytes of them stay in the second cache beside a panel (0: not known). */
 struct product_params {
     int32_t type;
     int32_t counter;
+    struct fetch fetch;
+    int32_t chunk_bytes;
 };
+
+INLINE size_t chunk_bytes_of(int32_t given)
+{
+    return given > 0 ? (size_t)given : CHUNK_BYTES;
+}
 
 /* Strips of a chunk, where so many matrices are multiplied by; the chunks of one are equal. */
 static int64_t chunk_strips(int64_t strips, int64_t matrices, size_t strip_bytes, int threads, size_t bytes)
@@ -19,6 +27,28 @@ static int64_t chunk_strips(int64_t strips, int64_t matrices, size_t strip_bytes
     int64_t most = fitting < fair ? fitting : fair;
     int64_t chunks = most > 1 ? (strips + most - 1) / most : strips;
     return (strips + chunks - 1) / chunks;
+}
+
+/* The same where all tokens are in one panel, few of them: each weight is read once, and several strips
+ * at a time, as long as all threads have some. */
+struct share {
+    int64_t chunk;
+    int32_t streams; /* strips at a time */
+};
+
+static struct share share_of(int64_t strips, int64_t matrices, int64_t tokens, size_t strip_bytes, int threads,
+                             struct fetch fetch, size_t bytes)
+{
+    int64_t each = strips * matrices / (threads * 2), streams = fetch.streams / tokens;
+    struct share share = {chunk_strips(strips, matrices, strip_bytes, threads, bytes), 1};
+    if (tokens > FEW)
+        return share;
+    streams = streams < each ? streams : each;
+    if (streams > 1) {
+        share.streams = (int32_t)streams;
+        share.chunk = (share.chunk + streams - 1) / streams * streams;
+    }
+    return share;
 }
 
 /* A chunk's weights as the tiles of its many panels want them. */
@@ -94,8 +124,9 @@ static void product(struct tensor *dst, int thread, int threads, void *user)
     const int64_t strips = (rows + ROWS - 1) / ROWS, inputs = x->inputs;
     const size_t strip_bytes = strip_bytes_of(params.type, inputs);
     const int64_t token_bytes = activation_row_bytes(params.type, inputs);
-    const size_t chunk_bytes = params.type == TYPE_F16_FIXED && x->panels > 1 ? PREPARED_BYTES : CHUNK_BYTES;
-    const int64_t chunk = chunk_strips(strips, 1, strip_bytes, threads, chunk_bytes);
+    const size_t chunk_bytes = params.type == TYPE_F16_FIXED && x->panels > 1 ? PREPARED_BYTES : chunk_bytes_of(params.chunk_bytes);
+    const struct share share = share_of(strips, 1, tokens, strip_bytes, threads, params.fetch, chunk_bytes);
+    const int64_t chunk = share.chunk;
     tile *const *tiles = tiles_of(params.type);
     float *out = dst->data;
     struct prepared prepared;
@@ -121,11 +152,12 @@ static void product(struct tensor *dst, int thread, int threads, void *user)
         for (int32_t p = 0; p < x->panels; p++) {
             int64_t token = panel_begin(tokens, x->panels, p);
             int64_t width = panel_begin(tokens, x->panels, p + 1) - token;
-            for (int64_t s = first; s < last; s++) {
+            for (int64_t s = first; s < last; s += share.streams) {
+                int64_t end = s + share.streams < last ? s + share.streams : last;
                 int64_t left = rows - s * ROWS;
                 tiles[width - 1](weights + s * strip_bytes, prepared_strip(&prepared, s - first),
                                  panels + token * token_bytes, inputs, out + token * rows + s * ROWS, rows,
-                                 left < ROWS ? (int)left : ROWS);
+                                 left < (end - s) * ROWS ? (int)left : (int)(end - s) * ROWS, params.fetch);
             }
         }
     }

@@ -1,0 +1,268 @@
+"""How weights for few tokens are read from memory: measured once for a processor, and kept.
+
+One token's products wait for memory, and processors differ in what makes it fastest: a hint that
+is best on one takes twice as long on another, and some need several places of memory to be read at
+once. So when a model is loaded, products with its own weights are timed in each of some ways, on
+the threads that will compute; this takes some tens of milliseconds.
+
+    <folder>/fetch-<digits>.json
+
+keeps what was found, by what it depends on: the processor, the number of threads, the level of the
+kernels and the version of their layouts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import platform
+import re
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tampu.errors import RequestError
+from tampu.ml.kernels.library import DEFAULT_FETCH, LAYOUT_VERSION, STREAMS, Fetch, Hint
+from tampu.ml.types import GGMLType
+
+if TYPE_CHECKING:
+    from tampu.ml.backend import Backend
+    from tampu.ml.context import Context
+    from tampu.ml.kernels.products import PackedWeight
+    from tampu.ml.tensor import Tensor
+
+log = logging.getLogger("tampu.ml")
+
+AUTOMATIC = "auto"
+FORMAT = 1  # of the file
+CANDIDATES = (
+    DEFAULT_FETCH,
+    Fetch(Hint.NONE, 0, 1),
+    Fetch(Hint.NTA, 4096, 1),
+    Fetch(Hint.T1, 4096, 1),
+    Fetch(Hint.T0, 2048, 1),
+    Fetch(Hint.T0, 1024, 4),
+    Fetch(Hint.NONE, 0, 8),
+    Fetch(Hint.NTA, 512, 8),
+    Fetch(Hint.T2, 1024, 8),
+    Fetch(Hint.T1, 1024, 8),
+    Fetch(Hint.T0, 512, 16),
+)
+_ROUNDS = 3
+_SLICE_BYTES = 16 * 2**20  # that a way is timed with at a time
+_LEAST_BYTES = 256 * 2**20  # of weights of one shape: fewer would be in a cache the second time
+_GAIN = 0.97  # of the default's time: what is not faster than this is not worth a change
+_MOST_AHEAD = 2**20  # bytes
+_WORD = re.compile(r"(none|nta|t[012]):(\d{1,7}):(\d{1,2})")
+_CPUINFO = Path("/proc/cpuinfo")
+_NAMING = (  # lines of /proc/cpuinfo that say which processor it is
+    *("vendor_id", "cpu family", "model", "model name", "stepping", "cache size"),
+    *("CPU implementer", "CPU architecture", "CPU variant", "CPU part"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """How weights shall be read from memory.
+
+    Attributes:
+        fetch: `auto` to measure what is fastest, or a word for `parse_fetch`.
+        folder: where what was measured is kept for the next start; None: nowhere.
+    """
+
+    fetch: str = AUTOMATIC
+    folder: Path | None = None
+
+
+MEASURED = Tuning()
+
+
+def parse_fetch(word: str) -> Fetch:
+    """Return the way that a word such as `t0:1024:8` names: hint, bytes ahead, strips at once.
+
+    Raises:
+        RequestError: for any other word, or numbers out of their range.
+    """
+    found = _WORD.fullmatch(word)
+    if found and int(found[2]) <= _MOST_AHEAD and 1 <= int(found[3]) <= STREAMS:
+        return Fetch(Hint[found[1].upper()], int(found[2]), int(found[3]))
+    raise RequestError(
+        f"fetch is {AUTOMATIC} or HINT:AHEAD:STREAMS with a hint of none, nta, t0, t1, t2, up to "
+        f"{_MOST_AHEAD} bytes ahead and 1 to {STREAMS} streams, such as t0:1024:8; not {word!r}"
+    )
+
+
+def word_of(fetch: Fetch) -> str:
+    """Return what `parse_fetch` reads."""
+    return f"{fetch.hint.name.lower()}:{fetch.ahead}:{fetch.streams}"
+
+
+def choose_fetch(
+    backend: Backend, weights: Iterable[PackedWeight], tuning: Tuning = MEASURED
+) -> None:
+    """Let the kernels of a backend read weights in the way that is fastest here, and log which.
+
+    Args:
+        backend: that computes; no graph may have been made yet that reads weights.
+        weights: of the model, packed.
+        tuning: which way, or where what was measured is kept.
+
+    Raises:
+        RequestError: for a way that is none.
+    """
+    kernels = backend.kernels
+    given = None if tuning.fetch == AUTOMATIC else parse_fetch(tuning.fetch)
+    if kernels is None:
+        return
+    if given is not None:
+        kernels.fetch, origin = given, "as asked"
+    else:
+        kept = Kept.of(tuning.folder, kernels.level, backend.threads) if tuning.folder else None
+        known = kept.read() if kept else None
+        if known is not None:
+            kernels.fetch, origin = known, "as measured before"
+        else:
+            same = _most_alike(weights)
+            if sum(weight.matrix_bytes for weight in same) < _LEAST_BYTES:
+                return
+            kernels.fetch, origin = measure_fetch(backend, same), "measured"
+            if kept:
+                kept.write(kernels.fetch)
+    log.info("kernels: weights are read with %s (%s)", word_of(kernels.fetch), origin)
+
+
+def measure_fetch(backend: Backend, weights: Sequence[PackedWeight]) -> Fetch:
+    """Return the fastest of the candidates for one token's products with these weights.
+
+    All take turns, each time with the next of the weights, so that no cache has them. Memory that
+    others use too changes its speed meanwhile, so times are compared within a round.
+
+    Args:
+        backend: with kernels; they read in the last way that was tried afterwards.
+        weights: of one type and shape, more of them than a cache holds.
+    """
+    count = max(1, min(len(weights), _SLICE_BYTES // weights[0].matrix_bytes))
+    slices = [weights[i : i + count] for i in range(0, len(weights) - count + 1, count)]
+    ratios: dict[Fetch, list[float]] = defaultdict(list)
+    turn = 0
+    for number in range(_ROUNDS + 1):
+        times = {}
+        for fetch in CANDIDATES:
+            times[fetch] = _time(backend, slices[turn % len(slices)], fetch)
+            turn += 1
+        for fetch in CANDIDATES if number else ():  # the first wakes the threads
+            ratios[fetch].append(times[fetch] / times[DEFAULT_FETCH])
+    found = min(CANDIDATES, key=lambda fetch: median(ratios[fetch]))
+    for fetch in CANDIDATES:
+        log.debug("%s: %.2f of the default's time", word_of(fetch), median(ratios[fetch]))
+    return found if median(ratios[found]) < _GAIN else DEFAULT_FETCH
+
+
+def _time(backend: Backend, weights: Sequence[PackedWeight], fetch: Fetch) -> int:
+    """Return the nanoseconds of one token's products with some weights."""
+    for weight in weights:
+        weight.kernels.fetch = fetch
+    inputs = weights[0].inputs
+    context = backend.context(4 * len(weights) + 8)
+    try:
+        x = context.input("x", (1, inputs), GGMLType.F32)
+        for weight in weights:
+            _multiply(context, weight, x)
+        data = np.linspace(-1, 1, inputs, dtype=np.float32)[None]
+        return backend.compute(context, [(x, data)], []).compute_ns
+    finally:
+        context.close()
+
+
+def _multiply(context: Context, weight: PackedWeight, x: Tensor) -> None:
+    product = weight.multiply(context, x)
+    context.forward(context.wrap(product, (1, weight.rows), GGMLType.F32))
+
+
+def _most_alike(weights: Iterable[PackedWeight]) -> list[PackedWeight]:
+    """Return those weights of one type and shape that have the most bytes together."""
+    groups: dict[tuple[int, int, int], list[PackedWeight]] = defaultdict(list)
+    for weight in weights:
+        if weight.experts == 1:
+            groups[int(weight.type), weight.rows, weight.inputs].append(weight)
+    return max(groups.values(), key=lambda group: sum(w.matrix_bytes for w in group), default=[])
+
+
+def processor_name(cpuinfo: Path = _CPUINFO) -> str:
+    """Return what tells this model of processor from others."""
+    try:
+        lines = cpuinfo.read_text(errors="replace").partition("\n\n")[0].splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    pairs = (line.partition(":") for line in lines)
+    told = {name.strip(): value.strip() for name, _, value in pairs}
+    return ", ".join(told[name] for name in _NAMING if name in told) or platform.machine()
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The file of what was measured for this processor.
+
+    Attributes:
+        path: of the file.
+        key: what it was measured for; the file says it too.
+    """
+
+    path: Path
+    key: dict[str, str | int]
+
+    @classmethod
+    def of(cls, folder: Path, level: str, threads: int) -> Kept:
+        """Return the file for this processor and so many threads."""
+        key: dict[str, str | int] = {
+            "format": FORMAT,
+            "layouts": LAYOUT_VERSION,
+            "processor": processor_name(),
+            "level": level,
+            "threads": threads,
+        }
+        digits = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
+        return cls(folder / f"fetch-{digits}.json", key)
+
+    def read(self) -> Fetch | None:
+        """Return what was measured; None if it was not, or the file is damaged (then logged)."""
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            log.warning("fetch: %s cannot be read: %s", self.path, error.strerror)
+            return None
+        try:
+            told = json.loads(content)
+            if told["for"] == self.key:
+                return parse_fetch(told["fetch"])
+        except (ValueError, TypeError, KeyError, RecursionError, RequestError):
+            pass
+        log.warning("fetch: %s is damaged, it is measured anew", self.path)
+        return None
+
+    def write(self, fetch: Fetch) -> None:
+        """Keep what was measured, all or nothing; what the system refuses is logged."""
+        content = json.dumps({"for": self.key, "fetch": word_of(fetch)}, indent=1)
+        growing = None
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            descriptor, growing = tempfile.mkstemp(".growing", "fetch-", self.path.parent)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(content + "\n")
+            Path(growing).replace(self.path)
+        except OSError as error:
+            log.warning("fetch: %s is not kept: %s", self.path, error.strerror)
+            if growing:
+                with suppress(OSError):
+                    Path(growing).unlink(missing_ok=True)

@@ -1,0 +1,227 @@
+"""How weights are read from memory: chosen by measuring, kept for the processor, or asked for."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+
+from tampu.errors import RequestError
+from tampu.ml import Backend, GGMLType
+from tampu.ml.kernels import tuning
+from tampu.ml.kernels.library import DEFAULT_FETCH, STREAMS, Fetch, Hint
+from tampu.ml.kernels.products import PackedMemory
+from tampu.ml.kernels.tuning import CANDIDATES, Kept, Tuning, choose_fetch, parse_fetch, word_of
+
+FASTEST = CANDIDATES[5]
+SLOWEST = CANDIDATES[6]
+ROWS, INPUTS = 32, 64
+CPUINFO = """processor\t: 0
+vendor_id\t: GenuineIntel
+cpu family\t: 6
+model\t\t: 143
+model name\t: Xeon
+stepping\t: 8
+microcode\t: {microcode}
+cpu MHz\t\t: 2000.000
+cache size\t: 107520 KB
+
+processor\t: 1
+model\t\t: 1
+"""
+
+
+@pytest.fixture
+def backend():
+    backend = Backend(threads=1, max_nodes=256)
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def weights(backend):
+    """Eight weights of one shape, and one of another."""
+    shapes = [(GGMLType.Q8_0, ROWS, INPUTS)] * 8 + [(GGMLType.Q8_0, 16, INPUTS)]
+    sizes = [backend.kernels.packed_bytes(*shape) for shape in shapes]
+    context = backend.context(32)
+    memory = PackedMemory(context.arena, backend.kernels, sizes)
+    memory.bytes[:] = 0x11
+    yield [memory.place(*shape, size) for shape, size in zip(shapes, sizes, strict=True)]
+    memory.close()
+    context.close()
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """Make one way faster than all others, by this factor; return what was timed."""
+    timed = []
+
+    def script(factor):
+        def time(_, weights, fetch):
+            timed.append((fetch, len(weights)))
+            return int(1000 * {FASTEST: factor, SLOWEST: 3}.get(fetch, 1))
+
+        monkeypatch.setattr(tuning, "_time", time)
+        monkeypatch.setattr(tuning, "_LEAST_BYTES", 1)
+        return timed
+
+    return script
+
+
+def test_the_fastest_way_is_taken_kept_and_taken_again(
+    backend, weights, scripted, tmp_path, caplog
+):
+    timed = scripted(0.5)
+    folder = tmp_path / "new" / "tuning"
+    with caplog.at_level(logging.INFO, "tampu.ml"):
+        choose_fetch(backend, weights, Tuning(folder=folder))
+    assert backend.kernels.fetch == FASTEST
+    assert {fetch for fetch, _ in timed} == set(CANDIDATES)
+    (path,) = folder.iterdir()
+    told = json.loads(path.read_text())
+    assert told["fetch"] == word_of(FASTEST)
+    assert (told["for"]["threads"], told["for"]["level"]) == (1, backend.kernels.level)
+    timed.clear()
+    backend.kernels.fetch = DEFAULT_FETCH
+    with caplog.at_level(logging.INFO, "tampu.ml"):
+        choose_fetch(backend, weights, Tuning(folder=folder))
+    assert (backend.kernels.fetch, timed) == (FASTEST, [])
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        f"kernels: weights are read with {word_of(FASTEST)} ({origin})"
+        for origin in ("measured", "as measured before")
+    ]
+
+
+def test_what_is_hardly_faster_is_no_reason_to_change(backend, weights, scripted):
+    scripted(0.98)
+    choose_fetch(backend, weights)
+    assert backend.kernels.fetch == DEFAULT_FETCH
+
+
+def test_memory_that_changes_its_speed_changes_no_choice(backend, weights, monkeypatch):
+    """Each round is as slow as others make it; the ways are compared within one."""
+    load = iter([1, 9, 2, 5])
+
+    def time(_, __, fetch):
+        if fetch == CANDIDATES[0]:
+            time.load = next(load)
+        return int(1000 * time.load * (0.8 if fetch == FASTEST else 1))
+
+    monkeypatch.setattr(tuning, "_time", time)
+    assert tuning.measure_fetch(backend, weights[:8]) == FASTEST
+
+
+def test_every_candidate_computes_the_same(backend, weights):
+    x = np.random.default_rng(1).standard_normal((1, INPUTS), np.float32)
+    found = []
+    for fetch in CANDIDATES:
+        assert parse_fetch(word_of(fetch)) == fetch
+        backend.kernels.fetch = fetch
+        context = backend.context(16)
+        given = context.input("x", x.shape, GGMLType.F32)
+        product = weights[0].multiply(context, given)
+        out = context.output(context.wrap(product, (1, ROWS), GGMLType.F32))
+        found.append(backend.compute(context, [(given, x)], [out]).outputs[0].tobytes())
+        context.close()
+    assert len(set(found)) == 1
+
+
+def test_the_real_clock_chooses_one_of_the_candidates(backend, weights, monkeypatch):
+    monkeypatch.setattr(tuning, "_LEAST_BYTES", 1)
+    choose_fetch(backend, weights)
+    assert backend.kernels.fetch in CANDIDATES
+
+
+def test_a_model_that_caches_hold_is_not_measured(backend, weights, tmp_path, caplog):
+    with caplog.at_level(logging.INFO, "tampu.ml"):
+        choose_fetch(backend, weights, Tuning(folder=tmp_path))
+    assert (backend.kernels.fetch, caplog.records) == (DEFAULT_FETCH, [])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_asked_for_is_not_measured(backend, weights, scripted, tmp_path, caplog):
+    timed = scripted(0.5)
+    with caplog.at_level(logging.INFO, "tampu.ml"):
+        choose_fetch(backend, weights, Tuning("nta:4096:1", tmp_path))
+    assert backend.kernels.fetch == Fetch(Hint.NTA, 4096, 1)
+    assert (timed, list(tmp_path.iterdir())) == ([], [])
+    assert "nta:4096:1 (as asked)" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "word", ["fast", "", "t3:1:1", "t0:1024", "t0:1024:0", "t0:1024:17", "t0:9999999:1", "T0:1:1"]
+)
+def test_a_way_that_is_none_is_refused_with_what_there_is(backend, word):
+    with pytest.raises(RequestError, match=r"HINT:AHEAD:STREAMS .* such as t0:1024:8; not '"):
+        choose_fetch(backend, [], Tuning(word))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\xff\xfe", b"[]", b"null", b"{}", b'{"for": 1, "fetch": "t0:1024:8"}', b"[" * 100_000],
+)
+def test_a_damaged_file_is_logged_measured_anew_and_replaced(
+    backend, weights, scripted, tmp_path, caplog, content
+):
+    scripted(0.5)
+    kept = Kept.of(tmp_path, backend.kernels.level, 1)
+    kept.path.write_bytes(content)
+    choose_fetch(backend, weights, Tuning(folder=tmp_path))
+    (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert "is damaged, it is measured anew" in warning.getMessage()
+    assert kept.read() == FASTEST
+    assert list(tmp_path.iterdir()) == [kept.path]
+
+
+@pytest.mark.parametrize(
+    "change", [{"fetch": "t9:1:1"}, {"fetch": None}, {"for": {"processor": "another"}}]
+)
+def test_a_file_of_another_machine_or_meaning_is_not_used(backend, tmp_path, change):
+    kept = Kept.of(tmp_path, backend.kernels.level, 1)
+    kept.write(FASTEST)
+    assert kept.read() == FASTEST
+    kept.path.write_text(json.dumps(json.loads(kept.path.read_text()) | change))
+    assert kept.read() is None
+
+
+def test_a_folder_that_cannot_be_written_costs_a_line_in_the_log(
+    backend, weights, scripted, tmp_path, caplog
+):
+    scripted(0.5)
+    (tmp_path / "file").write_text("no folder")
+    choose_fetch(backend, weights, Tuning(folder=tmp_path / "file"))
+    assert backend.kernels.fetch == FASTEST
+    assert "is not kept" in caplog.text
+
+
+def test_each_processor_level_and_number_of_threads_has_a_file(monkeypatch, tmp_path):
+    names = {Kept.of(tmp_path, level, n).path for level in ("avx2", "avx512") for n in (1, 2)}
+    monkeypatch.setattr(tuning, "processor_name", lambda: "another")
+    names.add(Kept.of(tmp_path, "avx2", 1).path)
+    monkeypatch.setattr(tuning, "LAYOUT_VERSION", 999)
+    names.add(Kept.of(tmp_path, "avx2", 1).path)
+    assert len(names) == 6
+
+
+def test_a_processor_is_known_by_its_model_not_by_its_state(tmp_path):
+    path = tmp_path / "cpuinfo"
+    path.write_text(CPUINFO.format(microcode="0x1"))
+    name = tuning.processor_name(path)
+    assert name == "GenuineIntel, 6, 143, Xeon, 8, 107520 KB"
+    path.write_text(CPUINFO.format(microcode="0x2"))
+    assert tuning.processor_name(path) == name
+    path.write_text("CPU implementer\t: 0x41\nCPU part\t: 0xd0c\n")
+    assert tuning.processor_name(path) == "0x41, 0xd0c"
+    assert tuning.processor_name(tmp_path / "none")
+
+
+def test_without_kernels_there_is_nothing_to_choose(plain_backend):
+    choose_fetch(plain_backend, [], Tuning("t0:1024:8"))
+    with pytest.raises(RequestError, match="fetch is auto or"):
+        choose_fetch(plain_backend, [], Tuning("fast"))
+
+
+def test_the_candidates_are_ways_that_the_library_has():
+    assert all(1 <= fetch.streams <= STREAMS for fetch in CANDIDATES)
+    assert len(set(CANDIDATES)) == len(CANDIDATES)
