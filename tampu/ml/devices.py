@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from tampu.errors import ComputeError
-from tampu.ml.library import OpaquePointer, gg
+from tampu.ml.library import VARIANT, OpaquePointer, gg
 from tampu.room import read_room
 
 log = logging.getLogger("tampu.ml")
@@ -135,6 +135,7 @@ def log_system(devices: tuple[Device, ...], threads: int) -> None:
             "device": device.description,
             "kind": device.kind,
             "memory": "{} of {} MiB free".format(*(size // 2**20 for size in device.memory())),
+            **({"variant": VARIANT} if device.kind == "cpu" else {}),
             **device.features(),
         }
         for device in devices

@@ -8,15 +8,23 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import ggml.ggml as gg
+from tampu.ml.variants import BUNDLED
 
-__all__ = ["GraphPointer", "OpaquePointer", "TensorPointer", "gg"]
+if TYPE_CHECKING or not BUNDLED.is_dir():
+    import ggml.ggml as gg
+else:  # a wheel brings its own
+    from tampu.ml.bundled import ggml as gg
+
+__all__ = ["VARIANT", "GraphPointer", "OpaquePointer", "TensorPointer", "gg"]
 
 TensorPointer: TypeAlias = Any  # ctypes pointer to a ggml_tensor; the bindings do not type it
 GraphPointer: TypeAlias = Any
 OpaquePointer: TypeAlias = int
+
+VARIANT: str = getattr(gg.lib, "variant", "native")
+"""For which processors ggml's CPU library was compiled: as ggml calls them, or for this one."""
 
 log = logging.getLogger("tampu.ml")
 
