@@ -10,7 +10,14 @@ import ctypes
 import logging
 from typing import Any, TypeAlias
 
-import ggml.ggml as gg
+from tampu.ml.linking import check_bindings, find_libraries, link
+
+_libraries = find_libraries()
+link(_libraries)  # before the bindings, which would take what the dynamic linker finds first
+
+import ggml.ggml as gg  # noqa: E402
+
+check_bindings(gg, _libraries[0])
 
 __all__ = ["GraphPointer", "OpaquePointer", "TensorPointer", "gg"]
 
