@@ -23,8 +23,11 @@ depends() {
 version() {
     depends gcc-aarch64-linux-gnu | sed -n 's/^gcc-\([0-9]*\)-aarch64-linux-gnu$/\1/p'
 }
-download() {
+fetch() {
     apt-get -qq -o APT::Sandbox::User=root download "$@" 2>/dev/null
+}
+download() { # again with new lists if the old ones name what is no longer there
+    fetch "$@" || { [ "$(id -u)" = 0 ] && apt-get -qq update && fetch "$@"; }
 }
 
 if [ -z "$(version)" ]; then
@@ -39,18 +42,43 @@ libraries=$(depends $tools | grep '^\(lib\|zlib\)' | grep -v '^\(libc6\|libgcc-s
 download $tools $libraries "libgcc-$gcc-dev-arm64-cross" libgcc-s1-arm64-cross \
     libc6-dev-arm64-cross libc6-arm64-cross linux-libc-dev-arm64-cross ||
     give_up "apt-get cannot download the packages"
-# Since Debian 13 the emulator of qemu-user needs no libraries; before, that is qemu-user-static's.
-download qemu-user && download qemu-user-static || download qemu-user-static ||
-    give_up "apt-get cannot download qemu-user"
-for package in *.deb; do
-    dpkg-deb -x "$package" . || give_up "$package cannot be unpacked"
-    rm "$package"
+unpack() {
+    for package in *.deb; do
+        dpkg-deb -x "$package" . || give_up "$package cannot be unpacked"
+        rm "$package"
+    done
+}
+unpack
+# The linker's scripts say where the ARM libraries would be installed; they are beside the scripts.
+for script in $(grep -l "GNU ld script" usr/aarch64-linux-gnu/lib/*.so); do
+    sed -i 's,/usr/aarch64-linux-gnu/lib/,,g' "$script"
 done
-
+# An emulator that needs no libraries; since Debian 13 that of qemu-user is one.
 mkdir bin
+for name in qemu-aarch64-static qemu-aarch64; do
+    package=qemu-user${name#qemu-aarch64}
+    [ -x bin/qemu ] || { download "$package" && unpack && mv usr/bin/$name bin/qemu; }
+    rm -f usr/bin/qemu-*
+done
+[ -x bin/qemu ] || give_up "apt-get cannot download qemu-user"
+
+folders=
+for folder in usr/lib/*-linux-gnu lib/*-linux-gnu; do
+    [ ! -d "$folder" ] || folders=$folders:\$root/$folder
+done
 cat > bin/cc <<END
 #!/bin/sh
 root=\$(cd "\$(dirname "\$0")/.." && pwd)
-host=\$("\$root/bin/host")
-LD_LIBRARY_PATH=\$root/usr/lib/\$host:\$root/lib/\$host exec "\$root/usr/bin/aarch64-linux-gnu-gcc-$gcc" "\$@"
+LD_LIBRARY_PATH=${folders#:} exec "\$root/usr/bin/aarch64-linux-gnu-gcc-$gcc" "\$@"
 END
+cat > bin/run <<END
+#!/bin/sh
+root=\$(cd "\$(dirname "\$0")/.." && pwd)
+exec "\$root/bin/qemu" -L "\$root/usr/aarch64-linux-gnu" "\$@"
+END
+chmod +x bin/cc bin/run
+
+echo 'int main(void) { return 0; }' > try.c
+said=$(bin/cc try.c -o try 2>&1 && bin/run ./try 2>&1) || give_up "$(echo "$said" | head -n 1)"
+rm try.c try
+cd .. && rm -rf arm && mv arm.new arm
