@@ -10,12 +10,19 @@ import ctypes
 import logging
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tampu.ml.variants import BUNDLED
+from tampu.ml.linking import check_bindings, find_libraries, link
+from tampu.ml.variants import BASE, BUNDLED
 
 if TYPE_CHECKING or not BUNDLED.is_dir():
+    _base, *_others = find_libraries()
+    link((_base, *_others))  # before the bindings, which would take what the linker finds first
     import ggml.ggml as gg
 else:  # a wheel brings its own
     from tampu.ml.bundled import ggml as gg
+
+    _base = BASE
+
+check_bindings(gg, _base)
 
 __all__ = ["VARIANT", "GraphPointer", "OpaquePointer", "TensorPointer", "gg"]
 

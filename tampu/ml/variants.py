@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import _ctypes
 import ctypes
-import os
 from pathlib import Path
 from typing import Any
 
-from tampu.errors import ComputeError
+from tampu.errors import LibraryError
+from tampu.ml.linking import check_mixture
 
 BUNDLED = Path(__file__).with_name("bundled")
+BASE = BUNDLED / "lib" / "libtampu-ggml-base.so"
 
 _PREFIX = "libggml-cpu-"
 _CPUINFO = Path("/proc/cpuinfo")
@@ -37,15 +38,17 @@ class Libraries:
         """Load the libraries of a folder and register the processor with ggml.
 
         Raises:
-            ComputeError: if one is missing or cannot be loaded, or none is for this processor.
+            LibraryError: if one is missing or cannot be loaded, none is for this processor, or
+                another ggml was loaded for all to use, whose functions these would call.
         """
+        check_mixture("this process", ctypes.CDLL(None), [folder / BASE.name])
         try:
-            base = ctypes.CDLL(str(folder / "libtampu-ggml-base.so"))
+            base = ctypes.CDLL(str(folder / BASE.name))
             ggml = ctypes.CDLL(str(folder / "libggml.so"))
             path = fastest(folder)
             cpu = ctypes.CDLL(str(path))
         except OSError as error:
-            raise ComputeError(f"ggml cannot be loaded, install tampu anew: {error}") from error
+            raise LibraryError(f"ggml cannot be loaded, install tampu anew: {error}") from error
         self.variant = _variant(path)
         self._libraries = (ggml, base, cpu)
         cpu.ggml_backend_init.restype = ctypes.c_void_p
@@ -78,20 +81,20 @@ def fastest(folder: Path, cpuinfo: Path = _CPUINFO) -> Path:
         cpuinfo: where Linux lists the processor's flags.
 
     Raises:
-        ComputeError: if none runs here.
+        LibraryError: if none runs here.
         OSError: if one cannot be loaded.
     """
     flags = _told_flags(cpuinfo)
     scores = {path: _score(path, flags) for path in sorted(folder.glob(f"{_PREFIX}*.so"))}
     best = max(scores, key=scores.__getitem__, default=None)
     if best is None or scores[best] == 0:
-        raise ComputeError(f"none of the ggml libraries in {folder} runs on this processor")
+        raise LibraryError(f"none of the ggml libraries in {folder} runs on this processor")
     return best
 
 
 def _score(path: Path, flags: frozenset[str]) -> int:
     """Return ggml's score of a library: the higher, the faster; 0: it does not run here."""
-    library = ctypes.CDLL(str(path), mode=os.RTLD_LAZY)
+    library = ctypes.CDLL(str(path))
     try:
         missing = (name for flag, name in _FLAGS.items() if flags and flag not in flags)
         if any(library[name]() for name in missing):
