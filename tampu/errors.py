@@ -8,6 +8,7 @@
     ├── OutOfMemoryError       a tensor, cache or graph does not fit
     ├── ShapeError             tensors whose shapes or types do not go together
     ├── ComputeError           the backend failed while computing, or its result is unusable
+    ├── LibraryError           ggml's libraries are missing, of another version or another's
     ├── RequestError           a request that can never be answered: unknown option, bad value
     │   ├── ContextLengthError     a prompt longer than the context
     │   ├── GrammarError           a schema or grammar that is wrong, not supported or too large
@@ -68,6 +69,10 @@ class ShapeError(TampuError):
 
 class ComputeError(TampuError):
     """The backend failed while computing, or the result is unusable (NaN logits)."""
+
+
+class LibraryError(TampuError):
+    """ggml's libraries are not there, not those of the bindings, or mixed with another ggml's."""
 
 
 class RequestError(TampuError):

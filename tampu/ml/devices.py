@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from tampu.errors import ComputeError
-from tampu.ml.library import OpaquePointer, gg
+from tampu.ml.library import VARIANT, OpaquePointer, gg
 from tampu.room import read_room
 
 log = logging.getLogger("tampu.ml")
@@ -23,6 +23,12 @@ _SYSTEM = Path("/sys")
 _PROCESS = Path("/proc/self")
 _USUAL_CACHE = 2**20
 _KINDS = {0: "cpu", 1: "gpu", 2: "integrated-gpu", 3: "accelerator"}
+
+UNUSED_PACKINGS = {
+    "AMX": "ggml's AMX code ends the process where GCC 12 compiled it, which drops the stores"
+    " that configure the tiles"
+}
+"""Buffer types of ggml's that no weight goes to, each with the reason."""
 
 
 class _Feature(ctypes.Structure):
@@ -86,16 +92,31 @@ class Device:
 
     @cached_property
     def packed_buffer_types(self) -> tuple[OpaquePointer, ...]:
-        """Buffer types that store weights in another layout to multiply faster."""
+        """Buffer types that store weights in another layout to multiply faster, in ggml's order.
+
+        Those of `UNUSED_PACKINGS` are left out.
+        """
+        offered = self._offered_packings
+        return tuple(kind for kind, name in offered.items() if name not in UNUSED_PACKINGS)
+
+    @property
+    def left_out_packings(self) -> tuple[str, ...]:
+        """The names of the buffer types of `UNUSED_PACKINGS` that ggml offers here."""
+        return tuple(name for name in self._offered_packings.values() if name in UNUSED_PACKINGS)
+
+    @cached_property
+    def _offered_packings(self) -> dict[OpaquePointer, str]:
+        """All packed buffer types that ggml offers for the device, with their names."""
         function = self._procedure(b"ggml_backend_dev_get_extra_bufts")
         if not function:
-            return ()
+            return {}
         prototype = ctypes.CFUNCTYPE(ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p)
         listed = prototype(function)(self.handle)
-        found: list[int] = []
+        found: dict[OpaquePointer, str] = {}
         while listed and listed[len(found)]:
-            found.append(int(listed[len(found)] or 0))
-        return tuple(found)
+            kind = int(listed[len(found)] or 0)
+            found[kind] = (gg.ggml_backend_buft_name(kind) or b"").decode()
+        return found
 
     def features(self) -> dict[str, str]:
         """Return what the device's code was built for and found, such as `AVX512: 1`."""
@@ -133,12 +154,16 @@ def find_devices() -> tuple[Device, ...]:
 
 
 def log_system(devices: tuple[Device, ...], threads: int) -> None:
-    """Log each device with its features: one record with the groups as fields."""
+    """Log each device with its features, and what of ggml's is left out on it.
+
+    The features are one record with the groups as fields; each buffer type left out is another.
+    """
     groups = {
         device.label: {
             "device": device.description,
             "kind": device.kind,
             "memory": "{} of {} MiB free".format(*(size // 2**20 for size in device.memory())),
+            **({"variant": VARIANT} if device.kind == "cpu" else {}),
             **device.features(),
         }
         for device in devices
@@ -148,6 +173,10 @@ def log_system(devices: tuple[Device, ...], threads: int) -> None:
         for name, group in groups.items()
     )
     log.info("system: %s | threads=%d", text, threads, extra={"system": groups, "threads": threads})
+    for device in devices:
+        for name in device.left_out_packings:
+            reason = UNUSED_PACKINGS[name]
+            log.info("weights: not in %s buffers on %s: %s", name, device.label, reason)
 
 
 def default_threads(system: Path = _SYSTEM, process: Path = _PROCESS) -> int:

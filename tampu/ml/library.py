@@ -8,15 +8,30 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import ggml.ggml as gg
+from tampu.ml.linking import check_bindings, find_libraries, link
+from tampu.ml.variants import BASE, BUNDLED
 
-__all__ = ["GraphPointer", "OpaquePointer", "TensorPointer", "gg"]
+if TYPE_CHECKING or not BUNDLED.is_dir():
+    _base, *_others = find_libraries()
+    link((_base, *_others))  # before the bindings, which would take what the linker finds first
+    import ggml.ggml as gg
+else:  # a wheel brings its own
+    from tampu.ml.bundled import ggml as gg
+
+    _base = BASE
+
+check_bindings(gg, _base)
+
+__all__ = ["VARIANT", "GraphPointer", "OpaquePointer", "TensorPointer", "gg"]
 
 TensorPointer: TypeAlias = Any  # ctypes pointer to a ggml_tensor; the bindings do not type it
 GraphPointer: TypeAlias = Any
 OpaquePointer: TypeAlias = int
+
+VARIANT: str = getattr(gg.lib, "variant", "native")
+"""For which processors ggml's CPU library was compiled: as ggml calls them, or for this one."""
 
 log = logging.getLogger("tampu.ml")
 

@@ -1,5 +1,6 @@
 """The devices, and what is logged of them."""
 
+import ctypes
 import logging
 
 import psutil
@@ -86,6 +87,40 @@ def test_a_device_without_further_abilities_has_none():
     device = Device(1, "CUDA", 0, "gpu", "product")
     assert device.features() == {}
     assert device.packed_buffer_types == ()
+
+
+@pytest.fixture
+def packings(monkeypatch):
+    """Let each device of the machine offer two packed buffer types, with ggml's names for them."""
+    names = {11: b"AMX", 12: b"CPU_REPACK"}
+    listed = (ctypes.c_void_p * 3)(*names, None)
+    offer = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(lambda _: ctypes.addressof(listed))
+    address = ctypes.cast(offer, ctypes.c_void_p).value
+    procedures = {b"ggml_backend_dev_get_extra_bufts": address}
+    monkeypatch.setattr(
+        gg, "ggml_backend_reg_get_proc_address", lambda _, name: procedures.get(name)
+    )
+    monkeypatch.setattr(gg, "ggml_backend_buft_name", names.get)
+    yield
+    del offer  # the devices keep its bare address
+
+
+@pytest.mark.usefixtures("machine", "packings")
+def test_weights_do_not_go_to_ggmls_amx_buffers_and_one_line_says_so(caplog):
+    cpu = find_devices()[-1]
+    assert cpu.packed_buffer_types == (12,)
+    with caplog.at_level(logging.INFO, "tampu.ml"):
+        log_system((cpu,), threads=1)
+    (line,) = [record.getMessage() for record in caplog.records if "AMX" in record.getMessage()]
+    assert line.startswith("weights: not in AMX buffers on CPU.0: ")
+    assert "GCC 12" in line
+
+
+@pytest.mark.usefixtures("machine")
+def test_nothing_is_said_of_amx_where_ggml_does_not_offer_it(caplog):
+    with caplog.at_level(logging.INFO, "tampu.ml"):
+        log_system(find_devices(), threads=1)
+    assert [record for record in caplog.records if "AMX" in record.getMessage()] == []
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
-import ggml  # noqa: TID251 -- no tampu is installed yet
+sys.path.insert(0, str(Path(__file__).parents[2]))  # no tampu is installed yet
+
+from tampu.errors import LibraryError
 
 REMEDY = """\
 setup: ggml was compiled without GGML_LLAMAFILE, so that prompts would be read at half the speed.
@@ -13,7 +16,12 @@ Install it anew:
 
 
 def main() -> int:
-    if ggml.ggml_cpu_has_llamafile():
+    try:
+        from tampu.ml.library import gg
+    except LibraryError as error:
+        print(f"setup: {error}", file=sys.stderr)
+        return 1
+    if gg.ggml_cpu_has_llamafile():
         return 0
     print(REMEDY, file=sys.stderr)
     return 1

@@ -18,10 +18,10 @@ give_up() {
 command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null ||
     give_up "this is no Debian; put docker-registry (the reference registry) on the PATH"
 mkdir -p "$target.new" && cd "$target.new" || give_up "cannot write to $target.new"
-if ! apt-get -qq download docker-registry 2>/dev/null; then
+if ! apt-get -qq -o APT::Sandbox::User=root download docker-registry 2>/dev/null; then
     [ "$(id -u)" = 0 ] || give_up "as root: apt-get update && apt-get install docker-registry"
     apt-get -qq update
-    apt-get -qq download docker-registry || give_up "apt-get cannot download docker-registry"
+    apt-get -qq -o APT::Sandbox::User=root download docker-registry || give_up "apt-get cannot download docker-registry"
 fi
 dpkg-deb -x docker-registry_*.deb . || give_up "the package docker-registry cannot be unpacked"
 rm docker-registry_*.deb

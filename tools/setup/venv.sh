@@ -22,6 +22,10 @@ done
 for compiler in cc c++; do
     command -v "$compiler" >/dev/null || fail "no C compiler found ($compiler), and ggml must be compiled; on Debian: apt-get install build-essential"
 done
+for header in stdlib.h vector; do
+    printf '#include <%s>\nint main() { return 0; }\n' "$header" | c++ -x c++ - -o /dev/null 2>/dev/null ||
+        fail "the C++ compiler (c++) cannot compile a program with <$header>, and ggml must be compiled; on Debian: apt-get install build-essential"
+done
 
 if ! "$python" -m venv "$1"; then
     rm -rf "$1"

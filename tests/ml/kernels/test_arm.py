@@ -1,5 +1,6 @@
 """The kernels on a 64-bit ARM processor: cross-compiled, and run in an emulator."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,23 @@ PROCESSORS = {
     "neoverse-n1": ["neon", "portable"],
     "cortex-a57": ["portable"],
 }
+
+
+def test_the_compiler_uses_the_libraries_that_were_unpacked_with_it(tmp_path):
+    """So that it works where binutils for ARM is not installed."""
+    assert Path(ARM, "cc").exists(), "no compiler for ARM here; tools/setup/arm.sh says why"
+    source = tmp_path / "empty.c"
+    source.write_text("int nothing;")
+    command = [str(ARM / "cc"), "-c", str(source), "-o", str(tmp_path / "empty.o")]
+    environment = {"PATH": os.defpath, "LD_DEBUG": "libs"}  # the dynamic linker tells what it does
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    assert ended.returncode == 0, ended.stderr
+    lines = ended.stderr.splitlines()
+    loaded = {Path(line.partition("calling init: ")[2]) for line in lines if "calling init" in line}
+    unpacked = {file.name for file in ARM.parent.glob("**/lib/*-linux-gnu/*.so*")}
+    used = {file.name: file for file in loaded if file.name in unpacked}
+    assert [name for name in used if name.startswith("libopcodes")]
+    assert [file for file in used.values() if not file.is_relative_to(ARM.parent)] == []
 
 
 @pytest.mark.slow

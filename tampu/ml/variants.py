@@ -1,0 +1,118 @@
+"""ggml as a wheel has it: one CPU library for each kind of processor, of which one is loaded.
+
+`make wheel` puts ggml's bindings and libraries into the folder `bundled` beside this file. Where
+ggml was compiled when it was installed, there is no such folder, and nothing here is used.
+
+The libraries are loaded by their full paths. They need each other by names that no other ggml has
+(tools/wheel), so nothing else in the process or on the library path can stand in for one.
+"""
+
+from __future__ import annotations
+
+import _ctypes
+import ctypes
+from pathlib import Path
+from typing import Any
+
+from tampu.errors import LibraryError
+from tampu.ml.linking import check_mixture
+
+BUNDLED = Path(__file__).with_name("bundled")
+BASE = BUNDLED / "lib" / "libtampu-ggml-base.so"
+
+_PREFIX = "libggml-cpu-"
+_CPUINFO = Path("/proc/cpuinfo")
+# ggml asks the processor alone. What the system does not save between threads (an old kernel, a
+# virtual machine that hides it) must not be used, and is not among the flags that Linux lists.
+_FLAGS = {"avx": "ggml_cpu_has_avx", "avx512f": "ggml_cpu_has_avx512"}
+
+
+class Libraries:
+    """ggml's libraries, seen as one: its bindings look their functions up here.
+
+    Attributes:
+        variant: for which processors the CPU library was compiled, as ggml calls them: `zen4`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Load the libraries of a folder and register the processor with ggml.
+
+        Raises:
+            LibraryError: if one is missing or cannot be loaded, none is for this processor, or
+                another ggml was loaded for all to use, whose functions these would call.
+        """
+        check_mixture("this process", ctypes.CDLL(None), [folder / BASE.name])
+        try:
+            base = ctypes.CDLL(str(folder / BASE.name))
+            ggml = ctypes.CDLL(str(folder / "libggml.so"))
+            path = fastest(folder)
+            cpu = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise LibraryError(f"ggml cannot be loaded, install tampu anew: {error}") from error
+        self.variant = _variant(path)
+        self._libraries = (ggml, base, cpu)
+        cpu.ggml_backend_init.restype = ctypes.c_void_p
+        ggml.ggml_backend_register.argtypes = (ctypes.c_void_p,)
+        ggml.ggml_backend_register.restype = None
+        ggml.ggml_backend_register(cpu.ggml_backend_init())
+
+    def __getattr__(self, name: str) -> Any:  # a ctypes function
+        """Return the function of this name.
+
+        Raises:
+            AttributeError: if no library has it.
+        """
+        for library in self._libraries:
+            if hasattr(library, name):
+                return getattr(library, name)
+        raise AttributeError(f"ggml's libraries have no {name}")
+
+
+def load_libraries() -> Libraries:
+    """Load the libraries that came with the package; its bindings call this."""
+    return Libraries(BUNDLED / "lib")
+
+
+def fastest(folder: Path, cpuinfo: Path = _CPUINFO) -> Path:
+    """Return the CPU library with the highest of ggml's scores on this machine.
+
+    Args:
+        folder: of the libraries.
+        cpuinfo: where Linux lists the processor's flags.
+
+    Raises:
+        LibraryError: if none runs here.
+        OSError: if one cannot be loaded.
+    """
+    flags = _told_flags(cpuinfo)
+    scores = {path: _score(path, flags) for path in sorted(folder.glob(f"{_PREFIX}*.so"))}
+    best = max(scores, key=scores.__getitem__, default=None)
+    if best is None or scores[best] == 0:
+        raise LibraryError(f"none of the ggml libraries in {folder} runs on this processor")
+    return best
+
+
+def _score(path: Path, flags: frozenset[str]) -> int:
+    """Return ggml's score of a library: the higher, the faster; 0: it does not run here."""
+    library = ctypes.CDLL(str(path))
+    try:
+        missing = (name for flag, name in _FLAGS.items() if flags and flag not in flags)
+        if any(library[name]() for name in missing):
+            return 0
+        return int(library.ggml_backend_score())
+    finally:
+        _ctypes.dlclose(library._handle)
+
+
+def _told_flags(cpuinfo: Path) -> frozenset[str]:
+    """Return the flags that Linux lists for an x86 processor; none: not known."""
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return frozenset()
+    found = next((line for line in lines if line.startswith("flags")), "")
+    return frozenset(found.partition(":")[2].split())
+
+
+def _variant(path: Path) -> str:
+    return path.stem.removeprefix(_PREFIX)

@@ -1,0 +1,112 @@
+"""Which of a wheel's CPU libraries is loaded; stand-ins are compiled that answer as ggml's do."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tampu.errors import LibraryError
+from tampu.ml.variants import Libraries, fastest
+
+SOURCE = """
+int ggml_backend_score(void) {{ return {score}; }}
+int ggml_cpu_has_avx(void) {{ return {avx}; }}
+int ggml_cpu_has_avx512(void) {{ return {avx512}; }}
+"""
+KINDS = {
+    "x64": {"score": 1, "avx": 0, "avx512": 0},
+    "haswell": {"score": 64, "avx": 1, "avx512": 0},
+    "zen4": {"score": 1920, "avx": 1, "avx512": 1},
+}
+
+
+def compiled(path, code):
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", path], input=code, text=True, check=True
+    )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, answers in KINDS.items():
+        compiled(tmp_path / f"libggml-cpu-{name}.so", SOURCE.format(**answers))
+    return tmp_path
+
+
+@pytest.fixture
+def cpuinfo(tmp_path):
+    def write(flags):
+        path = tmp_path / "cpuinfo"
+        path.write_text(f"processor\t: 0\nflags\t\t: {flags}\nbugs\t\t: spectre_v1\n")
+        return path
+
+    return write
+
+
+def test_the_highest_score_is_chosen(folder, cpuinfo):
+    found = fastest(folder, cpuinfo("fpu sse2 avx avx2 avx512f"))
+    assert found.name == "libggml-cpu-zen4.so"
+
+
+@pytest.mark.parametrize(
+    ("flags", "chosen"), [("fpu sse2 avx avx2", "haswell"), ("fpu sse2", "x64")]
+)
+def test_registers_that_the_system_does_not_keep_are_not_used(folder, cpuinfo, flags, chosen):
+    assert fastest(folder, cpuinfo(flags)).name == f"libggml-cpu-{chosen}.so"
+
+
+def test_without_a_list_of_flags_the_score_counts_alone(folder, tmp_path):
+    assert fastest(folder, tmp_path / "missing").name == "libggml-cpu-zen4.so"
+
+
+def test_a_library_that_does_not_run_here_is_not_chosen(tmp_path, cpuinfo):
+    compiled(tmp_path / "libggml-cpu-other.so", SOURCE.format(score=0, avx=0, avx512=0))
+    with pytest.raises(LibraryError, match=r"none of the ggml libraries in .* runs on this"):
+        fastest(tmp_path, cpuinfo("fpu sse2"))
+
+
+def loaded(folder, code=""):
+    """Load a folder's libraries in a process that has no other ggml; return what it said last."""
+    program = f"""
+import pathlib
+from tampu.ml.variants import Libraries
+libraries = Libraries(pathlib.Path({str(folder)!r}))
+{code}
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    return (done.stdout + done.stderr).splitlines()[-1]
+
+
+def test_a_missing_library_is_one_clear_error(folder):
+    said = loaded(folder)
+    assert "LibraryError: ggml cannot be loaded, install tampu anew: " in said
+    assert "libtampu-ggml-base.so" in said
+
+
+@pytest.fixture
+def complete(folder):
+    code = "static int got; void ggml_backend_register(void *reg) { got = reg != 0; }"
+    compiled(folder / "libggml.so", code + "int registered(void) { return got; }")
+    compiled(folder / "libtampu-ggml-base.so", "int in_base(void) { return 7; }")
+    more = "void *ggml_backend_init(void) { return (void *)8; }"
+    compiled(folder / "libggml-cpu-best.so", SOURCE.format(score=9999, avx=0, avx512=0) + more)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("libraries.variant", "best"),
+        ("libraries.registered()", "1"),
+        ("libraries.in_base()", "7"),
+        ("libraries.ggml_backend_score()", "9999"),
+        ("hasattr(libraries, 'ggml_nothing')", "False"),
+    ],
+)
+def test_the_functions_of_all_libraries_are_seen_as_one(complete, code, said):
+    assert loaded(complete, f"print({code})") == said
+
+
+def test_another_ggml_that_all_would_use_is_one_clear_error(complete):
+    with pytest.raises(LibraryError, match=r"this process would use .*/libggml-base.so instead"):
+        Libraries(complete)  # the tests' own ggml was loaded for all to use

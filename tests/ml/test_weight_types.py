@@ -1,0 +1,107 @@
+"""Weights of all types that ggml multiplies are multiplied right, with each word of the kernels."""
+
+import ctypes
+
+import gguf
+import numpy as np
+import pytest
+from support.graphs import floats
+from support.kernels import error
+
+from tampu.ml import Backend, GGMLType, Weights
+from tampu.ml.gguf import read_gguf
+from tampu.ml.homes import Use
+from tampu.ml.kernels import KernelChoice
+from tampu.ml.kernels.library import WORDS
+from tampu.ml.library import gg
+from tampu.ml.mixture import linear_each
+from tampu.ml.quantize import dequantize
+
+ROWS, INPUTS, EXPERTS = 32, 512, 3
+BY_CODES = {GGMLType[f"IQ{name}"] for name in ("1_S", "1_M", "2_XXS", "2_XS", "2_S")}
+FLOATS = ctypes.POINTER(ctypes.c_float)
+
+
+def multiplied():
+    """The types of weights that ggml's code for processors has a dot product for."""
+    traits = gg.ggml_get_type_traits_cpu
+    return [kind for kind in GGMLType if traits(int(kind)).contents.vec_dot]
+
+
+def stored(values, kind):
+    """Store matrices as a type: by ggml's own code, with importances of one, or other numbers.
+
+    ggml takes up to 25 s to make the tables by which it finds the codes of some types.
+    """
+    if kind in BY_CODES:
+        return random_codes(values.shape, kind)
+    rows = values.reshape(-1, INPUTS)
+    found = np.empty((len(rows), kind.size_of(INPUTS)), np.uint8)
+    ones = np.ones(INPUTS, np.float32)
+    pointers = [array.ctypes.data_as(FLOATS) for array in (rows, ones)]
+    size = gg.ggml_quantize_chunk(
+        int(kind), pointers[0], found.ctypes.data, 0, *rows.shape, pointers[1]
+    )
+    assert size == found.nbytes
+    return found.reshape(*values.shape[:-1], -1)
+
+
+def random_codes(shape, kind):
+    """Stored matrices of random codes, each block with the scale 0.0625 (0x2C00 as a half)."""
+    blocks = (*shape[:-1], INPUTS // kind.block_size, kind.block_bytes)
+    found = np.random.default_rng(int(kind)).integers(0, 256, blocks, np.uint8)
+    if kind is GGMLType.IQ1_M:  # it has a part of the half in each of its four words of scales
+        for word, part in enumerate((0x0, 0x0, 0xC, 0x2)):
+            place = found[..., 49 + 2 * word]
+            place[...] = place & 0x0F | part << 4
+    else:
+        found[..., :2] = 0x00, 0x2C
+    return found.reshape(*shape[:-1], -1)
+
+
+@pytest.fixture(params=WORDS)
+def worded(request):
+    """A backend with the kernels of each word."""
+    with_word = KernelChoice.from_word(request.param)
+    backend = Backend(threads=1, max_nodes=64, kernels=with_word)
+    yield backend
+    backend.close()
+
+
+def test_these_are_all_types_that_models_come_in():
+    names = {kind.name for kind in multiplied()}
+    assert {"F32", "F16", "BF16", "Q4_0", "Q8_0", "Q2_K", "Q6_K", "MXFP4", "TQ2_0"} <= names
+    assert {name for name in GGMLType.__members__ if name.startswith("IQ")} <= names
+
+
+@pytest.mark.parametrize("kind", multiplied(), ids=lambda kind: kind.name)
+def test_products_with_every_type_are_right(worded, tmp_path, kind):
+    matrix, stack = floats(ROWS, INPUTS), floats(EXPERTS, ROWS, INPUTS, seed=1)
+    file = tmp_path / "weights.gguf"
+    writer = gguf.GGUFWriter(file, "llama")
+    for name, values in (("matrix", matrix), ("stack", stack)):
+        raw = stored(values, kind)
+        writer.add_tensor(name, raw, raw_dtype=gguf.GGMLQuantizationType(int(kind)))
+        values[:] = dequantize(raw.reshape(-1), kind, values.shape)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with Weights(read_gguf(file)) as weights:
+        weight, experts = weights.use("matrix", Use.PRODUCT), weights.use("stack", Use.CHOSEN)
+        weights.load(worded)
+        for tokens in (1, 40):
+            context = worded.context(64)
+            x = context.input("x", (tokens, 1, INPUTS), GGMLType.F32)
+            choice = context.input("choice", (tokens, 2), GGMLType.I32)
+            outputs = [
+                context.output(x.linear(weight)),
+                context.output(linear_each(x, experts, choice)),
+            ]
+            data = floats(tokens, 1, INPUTS, seed=2)
+            chosen = np.arange(2 * tokens, dtype=np.int32).reshape(tokens, 2) % EXPERTS
+            inputs = [(x, data), (choice, chosen)]
+            products, of_experts = worded.compute(context, inputs, outputs).outputs
+            context.close()
+            assert error(products, data @ matrix.T) < 2e-2
+            assert error(of_experts, np.einsum("ti,tuoi->tuo", data[:, 0], stack[chosen])) < 2e-2

@@ -1,0 +1,96 @@
+"""The wheel of `make wheel`, installed where there is no compiler and no cmake.
+
+`make wheel-test` runs this file; `make test` does not collect it, since it needs that wheel.
+"""
+
+import platform
+import shutil
+import subprocess
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+QEMU = ROOT / ".venv" / "qemu" / f"qemu-{platform.machine()}"  # tools/setup/qemu.sh puts it there
+QUESTION = ("run", "demo", "What is 27 + 58?")
+MEGABYTES = 60
+# What qemu shows of each processor, ggml's variant for it, and what the log says of our kernels.
+ALONE = "kernels: not used, ggml may be faster on this processor"
+PROCESSORS = {
+    "x86_64": [("Haswell", "haswell", "kernels: avx2"), ("Nehalem", "sse42", ALONE)],
+    "aarch64": [("cortex-a76", "armv8.2_2", ALONE), ("cortex-a53", "armv8.0_1", ALONE)],
+}
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def wheel():
+    (path,) = (ROOT / "dist").glob(f"tampu-*_{platform.machine()}.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def home(wheel, tmp_path_factory):
+    """A virtual environment with the wheel, and nothing else to be found by name."""
+    folder = tmp_path_factory.mktemp("wheel")
+    venv.create(folder / "venv", with_pip=True, symlinks=True)
+    pip = [folder / "venv" / "bin" / "python", "-m", "pip", "--disable-pip-version-check"]
+    options = ["--quiet", "--only-binary", ":all:", "--constraint", ROOT / "requirements.lock"]
+    subprocess.run([*pip, "install", *options, wheel], env=environment(folder), check=True)
+    return folder
+
+
+def environment(home, **more):
+    return {"PATH": str(home / "venv" / "bin"), "HOME": str(home), "LANG": "C.UTF-8", **more}
+
+
+def ask(home, *before, **more):
+    """Return what `tampu run demo` answered, and its log."""
+    program = [home / "venv" / "bin" / "python", home / "venv" / "bin" / "tampu", "--debug"]
+    done = subprocess.run(
+        [*before, *program, *QUESTION],
+        env=environment(home, **more), cwd=home, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip(), done.stderr
+
+
+def test_it_answers_without_a_compiler(home):
+    tools = ("cc", "gcc", "c++", "g++", "clang", "cmake", "make", "ld")
+    assert [tool for tool in tools if shutil.which(tool, path=str(home / "venv" / "bin"))] == []
+    answer, log = ask(home)
+    assert answer == "85"
+    assert "variant=native" not in log
+
+
+def test_it_brings_ggml_and_its_bindings(home):
+    command = [home / "venv" / "bin" / "python", "-c", "import ggml"]
+    done = subprocess.run(command, env=environment(home), capture_output=True, check=False)
+    assert b"ModuleNotFoundError" in done.stderr
+    licenses = next((home / "venv").rglob("tampu-*.dist-info")) / "licenses"
+    assert {path.name for path in licenses.iterdir()} == {
+        "LICENSE", "LICENSE.ggml", "LICENSE.ggml-python",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("processor", "variant", "kernels"), PROCESSORS[platform.machine()])
+def test_it_answers_as_another_processor(home, processor, variant, kernels):
+    answer, log = ask(home, QEMU, "-cpu", processor)
+    assert answer == "85"
+    assert f"variant={variant} " in log
+    assert kernels in log
+
+
+def test_another_ggml_on_the_library_path_changes_nothing(home, tmp_path):
+    for name in ("libggml.so", "libggml-base.so", "libtampu-ggml-base.so"):
+        command = ["cc", "-shared", "-x", "c", "-", "-o", tmp_path / name]
+        subprocess.run(command, input=b"int foreign;", check=True)
+    answer, _ = ask(home, LD_LIBRARY_PATH=str(tmp_path))
+    assert answer == "85"
+
+
+def test_it_is_small_and_for_all_of_manylinux(wheel):
+    assert "-manylinux_2_" in wheel.name
+    assert wheel.stat().st_size < MEGABYTES * 1e6

