@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
 
 from tampu.runner.protocol import Answer, Piece, Reply
@@ -29,11 +29,23 @@ class Outbox:
     Any number of threads may put; one takes.
     """
 
-    def __init__(self, gather_s: float = GATHER_SECONDS) -> None:
-        """Let pieces wait until so long after what was taken last."""
+    def __init__(
+        self,
+        gather_s: float = GATHER_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+        calls: SimpleQueue[None] | None = None,
+    ) -> None:
+        """Let pieces wait.
+
+        Args:
+            gather_s: until so long after what was taken last.
+            clock: says what time it is, in seconds.
+            calls: wake the reader; whoever sets the clock gives one whose waiting moves it.
+        """
         self._gather_s = self._pause_s = gather_s
+        self._clock = clock
         self._replies: deque[Reply] = deque()
-        self._calls: SimpleQueue[None] = SimpleQueue()  # wake the reader
+        self._calls: SimpleQueue[None] = calls or SimpleQueue()
         self._is_gathering = False
         self._is_urgent = False
         self._is_closed = False
@@ -62,7 +74,7 @@ class Outbox:
         self._gather()
         self._is_urgent = False
         taken = [self._replies.popleft() for _ in range(len(self._replies))]
-        self._taken_s = time.monotonic()
+        self._taken_s = self._clock()
         found = joined(taken)
         self._pause_s = self._pause(len(found), len(taken))
         return found
@@ -85,7 +97,7 @@ class Outbox:
         self._is_gathering = False
 
     def _left(self) -> float:
-        return self._taken_s + self._pause_s - time.monotonic()
+        return self._taken_s + self._pause_s - self._clock()
 
     def _forget_calls(self) -> None:
         while not self._calls.empty():

@@ -7,6 +7,7 @@ the loop itself says can tell. A step may rightly take minutes, so it is measure
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 _TIMES_EXPECTED = 10.0
@@ -26,7 +27,9 @@ class _Doing:
 class Pulse:
     """Written by one thread, read by any."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin at rest; `clock` says what time it is, in seconds."""
+        self._clock = clock
         self._doing: _Doing | None = None
         self._slowest_s: dict[str, float] = {}  # for each kind of step, a token or row
 
@@ -36,14 +39,14 @@ class Pulse:
 
     def move(self, what: str) -> None:
         """Note that something quick begins."""
-        self._doing = _Doing(what, time.monotonic())
+        self._doing = _Doing(what, self._clock())
 
     def wait(self, kind: str, size: int) -> None:
         """Note that the result of a step of so many tokens or rows is waited for."""
         known = self._slowest_s.get(kind)
         what = f"computing {_ARTICLES.get(kind, 'a')} {kind} of {size}"
         expected_s = size * (known or 0.0)
-        self._doing = _Doing(what, time.monotonic(), expected_s, known is None)
+        self._doing = _Doing(what, self._clock(), expected_s, known is None)
 
     def computed(self, kind: str, size: int, seconds: float) -> None:
         """Note how long a step took."""
@@ -60,7 +63,7 @@ class Pulse:
         doing = self._doing
         if doing is None:
             return ""
-        took_s = time.monotonic() - doing.since_s
+        took_s = self._clock() - doing.since_s
         most_s = max(patience_s, _TIMES_EXPECTED * doing.expected_s)
         if doing.is_unknown:
             most_s = _TIMES_EXPECTED * patience_s

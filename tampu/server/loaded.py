@@ -113,6 +113,7 @@ class LoadedModels:
         loaded: Callable[[str, float], None] = lambda _, __: None,
         died: Callable[[str], None] = lambda _: None,
         deaths: Deaths | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Keep models, loaded by `start` with `options` unless a request differs.
 
@@ -125,8 +126,11 @@ class LoadedModels:
             loaded: is told the name and the seconds of each load.
             died: is told the name of each model whose process has died.
             deaths: refuses models that die too often; None: three times within a minute.
+            clock: says what time it is, in seconds since 1970; only what is told of when a model
+                goes is of it, and it may jump: the event loop's clock decides.
         """
         self._start = start
+        self._clock = clock
         self._memory_bytes = memory_bytes
         self._loaded = loaded
         self._died = died
@@ -352,7 +356,7 @@ class LoadedModels:
         if model.keep_alive_s == float("inf"):
             return
         loop = asyncio.get_running_loop()
-        model.expires_s = time.time() + model.keep_alive_s
+        model.expires_s = self._clock() + model.keep_alive_s
         model.timer = loop.call_later(model.keep_alive_s, self._dismiss, model)
 
     def _stop_timer(self, model: LoadedModel) -> None:

@@ -3,11 +3,11 @@
 import logging
 import queue
 import threading
-import time
 from concurrent.futures import Future
 
 import pytest
 from support.fake_graphs import Desk, FakeGraphs
+from support.waiting import wait_until
 
 from tampu.errors import ComputeError, OutOfMemoryError, RunnerDiedError
 from tampu.ml.backend import Computed
@@ -58,18 +58,11 @@ class HeldGraphs(FakeGraphs):
         return result
 
     def let_go(self, error=None):
-        result, computed = self.held.get(timeout=10)
+        result, computed = self.held.get(timeout=60)
         if error:
             result.set_exception(error)
         else:
             result.set_result(computed)
-
-
-def wait_until(happened):
-    end = time.monotonic() + 5
-    while not happened():
-        assert time.monotonic() < end
-        time.sleep(0.0005)
 
 
 # A batch that fails
@@ -101,10 +94,10 @@ def test_sequences_that_share_rows_with_a_failed_batch_fail_too():
     prompt = list(range(2, 18))
     with Desk(count_up, slots=2, graphs=HeldGraphs) as desk:
         first = desk.ask(prompt, max_tokens=5)
-        wait_until(lambda: desk.graphs.steps)
+        wait_until(lambda: desk.graphs.steps, "a step is under way")
         second = desk.ask([*prompt[:12], 9], max_tokens=5)
         desk.graphs.let_go()  # the first half; the second half, which both want, is under way
-        wait_until(lambda: second.sequence.cached)
+        wait_until(lambda: second.sequence.cached, "the second shares the first's beginning")
         desk.graphs.let_go(ComputeError("on fire"))
         assert "on fire" in first.answer()[2]
         assert "on fire" in second.answer()[2]
@@ -196,7 +189,7 @@ def test_a_look_gives_no_more_results_at_once_than_were_reserved():
 def test_a_look_can_be_cancelled():
     with Desk(count_up, graphs=HeldGraphs) as desk:
         looked = desk.look(range(2, 12))
-        wait_until(lambda: desk.graphs.steps)
+        wait_until(lambda: desk.graphs.steps, "a step is under way")
         desk.runner.cancel(looked.asked.sequence)
         for _ in range(2):
             desk.graphs.let_go()
@@ -267,10 +260,10 @@ def test_closing_twice_is_harmless():
 def test_closing_waits_for_the_batch_on_the_device():
     desk = Desk(count_up, graphs=HeldGraphs)
     asked = desk.ask([2])
-    wait_until(lambda: desk.graphs.steps)
+    wait_until(lambda: desk.graphs.steps, "a step is under way")
     closer = threading.Thread(target=desk.runner.close)
     closer.start()
-    wait_until(desk.runner._stopped.is_set)
+    wait_until(desk.runner._stopped.is_set, "the loop is asked to end")
     closer.join(0.02)
     assert closer.is_alive()
     desk.graphs.let_go()

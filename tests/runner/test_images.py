@@ -1,12 +1,12 @@
 """Images on their way: embedded once, kept whole, found again."""
 
 import random
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from support.fake_graphs import Desk, FakeGraphs
+from support.waiting import wait_until
 
 from tampu.errors import ComputeError
 from tampu.runner import images
@@ -93,8 +93,7 @@ def test_the_inputs_of_a_group_are_in_one_batch(batch):
 def test_a_group_larger_than_a_batch_goes_in_whole_and_nobody_starves():
     with Desk(hashed, slots=3, batch=4, context=64) as desk:
         running = desk.ask([2], max_tokens=50)
-        while running.sequence.generated < 3:
-            time.sleep(0.0002)
+        wait_until(lambda: running.sequence.generated >= 3, "three tokens are there")
         prompt = [9, desk.picture(3, 12), 5]
         big, long = desk.ask(prompt, max_tokens=3), desk.ask([4] * 30, max_tokens=3)
         assert big.answer()[1] == alone(prompt, 3)
@@ -158,8 +157,7 @@ def test_others_go_on_between_the_pieces_of_an_image():
     with Desk(hashed, slots=2, context=64) as desk:
         desk.graphs.pieces = 5
         running = desk.ask([2], max_tokens=60)
-        while running.sequence.generated < 3:
-            time.sleep(0.0002)
+        wait_until(lambda: running.sequence.generated >= 3, "three tokens are there")
         prompt = [3, desk.picture(7, 4), 5]
         assert desk.ask(prompt, max_tokens=3).answer()[1] == alone(prompt, 3)
         assert running.answer()[1] == alone([2], 60)

@@ -3,6 +3,7 @@ import time
 
 import pytest
 from support.fake_graphs import EOS, Desk
+from support.waiting import wait_until
 
 from tampu.errors import RunnerDiedError
 from tampu.runner.events import Done
@@ -96,8 +97,7 @@ def test_running_sequences_share_their_beginning():
     prompt = list(range(2, 18))
     with Desk(hashed, slots=2, batch=32) as desk:
         first = desk.ask(prompt, max_tokens=12)
-        while first.sequence.computed < len(prompt):
-            time.sleep(0.001)
+        wait_until(lambda: first.sequence.computed >= len(prompt), "the prompt is computed")
         second = desk.ask([*prompt, 5], max_tokens=4)
         assert second.answer()[1] == alone([*prompt, 5], 4, hashed)
         assert second.sequence.cached == len(prompt)
@@ -151,8 +151,7 @@ def test_unusable_logits_end_only_their_own_sequence():
 def test_a_long_prompt_does_not_hold_up_a_running_answer():
     with Desk(hashed, slots=2, batch=4, context=64) as desk:
         short = desk.ask([2], max_tokens=40)
-        while short.sequence.generated < 2:
-            time.sleep(0.0005)
+        wait_until(lambda: short.sequence.generated >= 2, "two tokens are there")
         before = len(desk.graphs.steps)
         desk.ask([3] * 30, max_tokens=1).events()
         mixed = desk.graphs.steps[before:]
@@ -172,9 +171,7 @@ def test_cancelling_at_random_moments_leaves_every_cell_accounted_for():
                 time.sleep(source.random() * 0.002)
                 desk.runner.cancel(one.sequence)
             assert {one.answer()[2] for one in asked} <= {"cancelled", "stop", "length"}
-        while not desk.scheduler.is_idle:
-            time.sleep(0.001)
-        desk.scheduler.check()
+        desk.rest()
 
 
 def test_closing_ends_what_runs_and_refuses_what_comes():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from itertools import pairwise
+from queue import Empty, SimpleQueue
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,37 +52,93 @@ def test_each_request_hears_the_same_in_fewer_pieces(replies):
         assert not any(isinstance(a, Piece) and isinstance(b, Piece) for a, b in pairs)
 
 
-def test_pieces_that_may_wait_are_gathered():
-    outbox = Outbox(gather_s=0.1)
+class Calls:
+    """The outbox's queue, with a clock that goes on when its reader waits, and only then.
+
+    Attributes:
+        now_s: the time.
+        meanwhile: is called the next time that the reader waits.
+    """
+
+    def __init__(self):
+        self.now_s = 1000.0
+        self.meanwhile = None
+        self._calls = SimpleQueue()
+        self.put, self.empty = self._calls.put, self._calls.empty
+
+    def get(self, timeout=None):
+        if self._calls.empty() and self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+        try:
+            self._calls.get_nowait()
+        except Empty:
+            assert timeout is not None, "the reader waits for what nobody will put"
+            self.now_s += timeout
+            raise
+
+
+@pytest.fixture
+def calls():
+    return Calls()
+
+
+def timed(calls, gather_s):
+    return Outbox(gather_s, clock=lambda: calls.now_s, calls=calls)
+
+
+def test_pieces_that_may_wait_are_gathered(calls):
+    outbox = timed(calls, 0.1)
     outbox.put(piece(1, "a"))
     assert outbox.take() == [piece(1, "a")]
-    began = time.monotonic()
+    began_s = calls.now_s
     outbox.put(piece(1, "b"), may_wait=True)
-    outbox.put(piece(1, "c"), may_wait=True)
+    calls.meanwhile = lambda: outbox.put(piece(1, "c"), may_wait=True)
     assert outbox.take() == [piece(1, "bc")]
-    assert 0.05 < time.monotonic() - began < 2
+    assert calls.now_s - began_s == pytest.approx(0.1)
 
 
-def test_after_many_tokens_at_once_the_next_wait_longer():
-    outbox = Outbox(gather_s=0.001)
+def test_pieces_that_come_when_it_is_time_do_not_wait(calls):
+    outbox = timed(calls, 0.1)
+    outbox.put(piece(1, "a"))
+    outbox.take()
+    calls.now_s = later_s = calls.now_s + 0.11
+    outbox.put(piece(1, "b"), may_wait=True)
+    assert outbox.take() == [piece(1, "b")]
+    assert calls.now_s == later_s
+
+
+def test_after_many_tokens_at_once_the_next_wait_longer(calls):
+    outbox = timed(calls, 0.001)
     for _ in range(30):
         outbox.put(piece(1, "a"), may_wait=True)
     assert outbox.take() == [piece(1, "a" * 30)]
-    began = time.monotonic()
+    began_s = calls.now_s
     outbox.put(piece(1, "b"), may_wait=True)
     assert outbox.take() == [piece(1, "b")]
-    assert time.monotonic() - began > 0.03
+    assert calls.now_s - began_s == pytest.approx(0.05)
 
 
-def test_what_cannot_wait_takes_along_what_waits():
-    outbox = Outbox(gather_s=60)
+def test_what_cannot_wait_takes_along_what_waits(calls):
+    outbox = timed(calls, 60)
+    outbox.put(piece(1, "a"))
+    outbox.take()
+    began_s = calls.now_s
+    outbox.put(piece(1, "b"), may_wait=True)
+    calls.meanwhile = lambda: outbox.put(Answer(2, DONE))
+    assert outbox.take() == [piece(1, "b"), Answer(2, DONE)]
+    assert calls.now_s == began_s
+
+
+def test_a_reader_that_waits_is_woken_from_another_thread():
+    outbox = Outbox(gather_s=10**6)
     outbox.put(piece(1, "a"))
     outbox.take()
     outbox.put(piece(1, "b"), may_wait=True)
-    timer = threading.Timer(0.05, outbox.put, [Answer(2, DONE)])
-    timer.start()
+    other = threading.Thread(target=outbox.put, args=[Answer(2, DONE)])
+    other.start()
     assert outbox.take() == [piece(1, "b"), Answer(2, DONE)]
-    timer.join()
+    other.join()
 
 
 def test_the_reader_gets_all_from_any_thread_and_then_the_end():

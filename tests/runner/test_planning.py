@@ -1,10 +1,9 @@
 """Who goes into a batch and when; what is counted; what a request is told."""
 
-import time
-
 import numpy as np
 import pytest
 from support.fake_graphs import Desk, FakeGraphs
+from support.waiting import wait_until
 
 from tampu.kvcache import Cells, Ledger, Reach, Space
 from tampu.runner.events import Text
@@ -308,8 +307,7 @@ def test_the_usage_counts_the_tokens_that_a_shift_dropped():
 def test_a_cancelled_request_counts_what_it_had():
     with Desk(count_up, context=16) as desk:
         asked = desk.ask([2])
-        while asked.sequence.generated < 5:
-            time.sleep(0.0005)
+        wait_until(lambda: asked.sequence.generated >= 5, "five tokens are there")
         desk.runner.cancel(asked.sequence)
         *texts, done = asked.events()
     assert done.reason == "cancelled"

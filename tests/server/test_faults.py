@@ -13,8 +13,12 @@ import httpx
 import psutil
 import pytest
 from support.serving import is_alive
+from support.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
+
+SETTLE_S = 5.0  # what is closed a moment after an answer is closed by then
+STILL_S = 2.5  # a process stands still for longer than two of the server's questions
 
 
 def body(tokens, **more):
@@ -30,8 +34,7 @@ class Stream:
         self._asked = (f"{server.url}/api/generate", body(tokens))
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
-        while len(self.lines) < 3:
-            time.sleep(0.01)
+        wait_until(lambda: len(self.lines) >= 3, "the answer begins")
 
     def _read(self):
         url, asked = self._asked
@@ -43,7 +46,7 @@ class Stream:
 
     def text(self):
         """Return all of it, at its end."""
-        self._thread.join(30)
+        self._thread.join(PATIENCE_S)
         assert self.lines[-1].get("done"), self.lines[-1]
         return "".join(line["response"] for line in self.lines)
 
@@ -53,14 +56,8 @@ def family(server):
     return psutil.Process(server.process.pid).children(recursive=True)
 
 
-def all_gone(processes, seconds):
-    """Whether all of these processes end within some seconds."""
-    end = time.monotonic() + seconds
-    while any(map(is_alive, processes)):
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.02)
-    return True
+def wait_until_gone(processes):
+    wait_until(lambda: not any(map(is_alive, processes)), f"these end: {processes}")
 
 
 def test_a_server_that_is_killed_leaves_no_process_and_starts_again(start):
@@ -69,8 +66,8 @@ def test_a_server_that_is_killed_leaves_no_process_and_starts_again(start):
     processes = family(server)
     assert processes
     server.process.kill()
-    server.process.wait()
-    assert all_gone(processes, 5)
+    server.process.wait(PATIENCE_S)
+    wait_until_gone(processes)
     assert Stream(start(), 50).text()
 
 
@@ -81,23 +78,30 @@ def test_answers_under_way_are_the_same_to_the_last_byte_when_it_ends(start):
     processes = family(server)
     server.process.send_signal(signal.SIGTERM)
     assert [stream.text() for stream in streams] == [undisturbed] * 2
-    assert server.process.wait(10) == 0
-    assert all_gone(processes, 1)
+    assert server.process.wait(PATIENCE_S) == 0
+    wait_until_gone(processes)
+
+
+def listens(server):
+    try:
+        httpx.get(f"{server.url}/api/version", timeout=60)
+    except httpx.TransportError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_ends_it_now(start, second):
-    server = start()
+    server = start(TAMPU_DRAIN_TIMEOUT="24h")  # so that only the second signal can end it
     stream = Stream(server, 10**6)
     processes = family(server)
     server.process.send_signal(signal.SIGTERM)
-    time.sleep(0.3)
-    assert server.process.poll() is None
-    began = time.monotonic()
+    wait_until(lambda: not listens(server), "it takes no more connections")
+    before = len(stream.lines)
+    wait_until(lambda: len(stream.lines) > before + 3, "the answer goes on all the same")
     server.process.send_signal(second)
-    assert server.process.wait(5) == 0
-    assert time.monotonic() - began < 3
-    assert all_gone(processes, 5)
+    assert server.process.wait(PATIENCE_S) == 0
+    wait_until_gone(processes)
     assert "done" not in stream.lines[-1] or not stream.lines[-1]["done"]
     assert "Traceback" not in server.log.read_text()
 
@@ -108,14 +112,34 @@ def test_a_process_that_is_stopped_and_goes_on_has_lost_nothing(start):
     stream = Stream(server, 800)
     [worker] = server.workers()
     worker.suspend()
-    time.sleep(2.5)
+    time.sleep(STILL_S)
     worker.resume()
     assert stream.text() == undisturbed
     assert server.workers() == [worker]
 
 
-def counts(process):
-    return process.num_fds(), process.num_threads()
+def grows_no_more(process, use):
+    """Whether some use leaves no more files and threads than there were; a leak grows each time.
+
+    Pools of threads grow for a while, as it comes about.
+    """
+
+    def counts():
+        return process.num_fds(), process.num_threads()
+
+    def is_as_before():
+        files, threads = counts()
+        return files <= before[0] and threads <= before[1]
+
+    for _ in range(10):
+        before = counts()
+        use()
+        end = time.monotonic() + SETTLE_S
+        while time.monotonic() < end:
+            if is_as_before():
+                return True
+            time.sleep(0.01)
+    return False
 
 
 def test_files_threads_and_processes_are_as_many_after_any_use_as_before(start):
@@ -131,30 +155,19 @@ def test_files_threads_and_processes_are_as_many_after_any_use_as_before(start):
             assert client.post("/api/generate", json=body(3, format={"type": 1})).is_error
         client.post("/api/generate", json={"model": "nothing"})
 
-    def rest(client):
+    def use_and_rest(client):
+        use(client)
         client.post("/api/generate", json={"model": "tiny", "keep_alive": 0})
-        while server.workers():
-            time.sleep(0.01)
+        wait_until(lambda: not server.workers(), "the model's process ends")
 
     with httpx.Client(base_url=server.url, timeout=60) as client:
         use(client)
         [worker] = server.workers()
-        before = counts(worker)
-        use(client)
-        time.sleep(0.2)
+        assert grows_no_more(worker, lambda: use(client))
         assert server.workers() == [worker]
-        assert counts(worker) == before
-        rest(client)
-        use(client)
-        rest(client)
-        time.sleep(0.2)
-        before = counts(process)
-        for _ in range(2):
-            use(client)
-            rest(client)
-        time.sleep(0.2)
-        assert counts(process) == before
-        assert not [child for child in family(server) if is_alive(child)]
+        use_and_rest(client)
+        assert grows_no_more(process, lambda: use_and_rest(client))
+        wait_until(lambda: not any(map(is_alive, family(server))), "its processes end")
 
 
 @pytest.mark.parametrize(
@@ -173,7 +186,7 @@ def test_files_threads_and_processes_are_as_many_after_any_use_as_before(start):
 def test_what_it_cannot_start_with_is_told_in_one_line(environment, told, tmp_path):
     command = [sys.executable, "-m", "tampu.cli.entry", "serve", "--port", "0"]
     variables = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **environment}
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
     assert done.returncode in (1, 2)
     assert "Traceback" not in done.stderr
     assert "Listening" not in done.stderr

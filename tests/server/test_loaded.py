@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import replace
 
 import pytest
+from support import virtual_time
 from support.fake_runner import FakeStart
+from support.virtual_time import pass_time
 
 from tampu.catalog import Catalog
 from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError
@@ -28,8 +29,8 @@ def start():
     return FakeStart()
 
 
-def run(start, test, *, keep_alive_s=60.0, most=3, memory_bytes=None):
-    """Run `test(models)` on a keeper that is closed afterwards."""
+def run(start, test, *, keep_alive_s=60.0, most=3, memory_bytes=None, **more):
+    """Run `test(models)` in virtual time, on a keeper that is closed afterwards."""
 
     async def with_models():
         options = ModelOptions(context=1024)
@@ -39,13 +40,14 @@ def run(start, test, *, keep_alive_s=60.0, most=3, memory_bytes=None):
             keep_alive_s=keep_alive_s,
             most=most,
             memory_bytes=memory_bytes,
+            **more,
         )
         try:
             await test(models)
         finally:
             await models.close()
 
-    asyncio.run(asyncio.wait_for(with_models(), 10))
+    virtual_time.run(with_models())
     assert all(not runner.is_alive for _, runner in start.runners)
 
 
@@ -88,7 +90,8 @@ def test_loading_goes_on_when_the_one_who_asked_leaves(start, entry):
 
     async def test(models):
         first = asyncio.create_task(touch(models, entry("m")))
-        await asyncio.sleep(0.01)
+        await pass_time(0.01)
+        assert [loading.waiting for loading in models.loading()] == [1]
         first.cancel()
         await touch(models, entry("m"))
 
@@ -98,10 +101,13 @@ def test_loading_goes_on_when_the_one_who_asked_leaves(start, entry):
 
 def test_an_unused_model_goes_when_its_time_is_up(start, entry):
     async def test(models):
-        await touch(models, entry("m"), keep_alive_s=0.2)
+        await touch(models, entry("m"), keep_alive_s=20)
         await touch(models, entry("base"), keep_alive_s=float("inf"))
+        await pass_time(19.9)
         assert names(models) == ["base", "m"]
-        await asyncio.sleep(0.4)
+        await pass_time(0.1)
+        assert names(models) == ["base"]
+        await pass_time(10**6)
         assert names(models) == ["base"]
 
     run(start, test)
@@ -109,11 +115,12 @@ def test_an_unused_model_goes_when_its_time_is_up(start, entry):
 
 def test_a_model_in_use_stays_and_its_time_begins_anew(start, entry):
     async def test(models):
-        async with models.use(entry("m"), ANY, 0.02):
-            await asyncio.sleep(0.05)
+        async with models.use(entry("m"), ANY, 2):
+            await pass_time(5)
             assert names(models) == ["m"]
+        await pass_time(1.9)
         assert names(models) == ["m"]
-        await asyncio.sleep(0.05)
+        await pass_time(0.1)
         assert names(models) == []
 
     run(start, test)
@@ -157,7 +164,7 @@ def test_other_load_options_wait_until_the_model_is_idle(start, entry):
     async def test(models):
         async with models.use(entry("m"), ANY, None) as first:
             other = asyncio.create_task(touch(models, entry("m"), Overrides(context=512)))
-            await asyncio.sleep(0.02)
+            await pass_time(1000)
             assert not other.done()
             assert first.runner.is_alive
         assert (await other).options.context == 512
@@ -207,9 +214,9 @@ def test_a_model_in_use_makes_room_when_its_users_are_done(start, entry):
     async def test(models):
         async with models.use(entry("m"), ANY, None) as first:
             other = asyncio.create_task(touch(models, entry("base")))
-            await asyncio.sleep(0.02)
+            await pass_time(1)
             again = asyncio.create_task(touch(models, entry("m")))
-            await asyncio.sleep(0.02)
+            await pass_time(1)
             assert not other.done()
             assert not again.done()
             assert first.runner.is_alive
@@ -227,7 +234,7 @@ def test_many_models_take_turns_in_one_place_and_no_request_is_lost(start, entry
     async def ask(models, name):
         async with models.use(entry(name), ANY, None) as model:
             assert model.runner.is_alive
-            await asyncio.sleep(0.001)
+            await pass_time(0.001)
             assert model.runner.is_alive
             return model.entry.name
 
@@ -243,7 +250,7 @@ def test_a_model_that_is_asked_all_the_time_does_not_keep_others_away(start, ent
     async def ask(models, name):
         async with models.use(entry(name), ANY, None):
             order.append(name)
-            await asyncio.sleep(0.002)
+            await pass_time(0.002)
 
     async def ask_always(models):
         while True:
@@ -251,8 +258,9 @@ def test_a_model_that_is_asked_all_the_time_does_not_keep_others_away(start, ent
 
     async def test(models):
         busy = [asyncio.create_task(ask_always(models)) for _ in range(5)]
-        await asyncio.sleep(0.05)
+        await pass_time(0.05)
         before = len(order)
+        assert before > 10
         await asyncio.gather(ask(models, "base"), ask(models, "thinker"), ask(models, "base"))
         assert order[before:].count("m") <= 4 * len(busy)
         for task in busy:
@@ -288,18 +296,22 @@ def test_a_load_that_does_not_fit_is_tried_again_when_another_model_is_gone(star
 
 
 @pytest.mark.parametrize("jump_s", [86_400.0, -86_400.0])
-def test_a_clock_that_jumps_neither_unloads_a_model_nor_keeps_it(start, entry, monkeypatch, jump_s):
-    now_s = time.time()
+def test_a_clock_that_jumps_neither_unloads_a_model_nor_keeps_it(start, entry, jump_s):
+    now_s = [1_700_000_000.0]
 
     async def test(models):
         await touch(models, entry("m"), keep_alive_s=60)
-        await touch(models, entry("base"), keep_alive_s=0.1)
-        monkeypatch.setattr(time, "time", lambda: now_s + jump_s)
+        await touch(models, entry("base"), keep_alive_s=10)
+        assert [model.expires_s - now_s[0] for model in models.models()] == [60, 10]
+        now_s[0] += jump_s
+        await pass_time(9.9)
         assert names(models) == ["base", "m"]
-        await asyncio.sleep(0.3)
+        await pass_time(0.1)
         assert names(models) == ["m"]
+        await pass_time(50)
+        assert names(models) == []
 
-    run(start, test)
+    run(start, test, clock=lambda: now_s[0])
 
 
 class OnDevices(FakeStart):
@@ -361,7 +373,7 @@ def test_who_waits_for_a_load_hears_that_the_server_ends(start, entry):
 
     async def test(models):
         waiting = asyncio.create_task(touch(models, entry("m")))
-        await asyncio.sleep(0.01)
+        await pass_time(0.01)
         await models.close()
         with pytest.raises(LoadCancelledError):
             await waiting

@@ -17,9 +17,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from support.cost import cost, yardstick
 from support.local_http import Answer, serving
 from support.registries import RogueRegistry, described, fetch, manifest, ranged
 from support.stores import add_model, files, names
+from support.waiting import wait_until
 
 from tampu.errors import ModelNotFoundError, RegistryError, StoreError
 from tampu.store import Digest, ModelName, Store
@@ -97,9 +99,7 @@ def test_the_right_bytes_of_a_wrong_size_are_refused(store, registry, difference
 
 def test_a_hundred_thousand_layers_are_refused_in_a_moment(store, registry):
     registry.content = manifest([described(b"x")] * 100_000, HEAD)
-    began = time.monotonic()
-    assert_refused(store, registry)
-    assert time.monotonic() - began < 1
+    assert cost(lambda: assert_refused(store, registry), times=1) < 30 * yardstick()
 
 
 def test_layers_that_are_the_config_or_twice_the_same_come_once(store, registry):
@@ -467,9 +467,12 @@ def test_a_model_that_is_published_anew_comes_as_the_one_or_the_other(store, reg
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
-    while any(thread.is_alive() for thread in threads):
+
+    def is_over():
         store.collect_garbage(0)
-        time.sleep(0.02)
+        return not any(thread.is_alive() for thread in threads)
+
+    wait_until(is_over, "all have pulled it twice", 200)
     assert errors == []
     model = store.model(ModelName.parse(f"{registry.host}/a/m"))
     assert model.model_path.read_bytes() in (WEIGHTS, newer)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import queue
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
+from support.waiting import wait_until
 
 from tampu.kvcache import Cells, Ledger, Reach, Space
 from tampu.ml.backend import Computed
@@ -146,17 +147,21 @@ class FakeGraphs:
 
 def come_to_rest(scheduler: Scheduler) -> None:
     """Wait until nothing is left to do and each cell has the owners that it should."""
-    end = time.monotonic() + 10
-    while True:
+
+    def is_right() -> bool:
         try:
             assert scheduler.is_idle
             scheduler.check()
-        except AssertionError:  # the runner's thread may be about to set it right
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.0005)
-        else:
-            return
+        except AssertionError as error:  # the runner's thread may be about to set it right
+            wrong[:] = [error]
+            return False
+        return True
+
+    wrong: list[AssertionError] = []
+    try:
+        wait_until(is_right, "the scheduler is at rest")
+    except pytest.fail.Exception:
+        raise wrong[0] from None
 
 
 class Desk:
@@ -270,7 +275,7 @@ class Asked:
         """Wait for the end and return everything."""
         seen: list[Event] = []
         while not (seen and isinstance(seen[-1], Done | Failed)):
-            seen.append(self._events.get(timeout=10))
+            seen.append(self._events.get(timeout=60))
         return seen
 
     def answer(self) -> tuple[str, list[int], str]:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 START_S = 60.0
-STOP_S = 15.0
+STOP_S = 60.0
 WORKER = "tampu.runner.process"
 
 
@@ -31,7 +31,7 @@ class Server:
     def workers(self) -> list[psutil.Process]:
         """Return the processes of its models that run; jails come from another one."""
         children = psutil.Process(self.process.pid).children()
-        return [child for child in children if is_alive(child) and WORKER in child.cmdline()]
+        return [child for child in children if is_alive(child) and WORKER in command_of(child)]
 
     def end(self) -> None:
         """End it whatever it does, if it still runs."""
@@ -43,6 +43,14 @@ class Server:
         """Ask it to end; return its exit code."""
         self.process.send_signal(number)
         return self.process.wait(STOP_S)
+
+
+def command_of(process: psutil.Process) -> list[str]:
+    """Return what a process was started with; nothing if it has ended."""
+    try:
+        return process.cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []
 
 
 def is_alive(process: psutil.Process) -> bool:
