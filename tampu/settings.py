@@ -46,7 +46,10 @@ T = TypeVar("T")
 D = TypeVar("D")
 
 CACHE_TYPES = ("f16", "f32", "q8_0", "q4_0")
-KERNELS = ("on", "off", "products", "experts", "attention")
+KERNELS = (
+    *("on", "off", "products", "experts", "attention"),
+    *("amx", "avx512bf16", "avx512", "avxvnni", "avx2", "i8mm", "neon", "portable"),
+)
 
 _OURS = "TAMPU_"
 _THEIRS = "OLLAMA_"
@@ -125,7 +128,8 @@ class Settings:
         tensor_split: TENSOR_SPLIT, how many layers each device takes in proportion, such as 3,1.
         flash_attention: FLASH_ATTENTION; None lets the model decide.
         kernels: KERNELS, which computing the package's own C code does: on (all that it can),
-            off, products, experts or attention (that alone).
+            off, products, experts or attention (that alone), or a level, such as avx512: the
+            fastest where the processor does not have it.
         repack_cache: REPACK_CACHE, the most bytes of packed weights that are kept in `cache` for
             the next start, such as 20GB, or on for 32GB; 0: none.
         fetch: FETCH, how weights are read from memory: auto measures what is fastest and keeps that

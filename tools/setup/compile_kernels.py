@@ -57,7 +57,7 @@ def compile_kernels(folder: Path, flags: Sequence[str] = ()) -> Path:
     target = run([*compiler, "-dumpmachine"]).partition("-")[0]  # not always this machine
     levels = _LEVELS_OF.get(target, {})
     common += [f"-DTAMPU_{name.upper()}" for name in levels]
-    units: dict[str, list[str]] = {"pack": [], "library": [], "level_portable": _PLAIN}
+    units: dict[str, list[str]] = {"pack": [], "library": [], "amx": [], "level_portable": _PLAIN}
     units["level_amx_emulated"] = _PLAIN
     units |= {f"level_{name}": extra for name, extra in levels.items()}
     with tempfile.TemporaryDirectory() as place:

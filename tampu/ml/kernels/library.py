@@ -27,6 +27,7 @@ _LEAST_CHUNK, _MOST_CHUNK = 64 * 2**10, 2**20
 # Plain C, for comparison; never measured beside ggml.
 _UNPROVEN = ("portable", "amx_emulated", "neon", "i8mm")
 WORDS = ("on", "off", "products", "experts", "attention")
+LEVELS = ("amx", "avx512bf16", "avx512", "avxvnni", "avx2", "i8mm", "neon", "portable")
 LIBRARY = "libtampu_kernels.so"
 _OPERATIONS = ("quantise", "interleave", "product", "group", "product_each", "attention")
 _FIELDS = ("ne", "nb", "op_params", "src", "data")
@@ -73,22 +74,27 @@ class KernelChoice:
         experts: products with the matrices of experts.
         attention: attention over the cache.
         level: which level to use; None: the fastest that the processor has.
+        or_fastest: whether the fastest will do where the processor does not have that level.
     """
 
     products: bool = True
     experts: bool = True
     attention: bool = True
     level: str | None = None
+    or_fastest: bool = False
 
     @classmethod
     def from_word(cls, word: str) -> KernelChoice:
-        """Return what `on`, `off` or the name of one operation (that one alone) stands for.
+        """Return what `on`, `off`, one operation's name (that one alone) or a level stands for.
 
         Raises:
             RequestError: for any other word.
         """
+        if word in LEVELS:
+            return cls(level=word, or_fastest=True)
         if word not in WORDS:
-            raise RequestError(f"kernels are one of {', '.join(WORDS)}, not {word!r}")
+            known = ", ".join((*WORDS, *LEVELS))
+            raise RequestError(f"kernels are one of {known}, not {word!r}")
         return cls(
             products=word in ("on", "products"),
             experts=word in ("on", "experts"),
@@ -191,13 +197,20 @@ def find_kernels(choice: KernelChoice, path: Path | None = None) -> Kernels | No
     if library is None:
         return None
     names = [library.tampu_level_name(i).decode() for i in range(library.tampu_level_count())]
-    if choice.level is not None and choice.level not in names:
-        raise RequestError(f"no kernels for {choice.level} here; there are: {', '.join(names)}")
-    if choice.level is None and names[0] in _UNPROVEN:
+    level = choice.level
+    if level is not None and level not in names:
+        problem = f"no kernels for {level} here; there are: {', '.join(names)}"
+        if not choice.or_fastest:
+            raise RequestError(problem)
+        log.warning("kernels: %s", problem)
+        level = None
+    if level is None and names[0] in _UNPROVEN:
         log.info("kernels: not used, ggml may be faster on this processor")
         return None
-    kernels = Kernels(library, choice, names.index(choice.level) if choice.level else 0)
+    kernels = Kernels(library, choice, names.index(level) if level else 0)
     log.info("kernels: %s", kernels.level)
+    if missing := library.tampu_amx_problem():
+        log.info("kernels: AMX is left out: %s", missing.decode())
     return kernels
 
 
@@ -210,6 +223,7 @@ def _load(path: Path) -> ctypes.CDLL | None:
         log.warning("kernels: not used, ggml computes alone: %s", error)
         return None
     library.tampu_level_name.restype = ctypes.c_char_p
+    library.tampu_amx_problem.restype = ctypes.c_char_p
     library.tampu_level_operation.restype = ctypes.c_void_p
     library.tampu_level_operation.argtypes = (ctypes.c_int, ctypes.c_char_p)
     for name in ("tampu_packed_bytes", "tampu_level_activation_bytes", "tampu_plan_bytes"):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.kernels import SOURCES, levels, run_every_kernel
 
+from tampu import settings
 from tampu.errors import RequestError
 from tampu.ml import Backend, GGMLType
 from tampu.ml.kernels import KernelChoice, find_kernels, library
@@ -38,7 +39,7 @@ def test_a_word_chooses_the_operations(word, operations):
 
 
 def test_another_word_is_refused():
-    with pytest.raises(RequestError, match="on, off, products, experts, attention, not 'fast'"):
+    with pytest.raises(RequestError, match=r"on, off, products, experts, .*portable, not 'fast'"):
         KernelChoice.from_word("fast")
 
 
@@ -69,6 +70,63 @@ def test_a_ggml_with_other_tensors_is_not_used(caplog, monkeypatch):
 def test_a_level_that_is_not_there_is_refused_with_those_that_are():
     with pytest.raises(RequestError, match=r"no kernels for mmx here; there are: .*portable"):
         find_kernels(KernelChoice(level="mmx"))
+
+
+def test_a_level_of_the_setting_that_is_not_there_costs_one_line(caplog):
+    missing = next(level for level in ("i8mm", "avx2") if level not in levels())
+    with caplog.at_level(logging.WARNING, "tampu.ml"):
+        kernels = find_kernels(KernelChoice.from_word(missing))
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert f"no kernels for {missing} here; there are: " in line
+    fastest = find_kernels(KernelChoice())
+    assert (kernels and kernels.level) == (fastest and fastest.level)
+
+
+def test_a_level_of_the_setting_is_used():
+    assert find_kernels(KernelChoice.from_word("portable")).level == "portable"
+
+
+def test_the_settings_know_the_words_and_the_levels():
+    assert (*library.WORDS, *library.LEVELS) == settings.KERNELS
+
+
+def test_an_amx_that_does_not_work_is_left_out_with_one_line(monkeypatch, caplog):
+    real = library._load(Path(library.__file__).with_name(library.LIBRARY))
+
+    class Lying:
+        tampu_amx_problem = staticmethod(lambda: b"its instructions fail here")
+
+        def __getattr__(self, name):
+            return getattr(real, name)
+
+    monkeypatch.setattr(library, "_load", lambda _: Lying())
+    with caplog.at_level(logging.INFO, "tampu.ml"):
+        assert find_kernels(KernelChoice(level="portable")) is not None
+    monkeypatch.undo()
+    assert "kernels: AMX is left out: its instructions fail here" in caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("lie", "problem"),
+    [
+        ('-DLIE=asm("ud2")', "its instructions fail here"),
+        ("-DLIE=return(0)", "its instructions fail here"),
+        ("-DLIE=", None),
+    ],
+)
+def test_what_a_processor_says_of_amx_is_tried(tmp_path, lie, problem):
+    """A program that has the trial as it is, on a processor that seems to have AMX."""
+    source = tmp_path / "trial.c"
+    source.write_text(f"""
+#define TRIAL_OF_AMX
+#include "{SOURCES / "amx.c"}"
+#include <stdio.h>
+int main(void) {{ const char *problem = tampu_amx_problem(); puts(problem ? problem : "works"); }}
+""")
+    flags = ["-DTAMPU_AMX", lie, f"-I{SOURCES}", "-lm", "-o", str(tmp_path / "trial")]
+    subprocess.run(["cc", "-std=gnu11", str(source), *flags], check=True)
+    done = subprocess.run([tmp_path / "trial"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(problem or "works")
 
 
 def test_the_portable_level_is_everywhere():
@@ -131,6 +189,7 @@ def test_the_portable_level_is_not_chosen_by_itself(monkeypatch):
         tampu_level_count = staticmethod(lambda: 1)
         tampu_level_name = staticmethod(lambda _: b"portable")
         tampu_level_operation = real.tampu_level_operation
+        tampu_amx_problem = real.tampu_amx_problem
 
     monkeypatch.setattr(library, "_load", lambda _: Slow)
     assert find_kernels(KernelChoice()) is None

@@ -56,6 +56,7 @@ extern const struct level LEVEL_AMX;
 extern const struct level LEVEL_AMX_EMULATED;
 
 EXPORT int tampu_layout_version(void);
+EXPORT const char *tampu_amx_problem(void); /* why it is not used here, empty: there is none; NULL: it can be */
 EXPORT int tampu_level_count(void);
 EXPORT const char *tampu_level_name(int level);
 EXPORT void *tampu_level_operation(int level, const char *name);

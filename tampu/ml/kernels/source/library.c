@@ -1,16 +1,10 @@
 /* What the loader calls: which levels this processor has, their operations, sizes. */
-#define _GNU_SOURCE /* syscall */
 #include "kernels.h"
 
 #include <string.h>
 
 #include "packed.h"
 
-#if defined(TAMPU_AMX)
-#include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
 #if defined(TAMPU_NEON) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -72,23 +66,6 @@ static int has_avx512bf16(void)
 }
 #endif
 
-#if defined(TAMPU_AMX)
-/* Whether the processor says that it has AMX with BF16, the system saves the tiles, and it lets this process
- * use them: Linux wants to be asked, since the tiles are 8 KB more to save for each thread (arch_prctl(2)). */
-static int has_amx(void)
-{
-    unsigned int a, b, c, d, low, high;
-    if (!has_avx512bf16() || !__get_cpuid_count(7, 0, &a, &b, &c, &d))
-        return 0;
-    if (!(d >> 22 & 1) || !(d >> 24 & 1) || !(d >> 25 & 1)) /* BF16, tiles, int8 */
-        return 0;
-    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    if ((low >> 17 & 3) != 3)
-        return 0;
-    return syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* XTILEDATA */) == 0;
-}
-#endif
-
 #if defined(TAMPU_AVXVNNI)
 static int has_avxvnni(void)
 {
@@ -138,7 +115,7 @@ static int is_usable(const struct level *level)
 #endif
 #if defined(TAMPU_AMX)
     if (level == &LEVEL_AMX)
-        return has_amx();
+        return has_avx512bf16() && tampu_amx_problem() == NULL;
 #endif
 #if defined(TAMPU_AVX512BF16)
     if (level == &LEVEL_AVX512BF16)
