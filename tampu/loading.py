@@ -185,12 +185,12 @@ def _load(
                 progress=progress if each is bound.weights else None,
                 cancelled=cancelled,
             )
-        choose_fetch(backend, bound.weights.packed, options.tuning)
         graphs = Graphs(backend, bound.model, cache)
         resources.callback(graphs.close)
         tokenizer = reading.result()
         _check_vocabulary(bound.file, tokenizer.vocabulary_size, bound.model)
         outputs = most_outputs(options.cache_size, tokenizer.vocabulary_size)
+        choose_fetch(backend, bound.weights.packed, options.tuning)
         _reserve(graphs, options, outputs)
         scheduler = Scheduler(
             Ledger(cache.spaces()),

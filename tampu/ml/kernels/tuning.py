@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 import platform
 import re
@@ -24,6 +25,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -144,7 +146,8 @@ def measure_fetch(backend: Backend, weights: Sequence[PackedWeight]) -> Fetch:
     """Return the fastest of the candidates for one token's products with these weights.
 
     All take turns, each time with the next of the weights, so that no cache has them. Memory that
-    others use too changes its speed meanwhile, so times are compared within a round.
+    others use too changes its speed meanwhile, so times are compared with the others of a round;
+    and a way may be held up, so the best of its rounds counts.
 
     Args:
         backend: with kernels; they read in the last way that was tried afterwards.
@@ -152,19 +155,17 @@ def measure_fetch(backend: Backend, weights: Sequence[PackedWeight]) -> Fetch:
     """
     count = max(1, min(len(weights), _SLICE_BYTES // weights[0].matrix_bytes))
     slices = [weights[i : i + count] for i in range(0, len(weights) - count + 1, count)]
-    ratios: dict[Fetch, list[float]] = defaultdict(list)
-    turn = 0
+    best = dict.fromkeys(CANDIDATES, math.inf)
+    turns = cycle(slices)
     for number in range(_ROUNDS + 1):
-        times = {}
-        for fetch in CANDIDATES:
-            times[fetch] = _time(backend, slices[turn % len(slices)], fetch)
-            turn += 1
-        for fetch in CANDIDATES if number else ():  # the first wakes the threads
-            ratios[fetch].append(times[fetch] / times[DEFAULT_FETCH])
-    found = min(CANDIDATES, key=lambda fetch: median(ratios[fetch]))
-    for fetch in CANDIDATES:
-        log.debug("%s: %.2f of the default's time", word_of(fetch), median(ratios[fetch]))
-    return found if median(ratios[found]) < _GAIN else DEFAULT_FETCH
+        times = {fetch: _time(backend, next(turns), fetch) for fetch in CANDIDATES}
+        usual = median(times.values())
+        for fetch, taken in times.items() if number else ():  # the first wakes the threads
+            best[fetch] = min(best[fetch], taken / usual)
+    for fetch, ratio in best.items():
+        log.debug("%s: %.2f of the default's time", word_of(fetch), ratio / best[DEFAULT_FETCH])
+    found = min(CANDIDATES, key=best.__getitem__)
+    return found if best[found] < _GAIN * best[DEFAULT_FETCH] else DEFAULT_FETCH
 
 
 def _time(backend: Backend, weights: Sequence[PackedWeight], fetch: Fetch) -> int:
