@@ -12,6 +12,7 @@ from support.endless import make_endless_model
 from support.fake_runner import FakeStart
 from support.serving import start_server
 from support.tiny_gguf import write_gguf
+from support.waiting import PATIENCE_S
 
 from tampu.catalog import Catalog
 from tampu.runner.protocol import ModelOptions
@@ -48,8 +49,8 @@ class Site:
         return self.run(lambda client: self._in_turn(client, requests))
 
     def run(self, test):
-        """Run `test(client)` with the application started, for at most ten seconds."""
-        return asyncio.run(asyncio.wait_for(self._run(test), 10))
+        """Run `test(client)` with the application started, for a minute at most."""
+        return asyncio.run(asyncio.wait_for(self._run(test), PATIENCE_S))
 
     async def _run(self, test):
         async with self.app.router.lifespan_context(self.app):

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import pytest
 from support.fake_runner import FakeStart
+from support.waiting import PATIENCE_S, until
 
 from tampu.runner.protocol import ModelOptions
 from tampu.server import body, connection
@@ -44,26 +45,29 @@ async def answers_of(reader, count):
     return True
 
 
+async def gauge(port, name):
+    """Return what the server's metrics have under a name; None: nothing."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET /metrics HTTP/1.1\r\n{HOST}Connection: close\r\n\r\n".encode())
+    text = (await asyncio.wait_for(reader.read(), PATIENCE_S)).decode()
+    writer.close()
+    found = re.search(rf"^{re.escape(name)} ([0-9.]+)", text, re.MULTILINE)
+    return float(found[1]) if found else None
+
+
 async def is_well(port):
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(VERSION)
-    well = await asyncio.wait_for(answers_of(reader, 1), 5)
+    well = await asyncio.wait_for(answers_of(reader, 1), PATIENCE_S)
     writer.close()
     return well
-
-
-async def until(holds):
-    async with asyncio.timeout(5):
-        while not holds():
-            await asyncio.sleep(0.01)
-    return True
 
 
 def test_a_thousand_requests_in_one_breath_are_answered_in_order(site):
     async def ask(port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(VERSION * 1_000)
-        assert await asyncio.wait_for(answers_of(reader, 1_000), 20)
+        assert await asyncio.wait_for(answers_of(reader, 1_000), PATIENCE_S)
         writer.close()
 
     serve(site, ask)
@@ -109,7 +113,7 @@ def test_a_client_that_sends_no_more_is_still_answered_or_let_go(site):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(generate("hello world"))
         writer.write_eof()
-        answered = await asyncio.wait_for(reader.read(), 5)
+        answered = await asyncio.wait_for(reader.read(), PATIENCE_S)
         assert answered == b"" or b'"done":true' in answered
         writer.close()
         assert await is_well(port)
@@ -123,11 +127,15 @@ def test_a_body_that_stops_coming_is_refused(site, monkeypatch):
     async def ask(port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(generate("hello world")[:-4])
-        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
         assert head.startswith(b"HTTP/1.1 400")
         writer.close()
 
     serve(site, ask)
+
+
+def running_of(site):
+    return [runner.running for _, runner in site.start.runners]
 
 
 @pytest.mark.parametrize("prompt", ["forever", "wait"])
@@ -137,23 +145,29 @@ def test_a_client_that_leaves_frees_its_place(site, prompt):
     async def ask(port):
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(generate(f"hello {prompt}" if prompt == "forever" else prompt))
-        await until(lambda: site.start.runners and site.start.runners[0][1].running)
+        await until(lambda: running_of(site) == [1], "it is answered")
         writer.transport.abort()
-        await until(lambda: not site.start.runners[0][1].running)
+        await until(lambda: running_of(site) == [0], "the answer ends")
 
     serve(site, ask)
 
 
 def test_a_client_that_leaves_during_loading_frees_its_place(site):
-    site.start.delay_s = 0.3
 
     async def ask(port):
+        site.start.go_on = asyncio.Event()
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(generate("forever"))
-        await asyncio.sleep(0.1)
+        await until(lambda: site.start.begun, "the load begins")
+        assert await gauge(port, "tampu_requests_waiting") == 1
         writer.transport.abort()
-        await asyncio.sleep(0.5)
-        assert [runner.running for _, runner in site.start.runners] == [0]
+        while await gauge(port, "tampu_requests_waiting"):
+            pass
+        site.start.go_on.set()
+        await until(lambda: running_of(site) == [0], "the load ends")
+        while await gauge(port, 'tampu_model_requests{model="m"}') != 0:
+            pass
+        assert running_of(site) == [0]
         assert await is_well(port)
 
     serve(site, ask)
@@ -167,7 +181,7 @@ def test_who_comes_when_there_are_too_many_hears_when_to_come_again(site, monkey
         late, writer = await asyncio.open_connection("127.0.0.1", port)
         asked = generate("hello world")
         writer.write(asked[:-4])
-        await asyncio.sleep(0.05)
+        assert await gauge(port, "tampu_requests_waiting") is None  # also late: it is refused
         writer.write(asked[-4:])
         refused = await asyncio.wait_for(late.read(), 5)
         assert refused.startswith(b"HTTP/1.1 503 ")
@@ -194,17 +208,20 @@ def test_chunks_for_ever_end_with_the_connection_on_every_route(site, monkeypatc
         head = f"{method} {path} HTTP/1.1\r\n{HOST}Transfer-Encoding: chunked\r\n\r\n"
         writer.write(head.encode())
         answered = asyncio.create_task(reader.read())
-        while not writer.is_closing() and not answered.done():
-            writer.write(chunk)
-            await asyncio.sleep(0.01)
+        with suppress(ConnectionError):
+            while not writer.is_closing() and not answered.done():
+                writer.write(chunk)
+                await writer.drain()
+                await asyncio.sleep(0)
         writer.close()
         with suppress(ConnectionError):
             return (await answered)[9:12]
 
     async def ask(port):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             found = await asyncio.gather(*(one(port, *target) for target in targets(site)))
         assert not {b"500", b"502"} & {*found}
+        monkeypatch.setattr(connection, "HEADER_SECONDS", PATIENCE_S)
         assert await is_well(port)
 
     serve(site, ask)

@@ -10,6 +10,7 @@ from contextlib import suppress
 import pytest
 import uvicorn
 from support.fake_runner import FakeStart
+from support.waiting import PATIENCE_S
 
 from tampu.runner.protocol import ModelOptions
 from tampu.server.app import ServerOptions
@@ -23,7 +24,7 @@ HIDDEN = f"GET /api/version HTTP/1.1\r\n{HOST}\r\n"
 BODY = '{"model": "m"}'
 LENGTH = f"Content-Length: {len(BODY)}\r\n"
 
-FIRST_S, NEXT_S = 5.0, 0.3  # how long to wait for an answer, and for another
+FIRST_S, NEXT_S = PATIENCE_S, 0.3  # how long to wait for an answer, and for another
 # What may be read in one way only: it is answered, or refused, once.
 READ_ONCE = frozenset({200, 400, 404, 405, 411, 501, 503})
 # Name: what stands behind the method and path, and the statuses that may come back (0: none).
@@ -117,7 +118,7 @@ def serve(site, ask):
             return await ask(listener.getsockname()[1])
         finally:
             server.stop()
-            await asyncio.wait_for(running, 10)
+            await asyncio.wait_for(running, PATIENCE_S)
 
     return asyncio.run(test())
 

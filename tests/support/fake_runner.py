@@ -107,10 +107,15 @@ class FakeStart:
         self.runners = []
         self.error = None
         self.delay_s = 0.0
+        self.begun = 0
+        self.go_on: asyncio.Event | None = None  # loads wait for it
         self.memory = 1_000_000
 
     async def __call__(self, entry, options):
+        self.begun += 1
         await asyncio.sleep(self.delay_s)
+        if self.go_on is not None:
+            await self.go_on.wait()
         if self.error is not None:
             raise self.error
         alive = [runner for _, runner in self.runners if runner.is_alive]
