@@ -1,6 +1,7 @@
 """What every test relies on: a clean environment, no threads left behind, repeatable examples."""
 
 import os
+import signal
 import threading
 import time
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from support.registries import DockerRegistry
 
-GRACE_S = 5.0
+GRACE_S = 60.0
 SHARED = ("tampu-nursery",)  # lives as long as the nursery, which all of a process share
 OURS = ("TAMPU_", "OLLAMA_")
 TERMINAL = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR")
@@ -16,6 +17,17 @@ TERMINAL = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR")
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", parent=settings.get_profile("default"), derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))  # noqa: TID251
+
+
+@pytest.fixture(autouse=True, scope="session")
+def ctrl_c_is_heard():
+    """Let programs that tests start be interrupted.
+
+    A shell without job control lets what it starts in the background ignore SIGINT (`make test &`
+    in a script), and all that this starts would ignore it too.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.engines import GREEDY, PROMPT, SMALL, rest, tiny_engine
 from support.tiny_model import BOS, EOS, FIRST_BYTE, write_tiny
+from support.waiting import until
 
 from tampu.engine import Engine
 from tampu.errors import RequestError
@@ -162,9 +163,9 @@ def test_leaving_the_loop_over_a_stream_cancels_the_request(engine):
 def test_a_request_can_be_cancelled_by_its_handle(engine):
     events = queue.SimpleQueue()
     handle = engine.submit(PROMPT, GenerateOptions(**GREEDY), events.put)
-    events.get(timeout=10)
+    events.get(timeout=60)
     handle.cancel()
-    while not isinstance(event := events.get(timeout=10), Done):
+    while not isinstance(event := events.get(timeout=60), Done):
         assert isinstance(event, Text)
     assert event.reason == "cancelled"
     handle.cancel()
@@ -220,7 +221,7 @@ def test_the_asynchronous_answers_are_the_same(engine):
 def test_cancelling_a_task_cancels_its_request(engine):
     async def ask():
         task = asyncio.create_task(engine.agenerate(PROMPT, **GREEDY))
-        await asyncio.sleep(0.02)
+        await until(lambda: engine.runner._scheduler.running, "the request is under way")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

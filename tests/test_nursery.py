@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.waiting import wait_until
 
 from tampu.catalog import resolve
 from tampu.errors import OverrunError
@@ -64,13 +65,6 @@ def is_nursery(process):
     return "tampu.nursery" in process.cmdline()
 
 
-def wait_until(is_so, seconds=10.0):
-    until = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.005)
-
-
 def test_jails_share_it_and_it_ends_with_the_last(jails):
     one, two, three = jails
     nursery = nursery_of(one)
@@ -102,7 +96,9 @@ def test_when_it_is_killed_the_next_call_starts_another(jails, rest):
         nursery = nursery_of(jails[0])
         nursery.kill()
         if rest:
-            wait_until(lambda gone=nursery: not gone.is_running())  # not even as a zombie
+            wait_until(
+                lambda gone=nursery: not gone.is_running(), "it is gone"
+            )  # not even as a zombie
         assert [jail.call(b"abc") for jail in jails] == [b"cba"] * 3
 
 
@@ -164,7 +160,7 @@ def test_a_lent_channel_orders_from_the_same_one(jails, own):
                 other.order(WORK, 1.0, 1 << 26, 30.0, sockets=(theirs, its_lease))
             assert ours.recv(1) == b"!"
             assert len(nursery.children()) == 2
-        wait_until(lambda: len(nursery.children()) == 1)
+        wait_until(lambda: len(nursery.children()) == 1, "the other's process ends")
         other.leave()
 
 
@@ -205,10 +201,11 @@ jail.call(b"spin")
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         pids = [int(word) for word in process.stdout.readline().split()]
-        time.sleep(0.1)
+        spins = psutil.Process(pids[1])
+        wait_until(lambda: sum(spins.cpu_times()[:2]) > 0.05, "the work is under way")
         process.send_signal(signal.SIGKILL)
     assert len(pids) == 2
-    wait_until(lambda: not any(map(psutil.pid_exists, pids)))
+    wait_until(lambda: not any(map(psutil.pid_exists, pids)), "all of it ends")
 
 
 def test_the_models_of_a_server_share_it_and_it_ends_with_the_last():

@@ -14,6 +14,7 @@ import ollama
 import pydantic
 import pytest
 from support.serving import is_alive
+from support.waiting import wait_until
 
 from tests.clients.questions import PERSON, SUM, WARM, picture
 
@@ -115,15 +116,16 @@ def test_the_models_are_listed_and_shown(client):
 
 
 def test_models_in_memory_are_listed_and_unloaded(client, server):
+    before_s = time.time()
     client.generate("tiny", keep_alive="10m")
     [process] = client.ps().models
     assert process.model == "tiny:latest"
     assert process.context_length == 512
-    assert process.expires_at.timestamp() - time.time() > 500
+    assert before_s + 600 - 1 <= process.expires_at.timestamp() <= time.time() + 600 + 1
     assert len(server.workers()) == 1
     assert client.generate("tiny", keep_alive=0).done_reason == "unload"
     assert client.ps().models == []
-    wait_until(lambda: not server.workers())
+    wait_until(lambda: not server.workers(), "the model's process ends")
 
 
 def test_another_context_length_loads_the_model_again(client):
@@ -180,17 +182,14 @@ def test_generating_goes_on_beyond_the_context_unless_told_otherwise(server, cli
 
 def test_a_client_that_leaves_frees_the_slot(server, client):
     client.generate("tiny")  # load it first
-    body = {"model": "tiny", "prompt": "hello", "options": short(5000)}
+    # Without end: whoever comes next would wait for ever if it were not freed.
+    body = {"model": "tiny", "prompt": "hello", "options": short(10**9)}
     with httpx.stream("POST", f"{server.url}/api/generate", json=body, timeout=60) as response:
         next(response.iter_lines())
-    begin = time.monotonic()
     client.generate("tiny", "hello", options=short(1))
-    assert time.monotonic() - begin < 2
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(f"{server.url}/api/generate", json=body | {"stream": False}, timeout=0.5)
-    begin = time.monotonic()
     client.generate("tiny", "hello", options=short(1))
-    assert time.monotonic() - begin < 2
 
 
 def test_several_clients_are_answered_at_once(server):
@@ -209,9 +208,7 @@ def test_a_killed_model_is_an_error_and_the_next_request_works(server, client):
         next(lines)
         [worker] = server.workers()
         worker.kill()
-        begin = time.monotonic()
         last = list(lines)[-1]
-        assert time.monotonic() - begin < 2
     assert '"error"' in last
     assert "SIGKILL" in last
     assert client.generate("tiny", "hello", options=short()).eval_count == 8
@@ -223,7 +220,7 @@ def test_the_server_ends_in_order_and_leaves_no_process(own_server, number):
         client.generate("tiny", "hello", options=short())
     [worker] = own_server.workers()
     assert own_server.stop(number) == 0
-    wait_until(lambda: not is_alive(worker))
+    wait_until(lambda: not is_alive(worker), "the model's process ends")
     assert "Traceback" not in own_server.log.read_text()
 
 
@@ -232,15 +229,8 @@ def test_a_killed_server_takes_its_models_along(own_server):
         client.generate("tiny", "hello", options=short())
     [worker] = own_server.workers()
     os.kill(own_server.process.pid, signal.SIGKILL)
-    own_server.process.wait()
-    wait_until(lambda: not is_alive(worker))
-
-
-def wait_until(holds, timeout_s=5.0):
-    end = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.02)
+    own_server.process.wait(60)
+    wait_until(lambda: not is_alive(worker), "the model's process ends")
 
 
 def demo(client, messages, **more):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import time
 from contextlib import closing
 
 import pytest
+from support.waiting import PATIENCE_S
 
 from tampu.store import Digest, Lease
 from tampu.store.layout import Layout
@@ -25,7 +27,7 @@ from tampu.store.layout import Layout
 lease = Lease(Layout(Path(sys.argv[1])))
 lease.add([Digest.of(b"a")])
 print("held", flush=True)
-time.sleep(60)
+time.sleep(10**6)
 """
 
 
@@ -51,9 +53,11 @@ def test_one_waits_for_the_other(layout):
     with locked(layout.lock):
         thread = threading.Thread(target=other)
         thread.start()
-        assert not is_held.wait(0.1)
+        with layout.lock.open("rb") as again, pytest.raises(BlockingIOError):
+            fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert not is_held.is_set()
         order.append("first")
-    thread.join(10)
+    thread.join(PATIENCE_S)
     assert order == ["first", "other"]
 
 
@@ -84,7 +88,7 @@ def test_turns_of_many_threads_never_overlap(layout):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE_S)
     assert (max(most), len(most)) == (1, 300)
     assert not path.exists()
 
@@ -106,7 +110,7 @@ def test_the_lease_of_a_dead_process_ends(layout):
         assert process.stdout.readline() == "held\n"
         assert leased(layout) == {A}
         os.kill(process.pid, signal.SIGKILL)
-        process.wait(10)
+        process.wait(PATIENCE_S)
     assert leased(layout) == set()
     assert list(layout.leases.iterdir()) == []
 

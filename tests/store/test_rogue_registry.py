@@ -20,6 +20,7 @@ from cryptography.x509.oid import NameOID
 from support.local_http import Answer, serving
 from support.registries import RogueRegistry, described, fetch, manifest, ranged
 from support.stores import add_model, files, names
+from support.waiting import wait_until
 
 from tampu.errors import ModelNotFoundError, RegistryError, StoreError
 from tampu.store import Digest, ModelName, Store
@@ -467,9 +468,12 @@ def test_a_model_that_is_published_anew_comes_as_the_one_or_the_other(store, reg
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
-    while any(thread.is_alive() for thread in threads):
+
+    def is_over():
         store.collect_garbage(0)
-        time.sleep(0.02)
+        return not any(thread.is_alive() for thread in threads)
+
+    wait_until(is_over, "all have pulled it twice", 200)
     assert errors == []
     model = store.model(ModelName.parse(f"{registry.host}/a/m"))
     assert model.model_path.read_bytes() in (WEIGHTS, newer)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from support import local_http
 from support.local_http import Answer, serving
+from support.waiting import PATIENCE_S, wait_until
 
 from tampu.errors import RegistryError
 from tampu.proxies import Proxies
@@ -141,9 +142,10 @@ def test_a_read_is_interrupted_from_another_thread(insecure):
 
         thread = threading.Thread(target=read)
         thread.start()
-        assert not ended.wait(0.1)
+        wait_until(lambda: server.sent == 10, "the server sends no more")
+        assert not ended.is_set()
         reply.interrupt()
-        assert ended.wait(3)
+        assert ended.wait(PATIENCE_S)
         thread.join()
 
 

@@ -13,8 +13,7 @@ import time
 from contextlib import suppress
 
 import pyte
-
-PATIENCE_S = 20.0
+from support.waiting import PATIENCE_S
 
 
 class Terminal:

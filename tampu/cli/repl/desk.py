@@ -132,19 +132,27 @@ class Desk:
         known: the model that is meant, in memory or not.
     """
 
-    def __init__(self, shelf: Shelf, known: Known, keep_s: float | None = None) -> None:
+    def __init__(
+        self,
+        shelf: Shelf,
+        known: Known,
+        keep_s: float | None = None,
+        timer: Callable[[float, Callable[[], None]], threading.Timer] = threading.Timer,
+    ) -> None:
         """Mean a model; it is loaded when it is asked for.
 
         Args:
             shelf: where models come from.
             known: the model.
             keep_s: how long it stays in memory with nobody asking it; None: as long as this lasts.
+            timer: makes what calls a function after so many seconds, on a thread of its own.
         """
         self.known = known
         self._shelf = shelf
         self._keep_s = keep_s
         self._loaded: tuple[Loaded, Needs] | None = None
         self._lock = threading.Lock()
+        self._make_timer = timer
         self._timer: threading.Timer | None = None
         self._load_ns = 0
 
@@ -212,7 +220,7 @@ class Desk:
         if self._keep_s <= 0:
             self._put_away()
             return
-        self._timer = threading.Timer(self._keep_s, self.close)
+        self._timer = self._make_timer(self._keep_s, self.close)
         self._timer.daemon = True
         self._timer.start()
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import time
+import threading
 
 import pytest
+from support.waiting import wait_until
 
 from tampu.cli.repl.desk import Desk, Needs
 from tampu.cli.repl.reader import History, choices, is_open, without_quotes
@@ -37,18 +38,41 @@ def test_a_model_is_loaded_once_and_freed_at_the_end(shelf, desk):
     assert shelf.freed == 1
 
 
+class Timers:
+    """Makes timers that are due when the test says so."""
+
+    def __init__(self):
+        self.running = []
+
+    def __call__(self, seconds, function):
+        timer = threading.Timer(seconds, function)
+        timer.start = lambda: self.running.append(timer)
+        timer.cancel = lambda: timer in self.running and self.running.remove(timer)
+        return timer
+
+
 def test_a_model_that_rests_is_freed_and_comes_back(shelf):
-    desk = Desk(shelf, shelf.find("m"), 0.05)
-    with desk.model(NEEDS):
-        time.sleep(0.15)  # an answer is no rest
-        assert shelf.freed == 0
-    end = time.monotonic() + 5
-    while shelf.freed == 0:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    timers = Timers()
+    desk = Desk(shelf, shelf.find("m"), 300, timers)
+    for _ in range(2):
+        with desk.model(NEEDS):
+            assert timers.running == []  # an answer is no rest
+    [timer] = timers.running
+    assert timer.interval == 300
+    assert shelf.freed == 0
+    timer.function()
+    assert (shelf.freed, timers.running) == (1, [])
     with desk.model(NEEDS):
         pass
     assert len(shelf.loads) == 2
+    desk.close()
+
+
+def test_a_model_that_rests_is_freed_with_nobody_asking(shelf):
+    desk = Desk(shelf, shelf.find("m"), 0.01)
+    with desk.model(NEEDS):
+        pass
+    wait_until(lambda: shelf.freed, "the model is freed")
     desk.close()
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 from prompt_toolkit.application import create_app_session
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
+from support.waiting import wait_until
 
 from tampu.cli.repl.reader import TerminalReader
 from tampu.settings import Settings
@@ -94,16 +94,14 @@ def test_an_editor_writes_the_message(tmp_path, monkeypatch, name):
     with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
         reader = TerminalReader(tmp_path / "history", is_kept=True, editor=chosen)
         keys.send_text(f"this{CTRL['g']}")
-        sender = threading.Thread(target=send_enter, args=(keys, done))
+        sender = threading.Thread(target=send_enter, args=(keys, reader))
         sender.start()
         assert reader.read() == "this and more"
         sender.join()
 
 
-def send_enter(keys, done):
-    """Press Enter once an editor has written."""
-    end = time.monotonic() + 10
-    while not done.exists() and time.monotonic() < end:
-        time.sleep(0.02)
-    time.sleep(0.3)
+def send_enter(keys, reader):
+    """Press Enter once an editor has written, and what it wrote is there."""
+    written = reader._session.default_buffer
+    wait_until(lambda: written.text == "this and more", "the editor has written")
     keys.send_text(ENTER)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import re
-import time
 
 import pyte
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.waiting import wait_until
 
 from tampu.cli.repl.markdown import MarkdownWriter
 from tampu.cli.repl.waiting import Waiting, bar
@@ -163,10 +163,7 @@ def test_the_bar_goes_away_when_the_answer_begins(monkeypatch):
     monkeypatch.setattr("sys.stderr", screen)
     monkeypatch.setenv("TERM", "xterm-256color")
     with Waiting(lambda: (1000, 2000)) as waiting:
-        end = time.monotonic() + 10
-        while "1,000/2,000 tokens" not in screen.seen:
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        wait_until(lambda: "1,000/2,000 tokens" in screen.seen, "the bar is shown")
         waiting.stop()
         waiting.stop()
         assert screen.seen == ""

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import httpx
@@ -19,6 +18,7 @@ from PIL import Image
 from support.endless import make_endless_model
 from support.serving import start_server
 from support.terminal import Terminal
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.server
 TAMPU = [sys.executable, "-m", "tampu.cli.entry"]
@@ -179,10 +179,8 @@ def test_ctrl_c_ends_the_answer_in_the_server_too(server, terminal):
     opened.wait_until(lambda: len(opened.text) > 300, "a long answer")
     opened.type("\x03")
     opened.wait_for(">>> Send a message")
-    end = time.monotonic() + 10
-    while 'tampu_model_requests{model="tiny"} 0.0' not in httpx.get(f"{server.url}/metrics").text:
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    idle = 'tampu_model_requests{model="tiny"} 0.0'
+    wait_until(lambda: idle in httpx.get(f"{server.url}/metrics").text, "the answer ends")
     opened.type("/bye\r")
     assert opened.wait() == 0
 
