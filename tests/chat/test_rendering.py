@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from support.cost import cost, yardstick
 
 from tampu.chat.ollama_template import OllamaTemplate
 from tampu.chat.pieces import text_of
@@ -99,10 +100,12 @@ HOSTILE = [
 @pytest.mark.parametrize("source", HOSTILE)
 def test_what_gets_past_the_sandbox_is_stopped_by_the_jail(jailed, source):
     template = jailed(source)
-    began = time.monotonic()
-    with pytest.raises(RequestError, match="chat template: "):
-        template.render(USER, **TOKENS)
-    assert time.monotonic() - began < 20
+
+    def refuse():
+        with pytest.raises(RequestError, match="chat template: "):
+            template.render(USER, **TOKENS)
+
+    assert cost(refuse, 1, time.perf_counter) < 600 * yardstick(time.perf_counter)
     assert text_of(jailed(CHAT).render(USER, **TOKENS)) == "<|user|>hi <|end|></s>"
 
 

@@ -14,6 +14,7 @@ import httpx
 import msgspec
 import pytest
 from support.canary import CANARY, Canary
+from support.cost import cost, yardstick
 from support.endless import make_endless_model
 from support.hostile_requests import (
     COMPILED_CASES,
@@ -47,7 +48,7 @@ FIELDS = {
     "image": {"images"}, "schema": {"format", "response_format", "output_config"},
     "tools": {"tools"}, "messages": {"messages", "input"},
 }  # fmt: skip
-MOST_SECONDS = 20.0
+MOST_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -137,20 +138,21 @@ def test_it_is_answered_or_refused_on_every_route(ask, kind, case):
 def test_a_grammar_is_kept_or_refused(ask, case):
     route = "/api/generate"
     body = MODEL | SCHEMAS[route](route, case.value) | {"options": {"num_predict": 3}}
-    began = time.monotonic()
-    ask(case, [(route, body)])
-    assert time.monotonic() - began < 10
+    took_s = cost(lambda: ask(case, [(route, body)]), 1, time.perf_counter)
+    assert took_s < 300 * yardstick(time.perf_counter)
 
 
 @pytest.mark.parametrize("name", LONG_TEXTS)
 def test_a_text_that_looks_like_one_word_becomes_tokens_in_time(client, canary, name):
     """Two seconds, on a machine that does nothing else."""
-    began = time.monotonic()
+    answers = []
     asked = MODEL | {"text": LONG_TEXTS[name]}
-    answer = client.post("/api/tokenize", json=asked)
-    assert answer.status_code == 200
-    assert answer.json()["count"] > 10_000
-    assert time.monotonic() - began < 15
+    took_s = cost(
+        lambda: answers.append(client.post("/api/tokenize", json=asked)), 1, time.perf_counter
+    )
+    assert answers[0].status_code == 200
+    assert answers[0].json()["count"] > 10_000
+    assert took_s < 400 * yardstick(time.perf_counter)
     assert canary.has_not_changed()
 
 

@@ -152,7 +152,8 @@ HOSTILE = [
 
 @pytest.mark.parametrize(("source", "message"), HOSTILE)
 def test_nothing_runs_for_ever(source: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execution, "MAX_SECONDS", 0.05)
+    # Only what has no other end is ended by the clock.
+    monkeypatch.setattr(execution, "MAX_SECONDS", 0.05 if message == "more than" else 10**6)
     with pytest.raises(RequestError, match=message):
         written(source)
 
