@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -61,9 +62,46 @@ HOLDERS = {
     "PIL": {"vision"},
 }
 NEVER = {"torch", "transformers", "pickle", "marshal", "shelve", "dill", "imp"}
+# Where tests may sleep, and why. To wait there are `support.waiting`, which has an end and a message,
+# `support.virtual_time`, and clocks that are handed in.
+SLEEPS = {
+    "conftest.py": "waits for threads to end, with an end and a message",
+    "registry/test_docker_registry.py": "kills at random moments: any must be right",
+    "runner/test_interleavings.py": "random moments: any order must be right",
+    "runner/test_loop.py": "cancels at random moments: any must be right",
+    "runner/test_worker_process.py": "asks again now and then; `run` has an end",
+    "server/test_faults.py": "how long a process stands still; a look again, with an end",
+    "test_jail.py": "asks at the moments at which a process may just end: any must be right",
+    "test_nursery.py": "kills at random moments: any must be right",
+    "support/fake_model.py": "a model's pace, and one that does not load",
+    "support/fake_runner.py": "a model's pace, and one that says nothing",
+    "support/jailed_work.py": "work that takes its time",
+    "support/local_http.py": "a slow server",
+    "support/registries.py": "waits for the registry to answer, with an end and a message",
+    "support/serving.py": "waits for the server to answer, with an end and a message",
+    "support/virtual_time.py": "virtual time",
+    "support/waiting.py": "waits with an end and a message",
+}
+# Where tests may look at the clock, and why. A limit of so many seconds is red on a slow machine:
+# costs are compared with others measured beside them (`support.cost`).
+CLOCKS = {
+    "conftest.py": "waits for threads to end, with an end and a message",
+    "clients/test_ollama_client.py": "the time that is told lies between two looks",
+    "ml/test_threads.py": "computes for a while; what is measured is compared with it",
+    "runner/test_worker_process.py": "compares with a process's start; the least that may pass",
+    "sampling/test_sampler.py": "compares with sorting, measured beside it",
+    "server/test_deaths.py": "compares with a load; the least that may pass; whose death it was",
+    "server/test_faults.py": "a look again, with an end",
+    "server/test_listening.py": "the least that may pass",
+    "server/test_ollama_lists.py": "the time that is told lies between two looks",
+    "store/test_faults.py": "compares with a program's start",
+    "store/test_pull.py": "the least that may pass",
+    "store/test_rogue_registry.py": "the least that may pass",
+}
 NAMES_OF_NOTHING = {"utils", "util", "helpers", "common", "misc", "shared"}
 
 
+@cache
 def tree(path):
     return ast.parse(path.read_text(encoding="utf-8"))
 
@@ -182,6 +220,52 @@ def test_the_tests_mirror_the_package():
         folders - {"parity", "benchmarks", "clients", "demo", "examples", "registry", "tools"}
         <= packages
     )
+
+
+def calls_of(path, modules, functions):
+    """The calls of functions of modules, but for `sleep(0)`, which only lets others go on."""
+    for node in ast.walk(tree(path)):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        owner, name = node.func.value, node.func.attr
+        is_turn = name == "sleep" and [ast.unparse(value) for value in node.args] == ["0"]
+        is_theirs = isinstance(owner, ast.Name) and owner.id in modules and name in functions
+        if is_theirs and not is_turn:
+            yield node.lineno
+
+
+def in_tests(modules, functions):
+    """The test files that call functions of modules, and the first line of each."""
+    found = {}
+    for path in sorted(TESTS.rglob("*.py")):
+        lines = [*calls_of(path, modules, functions)]
+        if lines:
+            found[path.relative_to(TESTS).as_posix()] = min(lines)
+    return found
+
+
+def test_no_test_waits_by_sleeping():
+    found = in_tests({"time", "asyncio"}, {"sleep"})
+    assert {name: line for name, line in found.items() if name not in SLEEPS} == {}
+    assert {*SLEEPS} <= {*found}, "these sleep no more"
+
+
+def test_no_test_sets_a_limit_by_the_clock():
+    clocks = {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "time", "time_ns"}
+    found = in_tests({"time"}, clocks)
+    found = {name: line for name, line in found.items() if not name.startswith("support/")}
+    assert {name: line for name, line in found.items() if name not in CLOCKS} == {}
+    assert {*CLOCKS} <= {*found}, "these look at no clock any more"
+
+
+def test_no_test_imports_sleep_or_a_clock_by_its_name():
+    strays = [
+        (path.relative_to(TESTS).as_posix(), node.lineno)
+        for path in sorted(TESTS.rglob("*.py"))
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ImportFrom) and node.module == "time"
+    ]
+    assert strays == []
 
 
 @pytest.mark.seed("S21", "S23", "S49", "S63")

@@ -161,12 +161,14 @@ def test_a_client_that_leaves_during_loading_frees_its_place(site):
         await until(lambda: site.start.begun, "the load begins")
         assert await gauge(port, "tampu_requests_waiting") == 1
         writer.transport.abort()
-        while await gauge(port, "tampu_requests_waiting"):
-            pass
+        async with asyncio.timeout(PATIENCE_S):
+            while await gauge(port, "tampu_requests_waiting"):
+                pass
         site.start.go_on.set()
         await until(lambda: running_of(site) == [0], "the load ends")
-        while await gauge(port, 'tampu_model_requests{model="m"}') != 0:
-            pass
+        async with asyncio.timeout(PATIENCE_S):
+            while await gauge(port, 'tampu_model_requests{model="m"}') != 0:
+                pass
         assert running_of(site) == [0]
         assert await is_well(port)
 
