@@ -62,7 +62,7 @@ HOLDERS = {
     "PIL": {"vision"},
 }
 NEVER = {"torch", "transformers", "pickle", "marshal", "shelve", "dill", "imp"}
-# Where tests may sleep, and why. To wait there are `support.waiting`, which has an end and a message,
+# Where tests may sleep, and why. To wait there are `support.waiting`, with an end and a message,
 # `support.virtual_time`, and clocks that are handed in.
 SLEEPS = {
     "conftest.py": "waits for threads to end, with an end and a message",
