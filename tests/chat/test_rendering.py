@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from support.cost import cost, yardstick
+from support.cost import cost, yardstick_by_the_clock
 
 from tampu.chat.ollama_template import OllamaTemplate
 from tampu.chat.pieces import text_of
@@ -105,7 +105,7 @@ def test_what_gets_past_the_sandbox_is_stopped_by_the_jail(jailed, source):
         with pytest.raises(RequestError, match="chat template: "):
             template.render(USER, **TOKENS)
 
-    assert cost(refuse, 1, time.perf_counter) < 600 * yardstick(time.perf_counter)
+    assert cost(refuse, 1, time.perf_counter) < 600 * yardstick_by_the_clock()
     assert text_of(jailed(CHAT).render(USER, **TOKENS)) == "<|user|>hi <|end|></s>"
 
 

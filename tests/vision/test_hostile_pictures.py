@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 
 import pytest
-from support.cost import cost, yardstick
+from support.cost import cost, yardstick_by_the_clock
 from support.hostile_pictures import EITHER, PLAIN, REFUSED, TAKEN, encoded
 
 from tampu.errors import RequestError
@@ -22,7 +22,7 @@ DETAILS = re.compile(r"0x|<|object|driver|Pillow|PngImagePlugin|line \d|truncate
 
 def assert_quick(action):
     """Do something of which the work is in another process."""
-    assert cost(action, 1, time.perf_counter) < MOST * yardstick(time.perf_counter)
+    assert cost(action, 1, time.perf_counter) < MOST * yardstick_by_the_clock()
 
 
 @pytest.mark.parametrize("name", REFUSED)
