@@ -407,9 +407,6 @@ static void attention(struct tensor *dst, int thread, int threads, void *user)
     struct attention_params params;
     struct work work;
     (void)user;
-#if defined(HAS_AMX)
-    tiles_begin();
-#endif
     memcpy(&params, dst->op_params + OWN_PARAMS, sizeof params);
     const struct tensor *q = dst->src[0], *k = dst->src[1], *v = dst->src[2];
     const struct attention a = {
@@ -423,6 +420,10 @@ static void attention(struct tensor *dst, int thread, int threads, void *user)
         .by_tiles = attends_by_tiles(q->ne[1] * (q->ne[2] / k->ne[2])),
 #endif
     };
+#if defined(HAS_AMX)
+    if (a.by_tiles)
+        tiles_begin();
+#endif
     const struct division d = divide(&a, threads);
     const int64_t group = a.heads / a.kv_heads;
     for (int64_t i = thread; i < d.kv_ranges * d.parts * d.blocks; i += threads) {
@@ -438,6 +439,7 @@ static void attention(struct tensor *dst, int thread, int threads, void *user)
             attend(&a, &work, &task);
     }
 #if defined(HAS_AMX)
-    tiles_end();
+    if (a.by_tiles)
+        tiles_end();
 #endif
 }
