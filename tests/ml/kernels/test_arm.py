@@ -13,9 +13,9 @@ ARM = Path(sys.prefix, "arm", "bin")  # tools/setup/arm.sh puts it there
 
 # What each of qemu's processors has: products of 2 x 8 bytes, of four bytes, neither.
 PROCESSORS = {
-    "max": ["i8mm", "neon", "portable"],
-    "neoverse-n1": ["neon", "portable"],
-    "cortex-a57": ["portable"],
+    "max": ["i8mm", "neon", "amx_emulated", "portable"],
+    "neoverse-n1": ["neon", "amx_emulated", "portable"],
+    "cortex-a57": ["amx_emulated", "portable"],
 }
 
 

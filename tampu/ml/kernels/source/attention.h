@@ -417,7 +417,7 @@ static void attention(struct tensor *dst, int thread, int threads, void *user)
         .features = k->ne[0], .value_features = v->ne[0],
         .scale = params.scale, .cap = params.cap, .out = dst->data,
 #if defined(HAS_AMX)
-        .by_tiles = attends_by_tiles(q->ne[1] * (q->ne[2] / k->ne[2])),
+        .by_tiles = attends_by_tiles(q->ne[1] * (q->ne[2] / k->ne[2])) && k->type != TYPE_F32 && v->type != TYPE_F32,
 #endif
     };
 #if defined(HAS_AMX)

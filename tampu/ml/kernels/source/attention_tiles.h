@@ -1,7 +1,8 @@
 /* Attention's two products by tiles of AMX, where there are many rows.
  *
  * Each number is multiplied as the sum of two BF16, itself rounded and what the rounding took away, without the
- * product of both rests: together they have sixteen bits and more, so that the error is about that of floats. */
+ * product of both rests. That is sixteen bits: more than keys and values in halves or bytes have, but not what a
+ * cache of floats is asked for; those are multiplied as floats. */
 
 enum {
     ATTENTION_LEAST = 32, /* rows for a key-value head */
