@@ -255,8 +255,8 @@ def _numbers(text: str) -> set[int]:
 def _quota(groups: Path, process: Path) -> int | None:
     """Return how many processors the control groups allow, in whole; None: as many as there are.
 
-    A process is bound by the quotas of its own group and of all above it. In a container its own
-    is often the only one there is, whatever the process is told of its name.
+    The quotas of a process's own group and of all its parents apply. In a container, often only
+    its own group is visible, mounted at the root, so the root is read too.
     """
     places = {groups, groups / "cpu"}
     for line in _told(process).splitlines():

@@ -1,7 +1,7 @@
 """ggml as a wheel has it: one CPU library for each kind of processor, of which one is loaded.
 
 `make wheel` puts ggml's bindings and libraries into the folder `bundled` beside this file. Where
-ggml was compiled when it was installed, there is no such folder, and nothing here is used.
+ggml was compiled at install time, that folder does not exist and this module does nothing.
 
 The libraries are loaded by their full paths. They need each other by names that no other ggml has
 (tools/wheel), so nothing else in the process or on the library path can stand in for one.

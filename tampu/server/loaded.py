@@ -126,8 +126,8 @@ class LoadedModels:
             loaded: is told the name and the seconds of each load.
             died: is told the name of each model whose process has died.
             deaths: refuses models that die too often; None: three times within a minute.
-            clock: says what time it is, in seconds since 1970; only what is told of when a model
-                goes is of it, and it may jump: the event loop's clock decides.
+            clock: returns wall time in seconds since 1970, for the expiry times that are reported;
+                when a model is unloaded is decided by the event loop's clock.
         """
         self._start = start
         self._clock = clock

@@ -54,31 +54,22 @@ static void fill_tiles(uint8_t byte)
 
 #define TILE_ROUND 16 /* rounds of the other peaks for one of four products of tiles */
 
-static double brain_peak(int64_t rounds)
-{
-    fill_tiles(0x3f);
-    for (int64_t round = 0; round < rounds / TILE_ROUND; round++) {
-        tile_dot_bf16(0, 4, 5);
-        tile_dot_bf16(1, 4, 6);
-        tile_dot_bf16(2, 7, 5);
-        tile_dot_bf16(3, 7, 6);
+/* `inputs`: of a tile's row. */
+#define TILE_PEAK(name, dot, byte, inputs)                                                           \
+    static double name(int64_t rounds)                                                               \
+    {                                                                                                \
+        fill_tiles(byte);                                                                            \
+        for (int64_t round = 0; round < rounds / TILE_ROUND; round++) {                              \
+            dot(0, 4, 5);                                                                            \
+            dot(1, 4, 6);                                                                            \
+            dot(2, 7, 5);                                                                            \
+            dot(3, 7, 6);                                                                            \
+        }                                                                                            \
+        tiles_end();                                                                                 \
+        return (double)(rounds / TILE_ROUND) * 4 * 16 * 16 * (inputs)*2;                             \
     }
-    tiles_end();
-    return (double)(rounds / TILE_ROUND) * 4 * 16 * 16 * 32 * 2;
-}
-
-static double tile_peak(int64_t rounds)
-{
-    fill_tiles(1);
-    for (int64_t round = 0; round < rounds / TILE_ROUND; round++) {
-        tile_dot_int8(0, 4, 5);
-        tile_dot_int8(1, 4, 6);
-        tile_dot_int8(2, 7, 5);
-        tile_dot_int8(3, 7, 6);
-    }
-    tiles_end();
-    return (double)(rounds / TILE_ROUND) * 4 * 16 * 16 * 64 * 2;
-}
+TILE_PEAK(brain_peak, tile_dot_bf16, 0x3f, 32)
+TILE_PEAK(tile_peak, tile_dot_int8, 1, 64)
 #else
 #define tile_peak NULL
 #endif
