@@ -28,12 +28,12 @@ import msgspec
 import psutil
 
 from benchmarks.server import request, rest, server
-from tampu.catalog import Catalog
-from tampu.catalog import Entry as Model
-from tampu.runner.client import Runner
-from tampu.runner.protocol import ModelOptions
 from tampu.server.app import ServerOptions, create_app
 from tampu.server.routes import Route
+from tampu.store.catalog import Catalog
+from tampu.store.catalog import Entry as Model
+from tampu.worker.client import Runner
+from tampu.worker.protocol import ModelOptions
 
 CANARY = request(
     "POST",

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import xllamacpp
 
-from tampu.engine import Engine
+from tampu.engine.engine import Engine
 
 CONTEXT = 512
 PROMPT = 64

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.convert.quantize import quantize_file
-from tampu.engine import Engine
+from tampu.engine.engine import Engine
 from tampu.ml.gguf import read_gguf
 
 TEXTS, LENGTH = 6, 48

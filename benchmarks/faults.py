@@ -34,7 +34,7 @@ import psutil
 from benchmarks.abuse import Steady, status_of
 from benchmarks.server import request as written
 from benchmarks.server import server
-from tampu.catalog import resolve
+from tampu.store.catalog import resolve
 
 TOLD_S, FREE_S, GONE_S, REST_S = 2.0, 2.0, 5.0, 3.0
 STREAMS, STREAM_TOKENS = 20, 60
@@ -42,7 +42,7 @@ PHASES = ("headers", "loading", "prefill", "first token", "between tokens")
 DEATHS = ("loading", "prefill", "decoding", "embedding", "idle")
 SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM, signal.SIGBUS)
 _LONG = "seven and eight are " * 80
-_MODEL = "tampu.runner.process"
+_MODEL = "tampu.worker.main"
 
 Make = Callable[..., bytes]
 

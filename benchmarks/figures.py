@@ -21,9 +21,9 @@ from statistics import median
 import numpy as np
 import psutil
 
-from tampu.bench import Native, Plan, parse_depths, parse_tests
-from tampu.engine import Engine
-from tampu.peer import Peer
+from tampu.bench.bench import Native, Plan, parse_depths, parse_tests
+from tampu.bench.llama_cpp import Peer
+from tampu.engine.engine import Engine
 from tampu.sampling import Sampler, SamplingOptions
 from tampu.version import __version__
 

@@ -48,7 +48,7 @@ class Install:
 
 def serve(model: Path) -> None:
     """Compute what standard input says, of this interpreter's tampu."""
-    from tampu.bench import Native, random_tokens
+    from tampu.bench.bench import Native, random_tokens
     from tampu.ml.devices import default_threads
 
     subject = Native(model, threads=default_threads(), context=1024)

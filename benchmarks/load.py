@@ -17,9 +17,9 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from statistics import median
 
-from tampu.bench import Native, Plan, Subject, Work, parse_depths, parse_tests
+from tampu.bench.bench import Native, Plan, Subject, Work, parse_depths, parse_tests
+from tampu.bench.llama_cpp import Peer
 from tampu.ml.devices import default_threads
-from tampu.peer import Peer
 
 _SETTLE_S = 0.3  # until the busy processes have started
 

@@ -22,7 +22,7 @@ import psutil
 from benchmarks.server import first_byte, request, rest, server
 
 REST_S = 35.0  # longer than an idle jail lives
-ROLES = {"tampu.runner.process": "models", "tampu.nursery": "nursery and jails"}
+ROLES = {"tampu.worker.main": "models", "tampu.sandbox.fork_server": "nursery and jails"}
 
 
 def chat(name: str, **more: object) -> bytes:

@@ -40,8 +40,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.server import HEADERS, answer, request, rest_of, server
-from tampu.catalog import resolve
-from tampu.modelinfo import read_model_info
+from tampu.store.catalog import resolve
+from tampu.store.model_info import read_model_info
 from tampu.tokenizer.loading import load_tokenizer
 
 QUEUE, SURPLUS = 512, 64

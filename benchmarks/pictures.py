@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from tampu.engine import Engine
+from tampu.engine.engine import Engine
 from tools.train_demo import data, turns
 
 KINDS = ("colour", "shape", "position", "count", "describe")

@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tampu.convert.mixtures import file_type
+from tampu.convert.quant_mix import file_type
 from tampu.convert.quantize import quantize_file
 from tools.record_mixtures import Peer
 

@@ -33,7 +33,7 @@ from typing import TypeAlias
 import numpy as np
 import psutil
 
-from tampu.peer import Peer
+from tampu.bench.llama_cpp import Peer
 
 CONTEXT = 4096
 TOKENS = 48
@@ -45,7 +45,7 @@ Times: TypeAlias = tuple[float, float, float, float]
 
 def child(model: Path, threads: int, folder: str) -> None:
     """Load a model, compute, and print what `Times` has, with the time for the second."""
-    from tampu.engine import Engine
+    from tampu.engine.engine import Engine
     from tampu.ml.kernels.repack_cache import RepackCache
 
     cache = RepackCache(Path(folder), 10**12) if folder else None

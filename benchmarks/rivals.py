@@ -17,12 +17,20 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from statistics import median
 
-from tampu.bench import Native, Plan, Subject, parse_depths, parse_tests, random_tokens, run_once
+from tampu.bench.bench import (
+    Native,
+    Plan,
+    Subject,
+    parse_depths,
+    parse_tests,
+    random_tokens,
+    run_once,
+)
+from tampu.bench.llama_cpp import Peer
 from tampu.ml.devices import default_threads
 from tampu.ml.gguf import read_gguf
 from tampu.ml.kernels import KernelChoice, find_kernels
 from tampu.ml.kernels.roofline import measure_bandwidth
-from tampu.peer import Peer
 
 OWN, DEFAULT = "tampu", "default"
 SETTINGS = f"{DEFAULT},repack off,flash off"

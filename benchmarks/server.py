@@ -30,8 +30,8 @@ from pathlib import Path
 
 import psutil
 
-from tampu.catalog import resolve
-from tampu.modelinfo import read_model_info
+from tampu.store.catalog import resolve
+from tampu.store.model_info import read_model_info
 from tampu.tokenizer.loading import load_tokenizer
 
 PROMPT = "What is 27 + 58?"

@@ -33,7 +33,7 @@ from PIL import Image
 
 from benchmarks.abuse import status_of
 from benchmarks.server import request, server
-from tampu.catalog import resolve
+from tampu.store.catalog import resolve
 
 STAYS, COMES_AND_GOES = "demo", "second"
 _SETTLE_S = 3.0

@@ -19,7 +19,7 @@ PROMPT = "Tell me about the way"
 
 
 def start_tampu(model: Path, threads: int) -> Callable[[], object]:
-    from tampu.engine import Engine
+    from tampu.engine.engine import Engine
 
     engine = Engine.load(model, context=CONTEXT, threads=threads)
     return lambda: engine.generate(PROMPT, max_tokens=1, temperature=0.0)

@@ -54,7 +54,7 @@ class Tampu:
     """tampu's engine in this process."""
 
     def __init__(self, model: Path, threads: int, slots: int, context: int) -> None:
-        from tampu.engine import Engine
+        from tampu.engine.engine import Engine
 
         self.slots = slots
         self.engine = Engine.load(model, context=context, slots=slots, threads=threads)

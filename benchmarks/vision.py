@@ -48,7 +48,7 @@ class Tampu:
     """tampu's engine in this process."""
 
     def __init__(self, out: Path, threads: int) -> None:
-        from tampu.engine import Engine
+        from tampu.engine.engine import Engine
 
         self.engine = Engine.load(
             out / TEXT_FILE, projector=out / TOWER_FILE, context=CONTEXT, threads=threads
@@ -71,7 +71,7 @@ class Tampu:
 
 def longest_gap(out: Path, threads: int) -> float:
     """Return the longest time between two tokens of an answer while a picture is read."""
-    from tampu.engine import Engine
+    from tampu.engine.engine import Engine
     from tampu.runner.events import Text
 
     model, tower = out / TEXT_FILE, out / TOWER_FILE

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 from tampu.version import __version__
 
 if TYPE_CHECKING:
-    from tampu.completion import Completion, Handle, Stream
-    from tampu.engine import Engine
+    from tampu.engine.completion import Completion, Handle, Stream
+    from tampu.engine.engine import Engine
     from tampu.errors import TampuError
-    from tampu.offload import Offload
+    from tampu.ml.offload import Offload
     from tampu.runner.events import Done, Text, TokenLogprob, Usage
     from tampu.runner.request import GenerateOptions
 
@@ -43,13 +43,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Completion": "tampu.completion",
+    "Completion": "tampu.engine.completion",
     "Done": "tampu.runner.events",
-    "Engine": "tampu.engine",
+    "Engine": "tampu.engine.engine",
     "GenerateOptions": "tampu.runner.request",
-    "Handle": "tampu.completion",
-    "Offload": "tampu.offload",
-    "Stream": "tampu.completion",
+    "Handle": "tampu.engine.completion",
+    "Offload": "tampu.ml.offload",
+    "Stream": "tampu.engine.completion",
     "TampuError": "tampu.errors",
     "Text": "tampu.runner.events",
     "TokenLogprob": "tampu.runner.events",

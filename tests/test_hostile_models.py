@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.tiny_model import Tiny, tiny_weights, write_tiny
 
-from tampu.engine import Engine
+from tampu.engine.engine import Engine
 from tampu.errors import ModelFileError, OutOfMemoryError, TampuError
 
 

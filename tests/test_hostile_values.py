@@ -12,7 +12,7 @@ import pytest
 from support.cost import cost, yardstick
 from support.tiny_model import Tiny, tiny_weights, write_tiny
 
-from tampu.engine import Engine
+from tampu.engine.engine import Engine
 from tampu.errors import (
     ComputeError,
     ModelFileError,

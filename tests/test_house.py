@@ -18,32 +18,28 @@ LONGEST = 450
 
 # From the bottom up; a module imports from its own package and from the lines below its own.
 LAYERS = [
-    ("errors", "version", "durations", "part_names", "confinement", "room"),
-    ("configuration", "address", "proxies", "values", "nursery"),
-    ("settings", "jail", "offload"),
+    ("errors", "version"),
+    ("settings", "sandbox"),
     ("ml",),
     ("nn", "tokenizer", "sampling", "vision"),
     ("kvcache", "chat"),
-    ("models", "modelinfo", "convert"),
-    ("memory",),
-    ("placing",),
+    ("models", "convert"),
     ("store",),
-    ("runner", "catalog"),
-    ("loading", "completion", "peer"),
-    ("intake",),
-    ("bench", "engine"),
-    ("charts",),
-    ("runner.worker", "runner.process"),  # the engine in a process of its own
+    ("runner",),
+    ("worker.protocol",),
+    ("engine", "backends"),
+    ("bench",),
+    ("worker",),
     ("server",),
     ("cli",),
 ]
 # The packages that know least, and all that each may know.
 ONLY = {
-    "ml": {"errors", "part_names", "room"},
+    "ml": {"errors"},
     "nn": {"errors", "ml"},
     "models": {"errors", "ml", "nn", "kvcache", "vision"},
     "tokenizer": {"errors", "ml"},
-    "sampling": {"errors", "jail"},
+    "sampling": {"errors", "sandbox"},
 }
 HOLDERS = {
     "ggml": {"ml"},
@@ -69,13 +65,13 @@ SLEEPS = {
     "registry/test_docker_registry.py": "kills at random moments: any must be right",
     "runner/test_interleavings.py": "random moments: any order must be right",
     "runner/test_loop.py": "cancels at random moments: any must be right",
-    "runner/test_worker_process.py": "asks again now and then; `run` has an end",
+    "worker/test_worker_process.py": "asks again now and then; `run` has an end",
     "server/test_faults.py": "how long a process stands still; a look again, with an end",
-    "test_jail.py": "asks at the moments at which a process may just end: any must be right",
-    "test_nursery.py": "kills at random moments: any must be right",
+    "sandbox/test_process.py": "asks at the moments at which a process may end: any must be right",
+    "sandbox/test_fork_server.py": "kills at random moments: any must be right",
     "support/fake_model.py": "a model's pace, and one that does not load",
     "support/fake_runner.py": "a model's pace, and one that says nothing",
-    "support/jailed_work.py": "work that takes its time",
+    "support/sandboxed_work.py": "work that takes its time",
     "support/local_http.py": "a slow server",
     "support/registries.py": "waits for the registry to answer, with an end and a message",
     "support/serving.py": "waits for the server to answer, with an end and a message",
@@ -88,9 +84,9 @@ CLOCKS = {
     "conftest.py": "waits for threads to end, with an end and a message",
     "clients/test_ollama_client.py": "the time that is told lies between two looks",
     "ml/test_threads.py": "computes for a while; what is measured is compared with it",
-    "runner/test_worker_process.py": "compares with a process's start; the least that may pass",
+    "worker/test_worker_process.py": "compares with a process's start; the least that may pass",
     "sampling/test_sampler.py": "compares with sorting, measured beside it",
-    "server/test_deaths.py": "compares with a load; the least that may pass; whose death it was",
+    "server/test_crashes.py": "compares with a load; the least that may pass; whose death it was",
     "server/test_faults.py": "a look again, with an end",
     "server/test_listening.py": "the least that may pass",
     "server/test_ollama_lists.py": "the time that is told lies between two looks",
@@ -191,7 +187,7 @@ def test_only_the_settings_read_the_environment():
         and node.value.id == "os"
         and node.attr in {"environ", "environb", "getenv", "putenv"}
     ]
-    assert {name for name, _ in read} == {"settings"}
+    assert {name for name, _ in read} == {"settings.settings"}
 
 
 def test_a_file_is_one_idea():

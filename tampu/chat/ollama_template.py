@@ -21,10 +21,10 @@ from tampu.chat.gotemplate import (
     until_field,
 )
 from tampu.chat.gotemplate.nodes import Action, Field, Pipeline
-from tampu.chat.marked import joined, marked, pieces
-from tampu.chat.output.families import chat_format
-from tampu.chat.output.thinking import EFFORTS, Think
-from tampu.chat.pieces import Prompt
+from tampu.chat.output.parser_registry import chat_format
+from tampu.chat.output.reasoning import EFFORTS, Think
+from tampu.chat.segments import Prompt
+from tampu.chat.taint import joined, marked, pieces
 from tampu.errors import RequestError
 
 Message = Mapping[str, Any]

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tampu.chat.kinds import PromptTemplate
+from tampu.chat.images import Item, Marks, length
 from tampu.chat.output import ChatFormat, chat_format
-from tampu.chat.output.thinking import Think
-from tampu.chat.pictures import Item, Marks, length
-from tampu.chat.pieces import PieceEncoder, text_of, trusted, untrusted
-from tampu.chat.rendering import JailedTemplate
+from tampu.chat.output.reasoning import Think
+from tampu.chat.sandboxed_template import JailedTemplate
+from tampu.chat.segments import PieceEncoder, text_of, trusted, untrusted
+from tampu.chat.template_loader import PromptTemplate
 from tampu.errors import ContextLengthError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tampu.chat.forms import (
+from tampu.chat.builtin_templates import (
     CHATML,
     COGITO,
     DEEPSEEK,

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import Template, TemplateError, TemplateSyntaxError, meta
 
-from tampu.chat.marked import marked, pieces
-from tampu.chat.output.families import chat_format
-from tampu.chat.output.thinking import Think, thinking_variables
-from tampu.chat.pieces import Prompt
-from tampu.chat.sandbox import TemplateEnvironment
+from tampu.chat.jinja_sandbox import TemplateEnvironment
+from tampu.chat.output.parser_registry import chat_format
+from tampu.chat.output.reasoning import Think, thinking_variables
+from tampu.chat.segments import Prompt
+from tampu.chat.taint import marked, pieces
 from tampu.errors import ModelFileError, RequestError
 
 if TYPE_CHECKING:

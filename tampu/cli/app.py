@@ -14,14 +14,14 @@ from tampu.cli.config import config_command
 from tampu.cli.convert import convert_command
 from tampu.cli.create import create_command
 from tampu.cli.devices import devices_command
-from tampu.cli.loaded import processes_command, stop_command
+from tampu.cli.exit_codes import INTERRUPTED, fail, outcome
 from tampu.cli.models import copy_command, list_command, remove_command
-from tampu.cli.outcome import INTERRUPTED, fail, outcome
+from tampu.cli.ps import processes_command, stop_command
+from tampu.cli.pull_push import pull_command, push_command
 from tampu.cli.quantize import quantize_command
 from tampu.cli.run import run_command
 from tampu.cli.serve import serve_command
 from tampu.cli.show import show_command
-from tampu.cli.transfer import pull_command, push_command
 from tampu.cli.verify import verify_command
 from tampu.version import __version__
 

@@ -12,7 +12,7 @@ from tampu.cli.completion import complete_model
 from tampu.errors import RequestError
 
 if TYPE_CHECKING:
-    from tampu.bench import Plan, Result
+    from tampu.bench.bench import Plan, Result
 
 PEER = "llama.cpp"
 
@@ -90,8 +90,8 @@ def _speeds_at_once(
     drawing: Path | None,
 ) -> str:
     """Measure how fast so many tokens are computed at once; return bars, draw them if wanted."""
-    from tampu.bench import Plan, Work
-    from tampu.charts import TOKENS, chart, picture
+    from tampu.bench.bench import Plan, Work
+    from tampu.bench.charts import TOKENS, chart, picture
     from tampu.ml.devices import default_threads
 
     plan = Plan(
@@ -107,7 +107,7 @@ def _speeds_at_once(
 
 
 def _plan(tests: str, depth: str, threads: int | None, repetitions: int) -> Plan:
-    from tampu.bench import Plan, parse_depths, parse_tests
+    from tampu.bench.bench import Plan, parse_depths, parse_tests
     from tampu.ml.devices import default_threads
 
     return Plan(
@@ -122,9 +122,9 @@ def _measure(
     plan: Plan, model: str, peer: str | None, library: Path | None, cache_type: str = "f16"
 ) -> tuple[list[Result], list[str]]:
     """Measure everything; return the results and what each subject is."""
-    from tampu.bench import Native
-    from tampu.catalog import resolve
-    from tampu.peer import Peer
+    from tampu.bench.bench import Native
+    from tampu.bench.llama_cpp import Peer
+    from tampu.store.catalog import resolve
 
     if peer not in (None, PEER):
         raise RequestError(f"unknown peer {peer!r}: the only one is {PEER}")

@@ -7,7 +7,7 @@ from tampu.errors import TampuError
 
 def complete_model(incomplete: str) -> list[str]:
     """Return the models on this machine whose names begin so, without the tag `:latest`."""
-    from tampu.settings import Settings
+    from tampu.settings.settings import Settings
     from tampu.store.library import Library
 
     try:
@@ -20,7 +20,7 @@ def complete_model(incomplete: str) -> list[str]:
 
 def complete_type(incomplete: str) -> list[str]:
     """Return the types of weights that files are written in, whose names begin so."""
-    from tampu.convert.mixtures import FILE_TYPES
+    from tampu.convert.quant_mix import FILE_TYPES
 
     names = [name for name in FILE_TYPES if name.startswith(incomplete.upper())]
     return [name.lower() for name in names] if incomplete.islower() else names

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from tampu.settings import Settings
+    from tampu.settings.settings import Settings
 
 
 def config_command(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the settings, and where each comes from."""
-    from tampu.settings import Settings
+    from tampu.settings.settings import Settings
 
     settings = Settings.from_environment()
     rows = setting_rows(settings)
@@ -33,7 +33,7 @@ def config_command(
 
 def setting_rows(settings: Settings) -> list[tuple[str, str, str]]:
     """Return the name, value and origin of each setting; keys are not shown."""
-    from tampu.settings import SECRET
+    from tampu.settings.settings import SECRET
 
     return [
         (name.lower(), _text(source.value, is_secret=name in SECRET), source.origin)

@@ -43,7 +43,7 @@ def convert_command(
     """Convert a Hugging Face checkpoint, or a PEFT adapter, to a GGUF file."""
     from tampu.cli.progress import progress_bar
     from tampu.convert import convert  # slow to import, and no other command needs it
-    from tampu.convert.mixtures import Override
+    from tampu.convert.quant_mix import Override
 
     if base is not None:
         from tampu.convert.adapters import plan_adapter

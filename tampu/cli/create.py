@@ -15,7 +15,7 @@ from tampu.cli.models import own_store
 from tampu.errors import ModelNotFoundError, RequestError
 
 if TYPE_CHECKING:
-    from tampu.settings import Settings
+    from tampu.settings.settings import Settings
     from tampu.store.create import Recipe
     from tampu.store.library import Library
     from tampu.store.registry.progress import Progress
@@ -44,7 +44,7 @@ def create_command(
 
     A model that FROM names and that is not here is pulled first.
     """
-    from tampu.settings import Settings
+    from tampu.settings.settings import Settings
     from tampu.store.create import Recipe, create
     from tampu.store.library import Library
     from tampu.store.modelfile import parse_modelfile
@@ -72,7 +72,7 @@ def bring_missing(
     Raises:
         TampuError: if one cannot be had.
     """
-    from tampu.store.ingredients import path_of_source
+    from tampu.store.create_sources import path_of_source
     from tampu.store.names import ModelName
     from tampu.store.registry.options import RemoteOptions
     from tampu.store.registry.pull import pull

@@ -14,8 +14,8 @@ def main() -> None:
         print(f"tampu version {__version__}")
         return
     if _is_plain_list(arguments):
+        from tampu.cli.exit_codes import outcome
         from tampu.cli.listing import print_list
-        from tampu.cli.outcome import outcome
 
         sys.exit(outcome(lambda: print_list("".join(arguments[1:]), as_json=False)))
     from tampu.cli.app import run

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 
 from tampu.cli.table import human_age, human_bytes, table
-from tampu.settings import Settings
+from tampu.settings.settings import Settings
 from tampu.store.library import Library, LocalModel
 
 _ID_LENGTH = 12

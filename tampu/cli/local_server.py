@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tampu.errors import StoreError, TampuError
-from tampu.settings import Settings
+from tampu.settings.settings import Settings
 
 _TIMEOUT_S = 10.0
 _MOST_BYTES = 16 << 20

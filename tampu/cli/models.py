@@ -68,7 +68,7 @@ def own_model(model: str) -> tuple[Store, ModelName]:
         ModelNotFoundError: if it is not there; saying where it is, if it is elsewhere.
     """
     from tampu.errors import ModelNotFoundError
-    from tampu.settings import Settings
+    from tampu.settings.settings import Settings
     from tampu.store.library import Library
     from tampu.store.names import ModelName
 
@@ -87,7 +87,7 @@ def own_model(model: str) -> tuple[Store, ModelName]:
 
 def own_store() -> Store:
     """Return the store that tampu writes to."""
-    from tampu.settings import Settings
+    from tampu.settings.settings import Settings
     from tampu.store.store import Store
 
     return Store(Settings.from_environment().models)

@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 
-from tampu.chat.output.thinking import EFFORTS, Think
+from tampu.chat.output.reasoning import EFFORTS, Think
 from tampu.errors import RequestError
-from tampu.modelinfo import ModelInfo
 from tampu.runner.request import GenerateOptions
 from tampu.server.wire.ollama_options import Options, read_options, readable
-from tampu.values import seconds
+from tampu.settings.parsers import seconds
+from tampu.store.model_info import ModelInfo
 
 
 def read_parameter(name: str, words: Sequence[str]) -> object:

@@ -35,7 +35,7 @@ def quantize_command(
 ) -> None:
     """Quantise a model's file."""
     from tampu.cli.progress import progress_bar
-    from tampu.convert.mixtures import Override
+    from tampu.convert.quant_mix import Override
     from tampu.convert.quantize import quantize_file
 
     overrides = [Override.parse(text) for text in tensor_type or []]

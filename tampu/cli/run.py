@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tampu.cli.completion import complete_model
-from tampu.cli.transfer import Insecure
+from tampu.cli.pull_push import Insecure
 from tampu.errors import RequestError
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ def run_command(
         read_think,
         read_truncate,
     )
-    from tampu.cli.repl.choosing import choose_partner
     from tampu.cli.repl.printing import View
+    from tampu.cli.repl.select_backend import choose_partner
     from tampu.cli.repl.session import Session
 
     given = {
@@ -123,7 +123,7 @@ def converse(session: Session, view: View, question: str | None) -> None:
         TampuError: when there is no answer.
     """
     if session.think is not None and session.think is not False:
-        from tampu.cli.repl.assigning import warn_of_thoughts
+        from tampu.cli.repl.set_command import warn_of_thoughts
 
         warn_of_thoughts(session)
     if question is not None:
@@ -132,9 +132,9 @@ def converse(session: Session, view: View, question: str | None) -> None:
         answer(session, view, question)
         return
     from tampu.cli.repl.conversation import Conversation
+    from tampu.cli.repl.no_echo import silent_terminal
     from tampu.cli.repl.reader import TerminalReader
-    from tampu.cli.repl.silence import silent_terminal
-    from tampu.settings import Settings
+    from tampu.settings.settings import Settings
 
     settings = Settings.from_environment()
     is_kept = not settings.no_history

@@ -12,7 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from tampu.server.app import ServerOptions
-    from tampu.settings import Settings
+    from tampu.settings.settings import Settings
 
 DEFAULT_CONTEXT = 4096
 MOST_MODELS = 3
@@ -43,8 +43,6 @@ def serve_command(
     ] = False,
 ) -> None:
     """Serve models with the APIs of Ollama, OpenAI and Anthropic."""
-    from tampu.address import Address
-    from tampu.catalog import Catalog, resolve
     from tampu.errors import SettingsError
     from tampu.server.serve import (
         Certificate,
@@ -54,7 +52,9 @@ def serve_command(
         process_starter,
         serve,
     )
-    from tampu.settings import ENGINES, Settings, runner_environment
+    from tampu.settings.address import Address
+    from tampu.settings.settings import ENGINES, Settings, runner_environment
+    from tampu.store.catalog import Catalog, resolve
     from tampu.store.library import Library
 
     settings = Settings.from_environment()
@@ -89,9 +89,9 @@ def serve_command(
 
 def server_options(settings: Settings, host: str) -> ServerOptions:
     """Return how the server behaves, from the settings."""
-    from tampu.runner.protocol import ModelOptions
     from tampu.server.app import ServerOptions
     from tampu.store.registry.options import RemoteOptions
+    from tampu.worker.protocol import ModelOptions
 
     return ServerOptions(
         host=host,

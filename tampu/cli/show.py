@@ -9,12 +9,12 @@ import typer
 
 from tampu.cli.completion import complete_model
 from tampu.errors import RequestError
-from tampu.values import existing_path
+from tampu.settings.parsers import existing_path
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tampu.modelinfo import ModelInfo
+    from tampu.store.model_info import ModelInfo
     from tampu.store.modelfile import Modelfile
 
 logger = logging.getLogger(__name__)
@@ -41,10 +41,10 @@ def show_command(
     json: Annotated[bool, typer.Option("--json", help="Print JSON, all metadata too.")] = False,
 ) -> None:
     """Show what a model is, or one thing of it."""
-    from tampu.catalog import Catalog, resolve
     from tampu.chat.renderers import remarks
-    from tampu.cli.parts import part_of
-    from tampu.modelinfo import read_model_info
+    from tampu.cli.show_sections import part_of
+    from tampu.store.catalog import Catalog, resolve
+    from tampu.store.model_info import read_model_info
     from tampu.store.modelfile import Modelfile, modelfile_of
 
     flags = {
@@ -74,7 +74,7 @@ def show_command(
     projectors = entry.model.projector_paths if entry else ()
     print(as_text(info, own, projector=next(iter(projectors), None)))
     if verbose:
-        from tampu.cli.parts import details
+        from tampu.cli.show_sections import details
 
         print(details(info))
 
@@ -87,9 +87,9 @@ def as_text(info: ModelInfo, own: Modelfile | None = None, projector: Path | Non
         own: what its Modelfile says.
         projector: the file of the part that sees, if it has one of its own.
     """
-    from tampu.cli.parts import in_columns, in_sections, parameter_lines, projector_rows
-    from tampu.runner.engines import AUTO, choose_engine
+    from tampu.cli.show_sections import in_columns, in_sections, parameter_lines, projector_rows
     from tampu.store.modelfile import Modelfile
+    from tampu.worker.engines import AUTO, choose_engine
 
     own = own or Modelfile()
     rows = {
@@ -123,7 +123,7 @@ def as_json(info: ModelInfo, own: Modelfile | None = None) -> str:
     """
     import msgspec
 
-    from tampu.modelinfo import plain_metadata
+    from tampu.store.model_info import plain_metadata
     from tampu.store.modelfile import Modelfile
 
     own = own or Modelfile()

@@ -26,9 +26,9 @@ from tampu.convert.llama import LLAMA, MIXTRAL
 from tampu.convert.llama4 import LLAMA4, LLAMA4_TEXT
 from tampu.convert.llava import LLAVA
 from tampu.convert.mistral3 import MISTRAL3, MISTRAL3_TEXT
-from tampu.convert.mixtures import FILE_TYPES, Facts, FileType, Override, choose_types, file_type
 from tampu.convert.mllama import MLLAMA
 from tampu.convert.pooling import pooling_metadata
+from tampu.convert.quant_mix import FILE_TYPES, Facts, FileType, Override, choose_types, file_type
 from tampu.convert.quantize import QUANTIZATION_VERSION
 from tampu.convert.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
 from tampu.convert.qwen25vl import QWEN25VL

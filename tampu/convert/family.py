@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tampu.convert.checkpoint import Stored, StoredTensor
 from tampu.convert.config import Config, read_rope
-from tampu.convert.pieces import Cut, Piece, Stack
+from tampu.convert.lazy_tensor import Cut, Piece, Stack
 from tampu.errors import ModelFileError, UnsupportedModelError
 
 Parameters = dict[str, object]

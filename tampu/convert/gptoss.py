@@ -15,8 +15,8 @@ import numpy as np
 from tampu.convert.checkpoint import Stored, StoredTensor
 from tampu.convert.config import Config
 from tampu.convert.family import Family, Parameters, mixture_parameters, text_parameters
+from tampu.convert.lazy_tensor import every_second, swapped
 from tampu.convert.llama import NAMES
-from tampu.convert.pieces import every_second, swapped
 from tampu.errors import ModelFileError, UnsupportedModelError
 
 _BLOCKS, _SCALES = "_blocks", "_scales"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from tampu.convert.config import Config
 from tampu.convert.family import Family, Parameters, mixture_parameters, text_parameters
+from tampu.convert.lazy_tensor import half, swapped
 from tampu.convert.llama import NAMES, rope_factors
-from tampu.convert.pieces import half, swapped
 from tampu.convert.vision import ATTENTION, PREFIXES, tower_keys, tower_names
 from tampu.errors import UnsupportedModelError
 

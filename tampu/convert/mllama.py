@@ -12,8 +12,8 @@ import numpy as np
 from tampu.convert.checkpoint import Stored, to_float32
 from tampu.convert.config import Config
 from tampu.convert.family import Family, Parameters
+from tampu.convert.lazy_tensor import Cut
 from tampu.convert.llama import NAMES, interleave, parameters, rope_factors
-from tampu.convert.pieces import Cut
 from tampu.convert.vision import ATTENTION, PREFIXES, tower_keys, tower_names
 
 _LAYER = "model.layers.{}.cross_attn"

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tampu.convert.mixtures import Facts, FileType, Override, choose_types, file_type
+from tampu.convert.quant_mix import Facts, FileType, Override, choose_types, file_type
 from tampu.convert.storage import encode_rows, row_ranges
 from tampu.convert.writer import Part, PlannedFile, Progress, Span, TensorToWrite
 from tampu.errors import RequestError, UnsupportedModelError

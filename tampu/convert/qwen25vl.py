@@ -8,8 +8,8 @@ from __future__ import annotations
 from tampu.convert.checkpoint import Stored
 from tampu.convert.config import Config
 from tampu.convert.family import Family, Parameters, text_parameters
+from tampu.convert.lazy_tensor import Cut, half
 from tampu.convert.llama import NAMES
-from tampu.convert.pieces import Cut, half
 from tampu.convert.vision import PREFIXES, tower_keys, tower_names
 
 _LAYER = "visual.blocks.{}"

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from tampu.convert.head import Place, alignment_of, encode_head
+from tampu.convert.gguf_header import Place, alignment_of, encode_head
 from tampu.convert.output import whole_file
 from tampu.errors import ModelFileError
 from tampu.ml.types import GGMLType

@@ -3,9 +3,9 @@
 from tampu.kvcache.cache import Cache, CacheStep, GraphCache, cache_bytes
 from tampu.kvcache.causal import AttentionKind
 from tampu.kvcache.cells import NO_CELL, Cells
-from tampu.kvcache.ledger import Holding, Ledger, Space
+from tampu.kvcache.manager import Holding, Ledger, Space
 from tampu.kvcache.masks import Segment, Span
-from tampu.kvcache.reach import Reach, reach_of
+from tampu.kvcache.spec import Reach, reach_of
 from tampu.kvcache.storage import CacheSize, Reading, Run
 
 __all__ = [

@@ -12,10 +12,10 @@ import numpy.typing as npt
 from tampu.errors import TampuError
 from tampu.kvcache.causal import CACHE_TYPES, AttentionKind, RowStorage, RowTypes, StoredKeys
 from tampu.kvcache.cells import Cells
-from tampu.kvcache.ledger import Space
+from tampu.kvcache.manager import Space
 from tampu.kvcache.masks import Segment
-from tampu.kvcache.reach import Reach, reach_of
 from tampu.kvcache.recurrent import StateStorage
+from tampu.kvcache.spec import Reach, reach_of
 from tampu.kvcache.storage import PADDING, CacheSize, Reading, Storage
 from tampu.ml import Backend, Context, Tensor
 from tampu.nn import CacheShape, LayerCache, LayerShape, StateShape

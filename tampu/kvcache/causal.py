@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tampu.errors import RequestError, ShapeError
 from tampu.kvcache.masks import Segment, Span, attention_mask
-from tampu.kvcache.reach import Reach
+from tampu.kvcache.spec import Reach
 from tampu.kvcache.storage import PADDING, GraphPart, Reading, StepPart
 from tampu.ml import Context, GGMLType, Tensor
 from tampu.nn import Advance, History, LayerShape, Tensors

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tampu.kvcache.reach import Reach
+from tampu.kvcache.spec import Reach
 
 Mask = npt.NDArray[np.float16]
 

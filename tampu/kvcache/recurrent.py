@@ -19,7 +19,7 @@ import numpy as np
 from tampu.errors import ShapeError
 from tampu.kvcache.cells import NO_CELL
 from tampu.kvcache.masks import Segment, Span
-from tampu.kvcache.reach import Reach
+from tampu.kvcache.spec import Reach
 from tampu.kvcache.storage import CacheSize, GraphPart, Reading, Run, StepPart
 from tampu.ml import Context, GGMLType, Tensor
 from tampu.nn import Advance, History, StateShape, Tensors

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.kvcache.masks import Segment, Span
-from tampu.kvcache.reach import Reach
+from tampu.kvcache.spec import Reach
 from tampu.ml import Context, Tensor
 from tampu.nn import LayerCache
 

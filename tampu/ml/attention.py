@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tampu.ml.checks import READABLE, SINGLE, require
 from tampu.ml.kernels.attention import attend, can_attend
 from tampu.ml.library import gg
-from tampu.ml.operands import READABLE, SINGLE, require
 from tampu.ml.types import GGMLType
 
 if TYPE_CHECKING:

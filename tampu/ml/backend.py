@@ -18,16 +18,16 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.errors import ComputeError, OutOfMemoryError, ShapeError
+from tampu.ml.available_memory import read_room
 from tampu.ml.context import Context
+from tampu.ml.device_map import Placement
 from tampu.ml.devices import Device, default_threads, find_devices, log_system
 from tampu.ml.kernels import KernelChoice, find_kernels
 from tampu.ml.library import OpaquePointer, gg
-from tampu.ml.placement import Placement
+from tampu.ml.nan_detector import ValueWatch
 from tampu.ml.tensor import Tensor
 from tampu.ml.threads import FittingThreads
 from tampu.ml.types import GGMLType
-from tampu.ml.watch import ValueWatch
-from tampu.room import read_room
 
 _DATA_TYPES: dict[GGMLType, np.dtype[np.generic]] = {
     GGMLType.F32: np.dtype(np.float32),

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 
 from tampu.errors import ComputeError
+from tampu.ml.available_memory import read_room
 from tampu.ml.library import VARIANT, OpaquePointer, gg
-from tampu.room import read_room
 
 log = logging.getLogger("tampu.ml")
 

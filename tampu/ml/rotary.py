@@ -7,8 +7,8 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tampu.ml.checks import SINGLE, require
 from tampu.ml.library import gg
-from tampu.ml.operands import SINGLE, require
 from tampu.ml.types import GGMLType
 
 if TYPE_CHECKING:

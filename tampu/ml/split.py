@@ -16,9 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from tampu.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
-from tampu.ml.head import GGUFFile, TensorInfo
+from tampu.ml.gguf_header import GGUFFile, TensorInfo
 from tampu.ml.metadata import Metadata
-from tampu.part_names import part_name, read_part_name
+from tampu.ml.split_names import part_name, read_part_name
 
 PREFIX = "split."
 MOST_PARTS = 1024

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from tampu.errors import ShapeError
+from tampu.ml.checks import FLOATS, READABLE, SINGLE, WRITABLE, divides, require
 from tampu.ml.library import TensorPointer, gg
-from tampu.ml.operands import FLOATS, READABLE, SINGLE, WRITABLE, divides, require
 from tampu.ml.types import GGMLType
 
 if TYPE_CHECKING:
     from tampu.ml.context import Context
-    from tampu.ml.kernels.products import Activations, PackedWeight
+    from tampu.ml.kernels.matmul import Activations, PackedWeight
 
 Shape: TypeAlias = tuple[int, ...]
 Operation: TypeAlias = Callable[..., TensorPointer]

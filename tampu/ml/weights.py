@@ -19,10 +19,10 @@ import numpy as np
 
 from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError
 from tampu.ml.backend import Backend
+from tampu.ml.buffer_types import Use, find_homes
 from tampu.ml.devices import Device
 from tampu.ml.gguf import GGUFFile, TensorInfo
-from tampu.ml.homes import Use, find_homes
-from tampu.ml.kernels.products import STRIP, PackedMemory, PackedWeight, places_of
+from tampu.ml.kernels.matmul import STRIP, PackedMemory, PackedWeight, places_of
 from tampu.ml.kernels.repack_cache import KeptWeights, Layout, RepackCache
 from tampu.ml.library import OpaquePointer, TensorPointer, gg
 from tampu.ml.mapping import map_file

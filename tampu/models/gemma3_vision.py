@@ -13,8 +13,8 @@ from typing import ClassVar
 import numpy as np
 
 from tampu.ml import Context, Tensor
+from tampu.ml.image_ops import average_pool
 from tampu.ml.metadata import Metadata
-from tampu.ml.pictures import average_pool
 from tampu.nn import (
     Embedding,
     EncoderLayer,

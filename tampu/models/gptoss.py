@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.ml import Context, RopeMode, RopeScaling, Tensor
-from tampu.ml.mixture import clamped_gate
+from tampu.ml.moe import clamped_gate
 from tampu.nn import (
     Batch,
     Embedding,

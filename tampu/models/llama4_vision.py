@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.ml import Context, RopeMode, Tensor
-from tampu.ml.homes import Use
+from tampu.ml.buffer_types import Use
 from tampu.ml.metadata import Metadata
-from tampu.ml.mixture import repeated
+from tampu.ml.moe import repeated
 from tampu.nn import (
     AxisRope,
     EncoderLayer,

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from tampu.ml import Context, Tensor
 from tampu.ml.metadata import Metadata
-from tampu.ml.mixture import repeated
+from tampu.ml.moe import repeated
 from tampu.nn import (
     Embedding,
     EncoderLayer,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tampu.ml import Tensor
-from tampu.ml.homes import Use
-from tampu.ml.mixture import add_each, chosen, largest, linear_each, repeated
+from tampu.ml.buffer_types import Use
+from tampu.ml.moe import add_each, chosen, largest, linear_each, repeated
 from tampu.nn.linear import Linear
 from tampu.nn.module import Module, gguf
 

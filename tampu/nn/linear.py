@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tampu.ml import Tensor
-from tampu.ml.homes import Use
-from tampu.ml.operands import require
+from tampu.ml.buffer_types import Use
+from tampu.ml.checks import require
 from tampu.nn.module import Module, gguf
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.ml import Tensor, Weights
+from tampu.ml.buffer_types import Use
 from tampu.ml.gguf import GGUFFile
-from tampu.ml.homes import Use
 from tampu.nn.linear import Linear
 from tampu.nn.module import Module
 

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from tampu.errors import ModelFileError
 from tampu.ml import Tensor, Weights
-from tampu.ml.homes import Use
+from tampu.ml.buffer_types import Use
 
 M = TypeVar("M", bound="Module")
 

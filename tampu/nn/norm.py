@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tampu.ml import Tensor
-from tampu.ml.operands import require
+from tampu.ml.checks import require
 from tampu.nn.module import Module, gguf
 
 

@@ -20,9 +20,9 @@ from tampu.ml import Backend, Context, GGMLType, Tensor
 from tampu.ml.backend import Computed
 from tampu.ml.tensor import Shape
 from tampu.nn import Batch, Crossed, Model, PreparedImage
+from tampu.runner.chunked_encoder import Piece
 from tampu.runner.images import Begun
-from tampu.runner.pieces import Piece
-from tampu.runner.rotation import rotate_keys
+from tampu.runner.k_shift import rotate_keys
 
 log = logging.getLogger("tampu.runner")
 

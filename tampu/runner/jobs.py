@@ -10,11 +10,11 @@ import numpy as np
 
 from tampu.errors import TampuError
 from tampu.ml.backend import Computed
-from tampu.runner.answers import Answers, Drawn
 from tampu.runner.batch import Plan
 from tampu.runner.graphs import Graphs, PreparedGraph
 from tampu.runner.images import ImageStore
 from tampu.runner.layout import PlacedImage
+from tampu.runner.output_processor import Answers, Drawn
 from tampu.runner.scheduler import Scheduler
 
 

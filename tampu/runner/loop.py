@@ -16,13 +16,13 @@ from typing import Protocol
 
 from tampu.errors import RunnerDiedError, TampuError
 from tampu.ml.backend import Computed
-from tampu.runner.answers import Answers, Drawn
 from tampu.runner.graphs import Graphs, PreparedGraph
 from tampu.runner.jobs import BatchJob, ImageJob, Job
-from tampu.runner.pulse import Pulse
-from tampu.runner.records import Records
+from tampu.runner.output_processor import Answers, Drawn
 from tampu.runner.scheduler import Scheduler
 from tampu.runner.sequence import Sequence
+from tampu.runner.stats import Records
+from tampu.runner.watchdog import Pulse
 
 log = logging.getLogger("tampu.runner")
 

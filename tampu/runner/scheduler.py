@@ -19,10 +19,10 @@ import numpy.typing as npt
 
 from tampu.kvcache import Ledger
 from tampu.runner.batch import Draft, Part, Plan, finished
+from tampu.runner.context_shift import cut, shift_range
 from tampu.runner.images import ImageStore
 from tampu.runner.layout import PlacedImage
 from tampu.runner.sequence import Sequence
-from tampu.runner.shifting import cut, shift_range
 
 _BESIDE = 128
 """Tokens of prompts in a batch with sequences that generate: how long those wait at most."""

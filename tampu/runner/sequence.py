@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.kvcache import Holding
+from tampu.runner.detokenizer import TextStream
 from tampu.runner.events import Event, FinishReason, TokenLogprob, Usage
 from tampu.runner.layout import TEXT, Layout
 from tampu.runner.request import GenerateOptions
-from tampu.runner.text import TextStream
 from tampu.sampling import Sampler, top_logprobs
 
 Sink: TypeAlias = Callable[[Event], None]

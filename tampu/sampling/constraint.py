@@ -25,9 +25,8 @@ import numpy.typing as npt
 from llguidance import LLMatcher, LLTokenizer
 
 from tampu.errors import GrammarError, OverrunError
-from tampu.jail import Jail, JailLimits
 from tampu.sampling.grammar import Grammar
-from tampu.sampling.trial import (
+from tampu.sampling.grammar_check import (
     Spellings,
     compiled,
     is_dead,
@@ -36,6 +35,7 @@ from tampu.sampling.trial import (
     reason,
     request,
 )
+from tampu.sandbox.process import Jail, JailLimits
 
 COMPILE_LIMITS = JailLimits(cpu_s=2.0, memory_bytes=256 << 20, answer_bytes=1 << 16)
 _REMEMBERED = 16  # compiled grammars
@@ -183,7 +183,7 @@ class Constraints:
         self._vocabulary = tokenizer
         self._lock = threading.Lock()
         self._trie: LLTokenizer | None = None
-        self._trial = Jail("tampu.sampling.trial:serve", COMPILE_LIMITS)
+        self._trial = Jail("tampu.sampling.grammar_check:serve", COMPILE_LIMITS)
         self._remembered: OrderedDict[str, LLMatcher] = OrderedDict()
         self._workers = ThreadPoolExecutor(1, thread_name_prefix="tampu-grammar")
 

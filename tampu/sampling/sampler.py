@@ -22,8 +22,10 @@ from numpy.typing import NDArray
 
 from tampu.errors import RequestError, ShapeError
 from tampu.sampling.candidates import Candidates, at_or_above, best_of, require_finite
+from tampu.sampling.full_vocab import WholeVocabulary
 from tampu.sampling.masks import Mask, few_tokens, filtered, is_allowed, masked
 from tampu.sampling.options import RANDOM_SEED, SamplingOptions
+from tampu.sampling.penalties import TokenWindow
 from tampu.sampling.transforms import (
     COLDEST,
     Floats,
@@ -35,8 +37,6 @@ from tampu.sampling.transforms import (
     typical_p,
     weigh,
 )
-from tampu.sampling.whole import WholeVocabulary
-from tampu.sampling.window import TokenWindow
 
 _SPARE = 2  # so many times top-k candidates, where a grammar may forbid some of them
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from fastapi import Request
 from starlette.responses import Response
 
-from tampu.server.answer import EventsAnswer, WorkAnswer
+from tampu.server.http_response import EventsAnswer, WorkAnswer
 from tampu.server.routes import Route, post
 from tampu.server.serving import Serving
 from tampu.server.wire import anthropic as wire
-from tampu.server.wire.anthropic_answers import MessageWriter
+from tampu.server.wire.anthropic_output import MessageWriter
 
 
 def anthropic_routes(serving: Serving) -> list[Route]:

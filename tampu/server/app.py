@@ -14,30 +14,30 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import PlainTextResponse, Response
 
-from tampu.catalog import Catalog
 from tampu.errors import TampuError
-from tampu.runner.protocol import ModelOptions
 from tampu.server.admission import Admission
-from tampu.server.answer import error_answer, refusal
 from tampu.server.anthropic import anthropic_routes
+from tampu.server.auth import Keys
+from tampu.server.crash_loop import MOST_DEATHS, Deaths
 from tampu.server.create import create_routes
-from tampu.server.deaths import MOST_DEATHS, Deaths
-from tampu.server.description import describe
-from tampu.server.guard import ORIGINS, Guard
 from tampu.server.health import Readiness, health_routes
-from tampu.server.keys import Keys
-from tampu.server.loaded import LoadedModels, Start
+from tampu.server.http_response import error_answer, refusal
 from tampu.server.logs import HEADER, ROUTE, RequestLog
 from tampu.server.manage import manage_routes
 from tampu.server.metrics import Metrics
+from tampu.server.model_manager import LoadedModels, Start
 from tampu.server.ollama import ollama_routes
 from tampu.server.openai import openai_routes
+from tampu.server.openapi import describe
 from tampu.server.responses import responses_routes
 from tampu.server.routes import Endpoint, Route
 from tampu.server.serving import Serving
-from tampu.server.stepping import Stepper
+from tampu.server.threadpool import Stepper
 from tampu.server.tokens import token_routes
+from tampu.server.trusted_host import ORIGINS, Guard
+from tampu.store.catalog import Catalog
 from tampu.store.registry.options import RemoteOptions
+from tampu.worker.protocol import ModelOptions
 
 logger = logging.getLogger(__name__)
 

@@ -25,8 +25,8 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from tampu.server.answer import refusal
-from tampu.server.guard import HEADER_BYTES
+from tampu.server.http_response import refusal
+from tampu.server.trusted_host import HEADER_BYTES
 
 HEADER_SECONDS = 10.0
 WRITE_SECONDS = 60.0

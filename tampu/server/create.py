@@ -7,16 +7,16 @@ from collections.abc import AsyncGenerator, Iterator
 from fastapi import Request
 from starlette.responses import Response
 
-from tampu.catalog import Catalog
 from tampu.errors import ModelNotFoundError
-from tampu.server.answer import EventsAnswer
-from tampu.server.callers import remote_for
+from tampu.server.client_address import remote_for
+from tampu.server.http_response import EventsAnswer
 from tampu.server.manage import writable_store
 from tampu.server.routes import Access, Route, post
 from tampu.server.serving import Serving
-from tampu.server.stepping import Stepper
+from tampu.server.threadpool import Stepper
 from tampu.server.wire.create import CreateRequest
 from tampu.server.wire.manage import ProgressWriter
+from tampu.store.catalog import Catalog
 from tampu.store.create import creating
 from tampu.store.names import ModelName
 from tampu.store.registry.options import RemoteOptions

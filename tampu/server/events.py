@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from tampu.runner.events import Usage
-from tampu.runner.protocol import TokenScore
+from tampu.worker.protocol import TokenScore
 
 EndReason: TypeAlias = Literal["stop", "length", "cancelled", "tool_calls", "load"]
 

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from fastapi import Request
 from starlette.responses import Response
 
-from tampu.server.answer import JSONAnswer
+from tampu.server.http_response import JSONAnswer
 from tampu.server.metrics import CONTENT_TYPE, Metrics
 from tampu.server.routes import Route, get
 

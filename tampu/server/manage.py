@@ -10,20 +10,20 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from tampu.catalog import TAG
 from tampu.errors import ModelNotFoundError, RequestError
-from tampu.server.answer import EventsAnswer
 from tampu.server.body import IDLE_SECONDS
-from tampu.server.callers import remote_for
+from tampu.server.client_address import remote_for
+from tampu.server.http_response import EventsAnswer
 from tampu.server.routes import Access, Route, post, raw
 from tampu.server.serving import Serving
-from tampu.server.stepping import Stepper
+from tampu.server.threadpool import Stepper
 from tampu.server.wire.manage import (
     CopyRequest,
     NamedRequest,
     ProgressWriter,
     TransferRequest,
 )
+from tampu.store.catalog import TAG
 from tampu.store.names import Digest, ModelName
 from tampu.store.registry.options import RemoteOptions
 from tampu.store.registry.progress import Progress

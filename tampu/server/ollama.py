@@ -8,17 +8,17 @@ from typing import Any
 from fastapi import Request
 from starlette.responses import PlainTextResponse, Response
 
-from tampu.catalog import Entry
-from tampu.runner.protocol import ChatPrompt
-from tampu.server.answer import EventsAnswer, JSONAnswer, WorkAnswer, encoded
-from tampu.server.job import Job
+from tampu.server.generation_request import Job
+from tampu.server.http_response import EventsAnswer, JSONAnswer, WorkAnswer, encoded
 from tampu.server.routes import Access, Route, get, post
 from tampu.server.serving import Serving
-from tampu.server.sharing import Shared
+from tampu.server.single_flight import Shared
 from tampu.server.wire import ollama as wire
 from tampu.server.wire import ollama_lists as lists
-from tampu.server.wire.ollama_answers import ChatWriter, GenerateWriter
+from tampu.server.wire.ollama_output import ChatWriter, GenerateWriter
+from tampu.store.catalog import Entry
 from tampu.version import __version__
+from tampu.worker.protocol import ChatPrompt
 
 _COPILOT = "GitHubCopilotChat/"  # it shows its users a model's base name
 

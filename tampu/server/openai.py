@@ -8,15 +8,15 @@ from typing import Any
 from fastapi import Request
 from starlette.responses import Response
 
-from tampu.catalog import Entry
-from tampu.runner.protocol import InsertPrompt, TextPrompt, TokensPrompt
-from tampu.server.answer import EventsAnswer, JSONAnswer, WorkAnswer, encoded
-from tampu.server.job import Job
+from tampu.server.generation_request import Job
+from tampu.server.http_response import EventsAnswer, JSONAnswer, WorkAnswer, encoded
 from tampu.server.routes import Route, get, post
 from tampu.server.serving import Serving
-from tampu.server.sharing import Shared
+from tampu.server.single_flight import Shared
 from tampu.server.wire import openai as wire
-from tampu.server.wire.openai_answers import ChatWriter, CompletionWriter, embedding_list
+from tampu.server.wire.openai_output import ChatWriter, CompletionWriter, embedding_list
+from tampu.store.catalog import Entry
+from tampu.worker.protocol import InsertPrompt, TextPrompt, TokensPrompt
 
 
 def openai_routes(serving: Serving) -> list[Route]:

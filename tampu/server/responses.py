@@ -7,11 +7,11 @@ from typing import Any
 from fastapi import Request
 from starlette.responses import Response
 
-from tampu.server.answer import EventsAnswer, WorkAnswer
+from tampu.server.http_response import EventsAnswer, WorkAnswer
 from tampu.server.routes import Route, post
 from tampu.server.serving import Serving
 from tampu.server.wire.responses import ResponsesRequest, response_job
-from tampu.server.wire.responses_answers import ResponseWriter
+from tampu.server.wire.responses_output import ResponseWriter
 
 
 def responses_routes(serving: Serving) -> list[Route]:

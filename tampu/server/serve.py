@@ -17,15 +17,15 @@ from types import FrameType
 
 import uvicorn
 
-from tampu.catalog import Catalog, Entry
 from tampu.errors import SettingsError
-from tampu.runner.client import HANG_SECONDS, Runner, start_worker
-from tampu.runner.protocol import ModelOptions
 from tampu.server.app import ServerOptions, create_app
 from tampu.server.connection import MOST_CONNECTIONS, TAKEN_AT_ONCE, Connection, QuietServer
-from tampu.server.guard import is_loopback
-from tampu.server.loaded import Start
+from tampu.server.model_manager import Start
+from tampu.server.trusted_host import is_loopback
+from tampu.store.catalog import Catalog, Entry
 from tampu.version import SOFTWARE
+from tampu.worker.client import HANG_SECONDS, Runner, start_worker
+from tampu.worker.protocol import ModelOptions
 
 logger = logging.getLogger(__name__)
 

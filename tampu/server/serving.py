@@ -20,13 +20,20 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tampu.catalog import Catalog, Entry
 from tampu.chat.output import AnswerParser, ChatFormat, Content, Part, ToolCall, chat_format
 from tampu.errors import ModelNotFoundError, NotTakenError, RequestError
-from tampu.modelinfo import ModelInfo
-from tampu.runner.client import Runner
 from tampu.runner.events import Done, Usage
-from tampu.runner.protocol import (
+from tampu.runner.request import GenerateOptions
+from tampu.server.admission import Admission
+from tampu.server.events import Began, Called, Ended, EndReason, Event, Said, Scored, Thought
+from tampu.server.generation_request import EmbedJob, Job, Overrides, require
+from tampu.server.metrics import Metrics
+from tampu.server.model_defaults import Profile, profile_of
+from tampu.server.model_manager import LoadedModels
+from tampu.store.catalog import Catalog, Entry
+from tampu.store.model_info import ModelInfo
+from tampu.worker.client import Runner
+from tampu.worker.protocol import (
     ChatPrompt,
     Decoded,
     Encoded,
@@ -35,13 +42,6 @@ from tampu.runner.protocol import (
     Prompted,
     PromptScored,
 )
-from tampu.runner.request import GenerateOptions
-from tampu.server.admission import Admission
-from tampu.server.events import Began, Called, Ended, EndReason, Event, Said, Scored, Thought
-from tampu.server.job import EmbedJob, Job, Overrides, require
-from tampu.server.loaded import LoadedModels
-from tampu.server.metrics import Metrics
-from tampu.server.profile import Profile, profile_of
 
 T = TypeVar("T")
 

@@ -9,11 +9,11 @@ from fastapi import Request
 from starlette.responses import Response
 
 from tampu.errors import RequestError
-from tampu.runner.protocol import ChatPrompt, Encoded, TextPrompt
-from tampu.server.answer import WorkAnswer
+from tampu.server.http_response import WorkAnswer
 from tampu.server.routes import Route, post
 from tampu.server.serving import Serving
 from tampu.server.wire.ollama import Message, template_message
+from tampu.worker.protocol import ChatPrompt, Encoded, TextPrompt
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):

@@ -22,8 +22,8 @@ from typing import IO
 import msgspec
 
 from tampu.errors import DigestMismatchError, ModelNameError, StoreError
+from tampu.store.atomic_file import storing, sync_folder
 from tampu.store.blobs import CHUNK, damaged
-from tampu.store.durable import storing, sync_folder
 from tampu.store.locks import Lease
 from tampu.store.manifests import (
     BAD_JSON,

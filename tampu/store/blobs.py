@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tampu.errors import DigestMismatchError, DiskFullError, StoreError
-from tampu.store.durable import make_folder, storing, sync_folder, write_all
+from tampu.store.atomic_file import make_folder, storing, sync_folder, write_all
 from tampu.store.layout import Layout
 from tampu.store.locks import HeldFile, Lease, open_lock, try_lock
 from tampu.store.names import Digest

@@ -13,11 +13,12 @@ from collections.abc import Iterator
 
 import msgspec
 
-from tampu.chat.kinds import read_template
 from tampu.chat.output import PARSERS
 from tampu.chat.renderers import remarks
+from tampu.chat.template_loader import read_template
 from tampu.errors import ModelFileError, RequestError, TampuError
-from tampu.store.ingredients import Ingredients, Report
+from tampu.store.create_sources import Ingredients, Report
+from tampu.store.create_spec import Recipe
 from tampu.store.library import Library
 from tampu.store.manifests import (
     CONFIG_TYPE,
@@ -31,7 +32,6 @@ from tampu.store.model import StoredModel
 from tampu.store.modelfile import Modelfile
 from tampu.store.names import ModelName
 from tampu.store.parameters import check_parameters
-from tampu.store.recipe import Recipe
 from tampu.store.registry.progress import Progress
 
 __all__ = ["Progress", "Recipe", "create", "creating"]

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from tampu.part_names import read_part_name
+from tampu.ml.split_names import read_part_name
 
 SUFFIX = ".gguf"
 PREFERRED = ("Q4_K_M", "Q4_0", "Q8_0")  # what is taken when no variant is asked for

@@ -14,9 +14,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from tampu.errors import ModelFileError, ModelNameError, ModelNotFoundError
-from tampu.part_names import part_name, read_part_name
-from tampu.settings import Settings
-from tampu.store.elsewhere import FoundFiles, hub_models, lm_studio_models
+from tampu.ml.split_names import part_name, read_part_name
+from tampu.settings.settings import Settings
+from tampu.store.external import FoundFiles, hub_models, lm_studio_models
 from tampu.store.gguf_files import SUFFIX
 from tampu.store.manifests import Media
 from tampu.store.model import StoredModel

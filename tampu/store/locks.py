@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Self
 
 from tampu.errors import ModelNameError, StoreError
-from tampu.store.durable import make_folder, storing, write_all
+from tampu.store.atomic_file import make_folder, storing, write_all
 from tampu.store.layout import Layout
 from tampu.store.names import Digest
 

@@ -22,7 +22,7 @@ from tampu.store.manifests import (
     read_config,
 )
 from tampu.store.names import Digest, ModelName
-from tampu.store.parts import weights_file
+from tampu.store.shards import weights_file
 
 T = TypeVar("T")
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tampu.errors import ModelNameError, ModelNotFoundError, StoreError
+from tampu.store.atomic_file import make_folder, replace_file, storing, sync_folder
 from tampu.store.blobs import Blobs
-from tampu.store.durable import make_folder, replace_file, storing, sync_folder
 from tampu.store.layout import Layout
 from tampu.store.locks import Lease, files_in, leased, locked, remove_if_dead
 from tampu.store.manifests import Manifest, encode_manifest, read_manifest
 from tampu.store.model import StoredModel, file_of
 from tampu.store.names import Digest, ModelName, canonical_host
-from tampu.store.parts import sweep_parts
+from tampu.store.shards import sweep_parts
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tampu.errors import ModelNameError, StoreError
+from tampu.store.atomic_file import storing
 from tampu.store.blobs import hash_file
-from tampu.store.durable import storing
 from tampu.store.locks import files_in, locked
 from tampu.store.manifests import Descriptor
 from tampu.store.model import StoredModel, file_of

@@ -26,10 +26,10 @@ import numpy.typing as npt
 
 from tampu.errors import ModelFileError
 from tampu.ml.gguf import Metadata
-from tampu.tokenizer.cuts import SafeCuts
+from tampu.tokenizer.cache import Memo
 from tampu.tokenizer.index import ABSENT
-from tampu.tokenizer.memo import Memo
 from tampu.tokenizer.merging import NEVER, Merger
+from tampu.tokenizer.splits import SafeCuts
 from tampu.tokenizer.vocabulary import (
     SCORES,
     TYPES,

@@ -16,8 +16,8 @@ from functools import cached_property
 
 from tampu.errors import RequestError
 from tampu.tokenizer.decoding import TRACE, IncrementalDecoder, logger
-from tampu.tokenizer.family import Encoder, Family
 from tampu.tokenizer.special import SpecialMatcher
+from tampu.tokenizer.types import Encoder, Family
 from tampu.tokenizer.vocabulary import HIDDEN_TYPES, TokenType, Vocabulary
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tampu.chat.kinds import read_template
 from tampu.chat.ollama_template import OllamaTemplate
-from tampu.chat.pieces import text_of
+from tampu.chat.segments import text_of
 from tampu.chat.template import ChatTemplate
+from tampu.chat.template_loader import read_template
 from tampu.errors import ModelFileError, RequestError
 
 CHATML = """{{- if .System }}<|im_start|>system

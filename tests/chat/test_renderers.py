@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tampu.chat.kinds import read_template
-from tampu.chat.pieces import text_of
 from tampu.chat.renderers import RENDERERS, own_template, remarks
+from tampu.chat.segments import text_of
+from tampu.chat.template_loader import read_template
 from tampu.ml.metadata import Metadata
 
 BARE = "{{ .Prompt }}"

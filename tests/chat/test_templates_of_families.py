@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.chat_templates import CONVERSATIONS, TEMPLATES, TOOLS
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from tampu.chat.pieces import text_of
+from tampu.chat.segments import text_of
 from tampu.chat.template import ChatTemplate
 from tampu.errors import RequestError
 

@@ -11,7 +11,7 @@ import pytest
 from support.tiny_model import Tiny, write_tiny
 
 from tampu.cli import app
-from tampu.engine import Engine
+from tampu.engine.engine import Engine
 from tampu.store import ModelName, Store
 from tampu.store.create import Progress, Recipe, create
 from tampu.store.library import Library

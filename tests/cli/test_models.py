@@ -15,7 +15,7 @@ from support.stores import add_model, names
 
 from tampu.cli import app
 from tampu.cli.completion import complete_model
-from tampu.cli.loaded import processor, until
+from tampu.cli.ps import processor, until
 from tampu.store import ModelName, Store
 
 

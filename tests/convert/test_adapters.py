@@ -14,7 +14,7 @@ from tampu.cli.app import run
 from tampu.convert.adapters import is_adapter, plan_adapter
 from tampu.convert.cache import converted_adapter
 from tampu.convert.llama import interleave
-from tampu.engine import Engine
+from tampu.engine.engine import Engine
 from tampu.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
 from tampu.ml.gguf import GGUFFile, read_gguf
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from support import handmade_checkpoints as handmade
 
-from tampu.catalog import resolve
 from tampu.convert.cache import converted_file, is_checkpoint, own_type
-from tampu.engine import Engine
+from tampu.engine.engine import Engine
 from tampu.errors import ModelFileError, ModelNotFoundError
 from tampu.ml.gguf import read_gguf
+from tampu.store.catalog import resolve
 
 
 @pytest.fixture

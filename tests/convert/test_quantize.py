@@ -15,7 +15,7 @@ from support.tiny_model import Tiny, tiny_weights, write_tiny
 
 from tampu import Engine
 from tampu.cli.app import run
-from tampu.convert.mixtures import FILE_TYPES, Override
+from tampu.convert.quant_mix import FILE_TYPES, Override
 from tampu.convert.quantize import planned_types, quantize_file
 from tampu.errors import (
     DiskFullError,

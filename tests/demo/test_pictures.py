@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.pictures import KINDS, measure
-from tampu.engine import Engine
+from tampu.engine.engine import Engine
 
 
 @pytest.mark.seed("S61", "S81")

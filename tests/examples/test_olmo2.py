@@ -15,7 +15,7 @@ from support.tiny_tokenizers import write_byte_level
 
 import tampu.convert
 from tampu import models
-from tampu.engine import Engine
+from tampu.engine.engine import Engine
 from tampu.errors import ModelFileError, UnsupportedModelError
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tampu-olmo2"

@@ -9,9 +9,9 @@ from support.graphs import floats
 
 from tampu.errors import ComputeError, OutOfMemoryError
 from tampu.ml import Backend, GGMLType
-from tampu.ml.kernels.products import custom
+from tampu.ml.device_map import Placement
+from tampu.ml.kernels.matmul import custom
 from tampu.ml.library import gg
-from tampu.ml.placement import Placement
 
 F32 = GGMLType.F32
 

@@ -29,15 +29,15 @@ const char * ggml_op_name(int op) {{
 FATAL = "#include <stdlib.h>\n__attribute__((constructor)) static void loaded(void) {{ abort(); }}"
 
 ANSWER = """
-from tampu.engine import Engine
+from tampu.engine.engine import Engine
 with Engine.load("demo", context=256, threads=1) as engine:
     print(engine.chat([{"role": "user", "content": "What is 27 + 58?"}], temperature=0.0).text)
 """
 WORKER = """
 import asyncio, sys
 from pathlib import Path
-from tampu.runner.client import start_worker
-from tampu.runner.protocol import ModelOptions, TokensPrompt
+from tampu.worker.client import start_worker
+from tampu.worker.protocol import ModelOptions, TokensPrompt
 from tampu.runner.request import GenerateOptions
 
 async def main(model, libraries):

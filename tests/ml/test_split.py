@@ -12,11 +12,11 @@ from support.tiny_gguf import write_gguf
 from support.tiny_model import Tiny, write_tiny
 
 from tampu.convert.quantize import quantize_file
-from tampu.engine import Engine
+from tampu.engine.engine import Engine
 from tampu.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
 from tampu.ml.gguf import read_gguf
 from tampu.ml.mapping import map_file
-from tampu.part_names import part_name, read_part_name
+from tampu.ml.split_names import part_name, read_part_name
 
 PROMPT = [5, 9, 3, 7, 11]
 

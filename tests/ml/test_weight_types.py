@@ -9,12 +9,12 @@ from support.graphs import floats
 from support.kernels import error
 
 from tampu.ml import Backend, GGMLType, Weights
+from tampu.ml.buffer_types import Use
 from tampu.ml.gguf import read_gguf
-from tampu.ml.homes import Use
 from tampu.ml.kernels import KernelChoice
 from tampu.ml.kernels.library import WORDS
 from tampu.ml.library import gg
-from tampu.ml.mixture import linear_each
+from tampu.ml.moe import linear_each
 from tampu.ml.quantize import dequantize
 
 ROWS, INPUTS, EXPERTS = 32, 512, 3

@@ -9,8 +9,8 @@ from support.graphs import floats
 
 from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError
 from tampu.ml import GGMLType, Weights
+from tampu.ml.buffer_types import Use
 from tampu.ml.gguf import read_gguf
-from tampu.ml.homes import Use
 from tampu.ml.library import gg
 
 

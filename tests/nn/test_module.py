@@ -8,8 +8,8 @@ import pytest
 
 from tampu.errors import ModelFileError
 from tampu.ml import Tensor, Weights
+from tampu.ml.buffer_types import Use
 from tampu.ml.gguf import read_gguf
-from tampu.ml.homes import Use
 from tampu.nn import Embedding, Linear, Module, RMSNorm, bind
 from tampu.nn import gguf as declared
 

@@ -13,7 +13,7 @@ from support.laboratory import Laboratory, tokens
 from tokenizers import Tokenizer
 
 from tampu.convert import convert
-from tampu.engine import Engine
+from tampu.engine.engine import Engine
 from tampu.errors import ContextLengthError, RequestError
 
 pytestmark = pytest.mark.parity

@@ -9,7 +9,7 @@ import pytest
 from support.laboratory import Laboratory, Logits, relative_error, tokens
 
 from tampu.convert.quantize import quantize_file
-from tampu.engine import Engine
+from tampu.engine.engine import Engine
 
 pytestmark = pytest.mark.parity
 

@@ -8,7 +8,7 @@ import pytest
 from support.checkpoints import DECODERS, RECIPES
 from support.laboratory import Laboratory, tokens
 
-from tampu.engine import Engine
+from tampu.engine.engine import Engine
 
 pytestmark = pytest.mark.parity
 

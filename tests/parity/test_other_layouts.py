@@ -9,7 +9,7 @@ import pytest
 from support.laboratory import Laboratory, tokens
 
 from tampu.convert import convert
-from tampu.engine import Engine
+from tampu.engine.engine import Engine
 
 pytestmark = pytest.mark.parity
 

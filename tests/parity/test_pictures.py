@@ -19,9 +19,9 @@ from support.laboratory import Laboratory
 from support.seeing import picture
 from support.sights import SIGHTS, as_published
 
-from tampu.engine import Engine
+from tampu.engine.engine import Engine
+from tampu.engine.input_processor import Prompt
 from tampu.errors import ContextLengthError
-from tampu.intake import Prompt
 from tampu.nn import Picture
 
 pytestmark = pytest.mark.parity

@@ -13,7 +13,7 @@ from contextlib import closing
 import pytest
 from support.laboratory import Laboratory, tokens
 
-from tampu.engine import Engine
+from tampu.engine.engine import Engine
 
 pytestmark = pytest.mark.parity
 

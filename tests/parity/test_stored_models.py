@@ -10,8 +10,8 @@ from support.laboratory import Laboratory, tokens
 from support.projectors import LAYOUTS, take_apart
 from support.seeing import picture
 
-from tampu.catalog import Catalog
-from tampu.engine import Engine
+from tampu.engine.engine import Engine
+from tampu.store.catalog import Catalog
 from tampu.store.create import Recipe, create
 from tampu.store.library import Library
 from tampu.store.modelfile import parse_modelfile

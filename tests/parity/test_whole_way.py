@@ -18,7 +18,7 @@ from support.sights import SIGHTS
 
 from tampu.cli import app
 from tampu.convert import FAMILIES
-from tampu.engine import Engine
+from tampu.engine.engine import Engine
 from tampu.errors import ModelNotFoundError
 from tampu.models import architectures
 

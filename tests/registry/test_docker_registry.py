@@ -20,9 +20,9 @@ from support.stores import add_model, names
 from support.tiny_model import Tiny, write_tiny
 
 from tampu.cli import app
-from tampu.engine import Engine
+from tampu.engine.engine import Engine
 from tampu.errors import RegistryError, StoreError
-from tampu.proxies import Proxies
+from tampu.settings.proxies import Proxies
 from tampu.store import Digest, Media, ModelName, Store
 from tampu.store.create import Recipe, create
 from tampu.store.library import Library

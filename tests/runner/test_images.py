@@ -10,8 +10,8 @@ from support.waiting import wait_until
 
 from tampu.errors import ComputeError
 from tampu.runner import images
+from tampu.runner.context_shift import shift_range
 from tampu.runner.images import ImageStore
-from tampu.runner.shifting import shift_range
 
 
 def hashed(history):

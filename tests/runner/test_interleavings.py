@@ -7,7 +7,7 @@ import time
 import pytest
 from support.fake_graphs import EOS, Desk, FakeGraphs
 
-from tampu.runner.shifting import shift_count
+from tampu.runner.context_shift import shift_count
 
 
 def hashed(history):

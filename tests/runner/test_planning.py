@@ -6,10 +6,10 @@ from support.fake_graphs import Desk, FakeGraphs
 from support.waiting import wait_until
 
 from tampu.kvcache import Cells, Ledger, Reach, Space
+from tampu.runner.context_shift import shift_count
 from tampu.runner.events import Text
 from tampu.runner.request import GenerateOptions
 from tampu.runner.scheduler import Scheduler
-from tampu.runner.shifting import shift_count
 
 
 def count_up(history):

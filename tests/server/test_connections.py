@@ -13,9 +13,9 @@ import pytest
 from support.fake_runner import FakeStart
 from support.waiting import PATIENCE_S, until
 
-from tampu.runner.protocol import ModelOptions
 from tampu.server import body, connection
 from tampu.server.app import ServerOptions
+from tampu.worker.protocol import ModelOptions
 from tests.server.conftest import Site
 from tests.server.test_raw_requests import serve, targets
 

@@ -8,7 +8,7 @@ import pytest
 from support.fake_runner import FakeRunner, FakeStart, lines_of
 
 from tampu.errors import NotTakenError, RunnerDiedError
-from tampu.server.deaths import WITHIN_S, CrashLoopError, Deaths
+from tampu.server.crash_loop import WITHIN_S, CrashLoopError, Deaths
 
 
 class Clock:

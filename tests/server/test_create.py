@@ -7,8 +7,8 @@ import hashlib
 import pytest
 from support.fake_runner import FakeStart, lines_of
 
-from tampu.runner.protocol import ModelOptions
 from tampu.server.app import ServerOptions
+from tampu.worker.protocol import ModelOptions
 from tests.server.conftest import Site
 
 

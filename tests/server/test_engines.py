@@ -8,8 +8,8 @@ from support.endless import make_endless_model
 from support.renamed import write_renamed
 from support.serving import start_server
 
-from tampu.runner import engines
-from tampu.runner.engines import choose_engine
+from tampu.worker import engines
+from tampu.worker.engines import choose_engine
 
 STRANGE = "xverse"  # llama.cpp has it; its tensors are Llama's
 

@@ -14,8 +14,8 @@ from support.hostile import CASES, STRING, key, one_key, string
 from support.tiny_gguf import write_gguf
 
 from tampu.errors import ModelFileError
-from tampu.runner.protocol import ModelOptions
 from tampu.server.app import ServerOptions
+from tampu.worker.protocol import ModelOptions
 from tests.server.conftest import Site
 
 SECRETS = re.compile(r"/tmp/|/home/|Traceback|0x[0-9a-f]{6}|sha256-")

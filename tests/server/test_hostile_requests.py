@@ -33,8 +33,8 @@ from support.hostile_requests import (
 )
 from support.serving import start_server
 
-from tampu.catalog import Catalog
 from tampu.server.app import ServerOptions, create_app
+from tampu.store.catalog import Catalog
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 

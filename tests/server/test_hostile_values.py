@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from support.fake_runner import FakeStart
 
-from tampu.runner.protocol import ModelOptions
 from tampu.server.app import ServerOptions
+from tampu.worker.protocol import ModelOptions
 from tests.server.conftest import Site
 
 CONTENT = {

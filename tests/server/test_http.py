@@ -18,7 +18,7 @@ from tampu.errors import (
 )
 from tampu.server import body
 from tampu.server.errors import STATUS, BusyError, public_message, status_of
-from tampu.server.guard import host_name, is_loopback
+from tampu.server.trusted_host import host_name, is_loopback
 
 
 @pytest.mark.parametrize(

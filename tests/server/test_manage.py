@@ -11,15 +11,15 @@ import httpx
 import pytest
 from support.fake_runner import FakeStart, lines_of
 
-from tampu.catalog import Catalog
 from tampu.errors import RegistryError
-from tampu.runner.protocol import ModelOptions
 from tampu.server import manage
 from tampu.server.app import ServerOptions
-from tampu.server.stepping import Stepper
+from tampu.server.threadpool import Stepper
+from tampu.store.catalog import Catalog
 from tampu.store.manifests import CONFIG_TYPE, Descriptor, Manifest, Media
 from tampu.store.names import ModelName
 from tampu.store.registry.progress import Progress
+from tampu.worker.protocol import ModelOptions
 from tests.server.conftest import Site
 
 PARAMETERS = {"temperature": 0.25, "stop": ["END"]}

@@ -6,9 +6,9 @@ import pytest
 from support.fake_runner import FakeStart, is_duration, lines_of
 from support.tiny_gguf import write_gguf
 
-from tampu.runner.protocol import ChatPrompt, InsertPrompt, TextPrompt
 from tampu.runner.request import GenerateOptions
 from tampu.server.app import ServerOptions
+from tampu.worker.protocol import ChatPrompt, InsertPrompt, TextPrompt
 from tests.server.conftest import Site
 
 

@@ -12,10 +12,10 @@ import uvicorn
 from support.fake_runner import FakeStart
 from support.waiting import PATIENCE_S
 
-from tampu.runner.protocol import ModelOptions
 from tampu.server.app import ServerOptions
 from tampu.server.connection import TAKEN_AT_ONCE, Connection, QuietServer
-from tampu.server.guard import HEADER_BYTES
+from tampu.server.trusted_host import HEADER_BYTES
+from tampu.worker.protocol import ModelOptions
 from tests.server.conftest import Site
 
 HOST = "Host: localhost\r\n"

@@ -1,24 +1,25 @@
 """The safe defaults, each by its name; what they do is shown where they are used.
 
 Who may call: test_http.py, test_every_route.py. Limits of connections: test_listening.py. Jails:
-tests/test_jail.py, tests/chat, tests/sampling. Files: tests/ml/test_gguf.py, tests/store.
+tests/sandbox/test_process.py, tests/chat, tests/sampling. Files:
+tests/ml/test_gguf.py, tests/store.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from tampu.chat import sandbox
-from tampu.chat.rendering import RENDER_LIMITS
+from tampu.chat import jinja_sandbox
+from tampu.chat.sandboxed_template import RENDER_LIMITS
 from tampu.errors import SettingsError
 from tampu.ml import gguf
 from tampu.sampling import schema
 from tampu.sampling.constraint import COMPILE_LIMITS
-from tampu.server import body, connection, guard, serve
+from tampu.server import body, connection, serve, trusted_host
 from tampu.server.app import ServerOptions
 from tampu.server.serve import check_exposure
 from tampu.server.wire import conversation, ollama, ollama_options, openai_fields
-from tampu.settings import Settings
+from tampu.settings.settings import Settings
 from tampu.store import manifests
 from tampu.store.registry import session
 from tampu.vision import ImageLimits
@@ -35,9 +36,9 @@ IMAGES = ImageLimits()
         pytest.param(SETTINGS.address.port, 11434, id="bind: port"),
         pytest.param(SETTINGS.api_keys + SETTINGS.use_api_keys, (), id="auth: off on loopback"),
         pytest.param(SETTINGS.origins, (), id="origins: no page of strangers"),
-        pytest.param(guard.HEADER_BYTES, 64 * KIB, id="http: header block"),
-        pytest.param(guard.MOST_HEADERS, 100, id="http: headers"),
-        pytest.param(guard.LONGEST_TARGET, 8 * KIB, id="http: address"),
+        pytest.param(trusted_host.HEADER_BYTES, 64 * KIB, id="http: header block"),
+        pytest.param(trusted_host.MOST_HEADERS, 100, id="http: headers"),
+        pytest.param(trusted_host.LONGEST_TARGET, 8 * KIB, id="http: address"),
         pytest.param(body.MAX_BODY, 64 * MIB, id="http: JSON body"),
         pytest.param(connection.HEADER_SECONDS, 10, id="http: time for headers"),
         pytest.param(body.IDLE_SECONDS, 30, id="http: pause in a body"),
@@ -59,8 +60,8 @@ IMAGES = ImageLimits()
         pytest.param(ollama.MOST_INPUTS, 2_048, id="request: texts to embed"),
         pytest.param(schema.MAX_BYTES, 256 * KIB, id="request: schema"),
         pytest.param(schema.MAX_DEPTH, 64, id="request: depth of a schema"),
-        pytest.param(sandbox.MAX_SECONDS, 2, id="templates: time"),
-        pytest.param(sandbox.MAX_OUTPUT, 8 * MIB, id="templates: output"),
+        pytest.param(jinja_sandbox.MAX_SECONDS, 2, id="templates: time"),
+        pytest.param(jinja_sandbox.MAX_OUTPUT, 8 * MIB, id="templates: output"),
         pytest.param(RENDER_LIMITS.memory_bytes, 256 * MIB, id="templates: memory"),
         pytest.param(COMPILE_LIMITS.memory_bytes, 256 * MIB, id="grammars: memory"),
         pytest.param(COMPILE_LIMITS.cpu_s, 2, id="grammars: time"),

@@ -16,10 +16,10 @@ from support.tiny_model import Tiny, write_tiny
 from support.waiting import until, wait_until
 
 from tampu.ml.gguf import read_gguf
-from tampu.runner.protocol import ModelOptions
 from tampu.server.app import ServerOptions
 from tampu.store import Digest, ModelName, Store
 from tampu.store.manifests import CONFIG_TYPE
+from tampu.worker.protocol import ModelOptions
 from tests.server.conftest import Site
 
 CONFIG = b'{"model_format":"gguf"}'

@@ -8,7 +8,7 @@ import pytest
 from support.stores import add_model, files
 
 from tampu.errors import ModelNotFoundError, StoreError
-from tampu.settings import Settings
+from tampu.settings.settings import Settings
 from tampu.store import ModelName, Store
 from tampu.store.library import Library, Origin
 

@@ -9,7 +9,7 @@ import pytest
 from support.split_models import split_file
 from support.tiny_model import Tiny, write_tiny
 
-from tampu.engine import Engine
+from tampu.engine.engine import Engine
 from tampu.errors import ModelNotFoundError, RequestError, StoreError
 from tampu.ml.gguf import read_gguf
 from tampu.store import Media, ModelName, Store

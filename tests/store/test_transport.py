@@ -14,7 +14,7 @@ from support.local_http import Answer, serving
 from support.waiting import PATIENCE_S, wait_until
 
 from tampu.errors import RegistryError
-from tampu.proxies import Proxies
+from tampu.settings.proxies import Proxies
 from tampu.store.registry.transport import (
     NetworkError,
     Transport,

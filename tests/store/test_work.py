@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tampu.store.registry.work import SMALLEST_SHARE, STALLED_S, WORTH_S, Ranges, Work
+from tampu.store.registry.chunks import SMALLEST_SHARE, STALLED_S, WORTH_S, Ranges, Work
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)))
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tampu.catalog import Prepared
 from tampu.chat.output import ChatFormat
-from tampu.chat.output.answer import Tags
+from tampu.chat.output.message_parser import Tags
 from tampu.chat.prompt import BuiltPrompt
-from tampu.cli.repl.desk import Loaded
-from tampu.cli.repl.partner import Known
+from tampu.cli.repl.backend import Known
+from tampu.cli.repl.current_model import Loaded
 from tampu.errors import ComputeError, ModelNotFoundError, RequestError
 from tampu.runner.events import Done, Text, Usage
+from tampu.store.catalog import Prepared
 
 USAGE = Usage(
     prompt_tokens=26, prompt_ns=130_000_000, generated_tokens=298, generated_ns=4_700_000_000,

@@ -13,7 +13,7 @@ from support.checkpoints import Recipe
 from transformers import PreTrainedModel
 
 from tampu.convert import FAMILIES
-from tampu.convert.pieces import Cut, half
+from tampu.convert.lazy_tensor import Cut, half
 from tampu.ml.gguf import GGMLType, read_gguf
 from tampu.ml.quantize import dequantize
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from support.fake_graphs import come_to_rest
 from support.tiny_model import write_tiny
 
-from tampu.engine import Engine
+from tampu.engine.engine import Engine
 
 TEMPLATE = "{% for m in messages %}<s>{{ m.role }}: {{ m.content }}{% endfor %}{{ bos_token }}a:"
 GREEDY = {"temperature": 0.0, "ignore_eos": True}

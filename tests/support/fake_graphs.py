@@ -15,6 +15,7 @@ from support.waiting import wait_until
 from tampu.kvcache import Cells, Ledger, Reach, Space
 from tampu.ml.backend import Computed
 from tampu.nn import Placeholders, PreparedImage
+from tampu.runner.detokenizer import TextStream
 from tampu.runner.events import Done, Event, Failed, Text
 from tampu.runner.graphs import GraphCounts, PreparedGraph, StepInputs
 from tampu.runner.images import Begun, ImageStore
@@ -24,7 +25,6 @@ from tampu.runner.request import GenerateOptions
 from tampu.runner.scheduler import Scheduler
 from tampu.runner.sequence import Collector
 from tampu.runner.sequence import Sequence as RunningSequence
-from tampu.runner.text import TextStream
 from tampu.sampling import Sampler
 
 VOCABULARY = 64

@@ -20,9 +20,9 @@ from tampu.chat.prompt import PromptBuilder
 from tampu.chat.template import ChatTemplate
 from tampu.errors import LoadCancelledError, ModelFileError
 from tampu.runner.events import Done, Failed, Text, TokenLogprob, Usage
-from tampu.runner.hosted import Loaded
-from tampu.runner.protocol import Ready
-from tampu.runner.worker import Worker
+from tampu.worker.backend import Loaded
+from tampu.worker.protocol import Ready
+from tampu.worker.worker import Worker
 
 
 class Characters:

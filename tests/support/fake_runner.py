@@ -10,7 +10,7 @@ import numpy as np
 
 from tampu.errors import ComputeError, OutOfMemoryError, RunnerDiedError
 from tampu.runner.events import Done, Usage
-from tampu.runner.protocol import (
+from tampu.worker.protocol import (
     Decoded,
     Embedded,
     Encoded,

@@ -14,7 +14,7 @@ from support.dequantized import take_weights
 from transformers import PreTrainedModel
 
 from tampu.convert import FAMILIES, convert
-from tampu.engine import Engine
+from tampu.engine.engine import Engine
 
 Logits = npt.NDArray[np.float32]
 

@@ -17,7 +17,7 @@ import pytest
 
 START_S = 60.0
 STOP_S = 60.0
-WORKER = "tampu.runner.process"
+WORKER = "tampu.worker.main"
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from itertools import count
 
-from tampu.runner.process import load_model
-from tampu.runner.worker import Worker
+from tampu.worker.main import load_model
+from tampu.worker.worker import Worker
 
 
 @contextmanager

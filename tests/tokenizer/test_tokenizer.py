@@ -12,8 +12,8 @@ from support import vocabularies as made
 
 from tampu.tokenizer import TRACE, Tokenizer, load_tokenizer
 from tampu.tokenizer.bytepair import BytePair
-from tampu.tokenizer.family import Family
 from tampu.tokenizer.sentencepiece import SentencePiece
+from tampu.tokenizer.types import Family
 from tampu.tokenizer.wordpiece import WordPiece
 
 SPECIALS = {
@@ -178,7 +178,7 @@ def test_byte_level_gives_back_any_text(text):
 
 
 def test_a_full_memory_of_words_is_emptied(monkeypatch):
-    monkeypatch.setattr("tampu.tokenizer.memo._MAX_ITEMS", 8)
+    monkeypatch.setattr("tampu.tokenizer.cache._MAX_ITEMS", 8)
     original = originals.byte_level("gpt-2")
     tokenizer = load_tokenizer(original.metadata)
     for line in originals.corpus()[:50]:

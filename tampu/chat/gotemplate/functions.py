@@ -17,7 +17,7 @@ from tampu.chat.gotemplate.values import (
     text_of,
     to_json,
 )
-from tampu.chat.marked import MarkedText, is_marked, joined, marks_of
+from tampu.chat.taint import MarkedText, is_marked, joined, marks_of
 
 MAX_WIDTH = 1_000
 

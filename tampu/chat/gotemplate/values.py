@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from tampu.chat.marked import MarkedText, is_marked, joined
+from tampu.chat.taint import MarkedText, is_marked, joined
 from tampu.errors import RequestError
 
 MAX_DEPTH = 100

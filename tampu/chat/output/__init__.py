@@ -10,9 +10,9 @@
 - forced.py, arguments.py: grammars of calls, for a choice of tools that the model must make
 """
 
-from tampu.chat.output.answer import AnswerParser, ChatFormat
-from tampu.chat.output.families import PARSERS, chat_format
-from tampu.chat.output.parts import Content, Part, Thinking, ToolCall
+from tampu.chat.output.deltas import Content, Part, Thinking, ToolCall
+from tampu.chat.output.message_parser import AnswerParser, ChatFormat
+from tampu.chat.output.parser_registry import PARSERS, chat_format
 
 __all__ = [
     "PARSERS", "AnswerParser", "ChatFormat", "Content", "Part", "Thinking", "ToolCall",

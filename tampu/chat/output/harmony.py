@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import re
 
+from tampu.chat.output.deltas import ToolCall
 from tampu.chat.output.literals import decoded_json
-from tampu.chat.output.parts import ToolCall
-from tampu.chat.output.reading import Parts, Reader, Script
 from tampu.chat.output.signatures import Signatures
+from tampu.chat.output.stream_parser import Parts, Reader, Script
 
 MARKERS = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>")
 _ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>")

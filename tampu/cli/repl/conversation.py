@@ -9,14 +9,14 @@ import sys
 from collections.abc import Callable
 
 from tampu.chat.output import Content
-from tampu.cli.repl.assigning import Assigning
-from tampu.cli.repl.manual import HELP
-from tampu.cli.repl.pictures import mentions
+from tampu.cli.repl.help import HELP
+from tampu.cli.repl.images import mentions
 from tampu.cli.repl.printing import AnswerPrinter, View, answer
 from tampu.cli.repl.reader import MORE, PROMPT, Reader, without_quotes
-from tampu.cli.repl.saving import save
+from tampu.cli.repl.save_command import save
 from tampu.cli.repl.session import Session
-from tampu.cli.repl.showing import shown
+from tampu.cli.repl.set_command import Assigning
+from tampu.cli.repl.show_command import shown
 from tampu.cli.repl.wrapping import harmless
 from tampu.errors import RunnerDiedError, TampuError
 

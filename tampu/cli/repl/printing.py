@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from tampu.chat.output import Content, Thinking
-from tampu.cli.repl.pictures import Photo, take_pictures
+from tampu.cli.repl.images import Photo, take_pictures
 from tampu.cli.repl.session import Session, timing_lines
-from tampu.cli.repl.waiting import Waiting
+from tampu.cli.repl.spinner import Waiting
 from tampu.cli.repl.wrapping import PlainWriter, TextWriter, WrappingWriter
 
 _GREY, _PLAIN = "\x1b[2m", "\x1b[0m"

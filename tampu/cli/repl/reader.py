@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from prompt_toolkit.history import FileHistory
 
-from tampu.cli.repl.manual import TOPICS
+from tampu.cli.repl.help import TOPICS
 
 if TYPE_CHECKING:
     from prompt_toolkit.completion import Completer

@@ -7,12 +7,12 @@ from contextlib import closing
 from typing import Any
 
 from tampu.chat.output import Content, Thinking
-from tampu.chat.output.thinking import Think
+from tampu.chat.output.reasoning import Think
 from tampu.cli.parameters import generate_options
-from tampu.cli.repl.partner import Asked, Known, Partner, Reply
-from tampu.durations import format_duration
+from tampu.cli.repl.backend import Asked, Known, Partner, Reply
 from tampu.runner.events import Usage
 from tampu.sampling.grammar import grammar_of
+from tampu.settings.durations import format_duration
 
 
 class Session:

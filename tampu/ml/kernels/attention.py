@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from tampu.ml.kernels.library import OWN_PARAMS, Kernels
-from tampu.ml.kernels.products import custom
+from tampu.ml.kernels.matmul import custom
 from tampu.ml.library import TensorPointer, gg
 from tampu.ml.types import GGMLType
 

@@ -22,7 +22,7 @@ from tampu.ml.attention import flash_attention
 from tampu.ml.backend import Backend
 from tampu.ml.context import Context
 from tampu.ml.kernels.library import Fetch, Hint, Kernels
-from tampu.ml.kernels.products import PackedMemory
+from tampu.ml.kernels.matmul import PackedMemory
 from tampu.ml.tensor import Tensor
 from tampu.ml.types import GGMLType
 

@@ -39,7 +39,7 @@ from tampu.ml.types import GGMLType
 if TYPE_CHECKING:
     from tampu.ml.backend import Backend
     from tampu.ml.context import Context
-    from tampu.ml.kernels.products import PackedWeight
+    from tampu.ml.kernels.matmul import PackedWeight
     from tampu.ml.tensor import Tensor
 
 log = logging.getLogger("tampu.ml")

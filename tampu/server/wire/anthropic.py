@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from tampu.chat.output.thinking import Think
+from tampu.chat.output.reasoning import Think
 from tampu.errors import RequestError
-from tampu.server.job import Job, require
-from tampu.server.profile import Profile
+from tampu.server.generation_request import Job, require
+from tampu.server.model_defaults import Profile
 from tampu.server.wire.conversation import (
     Conversation,
     ToolChoice,

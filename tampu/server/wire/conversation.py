@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from tampu.chat.output.thinking import EFFORTS, Think
+from tampu.chat.output.reasoning import EFFORTS, Think
 from tampu.errors import RequestError
-from tampu.runner.protocol import ChatPrompt, Form
 from tampu.runner.request import GenerateOptions
 from tampu.sampling.grammar import grammar_of
-from tampu.server.job import Job, Overrides, require
-from tampu.server.profile import Profile
+from tampu.server.generation_request import Job, Overrides, require
+from tampu.server.model_defaults import Profile
+from tampu.worker.protocol import ChatPrompt, Form
 
 MOST_MESSAGES = 10_000
 MOST_TOOLS = 128

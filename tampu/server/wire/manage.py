@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from tampu.errors import RequestError, TampuError
-from tampu.server.answer import NDJSON
 from tampu.server.errors import public_message
+from tampu.server.http_response import NDJSON
 from tampu.store.names import ModelName
 
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import msgspec
 
-from tampu.durations import parse_duration
 from tampu.errors import RequestError
-from tampu.runner.protocol import InsertPrompt, TextPrompt
-from tampu.server.job import FOREVER, LONGEST_S, EmbedJob, Job, require
-from tampu.server.profile import Profile
+from tampu.server.generation_request import FOREVER, LONGEST_S, EmbedJob, Job, require
+from tampu.server.model_defaults import Profile
 from tampu.server.wire.conversation import Conversation, Wishes, chat_job, check_can, decode_image
 from tampu.server.wire.ollama_options import asked_options, read_options
+from tampu.settings.durations import parse_duration
+from tampu.worker.protocol import InsertPrompt, TextPrompt
 
 VERSION = "0.20.0"
 MOST_INPUTS = 2_048

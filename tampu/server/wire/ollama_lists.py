@@ -9,17 +9,17 @@ from typing import Any
 
 import msgspec
 
-from tampu.catalog import Entry
 from tampu.ml.gguf import read_gguf
-from tampu.modelinfo import ModelInfo, plain_metadata
-from tampu.runner.engines import choose_engine
-from tampu.server.job import LONGEST_S
-from tampu.server.loaded import LoadedModel, Loading
-from tampu.server.profile import Profile
+from tampu.server.generation_request import LONGEST_S
+from tampu.server.model_defaults import Profile
+from tampu.server.model_manager import LoadedModel, Loading
 from tampu.server.wire.ollama import ShowRequest, timestamp
+from tampu.store.catalog import Entry
 from tampu.store.manifests import ModelConfig
+from tampu.store.model_info import ModelInfo, plain_metadata
 from tampu.store.modelfile import Message, Modelfile, format_modelfile
 from tampu.store.parameters import parameter_texts
+from tampu.worker.engines import choose_engine
 
 _MOST_VALUES = 5
 _HIDDEN = ("general.name", "tokenizer.chat_template")

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from tampu.errors import RequestError
-from tampu.modelinfo import ModelInfo
 from tampu.runner.request import GenerateOptions
-from tampu.server.job import Overrides, require
+from tampu.server.generation_request import Overrides, require
+from tampu.store.model_info import ModelInfo
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,8 @@ from typing import Any
 import msgspec
 
 from tampu.errors import RequestError
-from tampu.runner.protocol import InsertPrompt, Prompt, TextPrompt
-from tampu.server.job import MOST_CHOICES, EmbedJob, Job, require
-from tampu.server.profile import Profile
+from tampu.server.generation_request import MOST_CHOICES, EmbedJob, Job, require
+from tampu.server.model_defaults import Profile
 from tampu.server.wire.conversation import Conversation, Wishes, chat_job, check_can
 from tampu.server.wire.ollama import keep_alive_s
 from tampu.server.wire.ollama_options import asked_options, read_options
@@ -30,6 +29,7 @@ from tampu.server.wire.openai_fields import (
     refuse,
 )
 from tampu.server.wire.openai_messages import Message, template_message
+from tampu.worker.protocol import InsertPrompt, Prompt, TextPrompt
 
 MOST_SCORES = 20  # tokens in each place
 # Where OpenAI's own default differs from Ollama's.

@@ -11,12 +11,12 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from tampu.chat.output.thinking import Think
+from tampu.chat.output.reasoning import Think
 from tampu.errors import RequestError
-from tampu.runner.protocol import TextPrompt, TokensPrompt
-from tampu.server.job import require
+from tampu.server.generation_request import require
 from tampu.server.wire.conversation import ToolChoice
 from tampu.server.wire.ollama import MOST_INPUTS
+from tampu.worker.protocol import TextPrompt, TokensPrompt
 
 MOST_BIASES = 1_024
 _EFFORTS: dict[str, Think] = {

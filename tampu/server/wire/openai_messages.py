@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tampu.errors import RequestError
-from tampu.server.job import require
+from tampu.server.generation_request import require
 from tampu.server.wire.conversation import decode_image
 
 

@@ -21,14 +21,14 @@ from typing import Protocol
 import msgspec
 
 from tampu.errors import DigestMismatchError, TampuError
+from tampu.store.atomic_file import make_folder, replace_file, storing
 from tampu.store.blobs import Blobs
-from tampu.store.durable import make_folder, replace_file, storing
 from tampu.store.layout import Layout
 from tampu.store.manifests import BAD_JSON
 from tampu.store.names import Digest
+from tampu.store.registry.chunks import Piece, Work
 from tampu.store.registry.ratelimit import RateLimiter
 from tampu.store.registry.transport import NetworkError, Reply
-from tampu.store.registry.work import Piece, Work
 
 PROGRESS_S = 0.06
 SAVED_BYTES = 64 << 20

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tampu.proxies import Proxies
-from tampu.settings import Settings
+from tampu.settings.proxies import Proxies
+from tampu.settings.settings import Settings
 from tampu.store.names import DEFAULT_HOST, ModelName, canonical_host
 from tampu.store.registry.download import PAUSES_S
 from tampu.store.registry.session import Signer

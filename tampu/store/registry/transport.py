@@ -27,7 +27,7 @@ from urllib3.util import Timeout
 from urllib3.util.connection import create_connection
 
 from tampu.errors import RegistryError
-from tampu.proxies import Proxies, address_in, shown_proxy
+from tampu.settings.proxies import Proxies, address_in, shown_proxy
 from tampu.version import __version__
 
 USER_AGENT = f"tampu/{__version__}"

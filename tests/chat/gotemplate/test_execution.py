@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tampu.chat.gotemplate import JsonMap, Record, execute, execution, parse
-from tampu.chat.marked import marked, pieces
+from tampu.chat.taint import marked, pieces
 from tampu.errors import RequestError
 
 VALUES: dict[str, Any] = {

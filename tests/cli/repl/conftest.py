@@ -3,11 +3,11 @@ from support.conversing import FakeEngine, FakePrompts, FakeShelf, Script
 from support.tiny_gguf import write_gguf
 
 from tampu.cli.repl.conversation import Conversation
-from tampu.cli.repl.desk import Desk
-from tampu.cli.repl.own_model import OwnModel
+from tampu.cli.repl.current_model import Desk
+from tampu.cli.repl.local_backend import OwnModel
 from tampu.cli.repl.printing import View
 from tampu.cli.repl.session import Session
-from tampu.modelinfo import read_model_info
+from tampu.store.model_info import read_model_info
 
 
 @pytest.fixture(scope="session")

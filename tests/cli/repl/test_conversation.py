@@ -16,7 +16,7 @@ from tampu.cli.parameters import (
     read_keep_alive,
     read_think,
 )
-from tampu.cli.repl.desk import Needs
+from tampu.cli.repl.current_model import Needs
 from tampu.cli.repl.session import timing_lines
 from tampu.errors import RequestError
 

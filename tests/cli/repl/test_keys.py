@@ -11,7 +11,7 @@ from prompt_toolkit.output import DummyOutput
 from support.waiting import wait_until
 
 from tampu.cli.repl.reader import TerminalReader
-from tampu.settings import Settings
+from tampu.settings.settings import Settings
 
 CTRL = {letter: chr(ord(letter) - ord("a") + 1) for letter in "abcdefghijklmnopqrstuvwxyz"}
 LEFT, RIGHT, UP, DOWN = "\x1b[D", "\x1b[C", "\x1b[A", "\x1b[B"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.waiting import wait_until
 
 from tampu.cli.repl.markdown import MarkdownWriter
-from tampu.cli.repl.waiting import Waiting, bar
+from tampu.cli.repl.spinner import Waiting, bar
 from tampu.cli.repl.wrapping import PlainWriter, WrappingWriter, cells
 
 ANSWER = """\

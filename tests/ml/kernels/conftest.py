@@ -6,8 +6,8 @@ from support.graphs import _compute_once
 from support.kernels import exact, levels
 
 from tampu.ml import Backend, GGMLType, Weights
+from tampu.ml.buffer_types import Use
 from tampu.ml.gguf import read_gguf
-from tampu.ml.homes import Use
 from tampu.ml.kernels import KernelChoice
 from tampu.ml.quantize import quantize
 

@@ -5,9 +5,9 @@ import pytest
 from support.kernels import KINDS, WITH_TILES, error, levels, normal
 
 from tampu.ml import Backend, GGMLType
-from tampu.ml.homes import Use
+from tampu.ml.buffer_types import Use
 from tampu.ml.kernels import KernelChoice
-from tampu.ml.mixture import linear_each
+from tampu.ml.moe import linear_each
 from tampu.ml.quantize import quantize
 
 BY_NAME = {"ids": lambda kind: kind.name}

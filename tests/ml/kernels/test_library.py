@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from support.kernels import SOURCES, levels, run_every_kernel
 
-from tampu import settings
 from tampu.errors import RequestError
 from tampu.ml import Backend, GGMLType
 from tampu.ml.kernels import KernelChoice, find_kernels, library
+from tampu.settings import settings
 
 
 @pytest.fixture(autouse=True)

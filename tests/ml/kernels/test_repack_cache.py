@@ -12,11 +12,11 @@ import pytest
 from support.engines import GREEDY, PROMPT, SMALL
 from support.tiny_model import Tiny, tiny_weights, write_tiny
 
-from tampu.engine import Engine
+from tampu.engine.engine import Engine
 from tampu.errors import LoadCancelledError
 from tampu.ml import Weights
+from tampu.ml.buffer_types import Use
 from tampu.ml.gguf import read_gguf
-from tampu.ml.homes import Use
 from tampu.ml.kernels import Kernels, repack_cache
 from tampu.ml.kernels.repack_cache import RepackCache
 
@@ -245,7 +245,7 @@ def test_a_full_disk_leaves_nothing(model, cache, backend, caplog, monkeypatch):
 SCRIPT = """
 import sys
 from pathlib import Path
-from tampu.engine import Engine
+from tampu.engine.engine import Engine
 from tampu.ml.kernels.repack_cache import RepackCache
 cache = RepackCache(Path(sys.argv[2]), 10**9)
 with Engine.load(sys.argv[1], context=64, threads=1, batch=16, repack_cache=cache) as engine:

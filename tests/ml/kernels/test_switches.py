@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from support.kernels import error, normal
 
-from tampu.engine import Engine
+from tampu.engine.engine import Engine
 from tampu.ml import Backend, GGMLType
 from tampu.ml.attention import flash_attention
-from tampu.ml.homes import Use
+from tampu.ml.buffer_types import Use
 from tampu.ml.kernels import KernelChoice, library
 from tampu.ml.kernels.library import WORDS
-from tampu.ml.mixture import linear_each
+from tampu.ml.moe import linear_each
 from tampu.ml.quantize import quantize
 
 

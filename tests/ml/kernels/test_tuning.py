@@ -10,7 +10,7 @@ from tampu.errors import RequestError
 from tampu.ml import Backend, GGMLType
 from tampu.ml.kernels import tuning
 from tampu.ml.kernels.library import DEFAULT_FETCH, STREAMS, Fetch, Hint
-from tampu.ml.kernels.products import PackedMemory
+from tampu.ml.kernels.matmul import PackedMemory
 from tampu.ml.kernels.tuning import CANDIDATES, Kept, Tuning, choose_fetch, parse_fetch, word_of
 
 FASTEST = CANDIDATES[5]

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from support.contract import Answer, Case
 
-from tampu.server.wire import create, manage, ollama, ollama_answers, ollama_lists, ollama_options
+from tampu.server.wire import create, manage, ollama, ollama_lists, ollama_options, ollama_output
 from tampu.store.registry.progress import Progress
 from tests.server.contract import (
     test_chat,
@@ -58,11 +58,11 @@ METRICS = (
     "prompt_eval_duration eval_count eval_duration logprobs"
 )
 ANSWERS = {
-    ollama_answers.GenerateLine: f"model created_at response thinking context {METRICS}",
-    ollama_answers.ChatLine: f"model created_at message {METRICS}",
+    ollama_output.GenerateLine: f"model created_at response thinking context {METRICS}",
+    ollama_output.ChatLine: f"model created_at message {METRICS}",
     ollama.DebugAnswer: "model created_at response message done _debug_info",
     ollama.DebugInfo: "rendered_template image_count",
-    ollama_answers.Score: "token logprob bytes top_logprobs",
+    ollama_output.Score: "token logprob bytes top_logprobs",
     ollama.EmbedAnswer: "model embeddings total_duration load_duration prompt_eval_count",
     ollama_lists.Tag: "name model modified_at size digest details capabilities",
     ollama_lists.Process: "name model size digest details expires_at size_vram context_length",
@@ -80,8 +80,8 @@ ANSWERS = {
 # Ours: an older spelling, texts of before (/api/create), and what Ollama's API has not.
 MORE = {
     ollama.Message: {"name"},
-    ollama_answers.GenerateLine: {"truncated"},
-    ollama_answers.ChatLine: {"truncated"},
+    ollama_output.GenerateLine: {"truncated"},
+    ollama_output.ChatLine: {"truncated"},
     create.CreateRequest: {"modelfile", "path"},
     ollama_lists.Process: {"engine"},
     ollama_lists.Shown: {"engine"},

@@ -1,7 +1,8 @@
 """What holds for all of Ollama's API: bodies, streams, errors, times, names.
 
 Elsewhere: hosts and origins (tests/server/test_http.py, test_safe_defaults.py), the address
-(tests/test_settings.py), bad bodies on every route (test_every_route.py, test_hostile_requests.py).
+(tests/settings/test_settings.py), bad bodies on every route
+(test_every_route.py, test_hostile_requests.py).
 """
 
 from __future__ import annotations

@@ -1,0 +1,116 @@
+"""A model file, its projector and its adapters become a model in llama.cpp."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from tampu.backends.llamacpp.mmproj import Eyes
+from tampu.backends.llamacpp.model import LlamaModel
+from tampu.backends.llamacpp.server import LlamaServer
+from tampu.backends.llamacpp.structured_output import Forms
+from tampu.chat.fim import Inserter
+from tampu.chat.prompt import PromptBuilder
+from tampu.chat.template import ChatTemplate
+from tampu.chat.template_loader import read_template
+from tampu.errors import OutOfMemoryError, UnsupportedModelError
+from tampu.ml.gguf import GGUFFile, read_gguf
+from tampu.nn.lora import check_adapter
+from tampu.sampling.constraint import Constraints
+from tampu.tokenizer.loading import load_tokenizer
+from tampu.vision.sandboxed import JailedDecoder
+from tampu.worker.protocol import ModelOptions
+
+_LEAST_BATCH = 32  # with fewer than the sequences it aborts
+
+
+@contextmanager
+def load_llamacpp(
+    path: Path, options: ModelOptions
+) -> Iterator[tuple[LlamaModel, PromptBuilder | None, Inserter | None]]:
+    """Load a model into llama.cpp; it is freed at the end.
+
+    Raises:
+        UnsupportedModelError: if the wheel is not installed, and for a model that has text and a
+            part that sees in one file.
+        ModelFileError: for a file that is damaged, and for an adapter of another model.
+        OutOfMemoryError: if llama.cpp does not load it; its own words are in the log.
+    """
+    try:
+        import xllamacpp
+    except ImportError as error:
+        message = "llama.cpp is not installed here: pip install 'tampu[llamacpp]'"
+        raise UnsupportedModelError(message) from error
+    file = read_gguf(path)
+    metadata = file.metadata
+    _check_parts(file, options)
+    tokenizer = load_tokenizer(metadata)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tampu-")))
+        parameters = _parameters(xllamacpp, path, options)
+        parameters.hostnames = [str(folder / "llama.sock")]
+        parameters.api_keys = [secrets.token_hex(32)]
+        if not metadata.has("pooling_type"):  # one that generates: the mean, as the native engine
+            parameters.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
+        try:
+            running = xllamacpp.Server(parameters)
+        except RuntimeError as error:
+            raise OutOfMemoryError(
+                f"llama.cpp cannot load {path.name}: its memory or its tensors do not fit"
+            ) from error
+        server = LlamaServer(folder / "llama.sock", parameters.api_keys[0])
+        forms = Forms(tokenizer, stack.enter_context(closing(Constraints(tokenizer))))
+        eyes = None
+        if options.projector is not None:
+            decoder = stack.enter_context(closing(JailedDecoder()))
+            eyes = Eyes(server, tokenizer, decoder, options.context)
+        own = options.template
+        template = read_template(own) if own else ChatTemplate.from_metadata(metadata)
+        prompts = PromptBuilder.for_model(template, tokenizer, metadata, options.parser)
+        inserter = Inserter.for_model(template, tokenizer, metadata)
+        yield LlamaModel(server, tokenizer, options.context, forms, eyes), prompts, inserter
+        del running
+
+
+def _check_parts(file: GGUFFile, options: ModelOptions) -> None:
+    """Refuse parts that llama.cpp does not take, before it says so in words of its own."""
+    for adapter, _ in options.adapters:
+        check_adapter(read_gguf(adapter), file.metadata.architecture)
+    if any(name.startswith("v.") for name in file.tensors):
+        raise UnsupportedModelError(
+            f"{file.path.name} has the part that sees in the file of its text; llama.cpp takes "
+            "that in a file of its own (mmproj) only: use the native engine"
+        )
+
+
+def _parameters(xllamacpp: Any, path: Path, options: ModelOptions) -> Any:
+    parameters = xllamacpp.CommonParams()
+    parameters.model.path = str(path)
+    if options.projector is not None:
+        parameters.mmproj.path = options.projector
+    parameters.lora_adapters = [
+        xllamacpp.CommonAdapterLoraInfo(adapter, scale) for adapter, scale in options.adapters
+    ]
+    parameters.n_ctx = options.context * options.slots
+    parameters.n_parallel = options.slots
+    parameters.n_batch = parameters.n_ubatch = max(options.batch, _LEAST_BATCH)
+    parameters.n_gpu_layers = options.gpu_layers
+    parameters.main_gpu = options.main_gpu or 0
+    if options.tensor_split:
+        unused = len(parameters.tensor_split) - len(options.tensor_split)
+        parameters.tensor_split = [*options.tensor_split, *[0.0] * unused]
+    if options.threads is not None:
+        parameters.cpuparams.n_threads = options.threads
+        parameters.cpuparams_batch.n_threads = options.threads
+    parameters.embedding = True
+    parameters.ctx_shift = True
+    parameters.cache_ram_mib = 0
+    parameters.warmup = False
+    parameters.ui = False
+    parameters.endpoint_slots = False
+    parameters.verbosity = -1
+    return parameters

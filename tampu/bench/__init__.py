@@ -1,0 +1,1 @@
+"""`tampu bench`: speeds of a model, and of llama.cpp beside it."""

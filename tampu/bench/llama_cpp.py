@@ -1,0 +1,304 @@
+"""llama.cpp as what tampu is measured against: loaded in a process of its own, told what to do.
+
+The prebuilt library of the `xllamacpp` wheel (`pip install tampu[bench]`), or any other libllama,
+is driven through its C functions exactly as llama-bench drives them: `llama_decode` on token ids,
+then `llama_synchronize`; no server, no sampling, no text. Timed is that alone, inside the child,
+so neither the pipe nor the start counts. A physical batch is 512 tokens, all other parameters are
+llama.cpp's own defaults (flash attention automatic, f16 cache, memory map, repacked weights), and
+only the last token of a batch asks for logits.
+
+It is another process so that the two engines share nothing, neither OpenMP's workers nor memory.
+Between two measurements the child sleeps in a read of its pipe.
+
+Run as a program (`python -m tampu.bench.llama_cpp LIBRARY`), this module is the child: one JSON
+object per line in, one out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tampu.errors import ComputeError, RequestError, RunnerDiedError, TampuError
+
+PHYSICAL_BATCH = 512
+_LOG_LINES = 20
+
+
+def find_library(given: Path | None = None) -> Path:
+    """Return llama.cpp's library: the one given, or that of the xllamacpp wheel.
+
+    Raises:
+        RequestError: if there is none.
+    """
+    if given is not None:
+        if not given.is_file():
+            raise RequestError(f"there is no library at {str(given)!r}")
+        return given
+    found = importlib.util.find_spec("xllamacpp")
+    for folder in (found and found.submodule_search_locations) or ():
+        for library in sorted(Path(folder).glob("xllamacpp*.so")):
+            return library
+    raise RequestError("llama.cpp is not installed here: pip install 'tampu[bench]'")
+
+
+class Peer:
+    """llama.cpp with one model, in a child process: a `tampu.bench.bench.Subject`."""
+
+    def __init__(
+        self,
+        model: Path,
+        *,
+        threads: int,
+        context: int,
+        library: Path | None = None,
+        changes: Sequence[str] = (),
+    ) -> None:
+        """Start the child and let it load the model.
+
+        Args:
+            model: the file.
+            threads: that compute.
+            context: how many tokens it can hold.
+            library: which libllama; None: the wheel's.
+            changes: what is not as llama.cpp has it by itself: `repack off`, `flash off`.
+
+        Raises:
+            RequestError: if llama.cpp isn't installed.
+            ComputeError: if it cannot load the model.
+            RunnerDiedError: if the child ended.
+        """
+        command = [sys.executable, "-m", "tampu.bench.llama_cpp", str(find_library(library))]
+        self._child = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+        try:
+            answer = self._ask(
+                do="open",
+                model=str(model),
+                threads=threads,
+                context=context,
+                changes=list(changes),
+            )
+        except TampuError:
+            self.close()
+            raise
+        self.name = f"llama.cpp {answer['version']}"
+        self.system = str(answer["system"])
+        self.vocabulary = int(answer["vocabulary"])
+        self.load_seconds = float(answer["seconds"])
+
+    def rewind(self, depth: Sequence[int]) -> None:
+        """Have the tokens `depth` as the history, and nothing after them."""
+        self._ask(do="rewind", tokens=list(depth))
+
+    def prefill(self, tokens: Sequence[int]) -> float:
+        """Compute tokens in batches; return the seconds that it took."""
+        return float(self._ask(do="prefill", tokens=list(tokens))["seconds"])
+
+    def decode(self, tokens: Sequence[int]) -> float:
+        """Compute tokens one after the other; return the seconds that it took."""
+        return float(self._ask(do="decode", tokens=list(tokens))["seconds"])
+
+    def close(self) -> None:
+        """End the child; twice is harmless."""
+        self._child.communicate()
+
+    def _ask(self, **request: object) -> Mapping[str, Any]:
+        pipe_in, pipe_out = self._child.stdin, self._child.stdout
+        if pipe_in is None or pipe_out is None or pipe_in.closed:
+            raise RunnerDiedError("llama.cpp's process was closed")
+        try:
+            pipe_in.write(json.dumps(request) + "\n")
+            line = pipe_out.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            code = self._child.wait()
+            raise RunnerDiedError(f"llama.cpp's process ended with code {code}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise ComputeError(f"llama.cpp: {answer['error']}")
+        return answer
+
+
+# The child
+
+
+class _Struct(ctypes.Structure):
+    """A structure of llama.cpp's that is passed by value; large enough for any version's.
+
+    Only the first three words of the context's parameters are ever looked into (n_ctx, n_batch
+    and n_ubatch); whether that was right is asked of the context afterwards.
+    """
+
+    _fields_ = [("words", ctypes.c_uint32 * 256)]
+
+
+_LogCallback = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+_Tokens = ctypes.POINTER(ctypes.c_int32)
+_POINTER = ctypes.c_void_p
+_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "llama_backend_init": (None, []),
+    "llama_version": (ctypes.c_char_p, []),
+    "llama_print_system_info": (ctypes.c_char_p, []),
+    "llama_log_set": (None, [_LogCallback, _POINTER]),
+    "llama_model_default_params": (_Struct, []),
+    "llama_model_load_from_file": (_POINTER, [ctypes.c_char_p, _Struct]),
+    "llama_model_get_vocab": (_POINTER, [_POINTER]),
+    "llama_vocab_n_tokens": (ctypes.c_int32, [_POINTER]),
+    "llama_context_default_params": (_Struct, []),
+    "llama_init_from_model": (_POINTER, [_POINTER, _Struct]),
+    "llama_set_n_threads": (None, [_POINTER, ctypes.c_int32, ctypes.c_int32]),
+    "llama_n_ctx": (ctypes.c_uint32, [_POINTER]),
+    "llama_n_batch": (ctypes.c_uint32, [_POINTER]),
+    "llama_n_ubatch": (ctypes.c_uint32, [_POINTER]),
+    "llama_get_memory": (_POINTER, [_POINTER]),
+    "llama_memory_seq_rm": (
+        ctypes.c_bool,
+        [_POINTER, ctypes.c_int32, ctypes.c_int32, ctypes.c_int32],
+    ),
+    "llama_batch_get_one": (_Struct, [_Tokens, ctypes.c_int32]),
+    "llama_decode": (ctypes.c_int32, [_POINTER, _Struct]),
+    "llama_synchronize": (None, [_POINTER]),
+}
+
+
+# Where the llama.cpp of ggml 0.25.3 has two settings; what lies at these places by default is
+# compared first, since other versions have them elsewhere.
+_REPACK = 74  # byte of the model's parameters: vocab_only, check_tensors, use_extra_bufts
+_FLASH = 13  # word of the context's: the last of four that are -1
+
+
+def _turn_repack_off(parameters: _Struct) -> None:
+    flags = (ctypes.c_uint8 * 76).from_buffer(parameters)
+    if list(flags[_REPACK - 2 : _REPACK + 1]) != [0, 0, 1]:
+        raise RuntimeError("this library has the setting for repacked weights elsewhere")
+    flags[_REPACK] = 0
+
+
+def _turn_flash_off(parameters: _Struct) -> None:
+    if set(parameters.words[_FLASH - 3 : _FLASH + 1]) != {0xFFFFFFFF}:
+        raise RuntimeError("this library has the setting for flash attention elsewhere")
+    parameters.words[_FLASH] = 0
+
+
+class _Library:
+    """One loaded model of llama.cpp's."""
+
+    def __init__(self, path: str) -> None:
+        library = ctypes.CDLL(path)
+        self._call: dict[str, Any] = {}
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = self._call[name] = library[name]
+            function.restype, function.argtypes = result, arguments
+        self._lines: list[str] = []
+        self._callback = _LogCallback(self._log)
+        self._call["llama_log_set"](self._callback, None)
+        self._call["llama_backend_init"]()
+        self._context = 0
+        self._batch = 1
+        self._held: list[int] = []
+
+    def open(self, request: Mapping[str, Any]) -> dict[str, object]:
+        """Load a model with a context of at least the size asked for, and say how long it took."""
+        began = time.perf_counter()
+        changes = request["changes"]
+        loading = self._call["llama_model_default_params"]()
+        if "repack off" in changes:
+            _turn_repack_off(loading)
+        model = self._call["llama_model_load_from_file"](request["model"].encode(), loading)
+        if not model:
+            raise RuntimeError(f"cannot load the model: {self._last_lines()}")
+        parameters = self._call["llama_context_default_params"]()
+        parameters.words[0] = max(request["context"], PHYSICAL_BATCH)
+        parameters.words[2] = PHYSICAL_BATCH
+        if "flash off" in changes:
+            _turn_flash_off(parameters)
+        self._context = self._call["llama_init_from_model"](model, parameters)
+        if not self._context:
+            raise RuntimeError(f"cannot make a context: {self._last_lines()}")
+        self._call["llama_set_n_threads"](self._context, request["threads"], request["threads"])
+        self._batch = int(self._call["llama_n_batch"](self._context))
+        physical = self._call["llama_n_ubatch"](self._context)
+        if self._call["llama_n_ctx"](self._context) < request["context"]:
+            raise RuntimeError("this library takes its context's size elsewhere")
+        if physical != PHYSICAL_BATCH:
+            raise RuntimeError(f"this library uses batches of {physical}, not {PHYSICAL_BATCH}")
+        vocabulary = self._call["llama_model_get_vocab"](model)
+        return {
+            "version": self._call["llama_version"]().decode(),
+            "system": self._call["llama_print_system_info"]().decode().strip(" |"),
+            "vocabulary": self._call["llama_vocab_n_tokens"](vocabulary),
+            "seconds": time.perf_counter() - began,
+        }
+
+    def rewind(self, request: Mapping[str, Any]) -> dict[str, object]:
+        """Keep what is held of the history asked for, drop the rest, compute what is missing."""
+        wanted = request["tokens"]
+        same = wanted[: len(self._held)] == self._held[: len(wanted)]
+        kept = min(len(self._held), len(wanted)) if same else 0
+        memory = self._call["llama_get_memory"](self._context)
+        self._call["llama_memory_seq_rm"](memory, 0, kept, -1)
+        self._compute(wanted[kept:])
+        self._held = wanted
+        return {}
+
+    def prefill(self, request: Mapping[str, Any]) -> dict[str, object]:
+        """Time the computing of tokens in batches."""
+        began = time.perf_counter()
+        self._compute(request["tokens"])
+        return {"seconds": time.perf_counter() - began}
+
+    def decode(self, request: Mapping[str, Any]) -> dict[str, object]:
+        """Time the computing of tokens one at a time."""
+        began = time.perf_counter()
+        for token in request["tokens"]:
+            self._compute([token])
+        return {"seconds": time.perf_counter() - began}
+
+    def _compute(self, tokens: list[int]) -> None:
+        for start in range(0, len(tokens), self._batch):
+            part = tokens[start : start + self._batch]
+            numbers = (ctypes.c_int32 * len(part))(*part)
+            batch = self._call["llama_batch_get_one"](numbers, len(part))
+            status = self._call["llama_decode"](self._context, batch)
+            if status != 0:
+                raise RuntimeError(f"llama_decode gave {status}: {self._last_lines()}")
+            self._call["llama_synchronize"](self._context)
+
+    def _log(self, _level: int, text: bytes, _user: object) -> None:
+        self._lines = [*self._lines[1 - _LOG_LINES :], text.decode("utf-8", "replace").strip()]
+
+    def _last_lines(self) -> str:
+        return " / ".join(line for line in self._lines[-3:] if line)
+
+
+def serve(path: str) -> None:
+    """Answer the requests on standard input until it ends."""
+    library = _Library(path)
+    actions = {
+        "open": library.open,
+        "rewind": library.rewind,
+        "prefill": library.prefill,
+        "decode": library.decode,
+    }
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            answer = actions[request["do"]](request)
+        except RuntimeError as error:
+            answer = {"error": str(error)}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

@@ -1,0 +1,66 @@
+"""Prompts for text that belongs between two others: fill in the middle.
+
+A Modelfile's template may have a place for what comes behind; else a vocabulary may have tokens
+for it, as code models do. GGUF names them `tokenizer.ggml.fim_pre_token_id`, `..._suf_...` and
+`..._mid_...`; before, behind, and the place to write follow one another in that order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tampu.chat.ollama_template import OllamaTemplate
+from tampu.chat.prompt import Vocabulary
+from tampu.chat.sandboxed_template import JailedTemplate
+from tampu.chat.template_loader import PromptTemplate
+
+if TYPE_CHECKING:
+    from tampu.ml.metadata import Metadata
+
+_KEYS = ("fim_pre_token_id", "fim_suf_token_id", "fim_mid_token_id")
+
+
+class Inserter:
+    """Makes such prompts for one model."""
+
+    def __init__(
+        self, vocabulary: Vocabulary, template: JailedTemplate | None, marks: tuple[int, ...]
+    ) -> None:
+        """Use a template, or without one the tokens before, between and behind the texts."""
+        self._vocabulary = vocabulary
+        self._template = template
+        self._marks = marks
+
+    @classmethod
+    def for_model(
+        cls, template: PromptTemplate | None, vocabulary: Vocabulary, metadata: Metadata
+    ) -> Inserter | None:
+        """Return what makes them for a model; None if it cannot insert."""
+        if isinstance(template, OllamaTemplate) and template.supports_insert:
+            return cls(vocabulary, JailedTemplate(template), ())
+        marks = insert_marks(metadata)
+        return cls(vocabulary, None, marks) if marks else None
+
+    def tokens(self, before: str, behind: str) -> list[int]:
+        """Return the prompt for what belongs between two texts.
+
+        Raises:
+            RequestError: when the template fails.
+        """
+        if self._template is not None:
+            prompt = self._template.render_insert(before, behind)
+            return list(self._vocabulary.encode_pieces(prompt))
+        begin, middle, end = self._marks
+        first, second = (
+            self._vocabulary.encode(text, add_special=False, parse_special=False)
+            for text in (before, behind)
+        )
+        bos = self._vocabulary.bos
+        start = [bos] if self._vocabulary.adds_bos and bos is not None else []
+        return [*start, begin, *first, middle, *second, end]
+
+
+def insert_marks(metadata: Metadata) -> tuple[int, ...]:
+    """Return a vocabulary's tokens for filling in the middle; empty if it lacks one of them."""
+    marks = tuple(metadata.integer(f"tokenizer.ggml.{key}", default=-1) for key in _KEYS)
+    return marks if min(marks) >= 0 else ()

@@ -1,0 +1,349 @@
+"""The Jinja environment in which a model's own template runs: a stranger's code, so on a budget.
+
+Jinja's immutable sandbox keeps a template from Python's internals and from changing what it is
+given. It does not keep it from running for ever or filling the memory; this environment does, with
+what templates have no need of left out and three budgets that each rendering gets anew: seconds,
+characters of output, and characters in strings made on the way. What gets past these budgets
+meets the limits of the process that renders (`tampu.chat.sandboxed_template`).
+
+It also follows the text that came from outside the template through all that the template does
+with it (`tampu.chat.taint`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from functools import wraps
+from threading import local
+from typing import Any, NoReturn
+
+from jinja2 import TemplateError, TemplateSyntaxError, nodes, pass_context
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.filters import FILTERS as JINJA_FILTERS
+from jinja2.parser import Parser
+from jinja2.runtime import BlockReference, Context, LoopContext, Macro
+from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
+from jinja2.utils import Namespace
+from jinja2.visitor import NodeTransformer
+
+from tampu.chat.taint import (
+    MarkedText,
+    brace_formatted,
+    is_marked,
+    joined,
+    marks_of,
+    percent_formatted,
+    shown,
+)
+
+MAX_SECONDS = 2.0
+MAX_OUTPUT = 8 * 1024 * 1024
+MAX_WORK = 64 * 1024 * 1024
+MAX_WIDTH = 1_000
+
+FILTERS = (
+    "abs batch capitalize count d default dictsort first float groupby int items last length "
+    "list lower map max min reject rejectattr reverse round select selectattr slice sort "
+    "striptags sum title trim truncate unique upper wordcount wordwrap"
+)
+_CHOOSING = {"d", "default", "first", "last", "max", "min"}  # return one of what they are given
+_WRITING = (Macro, LoopContext, BlockReference)  # call back into the template
+
+_ITEM_SIZE = 8  # what an item of a list takes, counted as characters
+_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&#34;", "'": "&#39;"}
+_WIDE_FORMAT = re.compile(r"\d{4}|\*|\{[^{}]*\{")
+
+
+class Budget:
+    """What is left to one rendering."""
+
+    def __init__(self) -> None:
+        self.deadline = time.monotonic() + MAX_SECONDS
+        self.output = MAX_OUTPUT
+        self.work = MAX_WORK
+
+    def check_time(self) -> None:
+        """Raise SecurityError when the time is up."""
+        if time.monotonic() > self.deadline:
+            raise SecurityError(f"it runs for more than {MAX_SECONDS:g} s")
+
+    def spend_work(self, characters: int) -> None:
+        """Count the characters of a string or list that is about to be made."""
+        self.work -= characters
+        if self.work < 0:
+            raise SecurityError(f"it makes strings of more than {MAX_WORK} characters")
+
+    def spend_output(self, characters: int) -> None:
+        """Count the characters written."""
+        self.output -= characters
+        if self.output < 0:
+            raise SecurityError(f"it writes more than {MAX_OUTPUT} characters")
+
+
+class GenerationTag(Extension):
+    """`{% generation %}...{% endgeneration %}`: marks for training; here its content as it is."""
+
+    tags = {"generation"}  # noqa: RUF012  # as its base class has it
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """Return what is between the tags; what is set there stays there."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
+class _CountedConcatenation(NodeTransformer):
+    """Replaces `a ~ b` by a call of `TemplateEnvironment.concatenate`."""
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        function = nodes.EnvironmentAttribute("concatenate")
+        return nodes.Call(function, node.nodes, [], None, None, lineno=node.lineno)
+
+
+class TemplateEnvironment(ImmutableSandboxedEnvironment):
+    """The sandbox with the extras that Hugging Face's templates rely on, and the budgets.
+
+    `start()` gives the calling thread a new budget; without it nothing renders.
+    """
+
+    intercepted_binops = frozenset({"+", "*", "%", "**"})
+    concat = staticmethod(joined)
+
+    def __init__(self) -> None:
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            optimized=False,  # nothing of a template runs while it is compiled
+            finalize=_finalized,
+            extensions=[loopcontrols, GenerationTag],
+        )
+        self._thread = local()
+        filters = {name: JINJA_FILTERS[name] for name in FILTERS.split()} | {
+            "center": self._center,
+            "e": _escape,
+            "escape": _escape,
+            "format": self._format,
+            "indent": self._indent,
+            "join": self._join,
+            "replace": self._replace,
+            "safe": shown,
+            "string": shown,
+            "tojson": tojson,
+        }
+        self.filters = {name: _following(name, filters[name]) for name in filters}
+        self.globals = {
+            "range": safe_range,
+            "dict": dict,
+            "namespace": Namespace,
+            "raise_exception": raise_exception,
+            "strftime_now": strftime_now,
+        }
+
+    def start(self) -> Budget:
+        """Begin a rendering in this thread."""
+        budget = Budget()
+        self._thread.budget = budget
+        return budget
+
+    @property
+    def budget(self) -> Budget:
+        """The budget of the rendering that this thread is in."""
+        budget: Budget = self._thread.budget
+        return budget
+
+    def concatenate(self, *parts: object) -> str:
+        """`a ~ b`: the compiler's own would not count."""
+        texts = [shown(part) for part in parts]
+        self.budget.spend_work(sum(map(len, texts)))
+        return joined(texts)
+
+    def tick(self) -> str:
+        """Check the time; called in each turn of a loop and in each macro."""
+        self.budget.check_time()
+        return ""
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        tree = super()._parse(source, name, filename)
+        for scope in tree.find_all(nodes.ScopedEvalContextModifier):
+            raise TemplateSyntaxError("autoescape is not for prompts", scope.lineno)
+        tick = nodes.Call(nodes.EnvironmentAttribute("tick"), [], [], None, None)
+        for loop in tree.find_all(nodes.For):
+            loop.body.insert(0, nodes.ExprStmt(tick, lineno=loop.lineno))
+        for macro in tree.find_all(nodes.Macro):
+            macro.body.insert(0, nodes.ExprStmt(tick, lineno=macro.lineno))
+        counted: nodes.Template = _CountedConcatenation().visit(tree)
+        return counted
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Return whether a template may use an attribute; bytes would lose the marks of text."""
+        is_encode = isinstance(obj, str) and attr == "encode"
+        return not is_encode and super().is_safe_attribute(obj, attr, value)
+
+    def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Call from a template, after a look at what could take for ever."""
+        self.budget.check_time()
+        owner = getattr(function, "__self__", None)
+        if isinstance(owner, str):
+            if function.__name__ == "join":
+                args = tuple(list(arg) for arg in args)
+            self._check_string_method(owner, function.__name__, args)
+            if is_marked((args, kwargs)):
+                function = getattr(MarkedText.of(owner, marks_of(owner)), function.__name__)
+        result = super().call(context, function, *args, **kwargs)
+        return result if isinstance(function, _WRITING) else _followed(result, args, kwargs)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """Compute an operator whose result may be large, after counting it."""
+        if operator == "**" and not (_is_small(left) and _is_small(right)):
+            raise SecurityError("it raises a large number to a power")
+        if operator == "%" and isinstance(left, str):
+            self._check_format(left)
+            if is_marked((left, right)):
+                return percent_formatted(left, right)
+        if operator == "*":
+            self.budget.spend_work(_length(left) * _factor(right) + _length(right) * _factor(left))
+        if operator == "+":
+            self.budget.spend_work(_length(left) + _length(right))
+        return super().call_binop(context, operator, left, right)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """Return what stands for `str.format`: no attributes, no large widths."""
+        template, name = getattr(value, "__self__", None), getattr(value, "__name__", "")
+        if not isinstance(template, str) or name not in {"format", "format_map"}:
+            return None
+
+        def formatted(*args: Any, **kwargs: Any) -> str:
+            self._check_format(template)
+            if name == "format_map":
+                return brace_formatted(template, (), args[0])
+            return brace_formatted(template, args, kwargs)
+
+        return formatted
+
+    def _check_format(self, text: str) -> None:
+        if _WIDE_FORMAT.search(text):
+            raise SecurityError("it formats with a width that is too large or computed")
+
+    def _check_string_method(self, text: str, method: str, args: tuple[Any, ...]) -> None:
+        if method in {"center", "ljust", "rjust", "zfill", "expandtabs"}:
+            self._check_width(*args[:1])
+        elif method == "replace" and len(args) > 1:
+            self._spend_replacing(text, str(args[0]), str(args[1]))
+        elif method == "join" and args and isinstance(args[0], (list, tuple)):
+            self._spend_joining(text, args[0])
+        else:
+            self.budget.spend_work(len(text))
+
+    def _check_width(self, width: object = 8) -> None:
+        if not isinstance(width, int) or width > MAX_WIDTH:
+            raise SecurityError(f"it pads to a width of more than {MAX_WIDTH}")
+
+    def _spend_replacing(self, text: str, old: str, new: str) -> None:
+        self.budget.spend_work(len(text) + text.count(old) * len(new))
+
+    def _spend_joining(self, separator: str, items: Iterable[Any]) -> None:
+        self.budget.spend_work(sum(len(str(item)) + len(separator) for item in items))
+
+    def _join(self, items: Iterable[Any], separator: str = "", attribute: Any = None) -> str:
+        texts = [
+            shown(item if attribute is None else self.getitem(item, attribute)) for item in items
+        ]
+        self._spend_joining(separator, texts)
+        return MarkedText.of(separator, marks_of(separator)).join(texts)
+
+    def _replace(self, text: Any, old: str, new: str, count: int = -1) -> str:
+        text = shown(text)
+        self._spend_replacing(text, old, new)
+        return MarkedText.of(text, marks_of(text)).replace(old, new, count)
+
+    def _indent(self, text: str, width: int | str = 4, first: bool = False) -> str:  # noqa: FBT001, FBT002
+        if isinstance(width, int):
+            self._check_width(width)
+            width = " " * width
+        self.budget.spend_work(len(text) + (text.count("\n") + 1) * len(width))
+        lines = text.split("\n")
+        newline = MarkedText.of("\n") if is_marked(text) else "\n"
+        body = [newline + (width if line else "") + line for line in lines[1:]]
+        return joined([width if first else "", lines[0], *body])
+
+    def _center(self, text: Any, width: int = 80) -> str:
+        self._check_width(width)
+        return shown(text).center(width)
+
+    def _format(self, text: str, *args: Any, **kwargs: Any) -> str:
+        self._check_format(text)
+        return percent_formatted(text, kwargs or args)
+
+
+@pass_context  # also keeps the compiler from computing constants
+def _finalized(_: Context, value: object) -> str:
+    """Return what is written for the value of an expression."""
+    return shown(value)
+
+
+def _following(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a filter whose result is marked when what it is given is."""
+    if name in _CHOOSING:
+        return function
+
+    @wraps(function)
+    def filtered(*args: Any, **kwargs: Any) -> Any:
+        return _followed(function(*args, **kwargs), args, kwargs)
+
+    return filtered
+
+
+def _followed(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    is_plain = isinstance(result, str) and not isinstance(result, MarkedText)
+    return MarkedText.of(result) if is_plain and is_marked((args, kwargs)) else result
+
+
+def _escape(value: object) -> str:
+    return "".join(_ESCAPES.get(character, character) for character in str(shown(value)))
+
+
+def raise_exception(message: str) -> NoReturn:
+    """For templates that refuse a conversation."""
+    raise TemplateError(message)
+
+
+def strftime_now(pattern: str) -> str:
+    """Today's date for templates that state it, in the local time zone."""
+    return datetime.now().astimezone().strftime(pattern)
+
+
+def tojson(
+    value: Any,
+    ensure_ascii: bool = False,  # noqa: FBT001, FBT002
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,  # noqa: FBT001, FBT002
+) -> str:
+    """JSON as models were trained on it: nothing escaped for HTML, keys in their order."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _length(value: object) -> int:
+    if isinstance(value, (list, tuple)):
+        return len(value) * _ITEM_SIZE
+    return len(value) if isinstance(value, str) else 0
+
+
+def _factor(value: object) -> int:
+    return max(value, 0) if isinstance(value, int) else 0
+
+
+def _is_small(value: object) -> bool:
+    return isinstance(value, (int, float)) and abs(value) <= 1_000

@@ -1,0 +1,155 @@
+"""Reading a text that comes in pieces, so that the pieces make no difference.
+
+What reads is a generator (a *script*): it asks for the text up to a tag, and is suspended while it
+cannot be known whether the tag comes. Text that cannot be part of a tag is handed on at once.
+
+    text  <tool_call>  {...}  </tool_call>  text  <tool_c|
+    out   a tag                             out   held back: may become a tag
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Sequence
+from typing import TypeAlias, TypeVar
+
+from tampu.chat.output.deltas import Content, Part, Thinking, ToolCall
+
+Result = TypeVar("Result")
+Script: TypeAlias = Generator[None, None, Result]
+
+
+class Reader:
+    """The text of an answer so far; scripts take it from here."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._has_ended = False
+        self._finders: dict[Sequence[str], re.Pattern[str]] = {}
+
+    def give(self, text: str) -> None:
+        """Add the next piece of the text."""
+        self._text += text
+
+    def end(self) -> None:
+        """Say that there is no more text."""
+        self._has_ended = True
+
+    def until(self, tags: tuple[str, ...], sink: Callable[[str], None]) -> Script[str | None]:
+        """Hand on the text before the first of the tags, and return which it was.
+
+        Of tags that begin at the same place the longest counts. At the end of the text: None.
+        """
+        finder = self._finder(tags)
+        while True:
+            match = finder.search(self._text)
+            held = len(self._text) if self._has_ended else _held(self._text, tags)
+            if match and match.start() < held:
+                self._hand_on(match.start(), sink)
+                self._text = self._text[len(match.group()) :]
+                return match.group()
+            self._hand_on(held, sink)
+            if self._has_ended:
+                return None
+            yield
+
+    def take(self, tags: tuple[str, ...]) -> Script[tuple[str, str | None]]:
+        """Return the text before the first of the tags, and the tag."""
+        parts: list[str] = []
+        tag = yield from self.until(tags, parts.append)
+        return "".join(parts), tag
+
+    def begins(self, judge: Callable[[str], bool | None]) -> Script[bool]:
+        """Return what `judge` says of the beginning of the text; it says None for too short."""
+        while (verdict := judge(self._text)) is None and not self._has_ended:
+            yield
+        return bool(verdict)
+
+    def _hand_on(self, length: int, sink: Callable[[str], None]) -> None:
+        if length:
+            sink(self._text[:length])
+            self._text = self._text[length:]
+
+    def _finder(self, tags: tuple[str, ...]) -> re.Pattern[str]:
+        if tags not in self._finders:
+            longest_first = sorted(tags, key=len, reverse=True)
+            never = "(?!)"
+            self._finders[tags] = re.compile("|".join(map(re.escape, longest_first)) or never)
+        return self._finders[tags]
+
+
+def _held(text: str, tags: tuple[str, ...]) -> int:
+    """Return where the longest end of the text starts that may be the beginning of a tag."""
+    longest = max(map(len, tags), default=1)
+    for start in range(max(0, len(text) - longest + 1), len(text)):
+        ending = text[start:]
+        if any(len(tag) > len(ending) and tag.startswith(ending) for tag in tags):
+            return start
+    return len(text)
+
+
+class Parts:
+    """Collects what a script makes of the text; white space around calls and thoughts goes."""
+
+    def __init__(self) -> None:
+        self.has_content = False
+        self._parts: list[Part] = []
+        self._kind: type[Thinking] | type[Content] = Content
+        self._space = ""  # white space that counts only if text of its kind comes after it
+        self._skips = False  # whether white space here belongs to what came before
+
+    def collected(self) -> list[Part]:
+        """Return what has come since the last time."""
+        parts, self._parts = self._parts, []
+        return parts
+
+    def thinking(self, text: str) -> None:
+        """Take in text of a thought."""
+        self._text(Thinking, text)
+
+    def content(self, text: str) -> None:
+        """Take in text for the reader."""
+        self._text(Content, text)
+
+    def calls(self, calls: Sequence[ToolCall]) -> None:
+        """Take in calls."""
+        self._border(Content)
+        self._parts += calls
+
+    def begin_thought(self) -> None:
+        """Note that a thought begins here."""
+        self._border(Thinking)
+
+    def end_thought(self) -> None:
+        """Note that a thought ends here."""
+        self._border(Content)
+
+    def finish(self) -> None:
+        """Hand out what white space was held back."""
+        if self._space and self._kind is Content:
+            self._add(Content, self._space)
+        self._space = ""
+
+    def _border(self, following: type[Thinking] | type[Content]) -> None:
+        self._kind, self._space, self._skips = following, "", True
+
+    def _text(self, kind: type[Thinking] | type[Content], text: str) -> None:
+        if kind is not self._kind:
+            self._border(kind)
+        if self._skips:
+            text = text.lstrip()
+        if not text:
+            return
+        self._skips = False
+        certain = text.rstrip()
+        if certain:
+            self._add(kind, self._space + certain)
+            self._space = ""
+            self.has_content = self.has_content or kind is Content
+        self._space += text[len(certain) :]
+
+    def _add(self, kind: type[Thinking] | type[Content], text: str) -> None:
+        if self._parts and isinstance(self._parts[-1], kind):
+            self._parts[-1] = kind(self._parts[-1].text + text)
+        else:
+            self._parts.append(kind(text))

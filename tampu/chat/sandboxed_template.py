@@ -1,0 +1,164 @@
+"""A model's template at work in a jail: no template can stop or fill the process that asks.
+
+`JailedTemplate` renders as `ChatTemplate` does, in a process of its own that has 2 s of processor
+time and 256 MiB for each conversation (`tampu.sandbox.process`). The
+budgets of `tampu.chat.jinja_sandbox` still hold there, and give the better messages; the jail is
+for what gets past them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tampu.chat.jinja_sandbox import MAX_OUTPUT, MAX_SECONDS
+from tampu.chat.ollama_template import OllamaTemplate
+from tampu.chat.output.reasoning import Think
+from tampu.chat.segments import Prompt
+from tampu.chat.template import ChatTemplate, fault
+from tampu.chat.template_loader import PromptTemplate
+from tampu.errors import OverrunError, RequestError, TampuError
+from tampu.sandbox.process import Jail, JailLimits
+
+RENDERING = "tampu.chat.sandboxed_template:serve"
+RENDER_LIMITS = JailLimits(
+    cpu_s=MAX_SECONDS + 0.5,  # the sandbox's own limit comes first
+    memory_bytes=256 << 20,
+    answer_bytes=16 * MAX_OUTPUT,  # a character may take six bytes and its piece some more
+    idle_s=None,  # it holds the compiled template, which takes longer to make than all the rest
+)
+
+
+class _Answer(msgspec.Struct):
+    """What comes out of the jail, and may be anything."""
+
+    prompt: Prompt = ()
+    refusal: str = ""
+
+
+class JailedTemplate:
+    """A template that renders in a process of its own; several threads may use it.
+
+    The process starts with the first conversation, or with `prepare`, and ends with this object.
+
+    Attributes:
+        source: the template's text.
+    """
+
+    def __init__(self, template: PromptTemplate) -> None:
+        self.source = template.source
+        self._template = template
+        self._jail = Jail(RENDERING, RENDER_LIMITS)
+
+    @property
+    def supports_tools(self) -> bool:
+        """Whether the template shows tools to the model."""
+        return self._template.supports_tools
+
+    @property
+    def supports_thinking(self) -> bool:
+        """Whether the template knows of thoughts before the answer."""
+        return self._template.supports_thinking
+
+    @property
+    def continues_answers(self) -> bool:
+        """Whether it leaves an answer open that is the last message."""
+        return self._template.continues_answers
+
+    def prepare(self) -> None:
+        """Start the process, without waiting for it."""
+        self._jail.start()
+
+    def close(self) -> None:
+        """End the process."""
+        self._jail.close()
+
+    def thinking(self, think: Think) -> dict[str, Any]:
+        """Return the variables that tell the template how much the model shall think."""
+        return self._template.thinking(think)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        bos_token: str,
+        eos_token: str,
+        variables: Mapping[str, Any] | None = None,
+    ) -> Prompt:
+        """Return the prompt for the conversation, as `ChatTemplate.render` does.
+
+        Raises:
+            RequestError: as there, and when the messages hold what JSON does not have, or the
+                template takes too much time or memory.
+        """
+        asked = {
+            "template": _sources(self._template),
+            "messages": [_without_pictures(message) for message in messages],
+            "tools": tools,
+            "add_generation_prompt": add_generation_prompt,
+            "bos_token": bos_token,
+            "eos_token": eos_token,
+            "variables": variables,
+        }
+        return self._ask(asked)
+
+    def render_insert(self, before: str, behind: str) -> Prompt:
+        """Return the prompt for what belongs between two texts.
+
+        Raises:
+            RequestError: when the template has no place for it, fails, or takes too much.
+        """
+        return self._ask({"template": _sources(self._template), "insert": [before, behind]})
+
+    def _ask(self, asked: Mapping[str, Any]) -> Prompt:
+        try:
+            request = json.dumps(asked).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise RequestError(f"messages and tools must be plain data: {error}") from None
+        try:
+            answer = msgspec.convert(json.loads(self._jail.call(request)), _Answer)
+        except OverrunError as error:
+            raise fault(str(error)) from error
+        except (ValueError, RecursionError) as error:  # msgspec's are ValueErrors too
+            raise fault("the answer of its process makes no sense") from error
+        if answer.refusal:
+            raise RequestError(answer.refusal)
+        return answer.prompt
+
+
+def _sources(template: PromptTemplate) -> tuple[str, ...]:
+    if isinstance(template, ChatTemplate):
+        return ("jinja", *(source for source in template.sources if source))
+    return ("go", template.source)
+
+
+def _without_pictures(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a message with numbers for its pictures: templates count them at most."""
+    pictures = message.get("images")
+    return {**message, "images": [*range(len(pictures))]} if pictures else message
+
+
+_templates: dict[tuple[str, ...], PromptTemplate] = {}  # the one that this process renders
+
+
+def serve(request: bytes) -> bytes:
+    """Render a conversation, in the jail's process."""
+    asked = json.loads(request)
+    kind, *sources = key = tuple(asked.pop("template"))
+    try:
+        if key not in _templates:
+            _templates.clear()
+            _templates[key] = (ChatTemplate if kind == "jinja" else OllamaTemplate)(*sources)
+        template = _templates[key]
+        if isinstance(template, OllamaTemplate) and "insert" in asked:
+            answer = {"prompt": template.render_insert(*asked["insert"])}
+        else:
+            answer = {"prompt": template.render(**asked)}
+    except TampuError as error:
+        return json.dumps({"refusal": str(error)}).encode()
+    return json.dumps(answer).encode()

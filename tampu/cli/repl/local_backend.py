@@ -1,0 +1,201 @@
+"""A conversation's partner in this program: the prompt is made here, and an engine answers."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tampu.chat.output import Content, Thinking
+from tampu.cli.parameters import generate_options
+from tampu.cli.repl.backend import Asked, Known, Reply
+from tampu.cli.repl.current_model import Desk, Loaded, Needs, Reading
+from tampu.errors import ContextLengthError
+from tampu.runner.events import Done, Usage
+from tampu.sampling.grammar import grammar_of
+from tampu.store.modelfile import Modelfile
+from tampu.worker.protocol import ChatPrompt, Form, TextPrompt
+from tampu.worker.structured_output import form_grammar
+
+
+class OwnModel:
+    """The model on a desk."""
+
+    def __init__(self, desk: Desk, most_repeats: int | None = None) -> None:
+        """Answer by the desk's model.
+
+        Args:
+            desk: with the model.
+            most_repeats: an answer that nobody bounds ends when a token follows itself more often.
+        """
+        self._desk = desk
+        self._most_repeats = most_repeats
+
+    @property
+    def known(self) -> Known:
+        """The model."""
+        return self._desk.known
+
+    def answer(self, asked: Asked) -> Reply:
+        """Begin an answer."""
+        return OwnReply(self._desk, asked, self._most_repeats)
+
+    def load(self, parameters: Mapping[str, Any]) -> None:
+        """Have the model in memory, as these parameters want it."""
+        with self._desk.model(needs_of(parameters)):
+            pass
+
+    def change(self, name: str) -> Known:
+        """Mean another model, and load it; if that fails all is as it was."""
+        return self._desk.change(name, lambda known: needs_of(known.prepared.parameters))
+
+    def embed(
+        self, text: str, parameters: Mapping[str, Any], *, truncate: bool
+    ) -> npt.NDArray[np.float32]:
+        """Return the embedding of a text; one that is too long is cut if `truncate`."""
+        with self._desk.model(needs_of(parameters)) as loaded:
+            context = loaded.model.context
+            tokens = loaded.model.tokenizer.encode(text)
+            if len(tokens) > context and not truncate:
+                raise ContextLengthError(
+                    f"the text has {len(tokens)} tokens, the context {context}: shorten it, or "
+                    "allow truncation"
+                )
+            [vector] = loaded.model.embed([tokens[:context]])
+        found: npt.NDArray[np.float32] = vector
+        return found
+
+    def save(self, name: str, modelfile: Modelfile) -> None:
+        """Make a model of this one in the store of this machine."""
+        from tampu.cli.create import told
+        from tampu.settings.settings import Settings
+        from tampu.store.create import Recipe, create
+        from tampu.store.library import Library
+        from tampu.store.names import ModelName
+
+        recipe = Recipe(modelfile=modelfile, folder=Path.cwd())
+        library = Library.from_settings(Settings.from_environment())
+        with told() as report:
+            create(library, ModelName.parse(name), recipe, report)
+
+    def print_list(self, prefix: str) -> None:
+        """Print the models of this machine's stores whose names begin so."""
+        from tampu.cli.listing import print_list
+
+        print_list(prefix, as_json=False)
+
+    def take_load_ns(self) -> int:
+        """Return how long loading took since this was asked last, in nanoseconds."""
+        return self._desk.take_load_ns()
+
+    def close(self) -> None:
+        """Put the model away."""
+        self._desk.close()
+
+
+class OwnReply:
+    """An answer that the engine of this program gives."""
+
+    def __init__(self, desk: Desk, asked: Asked, most_repeats: int | None) -> None:
+        self.usage: Usage | None = None
+        self._most_repeats = most_repeats
+        self._desk = desk
+        self._asked = asked
+        self._reading: Reading | None = None
+        self._parts = self._run()
+
+    def __iter__(self) -> OwnReply:
+        return self
+
+    def __next__(self) -> Thinking | Content:
+        return next(self._parts)
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """How many tokens of the prompt are read, and how many it has; (0, 0) before that."""
+        return (0, 0) if self._reading is None else self._reading.progress
+
+    def close(self) -> None:
+        """Want no more of it."""
+        self._parts.close()
+
+    def _run(self) -> Generator[Thinking | Content]:
+        asked = self._asked
+        options = generate_options(asked.parameters, self._desk.known.info)
+        with self._desk.model(needs_of(asked.parameters)) as loaded:
+            parser = None
+            if loaded.prompts is None:
+                text = asked.messages[-1]["content"]
+                prompt: Any = f"{asked.system}\n\n{text}" if asked.system else text
+                grammar = grammar_of(asked.format)
+            else:
+                built = loaded.prompts.build(
+                    loaded.model.see(_with_pictures(asked)),
+                    limit=loaded.model.context - 1,
+                    think=asked.think,
+                )
+                prompt, style = built.tokens, loaded.prompts.style
+                parser = style.parser(thinks=built.begins_thought)
+                options = msgspec.structs.replace(options, shown=style.markers)
+                grammar = self._grammar(loaded, begins_thought=built.begins_thought)
+            if options.max_tokens is None and grammar is None:
+                options = msgspec.structs.replace(options, most_repeats=self._most_repeats)
+            values = msgspec.structs.asdict(options) | {"grammar": grammar}
+            self._reading = reading = loaded.model.stream(prompt, **values)
+            with closing(reading):
+                for event in reading:
+                    if isinstance(event, Done):
+                        self.usage = event.usage
+                    elif parser is None:
+                        yield Content(event.text)
+                    else:
+                        yield from _told(parser.feed(event.text))
+                yield from _told(parser.finish() if parser else [])
+
+    def _grammar(self, loaded: Loaded, *, begins_thought: bool) -> Any:
+        if self._asked.format is None:
+            return None
+        style = loaded.prompts.style if loaded.prompts else None
+        prompt = ChatPrompt(messages=(), think=self._asked.think) if style else TextPrompt("")
+        return form_grammar(
+            Form(format=self._asked.format),
+            prompt,
+            style,
+            loaded.model.tokenizer,
+            begins_thought=begins_thought,
+        )
+
+
+def needs_of(parameters: Mapping[str, Any]) -> Needs:
+    """Return what a model is loaded with for these parameters."""
+    return Needs(
+        context=parameters.get("num_ctx"),
+        threads=parameters.get("num_thread") or None,
+        layers=parameters.get("num_gpu"),
+        main=parameters.get("main_gpu"),
+        mapped=parameters.get("use_mmap"),
+    )
+
+
+def _with_pictures(asked: Asked) -> list[Mapping[str, Any]]:
+    """Return the whole conversation with pictures in place of photos."""
+    system = [{"role": "system", "content": asked.system}] if asked.system else []
+    return [
+        *system,
+        *(
+            {**message, "images": [photo.picture for photo in message["images"]]}
+            if message.get("images")
+            else message
+            for message in asked.messages
+        ),
+    ]
+
+
+def _told(parts: Sequence[Any]) -> list[Thinking | Content]:
+    """Return the parts that a reader is shown; without tools there are no others."""
+    return [part for part in parts if isinstance(part, Thinking | Content)]

@@ -1,0 +1,1 @@
+"""The Python API: load a model, generate, chat, embed."""

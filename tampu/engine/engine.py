@@ -1,0 +1,450 @@
+"""The public Python API over one loaded model.
+
+    with Engine.load("model.gguf") as engine:
+        print(engine.generate("Once upon a time", max_tokens=50).text)
+
+The engine computes on threads of its own. Any thread may call it, and several at once: up to
+`slots` requests are computed together.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tampu.chat.prompt import PromptBuilder
+from tampu.chat.template import ChatTemplate
+from tampu.engine.completion import Completion, Handle, Stream, completion, relayed
+from tampu.engine.input_processor import Intake, Prompt
+from tampu.engine.model_loader import LoadedModel, LoadOptions, load_model
+from tampu.errors import RequestError
+from tampu.ml.kernels.repack_cache import RepackCache
+from tampu.ml.kernels.tuning import MEASURED, Tuning
+from tampu.ml.offload import Offload
+from tampu.nn import Picture
+from tampu.runner.events import Done, Event, Text
+from tampu.runner.layout import NumberedImage
+from tampu.runner.loop import Runner
+from tampu.runner.request import GenerateOptions, generate_options
+from tampu.runner.sequence import Sink
+from tampu.runner.trace import Trace
+from tampu.store.catalog import Prepared, prepare
+from tampu.store.model_info import ModelInfo
+from tampu.store.parameters import as_options
+from tampu.tokenizer import Tokenizer
+
+log = logging.getLogger("tampu")
+
+Message: TypeAlias = Mapping[str, Any]
+
+
+class Engine:
+    """One loaded model.
+
+    Attributes:
+        info: what the model's file says about it.
+        prepared: what came with the model besides its file: adapters, parameters, system message.
+        context: the most tokens of one request, prompt and answer together.
+        tokenizer: turns text into token ids and back.
+        template: the chat template; None if the model has none.
+        runner: the run loop, with its counters.
+        load_ns: how long loading took, in nanoseconds.
+        device_bytes: memory taken on devices other than the processor.
+    """
+
+    def __init__(self, model: LoadedModel, load_ns: int, found: Prepared | None = None) -> None:
+        """Take over a loaded model; `Engine.load` is the usual way.
+
+        Args:
+            model: the model; the engine closes it.
+            load_ns: how long loading took, in nanoseconds.
+            found: what came with the model besides its file.
+        """
+        self._model = model
+        self.info: ModelInfo = model.info
+        self.context = model.options.context
+        self.tokenizer: Tokenizer = model.tokenizer
+        metadata = model.info.metadata
+        self.prepared = found or Prepared(model.info.path)
+        self._defaults = as_options(self.prepared.parameters)
+        self.template = self.prepared.template or ChatTemplate.from_metadata(metadata)
+        parser = self.prepared.parser
+        self._prompts = PromptBuilder.for_model(self.template, self.tokenizer, metadata, parser)
+        self.load_ns = load_ns
+        self.device_bytes = sum(model.device_bytes.values())
+        self.runner = Runner(model.scheduler, model.graphs, model.tokenizer)
+        self._intake = Intake(model, self.runner)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        context: int | None = None,
+        slots: int = 1,
+        threads: int | None = None,
+        batch: int = 512,
+        cache_type: str = "f16",
+        flash_attention: bool | None = None,
+        kernels: str = "on",
+        offload: Offload | None = None,
+        use_mmap: bool = True,
+        repack_cache: RepackCache | None = None,
+        tuning: Tuning = MEASURED,
+        adapters: Sequence[tuple[str | Path, float]] = (),
+        template: str = "",
+        projector: str | Path | None = None,
+        progress: Callable[[float], None] | None = None,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> Self:
+        """Load a model.
+
+        Args:
+            path: a GGUF file, a checkpoint's folder, or a model's name; a model from a store brings
+                its own template and adapters.
+            context: the most tokens of one request, prompt and answer together; None: the model's
+                own setting, else 4096.
+            slots: how many requests are computed together at most.
+            threads: threads of the processor; None: one per physical core, a single one for a tiny
+                model.
+            batch: the most tokens computed in one step.
+            cache_type: element type of keys and values: "f32", "f16", "q8_0" or "q4_0"; a pair such
+                as "q8_0/f16" sets them apart.
+            flash_attention: fused attention always (True), never (False) or where it is faster.
+            kernels: what the package's own C kernels compute: "on" (all they can), "off",
+                "products", "experts" or "attention".
+            offload: which layers go to devices other than the processor; None: the model's own
+                setting, else as many as fit.
+            use_mmap: use weights where they lie in the memory-mapped file, where that is possible;
+                False: copy them all.
+            repack_cache: where packed weights are kept for the next start; None: nowhere.
+            tuning: how weights are read from memory.
+            adapters: low-rank adapters, GGUF files or PEFT folders, and scales (1.0: as trained).
+            template: a chat template, Jinja or Go's, in place of the model's own; empty: that one.
+            projector: a GGUF file with the vision tower; None: the model's own, if it has one.
+            progress: called with the fraction loaded, 0 to 1, from any thread.
+            cancelled: asked from time to time; once it returns True, loading is given up.
+
+        Raises:
+            ModelNotFoundError: if there is no such model.
+            ModelFileError: for a file that is damaged, incomplete or no model.
+            UnsupportedModelError: for an unknown architecture or tokeniser.
+            OutOfMemoryError: if it does not fit; the message has the numbers.
+            LoadCancelledError: if `cancelled` returned True.
+            RequestError: for an option out of its range.
+        """
+        began = time.monotonic_ns()
+        found = prepare(str(path), adapters, template, projector)
+        options = LoadOptions(
+            context=found.context if context is None else context,
+            slots=slots,
+            threads=threads,
+            batch=batch,
+            cache_type=cache_type,
+            flash_attention=flash_attention,
+            kernels=kernels,
+            mapped=use_mmap,
+            repack_cache=repack_cache,
+            tuning=tuning,
+            offload=offload or found.offload,
+        )
+        model = load_model(
+            found.path,
+            options,
+            adapters=found.adapters,
+            projector=found.projector,
+            progress=progress,
+            cancelled=cancelled,
+        )
+        return cls(model, time.monotonic_ns() - began, found)
+
+    def close(self) -> None:
+        """End all requests and free the model; closing twice is harmless."""
+        self.runner.close()
+        self._intake.close()
+        self._model.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def tokenize(
+        self,
+        text: str,
+        add_special: bool = True,  # noqa: FBT001, FBT002 - as Hugging Face's
+        parse_special: bool = True,  # noqa: FBT001, FBT002
+    ) -> list[int]:
+        """Return a text's token ids.
+
+        Args:
+            text: the text to encode.
+            add_special: add the tokens that the model expects around a text, such as the
+                beginning-of-text token.
+            parse_special: read control tokens that are written out in the text as such.
+        """
+        return self.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """Return the text of token ids, without control tokens."""
+        return self.tokenizer.decode(ids)
+
+    # -- generating ------------------------------------------------------------------------------
+
+    def generate(self, prompt: Prompt, **options: object) -> Completion:
+        """Return the model's continuation of a prompt.
+
+        Args:
+            prompt: text or token ids.
+            options: the fields of `GenerateOptions`, and `format`, which the answer must follow:
+                "json", a JSON schema, or a mapping with one of `regex`, `lark`, `gbnf`, `choices`.
+
+        Raises:
+            RequestError: for an unknown option or a value out of its range.
+            GrammarError: for a `format` that is wrong or not supported.
+            ContextLengthError: for a prompt longer than the context.
+            ComputeError: if the model gives no usable result.
+        """
+        return completion(self.stream(prompt, **options))
+
+    def stream(self, prompt: Prompt, **options: object) -> Stream:
+        """Return an iterator over the continuation: `Text` pieces, then `Done`.
+
+        Closing the iterator, or dropping it, cancels the request. Options and errors are those of
+        `generate`; errors of the computation are raised while iterating.
+        """
+        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        return Stream(events, self._begin(prompt, options, events.put))
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Message] | None = None,
+        **options: object,
+    ) -> Completion:
+        """Return the model's next message in a conversation.
+
+        Args:
+            messages: with `role` and `content`, as in the chat APIs, and `images`, each as `look`
+                takes it.
+            tools: the functions that the model may call, as in the chat APIs.
+            options: as for `generate`.
+
+        Raises:
+            As `generate`; RequestError also if the model has no chat template, or the template
+                rejects the conversation.
+        """
+        return completion(self.stream_chat(messages, tools=tools, **options))
+
+    def stream_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Message] | None = None,
+        **options: object,
+    ) -> Stream:
+        """Return an iterator over the next message, as `stream` does for a prompt."""
+        return self.stream(self._chat(messages, tools, options), **options)
+
+    def chat_prompt(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Message] | None = None,
+        truncate: bool = False,
+    ) -> list[int | NumberedImage]:
+        """Return a conversation as the prompt that `chat` would give the model.
+
+        Args:
+            messages: as for `chat`.
+            tools: as for `chat`.
+            truncate: drop the oldest messages of a conversation longer than the context.
+
+        Returns:
+            Token ids, and images in their places.
+
+        Raises:
+            RequestError: if the model has no chat template, or the template rejects the
+                conversation.
+            ContextLengthError: if it is too long and may not be shortened.
+        """
+        if self._prompts is None:
+            raise RequestError(f"{self.info.path.name} has no chat template: use generate")
+        return self._prompts.tokens(
+            self.see(self.prepared.begun(messages)),
+            limit=self.context,
+            truncate=truncate,
+            tools=tools,
+        )
+
+    def look(self, image: bytes | Picture) -> NumberedImage:
+        """Return a picture prepared for the model, to be put into a prompt.
+
+        Args:
+            image: the bytes of a PNG, JPEG, WebP, GIF or BMP file, or RGB pixels, uint8,
+                (height, width, 3).
+
+        Raises:
+            RequestError: if the model takes no pictures, or cannot take this one.
+        """
+        return self._intake.look(image)
+
+    def see(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the messages with their `images` prepared for the model; see `look`."""
+        return [
+            {**message, "images": [self.look(image) for image in message["images"]]}
+            if message.get("images")
+            else message
+            for message in messages
+        ]
+
+    def submit(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> Handle:
+        """Begin a request.
+
+        Args:
+            prompt: text or token ids.
+            options: limits, stop strings, sampling.
+            sink: called with each event on the runner's thread; it must not block.
+
+        Raises:
+            RequestError: for an empty prompt or a token that is not in the vocabulary.
+            ContextLengthError: for a prompt longer than the context.
+            RunnerDiedError: if the engine is closed.
+        """
+        return self._intake.generate(prompt, options, sink)
+
+    def warm_up(self) -> None:
+        """Set up ahead of time what the first grammar and the first picture will need."""
+        self._intake.warm_up()
+
+    def stuck(self, patience_s: float) -> str:
+        """Return what the run loop has been stuck in, and for how long; empty if it is not stuck.
+
+        Args:
+            patience_s: seconds that anything may take; a step may take longer if earlier ones did.
+        """
+        return self.runner.pulse.stuck(patience_s)
+
+    # -- asynchronous ----------------------------------------------------------------------------
+
+    def astream(self, prompt: Prompt, **options: object) -> AsyncIterator[Text | Done]:
+        """Return an async iterator over what `stream` gives; closing it cancels."""
+        return relayed(lambda sink: self._begin(prompt, options, sink))
+
+    def astream_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Message] | None = None,
+        **options: object,
+    ) -> AsyncIterator[Text | Done]:
+        """Return an async iterator over what `stream_chat` gives; closing it cancels."""
+        return relayed(
+            lambda sink: self._begin(self._chat(messages, tools, options), options, sink)
+        )
+
+    async def agenerate(self, prompt: Prompt, **options: object) -> Completion:
+        """Return what `generate` returns, without blocking the event loop."""
+        return completion(iter([event async for event in self.astream(prompt, **options)]))
+
+    async def achat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Message] | None = None,
+        **options: object,
+    ) -> Completion:
+        """Return what `chat` returns, without blocking the event loop."""
+        return await self.agenerate(self._chat(messages, tools, options), **options)
+
+    # -- looking inside --------------------------------------------------------------------------
+
+    def watch_values(self) -> None:
+        """Check every value computed from now on, to track down a fault; this is slow.
+
+        If a request fails on NaN or infinite logits, its error then names the layer where they
+        first appeared.
+        """
+        self.runner.graphs.watch_values()
+
+    @contextmanager
+    def trace(self, path: str | Path) -> Iterator[None]:
+        """Record what the run loop does inside the `with` block, for Perfetto or chrome://tracing.
+
+        Raises:
+            RequestError: if the file cannot be written.
+        """
+        with Trace(Path(path)) as trace:
+            self.runner.records.trace = trace
+            try:
+                yield
+            finally:
+                self.runner.records.trace = None
+
+    def logits(
+        self, prompt: Prompt, images: Sequence[bytes | Picture] = (), *, chunk: int | None = None
+    ) -> npt.NDArray[np.float32]:
+        """Return the logits at every position of a prompt.
+
+        Args:
+            prompt: text or token ids.
+            images: pictures as `look` takes them; they come after the prompt's first token.
+            chunk: how many tokens to compute at a time; None: as many as fit.
+
+        Returns:
+            float32, (positions, vocabulary).
+
+        Raises:
+            RequestError: for an empty prompt, unknown tokens, or images.
+            ContextLengthError: for a prompt longer than the context.
+        """
+        if chunk is not None and chunk < 1:
+            raise RequestError(f"chunk must be 1 or more, not {chunk}")
+        if images:
+            given = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+            prompt = [*given[:1], *map(self.look, images), *given[1:]]
+        return self._intake.rows(prompt, wants_logits=True, chunk=chunk)
+
+    def embed(self, texts: str | Sequence[Prompt]) -> npt.NDArray[np.float32]:
+        """Return the embeddings of texts: pooled final hidden states, normalised to length 1.
+
+        A text may also be given as token ids. Pooling is the file's (mean, first or last token);
+        without one it is the mean.
+
+        Returns:
+            float32, (texts, features).
+
+        Raises:
+            As `logits`.
+        """
+        pooling = self.info.metadata.integer("pooling_type", 1)
+        rows = []
+        for text in [texts] if isinstance(texts, str) else texts:
+            hidden = self._intake.rows(text, wants_logits=False)
+            pooled = {2: hidden[0], 3: hidden[-1]}.get(pooling, hidden.mean(axis=0))
+            rows.append(pooled / max(float(np.linalg.norm(pooled)), 1e-12))
+        if not rows:
+            return np.empty((0, self.info.embedding_length), np.float32)
+        return np.asarray(rows, np.float32)
+
+    def _begin(self, prompt: Prompt, options: Mapping[str, object], sink: Sink) -> Handle:
+        """Begin a request whose options are loose values, over the model's own defaults."""
+        return self.submit(prompt, generate_options({**self._defaults, **options}), sink)
+
+    def _chat(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Message] | None,
+        options: Mapping[str, object],
+    ) -> list[int | NumberedImage]:
+        return self.chat_prompt(messages, tools=tools, truncate=options.get("truncate") is True)

@@ -1,0 +1,184 @@
+"""From a prompt and its options to a sequence that runs."""
+
+from __future__ import annotations
+
+import logging
+import queue
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tampu.engine.completion import Handle, Stream, completion, fit_prompt, too_long
+from tampu.engine.model_loader import LoadedModel
+from tampu.errors import RequestError
+from tampu.nn import Picture
+from tampu.runner.detokenizer import TextStream
+from tampu.runner.events import Event, Text
+from tampu.runner.layout import Inputs, NumberedImage, as_one_group, lay_out
+from tampu.runner.loop import Runner
+from tampu.runner.reasoning_budget import thought_budget
+from tampu.runner.request import GenerateOptions
+from tampu.runner.sequence import Collector, Constraint, PromptScores, Rows, Sink
+from tampu.runner.sequence import Sequence as RunningSequence
+from tampu.sampling import Sampler
+from tampu.sampling.constraint import Constraints
+from tampu.vision.sandboxed import JailedDecoder
+
+log = logging.getLogger("tampu.engine.input_processor")
+
+TRACE = 5
+"""The level at which prompts and answers are logged, token by token."""
+
+Prompt: TypeAlias = str | Sequence[int | NumberedImage]
+"""Text, or token ids and the images that `Engine.look` returned."""
+
+
+class Intake:
+    """Makes the requests of one model."""
+
+    def __init__(self, model: LoadedModel, runner: Runner) -> None:
+        self._model = model
+        self._runner = runner
+        self._tokenizer = model.tokenizer
+        self._context = model.options.context
+        self._constraints = Constraints(self._tokenizer)
+        self._decoder = JailedDecoder()
+
+    def generate(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> Handle:
+        """Begin an answer; see `Engine.submit`."""
+        if self._model.graphs.longest_text is not None:
+            name = self._model.info.path.name
+            raise RequestError(f"{name} gives no answers: it is a model for embeddings")
+        given = self._inputs(prompt)
+        inputs = fit_prompt(given, self._context, options)
+        dropped = len(given.tokens) - len(inputs.tokens)
+        sequence = self._sequence(inputs, options, sink, is_private=options.prompt_logprobs)
+        sequence.dropped = dropped
+        sequence.constraint = self._constraint(options)
+        if options.prompt_logprobs:
+            sequence.scores = PromptScores(inputs.tokens, options.top_logprobs)
+        if log.isEnabledFor(TRACE):
+            log.log(TRACE, "prompt: %s", self._spelled(inputs.tokens.tolist()))
+            sequence.sink = self._logged(sink)
+        return self._begin(sequence)
+
+    def rows(self, prompt: Prompt, *, wants_logits: bool, chunk: int | None = None) -> Rows:
+        """Return the logits or final hidden states of every token of a prompt; see `collect`."""
+        rows: list[Rows] = []
+        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        collector = Collector(rows.append, wants_logits, chunk)
+        completion(Stream(events, self.collect(prompt, collector, events.put)))
+        return np.concatenate(rows)
+
+    def collect(self, prompt: Prompt, collector: Collector, sink: Sink) -> Handle:
+        """Begin to compute every token's result; nothing is generated.
+
+        Raises:
+            ContextLengthError: for a prompt longer than the context.
+        """
+        inputs = self._inputs(prompt)
+        if len(inputs.tokens) > self._context:
+            raise too_long(len(inputs.tokens), self._context)
+        sequence = self._sequence(inputs, GenerateOptions(max_tokens=0), sink, is_private=True)
+        sequence.collector = collector
+        return self._begin(sequence)
+
+    def look(self, image: bytes | Picture) -> NumberedImage:
+        """Return a picture as the model takes it; see `Engine.look`."""
+        vision = self._model.vision
+        if vision is None:
+            name = self._model.info.path.name
+            raise RequestError(f"{name} takes no images: it is a model of text")
+        picture = self._decoder.decode(image) if isinstance(image, bytes) else image
+        number = self._model.scheduler.images.number(picture)
+        return NumberedImage(vision.prepare(picture), number)
+
+    def warm_up(self) -> None:
+        """Make what the first grammar and the first picture need, if the model takes any."""
+        if self._model.graphs.longest_text is None:
+            self._constraints.prepare()
+        if self._model.vision is not None:
+            self._decoder.prepare()
+
+    def close(self) -> None:
+        """End what compiles grammars and decodes pictures."""
+        self._constraints.close()
+        self._decoder.close()
+
+    def _begin(self, sequence: RunningSequence) -> Handle:
+        self._runner.submit(sequence)
+        return Handle(self._runner, sequence)
+
+    def _logged(self, sink: Sink) -> Sink:
+        """Return a sink that also logs what it receives."""
+
+        def logged(event: Event) -> None:
+            if isinstance(event, Text):
+                log.log(TRACE, "answer: %s", self._spelled(event.tokens))
+            sink(event)
+
+        return logged
+
+    def _spelled(self, tokens: Sequence[int]) -> str:
+        """Return tokens by number and text, for people."""
+        return " ".join(f"{token}:{self._tokenizer.token_text(token)!r}" for token in tokens)
+
+    def _constraint(self, options: GenerateOptions) -> Constraint | None:
+        grammar = options.grammar
+        form = None if grammar is None else self._constraints.compile(grammar)
+        budget = thought_budget(options, self._tokenizer, form)
+        return form if budget is None else budget
+
+    def _sequence(
+        self, inputs: Inputs, options: GenerateOptions, sink: Sink, *, is_private: bool
+    ) -> RunningSequence:
+        length = len(inputs.tokens)
+        sampler = Sampler(options, self._tokenizer.vocabulary_size)
+        sampler.prime(inputs.tokens.tolist())
+        tokens = self._room(inputs.tokens)
+        return RunningSequence(
+            options=options,
+            sampler=sampler,
+            text=TextStream(options.stop, self._tokenizer.decoder(shown=options.shown)),
+            sink=sink,
+            tokens=tokens,
+            keys=tokens if inputs.keys is inputs.tokens else self._room(inputs.keys),
+            length=length,
+            prompt_length=length,
+            holding=self._model.scheduler.ledger.open(self._context, is_private=is_private),
+            layout=inputs.layout,
+        )
+
+    def _room(self, given: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Return these values with room for an answer."""
+        values = np.zeros(self._context + 1, np.int32)
+        values[: len(given)] = given
+        return values
+
+    def _inputs(self, prompt: Prompt) -> Inputs:
+        given = self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        if not given:
+            raise RequestError("the prompt is empty: it must have at least one token")
+        pieces: list[npt.NDArray[np.int32] | NumberedImage] = []
+        for is_image, items in groupby(given, lambda item: isinstance(item, NumberedImage)):
+            if is_image:
+                pieces += [item for item in items if isinstance(item, NumberedImage)]
+            else:
+                tokens = [item for item in items if not isinstance(item, NumberedImage)]
+                pieces.append(self._known(tokens))
+        inputs, longest = lay_out(pieces), self._model.graphs.longest_text
+        if longest is None:
+            return inputs
+        if len(inputs.tokens) > longest:
+            raise too_long(len(inputs.tokens), longest)
+        return as_one_group(inputs)
+
+    def _known(self, tokens: list[int]) -> npt.NDArray[np.int32]:
+        limit = self._tokenizer.vocabulary_size
+        wrong = next((token for token in tokens if not 0 <= token < limit), None)
+        if wrong is not None:
+            raise RequestError(f"token {wrong} is not in the vocabulary of {limit} tokens")
+        return np.asarray(tokens, np.int32)

@@ -1,0 +1,400 @@
+"""From a file to a model that is ready to run: weights, tokeniser, cache and the largest graph."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from tampu.engine.fit import place, survey
+from tampu.engine.memory import Footprint, most_outputs, weight_sizes
+from tampu.errors import ModelFileError, OutOfMemoryError, RequestError, ShapeError
+from tampu.kvcache import AttentionKind, Cache, CacheSize, Ledger
+from tampu.kvcache.causal import CACHE_TYPES
+from tampu.ml import Backend, GGMLType, Weights
+from tampu.ml.device_map import Placement
+from tampu.ml.devices import Device, find_devices
+from tampu.ml.gguf import GGUFFile, read_gguf
+from tampu.ml.kernels import KernelChoice, Kernels
+from tampu.ml.kernels.attention import attends_to
+from tampu.ml.kernels.repack_cache import RepackCache
+from tampu.ml.kernels.tuning import MEASURED, Tuning, choose_fetch
+from tampu.ml.metadata import Metadata
+from tampu.ml.offload import AUTOMATIC, Offload
+from tampu.ml.probe import can_fuse_attention
+from tampu.models import bind_model
+from tampu.nn import CacheShape, LayerShape, Model, StateShape, Vision
+from tampu.nn.lora import attach
+from tampu.runner.graphs import Graphs
+from tampu.runner.images import ImageStore
+from tampu.runner.scheduler import Scheduler
+from tampu.store.model_info import ModelInfo, describe
+from tampu.tokenizer import Tokenizer, load_tokenizer
+
+log = logging.getLogger("tampu")
+
+_IMAGE_BYTES = 256 * 2**20  # embeddings of pictures that are kept
+_SMALL_BYTES = 64 * 2**20  # a file so small that dividing each product costs more than it saves
+_NODES_OF_A_RUN = 32  # of a recurrent layer
+_OF_TOKENS = ("token_embd.weight", "output.weight")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """How a model is loaded; see `Engine.load`."""
+
+    context: int
+    slots: int
+    threads: int | None
+    batch: int
+    cache_type: str
+    flash_attention: bool | None
+    kernels: str = "on"
+    mapped: bool = True
+    repack_cache: RepackCache | None = None
+    tuning: Tuning = MEASURED
+    offload: Offload = AUTOMATIC
+
+    @property
+    def cache_size(self) -> CacheSize:
+        """How much the cache must hold."""
+        return CacheSize(self.slots, self.context, self.batch)
+
+    @property
+    def cache_types(self) -> tuple[str, str]:
+        """The types of keys and of values."""
+        keys, _, values = self.cache_type.partition("/")
+        return keys, values or keys
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range.
+
+        Raises:
+            RequestError: naming the option and the range allowed.
+        """
+        ranges = {
+            "context": (self.context, 4, 2**31 - 1),
+            "slots": (self.slots, 1, 1024),
+            "threads": (self.threads or 1, 1, 512),
+            "batch": (self.batch, 1, 65536),
+        }
+        for name, (value, lowest, highest) in ranges.items():
+            if not lowest <= value <= highest:
+                raise RequestError(f"{name} must be {lowest} to {highest}, not {value}")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model and all that belongs to it; `close` frees it.
+
+    Attributes:
+        device_bytes: what it takes on each device besides the processor, by the device's label.
+    """
+
+    info: ModelInfo
+    options: LoadOptions
+    tokenizer: Tokenizer
+    scheduler: Scheduler
+    graphs: Graphs
+    vision: Vision | None
+    device_bytes: dict[str, int]
+    _resources: ExitStack
+
+    def close(self) -> None:
+        """Free everything; twice is harmless. Nothing may be computing."""
+        self._resources.close()
+
+
+def load_model(
+    path: Path,
+    options: LoadOptions,
+    *,
+    adapters: Sequence[tuple[Path, float]] = (),
+    projector: Path | None = None,
+    progress: Callable[[float], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> LoadedModel:
+    """Load a model; on an error nothing stays allocated.
+
+    Args:
+        path: of the model's file.
+        options: how.
+        adapters: files of adapters, and how much of each.
+        projector: a file with the part that sees; None: it is in the first, or there is none.
+        progress: called with the part loaded, 0 to 1, from any thread.
+        cancelled: asked from time to time whether to give up.
+
+    Raises:
+        As `Engine.load`.
+    """
+    load = partial(
+        _load,
+        path,
+        options,
+        adapters=adapters,
+        projector=projector,
+        progress=progress,
+        cancelled=cancelled,
+    )
+    for tenth in range(10, 0, -1):
+        try:
+            return load(part=tenth / 10)
+        except _DevicesFullError as error:
+            log.warning("%s; the devices get fewer layers", error)
+    return load(part=0.0)
+
+
+class _DevicesFullError(OutOfMemoryError):
+    """Devices that were to take as many layers as fit gave less memory than they said is free."""
+
+
+def _load(
+    path: Path,
+    options: LoadOptions,
+    *,
+    part: float,
+    adapters: Sequence[tuple[Path, float]],
+    projector: Path | None,
+    progress: Callable[[float], None] | None,
+    cancelled: Callable[[], bool] | None,
+) -> LoadedModel:
+    """Load a model into no more than this part of the devices' free memory.
+
+    Raises:
+        As `Engine.load`; _DevicesFullError if a smaller part may do.
+    """
+    with ExitStack() as resources:
+        bound = _bind(path, adapters, projector, resources)
+        footprint = bound.footprint(options)
+        machine = survey(find_devices(), Backend.available_memory(), part)
+        placement = place(footprint, machine, options.offload)
+        if placement.devices and options.offload.layers is None and part > 0:
+            resources.enter_context(_fewer_if_full())
+        reading = _read_tokenizer(bound.file.metadata, resources)
+        backend = _backend(bound, options, placement, resources)
+        cache = _cache(backend, footprint.shapes, options, resources)
+        for each in bound.parts:
+            each.load(
+                backend,
+                mapped=options.mapped,
+                cache=options.repack_cache,
+                progress=progress if each is bound.weights else None,
+                cancelled=cancelled,
+            )
+        graphs = Graphs(backend, bound.model, cache)
+        resources.callback(graphs.close)
+        tokenizer = reading.result()
+        _check_vocabulary(bound.file, tokenizer.vocabulary_size, bound.model)
+        outputs = most_outputs(options.cache_size, tokenizer.vocabulary_size)
+        choose_fetch(backend, bound.weights.packed, options.tuning)
+        _reserve(graphs, options, outputs)
+        scheduler = Scheduler(
+            Ledger(cache.spaces()),
+            slots=options.slots,
+            batch=options.batch,
+            outputs=outputs,
+            positions_per_token=bound.model.positions_per_token,
+            images=ImageStore(_IMAGE_BYTES),
+        )
+        _log_memory(bound, footprint, cache, backend)
+        return LoadedModel(
+            bound.info,
+            options,
+            tokenizer,
+            scheduler,
+            graphs,
+            bound.model.vision,
+            _device_bytes(bound.parts, footprint, backend),
+            resources.pop_all(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """A model whose attributes are its files' tensors; no weight is read yet.
+
+    Attributes:
+        info: what the model's own file says.
+        model: that the tensors are bound to.
+        weights: of the model's own file.
+        others: of the adapters' files and the projector's.
+    """
+
+    info: ModelInfo
+    model: Model
+    weights: Weights
+    others: list[Weights]
+
+    @property
+    def file(self) -> GGUFFile:
+        """The model's own file."""
+        return self.weights.file
+
+    @property
+    def parts(self) -> list[Weights]:
+        """The weights of all files, the model's own first."""
+        return [self.weights, *self.others]
+
+    def footprint(self, options: LoadOptions) -> Footprint:
+        """Return what it will take of memory, loaded with these options."""
+        sizes = {
+            name: tensor.size_bytes
+            for part in self.parts
+            for name, tensor in part.file.tensors.items()
+        }
+        return Footprint(
+            self.info,
+            self.model.cache_shapes(),
+            options.cache_size,
+            options.cache_types,
+            weight_sizes(sizes),
+        )
+
+
+def _bind(
+    path: Path,
+    adapters: Sequence[tuple[Path, float]],
+    projector: Path | None,
+    resources: ExitStack,
+) -> _Bound:
+    """Open a model's files and bind their tensors by name."""
+
+    def declared(file: GGUFFile) -> Weights:
+        return resources.enter_context(Weights(file))
+
+    file = read_gguf(path)
+    info = describe(file)
+    weights = declared(file)
+    tower = declared(read_gguf(projector)) if projector else None
+    model = bind_model(weights, tower)
+    others = [declared(read_gguf(adapter)) for adapter, _ in adapters]
+    for adapter, (_, scale) in zip(others, adapters, strict=True):
+        attach(model, weights, adapter, scale)
+    return _Bound(info, model, weights, [*others, *([tower] if tower else [])])
+
+
+def _read_tokenizer(metadata: Metadata, resources: ExitStack) -> Future[Tokenizer]:
+    """Begin to build the tokeniser, in a thread of its own: a large vocabulary takes a while."""
+    reader = resources.enter_context(ThreadPoolExecutor(1, thread_name_prefix="tampu-load"))
+    tokenizer = reader.submit(load_tokenizer, metadata)
+    reader.submit(lambda: tokenizer.result().prepare())  # the first prompt waits for it
+    return tokenizer
+
+
+def _backend(
+    bound: _Bound, options: LoadOptions, placement: Placement, resources: ExitStack
+) -> Backend:
+    """Start the devices."""
+    backend = Backend(
+        threads=options.threads or (1 if bound.file.size_bytes < _SMALL_BYTES else None),
+        max_nodes=_most_nodes(bound.parts, bound.model, options.cache_size),
+        kernels=KernelChoice.from_word(options.kernels),
+        placement=placement,
+    )
+    resources.callback(backend.close)
+    return backend
+
+
+def _cache(
+    backend: Backend, shapes: Sequence[CacheShape], options: LoadOptions, resources: ExitStack
+) -> Cache:
+    """Allocate the cache, each layer's where the layer is computed."""
+    keys, values = options.cache_types
+    cache = Cache(
+        backend,
+        shapes,
+        options.cache_size,
+        key_type=keys,
+        value_type=values,
+        attention=_attention_kind(options, backend.kernels, shapes, backend.placement.devices),
+    )
+    resources.callback(cache.close)
+    return cache
+
+
+@contextmanager
+def _fewer_if_full() -> Iterator[None]:
+    try:
+        yield
+    except OutOfMemoryError as error:
+        raise _DevicesFullError(str(error)) from error
+
+
+def _device_bytes(
+    parts: Sequence[Weights], footprint: Footprint, backend: Backend
+) -> dict[str, int]:
+    """Return what a model takes on each device besides the processor."""
+    needs, graphs = footprint.needs(backend.placement), backend.graph_sizes()
+    return {
+        label: sum(part.device_bytes[label] for part in parts) + needs[label].cache + graphs[label]
+        for label in (device.label for device in backend.placement.devices)
+    }
+
+
+def _most_nodes(parts: Sequence[Weights], model: Model, size: CacheSize) -> int:
+    """Return how many nodes a graph may have: recurrent layers compute each run by itself."""
+    recurrent = sum(isinstance(shape, StateShape) for shape in model.cache_shapes())
+    tensors = sum(len(part.file.tensors) for part in parts)
+    return max(2048, 16 * tensors) + _NODES_OF_A_RUN * recurrent * size.most_runs
+
+
+def _attention_kind(
+    options: LoadOptions,
+    kernels: Kernels | None,
+    shapes: Sequence[CacheShape],
+    devices: Sequence[Device],
+) -> AttentionKind:
+    """Return how attention is computed: fused where quantised caches or our kernels want it.
+
+    With layers on devices: fused if all of these can, as values are stored the same way everywhere.
+    """
+    is_quantised = not {"q8_0", "q4_0"}.isdisjoint(options.cache_types)
+    rows = [shape for shape in shapes if isinstance(shape, LayerShape)]
+    is_fused = is_quantised or all(attends_to(kernels, shape.head_dim) for shape in rows)
+    if devices and options.flash_attention is None:
+        is_fused = is_quantised or all(_can_fuse(each, rows, options) for each in devices)
+        return AttentionKind.FUSED if is_fused else AttentionKind.PLAIN
+    if options.flash_attention or (is_fused and options.flash_attention is None):
+        return AttentionKind.FUSED
+    return AttentionKind.PLAIN if options.flash_attention is False else AttentionKind.MIXED
+
+
+def _can_fuse(device: Device, shapes: Sequence[LayerShape], options: LoadOptions) -> bool:
+    kinds = [CACHE_TYPES.get(name, GGMLType.F16) for name in options.cache_types]
+    sizes = dict.fromkeys((shape.kv_heads, shape.head_dim) for shape in shapes)
+    return all(can_fuse_attention(device.handle, *size, *kinds) for size in sizes)
+
+
+def _reserve(graphs: Graphs, options: LoadOptions, outputs: int) -> None:
+    tokens = max(options.batch, graphs.largest_group + options.slots)
+    try:
+        graphs.reserve(tokens, outputs)
+    except ShapeError as error:
+        raise ModelFileError("tensors", str(error)) from None
+
+
+def _check_vocabulary(file: GGUFFile, size: int, model: Model) -> None:
+    """Refuse a file whose tokens are not those of its weights; looking one up would crash."""
+    for name in ("token_embd.weight",) if model.pads_logits else _OF_TOKENS:
+        rows = file.tensors[name].shape[0] if name in file.tensors else size
+        if rows != size:
+            raise ModelFileError(f"tensor {name}", f"has {rows} rows for {size} tokens")
+
+
+def _log_memory(bound: _Bound, footprint: Footprint, cache: Cache, backend: Backend) -> None:
+    """Log what the model takes, of each device if there are several."""
+    taken = {
+        "mapped": bound.weights.mapped_bytes,
+        "packed": bound.weights.packed_bytes,
+        "cache": cache.size_bytes,
+        "graphs": backend.graph_bytes,
+    }
+    message = "loaded %s: weights %d MiB mapped and %d MiB packed, cache %d MiB, graphs %d MiB"
+    log.info(message, bound.info.path.name, *(size // 2**20 for size in taken.values()))
+    if backend.placement.devices:
+        for label, need in footprint.needs(backend.placement).items():
+            log.info("%s has %s", label, need)

@@ -1,0 +1,88 @@
+"""Operations of mixtures of experts: choosing them, and products with those that were chosen.
+
+Shapes are slowest dimension first: the weights of all experts are (experts, outputs, inputs), a
+choice is (tokens, used) of I32.
+"""
+
+from __future__ import annotations
+
+from tampu.ml.checks import READABLE, SINGLE, require
+from tampu.ml.library import gg
+from tampu.ml.tensor import Tensor
+from tampu.ml.types import GGMLType
+
+
+def largest(scores: Tensor, count: int) -> Tensor:
+    """Return where the `count` largest of each row are, the largest first: I32, (tokens, count).
+
+    Args:
+        scores: F32, (tokens, experts).
+        count: 1 to the number of experts.
+    """
+    fits = len(scores.shape) == 2 and 1 <= count <= scores.shape[1]
+    require(fits and scores.type in SINGLE, f"the {count} largest", scores)
+    context = scores._context()
+    pointer = gg.ggml_argsort_top_k(context.arena, scores.pointer, count)
+    return context.wrap(pointer, (scores.shape[0], count), GGMLType.I32)
+
+
+def chosen(scores: Tensor, choice: Tensor) -> Tensor:
+    """Return the scores (tokens, experts) of the experts that were chosen: (tokens, used)."""
+    tokens, used = choice.shape
+    require(scores.shape[0] == tokens and scores.type in SINGLE, "chosen", scores, choice)
+    context = scores._context()
+    column = scores.reshape(tokens, scores.shape[1], 1)
+    pointer = gg.ggml_get_rows(context.arena, column.pointer, choice.pointer)
+    return context.wrap(pointer, (tokens, used, 1), GGMLType.F32).reshape(tokens, used)
+
+
+def repeated(x: Tensor, count: int) -> Tensor:
+    """Return x (tokens, 1, features) `count` times: (tokens, count, features)."""
+    require(len(x.shape) == 3 and x.shape[1] == 1 and x.type in SINGLE, "repeated", x)
+    tokens, _, features = x.shape
+    context = x._context()
+    pointer = gg.ggml_repeat_4d(context.arena, x.pointer, features, count, tokens, 1)
+    return context.wrap(pointer, (tokens, count, features), x.type)
+
+
+def linear_each(x: Tensor, weight: Tensor, choice: Tensor) -> Tensor:
+    """Return x · weightᵀ with the weight of the expert that each row chose.
+
+    Args:
+        x: F32, (tokens, used, inputs), or (tokens, 1, inputs): the same for all of a token's.
+        weight: (experts, outputs, inputs).
+        choice: I32, (tokens, used).
+
+    Returns:
+        F32, (tokens, used, outputs).
+    """
+    fits = len(x.shape) == 3 and len(weight.shape) == 3 and x.shape[2] == weight.shape[2]
+    fits = fits and x.shape[0] == choice.shape[0] and x.shape[1] in (1, choice.shape[1])
+    is_known = x.type in SINGLE and weight.type in READABLE and choice.type is GGMLType.I32
+    require(fits and is_known, "linear_each", x, weight, choice)
+    context = x._context()
+    if weight.packed is not None:
+        pointer = weight.packed.multiply_each(context, x, choice)
+    else:
+        pointer = gg.ggml_mul_mat_id(context.arena, weight.pointer, x.pointer, choice.pointer)
+    return context.wrap(pointer, (*choice.shape, weight.shape[1]), GGMLType.F32)
+
+
+def add_each(x: Tensor, bias: Tensor, choice: Tensor) -> Tensor:
+    """Return x (tokens, used, outputs) plus the bias (experts, outputs) of each row's expert."""
+    fits = x.shape[:2] == choice.shape and bias.shape[1:] == x.shape[2:]
+    require(fits and x.type in SINGLE and bias.type in SINGLE, "add_each", x, bias, choice)
+    pointer = gg.ggml_add_id(x._context().arena, x.pointer, bias.pointer, choice.pointer)
+    return x._context().wrap(pointer, x.shape, x.type)
+
+
+def clamped_gate(gate: Tensor, up: Tensor, *, slope: float, limit: float) -> Tensor:
+    """Return gate · sigmoid(slope · gate) · (up + 1), both clamped by `limit` (gpt-oss).
+
+    The gate is clamped from above, `up` on both sides. Source: the gpt-oss reference.
+    """
+    fits = gate.shape == up.shape and gate.type in SINGLE and up.type in SINGLE
+    require(fits and gate.is_contiguous and up.is_contiguous, "clamped_gate", gate, up)
+    context = gate._context()
+    pointer = gg.ggml_swiglu_oai(context.arena, gate.pointer, up.pointer, slope, limit)
+    return context.wrap(pointer, gate.shape, gate.type)

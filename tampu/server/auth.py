@@ -1,0 +1,94 @@
+"""API keys: who may use the models, and who may change which models there are."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from http import HTTPStatus
+
+from starlette.datastructures import Headers
+from starlette.routing import Match
+from starlette.routing import Route as Matcher
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tampu.server.http_response import refusal
+from tampu.server.routes import Access, Route
+
+_LONGEST_KEY = 4096
+
+
+class Keys:
+    """Middleware: answers 401 without a key, and 403 with one that does not suffice.
+
+    The body of a request that is refused is not read. Only hashes of the keys are kept, and all of
+    them are compared each time, so that the time taken says nothing about them.
+    """
+
+    def __init__(
+        self, app: ASGIApp, routes: Sequence[Route], use: Sequence[str], manage: Sequence[str]
+    ) -> None:
+        """Guard these routes; a key to manage models may also use them."""
+        self._app = app
+        self._use = [_hash(key) for key in use]
+        self._manage = [_hash(key) for key in manage]
+        self._matchers = {
+            access: [
+                Matcher(route.path, route.endpoint, methods=list(route.methods))
+                for route in routes
+                if route.access is access
+            ]
+            for access in (Access.OPEN, Access.MANAGE)
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] == "http" and (self._use or self._manage):
+            status = self._status(scope)
+            if status is not None:
+                message = (
+                    "an API key is needed: send Authorization: Bearer KEY"
+                    if status == HTTPStatus.UNAUTHORIZED
+                    else "this API key may use models, not manage them"
+                )
+                answer = refusal(scope["path"], status, message)
+                answer.headers["connection"] = "close"
+                if status == HTTPStatus.UNAUTHORIZED:
+                    answer.headers["www-authenticate"] = "Bearer"
+                await answer(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _status(self, scope: Scope) -> HTTPStatus | None:
+        if self._is_for(scope, Access.OPEN):
+            return None
+        given = [_hash(key) for key in keys_of(Headers(scope=scope))]
+        may_use = _any_same(given, [*self._use, *self._manage])
+        may_manage = _any_same(given, self._manage)
+        if len(given) != 1 or not may_use:
+            return HTTPStatus.UNAUTHORIZED
+        if self._is_for(scope, Access.MANAGE) and not may_manage:
+            return HTTPStatus.FORBIDDEN
+        return None
+
+    def _is_for(self, scope: Scope, access: Access) -> bool:
+        return any(matcher.matches(scope)[0] is Match.FULL for matcher in self._matchers[access])
+
+
+def keys_of(headers: Headers) -> list[str]:
+    """Return the keys that a request carries; more than one is as bad as none."""
+    keys = headers.getlist("x-api-key")
+    for value in headers.getlist("authorization"):
+        scheme, _, key = value.partition(" ")
+        keys.append(key.strip() if scheme.lower() == "bearer" else "")
+    found = list(dict.fromkeys(keys))
+    return found if all(0 < len(key) <= _LONGEST_KEY for key in found) else []
+
+
+def _any_same(given: Sequence[bytes], known: Sequence[bytes]) -> bool:
+    same = [hmac.compare_digest(one, other) for one in given for other in known]
+    return any(same)
+
+
+def _hash(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

@@ -1,0 +1,110 @@
+"""A request of any API family in one form: what the server does with it is the same for all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from tampu.errors import RequestError
+from tampu.runner.request import GenerateOptions
+from tampu.worker.protocol import Form, ModelOptions, Prompt, TextPrompt, TokensPrompt
+
+MOST_CHOICES = 128
+FOREVER = float("inf")
+LONGEST_S = 200 * 365 * 86_400.0  # what is longer is for ever: no calendar has such dates
+
+
+class Overrides(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Of the options that a model is loaded with, those that a request asks for; None: any."""
+
+    context: int | None = None
+    batch: int | None = None
+    threads: int | None = None
+    gpu_layers: int | None = None
+    main_gpu: int | None = None
+    use_mmap: bool | None = None
+
+    def fit(self, options: ModelOptions) -> bool:
+        """Whether a model loaded with these options will do."""
+        return self.apply(options) == options
+
+    def apply(self, options: ModelOptions) -> ModelOptions:
+        """Return the options with these in place."""
+        given = msgspec.structs.asdict(self).items()
+        wanted = {name: value for name, value in given if value is not None}
+        return msgspec.structs.replace(options, **wanted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What a request wants generated.
+
+    Attributes:
+        model: the name as the client wrote it.
+        overrides: how the model is to be loaded.
+        keep_alive_s: how long it stays loaded afterwards; None: the server's default; infinite:
+            for ever.
+        prompts: none: only load it.
+        options: limits, stop strings and sampling.
+        form: what the answers must be like; None: anything.
+        choices: how many answers there are to each prompt.
+        tools: functions that the answer may call.
+        most_calls: how many calls the answer may hold; None: any number.
+    """
+
+    model: str
+    overrides: Overrides = field(default_factory=Overrides)
+    keep_alive_s: float | None = None
+    prompts: tuple[Prompt, ...] = ()
+    options: GenerateOptions = field(default_factory=GenerateOptions)
+    form: Form | None = None
+    choices: int = 1
+    tools: tuple[dict[str, Any], ...] = ()
+    most_calls: int | None = None
+
+    def limited(self, context: int, most_repeats: int | None = None) -> GenerateOptions:
+        """Return the options with an end: at most ten contexts are generated.
+
+        Where the client sets none, and any text will do, the answer ends too when a token follows
+        itself more than `most_repeats` times.
+        """
+        limit = 10 * context
+        options, wanted = self.options, self.options.max_tokens
+        if wanted is not None:
+            return msgspec.structs.replace(options, max_tokens=min(wanted, limit))
+        is_free = self.form is None and options.grammar is None and not options.ignore_eos
+        repeats = most_repeats if is_free else None
+        return msgspec.structs.replace(options, max_tokens=limit, most_repeats=repeats)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedJob:
+    """What a request wants embedded.
+
+    Attributes:
+        model: the name as the client wrote it.
+        overrides: how the model is to be loaded.
+        keep_alive_s: as in `Job`.
+        inputs: none: only load it.
+        truncate: whether an input longer than the context is cut; else it is refused.
+        dimensions: how many of each vector's first numbers are wanted; None: all.
+    """
+
+    model: str
+    overrides: Overrides = field(default_factory=Overrides)
+    keep_alive_s: float | None = None
+    inputs: tuple[TextPrompt | TokensPrompt, ...] = ()
+    truncate: bool = True
+    dimensions: int | None = None
+
+
+def require(*, holds: bool, message: str) -> None:
+    """Refuse a request unless something holds.
+
+    Raises:
+        RequestError: with the message.
+    """
+    if not holds:
+        raise RequestError(message)

@@ -1,0 +1,68 @@
+"""What a model brings along: what its file says, and what its Modelfile adds to each request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from tampu.chat.renderers import own_template
+from tampu.store.catalog import Entry
+from tampu.store.manifests import Media
+from tampu.store.model_info import ModelInfo
+from tampu.worker.engines import choose_engine
+from tampu.worker.protocol import ModelOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A model, as requests find it.
+
+    Attributes:
+        info: what its file says.
+        options: what holds unless a request says otherwise, under Ollama's names.
+        system: its system message; empty without one.
+        messages: the conversation that it begins with.
+    """
+
+    info: ModelInfo
+    options: Mapping[str, Any] = field(default_factory=dict)
+    system: str = ""
+    messages: tuple[dict[str, Any], ...] = ()
+
+
+def with_own_parts(options: ModelOptions, entry: Entry) -> ModelOptions:
+    """Return how a model is loaded with what it has besides its weights, and by which engine.
+
+    Raises:
+        StoreError: if a store has lost a part of it.
+    """
+    stored, engine = entry.model.stored, options.engine
+    found: dict[str, Any] = {"projector": next(map(str, entry.model.projector_paths), None)}
+    if stored is not None:
+        adapters = tuple((str(path), 1.0) for path in stored.paths(Media.ADAPTER))
+        config = stored.config
+        template = own_template(stored.template, config.renderer, entry.info.metadata)
+        found |= {"template": template, "parser": config.parser, "adapters": adapters}
+        engine = str(stored.parameters.get("engine", engine))
+    found["engine"] = choose_engine(engine, entry.info.architecture)
+    return msgspec.structs.replace(options, **found)
+
+
+def profile_of(entry: Entry) -> Profile:
+    """Return what a model brings along.
+
+    Raises:
+        StoreError: if a store has lost a part of it.
+    """
+    stored = entry.model.stored
+    if stored is None:
+        return Profile(entry.info)
+    return Profile(
+        entry.info,
+        stored.parameters,
+        stored.system,
+        tuple({"role": said.role, "content": said.content} for said in stored.messages),
+    )

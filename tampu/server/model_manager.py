@@ -1,0 +1,377 @@
+"""The models in memory: loaded when asked for, once however many ask, kept for a while, unloaded.
+
+Everything here runs on one event loop. A model is in one of three states: loading (a task in
+`_loading`), loaded (in `_models`), or on its way out (in neither; closed when its last user is
+done). One model is loaded at a time. For one that does not fit beside the others, the least
+recently used goes: an idle one if there is any, else the first whose users are done; what asks for
+it meanwhile waits until it is loaded again. No request is ever dropped for another model's sake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError
+from tampu.ml.available_memory import read_room
+from tampu.server.crash_loop import Deaths
+from tampu.server.generation_request import FOREVER, Overrides
+from tampu.server.model_defaults import with_own_parts
+from tampu.store.catalog import Entry
+from tampu.worker.client import Runner
+from tampu.worker.protocol import ModelOptions, Ready
+
+logger = logging.getLogger(__name__)
+
+Start = Callable[[Entry, ModelOptions], Awaitable[Runner]]
+
+# Of the memory that is free, what a model may take; the rest is for everything else.
+_PART_OF_FREE = 0.9
+
+
+@dataclass(slots=True, eq=False)
+class LoadedModel:
+    """A model in memory.
+
+    Attributes:
+        entry: what it is.
+        options: how it was loaded.
+        runner: what runs it.
+        keep_alive_s: how long it stays after its last use.
+        users: requests that hold it.
+        used_s: when it was last used, on the monotonic clock.
+        expires_s: when it goes, in seconds since 1970; None while it is in use or stays for ever.
+        is_leaving: whether it takes no more requests.
+    """
+
+    entry: Entry
+    options: ModelOptions
+    runner: Runner
+    keep_alive_s: float
+    users: int = 0
+    used_s: float = field(default_factory=time.monotonic)
+    expires_s: float | None = None
+    is_leaving: bool = False
+    timer: asyncio.TimerHandle | None = None
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def is_usable(self, entry: Entry, overrides: Overrides) -> bool:
+        """Whether a request for this model with these wishes can have it."""
+        is_same_file = entry.info.path == self.entry.info.path
+        is_same_file = is_same_file and entry.modified_s == self.entry.modified_s
+        is_there = self.runner.is_alive and not self.is_leaving
+        return is_there and is_same_file and overrides.fit(self.options)
+
+
+@dataclass(slots=True, eq=False)
+class Loading:
+    """A model that is being loaded, and how many wait for it.
+
+    They are its users from the beginning, so that it cannot go before they have had it.
+    """
+
+    task: asyncio.Task[LoadedModel]
+    entry: Entry
+    context: int
+    keep_alive_s: float
+    waiting: int = 0
+
+    async def outcome(self, release: Callable[[LoadedModel], None]) -> LoadedModel:
+        """Wait until it is loaded; who is cancelled meanwhile gives it up with `release`.
+
+        Raises:
+            TampuError: why it failed; LoadCancelledError when the server ends.
+        """
+        self.waiting += 1
+        try:
+            return await asyncio.shield(self.task)
+        except asyncio.CancelledError:
+            if self.task.cancelled():
+                raise LoadCancelledError("the server is shutting down") from None
+            if not self.task.done():
+                self.waiting -= 1
+            elif self.task.exception() is None:
+                release(self.task.result())
+            raise
+
+
+class LoadedModels:
+    """The keeper of the models in memory."""
+
+    def __init__(
+        self,
+        start: Start,
+        *,
+        options: ModelOptions,
+        keep_alive_s: float,
+        most: int,
+        memory_bytes: int | None = None,
+        loaded: Callable[[str, float], None] = lambda _, __: None,
+        died: Callable[[str], None] = lambda _: None,
+        deaths: Deaths | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Keep models, loaded by `start` with `options` unless a request differs.
+
+        Args:
+            start: loads a model.
+            options: how.
+            keep_alive_s: how long one stays after its last use.
+            most: how many there are at most.
+            memory_bytes: what they may take together; None: what is free.
+            loaded: is told the name and the seconds of each load.
+            died: is told the name of each model whose process has died.
+            deaths: refuses models that die too often; None: three times within a minute.
+            clock: returns wall time in seconds since 1970, for the expiry times that are reported;
+                when a model is unloaded is decided by the event loop's clock.
+        """
+        self._start = start
+        self._clock = clock
+        self._memory_bytes = memory_bytes
+        self._loaded = loaded
+        self._died = died
+        self._deaths = deaths or Deaths()
+        self._turn = asyncio.Lock()
+        self._sizes: dict[tuple[str, ModelOptions], Ready] = {}
+        self._device_free: int | None = None  # by the last load, and what went since
+        self._is_closing = False
+        self._options = options
+        self._keep_alive_s = keep_alive_s
+        self._most = most
+        self._models: dict[str, LoadedModel] = {}
+        self._loading: dict[str, Loading] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @property
+    def options(self) -> ModelOptions:
+        """How models are loaded unless their Modelfile or a request says otherwise."""
+        return self._options
+
+    def models(self) -> list[LoadedModel]:
+        """Return the models in memory, the one that stays longest first."""
+        latest = float("inf")
+        return sorted(self._models.values(), key=lambda model: -(model.expires_s or latest))
+
+    def loading(self) -> list[Loading]:
+        """Return those that are being loaded."""
+        return [*self._loading.values()]
+
+    @asynccontextmanager
+    async def use(
+        self, entry: Entry, overrides: Overrides, keep_alive_s: float | None
+    ) -> AsyncIterator[LoadedModel]:
+        """Hold a model, loading it if it is not there.
+
+        Args:
+            entry: which model.
+            overrides: how it must be loaded; another load of it is replaced when it is idle.
+            keep_alive_s: how long it stays afterwards; None: the default.
+
+        Raises:
+            TampuError: when it cannot be loaded; BusyError when there is no room for it.
+        """
+        model = await self._acquire(entry, overrides, keep_alive_s)
+        model.keep_alive_s = self._keep_alive_s if keep_alive_s is None else keep_alive_s
+        try:
+            yield model
+        finally:
+            self._release(model)
+
+    def find(self, name: str) -> LoadedModel | None:
+        """Return a model if it is in memory."""
+        return self._models.get(name)
+
+    async def unload(self, name: str) -> None:
+        """Unload a model once its last request is done; not being loaded is fine."""
+        if name in self._models:
+            self._dismiss(self._models[name])
+
+    async def close(self) -> None:
+        """Unload all models at once; requests under way end with an error."""
+        self._is_closing = True
+        tasks = [loading.task for loading in self._loading.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for model in list(self._models.values()):
+            self._dismiss(model)
+            self._close_soon(model)
+        while self._closing:
+            await asyncio.gather(*self._closing, return_exceptions=True)
+        self._is_closing = False
+
+    async def _acquire(
+        self, entry: Entry, overrides: Overrides, keep_alive_s: float | None
+    ) -> LoadedModel:
+        while True:
+            if self._is_closing:
+                raise LoadCancelledError("the server is shutting down")
+            model = self._models.get(entry.name)
+            if model is not None and model.is_usable(entry, overrides):
+                model.users += 1
+                model.used_s = time.monotonic()
+                self._stop_timer(model)
+                return model
+            if entry.name not in self._loading:
+                task = asyncio.create_task(self._load(entry, overrides))
+                task.add_done_callback(_retrieve)
+                keep_s = self._keep_alive_s if keep_alive_s is None else keep_alive_s
+                context = overrides.context or self._context(entry)
+                self._loading[entry.name] = Loading(task, entry, context, keep_s)
+            model = await self._loading[entry.name].outcome(self._release)
+            if model.runner.is_alive and overrides.fit(model.options):
+                return model
+            self._release(model)
+
+    async def _load(self, entry: Entry, overrides: Overrides) -> LoadedModel:
+        try:
+            old = self._models.get(entry.name)
+            if old is not None:
+                await self._dismissed(old)
+            self._deaths.check(_file(entry), entry.name)
+            async with self._turn:
+                options = overrides.apply(self._default_options(entry))
+                while not self._has_room(entry, options) and self._models:
+                    await self._dismissed(self._victim())
+                runner = await self._started(entry, options)
+            users = self._loading[entry.name].waiting
+            model = LoadedModel(entry, options, runner, self._keep_alive_s, users)
+            self._sizes[entry.name, options] = runner.ready
+            self._device_free = runner.ready.device_free
+            self._models[entry.name] = model
+            if not users:
+                self._start_timer(model)
+            return model
+        finally:
+            del self._loading[entry.name]
+
+    async def _started(self, entry: Entry, options: ModelOptions) -> Runner:
+        """Load a model; as long as it does not fit and there are others, one of them goes."""
+        while True:
+            began_s = time.monotonic()
+            logger.info("loading %s: context %d", entry.name, options.context)
+            try:
+                runner = await self._start(entry, options)
+            except OutOfMemoryError:
+                if not self._models:
+                    raise
+                await self._dismissed(self._victim())
+            except ModelFileError as error:
+                raise entry.model.damaged(error) from error
+            else:
+                self._loaded(entry.name, time.monotonic() - began_s)
+                return runner
+
+    def _default_options(self, entry: Entry) -> ModelOptions:
+        options = Overrides(context=self._context(entry)).apply(self._options)
+        return with_own_parts(options, entry)
+
+    def _context(self, entry: Entry) -> int:
+        return min(self._options.context, entry.info.context or self._options.context)
+
+    def _has_room(self, entry: Entry, options: ModelOptions) -> bool:
+        """Whether a model fits beside the others, by what it took before, else by its file."""
+        if len(self._models) >= self._most:
+            return False
+        file_bytes = entry.info.size_bytes
+        known = self._sizes.get((entry.name, options))
+        needed = file_bytes if known is None else known.memory_bytes
+        if self._memory_bytes is not None:
+            taken = sum(model.runner.ready.memory_bytes for model in self._models.values())
+            return needed + taken <= self._memory_bytes
+        if not self._has_room_on_devices(known, options, file_bytes):
+            return False
+        there = self._device_free if options.gpu_layers and self._device_free else 0
+        elsewhere = min(there, needed) if known is None else known.device_bytes
+        return needed - elsewhere <= _PART_OF_FREE * read_room().free
+
+    def _has_room_on_devices(
+        self, known: Ready | None, options: ModelOptions, file_bytes: int
+    ) -> bool:
+        """Whether devices have room for all that would go there, or no other model could give any.
+
+        What does not fit there is computed by the processor, many times more slowly.
+        """
+        is_taken = any(model.runner.ready.device_bytes for model in self._models.values())
+        if self._device_free is None or not is_taken or not options.gpu_layers:
+            return True
+        before = 0 if known is None else known.device_bytes
+        is_part = options.gpu_layers > 0 and known is not None
+        return (before if is_part else max(before, file_bytes)) <= self._device_free
+
+    def _victim(self) -> LoadedModel:
+        """Return the model that goes first."""
+        return min(
+            self._models.values(),
+            key=lambda model: (model.users > 0, model.keep_alive_s == FOREVER, model.used_s),
+        )
+
+    async def _dismissed(self, model: LoadedModel) -> None:
+        """Have a model go, and wait until it is gone."""
+        self._dismiss(model)
+        await model.closed.wait()
+        await asyncio.gather(*self._closing)
+
+    def _release(self, model: LoadedModel) -> None:
+        model.users -= 1
+        model.used_s = time.monotonic()
+        if model.users:
+            return
+        if model.is_leaving:
+            self._close_soon(model)
+        elif model.keep_alive_s <= 0 or not model.runner.is_alive:
+            self._dismiss(model)
+        else:
+            self._start_timer(model)
+
+    def _dismiss(self, model: LoadedModel) -> None:
+        """Take a model out of use; it is closed when nobody holds it."""
+        if model.is_leaving:
+            return
+        model.is_leaving = True
+        if cause := model.runner.cause:
+            self._deaths.note(_file(model.entry), cause)
+            self._died(model.entry.name)
+        self._stop_timer(model)
+        del self._models[model.entry.name]
+        if model.users == 0:
+            self._close_soon(model)
+
+    def _close_soon(self, model: LoadedModel) -> None:
+        if model.closed.is_set():
+            return
+        logger.info("unloading %s", model.entry.name)
+        if self._device_free is not None:
+            self._device_free += model.runner.ready.device_bytes
+        model.closed.set()
+        task = asyncio.create_task(model.runner.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    def _start_timer(self, model: LoadedModel) -> None:
+        if model.keep_alive_s == float("inf"):
+            return
+        loop = asyncio.get_running_loop()
+        model.expires_s = self._clock() + model.keep_alive_s
+        model.timer = loop.call_later(model.keep_alive_s, self._dismiss, model)
+
+    def _stop_timer(self, model: LoadedModel) -> None:
+        model.expires_s = None
+        if model.timer is not None:
+            model.timer.cancel()
+            model.timer = None
+
+
+def _file(entry: Entry) -> tuple[str, float]:
+    """Return what tells a model's file from the one that it may be replaced by."""
+    return str(entry.info.path), entry.modified_s
+
+
+def _retrieve(task: asyncio.Task[LoadedModel]) -> None:
+    """Look at a task's error, so that asyncio does not report it when nobody waited for it."""
+    if not task.cancelled() and task.exception() is not None:
+        logger.warning("loading failed: %s", task.exception())

@@ -1,0 +1,112 @@
+"""Who may ask: the names by which this server may be called, and the pages that may call it.
+
+Requests whose first lines are too long, or tell two lengths of the body, are refused here too.
+
+A web page anywhere can make its visitor's browser send requests to this machine. The Host header
+keeps out pages whose name was made to point here (DNS rebinding); the Origin and Sec-Fetch-Site
+headers keep out the others.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Sequence
+from http import HTTPStatus
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tampu.server.http_response import refusal
+
+ORIGINS = (
+    r"https?://(localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1\])(:\d+)?"
+    r"|(app|file|tauri|vscode-webview|vscode-file)://.*"
+)
+_ORIGIN = re.compile(ORIGINS)
+LONGEST_TARGET = 8 * 1024
+MOST_HEADERS = 100
+HEADER_BYTES = 64 * 1024
+_VERSIONS = ("1.0", "1.1")
+_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or name can only be this machine's own."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def host_name(header: str) -> str | None:
+    """Return the name in a Host header, in lower case; None if it is none."""
+    match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[\w.-]+)(:\d{1,5})?", header, re.ASCII)
+    return match[1].strip("[]").rstrip(".").lower() if match else None
+
+
+class Guard:
+    """Middleware: answers 403 to requests by a foreign name or from a foreign page."""
+
+    def __init__(self, app: ASGIApp, bound: str, origins: Sequence[str] = ()) -> None:
+        """Guard a server that is bound to an address; pages of these origins may call it too."""
+        self._app = app
+        self._origins = frozenset(origins)
+        self._is_local = is_loopback(bound)
+        self._names = {socket.gethostname().lower(), bound.strip("[]").lower()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer it with 403."""
+        if scope["type"] == "http":
+            refused = self._refusal(scope)
+            if refused is not None:
+                status, message = refused
+                answer = refusal(scope["path"], status, message)
+                if status is HTTPStatus.BAD_REQUEST:  # who knows where the next request begins
+                    answer.headers["connection"] = "close"
+                await answer(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> tuple[HTTPStatus, str] | None:
+        headers = Headers(scope=scope)
+        if len(scope["raw_path"]) + len(scope["query_string"]) > LONGEST_TARGET:
+            return HTTPStatus.REQUEST_URI_TOO_LONG, "the address is too long"
+        size = sum(len(name) + len(value) for name, value in scope["headers"])
+        if len(scope["headers"]) > MOST_HEADERS or size >= HEADER_BYTES:
+            return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too many headers, or too long"
+        if scope["http_version"] not in _VERSIONS:
+            return HTTPStatus.BAD_REQUEST, "this server speaks HTTP/1.1"
+        if "content-length" in headers and "transfer-encoding" in headers:
+            return HTTPStatus.BAD_REQUEST, "a body has a length or comes in chunks, not both"
+        hosts = headers.getlist("host")
+        if not all(self._is_ours(host) for host in hosts) or len(hosts) > 1:
+            return HTTPStatus.FORBIDDEN, "this server has another name"
+        if scope["method"] in _SAFE_METHODS:
+            return None
+        origin = headers.get("origin")
+        is_foreign = origin is not None and not self._is_known(origin)
+        if is_foreign or (origin is None and headers.get("sec-fetch-site") == "cross-site"):
+            return HTTPStatus.FORBIDDEN, "this page may not call"
+        return None
+
+    def _is_known(self, origin: str) -> bool:
+        return origin in self._origins or _ORIGIN.fullmatch(origin) is not None
+
+    def _is_ours(self, header: str) -> bool:
+        if not header:
+            return True
+        name = host_name(header)
+        if name is None:
+            return False
+        return is_loopback(name) or name in self._names or not (self._is_local or _is_name(name))
+
+
+def _is_name(host: str) -> bool:
+    """Whether it is a name, that a stranger's name server may have made up."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return True
+    return False

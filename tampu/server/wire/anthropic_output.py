@@ -1,0 +1,170 @@
+"""Anthropic's API: from the events of a request to blocks, streamed or whole."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from tampu.errors import TampuError
+from tampu.runner.events import Usage
+from tampu.server.errors import anthropic_error, public_message, status_of
+from tampu.server.events import Began, Called, Ended, Event, Said, Thought
+from tampu.server.http_response import SSE
+
+# Thoughts are not signed; but some clients give back only those that have a signature.
+_SIGNATURE = "tampu"
+_REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
+
+
+def to_named_event(value: dict[str, Any]) -> bytes:
+    """Return an object as a server-sent event under the name of its type."""
+    return b"event: %s\ndata: %s\n\n" % (value["type"].encode(), msgspec.json.encode(value))
+
+
+class MessageWriter:
+    """The answer to `POST /v1/messages`.
+
+    A stream is a message that begins, its blocks one after the other, and a message that ends:
+
+        message_start  (content_block_start  content_block_delta*  content_block_stop)*
+        message_delta  message_stop
+    """
+
+    media_type = SSE
+
+    def __init__(self, model: str, *, hides_thoughts: bool = False) -> None:
+        """Answer for a model, under the name that the client wrote.
+
+        Args:
+            model: its name.
+            hides_thoughts: whether the blocks of thoughts are to be empty.
+        """
+        self._hides_thoughts = hides_thoughts
+        self._thought_tokens = 0
+        self._id = f"msg_{secrets.token_hex(12)}"
+        self._model = model
+        self._index = -1
+        self._open = ""
+
+    def write(self, event: Event) -> bytes:
+        """Return the server-sent events of an event."""
+        return b"".join(map(to_named_event, self._events(event)))
+
+    def end(self) -> bytes:
+        """Return the mark that ends the stream."""
+        return to_named_event({"type": "message_stop"})
+
+    def fail(self, error: TampuError) -> bytes:
+        """Return a server-sent event that tells the error."""
+        return to_named_event(anthropic_error(status_of(error), public_message(error)))
+
+    def whole(self, events: Sequence[Event]) -> dict[str, Any]:
+        """Return the message of an answer that is not streamed."""
+        blocks: list[dict[str, Any]] = []
+        for event in events:
+            match event:
+                case Thought(text=text):
+                    self._thought_tokens += len(event.tokens)
+                    if text:
+                        empty = {"thinking": "", "signature": _SIGNATURE}
+                        block = _block(blocks, "thinking", empty)
+                        block["thinking"] += "" if self._hides_thoughts else text
+                case Said(text=text) if text:
+                    _block(blocks, "text", {"text": ""})["text"] += text
+                case Called():
+                    blocks.append(_call(event) | {"input": event.arguments})
+        [end] = [event for event in events if isinstance(event, Ended)]
+        usage = usage_object(end.usage, self._thought_tokens)
+        return self._message(blocks or [{"type": "text", "text": ""}], usage) | _end(end)
+
+    def _events(self, event: Event) -> Iterator[dict[str, Any]]:
+        match event:
+            case Began(tokens=tokens):
+                usage = usage_object(Usage(prompt_tokens=len(tokens)))
+                yield {"type": "message_start", "message": self._message([], usage)}
+            case Thought(text=text):
+                self._thought_tokens += len(event.tokens)
+                if text:
+                    start = {"type": "thinking", "thinking": "", "signature": ""}
+                    yield from self._switch("thinking", start)
+                if text and not self._hides_thoughts:
+                    yield self._delta({"type": "thinking_delta", "thinking": text})
+            case Said(text=text) if text:
+                yield from self._switch("text", {"type": "text", "text": ""})
+                yield self._delta({"type": "text_delta", "text": text})
+            case Called():
+                yield from self._switch("tool_use", _call(event) | {"input": {}}, is_new=True)
+                arguments = msgspec.json.encode(event.arguments).decode()
+                yield self._delta({"type": "input_json_delta", "partial_json": arguments})
+            case Ended():
+                if self._index < 0:
+                    yield from self._switch("text", {"type": "text", "text": ""})
+                yield from self._close()
+                usage = usage_object(event.usage, self._thought_tokens)
+                yield {"type": "message_delta", "delta": _end(event), "usage": usage}
+
+    def _switch(
+        self, kind: str, block: dict[str, Any], *, is_new: bool = False
+    ) -> Iterator[dict[str, Any]]:
+        """End the block that is open and begin another, unless the open one goes on."""
+        if self._open == kind and not is_new:
+            return
+        yield from self._close()
+        self._index += 1
+        self._open = kind
+        yield {"type": "content_block_start", "index": self._index, "content_block": block}
+
+    def _close(self) -> Iterator[dict[str, Any]]:
+        if self._open == "thinking":
+            yield self._delta({"type": "signature_delta", "signature": _SIGNATURE})
+        if self._open:
+            self._open = ""
+            yield {"type": "content_block_stop", "index": self._index}
+
+    def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
+        return {"type": "content_block_delta", "index": self._index, "delta": delta}
+
+    def _message(self, content: Sequence[object], usage: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "type": "message",
+            "role": "assistant",
+            "model": self._model,
+            "content": content,
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": usage,
+        }
+
+
+def usage_object(usage: Usage, thought_tokens: int = 0) -> dict[str, Any]:
+    """Return what an answer cost, in Anthropic's words: cached tokens count apart."""
+    return {
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.generated_tokens,
+        "output_tokens_details": {"thinking_tokens": thought_tokens},
+    }
+
+
+def _block(blocks: list[dict[str, Any]], kind: str, empty: dict[str, Any]) -> dict[str, Any]:
+    """Return the last block if it is of this kind, else a new one."""
+    if not blocks or blocks[-1]["type"] != kind:
+        blocks.append({"type": kind, **empty})
+    return blocks[-1]
+
+
+def _call(event: Called) -> dict[str, Any]:
+    return {"type": "tool_use", "id": f"toolu_{event.id}", "name": event.name}
+
+
+def _end(event: Ended) -> dict[str, Any]:
+    reason = "stop_sequence" if event.stop is not None else "end_turn"
+    return {
+        "stop_reason": _REASONS.get(event.reason, reason),
+        "stop_sequence": event.stop,
+    }

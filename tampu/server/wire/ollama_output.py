@@ -1,0 +1,242 @@
+"""Ollama's native API: from the events of a request to the lines of its answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from tampu.errors import TampuError
+from tampu.server.errors import public_message
+from tampu.server.events import Began, Called, Ended, Event, Said, Scored, Thought
+from tampu.server.http_response import NDJSON
+from tampu.server.wire.ollama import Message, ToolCall, ToolFunction, timestamp
+from tampu.worker.protocol import TokenScore
+
+
+class Score(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A token, its log-probability, and the likeliest tokens in its place."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None = None
+    top_logprobs: list[Score] | None = None
+
+
+class _Line(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What all lines end with; the counts and durations (ns) are the last line's alone.
+
+    `truncated` is tampu's own: how many tokens of the conversation the model did not see because
+    its context was full.
+    """
+
+    done: bool
+    done_reason: str = ""
+    total_duration: int = 0
+    load_duration: int = 0
+    prompt_eval_count: int = 0
+    prompt_eval_cached_count: int = 0
+    prompt_eval_duration: int = 0
+    eval_count: int = 0
+    eval_duration: int = 0
+    truncated: int = 0
+    logprobs: list[Score] | None = None
+
+
+class GenerateLine(_Line, omit_defaults=True):
+    """A line of the answer to `POST /api/generate`."""
+
+    model: str
+    created_at: str
+    response: str
+    thinking: str | None = None
+    context: list[int] | None = None
+
+
+class ChatLine(_Line, omit_defaults=True):
+    """A line of the answer to `POST /api/chat`."""
+
+    model: str
+    created_at: str
+    message: Message
+
+
+Line = TypeVar("Line", bound=_Line)
+
+
+class _Writer:
+    """What the two kinds of answers have in common: lines of JSON."""
+
+    media_type = NDJSON
+
+    def end(self) -> bytes:
+        """Return nothing: the last line says that it is the last."""
+        return b""
+
+    def fail(self, error: TampuError) -> bytes:
+        """Return a last line that tells the error."""
+        return to_line({"error": public_message(error)})
+
+
+class GenerateWriter(_Writer):
+    """The answer to `POST /api/generate`."""
+
+    def __init__(self, model: str, arrived_ns: int, *, with_context: bool) -> None:
+        """Answer for a model, under the name that the client wrote."""
+        self._model = model
+        self._arrived_ns = arrived_ns
+        self._context: list[int] | None = [] if with_context else None
+
+    def write(self, event: Event) -> bytes:
+        """Return the lines of an event."""
+        return b"".join(map(to_line, self._lines(event)))
+
+    def whole(self, events: Sequence[Event]) -> GenerateLine:
+        """Return the one object of `"stream": false`."""
+        return joined_text([line for event in events for line in self._lines(event)])
+
+    def note(self, reason: str) -> GenerateLine:
+        """Return a last line without text: the only one of a request that generates nothing."""
+        return GenerateLine(
+            model=self._model, created_at=timestamp(), response="", done=True, done_reason=reason
+        )
+
+    def _lines(self, event: Event) -> Iterator[GenerateLine]:
+        if self._context is not None and isinstance(event, (Began, Said, Thought)):
+            self._context.extend(event.tokens)
+        if isinstance(event, (Said, Thought)) and (event.text or event.scores):
+            yield GenerateLine(
+                model=self._model,
+                created_at=timestamp(),
+                response=event.text if isinstance(event, Said) else "",
+                thinking=event.text if isinstance(event, Thought) else None,
+                done=False,
+                logprobs=_scores(event.scores),
+            )
+        if isinstance(event, Ended):
+            last = self.note(reason_of(event))
+            if event.reason != "load":
+                last = stamped(last, event, self._arrived_ns)
+                last = msgspec.structs.replace(last, context=self._context)
+            yield last
+
+
+class ChatWriter(_Writer):
+    """The answer to `POST /api/chat`; tool calls come whole, each in a line of its own."""
+
+    def __init__(self, model: str, arrived_ns: int) -> None:
+        """Answer for a model, under the name that the client wrote."""
+        self._model = model
+        self._arrived_ns = arrived_ns
+
+    def write(self, event: Event) -> bytes:
+        """Return the lines of an event."""
+        return b"".join(map(to_line, self._lines(event)))
+
+    def whole(self, events: Sequence[Event]) -> ChatLine:
+        """Return the one object of `"stream": false`."""
+        return joined_chat([line for event in events for line in self._lines(event)])
+
+    def note(self, reason: str) -> ChatLine:
+        """Return a last line without text: the only one of a request that generates nothing."""
+        return ChatLine(
+            model=self._model,
+            created_at=timestamp(),
+            message=Message(role="assistant", content=""),
+            done=True,
+            done_reason=reason,
+        )
+
+    def _lines(self, event: Event) -> Iterator[ChatLine]:
+        if isinstance(event, (Began, Scored)):
+            return
+        if isinstance(event, Ended):
+            last = self.note(reason_of(event))
+            yield last if event.reason == "load" else stamped(last, event, self._arrived_ns)
+            return
+        if isinstance(event, Called) or event.text or event.scores:
+            yield ChatLine(
+                model=self._model,
+                created_at=timestamp(),
+                message=_message(event),
+                done=False,
+                logprobs=None if isinstance(event, Called) else _scores(event.scores),
+            )
+
+
+def to_line(line: object) -> bytes:
+    """Return an object as a line of JSON."""
+    return msgspec.json.encode(line) + b"\n"
+
+
+def reason_of(event: Ended) -> str:
+    """Return why an answer ended in Ollama's words, where a call is no reason of its own."""
+    return "stop" if event.reason == "tool_calls" else event.reason
+
+
+def stamped(line: Line, event: Ended, arrived_ns: int) -> Line:
+    """Return the last line with its counts and durations."""
+    usage = event.usage
+    return msgspec.structs.replace(
+        line,
+        total_duration=time.monotonic_ns() - arrived_ns,
+        load_duration=max(event.ready_ns - arrived_ns, 1),
+        prompt_eval_count=usage.prompt_tokens,
+        prompt_eval_cached_count=usage.cached_tokens,
+        prompt_eval_duration=usage.prompt_ns,
+        eval_count=usage.generated_tokens,
+        eval_duration=usage.generated_ns,
+        truncated=usage.dropped_tokens,
+    )
+
+
+def _message(event: Said | Thought | Called) -> Message:
+    if isinstance(event, Said):
+        return Message(role="assistant", content=event.text)
+    if isinstance(event, Thought):
+        return Message(role="assistant", content="", thinking=event.text)
+    function = ToolFunction(name=event.name, arguments=event.arguments, index=event.index)
+    return Message(
+        role="assistant", content="", tool_calls=[ToolCall(function=function, id=event.id)]
+    )
+
+
+def joined_text(lines: Sequence[GenerateLine]) -> GenerateLine:
+    """Return the lines of a whole answer as the one object of `"stream": false`."""
+    return msgspec.structs.replace(
+        lines[-1],
+        response="".join(line.response for line in lines),
+        thinking="".join(line.thinking or "" for line in lines) or None,
+        logprobs=_joined_scores(lines),
+    )
+
+
+def joined_chat(lines: Sequence[ChatLine]) -> ChatLine:
+    """Return the lines of a whole answer as the one object of `"stream": false`."""
+    message = Message(
+        role="assistant",
+        content="".join(line.message.content or "" for line in lines),
+        thinking="".join(line.message.thinking or "" for line in lines) or None,
+        tool_calls=[call for line in lines for call in line.message.tool_calls or ()] or None,
+    )
+    return msgspec.structs.replace(lines[-1], message=message, logprobs=_joined_scores(lines))
+
+
+def _joined_scores(lines: Sequence[GenerateLine] | Sequence[ChatLine]) -> list[Score] | None:
+    return [score for line in lines for score in line.logprobs or ()] or None
+
+
+def _scores(scores: Sequence[TokenScore]) -> list[Score] | None:
+    return [
+        msgspec.structs.replace(
+            _score(score.token, score.logprob),
+            top_logprobs=[_score(token, logprob) for token, logprob in score.top] or None,
+        )
+        for score in scores
+    ] or None
+
+
+def _score(token: bytes, logprob: float) -> Score:
+    return Score(token=token.decode("utf-8", "replace"), logprob=logprob, bytes=list(token))

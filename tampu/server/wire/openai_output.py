@@ -1,0 +1,308 @@
+"""OpenAI's API: from the events of a request to chunks of a stream, or to one object."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tampu.errors import TampuError
+from tampu.runner.events import Usage
+from tampu.server.errors import openai_error, public_message, status_of
+from tampu.server.events import Began, Called, Ended, Event, Said, Scored, Thought, total_usage
+from tampu.server.http_response import SSE
+from tampu.worker.protocol import TokenScore
+
+DONE = b"data: [DONE]\n\n"
+
+
+def to_event(value: object) -> bytes:
+    """Return an object as a server-sent event."""
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+class _Writer(ABC):
+    """What the two kinds of answers have in common."""
+
+    media_type = SSE
+    _kind = ""
+    _chunk_kind = ""
+
+    def __init__(self, prefix: str, model: str, *, choices: int, with_usage: bool) -> None:
+        self._id = f"{prefix}-{secrets.token_hex(12)}"
+        self._created = int(time.time())
+        self._model = model
+        self._choices = choices
+        self._with_usage = with_usage
+        self._ended: list[Ended] = []
+        self._thought_tokens = 0
+
+    def write(self, event: Event) -> bytes:
+        """Return the chunks of an event."""
+        self._count(event)
+        return b"".join(to_event(self._chunk([choice])) for choice in self._deltas(event))
+
+    def end(self) -> bytes:
+        """Return what the answer cost, if that is wanted, and the mark that ends the stream."""
+        if not self._with_usage:
+            return DONE
+        return to_event(self._chunk([]) | {"usage": self._usage()}) + DONE
+
+    def fail(self, error: TampuError) -> bytes:
+        """Return a chunk that tells the error."""
+        return to_event(openai_error(status_of(error), public_message(error)))
+
+    def whole(self, events: Sequence[Event]) -> dict[str, Any]:
+        """Return the one object of an answer that is not streamed."""
+        for event in events:
+            self._count(event)
+        indices = sorted({event.choice for event in events})
+        choices = [
+            self._choice(index, [event for event in events if event.choice == index])
+            for index in indices
+        ]
+        return self._object(self._kind, choices) | {"usage": self._usage()}
+
+    def _count(self, event: Event) -> None:
+        """Note what counts for what the answer cost."""
+        if isinstance(event, Ended):
+            self._ended.append(event)
+        elif isinstance(event, Thought):
+            self._thought_tokens += len(event.tokens)
+
+    def _chunk(self, choices: Sequence[object]) -> dict[str, Any]:
+        chunk = self._object(self._chunk_kind, choices)
+        return chunk | {"usage": None} if self._with_usage else chunk
+
+    def _object(self, kind: str, choices: Sequence[object]) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "object": kind,
+            "created": self._created,
+            "model": self._model,
+            "system_fingerprint": "fp_tampu",
+            "choices": choices,
+        }
+
+    def _usage(self) -> dict[str, Any]:
+        return usage_object(total_usage(self._ended, self._choices), self._thought_tokens)
+
+    @abstractmethod
+    def _deltas(self, event: Event) -> Iterator[dict[str, Any]]:
+        """Yield what an event adds to the choices of a stream."""
+
+    @abstractmethod
+    def _choice(self, index: int, events: Sequence[Event]) -> dict[str, Any]:
+        """Return a whole choice."""
+
+
+class ChatWriter(_Writer):
+    """The answer to `POST /v1/chat/completions`."""
+
+    _kind = "chat.completion"
+    _chunk_kind = "chat.completion.chunk"
+
+    def __init__(self, model: str, *, choices: int = 1, with_usage: bool = False) -> None:
+        """Answer for a model, under the name that the client wrote."""
+        super().__init__("chatcmpl", model, choices=choices, with_usage=with_usage)
+
+    def _deltas(self, event: Event) -> Iterator[dict[str, Any]]:
+        match event:
+            case Began():
+                yield _delta(event, {"role": "assistant", "content": ""})
+            case Said() if event.text or event.scores:
+                yield _delta(event, {"content": event.text}, event.scores)
+            case Thought() if event.text or event.scores:
+                yield _delta(event, {"reasoning": event.text}, event.scores)
+            case Called():
+                call = _call(event)
+                function = call["function"]
+                begun = call | {"function": function | {"arguments": ""}}
+                yield _delta(event, {"tool_calls": [begun]})
+                more = {"index": event.index, "function": {"arguments": function["arguments"]}}
+                yield _delta(event, {"tool_calls": [more]})
+            case Ended():
+                yield _delta(event, {}) | {"finish_reason": finish_reason(event)}
+
+    def _choice(self, index: int, events: Sequence[Event]) -> dict[str, Any]:
+        thoughts = "".join(event.text for event in events if isinstance(event, Thought))
+        text = "".join(event.text for event in events if isinstance(event, Said))
+        calls = [_call(event) for event in events if isinstance(event, Called)]
+        message: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else "")}
+        if thoughts:
+            message["reasoning"] = thoughts
+        if calls:
+            message["tool_calls"] = calls
+        return {
+            "index": index,
+            "message": message,
+            "logprobs": chat_scores(scores_of(events)),
+            "finish_reason": _last_reason(events),
+        }
+
+
+class CompletionWriter(_Writer):
+    """The answer to `POST /v1/completions`."""
+
+    _kind = "text_completion"
+    _chunk_kind = "text_completion"
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        choices: int = 1,
+        with_usage: bool = False,
+        echoes: Sequence[str] = (),
+    ) -> None:
+        """Answer for a model; `echoes` are the prompts' texts if answers begin with them."""
+        super().__init__("cmpl", model, choices=choices, with_usage=with_usage)
+        self._echoes = echoes
+        self._offsets: dict[int, int] = {}
+
+    def _deltas(self, event: Event) -> Iterator[dict[str, Any]]:
+        match event:
+            case Began() if self._echoes:
+                yield self._piece(event.choice, self._echo(event.choice))
+            case Said() | Thought() if event.text or event.scores:
+                yield self._piece(event.choice, event.text, event.scores)
+            case Ended():
+                yield self._piece(event.choice, "") | {"finish_reason": finish_reason(event)}
+
+    def _choice(self, index: int, events: Sequence[Event]) -> dict[str, Any]:
+        texts = [event.text for event in events if isinstance(event, (Said, Thought))]
+        piece = self._piece(index, self._echo(index) + "".join(texts), scores_of(events))
+        for event in events:
+            if isinstance(event, Scored):
+                piece["logprobs"] = echoed_scores(event, scores_of(events))
+        return piece | {"finish_reason": _last_reason(events)}
+
+    def _piece(self, choice: int, text: str, scores: Sequence[TokenScore] = ()) -> dict[str, Any]:
+        offset = self._offsets.get(choice, 0)
+        self._offsets[choice] = offset + len(text)
+        return {
+            "text": text,
+            "index": choice,
+            "logprobs": text_scores(scores, offset),
+            "finish_reason": None,
+        }
+
+    def _echo(self, choice: int) -> str:
+        return self._echoes[choice // self._choices] if self._echoes else ""
+
+
+def usage_object(usage: Usage, thought_tokens: int = 0) -> dict[str, Any]:
+    """Return what an answer cost, in OpenAI's words."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.generated_tokens,
+        "total_tokens": usage.prompt_tokens + usage.generated_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": thought_tokens},
+    }
+
+
+def embedding_list(
+    vectors: npt.NDArray[np.float32], tokens: int, model: str, *, is_base64: bool
+) -> dict[str, Any]:
+    """Return the answer to `POST /v1/embeddings`; base64 is of little-endian F32."""
+
+    def encoded(row: npt.NDArray[np.float32]) -> str | list[float]:
+        return base64.b64encode(row.astype("<f4").tobytes()).decode() if is_base64 else row.tolist()
+
+    return {
+        "object": "list",
+        "data": [
+            {"object": "embedding", "index": index, "embedding": encoded(row)}
+            for index, row in enumerate(vectors)
+        ],
+        "model": model,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    }
+
+
+def finish_reason(event: Ended) -> str:
+    """Return why an answer ended, in OpenAI's words."""
+    return event.reason if event.reason in ("length", "tool_calls") else "stop"
+
+
+def scores_of(events: Sequence[Event]) -> list[TokenScore]:
+    """Return the scores of all tokens of an answer."""
+    return [
+        score for event in events if isinstance(event, (Said, Thought)) for score in event.scores
+    ]
+
+
+def chat_scores(scores: Sequence[TokenScore]) -> dict[str, Any] | None:
+    """Return log-probabilities as a chat's answer tells them."""
+    if not scores:
+        return None
+    content = [
+        _score(score.token, score.logprob)
+        | {"top_logprobs": [_score(token, logprob) for token, logprob in score.top]}
+        for score in scores
+    ]
+    return {"content": content, "refusal": None}
+
+
+def text_scores(scores: Sequence[TokenScore], offset: int) -> dict[str, Any] | None:
+    """Return log-probabilities as a completion tells them, of a text that begins at `offset`."""
+    if not scores:
+        return None
+    tokens = [_text(score.token) for score in scores]
+    offsets = [offset + sum(map(len, tokens[:index])) for index in range(len(tokens))]
+    return {
+        "tokens": tokens,
+        "token_logprobs": [score.logprob for score in scores],
+        "top_logprobs": [
+            {_text(token): logprob for token, logprob in score.top} for score in scores
+        ],
+        "text_offset": offsets,
+    }
+
+
+def echoed_scores(prompt: Scored, scores: Sequence[TokenScore]) -> dict[str, Any]:
+    """Return log-probabilities of a prompt and its continuation; its first token has none."""
+    first = TokenScore(prompt.first, 0.0)
+    told = text_scores([first, *prompt.scores, *scores], 0) or {}
+    return told | {
+        "token_logprobs": [None, *told["token_logprobs"][1:]],
+        "top_logprobs": [None, *told["top_logprobs"][1:]],
+    }
+
+
+def _delta(
+    event: Event, delta: dict[str, Any], scores: Sequence[TokenScore] = ()
+) -> dict[str, Any]:
+    choice = {"index": event.choice, "delta": delta, "finish_reason": None}
+    return choice | {"logprobs": chat_scores(scores)} if scores else choice
+
+
+def _call(event: Called) -> dict[str, Any]:
+    arguments = msgspec.json.encode(event.arguments).decode()
+    return {
+        "index": event.index,
+        "id": event.id,
+        "type": "function",
+        "function": {"name": event.name, "arguments": arguments},
+    }
+
+
+def _last_reason(events: Sequence[Event]) -> str | None:
+    reasons = [finish_reason(event) for event in events if isinstance(event, Ended)]
+    return reasons[-1] if reasons else None
+
+
+def _score(token: bytes, logprob: float) -> dict[str, Any]:
+    return {"token": _text(token), "logprob": logprob, "bytes": list(token)}
+
+
+def _text(token: bytes) -> str:
+    return token.decode("utf-8", "replace")

@@ -1,0 +1,216 @@
+"""OpenAI's API of responses: from the events of a request to items, streamed or whole."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from tampu.errors import TampuError
+from tampu.server.errors import public_message
+from tampu.server.events import Began, Called, Ended, Event, Said, Thought
+from tampu.server.http_response import SSE
+from tampu.server.wire.anthropic_output import to_named_event
+from tampu.server.wire.openai_output import chat_scores
+from tampu.server.wire.responses import ResponsesRequest
+from tampu.worker.protocol import TokenScore
+
+
+class ResponseWriter:
+    """The answer to `POST /v1/responses`.
+
+    A stream tells of each item when it begins, grows and ends; the last event holds all of them.
+    """
+
+    media_type = SSE
+
+    def __init__(self, request: ResponsesRequest) -> None:
+        """Answer a request; the answer repeats much of it."""
+        self._request = request
+        self._id = f"resp_{secrets.token_hex(12)}"
+        self._created = int(time.time())
+        self._number = -1
+        self._items: list[dict[str, Any]] = []
+        self._open = ""
+        self._text = ""
+        self._scores: list[TokenScore] = []
+        self._thought_tokens = 0
+
+    def write(self, event: Event) -> bytes:
+        """Return the server-sent events of an event."""
+        return b"".join(to_named_event(self._numbered(told)) for told in self._events(event))
+
+    def end(self) -> bytes:
+        """Return nothing: the last event says that it is the last."""
+        return b""
+
+    def fail(self, error: TampuError) -> bytes:
+        """Return a server-sent event that tells the error."""
+        told = {"type": "error", "code": None, "param": None, "message": public_message(error)}
+        return to_named_event(self._numbered(told))
+
+    def whole(self, events: Sequence[Event]) -> dict[str, Any]:
+        """Return the response of an answer that is not streamed."""
+        told = [told for event in events for told in self._events(event)]
+        response: dict[str, Any] = told[-1]["response"]
+        return response
+
+    def _events(self, event: Event) -> Iterator[dict[str, Any]]:
+        match event:
+            case Began():
+                response = self._response("in_progress")
+                yield {"type": "response.created", "response": response}
+                yield {"type": "response.in_progress", "response": response}
+            case Said(text=""):
+                self._scores += event.scores
+            case Thought():
+                self._thought_tokens += len(event.tokens)
+                yield from self._begin("reasoning")
+                yield from self._grow("reasoning_summary_text", event.text)
+            case Said():
+                yield from self._begin("message")
+                self._scores += event.scores
+                yield from self._grow("output_text", event.text)
+            case Called():
+                yield from self._finish()
+                yield from self._call(event)
+            case Ended():
+                yield from self._finish()
+                yield self._end(event)
+
+    def _begin(self, kind: str) -> Iterator[dict[str, Any]]:
+        """Begin an item, unless one of its kind is open."""
+        if self._open == kind:
+            return
+        yield from self._finish()
+        self._open = kind
+        if kind == "reasoning":
+            item = {"type": kind, "id": f"rs_{secrets.token_hex(12)}", "summary": []}
+        else:
+            item = {
+                "type": kind,
+                "id": f"msg_{secrets.token_hex(12)}",
+                "role": "assistant",
+                "status": "in_progress",
+                "content": [],
+            }
+        self._items.append(item)
+        yield self._item_event("response.output_item.added", item)
+        if kind == "message":
+            yield self._part_event("response.content_part.added", {"part": _text_part("", [])})
+        else:
+            part = {"part": {"type": "summary_text", "text": ""}}
+            yield self._part_event("response.reasoning_summary_part.added", part)
+
+    def _grow(self, kind: str, text: str) -> Iterator[dict[str, Any]]:
+        if text:
+            self._text += text
+            extra: dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}
+            yield self._part_event(f"response.{kind}.delta", {"delta": text, **extra})
+
+    def _finish(self) -> Iterator[dict[str, Any]]:
+        """End the item that is open."""
+        if not self._open:
+            return
+        item, text = self._items[-1], self._text
+        if self._open == "reasoning":
+            summary = {"type": "summary_text", "text": text}
+            item = item | {"summary": [summary]}
+            yield self._part_event("response.reasoning_summary_text.done", {"text": text})
+            yield self._part_event("response.reasoning_summary_part.done", {"part": summary})
+        else:
+            part = _text_part(text, self._scores)
+            item = item | {"status": "completed", "content": [part]}
+            done = {"text": text, "logprobs": part["logprobs"]}
+            yield self._part_event("response.output_text.done", done)
+            yield self._part_event("response.content_part.done", {"part": part})
+        self._items[-1] = item
+        self._open, self._text, self._scores = "", "", []
+        yield self._item_event("response.output_item.done", item)
+
+    def _call(self, event: Called) -> Iterator[dict[str, Any]]:
+        arguments = msgspec.json.encode(event.arguments).decode()
+        item = {
+            "type": "function_call",
+            "id": f"fc_{secrets.token_hex(12)}",
+            "call_id": event.id,
+            "name": event.name,
+            "arguments": "",
+            "status": "in_progress",
+        }
+        self._items.append(item)
+        yield self._item_event("response.output_item.added", item)
+        place = {"item_id": item["id"], "output_index": len(self._items) - 1}
+        kind = "response.function_call_arguments"
+        yield {"type": f"{kind}.delta", "delta": arguments, **place}
+        yield {"type": f"{kind}.done", "arguments": arguments, "name": event.name, **place}
+        item = item | {"arguments": arguments, "status": "completed"}
+        self._items[-1] = item
+        yield self._item_event("response.output_item.done", item)
+
+    def _end(self, event: Ended) -> dict[str, Any]:
+        status = "incomplete" if event.reason == "length" else "completed"
+        details = {"reason": "max_output_tokens"} if event.reason == "length" else None
+        usage = event.usage
+        response = self._response(status) | {
+            "incomplete_details": details,
+            "usage": {
+                "input_tokens": usage.prompt_tokens,
+                "input_tokens_details": {
+                    "cached_tokens": usage.cached_tokens,
+                    "cache_write_tokens": 0,
+                },
+                "output_tokens": usage.generated_tokens,
+                "output_tokens_details": {"reasoning_tokens": self._thought_tokens},
+                "total_tokens": usage.prompt_tokens + usage.generated_tokens,
+            },
+        }
+        return {"type": f"response.{status}", "response": response}
+
+    def _item_event(self, kind: str, item: dict[str, Any]) -> dict[str, Any]:
+        return {"type": kind, "output_index": len(self._items) - 1, "item": item}
+
+    def _part_event(self, kind: str, more: dict[str, Any]) -> dict[str, Any]:
+        index = "content_index" if self._open == "message" else "summary_index"
+        place = {"item_id": self._items[-1]["id"], "output_index": len(self._items) - 1}
+        return {"type": kind, **place, index: 0, **more}
+
+    def _numbered(self, event: dict[str, Any]) -> dict[str, Any]:
+        self._number += 1
+        return event | {"sequence_number": self._number}
+
+    def _response(self, status: str) -> dict[str, Any]:
+        request = self._request
+        return {
+            "id": self._id,
+            "object": "response",
+            "created_at": self._created,
+            "status": status,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": request.instructions,
+            "max_output_tokens": request.max_output_tokens,
+            "metadata": request.metadata or {},
+            "model": request.model,
+            "output": list(self._items),
+            "parallel_tool_calls": request.parallel_tool_calls is not False,
+            "previous_response_id": None,
+            "reasoning": request.reasoning or {"effort": None, "summary": None},
+            "store": False,
+            "temperature": 1.0 if request.temperature is None else request.temperature,
+            "text": request.text or {"format": {"type": "text"}},
+            "tool_choice": request.tool_choice or "auto",
+            "tools": request.tools or [],
+            "top_p": 1.0 if request.top_p is None else request.top_p,
+            "truncation": request.truncation or "disabled",
+            "usage": None,
+        }
+
+
+def _text_part(text: str, scores: Sequence[TokenScore]) -> dict[str, Any]:
+    found = chat_scores(scores)
+    logprobs = found["content"] if found else []
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}

@@ -1,0 +1,1 @@
+"""The environment and the configuration file, read once."""

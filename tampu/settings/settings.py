@@ -1,0 +1,418 @@
+"""The environment: the only module that reads it, once, into an object that cannot change.
+
+Each setting has a variable of its own name, `TAMPU_...`; where Ollama has one for the same thing
+it works too, so that a machine set up for Ollama need not be set up again. Ours wins, and either
+wins over the configuration file (`tampu.settings.config_file`). An empty variable counts
+as absent. An invalid value is an error, never a silent default, and so is a `TAMPU_...` that does
+not exist.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from tampu.errors import SettingsError
+from tampu.settings.address import Address, parse_address
+from tampu.settings.config_file import read_configuration
+from tampu.settings.parsers import (
+    boolean,
+    count_from,
+    count_or_one,
+    count_unless_zero,
+    fetch_way,
+    host,
+    layers,
+    log_level,
+    logins,
+    one_of,
+    parse_rate,
+    path_of,
+    realms,
+    seconds,
+    seconds_if_positive,
+    seconds_unless_negative,
+    shares,
+    size_or_off,
+    texts,
+)
+from tampu.settings.proxies import Proxies, parse_proxy, shown_proxy
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+CACHE_TYPES = ("f16", "f32", "q8_0", "q4_0")
+KERNELS = (
+    *("on", "off", "products", "experts", "attention"),
+    *("amx", "avx512bf16", "avx512", "avxvnni", "avx2", "i8mm", "neon", "portable"),
+)
+
+_OURS = "TAMPU_"
+_THEIRS = "OLLAMA_"
+SECRET = frozenset({"API_KEY", "HF_TOKEN", "LOGINS", "USE_API_KEY"})
+ENGINES = ("auto", "native", "llamacpp")
+LOG_FORMATS = ("text", "json")
+_CONFIG = "CONFIG"
+_PLACES = ("MODELS", "CACHE", "REGISTRY_KEY")  # settings that are looked for in several places
+_VARIABLE = "variable"
+# What a process that runs a model may know of the environment: where things are and which devices
+# to use, but no keys and tokens that the server may have been started with.
+_PASSED_ON = frozenset({
+    "CUDA_VISIBLE_DEVICES", "DYLD_LIBRARY_PATH", "GGML_VK_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL",
+    "HIP_VISIBLE_DEVICES", "HOME", "HSA_OVERRIDE_GFX_VERSION", "LANG", "LC_ALL", "LD_LIBRARY_PATH",
+    "OMP_NUM_THREADS", "PATH", "PYTHONPATH", "ROCR_VISIBLE_DEVICES", "TMPDIR", "TZ", "VIRTUAL_ENV",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The value of a setting, and where it came from: a variable, a file, or the default."""
+
+    value: object
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Variable:
+    """The variable of a setting, without its prefix.
+
+    Attributes:
+        parse: reads its text; raises ValueError, saying what it expects.
+        is_shared: whether Ollama has it too.
+    """
+
+    name: str
+    parse: Callable[[str], Any]
+    default: Any
+    is_shared: bool
+
+
+def _own(name: str, parse: Callable[[str], T], default: D) -> T | D:
+    """Declare a setting with a variable of tampu's own."""
+    return _setting(name, parse, default, is_shared=False)
+
+
+def _shared(name: str, parse: Callable[[str], T], default: D) -> T | D:
+    """Declare a setting whose variable Ollama has too."""
+    return _setting(name, parse, default, is_shared=True)
+
+
+def _setting(name: str, parse: Callable[[str], T], default: D, *, is_shared: bool) -> T | D:
+    variable = _Variable(name, parse, default, is_shared)
+    return field(default=default, repr=name not in SECRET, metadata={_VARIABLE: variable})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the environment says; the name of each variable stands behind its setting.
+
+    Attributes:
+        address: HOST, "host", "host:port", ":port" or "scheme://host:port".
+        models: MODELS, the folder of models: tampu's own, which it writes to.
+        ollama_models: OLLAMA_MODELS, else ~/.ollama/models: Ollama's, only read. To have tampu
+            write there, set TAMPU_MODELS to it.
+        hub_cache: HF_HUB_CACHE, else HF_HOME/hub, else the default of Hugging Face's library:
+            only read.
+        lm_studio: LM Studio's folder of models: only read.
+        cache: CACHE, the folder for what can be made again; else XDG_CACHE_HOME/tampu.
+        context: CONTEXT_LENGTH in tokens; None lets the model and the memory decide.
+        slots: NUM_PARALLEL, sequences at once for each model.
+        threads: THREADS for computing; None takes one for each core.
+        gpu_layers: NUM_GPU, how many of a model's last layers go to devices besides the processor;
+            None (there: -1) takes as many as fit.
+        main_gpu: MAIN_GPU, the device that takes layers first; None: that with most free memory.
+        tensor_split: TENSOR_SPLIT, how many layers each device takes in proportion, such as 3,1.
+        flash_attention: FLASH_ATTENTION; None lets the model decide.
+        kernels: KERNELS, which computing the package's own C code does: on (all that it can),
+            off, products, experts or attention (that alone), or a level, such as avx512: the
+            fastest where the processor does not have it.
+        repack_cache: REPACK_CACHE, the most bytes of packed weights that are kept in `cache` for
+            the next start, such as 20GB, or on for 32GB; 0: none.
+        fetch: FETCH, how weights are read from memory: auto measures what is fastest and keeps that
+            in `cache`; else a hint, bytes ahead and streams, such as t0:1024:8.
+        cache_type: KV_CACHE_TYPE, how keys and values are stored.
+        keep_alive_s: KEEP_ALIVE, how long an idle model stays loaded; None is for ever. A number
+            without a unit is in seconds.
+        load_timeout_s: LOAD_TIMEOUT, how long loading may make no progress; None is for ever.
+        max_loaded_models: MAX_LOADED_MODELS; None (there: 0) lets the memory decide.
+        max_queue: MAX_QUEUE, requests that may wait.
+        editor: EDITOR, the command that Ctrl-G in `tampu run` writes a message with; None: that
+            of VISUAL or EDITOR without a prefix.
+        no_history: NOHISTORY, whether `tampu run` keeps no history of what is typed.
+        origins: ORIGINS, separated by commas: web pages that may call the server, besides local.
+        debug: DEBUG, 0 to 2: the higher, the more is logged.
+        registry: REGISTRY, the host of the models whose name has none.
+        registries: REGISTRIES, separated by commas: hosts of registries that callers of the server
+            from other machines may name, besides those of these settings and the hub.
+        realms: REALMS, "registry=host" separated by commas: other hosts that may give out the
+            tokens of a registry, such as registry-1.docker.io=auth.docker.io.
+        logins: LOGINS, "registry=name:password" separated by commas, for registries that ask.
+        proxies: HTTP_PROXY, HTTPS_PROXY and NO_PROXY, for downloads and uploads.
+        connections: CONNECTIONS at once for a download.
+        limit_rate: LIMIT_RATE, the most bytes in a second for downloads and uploads, such as
+            10MB; None is without limit.
+        registry_key: REGISTRY_KEY, else ~/.ollama/id_ed25519: tells Ollama's registry who asks.
+        hub: HF_ENDPOINT, Hugging Face's hub.
+        hub_token: HF_TOKEN, for models there that are not public.
+        api_keys: API_KEY, separated by commas: who has one may do everything.
+        use_api_keys: USE_API_KEY, likewise: may use models, not pull, create or delete them.
+        tls_certificate: TLS_CERT, a file; with it the server speaks HTTPS.
+        tls_key: TLS_KEY, the file of the certificate's key.
+        socket: SOCKET, the path of a Unix socket to listen on, in place of an address.
+        log_format: LOG_FORMAT, text or json.
+        memory: MEMORY, bytes that all loaded models may take, such as 16GB; None: what is free.
+        engine: ENGINE, native, llamacpp for llama.cpp, or auto: the first that knows the model.
+        drain_s: DRAIN_TIMEOUT, how long requests may go on when the server ends.
+        most_deaths: MOST_DEATHS, how often a model may die within a minute; 0: as it likes.
+        most_repeats: MOST_REPEATS, how often a token may follow itself in an answer that nobody
+            bounds before that ends; 0: as it likes.
+        hang_s: HANG_TIMEOUT, after how long a model's process that does not answer is killed.
+        sources: the value of each setting and where it came from, by the variable's name.
+        ignored: variables of Ollama's that are set and have no effect here.
+    """
+
+    address: Address = _shared("HOST", parse_address, Address())
+    models: Path
+    cache: Path
+    context: int | None = _shared("CONTEXT_LENGTH", count_unless_zero, None)
+    slots: int = _shared("NUM_PARALLEL", count_or_one, 1)
+    threads: int | None = _own("THREADS", count_from(1), None)
+    gpu_layers: int | None = _own("NUM_GPU", layers, None)
+    main_gpu: int | None = _own("MAIN_GPU", count_from(0), None)
+    tensor_split: tuple[float, ...] = _own("TENSOR_SPLIT", shares, ())
+    flash_attention: bool | None = _shared("FLASH_ATTENTION", boolean, None)
+    kernels: str = _own("KERNELS", one_of(KERNELS), "on")
+    repack_cache: int = _own("REPACK_CACHE", size_or_off, 0)
+    fetch: str = _own("FETCH", fetch_way, "auto")
+    cache_type: str = _shared("KV_CACHE_TYPE", one_of(CACHE_TYPES), "f16")
+    keep_alive_s: float | None = _shared("KEEP_ALIVE", seconds_unless_negative, 300.0)
+    load_timeout_s: float | None = _shared("LOAD_TIMEOUT", seconds_if_positive, 300.0)
+    max_loaded_models: int | None = _shared("MAX_LOADED_MODELS", count_unless_zero, None)
+    max_queue: int = _shared("MAX_QUEUE", count_from(0), 512)
+    editor: str | None = _shared("EDITOR", str, None)
+    no_history: bool = _shared("NOHISTORY", boolean, default=False)
+    origins: tuple[str, ...] = _shared("ORIGINS", texts, ())
+    debug: int = _shared("DEBUG", log_level, 0)
+    ollama_models: Path | None = None
+    hub_cache: Path | None = None
+    lm_studio: Path | None = None
+    registry: str = _own("REGISTRY", host, "registry.ollama.ai")
+    registries: tuple[str, ...] = _own("REGISTRIES", texts, ())
+    realms: tuple[tuple[str, str], ...] = _own("REALMS", realms, ())
+    logins: tuple[tuple[str, str], ...] = _own("LOGINS", logins, ())
+    proxies: Proxies = field(default_factory=Proxies)
+    connections: int = _own("CONNECTIONS", count_from(1), 8)
+    limit_rate: int | None = _own("LIMIT_RATE", parse_rate, None)
+    registry_key: Path | None = None
+    hub: str = "https://huggingface.co"
+    hub_token: str | None = field(default=None, repr=False)
+    api_keys: tuple[str, ...] = _own("API_KEY", texts, ())
+    use_api_keys: tuple[str, ...] = _own("USE_API_KEY", texts, ())
+    tls_certificate: Path | None = _own("TLS_CERT", path_of, None)
+    tls_key: Path | None = _own("TLS_KEY", path_of, None)
+    socket: Path | None = _own("SOCKET", path_of, None)
+    log_format: str = _own("LOG_FORMAT", one_of(LOG_FORMATS), "text")
+    memory: int | None = _own("MEMORY", parse_rate, None)
+    engine: str = _own("ENGINE", one_of(ENGINES), "auto")
+    drain_s: float = _own("DRAIN_TIMEOUT", seconds, 30.0)
+    hang_s: float = _own("HANG_TIMEOUT", seconds, 60.0)
+    most_deaths: int = _own("MOST_DEATHS", count_from(0), 3)
+    most_repeats: int = _own("MOST_REPEATS", count_from(0), 30)
+    sources: Mapping[str, Source] = field(default_factory=dict, repr=False, compare=False)
+    ignored: tuple[str, ...] = field(default=(), repr=False, compare=False)
+
+    @property
+    def packed_weights(self) -> tuple[str, int] | None:
+        """The folder of packed weights and the most bytes in it; None: none are kept."""
+        return (str(self.cache / "packed"), self.repack_cache) if self.repack_cache else None
+
+    @property
+    def tuning(self) -> Path:
+        """The folder of what was measured of this machine."""
+        return self.cache / "tuning"
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
+        """Read the variables of this process, or of `environment`, and the configuration file.
+
+        The file is that of CONFIG, else tampu/tampu.toml in XDG_CONFIG_HOME, if it is there.
+
+        Raises:
+            SettingsError: a malformed value, an unknown variable or name, or a file that is none.
+        """
+        read = _Reader(os.environ if environment is None else environment)
+        read.refuse_unknown()
+        read.open_file()
+        declared = {
+            name: read.value(each.name, each.parse, each.default)
+            for name, each in _declared().items()
+        }
+        return cls(
+            **declared,
+            models=read.folder("MODELS", "XDG_DATA_HOME", ".local/share", "models"),
+            cache=read.folder("CACHE", "XDG_CACHE_HOME", ".cache", ""),
+            ollama_models=read.in_home(
+                "OLLAMA_MODELS", ("OLLAMA_MODELS", ""), ("", ".ollama/models")
+            ),
+            hub_cache=read.in_home(
+                "HF_HUB_CACHE",
+                ("HF_HUB_CACHE", ""),
+                ("HF_HOME", "hub"),
+                ("XDG_CACHE_HOME", "huggingface/hub"),
+                ("", ".cache/huggingface/hub"),
+            ),
+            lm_studio=read.in_home("LM_STUDIO", ("", ".lmstudio/models")),
+            proxies=read.proxies(),
+            registry_key=read.value("REGISTRY_KEY", path_of, None)
+            or read.in_home("REGISTRY_KEY", ("", ".ollama/id_ed25519")),
+            hub=(read.text("HF_ENDPOINT") or "https://huggingface.co").rstrip("/"),
+            hub_token=read.text("HF_TOKEN"),
+            sources=read.sources,
+            ignored=read.ignored,
+        )
+
+
+def _declared() -> dict[str, _Variable]:
+    """Return the variable of each setting that has one of its own, by the setting's name."""
+    return {
+        each.name: each.metadata[_VARIABLE]
+        for each in fields(Settings)
+        if _VARIABLE in each.metadata
+    }
+
+
+def _shared_names() -> set[str]:
+    """Return the variables that Ollama has too, without a prefix."""
+    return {each.name for each in _declared().values() if each.is_shared}
+
+
+def _known_names() -> set[str]:
+    """Return all variables, without a prefix."""
+    return {*_PLACES, *(each.name for each in _declared().values())}
+
+
+class _Reader:
+    """Takes values from the environment or a file, and says where a bad one came from."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        self._path: Path | None = None
+        self._file: Mapping[str, str] = {}
+        self._shared = _shared_names()
+        self.sources: dict[str, Source] = {}
+
+    def open_file(self) -> None:
+        """Take what the configuration file says for what no variable says."""
+        chosen = self.value(_CONFIG, path_of, None)
+        folder = Path(self._text("XDG_CONFIG_HOME"))
+        if chosen is None and not folder.is_absolute():
+            folder = self._home() / ".config"
+        path = chosen or folder / "tampu" / "tampu.toml"
+        if chosen is not None or path.is_file():
+            self._file = read_configuration(path, sorted(_known_names()))
+            self._path = path
+
+    def refuse_unknown(self) -> None:
+        known = {_OURS + name for name in (*_known_names(), _CONFIG)}
+        for name in sorted(self._environment):
+            if name.startswith(_OURS) and name not in known:
+                near = difflib.get_close_matches(name, sorted(known), 1)
+                hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
+                raise SettingsError(f"the environment has {name}, which is no setting; {hint}")
+
+    def value(self, name: str, parse: Callable[[str], T], default: T) -> T:
+        prefixes = (_OURS, _THEIRS) if name in self._shared else (_OURS,)
+        texts = [(prefix + name, self._text(prefix + name)) for prefix in prefixes]
+        texts.append((f"{self._path}: {name.lower()}", self._file.get(name, "")))
+        value, origin = default, "default"
+        for place, text in texts:
+            if text:
+                try:
+                    value, origin = parse(text), place
+                except ValueError as error:
+                    shown = "..." if name in SECRET else repr(text)
+                    raise SettingsError(f"{place} is {shown}: {error}") from error
+                break
+        self.sources[name] = Source(value, origin)
+        return value
+
+    def folder(self, name: str, base: str, base_in_home: str, inside: str) -> Path:
+        """Return the folder of that variable, else `inside` tampu's own in the user's `base`."""
+        chosen = self.value(name, path_of, None)
+        if chosen is not None:
+            return chosen
+        parent = Path(self._text(base))
+        if not parent.is_absolute():  # the XDG specification: a relative one is ignored
+            parent = self._home() / base_in_home
+        found = parent / "tampu" / inside
+        self.sources[name] = Source(found, "default")
+        return found
+
+    def in_home(self, name: str, *places: tuple[str, str]) -> Path:
+        """Return the folder of the first variable that is set, below it the given part.
+
+        The last place is in the home folder; it has no variable.
+        """
+        given = [place for place in places[:-1] if self._text(place[0])]
+        if given:
+            variable, below = given[0]
+            found, origin = Path(self._text(variable)).expanduser() / below, variable
+        else:
+            found, origin = self._home() / places[-1][1], "default"
+        self.sources[name] = Source(found, origin)
+        return found
+
+    def text(self, variable: str) -> str | None:
+        """Return a variable of another program; None if it is absent or empty."""
+        text = self._text(variable) or None
+        self.sources[variable] = Source(text, variable if text else "default")
+        return text
+
+    def proxies(self) -> Proxies:
+        """Return the proxies, whose variables are in use in capitals and in small letters."""
+        variable, names = self._either("NO_PROXY")
+        self.sources["NO_PROXY"] = Source(texts(names), variable if names else "default")
+        return Proxies(self._proxy("HTTP_PROXY"), self._proxy("HTTPS_PROXY"), texts(names))
+
+    def _proxy(self, name: str) -> str | None:
+        variable, text = self._either(name)
+        try:
+            url = parse_proxy(text) if text else None
+        except ValueError as error:
+            raise SettingsError(f"{variable}: {error}") from error
+        self.sources[name] = Source(shown_proxy(url), variable if url else "default")
+        return url
+
+    def _either(self, name: str) -> tuple[str, str]:
+        variable = name if self._text(name) else name.lower()
+        return variable, self._text(variable)
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Ollama's variables that are set and have no effect here."""
+        known = {_THEIRS + name for name in (*self._shared, "MODELS")}
+        return tuple(
+            name
+            for name in sorted(self._environment)
+            if name.startswith(_THEIRS) and name not in known and self._text(name)
+        )
+
+    def _home(self) -> Path:
+        try:
+            return Path(self._text("HOME") or Path.home())
+        except RuntimeError as error:
+            raise SettingsError("no home folder is known: set HOME, or all folders") from error
+
+    def _text(self, variable: str) -> str:
+        return self._environment.get(variable, "").strip().strip("\"'").strip()
+
+
+def runner_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the whole environment for a process that runs a model."""
+    given = os.environ if environment is None else environment
+    kept = {name: value for name, value in given.items() if name in _PASSED_ON}
+    return kept | {"GGML_NO_BACKTRACE": "1", "PYTHONUNBUFFERED": "1"}

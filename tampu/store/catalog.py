@@ -1,0 +1,294 @@
+"""The models that can be named, with what their files say of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from tampu.chat.renderers import own_template
+from tampu.chat.template_loader import PromptTemplate, read_template
+from tampu.errors import ModelFileError, ModelNotFoundError, TampuError
+from tampu.ml.gguf import read_gguf
+from tampu.ml.offload import Offload
+from tampu.settings.parsers import existing_path
+from tampu.settings.settings import Settings
+from tampu.store.gguf_files import SUFFIX
+from tampu.store.library import Library, LocalModel, built_in_path
+from tampu.store.manifests import Media
+from tampu.store.model import StoredModel
+from tampu.store.model_info import ModelInfo, read_model_info, with_template, with_vision
+
+logger = logging.getLogger(__name__)
+
+TAG = ":latest"
+DEFAULT_CONTEXT = 4096
+
+
+def resolve(name_or_path: str, folder: Path | None = None) -> Path:
+    """Return the file that a user means by a path, or by the name of a model.
+
+    Args:
+        name_or_path: of the model. The folder of a Hugging Face checkpoint stands for the file
+            that it is converted to, once.
+        folder: where to look for names; None: everywhere that the environment says.
+
+    Raises:
+        ModelNotFoundError: saying which models there are.
+        ModelFileError: if a checkpoint is damaged.
+        UnsupportedModelError: if its architecture is not known.
+        StoreError: if a store has lost a part of it.
+    """
+    path = _path(name_or_path)
+    if path.is_file():
+        return path
+    library = _library(folder)
+    try:
+        return library.find(name_or_path).path
+    except ModelNotFoundError:
+        if path.is_dir():
+            return _converted(path)
+        if path.suffix == SUFFIX or name_or_path.startswith((".", "/", "~")):
+            message = f"{name_or_path}: there is no such file"
+            raise ModelNotFoundError(message) from None
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A model with what it is loaded with.
+
+    Attributes:
+        path: of the weights.
+        adapters: files, and how much of each.
+        projector: the file of the part that sees; None: it is with the weights, or there is none.
+        template: in place of that of the weights' file.
+        parser: what reads answers, by Ollama's names; empty: the template shows how they are.
+        parameters: what holds unless a request says otherwise, under Ollama's names.
+        system: the system message; empty without one.
+        messages: the conversation that it begins with.
+    """
+
+    path: Path
+    adapters: tuple[tuple[Path, float], ...] = ()
+    projector: Path | None = None
+    template: PromptTemplate | None = None
+    parser: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    system: str = ""
+    messages: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def context(self) -> int:
+        """The context length that its parameters say, in tokens."""
+        stated = self.parameters.get("num_ctx")
+        return stated if isinstance(stated, int) else DEFAULT_CONTEXT
+
+    @property
+    def offload(self) -> Offload:
+        """The layers that its parameters send to devices, else as many as fit."""
+        layers, main = self.parameters.get("num_gpu", -1), self.parameters.get("main_gpu")
+        return Offload(layers if layers >= 0 else None, main)
+
+    def begun(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Return a conversation behind what the model begins every one with."""
+        has_system = any(message.get("role") == "system" for message in (*self.messages, *messages))
+        system = [{"role": "system", "content": self.system}]
+        return [*(system if self.system and not has_system else ()), *self.messages, *messages]
+
+
+def prepare(
+    name_or_path: str,
+    adapters: Sequence[tuple[str | Path, float]] = (),
+    template: str = "",
+    projector: str | Path | None = None,
+) -> Prepared:
+    """Return the model that a user means by a path or a name, with what belongs to it.
+
+    Args:
+        name_or_path: as `resolve` takes it.
+        adapters: more of them, GGUF files or folders of PEFT's.
+        template: in place of the model's own; empty: that.
+        projector: likewise.
+
+    Raises:
+        As `resolve`; ModelFileError also for a template that is none.
+    """
+    path = resolve(name_or_path)
+    given = [(_adapter(Path(each).expanduser(), path), scale) for each, scale in adapters]
+    own = read_template(template) if template else None
+    sees = Path(projector).expanduser() if projector else None
+    if existing_path(name_or_path) is not None:
+        return Prepared(path, tuple(given), sees, own)
+    model = _library(None).find(name_or_path)
+    sees = sees or next(iter(model.projector_paths), None)
+    stored = model.stored
+    if stored is None:
+        return Prepared(path, tuple(given), sees, own)
+    if own is None and (text := _own_template(stored, path)):
+        own = read_template(text)
+    return Prepared(
+        path,
+        (*((each, 1.0) for each in stored.paths(Media.ADAPTER)), *given),
+        sees,
+        own,
+        stored.config.parser,
+        stored.parameters,
+        stored.system,
+        tuple({"role": said.role, "content": said.content} for said in stored.messages),
+    )
+
+
+def _path(text: str) -> Path:
+    """Return the path that a text may mean.
+
+    Raises:
+        ModelNotFoundError: if it cannot be one, nor a model's name.
+    """
+    try:
+        path = Path(text).expanduser()
+        path.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, nobody's home, a NUL
+        raise ModelNotFoundError(f"{text[:200]!r}: there is no such file") from error
+    return path
+
+
+def _adapter(path: Path, model: Path) -> Path:
+    """Return the file of an adapter, which may be a folder of PEFT's."""
+    if not path.exists():
+        raise ModelNotFoundError(f"{path}: there is no such adapter")
+    if not path.is_dir():
+        return path
+    from tampu.convert.cache import converted_adapter  # slow, and seldom needed
+
+    return converted_adapter(path, read_gguf(model), Settings.from_environment().cache)
+
+
+def _converted(folder: Path) -> Path:
+    """Return the file that a checkpoint is converted to."""
+    from tampu.convert.cache import converted_file, is_checkpoint  # slow, and seldom needed
+
+    if not is_checkpoint(folder):
+        message = f"{folder}: is a folder without config.json; give the file in it"
+        raise ModelNotFoundError(message) from None
+    return converted_file(folder, Settings.from_environment().cache)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A model of the catalog.
+
+    Attributes:
+        name: without the tag `:latest`.
+        info: what its file says.
+        modified_s: in seconds since 1970.
+        model: where it lies, and what a store knows of it.
+    """
+
+    name: str
+    info: ModelInfo
+    modified_s: float
+    model: LocalModel
+
+    @property
+    def full_name(self) -> str:
+        """Its name with the tag."""
+        return self.model.name
+
+
+class Catalog:
+    """Names and their models. A name may carry the tag `:latest`, and its case does not matter.
+
+    The folders are looked at each time, so what comes into them is there at once; what a file says
+    is read again only when its time or size has changed.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        files: Sequence[Path] = (),
+        *,
+        library: Library | None = None,
+    ) -> None:
+        """Take the models of a library; else of a folder and of files, besides the built-in."""
+        self.library = library or Library(folder, files, built_in=built_in_path())
+        self._described: dict[Path, tuple[float, int, ModelInfo]] = {}
+
+    @classmethod
+    def of_user(cls) -> Self:
+        """Return the catalog of all models that the environment says there are."""
+        return cls(library=_library(None))
+
+    def names(self) -> list[str]:
+        """Return all names, without the tag `:latest`."""
+        return [model.name.removesuffix(TAG) for model in self.library.listing().models]
+
+    def find(self, name: str) -> LocalModel:
+        """Return the model of a name; its files are not opened.
+
+        Raises:
+            ModelNotFoundError: saying which models there are.
+            StoreError: if its manifest is damaged.
+        """
+        return self.library.find(name)
+
+    def describe(self, name: str) -> Entry:
+        """Return the entry of a name.
+
+        Raises:
+            ModelNotFoundError: if there is none.
+            ModelFileError: if its file is not a sound model.
+            StoreError: if a store has lost a part of it.
+        """
+        return self._entry(self.find(name))
+
+    def entries(self) -> list[Entry]:
+        """Return all models whose files are sound, the last modified first."""
+        return list(self._sound_entries())
+
+    def _sound_entries(self) -> Iterable[Entry]:
+        listing = self.library.listing()
+        for damaged in listing.damaged:
+            logger.warning("left out of the list: %s: %s", damaged.path, damaged.reason)
+        for model in listing.models:
+            try:
+                yield self._entry(model)
+            except TampuError as error:
+                logger.warning("left out of the list: %s", error)
+
+    def _entry(self, model: LocalModel) -> Entry:
+        path = model.path
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise ModelNotFoundError(f"model {model.name!r} not found") from error
+        cached = self._described.get(path)
+        try:
+            if cached is None or cached[:2] != (status.st_mtime, status.st_size):
+                cached = (status.st_mtime, status.st_size, read_model_info(path))
+                self._described[path] = cached
+            info = cached[2]
+            if model.stored and (template := _own_template(model.stored, path, info)):
+                info = with_template(info, read_template(template))
+        except ModelFileError as error:
+            raise model.damaged(error) from error
+        if model.has_projector:
+            info = with_vision(info)
+        return Entry(model.name.removesuffix(TAG), info, model.modified_s, model)
+
+
+def _own_template(stored: StoredModel, path: Path, info: ModelInfo | None = None) -> str:
+    """Return the text of a model's template; empty if that of its weights' file holds."""
+    renderer = stored.config.renderer
+    if not renderer:
+        return stored.template
+    metadata = info.metadata if info else read_gguf(path).metadata
+    return own_template(stored.template, renderer, metadata)
+
+
+def _library(folder: Path | None) -> Library:
+    if folder is None:
+        return Library.from_settings(Settings.from_environment())
+    return Library(folder, built_in=built_in_path())

@@ -1,0 +1,344 @@
+"""The layers of a model that is being made: found, copied, converted or quantised."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from tampu.convert import plan_conversion
+from tampu.convert.adapters import CONFIG_FILE as ADAPTER_CONFIG
+from tampu.convert.adapters import is_adapter, plan_adapter
+from tampu.convert.cache import CONFIG_FILE, is_checkpoint, own_type
+from tampu.convert.quant_mix import file_type
+from tampu.convert.quantize import plan_quantization
+from tampu.convert.writer import PlannedFile
+from tampu.errors import ModelFileError, ModelNotFoundError, RequestError
+from tampu.ml.gguf import read_gguf
+from tampu.ml.split_names import read_part_name
+from tampu.store.blobs import hash_file
+from tampu.store.create_spec import Recipe
+from tampu.store.gguf_files import SUFFIX
+from tampu.store.library import Library, LocalModel
+from tampu.store.locks import Lease
+from tampu.store.manifests import (
+    FILE_MODIFIED_NS,
+    FILE_PATH,
+    Descriptor,
+    Media,
+    ModelConfig,
+)
+from tampu.store.model import StoredModel, file_of
+from tampu.store.model_info import ModelInfo, read_model_info
+from tampu.store.names import Digest
+from tampu.store.registry.progress import Progress
+from tampu.store.shards import weights_file
+from tampu.store.store import Store
+
+Report: TypeAlias = Callable[[Progress], None]
+
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}", re.ASCII)
+_NO_MODEL = "this is an adapter: name it with ADAPTER"
+_BIG = (Media.MODEL, Media.PROJECTOR, Media.ADAPTER)
+
+
+class Ingredients:
+    """What a model will consist of.
+
+    Attributes:
+        layers: by what they hold.
+        parameters: of the model that it is made from.
+        config: likewise.
+        info: what the file of the weights says; there once `add_sources` has returned.
+    """
+
+    info: ModelInfo
+
+    def __init__(self, library: Library, store: Store, lease: Lease, report: Report) -> None:
+        """Take the places to look in and to write to, and what is told of each step."""
+        self.layers: dict[Media, list[Descriptor]] = {}
+        self.parameters: Mapping[str, Any] = {}
+        self.config = ModelConfig()
+        self._library = library
+        self._store = store
+        self._lease = lease
+        self._report = report
+        self._existing_layers: list[Descriptor] = []
+
+    @property
+    def weights(self) -> Path:
+        """The file of the weights; the first, if they are split over several."""
+        found = self.layers[Media.MODEL]
+        files = [file_of(layer) or self._store.blobs.path(layer.digest) for layer in found]
+        return weights_file(self._store.layout, files)
+
+    def add_sources(self, recipe: Recipe) -> None:
+        """Add what the model is made of.
+
+        Raises:
+            As `create`.
+        """
+        if recipe.files:
+            with self._files(recipe.files) as paths:
+                for name, path in paths.items():
+                    with _named(name, is_sent=True):
+                        self._add_path(path, recipe)
+        for text in recipe.modelfile.sources:
+            found = path_of_source(text, recipe.folder)
+            if found is None:
+                self._add_model(self._library.find(text), recipe)
+            else:
+                with _named(found.name):
+                    self._add_path(found, recipe)
+        if not self.layers.get(Media.MODEL):
+            raise RequestError("nothing of what was given holds the weights of a model")
+
+    def add_adapters(self, recipe: Recipe) -> None:
+        """Add adapters, converted if they are Hugging Face's.
+
+        Raises:
+            As `create`.
+        """
+        if recipe.adapter_files:
+            with self._files(recipe.adapter_files) as paths:
+                for name, path in paths.items():
+                    with _named(name, is_sent=True):
+                        self._add_adapter(path, recipe)
+        for text in recipe.modelfile.adapters:
+            found = path_of_source(text, recipe.folder)
+            if found is None:
+                raise ModelNotFoundError(f"ADAPTER {text[:200]}: there is no such file or folder")
+            with _named(found.name):
+                self._add_adapter(found, recipe)
+
+    def text(self, kind: Media, content: bytes) -> Descriptor:
+        """Store a short layer, and return it.
+
+        Raises:
+            StoreError: if it cannot be written.
+        """
+        layer = Descriptor(kind, Digest.of(content), len(content))
+        self._lease.add([layer.digest])
+        if self._store.blobs.has(layer.digest, layer.size):
+            return self._existing(layer)
+        self._store.blobs.put(content, self._lease)
+        return self._new(layer)
+
+    def tell_existing(self) -> None:
+        """Report the layers that were there before; last, so that what is wrong comes first."""
+        for layer in self._existing_layers:
+            self._report(Progress(f"using existing layer {layer.digest}", str(layer.digest)))
+
+    # -- models ----------------------------------------------------------------------------------
+
+    def _add_model(self, model: LocalModel, recipe: Recipe) -> None:
+        if model.stored is None:
+            for path in (model.path, *model.projectors):
+                self._add_path(path, recipe)
+            return
+        stored = model.stored
+        self.parameters, self.config = stored.parameters, stored.config
+        for layer in stored.manifest.layers:
+            if layer.media_type not in {*Media}:
+                continue
+            kind = Media(layer.media_type)
+            if not (kind is Media.PARAMS or (kind is Media.MODEL and recipe.quantize)):
+                self.layers.setdefault(kind, []).append(self._kept(stored, layer, recipe))
+        try:
+            if recipe.quantize:
+                self._add_weights(stored.model_path, recipe)
+            else:
+                self._look_at_weights()
+        except ModelFileError as error:
+            raise model.damaged(error) from error
+
+    def _kept(self, stored: StoredModel, layer: Descriptor, recipe: Recipe) -> Descriptor:
+        """Return a layer of another model as one of ours; it is copied from another store."""
+        path = stored.path_of(layer)
+        if file_of(layer) is not None:
+            return layer
+        self._lease.add([layer.digest])
+        if self._store.blobs.has(layer.digest, layer.size):
+            return self._existing(layer)
+        if recipe.in_place and layer.media_type in _BIG:
+            return self._referenced(Media(layer.media_type), path, layer.digest)
+        return self._copied(Media(layer.media_type), path, layer.digest)
+
+    # -- files -----------------------------------------------------------------------------------
+
+    def _add_path(self, path: Path, recipe: Recipe) -> None:
+        if path.is_dir():
+            if is_adapter(path):
+                raise ModelFileError(ADAPTER_CONFIG, _NO_MODEL)
+            if not is_checkpoint(path):
+                raise ModelNotFoundError(f"{path}: a folder without config.json is no checkpoint")
+            kind = recipe.quantize or own_type(path)
+            plan = plan_conversion(path, kind)
+            self._set_weights(lambda: [self._written(Media.MODEL, plan, "converting model")])
+            return
+        file = read_gguf(path)
+        if file.metadata.string("general.type", default="model") == "adapter":
+            raise ModelFileError("general.type", _NO_MODEL)
+        if file.metadata.architecture == "clip":
+            projectors = self.layers.setdefault(Media.PROJECTOR, [])
+            projectors.append(self._brought(Media.PROJECTOR, path, recipe))
+        else:
+            self._add_weights(path, recipe)
+
+    def _add_weights(self, path: Path, recipe: Recipe) -> None:
+        """Add weights in the type that the recipe wants; what it changes is one file."""
+        before = read_model_info(path).quantization
+        wanted = file_type(recipe.quantize).name if recipe.quantize else before
+        if before == wanted:
+            parts = read_gguf(path).parts
+            self._set_weights(lambda: [self._brought(Media.MODEL, p.path, recipe) for p in parts])
+            return
+        status = f"quantizing {before} model to {wanted}"
+        plan = plan_quantization(path, wanted)
+        self._set_weights(lambda: [self._written(Media.MODEL, plan, status)])
+
+    def _add_adapter(self, path: Path, recipe: Recipe) -> None:
+        if path.is_dir():
+            plan = plan_adapter(path, read_gguf(self.weights))
+            layer = self._written(Media.ADAPTER, plan, "converting adapter")
+        else:
+            kind = read_gguf(path).metadata.string("general.type", default="model")
+            if kind != "adapter":
+                raise ModelFileError("general.type", "this file is not an adapter")
+            layer = self._brought(Media.ADAPTER, path, recipe)
+        self.layers.setdefault(Media.ADAPTER, []).append(layer)
+
+    @contextmanager
+    def _files(self, files: Mapping[str, Digest]) -> Iterator[dict[str, Path]]:
+        """Yield uploaded blobs as GGUF files by name, or as the folder that they are the files of.
+
+        The folder has no name: what is wrong in it is told with the name of a file already.
+        """
+        self._lease.add(files.values())
+        for name, digest in files.items():
+            if not _FILE_NAME.fullmatch(name):
+                raise RequestError(f"{name[:80]!r} is not allowed as the name of a file")
+            if not self._store.blobs.has(digest):
+                raise ModelNotFoundError(f"the blob {digest} for {name} is not there: upload it")
+        if all(name.lower().endswith(SUFFIX) for name in files):
+            yield dict(self._weights_files(files))
+            return
+        if not {CONFIG_FILE, ADAPTER_CONFIG} & set(files):
+            raise RequestError(
+                f"files: neither are all of them GGUF files, nor is a {CONFIG_FILE} there"
+            )
+        with tempfile.TemporaryDirectory(prefix="tampu-create-") as folder:
+            for name, digest in files.items():
+                (Path(folder) / name).symlink_to(self._store.blobs.path(digest).resolve())
+            yield {"": Path(folder)}
+
+    def _weights_files(self, files: Mapping[str, Digest]) -> Iterator[tuple[str, Path]]:
+        """Yield uploaded GGUF files; those that by their names are parts of one model as one."""
+        models: dict[tuple[str, int], list[str]] = {}
+        for name in sorted(files):
+            stem, _, count = read_part_name(name)
+            models.setdefault((stem, count), []).append(name)
+        for names in models.values():
+            paths = [self._store.blobs.path(files[name]) for name in names]
+            yield names[0], weights_file(self._store.layout, paths)
+
+    # -- layers ----------------------------------------------------------------------------------
+
+    def _set_weights(self, make: Callable[[], list[Descriptor]]) -> None:
+        if self.layers.get(Media.MODEL):
+            raise RequestError("two of the sources hold the weights of a model: give one")
+        self.layers[Media.MODEL] = make()
+        self._look_at_weights()
+
+    def _look_at_weights(self) -> None:
+        """Read what the weights' file says, where it is known whose file it is."""
+        if self.layers.get(Media.MODEL):
+            self.info = read_model_info(self.weights)
+
+    def _brought(self, kind: Media, path: Path, recipe: Recipe) -> Descriptor:
+        resolved = path.resolve()  # the parts of a split model are links
+        if resolved.parent == self._store.layout.blobs.resolve():  # it is here already, and leased
+            digest = Digest.parse_file_name(resolved.name)
+            self._lease.add([digest])
+            return self._existing(Descriptor(kind, digest, path.stat().st_size))
+        return self._referenced(kind, path) if recipe.in_place else self._copied(kind, path)
+
+    def _copied(self, kind: Media, path: Path, expected: Digest | None = None) -> Descriptor:
+        size = path.stat().st_size
+        self._store.blobs.check_room(size)
+        tell = self._teller(f"copying {path.name}", size)
+        with path.open("rb") as source:
+            digest = self._store.blobs.put_stream(source, self._lease, expected, tell)
+        return self._new(Descriptor(kind, digest, size))
+
+    def _referenced(self, kind: Media, path: Path, known: Digest | None = None) -> Descriptor:
+        """Return a layer that stands for a file where it is; it must not change."""
+        path = path.resolve()
+        status = path.stat()
+        tell = self._teller(f"hashing {path.name}", status.st_size)
+        digest = known or hash_file(path, tell)
+        place = {FILE_PATH: os.fspath(path), FILE_MODIFIED_NS: str(status.st_mtime_ns)}
+        return Descriptor(kind, digest, status.st_size, annotations=place)
+
+    def _written(self, kind: Media, plan: PlannedFile, status: str) -> Descriptor:
+        size = plan.size_bytes
+        self._store.blobs.check_room(size)
+        with self._store.blobs.writer(self._lease) as writer:
+            plan.write_to(
+                writer,
+                progress=lambda done, total: self._report(Progress(status, "", total, done)),
+            )
+            return self._new(Descriptor(kind, writer.commit(), size))
+
+    def _existing(self, layer: Descriptor) -> Descriptor:
+        self._existing_layers.append(layer)
+        return layer
+
+    def _new(self, layer: Descriptor) -> Descriptor:
+        self._report(Progress(f"creating new layer {layer.digest}", str(layer.digest)))
+        return layer
+
+    def _teller(self, status: str, total: int) -> Callable[[int], None]:
+        done = 0
+
+        def tell(count: int) -> None:
+            nonlocal done
+            done += count
+            self._report(Progress(status, "", total, done))
+
+        return tell
+
+
+@contextmanager
+def _named(name: str, *, is_sent: bool = False) -> Iterator[None]:
+    """Have what is wrong with a file be told with its name; one that was sent is a bad request."""
+    try:
+        yield
+    except ModelFileError as error:
+        field = f"{name}: {error.field}" if name else error.field
+        if is_sent:
+            raise RequestError(f"{field}: {error.reason}") from error
+        raise ModelFileError(field, error.reason) from error
+
+
+def path_of_source(text: str, folder: Path | None) -> Path | None:
+    """Return the file or folder that a source means; None if it is the name of a model.
+
+    Raises:
+        ModelNotFoundError: for what can only be a path, and is not there.
+    """
+    if folder is None:
+        return None
+    try:
+        path = folder / Path(text).expanduser()
+        if path.exists():
+            return path
+    except (OSError, RuntimeError):  # longer than the system takes, or the home of nobody
+        pass
+    if text.startswith((".", "/", "~")) or text.lower().endswith(SUFFIX):
+        raise ModelNotFoundError(f"{text[:200]}: there is no such file")
+    return None

@@ -1,0 +1,181 @@
+"""What a model's file says about the model, without loading a weight."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tampu.chat.fim import insert_marks
+from tampu.chat.ollama_template import OllamaTemplate
+from tampu.chat.template import ChatTemplate
+from tampu.chat.template_loader import PromptTemplate
+from tampu.ml.gguf import GGUFFile, read_gguf
+from tampu.ml.metadata import Metadata
+from tampu.ml.types import GGMLType
+
+# `general.file_type`: the name that people know the file's quantisation by. The numbers are those
+# of llama.cpp's `llama_ftype`, which the GGUF specification refers to.
+FILE_TYPES = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K",
+    11: "Q3_K_S", 12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S",
+    17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS", 20: "IQ2_XS", 21: "Q2_K_S", 22: "IQ3_XS",
+    23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S", 29: "IQ2_M",
+    30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4",
+}  # fmt: skip
+
+
+_OF_TEMPLATES = ("tools", "thinking", "insert")  # capabilities that come with the template
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """A model as its file describes it.
+
+    Attributes:
+        path: the file.
+        size_bytes: its size.
+        architecture: GGUF's name of the architecture.
+        parameters: the number of weights.
+        tensors: the number of tensors that they are in.
+        quantization: the name of the file's quantisation, such as Q4_K_M.
+        context: the context length it was trained for, in tokens.
+        embedding_length: the width of its hidden state.
+        capabilities: completion or embedding, and of vision, tools, thinking, insert (fill in the
+            middle) what it can do here.
+        template: the text of its chat template; empty without one.
+        metadata: everything else.
+    """
+
+    path: Path
+    size_bytes: int
+    architecture: str
+    parameters: int
+    tensors: int
+    quantization: str
+    context: int
+    embedding_length: int
+    capabilities: tuple[str, ...]
+    template: str
+    metadata: Metadata
+
+    @property
+    def parameter_size(self) -> str:
+        """The number of parameters in words: 7.6B, 494.03M."""
+        return human_number(self.parameters)
+
+    @property
+    def license(self) -> str:
+        """The licence's name, as the file states it; empty if it does not."""
+        return self.metadata.string("general.license", default="")
+
+
+def describe(file: GGUFFile) -> ModelInfo:
+    """Return what a file that has been read says about its model.
+
+    Raises:
+        ModelFileError: for a missing architecture, or a chat template that is no Jinja.
+    """
+    metadata = file.metadata
+    template = ChatTemplate.from_metadata(metadata)
+    return ModelInfo(
+        path=file.path,
+        size_bytes=file.size_bytes,
+        architecture=metadata.architecture,
+        parameters=sum(math.prod(tensor.shape) for tensor in file.tensors.values()),
+        tensors=len(file.tensors),
+        quantization=_quantization(file),
+        context=metadata.integer("context_length", default=0),
+        embedding_length=metadata.integer("embedding_length", default=0),
+        capabilities=_capabilities(file, template),
+        template=template.source if template else "",
+        metadata=metadata,
+    )
+
+
+def with_template(info: ModelInfo, template: PromptTemplate) -> ModelInfo:
+    """Return what is said of a model that has another template than its file."""
+    kept = [name for name in info.capabilities if name not in _OF_TEMPLATES]
+    capabilities = (*kept, *_capabilities_of(template, info.metadata))
+    return replace(info, template=template.source, capabilities=capabilities)
+
+
+def with_vision(info: ModelInfo) -> ModelInfo:
+    """Return what is said of a model that comes with a projector."""
+    if "vision" in info.capabilities:
+        return info
+    first, *rest = info.capabilities
+    return replace(info, capabilities=(first, "vision", *rest))
+
+
+def read_model_info(path: str | Path) -> ModelInfo:
+    """Read a model's file and return what it says; no weights are loaded.
+
+    Raises:
+        ModelNotFoundError: if there is no file.
+        ModelFileError: if it is not a sound model file.
+    """
+    return describe(read_gguf(path))
+
+
+def plain_metadata(metadata: Metadata, *, longest: int | None = None) -> dict[str, Any]:
+    """Return metadata as JSON can hold it; None stands for an array of more than `longest`."""
+    return {key: _plain(value, longest) for key, value in metadata.items()}
+
+
+def human_number(count: int) -> str:
+    """Return a count in words: 7.6B, 494.03M, 12K."""
+    for unit, letter, digits in ((10**9, "B", 1), (10**6, "M", 2), (10**3, "K", 0)):
+        if count >= unit:
+            return f"{count / unit:.{0 if count % unit == 0 else digits}f}{letter}"
+    return str(count)
+
+
+def _quantization(file: GGUFFile) -> str:
+    """Return the name that the file states, else the type of most of its weights."""
+    stated = file.metadata.integer("general.file_type", default=-1)
+    if stated in FILE_TYPES:
+        return FILE_TYPES[stated]
+    sizes: Counter[GGMLType] = Counter()
+    for tensor in file.tensors.values():
+        sizes[tensor.type] += tensor.size_bytes
+    return sizes.most_common(1)[0][0].name if sizes else "unknown"
+
+
+def _capabilities(file: GGUFFile, template: PromptTemplate | None) -> tuple[str, ...]:
+    found = ["embedding" if file.metadata.has("pooling_type") else "completion"]
+    if any(name.startswith("v.") for name in file.tensors):
+        found.append("vision")
+    return (*found, *_capabilities_of(template, file.metadata))
+
+
+def _capabilities_of(template: PromptTemplate | None, metadata: Metadata) -> list[str]:
+    inserts = isinstance(template, OllamaTemplate) and template.supports_insert
+    held = (
+        template is not None and template.supports_tools,
+        template is not None and template.supports_thinking,
+        inserts or bool(insert_marks(metadata)),
+    )
+    return [name for name, is_there in zip(_OF_TEMPLATES, held, strict=True) if is_there]
+
+
+def _plain(value: object, longest: int | None) -> object:
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, (np.ndarray, Sequence)):
+        if longest is not None and len(value) > longest:
+            return None
+        return value.tolist() if isinstance(value, np.ndarray) else [_text(item) for item in value]
+    return str(value)
+
+
+def _text(text: str) -> str:
+    """Return a text that JSON can hold: bytes that were no UTF-8 become replacement characters."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

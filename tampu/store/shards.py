@@ -1,0 +1,72 @@
+"""Models in several files: blobs have no names that tell parts, so links that do stand for them.
+
+    <root>/.tampu/parts/<hex>/model-00001-of-00003.gguf -> the blob of the first part
+
+The names are llama.cpp's, so that it finds the parts, too. The links are made when they are wanted
+and go with their blobs.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from tampu.errors import StoreError
+from tampu.ml.split_names import part_name
+from tampu.store.atomic_file import make_folder, storing
+from tampu.store.layout import Layout
+from tampu.store.locks import files_in
+from tampu.store.names import Digest
+
+_STEM = "model"
+
+
+def weights_file(layout: Layout, files: Sequence[Path]) -> Path:
+    """Return what to open for weights in these files: the file itself, or a link to the first.
+
+    Args:
+        layout: of the store whose model it is.
+        files: in their order.
+
+    Raises:
+        StoreError: if the links are not there and cannot be made.
+    """
+    if len(files) == 1:
+        return files[0]
+    targets = [os.fspath(path.resolve()) for path in files]
+    folder = layout.parts(Digest.of("\0".join(targets).encode("utf-8", "surrogateescape")))
+    links = [folder / part_name(_STEM, n, len(files)) for n in range(1, len(files) + 1)]
+    for link, target in zip(links, targets, strict=True):
+        if not _leads_to(link, target):
+            _make(layout, link, target)
+    return links[0]
+
+
+def sweep_parts(layout: Layout) -> None:
+    """Remove the links to files that are gone."""
+    for folder in files_in(layout.parts()):
+        if not all(link.exists() for link in files_in(folder)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make(layout: Layout, link: Path, target: str) -> None:
+    if not layout.ours.is_dir():
+        raise StoreError(
+            f"{layout.root} belongs to another program and has a model in several files: merge "
+            "them, or set TAMPU_MODELS to it"
+        )
+    growing = link.with_name(f"tmp-{secrets.token_hex(8)}")
+    with storing("the links to a model's parts"):
+        make_folder(link.parent)
+        growing.symlink_to(target)
+        growing.replace(link)
+
+
+def _leads_to(link: Path, target: str) -> bool:
+    try:
+        return os.readlink(link) == target  # noqa: PTH115 - Path.readlink makes a Path again
+    except OSError:
+        return False

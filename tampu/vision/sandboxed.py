@@ -1,0 +1,68 @@
+"""Image files decoded in a process of their own: readers of pictures are native code.
+
+A file that stops, fills or breaks its reader costs one request; the model's process, which others
+share, never sees anything but pixels. `decode` says which files are read and which are refused.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+from tampu.errors import OverrunError, RequestError
+from tampu.sandbox.process import Jail, JailLimits
+from tampu.vision.decoding import DEFAULT_LIMITS, decode
+from tampu.vision.pixels import Picture
+
+_SIZE = struct.Struct("<II")  # height and width, then the pixels; 0 and 0, then why it is refused
+
+DECODE_LIMITS = JailLimits(
+    cpu_s=4.0,
+    memory_bytes=1 << 30,
+    answer_bytes=3 * DEFAULT_LIMITS.pixels + _SIZE.size,
+)
+
+
+class JailedDecoder:
+    """Decodes as `decode` does, in a process that starts when it is first needed.
+
+    Any thread may call it; calls wait for one another.
+    """
+
+    def __init__(self) -> None:
+        self._jail = Jail("tampu.vision.sandboxed:serve", DECODE_LIMITS)
+
+    def prepare(self) -> None:
+        """Have ready what starting the process needs, without waiting for it."""
+        self._jail.prepare()
+
+    def close(self) -> None:
+        """End the process."""
+        self._jail.close()
+
+    def decode(self, data: bytes) -> Picture:
+        """Return the picture in an image file: RGB, (height, width, 3), not to be written to.
+
+        Raises:
+            RequestError: as `decode`, and if reading takes too much time or memory.
+        """
+        try:
+            answer = self._jail.call(data)
+        except OverrunError as error:
+            raise RequestError(f"the image cannot be decoded: {error}") from error
+        height, width = _SIZE.unpack_from(answer.ljust(_SIZE.size, b"\0"))
+        if not height:
+            raise RequestError(answer[_SIZE.size :].decode("utf-8", "replace"))
+        if len(answer) != _SIZE.size + 3 * height * width:
+            raise RequestError("the image cannot be decoded: its reader's answer makes no sense")
+        return np.frombuffer(answer, np.uint8, offset=_SIZE.size).reshape(height, width, 3)
+
+
+def serve(request: bytes) -> bytes:
+    """Decode a file, in the jail's process."""
+    try:
+        picture = decode(request)
+    except RequestError as error:
+        return _SIZE.pack(0, 0) + str(error).encode()
+    return b"".join([_SIZE.pack(*picture.shape[:2]), picture.data])

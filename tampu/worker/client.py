@@ -1,0 +1,450 @@
+"""The server's side of a model's process: start it, ask it, notice its death.
+
+Everything here runs on one event loop and needs no lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
+from itertools import count
+from pathlib import Path
+from typing import Protocol, TypeAlias, TypeVar
+
+from tampu.chat.sandboxed_template import RENDERING
+from tampu.errors import NotTakenError, RunnerDiedError
+from tampu.runner.events import Done, Failed
+from tampu.runner.request import GenerateOptions
+from tampu.sandbox.process import NURSERY
+from tampu.worker.protocol import (
+    Cancel,
+    Command,
+    Decode,
+    Decoded,
+    Embed,
+    Embedded,
+    Encode,
+    Encoded,
+    Form,
+    Generate,
+    Load,
+    ModelOptions,
+    Piece,
+    Ping,
+    Pong,
+    Progress,
+    Prompt,
+    Prompted,
+    PromptScored,
+    Ready,
+    Refused,
+    Reply,
+    RequestEvent,
+    TextPrompt,
+    TokensPrompt,
+    take_frames,
+    to_error,
+    to_frame,
+    to_reply,
+)
+
+logger = logging.getLogger(__name__)
+
+Progressed: TypeAlias = Callable[[float], None]
+
+PROGRAM = (sys.executable, "-P", "-m", "tampu.worker.main")
+
+Answering: TypeAlias = Prompted | Piece | PromptScored | Done
+Single = TypeVar("Single", Embedded, Encoded, Decoded)
+
+HANG_SECONDS = 60.0
+_CLOSE_SECONDS = 5.0
+_EXIT_SECONDS = 1.0
+_READ_BYTES = 64 * 1024
+_BEAT_SECONDS = 1.0
+_GRACE = 1.05
+_MEANINGS = {
+    signal.SIGBUS: " (the model's file was changed or cut short while it was in use)",
+    signal.SIGKILL: " (ended from outside: by the system if memory was short)",
+}
+_LAST_EVENTS = (Done, Failed, Embedded, Encoded, Decoded)
+
+
+class Runner(Protocol):
+    """A loaded model, wherever it runs."""
+
+    @property
+    def ready(self) -> Ready:
+        """What loading it has given."""
+        ...
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it takes requests."""
+        ...
+
+    @property
+    def cause(self) -> str:
+        """Why it has died; empty while it has not, or was closed."""
+        ...
+
+    def generate(
+        self, prompt: Prompt, options: GenerateOptions, form: Form | None = None
+    ) -> AsyncGenerator[Answering, None]:
+        """Yield the events of one request; closing the iterator cancels it.
+
+        Raises:
+            TampuError: when the request fails; RunnerDiedError when the model has died,
+                NotTakenError when it did so before it took up the request.
+        """
+        ...
+
+    async def embed(
+        self, inputs: Sequence[TextPrompt | TokensPrompt], *, truncate: bool = True
+    ) -> Embedded:
+        """Return the embeddings of texts.
+
+        Raises:
+            TampuError: as `generate`; ContextLengthError for one too long unless `truncate`.
+        """
+        ...
+
+    async def encode(
+        self, prompt: Prompt, *, add_special: bool = True, parse_special: bool = True
+    ) -> Encoded:
+        """Return the tokens of a prompt.
+
+        Raises:
+            TampuError: as `generate`.
+        """
+        ...
+
+    async def decode(self, tokens: Sequence[int]) -> Decoded:
+        """Return the text of tokens.
+
+        Raises:
+            TampuError: as `generate`.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Free the model; what still runs ends with RunnerDiedError."""
+        ...
+
+
+class WorkerProcess:
+    """A model in a process of its own."""
+
+    def __init__(
+        self,
+        process: Process,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        name: str,
+        hang_s: float = HANG_SECONDS,
+    ) -> None:
+        """Take over a process and our end of its socket; `start_worker` does it all."""
+        self.name = name
+        self._hang_s = hang_s
+        self._loop = asyncio.get_running_loop()
+        self._silent_s = self._beaten_s = 0.0
+        self._beat: asyncio.TimerHandle | None = None
+        self._process = process
+        self._writer = writer
+        self._ready: Ready | None = None
+        self._loading: asyncio.Queue[Progress | Ready | Refused | None] = asyncio.Queue()
+        self._requests: dict[int, asyncio.Queue[RequestEvent | None]] = {}
+        self._numbers = count(1)
+        self._output: deque[str] = deque(maxlen=20)
+        self._cause = ""
+        self._is_closing = False
+        self._is_gone = False
+        self._output_reader = asyncio.create_task(self._read_output(process.stdout))
+        self._reader = asyncio.create_task(self._read_replies(reader))
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    @property
+    def ready(self) -> Ready:
+        """What loading has given."""
+        if self._ready is None:
+            raise RunnerDiedError(f"model {self.name!r} is not loaded")
+        return self._ready
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it takes requests."""
+        return not (self._cause or self._is_closing or self._is_gone)
+
+    @property
+    def cause(self) -> str:
+        """Why it has died; empty while it has not, or was closed."""
+        return "" if self._is_closing else self._cause
+
+    async def load(
+        self, path: Path, options: ModelOptions, progress: Progressed, stall_s: float
+    ) -> None:
+        """Have the process load a model.
+
+        Raises:
+            TampuError: the process's own refusal; RunnerDiedError when it died, or when nothing
+                was loaded for `stall_s` seconds.
+        """
+        await self._send(Load(str(path), options))
+        while self._ready is None:
+            try:
+                async with asyncio.timeout(stall_s):
+                    reply = await self._loading.get()
+            except TimeoutError:
+                self._kill()
+                message = f"model {self.name!r}: nothing was loaded for {stall_s:g} s"
+                raise RunnerDiedError(message) from None
+            match reply:
+                case Progress(fraction=fraction):
+                    progress(fraction)
+                case Ready():
+                    self._ready = reply
+                case Refused(kind=kind, message=message):
+                    raise to_error(kind, message)
+                case None:
+                    raise self._death()
+
+    async def generate(
+        self, prompt: Prompt, options: GenerateOptions, form: Form | None = None
+    ) -> AsyncGenerator[Answering, None]:
+        """Yield the events of one request; closing the iterator cancels it."""
+        async with aclosing(self._ask(lambda n: Generate(n, prompt, options, form))) as events:
+            async for event in events:
+                if isinstance(event, (Prompted, Piece, PromptScored, Done)):
+                    yield event
+
+    async def embed(
+        self, inputs: Sequence[TextPrompt | TokensPrompt], *, truncate: bool = True
+    ) -> Embedded:
+        """Return the embeddings of texts."""
+        return await self._single(lambda n: Embed(n, tuple(inputs), truncate), Embedded)
+
+    async def encode(
+        self, prompt: Prompt, *, add_special: bool = True, parse_special: bool = True
+    ) -> Encoded:
+        """Return the tokens of a prompt."""
+        return await self._single(lambda n: Encode(n, prompt, add_special, parse_special), Encoded)
+
+    async def decode(self, tokens: Sequence[int]) -> Decoded:
+        """Return the text of tokens."""
+        return await self._single(lambda n: Decode(n, tuple(tokens)), Decoded)
+
+    async def _single(self, command: Callable[[int], Command], kind: type[Single]) -> Single:
+        async with aclosing(self._ask(command)) as events:
+            async for event in events:
+                if isinstance(event, kind):
+                    return event
+        raise self._death()
+
+    async def _ask(self, command: Callable[[int], Command]) -> AsyncGenerator[RequestEvent, None]:
+        """Yield the events of the command made for a new number; closing it cancels."""
+        if not self.is_alive:
+            raise self._death(NotTakenError)
+        request = next(self._numbers)
+        events: asyncio.Queue[RequestEvent | None] = asyncio.Queue()
+        self._requests[request] = events
+        is_over = was_taken = False
+        try:
+            self._listen_for_beats()
+            await self._send(command(request))
+            while not is_over:
+                event = await events.get()
+                is_over = event is None or isinstance(event, _LAST_EVENTS)
+                if event is None:
+                    raise self._death(RunnerDiedError if was_taken else NotTakenError)
+                was_taken = True
+                if isinstance(event, Failed):
+                    if event.kind == RunnerDiedError.__name__:  # the process is of no use any more
+                        self._kill(event.message)
+                    raise to_error(event.kind, event.message)
+                yield event
+        finally:
+            del self._requests[request]
+            if not is_over:
+                self._cancel(request)
+
+    async def close(self) -> None:
+        """End the process: by closing the socket, and by force if it does not follow."""
+        self._is_closing = True
+        self._writer.close()
+        await asyncio.gather(self._reader, self._output_reader)
+
+    async def _send(self, command: Command) -> None:
+        try:
+            self._writer.write(to_frame(command))
+            await self._writer.drain()
+        except ConnectionError:
+            logger.debug("model %r is gone; its death is told by the reader", self.name)
+
+    def _cancel(self, request: int) -> None:
+        if self.is_alive:
+            self._writer.write(to_frame(Cancel(request)))
+
+    def _listen_for_beats(self) -> None:
+        """While there are requests, the process has to show each second that it lives."""
+        if self._beat is None:
+            self._silent_s, self._beaten_s = 0.0, self._loop.time()
+            self._beat = self._loop.call_later(_BEAT_SECONDS, self._check_beat)
+
+    def _check_beat(self) -> None:
+        self._beat = None
+        if not self._requests or not self.is_alive:
+            return
+        # It may have stood still itself meanwhile.
+        self._silent_s += min(self._loop.time() - self._beaten_s, 2 * _BEAT_SECONDS)
+        self._beaten_s = self._loop.time()
+        if self._silent_s > _GRACE * self._hang_s:
+            self._kill(f"it did not answer for {self._hang_s:g} s")
+            return
+        self._writer.write(to_frame(Ping(self._hang_s)))
+        self._beat = self._loop.call_later(_BEAT_SECONDS, self._check_beat)
+
+    async def _read_replies(self, reader: asyncio.StreamReader) -> None:
+        buffer = bytearray()
+        with suppress(ConnectionError):
+            while data := await reader.read(_READ_BYTES):
+                buffer += data
+                for body in take_frames(buffer):  # a step of the model gives many
+                    self._receive(to_reply(body))
+        await self._end()
+
+    def _receive(self, reply: Reply) -> None:
+        self._silent_s = 0.0
+        if isinstance(reply, (Progress, Ready, Refused)):
+            self._loading.put_nowait(reply)
+        elif isinstance(reply, Pong):
+            if reply.stuck:
+                self._kill(reply.stuck)
+        elif reply.request in self._requests:
+            self._requests[reply.request].put_nowait(reply.event)
+
+    async def _end(self) -> None:
+        """The socket has closed: find out why, and tell all who wait."""
+        self._is_gone = True
+        NURSERY.leave()
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS if self._is_closing else _EXIT_SECONDS):
+                await self._process.wait()
+        except TimeoutError:
+            logger.warning("the process of model %r does not end: killed", self.name)
+            self._kill()
+            await self._process.wait()
+        await asyncio.wait({self._output_reader}, timeout=_EXIT_SECONDS)
+        exit_cause = describe_exit(self._process.returncode or 0, list(self._output))
+        self._cause = self._cause or exit_cause
+        if self._beat is not None:
+            self._beat.cancel()
+        if not self._is_closing:
+            logger.error("model %r died: %s", self.name, self._cause)
+        self._loading.put_nowait(None)
+        for events in self._requests.values():
+            events.put_nowait(None)
+
+    async def _read_output(self, output: asyncio.StreamReader | None) -> None:
+        """Keep the last lines that the process writes, for the cause of its death."""
+        while output is not None:
+            try:
+                line = await output.readline()
+            except ValueError:  # a line too long for the buffer; what there was of it is gone
+                continue
+            if not line:
+                break
+            text = "".join(c for c in line.decode("utf-8", "replace").strip() if c.isprintable())
+            if text:
+                self._output.append(text)
+                logger.info("%s: %s", self.name, text)
+
+    def _kill(self, cause: str = "") -> None:
+        self._cause = self._cause or cause
+        with suppress(ProcessLookupError):
+            self._process.kill()
+
+    def _death(self, kind: type[RunnerDiedError] = RunnerDiedError) -> RunnerDiedError:
+        if self._is_closing:
+            kind = RunnerDiedError  # whoever closes it wants no other in its place
+        cause = self._cause or ("it was unloaded" if self._is_closing else "it is gone")
+        return kind(f"the process of model {self.name!r} has ended: {cause}")
+
+
+async def start_worker(
+    path: Path,
+    options: ModelOptions,
+    *,
+    name: str,
+    environment: Mapping[str, str],
+    progress: Progressed = lambda _: None,
+    stall_s: float = 300.0,
+    hang_s: float = HANG_SECONDS,
+    program: Sequence[str] = PROGRAM,
+) -> WorkerProcess:
+    """Start a process and load a model into it.
+
+    Args:
+        path: the model's file.
+        options: how it is loaded.
+        name: what the model is called in messages.
+        environment: the process's whole environment.
+        progress: is told how much (0 to 1) is loaded.
+        stall_s: loading is given up after so many seconds without progress.
+        hang_s: it is killed when it has requests and does not answer for so many seconds.
+        program: what runs in the process.
+
+    Raises:
+        TampuError: when the model cannot be loaded; the process has ended then.
+    """
+    nursery = NURSERY.lend()
+    NURSERY.enter()
+    ours, theirs = socket.socketpair()
+    with nursery, theirs:
+        try:
+            NURSERY.order(RENDERING)  # imported beside the loading
+            channels = ("--nursery", str(nursery.fileno()), "--socket", str(theirs.fileno()))
+            process = await asyncio.create_subprocess_exec(
+                *(*program, *channels),
+                stdin=DEVNULL,
+                stdout=PIPE,
+                stderr=STDOUT,
+                pass_fds=[nursery.fileno(), theirs.fileno()],
+                env=dict(environment),
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            NURSERY.leave()
+            raise
+    reader, writer = await asyncio.open_unix_connection(sock=ours)
+    worker = WorkerProcess(process, reader, writer, name, hang_s)
+    try:
+        await worker.load(path, options, progress, stall_s)
+    except BaseException:
+        await asyncio.shield(worker.close())
+        raise
+    return worker
+
+
+def describe_exit(code: int, output: list[str]) -> str:
+    """Return why a process ended, from its exit code and the last lines it wrote."""
+    if code >= 0:
+        cause = f"exit code {code}"
+    else:
+        try:
+            number = signal.Signals(-code)
+            cause = f"signal {number.name}{_MEANINGS.get(number, '')}"
+        except ValueError:
+            cause = f"signal {-code}"
+    return f"{cause}: {output[-1][:500]}" if output else cause

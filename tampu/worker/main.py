@@ -1,0 +1,200 @@
+"""The entry point of a model's own process: `python -m tampu.worker.main --socket FD`."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import logging
+import resource
+import signal
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import psutil
+
+from tampu.backends import llamacpp
+from tampu.chat.fim import Inserter
+from tampu.chat.prompt import PromptBuilder
+from tampu.chat.template import ChatTemplate
+from tampu.chat.template_loader import read_template
+from tampu.engine.engine import Engine
+from tampu.engine.fit import free_on
+from tampu.errors import RequestError
+from tampu.ml.devices import find_devices
+from tampu.ml.gguf import read_gguf
+from tampu.ml.kernels.repack_cache import RepackCache
+from tampu.ml.kernels.tuning import Tuning
+from tampu.ml.offload import Offload
+from tampu.runner.events import Event
+from tampu.runner.request import GenerateOptions
+from tampu.sandbox import confinement
+from tampu.sandbox.process import NURSERY
+from tampu.tokenizer import Tokenizer
+from tampu.tokenizer.loading import load_tokenizer
+from tampu.worker.backend import Handle, Loaded
+from tampu.worker.engines import LLAMACPP
+from tampu.worker.protocol import Load, Ready
+from tampu.worker.worker import Worker
+
+_OUT_OF_MEMORY_SCORE = 500
+_DEVICE_NEWS = 16  # AF_NETLINK, through which drivers find devices; no way to a network
+
+# Without weights there is no context that could be full.
+_NO_LIMIT = 2**31
+# Larger than the logits of a large vocabulary, which come and go with each token.
+_LARGE_BLOCK = 520 * 1024
+
+
+def confine() -> None:
+    """Tie this process to its parent, and take from it what it has no use for."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    confinement.end_with_parent(signal.SIGKILL)
+    confinement.keep_privileges()
+    confinement.be_ended_first(_OUT_OF_MEMORY_SCORE)
+    confinement.forbid(confinement.MACHINE, families=(socket.AF_UNIX, _DEVICE_NEWS))
+    _give_large_blocks_back()
+
+
+def _give_large_blocks_back() -> None:
+    """Have large blocks of memory go back to the system when they are freed.
+
+    glibc would keep larger and larger ones for the next of their size; graphs come in hundreds of
+    sizes, and what lies between them made the process two to three times as large within an hour.
+    """
+    mmap_threshold, library = -3, ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        library.mallopt(mmap_threshold, _LARGE_BLOCK)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve one model until the socket closes."""
+    parser = argparse.ArgumentParser(description="Run one model for a tampu server.")
+    parser.add_argument("--socket", type=int, required=True, help="descriptor of a stream socket")
+    parser.add_argument(
+        "--nursery", type=int, help="descriptor of the server's (tampu.sandbox.fork_server)"
+    )
+    options = parser.parse_args(arguments)
+    confine()
+    if options.nursery is not None:
+        NURSERY.adopt(socket.socket(fileno=options.nursery))
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    with socket.socket(fileno=options.socket) as connection:
+        Worker(connection, load_model).run()
+
+
+@contextmanager
+def load_model(
+    load: Load, progress: Callable[[float], None], cancelled: Callable[[], bool]
+) -> Iterator[Loaded]:
+    """Load what a load command asks for; it is closed at the end.
+
+    Raises:
+        TampuError: when the model cannot be loaded.
+    """
+    if load.options.vocabulary_only:
+        yield load_vocabulary(load)
+        return
+    if load.options.engine == LLAMACPP:
+        with load_llamacpp(load) as loaded:
+            yield loaded
+        return
+    with load_engine(load, progress, cancelled) as loaded:
+        yield loaded
+
+
+@contextmanager
+def load_llamacpp(load: Load) -> Iterator[Loaded]:
+    """Load the model into the other engine; it is freed at the end.
+
+    Raises:
+        TampuError: when it cannot be loaded.
+    """
+    with llamacpp.load_llamacpp(Path(load.path), load.options) as (model, prompts, inserter):
+        memory_bytes = psutil.Process().memory_info().rss
+        ready = Ready(model.context, memory_bytes, engine=LLAMACPP)
+        yield Loaded(model, prompts, ready, inserter)
+
+
+@dataclass(frozen=True, slots=True)
+class VocabularyOnly:
+    """A model without its weights."""
+
+    tokenizer: Tokenizer
+    context: int = _NO_LIMIT
+
+    def see(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """Refuse pictures: how many inputs one takes, the weights' part of the file says."""
+        if any(message.get("images") for message in messages):
+            raise RequestError("this model was loaded without its weights: it sees no pictures")
+        return messages
+
+    def submit(self, _: Sequence[int], __: GenerateOptions, ___: Callable[[Event], None]) -> Handle:
+        """Refuse: nothing can be computed."""
+        raise RequestError("this model was loaded without its weights")
+
+    def embed(self, _: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
+        """Refuse: nothing can be computed."""
+        raise RequestError("this model was loaded without its weights")
+
+    def warm_up(self) -> None:
+        """Do nothing: there are no answers."""
+
+    def stuck(self, _: float) -> str:
+        """Return nothing: there is no loop."""
+        return ""
+
+
+def load_vocabulary(load: Load) -> Loaded:
+    """Load a model's tokenizer and template alone.
+
+    Raises:
+        TampuError: when the file is not sound.
+    """
+    metadata = read_gguf(load.path).metadata
+    tokenizer = load_tokenizer(metadata)
+    own = load.options.template
+    template = read_template(own) if own else ChatTemplate.from_metadata(metadata)
+    prompts = PromptBuilder.for_model(template, tokenizer, metadata, load.options.parser)
+    memory_bytes = psutil.Process().memory_info().rss
+    inserter = Inserter.for_model(template, tokenizer, metadata)
+    return Loaded(VocabularyOnly(tokenizer), prompts, Ready(0, memory_bytes), inserter)
+
+
+@contextmanager
+def load_engine(
+    load: Load, progress: Callable[[float], None], cancelled: Callable[[], bool]
+) -> Iterator[Loaded]:
+    """Load the engine for a load command; it is closed at the end.
+
+    Raises:
+        TampuError: when the model cannot be loaded.
+    """
+    options = msgspec.structs.asdict(load.options)
+    del options["vocabulary_only"], options["engine"], options["parser"]
+    layers, main, split = map(options.pop, ("gpu_layers", "main_gpu", "tensor_split"))
+    if kept := load.options.repack_cache:
+        options["repack_cache"] = RepackCache(Path(kept[0]), kept[1])
+    fetch, folder = load.options.tuning
+    options["tuning"] = Tuning(fetch, Path(folder) if folder else None)
+    options["offload"] = Offload(None if layers < 0 else layers, main, split)
+    with Engine.load(load.path, progress=progress, cancelled=cancelled, **options) as engine:
+        memory_bytes = psutil.Process().memory_info().rss + engine.device_bytes
+        template, metadata = engine.template, engine.info.metadata
+        parser = load.options.parser
+        prompts = PromptBuilder.for_model(template, engine.tokenizer, metadata, parser)
+        inserter = Inserter.for_model(template, engine.tokenizer, metadata)
+        free = free_on(find_devices())
+        ready = Ready(engine.context, memory_bytes, engine.device_bytes, device_free=free)
+        yield Loaded(engine, prompts, ready, inserter)
+
+
+if __name__ == "__main__":
+    main()

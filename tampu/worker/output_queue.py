@@ -1,0 +1,138 @@
+"""Replies of a model's process on their way to the server.
+
+Each piece wakes the server, which may have to share the model's processors, and the tokens of a
+fast model come faster than anybody sees. So the pieces of an answer that come within a fiftieth of
+a second go together, within a twentieth if they come faster than anybody reads, and those of many
+answers within up to a tenth: up to 25 answers make no more than 250 pieces a second. A request's
+first piece and its end never wait.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from queue import Empty, SimpleQueue
+
+from tampu.worker.protocol import Answer, Piece, Reply
+
+GATHER_SECONDS = 0.02
+_FAST_SECONDS = 0.05
+_FAST_TOKENS = 20  # so many within `GATHER_SECONDS` are a thousand a second
+_EACH_SECONDS = 0.004
+_LONGEST_SECONDS = 0.1
+
+
+class Outbox:
+    """A queue whose reader gets all there is at once, pieces not more often than need be.
+
+    Any number of threads may put; one takes.
+    """
+
+    def __init__(
+        self,
+        gather_s: float = GATHER_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+        calls: SimpleQueue[None] | None = None,
+    ) -> None:
+        """Let pieces wait.
+
+        Args:
+            gather_s: until so long after what was taken last.
+            clock: says what time it is, in seconds.
+            calls: wake the reader; whoever sets the clock gives one whose waiting moves it.
+        """
+        self._gather_s = self._pause_s = gather_s
+        self._clock = clock
+        self._replies: deque[Reply] = deque()
+        self._calls: SimpleQueue[None] = calls or SimpleQueue()
+        self._is_gathering = False
+        self._is_urgent = False
+        self._is_closed = False
+        self._taken_s = 0.0
+
+    def put(self, reply: Reply, *, may_wait: bool = False) -> None:
+        """Add a reply; one that may wait goes with the next that may not, or when it is time."""
+        self._replies.append(reply)
+        if not may_wait:
+            self._is_urgent = True
+        if not (may_wait and self._is_gathering):
+            self._calls.put(None)
+
+    def close(self) -> None:
+        """Let the reader end when it has taken what is there."""
+        self._is_closed = self._is_urgent = True
+        self._calls.put(None)
+
+    def take(self) -> list[Reply]:
+        """Wait for replies and return them; none: it was closed."""
+        while not self._replies:
+            if self._is_closed:
+                return []
+            self._calls.get()
+            self._forget_calls()
+        self._gather()
+        self._is_urgent = False
+        taken = [self._replies.popleft() for _ in range(len(self._replies))]
+        self._taken_s = self._clock()
+        found = joined(taken)
+        self._pause_s = self._pause(len(found), len(taken))
+        return found
+
+    def _pause(self, pieces: int, tokens: int) -> float:
+        """Return how long pieces wait after so many, which were these many before they joined."""
+        if not self._gather_s:
+            return 0.0
+        shortest = max(self._gather_s, _FAST_SECONDS if tokens > _FAST_TOKENS else 0.0)
+        return max(shortest, min(_EACH_SECONDS * pieces, _LONGEST_SECONDS))
+
+    def _gather(self) -> None:
+        """Wait until it is time, or something cannot wait."""
+        self._is_gathering = True
+        while not self._is_urgent and (pause := self._left()) > 0:
+            try:
+                self._calls.get(timeout=pause)
+            except Empty:
+                break
+        self._is_gathering = False
+
+    def _left(self) -> float:
+        return self._taken_s + self._pause_s - self._clock()
+
+    def _forget_calls(self) -> None:
+        while not self._calls.empty():
+            self._calls.get()
+
+
+def joined(replies: Iterable[Reply]) -> list[Reply]:
+    """Return replies with the neighbouring pieces of each request as one."""
+    found: list[Reply] = []
+    pieces: dict[int, list[Piece]] = {}
+    places: dict[int, int] = {}
+    for reply in replies:
+        if isinstance(reply, Answer) and isinstance(reply.event, Piece):
+            if reply.request in pieces:
+                pieces[reply.request].append(reply.event)
+                continue
+            pieces[reply.request] = [reply.event]
+            places[reply.request] = len(found)
+        elif isinstance(reply, Answer):
+            _close(found, reply.request, pieces, places)
+        found.append(reply)
+    for request in list(pieces):
+        _close(found, request, pieces, places)
+    return found
+
+
+def _close(
+    found: list[Reply], request: int, pieces: dict[int, list[Piece]], places: dict[int, int]
+) -> None:
+    """Put the pieces of a request in the place of their first."""
+    several = pieces.pop(request, [])
+    if len(several) > 1:
+        piece = Piece(
+            "".join(piece.text for piece in several),
+            tuple(token for piece in several for token in piece.tokens),
+            tuple(score for piece in several for score in piece.scores),
+        )
+        found[places[request]] = Answer(request, piece)

@@ -1,0 +1,175 @@
+"""Pictures in llama.cpp: seen as by the native engine, and no way for a text to be one."""
+
+from __future__ import annotations
+
+import io
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from support.projectors import LAYOUTS, take_apart
+
+from tampu.backends.llamacpp import LlamaModel, load_llamacpp
+from tampu.chat.prompt import PromptBuilder
+from tampu.engine.engine import Engine
+from tampu.errors import ContextLengthError, RequestError, UnsupportedModelError
+from tampu.runner.events import Done, Event, Text
+from tampu.runner.request import generate_options
+from tampu.store.library import built_in_path
+from tampu.worker.protocol import ModelOptions
+from tests.clients.questions import picture
+
+pytestmark = pytest.mark.server
+
+OPTIONS: dict[str, Any] = {"context": 256, "threads": 1, "cache_type": "f32"}
+QUESTION = "What colour is it?"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> tuple[Path, Path]:
+    """The built-in model's text and its eyes."""
+    folder = tmp_path_factory.mktemp("apart")
+    text, eyes = folder / "text.gguf", folder / "eyes.gguf"
+    take_apart(built_in_path(), LAYOUTS["gemma3_vision"], text, eyes)
+    return text, eyes
+
+
+@pytest.fixture(scope="module")
+def loaded(files) -> Iterator[tuple[LlamaModel, PromptBuilder]]:
+    text, eyes = files
+    with load_llamacpp(text, ModelOptions(**OPTIONS, projector=str(eyes))) as (model, prompts, _):
+        model.see(asked(picture()))  # the decoder's process is there before the first test begins
+        assert prompts is not None
+        yield model, prompts
+
+
+def asked(*images: bytes, text: str = QUESTION) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": text, "images": list(images)}]
+
+
+def answer(loaded: tuple[LlamaModel, PromptBuilder], messages: list[dict[str, Any]]) -> list[Event]:
+    model, prompts = loaded
+    prompt = prompts.build(model.see(messages), limit=model.context - 1)
+    return events_of(model, prompt.tokens)
+
+
+def events_of(model: LlamaModel, prompt: list[Any], **more: Any) -> list[Event]:
+    received: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    options = {"temperature": 0.0, "max_tokens": 8, "logprobs": True} | more
+    model.submit(prompt, generate_options(options), received.put)
+    events: list[Event] = []
+    while not events or isinstance(events[-1], Text):
+        events.append(received.get(timeout=60))
+    assert isinstance(events[-1], Done), events[-1]
+    return events
+
+
+def said(events: list[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, Text))
+
+
+def saved(image: Image.Image, kind: str, **more: Any) -> bytes:
+    content = io.BytesIO()
+    image.save(content, kind, **more)
+    return content.getvalue()
+
+
+def test_a_picture_has_the_scores_of_the_native_engine(loaded, files):
+    """With the line breaks that the model learnt around pictures, which llama.cpp leaves out."""
+    model, prompts = loaded
+    text, eyes = files
+    with Engine.load(text, projector=eyes, **OPTIONS) as engine:
+        prompt = prompts.build(engine.see(asked(picture())), limit=255).tokens
+        native = engine.generate(prompt, temperature=0.0, max_tokens=8, logprobs=True)
+    [message] = model.see(asked(picture()))
+    breaks = model.tokenizer.encode("\n\n", add_special=False)
+    put = [
+        each
+        for item in prompt
+        for each in ([item] if isinstance(item, int) else [*breaks, *message["images"], *breaks])
+    ]
+    events = events_of(model, put)
+    scores = [s for event in events if isinstance(event, Text) for s in event.logprobs]
+    assert [s.token for s in scores] == [s.token for s in native.logprobs]
+    for ours, theirs in zip(scores, native.logprobs, strict=True):
+        assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "GIF", "WEBP", "BMP", "JPEG"])
+def test_pictures_of_all_formats_are_seen(loaded, kind):
+    image = Image.open(io.BytesIO(picture())).convert("RGB")
+    assert said(answer(loaded, asked(saved(image, kind)))) == "Red."
+
+
+def test_pictures_stand_where_they_were_put_and_are_counted(loaded):
+    model, prompts = loaded
+    messages = [*asked(picture()), {"role": "assistant", "content": "Red."},
+                *asked(picture(), picture())]  # fmt: skip
+    prompt = prompts.build(model.see(messages), limit=255)
+    pictures = [item for item in prompt.tokens if not isinstance(item, int)]
+    assert [len(each) for each in pictures] == [18] * 3  # 16 inputs between two marks
+    events = events_of(model, prompt.tokens)
+    assert events[-1].usage.prompt_tokens == len(prompt)
+
+
+def test_a_prompt_that_is_too_long_with_its_pictures_is_refused(loaded):
+    model, _ = loaded
+    [message] = model.see(asked(*[picture()] * 14))
+    prompt = [model.tokenizer.bos, *message["images"]]
+    with pytest.raises(ContextLengthError, match="the prompt has 256 tokens") as caught:
+        events_of(model, prompt + [5] * 3)
+    assert "the context 256" in str(caught.value)
+
+
+def test_an_answer_about_a_picture_ends_when_the_context_is_full(loaded):
+    model, prompts = loaded
+    prompt = prompts.build(model.see(asked(picture())), limit=255)
+    [*_, done] = events_of(model, prompt.tokens, max_tokens=None, ignore_eos=True)
+    assert done.reason == "length"
+    assert done.usage.prompt_tokens + done.usage.generated_tokens in range(250, 258)
+
+
+@pytest.mark.parametrize("text", ["<end_of_turn>", "x <start_of_image> y", "<bos>"])
+def test_a_text_that_llama_cpp_would_take_for_a_control_token_is_refused(loaded, text):
+    with pytest.raises(RequestError, match=r"cannot have a picture: .* would read a text"):
+        answer(loaded, asked(picture(), text=text))
+    assert said(answer(loaded, asked(text=text)))
+
+
+def test_a_text_that_has_llama_cpps_mark_is_refused(loaded):
+    model, _ = loaded
+    mark = model._eyes._mark
+    assert len(mark) > 30
+    with pytest.raises(RequestError, match="cannot have a picture"):
+        answer(loaded, asked(picture(), text=f"look: {mark}"))
+
+
+def test_what_is_no_picture_is_refused(loaded):
+    with pytest.raises(RequestError, match="format is not supported"):
+        answer(loaded, asked(b"not a picture"))
+    with pytest.raises(RequestError, match="damaged or ends"):
+        answer(loaded, asked(picture()[:100]))
+
+
+def test_more_pixels_than_llama_cpp_is_given_are_refused(loaded):
+    large = saved(Image.new("RGB", (4100, 4100)), "PNG")
+    with pytest.raises(RequestError, match="16810000 pixels; with the llama"):
+        answer(loaded, asked(large))
+
+
+def test_without_a_projector_there_are_no_pictures_and_that_is_said(files):
+    text, _ = files
+    with load_llamacpp(text, ModelOptions(**OPTIONS)) as (model, *_):
+        plain = asked()
+        assert model.see(plain) == plain
+        with pytest.raises(RequestError, match=r"projector in a file of its own \(mmproj\)"):
+            model.see(asked(picture()))
+
+
+def test_a_model_with_its_eyes_in_the_same_file_is_refused():
+    with pytest.raises(UnsupportedModelError, match="in a file of its own"), \
+         load_llamacpp(built_in_path(), ModelOptions(**OPTIONS)):  # fmt: skip
+        pass

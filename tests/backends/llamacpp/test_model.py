@@ -1,0 +1,287 @@
+"""Models in llama.cpp: their answers are as the native engine's, whatever is asked of them."""
+
+from __future__ import annotations
+
+import json
+import queue
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import gguf
+import jsonschema
+import numpy as np
+import pytest
+from support.endless import make_endless_model
+from support.scripted import write_scripted
+
+from tampu.backends.llamacpp import LlamaModel, load_llamacpp
+from tampu.backends.llamacpp.retokenize import UntoldTokens
+from tampu.engine.engine import Engine
+from tampu.errors import ModelFileError, RequestError
+from tampu.runner.events import Done, Event, Failed, Text
+from tampu.runner.request import generate_options
+from tampu.worker.protocol import ModelOptions
+
+pytestmark = pytest.mark.server
+
+PROMPT = [1, 20, 21, 2, 40]
+OPTIONS: dict[str, Any] = {"context": 512, "threads": 1, "cache_type": "f32"}
+NOT_THERE = {"type": "string", "format": "uri"}  # in the llguidance of llama.cpp
+CHARACTERS = 'aé€😀"'
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("endless")
+    return make_endless_model(folder, folder / "endless.gguf")
+
+
+@pytest.fixture(scope="module")
+def model(path) -> Iterator[LlamaModel]:
+    with load_llamacpp(path, ModelOptions(**OPTIONS, slots=2)) as (model, *_):
+        ask(model, format=NOT_THERE)  # its threads are there before the first test begins
+        yield model
+
+
+def ask(model: LlamaModel, prompt: Sequence[Any] = PROMPT, **options: Any) -> list[Event]:
+    """Return the events of a request."""
+    received: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    model.submit(prompt, generate_options({"seed": 1, "max_tokens": 60} | options), received.put)
+    events: list[Event] = []
+    while not events or isinstance(events[-1], Text):
+        events.append(received.get(timeout=60))
+    return events
+
+
+def said(events: Sequence[Event]) -> str:
+    assert isinstance(events[-1], Done), events[-1]
+    return "".join(event.text for event in events if isinstance(event, Text))
+
+
+def tokens_of(events: Sequence[Event]) -> list[int]:
+    return [token for event in events if isinstance(event, Text) for token in event.tokens]
+
+
+def scores_of(events: Sequence[Event]) -> list[float]:
+    return [s.logprob for event in events if isinstance(event, Text) for s in event.logprobs]
+
+
+# -- forms -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wanted", "pattern"),
+    [
+        ({"choices": ["yes", "no"]}, "yes|no"),
+        ({"regex": "[a-c]{2,5}"}, "[a-c]{2,5}"),
+        ({"gbnf": 'root ::= "x" root "z" | "y"'}, "x*yz*"),
+        ({"lark": 'start: "a" <[7]> one\none: "(" one ")" | "b"'}, r'a"\(*b\)*'),
+        ({"lark": "start: /[0-9]{3}/"}, "[0-9]{3}"),
+        ({"const": f"{CHARACTERS} ? ' ,"}, re.escape(json.dumps(f"{CHARACTERS} ? ' ,",
+                                                                  ensure_ascii=False))),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("more", [{}, {"ignore_eos": True, "temperature": 0.0}])
+def test_an_answer_has_its_form(model, wanted, pattern, more):
+    events = ask(model, format=wanted, **more)
+    assert re.fullmatch(pattern, said(events))
+    assert events[-1].reason == "stop"
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "boolean"},
+        {"enum": ["a", 5, None]},
+        {"type": "string", "maxLength": 5},
+        {"type": "number", "minimum": -3, "exclusiveMaximum": 12.5},
+        {"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 4},
+        {
+            "type": "object",
+            "properties": {"a": {"type": "integer", "maximum": 99}, "b": {"$ref": "#/$defs/c"}},
+            "required": ["a", "b"],
+            "additionalProperties": False,
+            "$defs": {"c": {"anyOf": [{"type": "null"}, {"type": "string", "pattern": "^x{3}$"}]}},
+        },
+    ],
+)  # fmt: skip
+def test_random_weights_give_what_a_schema_allows(model, schema, seed):
+    text = said(ask(model, format=schema, temperature=1.5, seed=seed, max_tokens=300))
+    jsonschema.validate(json.loads(text), schema)
+
+
+def test_a_form_that_llama_cpp_does_not_have_is_an_error_and_the_next_request_an_answer(model):
+    failed = ask(model, format=NOT_THERE)[-1]
+    assert isinstance(failed, Failed)
+    assert (failed.kind, "cannot follow the grammar" in failed.message) == ("GrammarError", True)
+    assert said(ask(model, format={"choices": ["yes"]})) == "yes"
+
+
+def test_a_model_whose_tokens_llama_cpp_misspells_is_refused_a_form(tmp_path):
+    path = write_scripted(tmp_path / "spaces.gguf", ["Hello", " world"])
+    with load_llamacpp(path, ModelOptions(**OPTIONS)) as (model, *_):
+        assert said(ask(model, temperature=0.0)) == "Hello world"
+        with pytest.raises(RequestError, match="can have no form"):
+            ask(model, format="json")
+
+
+def test_a_grammar_that_leads_nowhere_is_an_error(model):
+    dead = {"lark": 'start: A "b"\nA: /[a]/ & ~/[a]/'}
+    with pytest.raises(RequestError, match="allows no text at all"):
+        ask(model, format=dead)
+
+
+def test_a_form_stop_strings_and_scores_go_together(model):
+    options = {"format": {"regex": "a{3}b{9}"}, "stop": ("bb",), "logprobs": True}
+    events = ask(model, **options, top_logprobs=2)
+    assert said(events) == "aaa"
+    assert events[-1].stop == "bb"
+    assert all(score <= 0 for score in scores_of(events))
+
+
+# -- tokens ------------------------------------------------------------------------------------
+
+
+def test_characters_of_several_tokens_come_whole(model):
+    events = ask(model, format={"choices": [CHARACTERS * 3]})
+    assert said(events) == CHARACTERS * 3
+    assert model.tokenizer.decode(tokens_of(events)) == CHARACTERS * 3
+
+
+def test_tokens_that_were_not_told_are_found_from_their_bytes():
+    class Bytes:
+        def spellings(self) -> list[bytes]:
+            return [b"", *(bytes([byte]) for byte in range(1, 256)), b"\xf0\x9f", b"ab"]
+
+        def token_bytes(self, token: int) -> bytes:
+            return self.spellings()[token]
+
+    untold = UntoldTokens(Bytes())
+    assert untold.before(0x80, "😀", 2) == [256, 0x98]
+    assert untold.before(0x80, "😀", 3) == [0xF0, 0x9F, 0x98]
+    assert untold.before(0x63, "�c", 1) == [0xFF]
+    assert untold.before(0x80, "😀", 7) == []
+
+
+@pytest.mark.parametrize("most", [0, 1, 7])
+def test_there_are_no_more_tokens_than_wanted(model, most):
+    events = ask(model, max_tokens=most, ignore_eos=True)
+    assert (events[-1].reason, events[-1].usage.generated_tokens) == ("length", most)
+    assert len(tokens_of(events)) <= most
+
+
+@pytest.mark.parametrize(("budget", "most"), [(0, 12), (3, 12), (3, 3), (3, 5), (50, 12)])
+def test_a_thought_ends_when_its_budget_is_used_up_as_in_the_native_engine(
+    model, path, budget, most
+):
+    prompt = [1, 20, 21, 2, 35]  # its answer has no bytes, which tokens share
+    options: dict[str, Any] = {
+        "think_budget": budget, "thoughts": {"begin": "<t>", "end": "</t>", "is_begun": True},
+        "temperature": 0.0, "max_tokens": most, "ignore_eos": True,
+    }  # fmt: skip
+    with Engine.load(path, **OPTIONS) as engine:
+        native = engine.generate(prompt, **options)
+    events = ask(model, prompt, **options)
+    assert tokens_of(events) == native.tokens
+    assert (said(events), events[-1].reason) == (native.text, "length")
+    assert events[-1].usage.generated_tokens == native.usage.generated_tokens == most
+    assert events[-1].usage.prompt_tokens == len(prompt)
+
+
+def test_an_answer_has_a_form_or_a_budget_of_thoughts(model):
+    thoughts = {"begin": "<t>", "end": "</t>"}
+    with pytest.raises(RequestError, match=r"a form, or its thoughts a budget"):
+        ask(model, think_budget=1, thoughts=thoughts, format="json")
+
+
+def test_a_prompts_tokens_have_the_scores_of_the_native_engine(model, path):
+    options = {"prompt_logprobs": True, "logprobs": True, "top_logprobs": 2, "max_tokens": 1}
+    with Engine.load(path, **OPTIONS) as engine:
+        native = engine.generate(PROMPT, **options).prompt_logprobs
+    [*_, done] = ask(model, **options)
+    assert [s.token for s in done.prompt_logprobs] == PROMPT[1:]
+    for ours, theirs in zip(done.prompt_logprobs, native, strict=True):
+        assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-3)
+        assert dict(ours.top) == pytest.approx(dict(theirs.top), abs=1e-3)
+
+
+def test_many_requests_wait_for_one_another(model):
+    received: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    options = generate_options({"max_tokens": 30, "ignore_eos": True})
+    for _ in range(12):
+        model.submit(PROMPT, options, received.put)
+    assert len(model.embed([PROMPT])) == 1
+    events: list[Event] = []
+    while sum(isinstance(event, Done) for event in events) < 12:
+        events.append(received.get(timeout=30))
+        assert not isinstance(events[-1], Failed)
+
+
+def test_requests_that_are_cancelled_end_and_make_room(model):
+    received: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    options = generate_options({"ignore_eos": True})  # without end
+    requests = [model.submit(PROMPT, options, received.put) for _ in range(2)]
+    waiting = model.submit(PROMPT, options, received.put)
+    for request in (waiting, *requests):
+        request.cancel()
+    reasons: list[str] = []
+    while len(reasons) < 3:
+        event = received.get(timeout=30)
+        reasons += [] if isinstance(event, Text) else [event.reason]
+    assert reasons == ["cancelled"] * 3
+    assert said(ask(model, format={"choices": ["yes"]})) == "yes"
+    assert not model.stuck(1)
+
+
+# -- parts of models ---------------------------------------------------------------------------
+
+
+def test_an_adapter_changes_a_model_as_in_the_native_engine(path, tmp_path):
+    adapter = write_adapter(tmp_path / "adapter.gguf", "llama")
+    with Engine.load(path, adapters=[(adapter, 1.0)], **OPTIONS) as engine:
+        native = engine.generate(PROMPT, temperature=0.0, max_tokens=8, ignore_eos=True).tokens
+    adapters = ((str(adapter), 1.0),)
+    with load_llamacpp(path, ModelOptions(**OPTIONS, adapters=adapters)) as (model, *_):
+        events = ask(model, temperature=0.0, max_tokens=8, ignore_eos=True, logprobs=True)
+    with load_llamacpp(path, ModelOptions(**OPTIONS)) as (model, *_):
+        plain = ask(model, temperature=0.0, max_tokens=8, ignore_eos=True)
+    assert tokens_of(events) == native
+    assert tokens_of(plain) != native
+
+
+def test_an_adapter_of_another_model_is_refused(path, tmp_path):
+    adapter = write_adapter(tmp_path / "adapter.gguf", "qwen2")
+    options = ModelOptions(adapters=((str(adapter), 1.0),))
+    with pytest.raises(ModelFileError, match="is an adapter for qwen2"), \
+         load_llamacpp(path, options):  # fmt: skip
+        pass
+
+
+def write_adapter(path: Path, architecture: str) -> Path:
+    """Write an adapter that changes the queries and what follows attention."""
+    random = np.random.default_rng(5)
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", 8.0)
+    for name, inputs, outputs in (("blk.0.ffn_gate", 128, 256), ("blk.1.ffn_down", 256, 128)):
+        for end, shape in (("a", (4, inputs)), ("b", (outputs, 4))):
+            values = random.normal(size=shape).astype(np.float32)
+            writer.add_tensor(f"{name}.weight.lora_{end}", values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_an_answer_that_only_repeats_its_last_token_ends_where_it_is_told(tmp_path):
+    looper = write_scripted(tmp_path / "m.gguf", ["Well", " la"], repeats=1)
+    with load_llamacpp(looper, ModelOptions(**OPTIONS)) as (model, *_):
+        events = ask(model, temperature=0.0, max_tokens=100, most_repeats=30)
+        assert said(events) == "Well" + " la" * 31
+        assert (events[-1].reason, events[-1].usage.generated_tokens) == ("length", 32)
+        assert len(tokens_of(ask(model, temperature=0.0, max_tokens=100))) == 100

@@ -1,0 +1,97 @@
+"""tampu and llama.cpp as subjects of the benchmark, on a model of a few numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import handmade_checkpoints as handmade
+
+from tampu.bench.bench import Native, Plan, Subject, Work
+from tampu.bench.llama_cpp import Peer, find_library
+from tampu.convert import convert
+from tampu.errors import ComputeError, RequestError, RunnerDiedError
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    config = handmade.CONFIG | {"bos_token_id": 8, "eos_token_id": 9}
+    convert(handmade.write(folder / "tiny", config=config), folder / "tiny.gguf", "F32")
+    return folder / "tiny.gguf"
+
+
+def exercise(subject: Subject) -> None:
+    assert subject.vocabulary == handmade.ROWS
+    subject.rewind([1, 2, 3])
+    assert subject.prefill([4, 5]) > 0
+    subject.rewind([1, 2, 3])
+    assert subject.decode([6]) > 0
+    subject.rewind([1, 2])
+    subject.rewind([5, 2, 7, 1])
+    assert subject.prefill([0]) > 0
+    subject.rewind([])
+    assert subject.decode([1, 1]) > 0
+    subject.close()
+    subject.close()
+
+
+def test_tampu_can_be_measured(model: Path) -> None:
+    exercise(Native(model, threads=1, context=16))
+
+
+def test_the_history_is_computed_once(model: Path) -> None:
+    subject = Native(model, threads=1, context=16)
+    subject.rewind([1, 2, 3])
+    subject.decode([4])
+    built = subject.graph_counts.built + subject.graph_counts.reused
+    subject.rewind([1, 2, 3])
+    assert subject.graph_counts.built + subject.graph_counts.reused == built
+    subject.rewind([1, 2, 3, 4])
+    assert subject.graph_counts.built + subject.graph_counts.reused == built + 1
+    subject.close()
+
+
+@pytest.mark.server
+def test_llama_cpp_can_be_measured(model: Path) -> None:
+    peer = Peer(model, threads=1, context=16)
+    assert "llama.cpp" in peer.name
+    exercise(peer)
+    with pytest.raises(RunnerDiedError, match="closed"):
+        peer.rewind([])
+
+
+@pytest.mark.server
+def test_both_are_measured_in_turns(model: Path) -> None:
+    ours = Native(model, threads=1, context=16)
+    peer = Peer(model, threads=1, context=16)
+    plan = Plan(works=[Work("pp", 8), Work("tg", 2)], depths=[0, 4], threads=1, repetitions=1)
+    results = plan.run(ours, peer)
+    assert [(result.test, result.depth) for result in results] == [
+        ("pp8", 0),
+        ("tg2", 0),
+        ("pp8", 4),
+        ("tg2", 4),
+    ]
+    assert all(result.ratio is not None and result.ratio > 0 for result in results)
+    ours.close()
+    peer.close()
+
+
+@pytest.mark.server
+def test_what_llama_cpp_refuses_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "bad.gguf").write_bytes(b"GGUF no")
+    with pytest.raises(ComputeError, match=r"llama\.cpp: cannot load the model"):
+        Peer(tmp_path / "bad.gguf", threads=1, context=16)
+
+
+@pytest.mark.server
+def test_a_child_that_dies_is_reported(tmp_path: Path, model: Path) -> None:
+    (tmp_path / "library.so").write_text("not a library")
+    with pytest.raises(RunnerDiedError, match="ended with code 1"):
+        Peer(model, threads=1, context=16, library=tmp_path / "library.so")
+
+
+def test_a_library_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="no library"):
+        find_library(tmp_path / "libllama.so")

@@ -1,0 +1,172 @@
+"""Answers that must call a tool do so in every format, whatever the model would rather say."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import jsonschema
+import pytest
+from support import nonsense
+from support.vocabularies import CONTROL, USER_DEFINED, byte_level
+
+from tampu.chat.output import Content, Thinking, ToolCall
+from tampu.chat.output.message_parser import Tags
+from tampu.chat.output.parser_registry import FORMATS
+from tampu.chat.output.tool_grammar import after_thought, calls_or_answer, forced_calls
+from tampu.errors import GrammarError, RequestError
+from tampu.sampling.constraint import Constraints
+from tampu.sampling.grammar import Grammar
+from tampu.tokenizer import load_tokenizer
+
+pytestmark = pytest.mark.server
+
+
+def tool(name, *required, **properties):
+    schema = {"type": "object", "properties": properties, "required": list(required),
+              "additionalProperties": False}  # fmt: skip
+    return {"type": "function", "function": {"name": name, "parameters": schema}}
+
+
+WORD = {"type": "string", "maxLength": 9}
+WEATHER = tool("get_weather", "city", city={"enum": ["Cuzco", "Lima"]}, days={"type": "integer"},
+               metric={"type": "boolean"})  # fmt: skip
+NESTED = tool("book", "guests", guests={"type": "array", "items": {"type": "integer"}},
+              room={"type": "object", "properties": {"floor": {"type": "integer"}, "view": {
+                  "enum": ["sea", "street"]}}, "required": ["floor"],
+                  "additionalProperties": False})  # fmt: skip
+NOTHING = {"type": "function", "function": {"name": "stop"}}
+TOOLS = [WEATHER, NESTED, NOTHING, tool("optional", a={"type": "integer"}, b={"type": "null"})]
+TEXT_ENDS = {
+    "qwen3-coder": "</parameter>",
+    "glm": "</arg_value>",
+    "deepseek-dsml": "</｜DSML｜parameter>",
+    "gemma4": '<|"|>',
+    "functiongemma": "<escape>",
+}
+STYLES = {style.name: style for _, style in FORMATS}
+KINDS = {"control": CONTROL, "text": USER_DEFINED}
+
+
+@functools.cache
+def tokenizer(name, kind):
+    style = STYLES[name]
+    tags = (style.thought.begin, style.thought.end) if style.thought else ()
+    markers = sorted({marker for marker in (*style.markers, *tags) if marker.startswith(("<", "["))
+                      and "\n" not in marker and marker.count("<|") < 2})  # fmt: skip
+    types = dict.fromkeys(markers, KINDS[kind])
+    types |= dict.fromkeys(("<|return|>", "<|call|>", "<eos>"), CONTROL)
+    return load_tokenizer(byte_level(*types, types=types, eos_token_id=256 + len(types) - 1))
+
+
+@pytest.fixture(scope="module", params=[(name, kind) for name in STYLES for kind in KINDS])
+def model(request):
+    name, kind = request.param
+    vocabulary = tokenizer(name, kind)
+    constraints = Constraints(vocabulary)
+    yield STYLES[name], vocabulary, constraints
+    constraints.close()
+
+
+@pytest.fixture(autouse=True)
+def no_threads_left():
+    """The worker thread is the module's."""
+
+
+def answers(model, grammar, count=4, endings=()):
+    style, vocabulary, constraints = model
+    for seed in range(count):
+        constraint = constraints.compile(grammar)
+        yield nonsense.answer(constraint, vocabulary, seed, style.markers, endings)
+
+
+def parts(style, text, *, thinks=False):
+    parser = style.parser(TOOLS, thinks=thinks)
+    return [*parser.feed(text), *parser.finish()]
+
+
+def test_every_answer_is_calls_whose_arguments_follow_their_schemas(model):
+    style, vocabulary, _ = model
+    tokens = vocabulary.control_tokens(style.markers)
+    schemas = {item["function"]["name"]: item["function"].get("parameters", {"maxProperties": 0})
+               for item in TOOLS}  # fmt: skip
+    for text in answers(model, forced_calls(style, TOOLS, tokens, thought="no")):
+        calls = parts(style, text)
+        assert calls, text
+        for call in calls:
+            assert isinstance(call, ToolCall), text
+            jsonschema.validate(call.arguments, schemas[call.name])
+
+
+def test_one_tool_can_be_asked_for_and_called_once_only(model):
+    style, vocabulary, _ = model
+    tokens = vocabulary.control_tokens(style.markers)
+    grammar = forced_calls(style, TOOLS, tokens, name="book", parallel=False, thought="no")
+    for text in answers(model, grammar, 2):
+        [call] = parts(style, text)
+        assert call.name == "book"
+
+
+def test_a_thought_may_come_first(model):
+    style, vocabulary, _ = model
+    tokens = vocabulary.control_tokens(style.markers)
+    if style.thought is None:
+        return
+    grammar = forced_calls(style, TOOLS, tokens, parallel=False, thought="begun")
+    for text in answers(model, grammar, endings=[style.thought.end]):
+        if style.name != "harmony":
+            *thoughts, _ = parts(style, text, thinks=True)
+            assert all(isinstance(part, Thinking | ToolCall) for part in thoughts)
+
+
+def test_content_after_a_thought_follows_its_grammar(model):
+    style, vocabulary, _ = model
+    tokens = vocabulary.control_tokens(style.markers)
+    for thought in ("no", "may"):
+        grammar = after_thought(Grammar.choices(["yes", "no"]), style, tokens, thought)
+        ends = [style.thought.end] if style.thought else []
+        for text in answers(model, grammar, 2, ends):
+            *_, last = parts(style, text)
+            assert isinstance(last, Content)
+            assert last.text in {"yes", "no"}
+
+
+def test_content_that_follows_a_grammar_or_calls(model):
+    style, vocabulary, _ = model
+    tokens = vocabulary.control_tokens(style.markers)
+    content = Grammar.choices(["yes", "no"])
+    grammar = calls_or_answer(content, style, TOOLS, tokens, parallel=False, thought="no")
+    seen = set()
+    for text in answers(model, grammar, 6):
+        [part] = parts(style, text)
+        seen.add(type(part))
+        assert isinstance(part, ToolCall) or (
+            isinstance(part, Content) and part.text in {"yes", "no"}
+        )
+    assert seen
+
+
+def test_texts_may_hold_what_they_like(model):
+    style, vocabulary, _ = model
+    tokens = vocabulary.control_tokens(style.markers)
+    tools = [tool("say", "text", text={"type": "string"}, more=WORD)]
+    grammar = forced_calls(style, tools, tokens, parallel=False, thought="no")
+    endings = [TEXT_ENDS[style.name]] if style.name in TEXT_ENDS else []
+    for text in answers(model, grammar, endings=endings):
+        [call] = parts(style, text)
+        assert isinstance(call, ToolCall), text
+        assert isinstance(call.arguments["text"], str)
+
+
+def test_what_cannot_be_forced_is_an_error():
+    style = STYLES["hermes"]
+    with pytest.raises(RequestError, match="no tool 'x'"):
+        forced_calls(style, TOOLS, {}, name="x")
+    with pytest.raises(RequestError, match="tools: none"):
+        forced_calls(style, [], {})
+    with pytest.raises(RequestError, match="needs a name"):
+        forced_calls(style, [{"function": {}}], {})
+    with pytest.raises(GrammarError, match=re.escape("/properties/a/uniqueItems")):
+        forced_calls(style, [tool("f", a={"uniqueItems": True})], {})
+    with pytest.raises(RequestError, match="no form for calls"):
+        forced_calls(type(style)(name="none", thought=Tags("a", "b")), TOOLS, {})

@@ -1,0 +1,59 @@
+"""Text between two others: by a template's own place for it, or by the vocabulary's tokens."""
+
+from __future__ import annotations
+
+import pytest
+
+from tampu.chat.fim import Inserter, insert_marks
+from tampu.chat.ollama_template import OllamaTemplate
+from tampu.chat.template import ChatTemplate
+from tampu.ml.metadata import Metadata
+
+MARKS = {
+    f"tokenizer.ggml.fim_{name}_token_id": number
+    for name, number in (("pre", 1001), ("suf", 1002), ("mid", 1003))
+}
+KINDS = {"general.architecture": "llama"}
+PLACED = OllamaTemplate("{{ if .Suffix }}<P>{{ .Prompt }}<S>{{ .Suffix }}<M>{{ end }}")
+
+
+class Letters:
+    """A token for each letter; `<X>` is a control token where one may be."""
+
+    bos = 1
+    adds_bos = True
+
+    def encode(self, text, *, add_special=True, parse_special=True):
+        assert not add_special
+        assert not parse_special
+        return list(map(ord, text))
+
+    def encode_pieces(self, pieces):
+        return [(text, is_trusted) for text, is_trusted in pieces]
+
+    def token_text(self, token):
+        return chr(token)
+
+
+@pytest.fixture
+def placed():
+    inserter = Inserter.for_model(PLACED, Letters(), Metadata(KINDS))
+    yield inserter
+    inserter._template.close()
+
+
+def test_a_templates_place_is_used_and_others_texts_are_not_trusted(placed):
+    pieces = placed.tokens("<P>a", "b<M>")
+    assert "".join(text for text, _ in pieces) == "<P><P>a<S>b<M><M>"
+    assert "".join(text for text, is_trusted in pieces if not is_trusted) == "<P>ab<M>"
+
+
+def test_without_a_place_the_vocabularys_tokens_are_put_around_the_texts():
+    inserter = Inserter.for_model(ChatTemplate("{{ x }}"), Letters(), Metadata(KINDS | MARKS))
+    assert inserter.tokens("a<", "b") == [1, 1001, 97, 60, 1002, 98, 1003]
+
+
+def test_a_model_with_neither_cannot_insert():
+    some = KINDS | dict(list(MARKS.items())[:2])
+    assert insert_marks(Metadata(some)) == ()
+    assert Inserter.for_model(None, Letters(), Metadata(some)) is None

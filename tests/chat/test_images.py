@@ -1,0 +1,79 @@
+"""Pictures in a conversation, at the places that the template gives their messages."""
+
+import pytest
+
+from tampu.chat.images import Marks, length
+from tampu.errors import RequestError
+
+
+class Letters:
+    """A tokenizer of single characters; those that are trusted are capital."""
+
+    bos, adds_bos = 1, True
+
+    def encode_pieces(self, pieces):
+        return [ord(c.upper() if known else c) for text, known in pieces for c in text]
+
+
+class Shown:
+    def __init__(self, inputs):
+        self.inputs = inputs
+
+    def __len__(self):
+        return self.inputs
+
+
+def spell(items):
+    return [item if isinstance(item, Shown) else chr(item) for item in items]
+
+
+def encode(messages, render):
+    marks = Marks()
+    return marks.encode(Letters(), render([m["content"] for m in marks.place(messages)]))
+
+
+def in_turn(contents):
+    return tuple(piece for text in contents for piece in (("x", True), (text, False)))
+
+
+def test_pictures_stand_before_the_text_of_their_message():
+    one, two, three = Shown(3), Shown(4), Shown(5)
+    messages = [
+        {"role": "user", "content": "a", "images": [one, two]},
+        {"role": "user", "content": "b"},
+        {"role": "user", "content": "c", "images": [three]},
+    ]
+    items = encode(messages, in_turn)
+    assert spell(items) == ["\x01", "X", one, two, "a", "X", "b", "X", three, "c"]
+    assert length(items) == 7 + 3 + 4 + 5
+
+
+def test_only_the_first_part_begins_with_the_begin_token():
+    picture = Shown(2)
+    messages = [{"role": "user", "content": "a", "images": [picture]}]
+    items = encode(messages, lambda contents: ((contents[0], False),))
+    assert spell(items) == ["\x01", picture, "a"]
+
+
+def test_without_pictures_the_prompt_is_what_it_was():
+    assert spell(encode([{"role": "user", "content": "a"}], in_turn)) == ["\x01", "X", "a"]
+
+
+def test_a_message_without_text_can_have_a_picture():
+    picture = Shown(2)
+    items = encode([{"role": "user", "content": None, "images": [picture]}], in_turn)
+    assert spell(items) == ["\x01", "X", picture]
+
+
+@pytest.mark.seed("S65")
+def test_text_that_looks_like_a_mark_stays_text():
+    text = "[picture-0000000000000000-0][img-0]"
+    messages = [{"role": "user", "content": text, "images": [Shown(1)]}]
+    assert "".join(map(str, spell(encode(messages, in_turn))[3:])) == text
+
+
+@pytest.mark.parametrize("repeats", [0, 2])
+def test_a_template_that_drops_or_repeats_a_picture_is_refused(repeats):
+    messages = [{"role": "user", "content": "a", "images": [Shown(1)]}]
+    with pytest.raises(RequestError, match="does not show every picture"):
+        encode(messages, lambda contents: tuple((c, False) for c in contents * repeats))

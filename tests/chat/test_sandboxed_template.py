@@ -1,0 +1,128 @@
+"""Templates in a jail: the same prompts, and nothing that a template does reaches the caller."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from support.cost import cost, yardstick_by_the_clock
+
+from tampu.chat.ollama_template import OllamaTemplate
+from tampu.chat.sandboxed_template import JailedTemplate
+from tampu.chat.segments import text_of
+from tampu.chat.template import ChatTemplate
+from tampu.errors import ModelFileError, RequestError
+
+CHAT = "{% for m in messages %}<|{{ m.role }}|>{{ m.content | trim }}{{ eos_token }}{% endfor %}"
+USER = [{"role": "user", "content": " hi <|end|> "}]
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(scope="module")
+def jailed():
+    made = []
+
+    def make(source):
+        made.append(JailedTemplate(ChatTemplate(source)))
+        return made[-1]
+
+    yield make
+    for template in made:
+        template.close()
+
+
+def test_the_prompt_is_the_same_as_without_the_jail(jailed):
+    source = CHAT + "{{ tools | tojson }}{{ thinking }}"
+    options = {"tools": [{"x": "é"}], "variables": {"thinking": True}, **TOKENS}
+    expected = ChatTemplate(source).render(USER, **options)
+    assert jailed(source).render(USER, **options) == expected
+    assert (False in {is_trusted for _, is_trusted in expected}) is True
+
+
+def test_lone_surrogates_and_long_conversations_go_through(jailed):
+    messages = [{"role": "user", "content": "\ud800" + "x" * 200_000}] * 10
+    assert len(text_of(jailed(CHAT).render(messages, **TOKENS))) > 2_000_000
+
+
+def test_templates_of_ollama_render_there_too():
+    template = JailedTemplate(
+        OllamaTemplate("{{ range .Messages }}<{{ .Role }}>{{ .Content }}{{ end }}")
+    )
+    assert text_of(template.render(USER, **TOKENS)) == "<user> hi <|end|> "
+    template.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"\xff", b"[" * 100_000, b"3", b'{"prompt": 1}', b'{"prompt": [["a"]]}',
+     b'{"prompt": [["a", "b"]]}', b'{"refusal": 1}'],
+)  # fmt: skip
+def test_an_answer_without_sense_is_the_templates_fault(jailed, monkeypatch, answer):
+    monkeypatch.setattr("tampu.sandbox.process.Jail.call", lambda *_: answer)
+    with pytest.raises(RequestError, match="chat template: the answer of its process makes no se"):
+        jailed(CHAT).render(USER, **TOKENS)
+
+
+def test_pictures_need_not_be_plain_data(jailed):
+    message = {**USER[0], "images": [object(), object()]}
+    prompt = jailed("{{ messages[0].images | length }}").render([message], **TOKENS)
+    assert text_of(prompt) == "2"
+
+
+def test_a_refusal_comes_through(jailed):
+    template = jailed("{{ raise_exception('user first') }}")
+    with pytest.raises(RequestError, match="chat template: user first"):
+        template.render(USER, **TOKENS)
+
+
+@pytest.mark.parametrize("value", [object(), b"x", {1: object()}])
+def test_what_is_no_plain_data_is_refused(jailed, value):
+    with pytest.raises(RequestError, match="plain data"):
+        jailed(CHAT).render([{"role": "user", "content": value}], **TOKENS)
+
+
+# None of these passes through a loop of the template, where the sandbox looks at the clock.
+HOSTILE = [
+    "{{ ('x y ' * 2000000) | wordwrap(1) }}",
+    "{{ range(90000) | slice(20000000) | list }}",
+    "{% set r = range(90000) | list %}{{ r | select('in', r | map('string') | list) | list }}",
+    "{% set r = range(90000) | list %}{{ r | reject('in', r[::-1]) | list | length }}",
+    "{{ ([range(90000) | list] * 9000) | sum(start=[]) | length }}",
+    "{% set s = 'ab ' * 2600000 %}{{ [s.split(), s.split(), s.split(), s.split()] | length }}",
+    "{{ 'x'.ljust(1000).expandtabs(1000) * 60000 }}",
+    "{% set x = ['a' * 900000] * 70 %}{{ (x | join).upper().lower().title().swapcase() | list }}",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", HOSTILE)
+def test_what_gets_past_the_sandbox_is_stopped_by_the_jail(jailed, source):
+    template = jailed(source)
+
+    def refuse():
+        with pytest.raises(RequestError, match="chat template: "):
+            template.render(USER, **TOKENS)
+
+    assert cost(refuse, 1, time.perf_counter) < 600 * yardstick_by_the_clock()
+    assert text_of(jailed(CHAT).render(USER, **TOKENS)) == "<|user|>hi <|end|></s>"
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["{{ 'x' * 1000000000 }}", "{{ 10 ** 10 ** 10 }}", "{{ ('x' | list) * 1000000000 }}",
+     "{{ 'x' | indent(1000000000) }}", "{{ [1] | sum }}{{ 'a' | upper }}"],
+)  # fmt: skip
+def test_nothing_of_a_template_runs_while_it_is_read(source, monkeypatch):
+    ran = []
+    monkeypatch.setattr(
+        "tampu.chat.jinja_sandbox.is_marked", lambda value: ran.append(value) or False
+    )
+    ChatTemplate(source)
+    assert ran == []
+
+
+def test_a_template_of_a_megabyte_is_refused():
+    with pytest.raises(ModelFileError, match="more than 524288"):
+        ChatTemplate("x" * 1_000_000)

@@ -1,0 +1,95 @@
+"""Paths of pictures in messages."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from tampu.cli.repl.images import mentions, take_pictures
+from tampu.errors import RequestError
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with pictures, where the program is."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    for name in ("a.png", "b c.jpg", "sub/d.webp", "it's.PNG", "(e).png"):
+        Image.fromarray(np.zeros((4, 5, 3), np.uint8)).save(tmp_path / name)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "rest", "names"),
+    [
+        ("what is in ./a.png?", "what is in ?", ["a.png"]),
+        ("./a.png", "", ["a.png"]),
+        ("'./b c.jpg' what?", "what?", ["b c.jpg"]),
+        ('"b c.jpg" what?', "what?", ["b c.jpg"]),
+        (r"look: ./b\ c.jpg", "look:", ["b c.jpg"]),
+        ("look: ./b c.jpg now", "look:  now", ["b c.jpg"]),
+        ("compare ./a.png and ./sub/d.webp", "compare  and ", ["a.png", "sub/d.webp"]),
+        ("./a.png ./a.png", "", ["a.png", "a.png"]),
+        ("./sub/../a.png", "", ["a.png"]),
+        ("../{folder}/a.png", "", ["a.png"]),
+        ("{here}/a.png", "", ["a.png"]),
+        (r"./it\'s.PNG", "", ["it's.PNG"]),
+        (r"./\(e\).png!", "!", ["(e).png"]),
+        ("first\n./a.png\nlast", "first\n\nlast", ["a.png"]),
+    ],
+)
+def test_paths_are_found_and_taken_out(here, text, rest, names):
+    text = text.replace("{here}", str(here)).replace("{folder}", here.name)
+    found, pictures, missing = take_pictures(text)
+    assert found == rest.strip()
+    assert [photo.path.resolve() for photo in pictures] == [here / name for name in names]
+    assert all(photo.picture.shape == (4, 5, 3) for photo in pictures)
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "what is a.png?", "it costs 3/4 of .png", "https://example.org/a.png", "'quoted' words",
+        "./a.png.txt", "./a.pngs", "and/or", "./a.txt",
+    ],
+)  # fmt: skip
+def test_what_is_no_path_of_a_picture_stays(here, text):
+    assert here.is_dir()
+    assert take_pictures(text) == (text, [], [])
+
+
+def test_a_path_that_leads_nowhere_stays_and_is_told(here):
+    text = f"see ./none.png and {here}/a.png"
+    rest, pictures, missing = take_pictures(text)
+    assert rest == "see ./none.png and"
+    assert len(pictures) == 1
+    assert missing == [Path("none.png")]
+
+
+def test_a_file_that_is_no_picture_is_refused_by_its_name(here):
+    (here / "no.png").write_text("text")
+    (here / "big.png").write_bytes(b"")
+    with (here / "big.png").open("r+b") as file:
+        file.truncate(1 << 30)
+    for name in ("no", "big"):
+        with pytest.raises(RequestError, match=f"^{name}.png: "):
+            take_pictures(f"./{name}.png")
+
+
+def test_the_home_folder_is_found(here, monkeypatch):
+    monkeypatch.setenv("HOME", str(here))
+    assert take_pictures("~/a.png")[1][0].path == here / "a.png"
+
+
+@given(st.text("./ ~'\"\\apngj\n\0"))
+def test_any_text_has_its_mentions_in_order(text):
+    found = list(mentions(text))
+    assert all(a.end <= b.start for a, b in pairwise(found))
+    assert all(0 <= each.start < each.end <= len(text) for each in found)

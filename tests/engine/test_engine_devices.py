@@ -1,0 +1,201 @@
+"""Models whose layers are on several devices: two stand-ins and the processor."""
+
+import logging
+
+import numpy as np
+import pytest
+from support.devices import StandIn
+from support.engines import GREEDY, rest
+from support.tiny_model import Tiny, tiny_weights, write_tiny
+
+from tampu.engine import model_loader
+from tampu.engine.engine import Engine
+from tampu.errors import OutOfMemoryError
+from tampu.ml.devices import find_devices
+from tampu.ml.offload import Offload
+from tampu.worker.main import load_engine
+from tampu.worker.protocol import Load, ModelOptions
+
+TEXT = "the cat is on the list and the dog is in the list"
+SMALL = {"context": 512, "slots": 2, "threads": 1, "batch": 64}
+LAYERS = 4
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return write_tiny(tmp_path_factory.mktemp("m") / "tiny.gguf", Tiny(layers=LAYERS, factors=True))
+
+
+@pytest.fixture
+def devices(monkeypatch):
+    """Two devices, which are all free again at the end."""
+    found = StandIn(0), StandIn(1)
+    every = (*(each.device for each in found), *find_devices())
+    monkeypatch.setattr(model_loader, "find_devices", lambda: every)
+    yield found
+    assert [each.taken for each in found] == [0, 0]
+
+
+def answers(engine):
+    """What an engine says, one request alone, two at once, and a long prompt."""
+    alone = engine.generate(TEXT, max_tokens=12, **GREEDY).tokens
+    streams = [engine.stream(text, max_tokens=12, **GREEDY) for text in ("the", TEXT[4:])]
+    both = ["".join(getattr(event, "text", "") for event in stream) for stream in streams]
+    long = engine.generate([5, 6, 7] * 90, max_tokens=6, **GREEDY).tokens
+    return alone, both, long
+
+
+@pytest.fixture(scope="module")
+def expected(path):
+    with Engine.load(path, **SMALL) as engine:
+        return answers(engine), engine.logits(TEXT)
+
+
+def places(engine):
+    """The device of each layer, "-" for the processor."""
+    placement = engine.runner.graphs._backend.placement
+    found = [placement.of_layer(n) for n in range(LAYERS + 1)]
+    return "".join("-" if each is None else str(each.index) for each in found)
+
+
+@pytest.mark.seed("S75")
+@pytest.mark.parametrize(
+    ("offload", "layers"),
+    [(Offload(0), "-----"), (Offload(1), "---0-"), (Offload(3), "-000-"), (Offload(5), "00000"),
+     (None, "00000"), (Offload(main=1), "11111"), (Offload(5, split=(1, 1)), "00011"),
+     (Offload(4, split=(1, 3)), "0111-")],
+)  # fmt: skip
+def test_layers_are_where_they_were_asked_to_be_and_give_the_same(
+    path, devices, expected, offload, layers
+):
+    with Engine.load(path, offload=offload, **SMALL) as engine:
+        assert places(engine) == layers
+        assert engine.device_bytes == sum(each.taken for each in devices)
+        assert [each.taken > 0 for each in devices] == ["0" in layers, "1" in layers]
+        assert answers(engine) == expected[0]
+        error = np.abs(engine.logits(TEXT) - expected[1]).max() / np.abs(expected[1]).max()
+        assert error < 0.02
+        rest(engine)
+
+
+@pytest.mark.seed("S39", "S40")
+def test_no_device_gives_more_memory_after_loading(path, devices):
+    with Engine.load(path, offload=Offload(3, split=(1, 1)), **SMALL) as engine:
+        taken = [each.taken for each in devices]
+        answers(engine)
+        engine.generate([5] * 510, max_tokens=30, **GREEDY)  # the context overflows
+        engine.logits([5] * 512)
+        assert [each.taken for each in devices] == taken
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"kernels": "off"}, {"kernels": "off", "flash_attention": False}, {"flash_attention": True},
+     {"cache_type": "f32"}],
+)  # fmt: skip
+def test_attention_is_the_same_however_it_is_computed(path, devices, expected, options):
+    assert devices
+    with Engine.load(path, offload=Offload(3, split=(1, 1)), **SMALL, **options) as engine:
+        assert answers(engine) == expected[0]
+
+
+def test_a_tied_output_is_multiplied_where_the_output_layer_is(tmp_path, devices):
+    path = write_tiny(tmp_path / "tied.gguf", Tiny(layers=LAYERS, tied=True))
+    with Engine.load(path, offload=Offload(0), **SMALL) as engine:
+        wanted = answers(engine)
+    with Engine.load(path, offload=Offload(LAYERS + 1), **SMALL) as engine:
+        assert answers(engine) == wanted
+        assert devices[0].taken > 0
+
+
+def mixture(path):
+    """Write a model whose layers have eight experts, of which a token uses two."""
+    tiny = Tiny(layers=LAYERS, embedding=64, keys={"expert_count": 8, "expert_used_count": 2})
+    random = np.random.default_rng(1)
+    weights = {n: w for n, w in tiny_weights(tiny).items() if "ffn_" not in n or "norm" in n}
+    for layer in range(LAYERS):
+        shapes = {"gate_exps": (8, 64, 64), "up_exps": (8, 64, 64), "down_exps": (8, 64, 64),
+                  "gate_inp": (8, 64)}  # fmt: skip
+        for name, shape in shapes.items():
+            values = random.normal(size=shape).astype(np.float32) / 8
+            weights[f"blk.{layer}.ffn_{name}.weight"] = values
+    return write_tiny(path, tiny, weights=weights)
+
+
+def test_when_space_is_short_experts_are_kept_and_the_answers_stay_the_same(tmp_path, devices):
+    path = mixture(tmp_path / "mixture.gguf")
+    with Engine.load(path, offload=Offload(0), **SMALL) as engine:
+        wanted = answers(engine)
+    kept = []
+    for memory in (16 * 2**20, 2_600_000, 2_000_000):
+        devices[0].free = memory
+        devices[1].free = 0
+        with Engine.load(path, **SMALL) as engine:
+            placement = engine.runner.graphs._backend.placement
+            assert places(engine) == "00000"
+            kept.append(len(placement.kept_experts))
+            assert answers(engine) == wanted
+    assert kept[0] == 0 < kept[1] < kept[2]
+
+
+def test_as_many_layers_go_as_there_is_room_for(path, devices, expected):
+    found = []
+    for memory in (900_000, 1_200_000, 2_000_000):
+        devices[0].free = devices[0].limit = memory
+        devices[1].free = devices[1].limit = 0
+        with Engine.load(path, **SMALL) as engine:
+            found.append(places(engine).count("0"))
+            assert answers(engine) == expected[0]
+    assert found == sorted(set(found))
+
+
+@pytest.mark.seed("S41")
+def test_a_device_that_has_less_than_it_says_gets_fewer_layers(path, devices, expected, caplog):
+    devices[0].limit = 1_000_000
+    devices[1].free = devices[1].limit = 0
+    with caplog.at_level(logging.WARNING), Engine.load(path, **SMALL) as engine:
+        assert answers(engine) == expected[0]
+        assert places(engine).count("0") < LAYERS + 1
+    assert "the devices get fewer layers" in caplog.text
+
+
+@pytest.mark.seed("S6", "S41")
+def test_what_was_asked_for_and_does_not_fit_is_refused_and_leaves_nothing(path, devices):
+    for each in devices:
+        each.free = each.limit = 500_000
+    with pytest.raises(
+        OutOfMemoryError, match=r"does not fit on GPU\.\d: weights .* are available"
+    ):
+        Engine.load(path, offload=Offload(LAYERS + 1), **SMALL)
+    for each in devices:  # and what they don't have though they say so
+        each.free = 2**30
+    with pytest.raises(OutOfMemoryError, match="no memory"):
+        Engine.load(path, offload=Offload(LAYERS + 1), **SMALL)
+
+
+def test_a_model_that_sees_sees_the_same(devices):
+    image = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    question = [{"role": "user", "content": "What is it?", "images": [image]}]
+    options = {"context": 256, "threads": 1, "batch": 64}
+    with Engine.load("demo", offload=Offload(0), **options) as engine:
+        wanted = engine.chat(question, max_tokens=12, temperature=0.0).tokens
+    with Engine.load("demo", **options) as engine:
+        assert devices[0].taken > 0
+        assert engine.chat(question, max_tokens=12, temperature=0.0).tokens == wanted
+
+
+@pytest.mark.seed("S75")
+def test_a_models_process_says_what_it_takes_of_devices(path, devices):
+    options = ModelOptions(context=64, threads=1, gpu_layers=LAYERS + 1, tensor_split=(1.0, 1.0))
+    with load_engine(Load(str(path), options), lambda _: None, lambda: False) as loaded:
+        assert 0 < loaded.ready.device_bytes == sum(each.taken for each in devices)
+        assert loaded.ready.memory_bytes > loaded.ready.device_bytes
+        assert min(each.taken for each in devices) > 0
+    nowhere = ModelOptions(context=64, threads=1, gpu_layers=0)
+    with load_engine(Load(str(path), nowhere), lambda _: None, lambda: False) as loaded:
+        assert loaded.ready.device_bytes == 0
+
+
+def test_a_file_that_is_not_mapped_gives_the_same(path, expected):
+    with Engine.load(path, use_mmap=False, **SMALL) as engine:
+        assert answers(engine) == expected[0]

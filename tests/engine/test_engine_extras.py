@@ -1,0 +1,216 @@
+"""What the engine does besides generating: forms, scores of prompts, traces, pictures."""
+
+import json
+
+import numpy as np
+import pytest
+from support.engines import GREEDY, PROMPT, SMALL, tiny_engine
+from support.tiny_model import Tiny, tiny_weights, write_tiny
+
+from tampu.engine.engine import Engine
+from tampu.engine.input_processor import TRACE
+from tampu.errors import ComputeError, GrammarError, RequestError
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    with tiny_engine(tmp_path_factory.mktemp("extras")) as engine:
+        engine.generate("a", format={"choices": ["b"]})  # its threads are there from here on
+        yield engine
+
+
+# Forms
+
+
+@pytest.mark.parametrize("choices", [["yes", "no"], ["cat"]])
+def test_an_answer_is_one_of_the_choices(engine, choices):
+    found = engine.generate(PROMPT, format={"choices": choices}, seed=1)
+    assert found.text in choices
+    assert found.reason == "stop"
+
+
+def test_an_answer_follows_a_schema(engine):
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 99}},
+              "required": ["n"], "additionalProperties": False}  # fmt: skip
+    for seed in range(3):
+        text = engine.generate(PROMPT, format=schema, seed=seed, max_tokens=200).text
+        assert isinstance(json.loads(text)["n"], int)
+
+
+def test_requests_with_and_without_a_form_run_together(engine):
+    expected = engine.generate(PROMPT, max_tokens=8, **GREEDY).text
+    formed = engine.stream(PROMPT, format={"choices": ["yes"]}, seed=1)
+    free = engine.generate(PROMPT, max_tokens=8, **GREEDY).text
+    assert free == expected
+    assert "".join(getattr(event, "text", "") for event in formed) == "yes"
+
+
+def test_a_form_that_cannot_be_is_refused(engine):
+    with pytest.raises(GrammarError):
+        engine.generate(PROMPT, format={"type": "nothing that there is"})
+
+
+# The prompt's own log-probabilities
+
+
+def test_the_scores_of_a_prompt_are_those_of_its_logits(engine):
+    tokens = engine.tokenize(PROMPT)
+    found = engine.generate(tokens, max_tokens=2, prompt_logprobs=True, top_logprobs=2, **GREEDY)
+    logits = engine.logits(tokens).astype(np.float64)
+    logprobs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    assert [entry.token for entry in found.prompt_logprobs] == tokens[1:]
+    for row, entry in zip(logprobs, found.prompt_logprobs, strict=False):
+        assert entry.logprob == pytest.approx(row[entry.token], abs=1e-4)
+        assert entry.top[0][0] == row.argmax()
+    assert found.tokens == engine.generate(tokens, max_tokens=2, **GREEDY).tokens
+    assert found.usage.cached_tokens == 0
+
+
+def test_without_asking_there_are_none(engine):
+    assert engine.generate(PROMPT, max_tokens=1).prompt_logprobs == ()
+
+
+# Traces
+
+
+def test_a_trace_has_an_event_for_each_step_of_the_loop(engine, tmp_path):
+    with engine.trace(tmp_path / "trace.json"):
+        engine.generate(PROMPT, max_tokens=4, **GREEDY)
+    events = json.loads((tmp_path / "trace.json").read_text())
+    assert {"plan", "prepare", "wait", "sample", "deliver", "batch"} <= {
+        event.get("name") for event in events
+    }
+    batches = [event for event in events if event.get("name") == "batch"]
+    assert all(event["dur"] > 0 for event in batches)
+    read, *answers = batches
+    assert {part["does"] for part in read["args"]["parts"]} == {"reads"}
+    assert [part["tokens"] for event in answers for part in event["args"]["parts"]] == [1, 1, 1]
+
+
+def test_a_trace_that_cannot_be_written_is_refused(engine, tmp_path):
+    trace = engine.trace(tmp_path / "no" / "trace.json")
+    with pytest.raises(RequestError, match="the trace cannot be written"), trace:
+        pass
+    assert engine.runner.records.trace is None
+
+
+# What is written down for those who look for a fault
+
+
+@pytest.mark.seed("S12")
+def test_at_trace_level_tokens_are_logged_by_number_and_text(engine, caplog):
+    with caplog.at_level(TRACE, "tampu"):
+        found = engine.generate("the cat", max_tokens=3, **GREEDY)
+    prompt, *answers = [
+        r.getMessage() for r in caplog.records if r.name == "tampu.engine.input_processor"
+    ]
+    tokens = engine.tokenize("the cat")
+    spelled = [f"{token}:{engine.tokenizer.token_text(token)!r}" for token in tokens]
+    assert prompt == "prompt: " + " ".join(spelled)
+    logged = " ".join(answer.removeprefix("answer: ") for answer in answers)
+    assert [int(each.partition(":")[0]) for each in logged.split(" ") if each[:1].isdigit()] == (
+        found.tokens
+    )
+
+
+def test_unusable_numbers_are_traced_to_the_layer_where_they_begin(tmp_path):
+    weights = tiny_weights(Tiny())
+    weights["blk.1.ffn_down.weight"][:] = np.nan
+    path = write_tiny(tmp_path / "bad.gguf", weights=weights)
+    with Engine.load(path, **SMALL) as bad:
+        with pytest.raises(ComputeError, match="nan") as plain:
+            bad.generate(PROMPT)
+        assert "begin with" not in str(plain.value)
+        bad.watch_values()
+        with pytest.raises(ComputeError, match=r"begin with mul_mat, at or after blk\.1\.ffn_down"):
+            bad.generate(PROMPT)
+
+
+def test_looking_at_every_value_changes_none(tmp_path):
+    with Engine.load(write_tiny(tmp_path / "tiny.gguf"), **SMALL) as watched:
+        expected = watched.generate(PROMPT, max_tokens=5, **GREEDY).tokens
+        watched.watch_values()
+        assert watched.generate(PROMPT, max_tokens=5, **GREEDY).tokens == expected
+
+
+# Pictures
+
+
+def test_a_model_of_text_takes_no_pictures(engine):
+    with pytest.raises(RequestError, match="takes no images: it is a model of text"):
+        engine.look(b"")
+    with pytest.raises(RequestError, match="takes no images"):
+        engine.chat([{"role": "user", "content": "a", "images": [b"x"]}])
+
+
+@pytest.fixture(scope="module")
+def seeing():
+    with Engine.load("demo", context=256, slots=2, threads=1) as engine:
+        engine.generate("a", max_tokens=1)  # its threads are there from here on
+        yield engine
+
+
+def picture(color, *, at=(5, 25), side=64):
+    pixels = np.full((side, side, 3), 255, np.uint8)
+    pixels[at[0] : at[0] + 20, at[0] : at[0] + 20] = color
+    return pixels
+
+
+def ask(engine, image, question="What color is the shape?", **options):
+    messages = [{"role": "user", "content": question, "images": [image]}]
+    return engine.chat(messages, max_tokens=20, temperature=0.0, **options)
+
+
+@pytest.mark.seed("S33", "S53", "S61", "S62", "S64")
+def test_the_model_says_what_it_sees(seeing):
+    red, blue = picture((220, 20, 20)), picture((30, 60, 220))
+    assert "red" in ask(seeing, red).text.lower()
+    assert "blue" in ask(seeing, blue).text.lower()
+
+
+@pytest.mark.seed("S19")
+def test_a_picture_is_embedded_once(seeing):
+    image = picture((20, 160, 40), at=(30, 50))
+    first = ask(seeing, image)
+    steps = seeing.runner.records.times.steps
+    again = ask(seeing, image)
+    assert again.text == first.text
+    assert again.usage.cached_tokens == again.usage.prompt_tokens - 1
+    assert seeing.runner.records.times.steps - steps == again.usage.generated_tokens
+    steps = seeing.runner.records.times.steps
+    ask(seeing, image, "What shape do you see?")
+    other = seeing.runner.records.times.steps - steps
+    assert other <= again.usage.generated_tokens + 8
+
+
+@pytest.mark.seed("S54")
+def test_prompts_that_differ_in_the_picture_alone_share_no_row_of_it(seeing):
+    one, two = picture((220, 20, 20), at=(8, 8)), picture((30, 60, 220), at=(8, 8))
+    ask(seeing, one)
+    found = ask(seeing, two)
+    assert "blue" in found.text.lower()
+    assert found.usage.cached_tokens < 16
+
+
+@pytest.mark.seed("S62", "S78")
+def test_two_pictures_at_once_do_not_mix(seeing):
+    red, blue = picture((220, 20, 20)), picture((30, 60, 220))
+    streams = [
+        seeing.stream_chat(
+            [{"role": "user", "content": "What color is the shape?", "images": [image]}],
+            max_tokens=20, temperature=0.0,
+        )
+        for image in (red, blue)
+    ]  # fmt: skip
+    texts = ["".join(getattr(event, "text", "") for event in stream) for stream in streams]
+    assert "red" in texts[0].lower()
+    assert "blue" in texts[1].lower()
+
+
+@pytest.mark.seed("S66")
+def test_a_prompt_with_pictures_begins_once(seeing):
+    messages = [{"role": "user", "content": "a", "images": [picture((0, 0, 0))] * 2}]
+    items = seeing.chat_prompt(messages)
+    bos = seeing.tokenizer.bos
+    assert [item for item in items if item == bos] == [bos]
+    assert len([item for item in items if not isinstance(item, int)]) == 2

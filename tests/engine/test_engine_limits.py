@@ -1,0 +1,252 @@
+"""The engine at its edges: full contexts, logits and embeddings, what is refused, the end."""
+
+import threading
+
+import numpy as np
+import pytest
+from support.engines import GREEDY, PROMPT, SMALL, rest, tiny_engine
+from support.scripted import write_scripted
+from support.tiny_model import BOS, VOCABULARY, Tiny, tiny_weights, write_tiny
+
+from tampu.engine.engine import Engine
+from tampu.errors import ComputeError, ContextLengthError, RequestError, RunnerDiedError
+from tampu.ml.library import gg
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    with tiny_engine(tmp_path_factory.mktemp("engine")) as engine:
+        yield engine
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Load an engine of the test's own."""
+    made = []
+
+    def load(*, pooling=None, **options):
+        path = write_tiny(tmp_path / "own.gguf", pooling=pooling)
+        made.append(Engine.load(path, **{**SMALL, **options}))
+        return made[-1]
+
+    yield load
+    for each in made:
+        each.close()
+
+
+# The context
+
+
+@pytest.mark.seed("S80")
+def test_an_answer_longer_than_the_context_goes_on(engine):
+    found = engine.generate(PROMPT, max_tokens=200, **GREEDY)
+    assert len(found.tokens) == 200
+    assert found.usage.dropped_tokens > 100
+    rest(engine)
+
+
+def test_without_shifting_a_full_context_ends_the_answer(engine):
+    found = engine.generate(PROMPT, shift=False, **GREEDY)
+    assert found.reason == "length"
+    assert len(engine.tokenize(PROMPT)) + len(found.tokens) == engine.context + 1
+
+
+def test_an_answer_that_only_repeats_its_last_token_ends_where_it_is_told(tmp_path):
+    looper = write_scripted(tmp_path / "m.gguf", ["Well", " la"], repeats=1)
+    with Engine.load(looper, threads=1, context=128) as engine:
+        found = engine.generate("x", max_tokens=100, most_repeats=30, **GREEDY)
+        assert (found.text, found.reason) == ("Well" + " la" * 31, "length")
+        assert found.usage.generated_tokens == 32
+        assert len(engine.generate("x", max_tokens=100, **GREEDY).tokens) == 100
+        with pytest.raises(RequestError, match="most_repeats must be 1 or more"):
+            engine.generate("x", most_repeats=0)
+
+
+def test_what_repeats_in_turns_goes_on(tmp_path):
+    endless = write_scripted(tmp_path / "m.gguf", [" la", " li"], repeats=2)
+    with Engine.load(endless, threads=1, context=128) as engine:
+        found = engine.generate("x", max_tokens=100, most_repeats=1, **GREEDY)
+        assert found.usage.generated_tokens == 100
+
+
+def test_a_prompt_that_fills_the_context_is_answered(engine):
+    prompt = [BOS, *[290] * 63]
+    assert len(engine.generate(prompt, max_tokens=3, **GREEDY).tokens) == 3
+
+
+def test_a_prompt_longer_than_the_context_is_refused_with_the_numbers(engine):
+    for ask in (engine.generate, engine.logits):
+        with pytest.raises(ContextLengthError, match="the prompt has 65 tokens, the context 64"):
+            ask([BOS] * 65)
+
+
+def test_a_prompt_longer_than_the_context_is_cut_if_it_may_be(engine):
+    prompt = [BOS, *[290] * 50, *[280] * 30]
+    found = engine.generate(prompt, truncate=True, keep=2, max_tokens=2, **GREEDY)
+    assert found.usage.prompt_tokens == 64
+    assert found.usage.dropped_tokens >= 81 - 64
+    cut = [BOS, 290, *prompt[-62:]]
+    assert found.tokens[0] == engine.logits(cut)[-1].argmax()
+
+
+@pytest.mark.seed("S39", "S40")
+def test_after_loading_nothing_is_allocated_any_more(load, monkeypatch):
+    engine = load(slots=2)
+    backend = engine._model.graphs._backend
+    reserved = backend.graph_bytes
+    asked = []
+    real = gg.ggml_backend_buft_alloc_buffer
+    monkeypatch.setattr(
+        gg,
+        "ggml_backend_buft_alloc_buffer",
+        lambda kind, size: (asked.append(size), real(kind, size))[1],
+    )
+    for prompt in ([BOS] * 64, PROMPT, [BOS, 300]):
+        engine.generate(prompt, max_tokens=70, **GREEDY)
+    threads = [
+        threading.Thread(target=engine.generate, args=(text,), kwargs={"max_tokens": 40, **GREEDY})
+        for text in (PROMPT, "he is", "on the list of it")
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    engine.logits([BOS] * 64)
+    engine.embed(PROMPT)
+    assert backend.graph_bytes == reserved
+    assert asked == []
+
+
+# Logits and embeddings
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 16, 1000])
+def test_logits_do_not_depend_on_the_chunks(engine, chunk):
+    whole = engine.logits(PROMPT)
+    assert whole.shape == (len(engine.tokenize(PROMPT)), VOCABULARY)
+    assert whole.dtype == np.float32
+    np.testing.assert_allclose(engine.logits(PROMPT, chunk=chunk), whole, atol=0.05)
+
+
+@pytest.mark.parametrize("chunk", [0, -1])
+def test_a_chunk_has_at_least_a_token(engine, chunk):
+    with pytest.raises(RequestError, match=f"chunk must be 1 or more, not {chunk}"):
+        engine.logits(PROMPT, chunk=chunk)
+
+
+def test_pictures_are_refused_by_a_text_model(engine):
+    with pytest.raises(RequestError, match=r"tiny\.gguf takes no images"):
+        engine.logits(PROMPT, images=["cat.png"])
+
+
+def test_embeddings_have_length_one_and_tell_texts_apart(engine):
+    found = engine.embed([PROMPT, "he is", PROMPT])
+    assert found.shape == (3, 32)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose(found[0], found[2], atol=1e-6)
+    assert found[0] @ found[1] < 0.99
+    assert np.array_equal(engine.embed(PROMPT), engine.embed([PROMPT]))
+
+
+def test_no_texts_have_no_embeddings(engine):
+    assert engine.embed([]).shape == (0, 32)
+
+
+def test_pooling_is_what_the_file_says(load):
+    found = {}
+    for pooling in (None, 1, 2, 3):
+        engine = load(pooling=pooling)
+        found[pooling] = engine.embed(PROMPT)[0]
+        hidden = engine._intake.rows(PROMPT, wants_logits=False)
+        pooled = {2: hidden[0], 3: hidden[-1]}.get(pooling, hidden.mean(0))
+        np.testing.assert_allclose(found[pooling], pooled / np.linalg.norm(pooled), atol=1e-5)
+        engine.close()
+    assert np.array_equal(found[None], found[1])
+    assert found[2] @ found[3] < 0.99
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("prompt", [[], np.array([], np.int32)])
+def test_an_empty_prompt_is_refused(engine, prompt):
+    for ask in (engine.generate, engine.stream, engine.logits):
+        with pytest.raises(RequestError, match="the prompt is empty"):
+            ask(prompt)
+
+
+@pytest.mark.parametrize("token", [-1, VOCABULARY, 10**12])
+def test_a_token_outside_the_vocabulary_is_refused(engine, token):
+    for ask in (engine.generate, engine.logits):
+        with pytest.raises(RequestError, match=f"token {token} is not in the vocabulary of 320"):
+            ask([BOS, token])
+
+
+def test_an_unknown_option_is_refused_with_those_that_are_known(engine):
+    with pytest.raises(RequestError, match="temprature") as caught:
+        engine.generate(PROMPT, temprature=0.5)
+    known = str(caught.value).partition("known: ")[2].rstrip(")").split(", ")
+    assert {"temperature", "max_tokens", "stop"} <= set(known)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"max_tokens": -1}, "max_tokens must be 0 or more, not -1"),
+        ({"max_tokens": "10"}, "max_tokens"),
+        ({"keep": -2}, "keep must be -1"),
+        ({"top_logprobs": 21}, "top_logprobs must be 0 to 20, not 21"),
+        ({"stop": [""]}, "stop strings must not be empty"),
+        ({"stop": "end"}, "stop"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"top_p": 2.0}, "top_p"),
+        ({"logit_bias": {VOCABULARY: 1.0}}, "logit_bias"),
+        ({"logit_bias": {-1: 1.0}}, "logit_bias"),
+        ({"seed": "x"}, "seed"),
+    ],
+)
+def test_options_out_of_range_are_refused_by_name(engine, options, reason):
+    for ask in (engine.generate, engine.stream):
+        with pytest.raises(RequestError, match=reason):
+            ask(PROMPT, **options)
+
+
+@pytest.mark.parametrize("value", [1, 0.5, True])
+def test_numbers_are_taken_where_numbers_are_wanted(engine, value):
+    assert engine.generate(PROMPT, max_tokens=1, min_p=0, temperature=float(value)).tokens
+
+
+# The end
+
+
+def test_closing_ends_the_requests_under_way(load):
+    engine = load()
+    stream = engine.stream(PROMPT, **GREEDY)
+    next(stream)
+    waiting = engine.stream("he is", **GREEDY)
+    engine.close()
+    for each in (stream, waiting):
+        with pytest.raises(RunnerDiedError, match="the runner has ended: it was closed"):
+            list(each)
+
+
+def test_a_closed_engine_refuses_everything(load):
+    engine = load()
+    engine.close()
+    engine.close()
+    for ask in (engine.generate, engine.stream, engine.logits, engine.embed):
+        with pytest.raises(RunnerDiedError, match="it was closed"):
+            ask(PROMPT)
+    assert engine.tokenize("the") == [BOS, 259, 286, 264]
+
+
+def test_a_model_whose_logits_are_no_numbers_fails_with_a_clear_error(tmp_path):
+    weights = tiny_weights(Tiny())
+    weights["output.weight"][:] = np.nan
+    path = write_tiny(tmp_path / "nan.gguf", weights=weights)
+    with Engine.load(path, context=32, threads=1, batch=16) as engine:
+        with pytest.raises(ComputeError, match="nan"):
+            engine.generate(PROMPT)
+        assert np.isnan(engine.logits(PROMPT)).all()
+        rest(engine)

@@ -1,0 +1,227 @@
+"""Which layers go to which device: as asked, by proportion, by memory; what is said if not."""
+
+import re
+
+import pytest
+from support.tiny_gguf import write_gguf
+
+from tampu.engine.fit import Machine, free_on, place, survey
+from tampu.engine.memory import Footprint, WeightSizes, weight_sizes
+from tampu.errors import OutOfMemoryError, RequestError
+from tampu.kvcache import CacheSize
+from tampu.ml.devices import Device
+from tampu.ml.offload import AUTOMATIC, Offload
+from tampu.nn import LayerShape
+from tampu.store.model_info import read_model_info
+
+MB = 2**20
+BLOCKS = 8
+CACHE = 2 * 4 * 1024 * 32 * 2  # bytes of a layer: keys and values, heads, cells, features, f16
+
+
+@pytest.fixture
+def footprint(tmp_path):
+    """A model of eight layers of 10 MiB, an output layer of 20; experts of 90 if wanted."""
+    info = read_model_info(write_gguf(tmp_path / "m.gguf"))
+
+    def make(experts=0, context=1024):
+        weights = WeightSizes(
+            5 * MB, (10 * MB,) * BLOCKS + (20 * MB,), (experts * MB,) * BLOCKS + (0,)
+        )
+        return Footprint(
+            info, [LayerShape(4, 32)] * BLOCKS, CacheSize(1, context, 64), ("f16", "f16"), weights
+        )
+
+    return make
+
+
+def machine(*sizes, processor=4096):
+    devices = tuple(Device(n + 1, "CUDA", n, "gpu", "product") for n in range(len(sizes)))
+    available = {each.label: size * MB for each, size in zip(devices, sizes, strict=True)}
+    return Machine(devices, {**available, "CPU.0": processor * MB})
+
+
+def names(placement):
+    """The index of each layer's device, "-" for the processor's."""
+    found = [placement.of_layer(n) for n in range(BLOCKS + 1)]
+    return "".join("-" if each is None else str(each.index) for each in found)
+
+
+# As asked
+
+
+@pytest.mark.seed("S75")
+@pytest.mark.parametrize(
+    ("count", "layers"),
+    [(0, "---------"), (1, "-------0-"), (3, "-----000-"), (8, "00000000-"), (9, "000000000"),
+     (99, "000000000")],
+)  # fmt: skip
+def test_so_many_of_the_last_layers_go_the_output_layer_at_the_very_end(footprint, count, layers):
+    assert names(place(footprint(), machine(1000), Offload(count))) == layers
+
+
+@pytest.mark.seed("S75")
+@pytest.mark.parametrize(
+    ("count", "split", "layers"),
+    [(9, (1, 1), "000001111"), (9, (2, 1), "000000111"), (8, (1, 3), "00111111-"),
+     (4, (1, 1), "----0011-"), (9, (0, 1), "111111111"), (9, (1, 0), "000000000"),
+     (9, (1,), "000000000"), (9, (0.5, 0.5), "000001111")],
+)  # fmt: skip
+def test_layers_are_shared_out_in_proportion(footprint, count, split, layers):
+    assert names(place(footprint(), machine(1000, 1000), Offload(count, split=split))) == layers
+
+
+@pytest.mark.seed("S75")
+@pytest.mark.parametrize(
+    ("main", "layers"), [(0, "000000000"), (1, "111111111"), (None, "111111111")]
+)
+def test_the_main_device_takes_them_all_if_they_fit_else_that_with_the_most_memory(
+    footprint, main, layers
+):
+    assert names(place(footprint(), machine(500, 600), Offload(main=main))) == layers
+
+
+def test_what_does_not_fit_the_main_device_goes_on_to_the_next(footprint):
+    found = place(footprint(), machine(90, 90), Offload(9, main=1))
+    assert names(found) == "111110000"
+
+
+@pytest.mark.parametrize(
+    ("asked", "match"),
+    [(Offload(main=2), r"main_gpu 2 is not there: the devices are CUDA\.0, CUDA\.1"),
+     (Offload(split=(1, 1, 1)), r"tensor_split has 3 parts; the devices are CUDA\.0, CUDA\.1")],
+)  # fmt: skip
+def test_a_device_that_there_is_not_is_refused(footprint, asked, match):
+    with pytest.raises(RequestError, match=match):
+        place(footprint(), machine(500, 500), asked)
+
+
+@pytest.mark.parametrize(
+    "options", [{"layers": -1}, {"main": -1}, {"split": (1, -1)}, {"split": (0, 0)}]
+)
+def test_values_out_of_their_range_are_refused(options):
+    with pytest.raises(RequestError, match=r"num_gpu|main_gpu|tensor_split"):
+        Offload(**options)
+
+
+def test_without_devices_everything_is_the_processors(footprint, caplog):
+    assert place(footprint(), machine(), AUTOMATIC).devices == ()
+    assert not caplog.records
+    assert place(footprint(), machine(), Offload(99, split=(1, 1))).devices == ()
+    assert "the processor: it computes all" in caplog.text
+
+
+# By memory
+
+
+@pytest.mark.parametrize(
+    ("memory", "layers"),
+    [(1000, "000000000"), (120, "000000000"), (100, "00000000-"), (60, "---00000-"),
+     (20, "-------0-"), (10, "---------")],
+)  # fmt: skip
+def test_as_many_layers_go_as_fit(footprint, memory, layers):
+    found = place(footprint(), machine(memory), AUTOMATIC)
+    assert names(found) == layers
+    needs = footprint().needs(found)
+    if found.devices:
+        assert needs["CUDA.0"].total <= memory * MB
+        assert needs["CUDA.0"].cache == CACHE * (BLOCKS - layers[:8].count("-"))
+
+
+def test_few_devices_are_better_than_many(footprint):
+    assert names(place(footprint(), machine(300, 200, 400), AUTOMATIC)) == "222222222"
+    assert set(names(place(footprint(), machine(80, 70, 10), AUTOMATIC))) == {"0", "1"}
+
+
+@pytest.mark.parametrize(("memory", "kept"), [(1000, 0), (700, 2), (130, 8)])
+def test_experts_stay_with_the_processor_before_a_layer_does(footprint, memory, kept):
+    found = place(footprint(experts=90), machine(memory), AUTOMATIC)
+    assert names(found) == "000000000"
+    assert found.kept_experts == frozenset(range(kept))
+
+
+def test_when_all_experts_stay_and_it_is_too_little_layers_stay_too(footprint):
+    found = place(footprint(experts=90), machine(70), AUTOMATIC)
+    assert names(found) == "--000000-"
+    assert found.kept_experts == frozenset(range(2, 8))
+
+
+# What does not fit
+
+
+@pytest.mark.seed("S41")
+def test_what_was_asked_for_and_does_not_fit_is_told_for_each_device(footprint):
+    with pytest.raises(OutOfMemoryError) as caught:
+        place(footprint(), machine(40, 1000), Offload(9, split=(1, 1)))
+    assert re.fullmatch(
+        r"m\.gguf with a context of 1024 tokens in 1 slots does not fit on CUDA\.0: "
+        r"weights 50 MiB, cache 3 MiB, graphs about 1 MiB; 40 MiB are available\. "
+        r"Choose at most 6 layers on devices \(num_gpu\)",
+        str(caught.value),
+    )
+
+
+@pytest.mark.seed("S41")
+def test_a_shorter_context_and_a_smaller_cache_are_told_too(footprint):
+    with pytest.raises(OutOfMemoryError) as caught:
+        place(footprint(context=65536), machine(200), Offload(9))
+    text = str(caught.value)
+    assert "on CUDA.0: weights 100 MiB, cache 256 MiB" in text
+    fitting = int(re.search(r"a context of at most (\d+)", text)[1])
+    assert place(footprint(context=fitting), machine(200), Offload(9)).offloaded == 9
+    layers = int(re.search(r"at most (\d+) layers", text)[1])
+    assert place(footprint(context=65536), machine(200), Offload(layers)).offloaded == layers
+    with pytest.raises(OutOfMemoryError):
+        place(footprint(context=65536), machine(200), Offload(layers + 1))
+
+
+@pytest.mark.seed("S41")
+def test_both_the_device_and_the_processor_may_be_too_small(footprint):
+    with pytest.raises(OutOfMemoryError, match=r"on CUDA\.0: .* are available, nor on CPU\.0: "):
+        place(footprint(), machine(10, processor=10), Offload(4))
+    with pytest.raises(OutOfMemoryError, match=r"fit on CPU\.0: "):
+        place(footprint(), machine(30, processor=30), AUTOMATIC)
+
+
+# What there is
+
+
+class Found(Device):
+    """A device of some free memory."""
+
+    def memory(self):
+        return self.handle * MB, 2 * self.handle * MB
+
+
+def test_the_processor_and_accelerators_take_no_layers_and_integrated_graphics_only_alone():
+    integrated = Found(1000, "Vulkan", 0, "integrated-gpu", "product")
+    discrete = Found(8000, "CUDA", 0, "gpu", "product")
+    others = (Found(1, "BLAS", 0, "accelerator", "p"), Found(1, "CPU", 0, "cpu", "p"))
+    assert survey([integrated, discrete, *others], 5).devices == (discrete,)
+    assert survey([integrated, *others], 5).devices == (integrated,)
+    assert survey(others, 5) == Machine((), {"CPU.0": 5})
+
+
+def test_a_part_of_the_free_memory_is_left_to_others():
+    small, large = (Found(size, "CUDA", n, "gpu", "p") for n, size in enumerate((1000, 20_000)))
+    assert survey([small, large], 5).available == {
+        "CUDA.0": 900 * MB, "CUDA.1": (20_000 - 457) * MB, "CPU.0": 5,
+    }  # fmt: skip
+    assert survey([large], 5, part=0.5).available["CUDA.1"] == (20_000 - 457) * MB // 2
+    assert free_on([small, large]) == sum(
+        survey([small, large], 0).available[device.label] for device in (small, large)
+    )
+    assert free_on([]) is None
+
+
+def test_sizes_are_summed_by_layer():
+    tensors = {
+        "token_embd.weight": 1, "rope_freqs.weight": 2, "blk.0.attn_q.weight": 4,
+        "blk.0.ffn_up_exps.weight": 8, "blk.1.attn_q.weight": 16, "output_norm.weight": 32,
+        "v.blk.5.attn_q.weight": 64,
+    }  # fmt: skip
+    assert weight_sizes({**tensors, "output.weight": 128}) == WeightSizes(
+        3, (4, 16, 224), (8, 0, 0)
+    )
+    tied = weight_sizes(tensors)
+    assert (tied.first, tied.layers) == (2, (4, 16, 97))

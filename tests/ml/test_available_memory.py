@@ -1,0 +1,61 @@
+"""The memory that a process may take, with and without the limits of a container."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from tampu.ml.available_memory import Room, read_room
+
+MIB = 1 << 20
+
+
+def write(folder, **files):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(f"{text}\n")
+
+
+def test_without_control_groups_it_is_the_machines(tmp_path):
+    room = read_room(tmp_path / "none", tmp_path)
+    assert room.total == psutil.virtual_memory().total
+    assert 0 < room.free <= room.total
+
+
+@pytest.mark.parametrize("path", ["/a/b", "/", "/elsewhere"])
+def test_the_second_version_s_limit_counts_wherever_above_it_stands(tmp_path, path):
+    (tmp_path / "own").write_text(f"0::{path}\n")
+    stat = f"anon 5\ninactive_file {3 * MIB}\nactive_file {2 * MIB}"
+    limits = {"memory__current": 60 * MIB, "memory__stat": stat}
+    write(tmp_path, memory__max=100 * MIB, **limits)
+    write(tmp_path / "a" / "b", memory__max="max", **limits)
+    assert read_room(tmp_path / "own", tmp_path) == Room(45 * MIB, 100 * MIB)
+
+
+def test_the_first_version_s_limit_counts_too(tmp_path):
+    (tmp_path / "own").write_text("9:cpu:/a\n4:memory:/a\n0::/\n")
+    stat = f"total_inactive_file {MIB}"
+    write(
+        tmp_path / "memory" / "a",
+        memory__limit_in_bytes=50 * MIB,
+        memory__usage_in_bytes=60 * MIB,
+        memory__stat=stat,
+    )
+    assert read_room(tmp_path / "own", tmp_path) == Room(0, 50 * MIB)
+
+
+def test_a_limit_of_addresses_counts():
+    code = "from tampu.ml.available_memory import read_room; print(read_room().total)"
+    limit = 2048 * MIB
+
+    def limited():
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+    told = subprocess.run(
+        [sys.executable, "-c", code], preexec_fn=limited, capture_output=True, text=True, check=True
+    )
+    assert int(told.stdout) <= limit

@@ -1,0 +1,190 @@
+import codecs
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tampu.errors import RequestError
+from tampu.runner.detokenizer import TextStream
+
+
+class Pieces:
+    """A decoder whose tokens are indices of a list of texts."""
+
+    def __init__(self, texts):
+        self.texts = texts
+
+    def feed(self, token):
+        return self.texts[token]
+
+    def flush(self):
+        return ""
+
+
+class Bytes:
+    """A decoder whose tokens are bytes, as those of a byte-level vocabulary may be."""
+
+    def __init__(self):
+        self.decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def feed(self, token):
+        return self.decoder.decode(bytes([token]))
+
+    def flush(self):
+        return self.decoder.decode(b"", final=True)
+
+
+def run(texts, stop):
+    """Feed all; return the pieces shown and the stream."""
+    stream = TextStream(stop, Pieces(texts))
+    shown = []
+    for token in range(len(texts)):
+        piece = stream.feed(token)
+        shown.append(piece.text)
+        if piece.stopped:
+            return shown, stream
+    shown.append(stream.flush())
+    return shown, stream
+
+
+def first_complete(text, stop):
+    """The text before the stop string that is complete first, by looking at the whole text."""
+    found = [(text.index(s) + len(s), -len(s), s) for s in stop if s in text]
+    if not found:
+        return text, None
+    end, _, matched = min(found)
+    return text[: end - len(matched)], matched
+
+
+@pytest.mark.parametrize(
+    ("texts", "stop", "expected"),
+    [
+        (("hello", "world"), "world", "hello"),
+        (("hello", "wor"), "or", "hellow"),
+        (("Hello", " the", "re!"), "there!", "Hello "),
+        (("hello", "wor"), "llo w", "hellowor"),
+        (("hello", " wor"), "llo w", "he"),
+        (("hello",), "hello", ""),
+        (("a", "b", "a", "b", "c"), "abc", "ab"),
+        (("aaab",), "aab", "a"),
+        (("no", "thing"), "thinking", "nothing"),
+    ],
+)
+def test_the_text_ends_before_the_stop_string(texts, stop, expected):
+    shown, stream = run(texts, [stop])
+    assert "".join(shown) == expected
+    assert stream.matched == (stop if len(expected) < len("".join(texts)) else None)
+
+
+def test_what_may_begin_a_stop_string_is_held_back_and_no_more():
+    shown, _ = run(["Hello", " the", "n there", " you are"], ["there!"])
+    assert shown == ["Hello", " ", "then ", "there you are", ""]
+
+
+def test_the_end_gives_back_what_was_held():
+    shown, stream = run(["wait", " for <|e"], ["<|end|>"])
+    assert shown == ["wait", " for ", "<|e"]
+    assert stream.matched is None
+
+
+def test_without_stop_strings_nothing_is_held_back():
+    assert run(["a", "", "bc"], [])[0] == ["a", "", "bc", ""]
+
+
+@pytest.mark.parametrize(
+    ("stop", "expected", "matched"),
+    [
+        (["later", "sooner"], "the ", "sooner"),
+        (["abcd", "bc"], "the sooner or later a", "bc"),
+        (["b", "ab"], "the sooner or later ", "ab"),
+        (["er", "sooner"], "the ", "sooner"),
+    ],
+)
+def test_the_stop_string_that_is_complete_first_wins_and_of_those_the_longest(
+    stop, expected, matched
+):
+    shown, stream = run(["the soo", "ner or later a", "b", "cd"], stop)
+    assert ("".join(shown), stream.matched) == (expected, matched)
+
+
+def test_after_a_stop_string_nothing_comes():
+    stream = TextStream(["b"], Pieces(["abc", "d"]))
+    first = stream.feed(0)
+    assert (first.text, first.stopped) == ("a", True)
+    assert stream.feed(1).text == ""
+    assert stream.feed(1).stopped
+    assert stream.flush() == ""
+
+
+def test_an_empty_stop_string_is_refused():
+    with pytest.raises(RequestError, match="stop string is empty"):
+        TextStream(["a", ""], Pieces([]))
+
+
+@given(st.data())
+def test_any_split_into_tokens_gives_the_same_text(data):
+    text = data.draw(st.text("ab<é", max_size=30))
+    stop = data.draw(st.lists(st.text("ab<é", min_size=1, max_size=5), max_size=4))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    texts = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    shown, stream = run(texts, stop)
+    assert ("".join(shown), stream.matched) == first_complete(text, stop)
+
+
+@given(st.data())
+def test_what_was_shown_is_never_part_of_a_stop_string(data):
+    texts = data.draw(st.lists(st.text("ab", max_size=3), max_size=12))
+    stop = data.draw(st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3))
+    shown, _ = run(texts, stop)
+    assert not any(text in "".join(shown) for text in stop)
+    so_far = ""
+    for count, piece in enumerate(shown[:-1], 1):  # nothing is held back without a reason
+        so_far += piece
+        held = "".join(texts[:count])[len(so_far) :]
+        assert any(text.startswith(held) for text in stop) or len(shown) <= len(texts)
+
+
+@pytest.mark.parametrize("character", ["é", "€", "🦙"])
+def test_half_a_character_is_held_back_whatever_is_missing(character):
+    encoded = character.encode()
+    for missing in range(1, len(encoded)):
+        stream = TextStream(["stop"], Bytes())
+        shown = [stream.feed(byte).text for byte in b"a" + encoded[:-missing]]
+        assert "".join(shown) == "a"
+        rest = [stream.feed(byte).text for byte in encoded[-missing:]]
+        assert rest == [""] * (missing - 1) + [character]
+        assert stream.flush() == ""
+
+
+def test_a_character_that_is_never_completed_ends_as_a_replacement():
+    stream = TextStream([], Bytes())
+    assert [stream.feed(byte).text for byte in "🦙".encode()[:2]] == ["", ""]
+    assert stream.flush() == "\N{REPLACEMENT CHARACTER}"
+
+
+@given(
+    st.text("aé€🦙", max_size=12), st.lists(st.text("aé€🦙", min_size=1, max_size=3), max_size=3)
+)
+def test_text_in_single_bytes_gives_the_same_as_whole(text, stop):
+    stream = TextStream(stop, Bytes())
+    shown = ""
+    for byte in text.encode():
+        piece = stream.feed(byte)
+        shown += piece.text
+        if piece.stopped:
+            break
+    assert shown + stream.flush() == first_complete(text, stop)[0]
+
+
+def test_a_stop_string_may_be_completed_by_the_flush():
+    stream = TextStream(["a\N{REPLACEMENT CHARACTER}"], Bytes())
+    assert stream.feed(ord("x")).text == "x"
+    assert stream.feed(ord("a")).text == ""
+    assert stream.feed("é".encode()[0]).text == ""
+    assert stream.flush() == ""
+
+
+def test_long_stop_strings_cost_little():
+    text = "ab" * 20_000
+    shown, _ = run([text], ["ab" * 10_000 + "c"] * 3)
+    assert "".join(shown) == text

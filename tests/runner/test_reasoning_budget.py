@@ -1,0 +1,139 @@
+"""Thoughts that have a budget end when it is used up, in every family's own way, and only then."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tampu.runner.reasoning_budget import Budget
+from tampu.runner.request import Thoughts
+
+WORDS = ["a", "b ", "<think>", "</think>", "<", "think>", "\n", "</", "x", "é"]
+VOCABULARY = [word.encode() for word in WORDS] + [b"\xc3", b"\xa9"]
+HALF, OTHER_HALF = len(WORDS), len(WORDS) + 1
+CONTROL = {"<think>": 2, "</think>": 3}
+THINK = Thoughts(begin="<think>", end="</think>")
+
+
+class Letters:
+    """A vocabulary of a few words."""
+
+    vocabulary_size = len(VOCABULARY)
+
+    def __init__(self, control=CONTROL):
+        self.control = control
+
+    def control_tokens(self, texts):
+        return {text: self.control[text] for text in texts if text in self.control}
+
+    def encode_inside(self, text):
+        assert text == "</think>"
+        return [VOCABULARY.index(b"</"), VOCABULARY.index(b"think>")]
+
+
+class Decoder:
+    """Shows a token's text; half a character only once it is whole."""
+
+    def __init__(self):
+        self.held = b""
+
+    def feed(self, token):
+        self.held += VOCABULARY[token]
+        try:
+            text, self.held = self.held.decode(), b""
+        except UnicodeDecodeError:
+            return ""
+        return text
+
+
+def answer(wanted, budget, thoughts=THINK, control=CONTROL):
+    """Return the tokens that come of those that a model wants to say."""
+    limit = Budget(budget, thoughts, Letters(control), Decoder())
+    said = []
+    for token in wanted:
+        while (mask := limit.mask()) is not None and not mask[0] >> token & 1:
+            said.append(int(mask[0]).bit_length() - 1)
+            limit.accept(said[-1])
+        limit.begin()
+        said.append(token)
+        limit.accept(token)
+        assert not limit.is_complete
+    return said
+
+
+def test_a_thought_ends_when_its_tokens_are_used_up():
+    assert answer([2, 0, 1, 0, 1, 8], 2) == [2, 0, 1, 3, 0, 1, 8]
+    assert answer([2, 0, 3, 1, 8], 2) == [2, 0, 3, 1, 8]
+    assert answer([0, 1, 0, 1], 2, Thoughts(begin="<think>", end="</think>", is_begun=True)) == [
+        0, 1, 3, 0, 1,
+    ]  # fmt: skip
+
+
+def test_a_budget_of_nothing_ends_a_thought_at_once():
+    assert answer([2, 0], 0) == [2, 3, 0]
+    assert answer([0], 0, Thoughts(begin="<think>", end="</think>", is_begun=True)) == [3, 0]
+
+
+def test_an_end_of_more_than_one_token_is_forced_whole():
+    assert answer([4, 5, 0, 0, 0], 2, control={}) == [4, 5, 0, 0, 7, 5, 0]
+
+
+def test_all_thoughts_of_an_answer_share_one_budget():
+    assert answer([2, 0, 3, 6, 2, 0, 0, 8], 2) == [2, 0, 3, 6, 2, 0, 3, 0, 8]
+
+
+def test_a_tag_in_the_answers_own_text_begins_no_thought():
+    assert answer([8, 2, 0, 0, 0], 1) == [8, 2, 0, 0, 0]
+    anywhere = Thoughts(begin="<think>", end="</think>", anywhere=True)
+    assert answer([8, 2, 0, 0, 0], 1, anywhere) == [8, 2, 0, 3, 0, 0]
+
+
+def test_a_character_is_whole_before_its_thought_ends():
+    assert answer([2, HALF, OTHER_HALF, 0], 1) == [2, HALF, OTHER_HALF, 3, 0]
+
+
+@given(st.lists(st.integers(0, len(VOCABULARY) - 1), max_size=30), st.integers(0, 8), st.booleans())
+def test_no_thought_is_longer_than_its_budget(wanted, budget, is_begun):
+    thoughts = Thoughts(begin="<think>", end="</think>", is_begun=is_begun)
+    said = answer(wanted, budget, thoughts)
+    inside, count = is_begun, 0
+    for token in said:
+        if inside and token == CONTROL["</think>"]:
+            break
+        if inside:
+            count += 1
+        elif token != CONTROL["<think>"]:
+            break
+        inside = True
+    assert count <= budget + 4  # so many may be needed for a character to be whole
+
+
+@pytest.mark.parametrize("budget", [0, 3])
+def test_what_the_answer_must_be_like_besides_still_holds(budget):
+    class Inner:
+        is_complete = False
+        taken = ()
+        begun = 0
+
+        def begin(self):
+            self.begun += 1
+
+        def mask(self):
+            return "inner"
+
+        def accept(self, token):
+            self.taken = (*self.taken, token)
+
+    inner = Inner()
+    limit = Budget(budget, THINK, Letters(), Decoder(), inner)
+    limit.begin()
+    assert limit.mask() == "inner"
+    for token in (2, 0, 0, 0):
+        limit.accept(token)
+        if limit.mask() != "inner":
+            break
+    assert len(inner.taken) == budget + 1
+    assert inner.begun == 1
+    inner.is_complete = True
+    assert limit.is_complete

@@ -1,0 +1,381 @@
+"""The models in memory: loaded once, kept for a while, reloaded, made room for."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from support import virtual_time
+from support.fake_runner import FakeStart
+from support.virtual_time import pass_time
+
+from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError
+from tampu.server.generation_request import Overrides
+from tampu.server.model_manager import LoadedModels
+from tampu.store.catalog import Catalog
+from tampu.worker.protocol import ModelOptions, Ready
+
+ANY = Overrides()
+
+
+@pytest.fixture
+def entry(model_folder):
+    return Catalog(model_folder).describe
+
+
+@pytest.fixture
+def start():
+    return FakeStart()
+
+
+def run(start, test, *, keep_alive_s=60.0, most=3, memory_bytes=None, **more):
+    """Run `test(models)` in virtual time, on a keeper that is closed afterwards."""
+
+    async def with_models():
+        options = ModelOptions(context=1024)
+        models = LoadedModels(
+            start,
+            options=options,
+            keep_alive_s=keep_alive_s,
+            most=most,
+            memory_bytes=memory_bytes,
+            **more,
+        )
+        try:
+            await test(models)
+        finally:
+            await models.close()
+
+    virtual_time.run(with_models())
+    assert all(not runner.is_alive for _, runner in start.runners)
+
+
+def names(models):
+    return sorted(model.entry.name for model in models.models())
+
+
+async def touch(models, entry, overrides=ANY, keep_alive_s=None):
+    async with models.use(entry, overrides, keep_alive_s) as model:
+        return model
+
+
+def test_a_model_is_loaded_once_however_many_ask(start, entry):
+    start.delay_s = 0.01
+
+    async def test(models):
+        used = await asyncio.gather(*(touch(models, entry("m")) for _ in range(50)))
+        assert len(set(map(id, used))) == 1
+
+    run(start, test)
+    assert len(start.runners) == 1
+
+
+def test_all_who_wait_get_the_error_of_one_failed_load(start, entry):
+    start.error = ModelFileError("magic", "is wrong")
+    start.delay_s = 0.01
+
+    async def test(models):
+        loads = (touch(models, entry("m")) for _ in range(5))
+        errors = await asyncio.gather(*loads, return_exceptions=True)
+        assert {type(error) for error in errors} == {ModelFileError}
+        start.error = None
+        await touch(models, entry("m"))
+
+    run(start, test)
+
+
+def test_loading_goes_on_when_the_one_who_asked_leaves(start, entry):
+    start.delay_s = 0.05
+
+    async def test(models):
+        first = asyncio.create_task(touch(models, entry("m")))
+        await pass_time(0.01)
+        assert [loading.waiting for loading in models.loading()] == [1]
+        first.cancel()
+        await touch(models, entry("m"))
+
+    run(start, test)
+    assert len(start.runners) == 1
+
+
+def test_an_unused_model_goes_when_its_time_is_up(start, entry):
+    async def test(models):
+        await touch(models, entry("m"), keep_alive_s=20)
+        await touch(models, entry("base"), keep_alive_s=float("inf"))
+        await pass_time(19.9)
+        assert names(models) == ["base", "m"]
+        await pass_time(0.1)
+        assert names(models) == ["base"]
+        await pass_time(10**6)
+        assert names(models) == ["base"]
+
+    run(start, test)
+
+
+def test_a_model_in_use_stays_and_its_time_begins_anew(start, entry):
+    async def test(models):
+        async with models.use(entry("m"), ANY, 2):
+            await pass_time(5)
+            assert names(models) == ["m"]
+        await pass_time(1.9)
+        assert names(models) == ["m"]
+        await pass_time(0.1)
+        assert names(models) == []
+
+    run(start, test)
+
+
+def test_no_keep_alive_unloads_at_once(start, entry):
+    async def test(models):
+        await touch(models, entry("m"), keep_alive_s=0)
+        assert names(models) == []
+        await asyncio.sleep(0)
+        assert not start.runners[0][1].is_alive
+
+    run(start, test)
+
+
+def test_unloading_waits_for_the_last_user(start, entry):
+    async def test(models):
+        async with models.use(entry("m"), ANY, None) as model:
+            await models.unload("m")
+            assert names(models) == []
+            assert model.runner.is_alive
+        await asyncio.sleep(0)
+        assert not model.runner.is_alive
+        await models.unload("m")
+
+    run(start, test)
+
+
+def test_other_load_options_replace_an_idle_model(start, entry):
+    async def test(models):
+        await touch(models, entry("m"))
+        await touch(models, entry("m"), Overrides(context=512))
+        await touch(models, entry("m"))
+        await touch(models, entry("m"), Overrides(context=512))
+
+    run(start, test)
+    assert [runner.options.context for _, runner in start.runners] == [1024, 512]
+
+
+def test_other_load_options_wait_until_the_model_is_idle(start, entry):
+    async def test(models):
+        async with models.use(entry("m"), ANY, None) as first:
+            other = asyncio.create_task(touch(models, entry("m"), Overrides(context=512)))
+            await pass_time(1000)
+            assert not other.done()
+            assert first.runner.is_alive
+        assert (await other).options.context == 512
+
+    run(start, test)
+
+
+def test_the_context_is_at_most_what_the_model_was_trained_for(start, entry):
+    async def test(models):
+        models._options = ModelOptions(context=100_000)
+        assert (await touch(models, entry("m"))).options.context == 2048
+
+    run(start, test)
+
+
+def test_a_dead_model_is_loaded_again(start, entry):
+    async def test(models):
+        model = await touch(models, entry("m"))
+        model.runner.is_alive = False
+        assert (await touch(models, entry("m"))).runner is not model.runner
+
+    run(start, test)
+
+
+def test_the_idle_model_that_was_used_least_recently_makes_room(start, entry):
+    async def test(models):
+        await touch(models, entry("m"), keep_alive_s=50)
+        await touch(models, entry("base"), keep_alive_s=10)
+        await touch(models, entry("m"))
+        await touch(models, entry("thinker"), keep_alive_s=30)
+        assert names(models) == ["m", "thinker"]
+
+    run(start, test, most=2)
+
+
+def test_a_model_that_stays_for_ever_goes_after_all_others(start, entry):
+    async def test(models):
+        await touch(models, entry("m"), keep_alive_s=float("inf"))
+        await touch(models, entry("base"))
+        await touch(models, entry("thinker"))
+        assert names(models) == ["m", "thinker"]
+
+    run(start, test, most=2)
+
+
+def test_a_model_in_use_makes_room_when_its_users_are_done(start, entry):
+    async def test(models):
+        async with models.use(entry("m"), ANY, None) as first:
+            other = asyncio.create_task(touch(models, entry("base")))
+            await pass_time(1)
+            again = asyncio.create_task(touch(models, entry("m")))
+            await pass_time(1)
+            assert not other.done()
+            assert not again.done()
+            assert first.runner.is_alive
+        assert (await other).entry.name == "base"
+        assert (await again).entry.name == "m"
+
+    run(start, test, most=1)
+    assert [name for name, _ in start.runners] == ["m", "base", "m"]
+
+
+def test_many_models_take_turns_in_one_place_and_no_request_is_lost(start, entry):
+    start.delay_s = 0.001
+    wanted = ["m", "base", "thinker"] * 10
+
+    async def ask(models, name):
+        async with models.use(entry(name), ANY, None) as model:
+            assert model.runner.is_alive
+            await pass_time(0.001)
+            assert model.runner.is_alive
+            return model.entry.name
+
+    async def test(models):
+        assert await asyncio.gather(*(ask(models, name) for name in wanted)) == wanted
+
+    run(start, test, most=1)
+
+
+def test_a_model_that_is_asked_all_the_time_does_not_keep_others_away(start, entry):
+    order = []
+
+    async def ask(models, name):
+        async with models.use(entry(name), ANY, None):
+            order.append(name)
+            await pass_time(0.002)
+
+    async def ask_always(models):
+        while True:
+            await ask(models, "m")
+
+    async def test(models):
+        busy = [asyncio.create_task(ask_always(models)) for _ in range(5)]
+        await pass_time(0.05)
+        before = len(order)
+        assert before > 10
+        await asyncio.gather(ask(models, "base"), ask(models, "thinker"), ask(models, "base"))
+        assert order[before:].count("m") <= 4 * len(busy)
+        for task in busy:
+            task.cancel()
+        await asyncio.gather(*busy, return_exceptions=True)
+
+    run(start, test, most=1)
+
+
+def test_models_share_the_memory_by_what_they_were_measured_to_take(start, entry):
+    async def test(models):
+        for name in ("m", "base", "m", "base", "thinker"):
+            await touch(models, entry(name))
+        assert names(models) == ["base", "thinker"]
+
+    run(start, test, memory_bytes=2999)
+    assert [name for name, _ in start.runners] == ["m", "base", "thinker"]
+
+
+def test_a_load_that_does_not_fit_is_tried_again_when_another_model_is_gone(start, entry):
+    start.memory = 1500
+
+    async def test(models):
+        await touch(models, entry("m"))
+        await touch(models, entry("base"))
+        assert names(models) == ["base"]
+        start.memory = 500
+        with pytest.raises(OutOfMemoryError):
+            await touch(models, entry("m"))
+        assert names(models) == []
+
+    run(start, test)
+
+
+@pytest.mark.parametrize("jump_s", [86_400.0, -86_400.0])
+def test_a_clock_that_jumps_neither_unloads_a_model_nor_keeps_it(start, entry, jump_s):
+    now_s = [1_700_000_000.0]
+
+    async def test(models):
+        await touch(models, entry("m"), keep_alive_s=60)
+        await touch(models, entry("base"), keep_alive_s=10)
+        assert [model.expires_s - now_s[0] for model in models.models()] == [60, 10]
+        now_s[0] += jump_s
+        await pass_time(9.9)
+        assert names(models) == ["base", "m"]
+        await pass_time(0.1)
+        assert names(models) == ["m"]
+        await pass_time(50)
+        assert names(models) == []
+
+    run(start, test, clock=lambda: now_s[0])
+
+
+class OnDevices(FakeStart):
+    """Loads models to a device that has so many bytes, all of each if there is room."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.size = size
+
+    async def __call__(self, entry, options):
+        runner = await super().__call__(entry, options)
+        alive = [one for _, one in self.runners if one.is_alive and one is not runner]
+        free = self.size - sum(one.ready.device_bytes for one in alive)
+        taken = min(free, entry.info.size_bytes) if options.gpu_layers else 0
+        runner.ready = Ready(options.context, 1000 + taken, taken, device_free=free - taken)
+        return runner
+
+
+def test_a_model_that_has_no_room_on_the_device_takes_the_place_of_the_least_recently_used(entry):
+    size = entry("m").info.size_bytes
+    start = OnDevices(2 * size + size // 2)
+
+    async def test(models):
+        for name in ("m", "base", "thinker"):
+            await touch(models, entry(name))
+        assert names(models) == ["base", "thinker"]
+        processor = Overrides(gpu_layers=0)
+        await touch(models, entry("m"), processor)
+        assert names(models) == ["base", "m", "thinker"]
+
+    run(start, test)
+    assert all(one.ready.device_bytes for name, one in start.runners if name != "m")
+
+
+def test_a_model_larger_than_the_device_has_it_alone_and_shares_with_the_processor(entry):
+    start = OnDevices(entry("m").info.size_bytes // 2)
+
+    async def test(models):
+        await touch(models, entry("m"))
+        await touch(models, entry("base"))
+        assert names(models) == ["base"]
+        await touch(models, entry("base"))
+
+    run(start, test)
+    assert len(start.runners) == 2
+
+
+def test_a_file_that_has_changed_is_loaded_again(start, entry):
+    async def test(models):
+        first = await touch(models, entry("m"))
+        changed = replace(entry("m"), modified_s=entry("m").modified_s + 1)
+        assert (await touch(models, changed)).runner is not first.runner
+
+    run(start, test)
+
+
+def test_who_waits_for_a_load_hears_that_the_server_ends(start, entry):
+    start.delay_s = 5
+
+    async def test(models):
+        waiting = asyncio.create_task(touch(models, entry("m")))
+        await pass_time(0.01)
+        await models.close()
+        with pytest.raises(LoadCancelledError):
+            await waiting
+
+    run(start, test)

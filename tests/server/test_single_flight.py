@@ -1,0 +1,57 @@
+"""Work that many ask for at once is done once for all who asked before it began."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from tampu.server.single_flight import Shared
+
+
+def test_who_asks_while_it_is_under_way_waits_for_the_next_time():
+    begun, go_on, times, asked = threading.Event(), threading.Event(), [], []
+
+    def work():
+        times.append(len(asked))
+        begun.set()
+        assert go_on.wait(60)
+        return len(times)
+
+    async def test():
+        shared = Shared(work)
+        first = asyncio.create_task(shared.result())
+        await asyncio.to_thread(begun.wait, 60)
+
+        async def ask():
+            asked.append(1)
+            return await shared.result()
+
+        others = [asyncio.create_task(ask()) for _ in range(50)]
+        await asyncio.sleep(0)  # all have asked
+        others[0].cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        found = await asyncio.gather(first, *others[1:])
+        assert found == [1] + [2] * 49
+        assert times == [0, 50]  # the second time began when all had asked
+        assert await shared.result() == 3
+
+    asyncio.run(test())
+
+
+def test_an_error_is_everybodys_and_the_next_time_is_a_new_one():
+    outcomes = [ValueError("no"), 1]
+
+    def work():
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def test():
+        shared = Shared(work)
+        found = await asyncio.gather(*(shared.result() for _ in range(3)), return_exceptions=True)
+        assert [str(error) for error in found] == ["no"] * 3
+        assert await shared.result() == 1
+
+    asyncio.run(test())

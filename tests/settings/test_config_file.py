@@ -1,0 +1,110 @@
+"""The configuration file, and which of file, variables and defaults says what holds."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tampu.cli.config import config_command, setting_rows
+from tampu.errors import SettingsError
+from tampu.settings.config_file import read_configuration
+from tampu.settings.settings import Settings, Source
+
+KNOWN = ("HOST", "KEEP_ALIVE", "ORIGINS", "FLASH_ATTENTION", "API_KEY", "NUM_PARALLEL")
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text):
+        path = tmp_path / "tampu" / "tampu.toml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_each_kind_of_value_becomes_the_text_of_a_variable(write):
+    path = write(
+        'host = ":1"\nnum_parallel = 4\nflash_attention = true\norigins = ["https://a", "app://b"]\n'
+    )
+    assert read_configuration(path, KNOWN) == {
+        "HOST": ":1", "NUM_PARALLEL": "4", "FLASH_ATTENTION": "1", "ORIGINS": "https://a,app://b",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("keep_alvie = 1", "did you mean keep_alive"),
+        ("nothing_like_it = 1", "known: "),
+        ("HOST = 'x'", "'HOST' is no setting"),
+        ("host = ", "it is no TOML"),
+        ("[host]\na = 1", "host must be a text"),
+        ("origins = ['a,b']", "origins must be"),
+        ("host = 2020-01-01", "host must be"),
+    ],
+)
+def test_what_is_no_setting_is_refused_with_the_files_name(write, text, told):
+    path = write(text)
+    with pytest.raises(SettingsError, match=r"tampu\.toml") as caught:
+        read_configuration(path, KNOWN)
+    assert told in str(caught.value)
+
+
+def test_a_file_that_was_named_must_be_there_and_one_that_was_not_need_not(tmp_path):
+    with pytest.raises(SettingsError, match="cannot be read"):
+        Settings.from_environment({"HOME": "/x", "TAMPU_CONFIG": str(tmp_path / "none.toml")})
+    assert Settings.from_environment({"HOME": str(tmp_path)}).slots == 1
+
+
+def test_ours_wins_over_ollamas_over_the_file_over_the_default(write, tmp_path):
+    path = write('num_parallel = 2\nmax_queue = 3\nkeep_alive = "1m"\n')
+    home = {"HOME": "/x", "XDG_CONFIG_HOME": str(tmp_path)}
+    settings = Settings.from_environment(
+        home | {"TAMPU_NUM_PARALLEL": "8", "OLLAMA_NUM_PARALLEL": "4", "OLLAMA_MAX_QUEUE": "5"}
+    )
+    assert (settings.slots, settings.max_queue, settings.keep_alive_s) == (8, 5, 60)
+    assert settings.sources["NUM_PARALLEL"] == Source(8, "TAMPU_NUM_PARALLEL")
+    assert settings.sources["MAX_QUEUE"] == Source(5, "OLLAMA_MAX_QUEUE")
+    assert settings.sources["KEEP_ALIVE"] == Source(60.0, f"{path}: keep_alive")
+    assert settings.sources["DEBUG"] == Source(0, "default")
+
+
+def test_a_bad_value_names_the_file_and_a_bad_key_is_not_shown(write, tmp_path):
+    write("num_parallel = -1\n")
+    with pytest.raises(SettingsError, match=r"tampu\.toml: num_parallel is '-1'"):
+        Settings.from_environment({"HOME": "/x", "XDG_CONFIG_HOME": str(tmp_path)})
+
+
+def test_each_setting_is_shown_once_and_keys_are_not():
+    settings = Settings.from_environment({"HOME": "/x", "TAMPU_API_KEY": "geheim,zwei"})
+    rows = setting_rows(settings)
+    assert ("api_key", "(set)", "TAMPU_API_KEY") in rows
+    assert "geheim" not in repr(rows) + repr(settings)
+    assert ("models", str(Path("/x/.local/share/tampu/models")), "default") in rows
+    names = [name for name, _, _ in rows]
+    assert len(set(names)) == len(names) > 25
+
+
+def test_folders_of_other_programs_are_shown_with_their_variables_and_tokens_are_not():
+    given = {"HOME": "/x", "OLLAMA_MODELS": "/o", "HF_HOME": "/hf", "HF_TOKEN": "geheim"}
+    rows = setting_rows(Settings.from_environment(given))
+    assert ("ollama_models", str(Path("/o")), "OLLAMA_MODELS") in rows
+    assert ("hf_hub_cache", str(Path("/hf/hub")), "HF_HOME") in rows
+    assert ("lm_studio", str(Path("/x/.lmstudio/models")), "default") in rows
+    assert ("hf_token", "(set)", "HF_TOKEN") in rows
+    assert "geheim" not in repr(rows)
+
+
+def test_ollamas_variables_without_effect_are_named(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("OLLAMA_NO_CLOUD", "1")
+    monkeypatch.setenv("OLLAMA_NOPRUNE", "")
+    monkeypatch.setenv("OLLAMA_MAX_QUEUE", "9")
+    config_command(json=False)
+    captured = capsys.readouterr()
+    assert captured.err == "without effect here: OLLAMA_NO_CLOUD\n"
+    assert re.search(r"max_queue +9 +OLLAMA_MAX_QUEUE\n", captured.out)

@@ -1,0 +1,275 @@
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tampu.errors import SettingsError
+from tampu.settings.address import Address, parse_address
+from tampu.settings.settings import Settings, runner_environment
+
+
+def read(**environment):
+    return Settings.from_environment({"HOME": "/home/runa", **environment})
+
+
+def test_every_variable_of_the_documentation_is_known():
+    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    names = {name for row in rows for name in re.findall(r"`([A-Z][A-Z_]+)`", row)}
+    assert len(names) > 20
+    assert [name for name in sorted(names) if not is_known(name)] == []
+
+
+def is_known(name):
+    try:
+        read(**{f"TAMPU_{name}": "?"})
+    except SettingsError as error:
+        return "no setting" not in str(error)
+    return True
+
+
+def test_an_empty_environment_gives_the_defaults():
+    settings = read()
+    assert settings == Settings(
+        models=Path("/home/runa/.local/share/tampu/models"),
+        cache=Path("/home/runa/.cache/tampu"),
+        ollama_models=Path("/home/runa/.ollama/models"),
+        hub_cache=Path("/home/runa/.cache/huggingface/hub"),
+        lm_studio=Path("/home/runa/.lmstudio/models"),
+        registry_key=Path("/home/runa/.ollama/id_ed25519"),
+    )
+    assert str(settings.address) == "http://127.0.0.1:11434"
+    assert (settings.keep_alive_s, settings.load_timeout_s, settings.max_queue) == (300, 300, 512)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text", "field", "value"),
+    [
+        ("HOST", "0.0.0.0", "address", Address("0.0.0.0")),
+        ("CONTEXT_LENGTH", "8192", "context", 8192),
+        ("CONTEXT_LENGTH", "0", "context", None),
+        ("NUM_PARALLEL", "4", "slots", 4),
+        ("NUM_PARALLEL", "0", "slots", 1),
+        ("FLASH_ATTENTION", "1", "flash_attention", True),
+        ("FLASH_ATTENTION", "False", "flash_attention", False),
+        ("KV_CACHE_TYPE", "Q8_0", "cache_type", "q8_0"),
+        ("KEEP_ALIVE", "10m", "keep_alive_s", 600.0),
+        ("KEEP_ALIVE", "30", "keep_alive_s", 30.0),
+        ("KEEP_ALIVE", "0", "keep_alive_s", 0.0),
+        ("KEEP_ALIVE", "-1", "keep_alive_s", None),
+        ("KEEP_ALIVE", "-1m", "keep_alive_s", None),
+        ("LOAD_TIMEOUT", "90s", "load_timeout_s", 90.0),
+        ("LOAD_TIMEOUT", "0", "load_timeout_s", None),
+        ("MAX_LOADED_MODELS", "2", "max_loaded_models", 2),
+        ("MAX_LOADED_MODELS", "0", "max_loaded_models", None),
+        ("MAX_QUEUE", "7", "max_queue", 7),
+        ("NOHISTORY", "1", "no_history", True),
+        ("ORIGINS", "https://a.example, app://b,", "origins", ("https://a.example", "app://b")),
+        ("DEBUG", "1", "debug", 1),
+        ("DEBUG", "true", "debug", 1),
+        ("DEBUG", "2", "debug", 2),
+        ("DEBUG", "0", "debug", 0),
+    ],
+)
+def test_each_setting_has_our_variable_and_ollamas(suffix, text, field, value):
+    settings = read()
+    assert getattr(read(**{f"OLLAMA_{suffix}": text}), field) == value
+    assert getattr(read(**{f"TAMPU_{suffix}": text}), field) == value
+    others = [
+        name for name in Settings.__dataclass_fields__ if name not in (field, "sources", "ignored")
+    ]
+    changed = read(**{f"OLLAMA_{suffix}": text})
+    assert [getattr(changed, name) for name in others] == [
+        getattr(settings, name) for name in others
+    ]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text", "field", "value"),
+    [
+        ("MODELS", "/models", "models", Path("/models")),
+        ("REGISTRY", "Models.example:5000", "registry", "models.example:5000"),
+        (
+            "REALMS",
+            "a.example=b.example, c=d:1",
+            "realms",
+            (("a.example", "b.example"), ("c", "d:1")),
+        ),
+        (
+            "LOGINS",
+            "A.example:5000=runa:p%2C=1, b=c:",
+            "logins",
+            (("a.example:5000", "runa:p,=1"), ("b", "c:")),
+        ),
+        ("CONNECTIONS", "3", "connections", 3),
+        ("REGISTRY_KEY", "/key", "registry_key", Path("/key")),
+        ("LIMIT_RATE", "10MB", "limit_rate", 10_000_000),
+        ("LIMIT_RATE", "1.5m", "limit_rate", 1_500_000),
+        ("LIMIT_RATE", "700", "limit_rate", 700),
+    ],
+)
+def test_settings_of_our_own(suffix, text, field, value):
+    assert getattr(read(**{f"TAMPU_{suffix}": text}), field) == value
+
+
+def test_other_programs_models_are_read_where_they_are():
+    settings = read(OLLAMA_MODELS="/ollama", HF_HOME="/hf")
+    assert settings.ollama_models == Path("/ollama")
+    assert settings.models == Path("/home/runa/.local/share/tampu/models")
+    assert settings.hub_cache == Path("/hf/hub")
+    assert read(HF_HUB_CACHE="/hub", HF_HOME="/hf").hub_cache == Path("/hub")
+    assert read(XDG_CACHE_HOME="/c").hub_cache == Path("/c/huggingface/hub")
+
+
+def test_the_hubs_token_is_not_shown():
+    settings = read(HF_TOKEN="secret", HF_ENDPOINT="http://127.0.0.1:1/")
+    assert (settings.hub_token, settings.hub) == ("secret", "http://127.0.0.1:1")
+    assert "secret" not in repr(settings)
+
+
+def test_our_variable_wins():
+    assert read(OLLAMA_MAX_QUEUE="1", TAMPU_MAX_QUEUE="2").max_queue == 2
+
+
+def test_an_empty_variable_counts_as_absent_and_quotes_are_not_meant():
+    assert read(TAMPU_MAX_QUEUE=" ", OLLAMA_MAX_QUEUE=" '9' ").max_queue == 9
+
+
+def test_what_only_we_have_is_not_looked_for_under_ollamas_name():
+    assert read(TAMPU_THREADS="3", OLLAMA_THREADS="5").threads == 3
+    assert read(OLLAMA_THREADS="5").threads is None
+
+
+def test_the_folders_follow_the_xdg_specification():
+    settings = read(XDG_CACHE_HOME="/cache", XDG_DATA_HOME="/data")
+    assert (settings.cache, settings.models) == (Path("/cache/tampu"), Path("/data/tampu/models"))
+    assert read(XDG_CACHE_HOME="relative").cache == Path("/home/runa/.cache/tampu")
+    assert read(TAMPU_CACHE="/fast").cache == Path("/fast")
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "expected"),
+    [
+        ("TAMPU_MAX_QUEUE", "many", "whole number of 0 or more"),
+        ("OLLAMA_NUM_PARALLEL", "-1", "whole number of 0 or more"),
+        ("TAMPU_THREADS", "0", "whole number of 1 or more"),
+        ("TAMPU_REGISTRY", "https://h", "the name of a host"),
+        ("TAMPU_REALMS", "a", "registry=host"),
+        ("TAMPU_LIMIT_RATE", "fast", "bytes in a second"),
+        ("TAMPU_LIMIT_RATE", "0", "bytes in a second"),
+        ("OLLAMA_CONTEXT_LENGTH", "4k", "whole number"),
+        ("OLLAMA_FLASH_ATTENTION", "maybe", "true or false"),
+        ("OLLAMA_DEBUG", "3", "true or false"),
+        ("OLLAMA_KV_CACHE_TYPE", "q9", "one of f16, f32, q8_0, q4_0"),
+        ("OLLAMA_KEEP_ALIVE", "soon", '"5m"'),
+        ("OLLAMA_HOST", "x:y:z", "no IPv6 address; expected host:port"),
+        ("OLLAMA_HOST", "host:port", "from 0 to 65535"),
+        ("OLLAMA_HOST", "host:65536", "from 0 to 65535"),
+        ("OLLAMA_HOST", "ftp://host", "http or https"),
+        ("OLLAMA_HOST", "user@host", "a name or an IP address"),
+        ("OLLAMA_HOST", "[::1", "in brackets"),
+    ],
+)
+def test_a_malformed_value_names_the_variable_and_what_is_expected(variable, text, expected):
+    with pytest.raises(SettingsError, match=expected) as caught:
+        read(**{variable: text})
+    assert str(caught.value).startswith(f"{variable} is {text!r}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_misspelt_variable_of_ours_is_refused_with_the_right_one():
+    with pytest.raises(SettingsError, match=r"TAMPU_KEEPALIVE,.* did you mean TAMPU_KEEP_ALIVE\?"):
+        read(TAMPU_KEEPALIVE="5m")
+
+
+def test_other_programs_variables_do_not_matter():
+    assert read(OLLAMA_WHATEVER="x", PATH="/bin") == read()
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("example.org", "http://example.org:11434"),
+        ("example.org:80", "http://example.org:80"),
+        (":8080", "http://127.0.0.1:8080"),
+        ("0.0.0.0:0", "http://0.0.0.0:0"),
+        ("http://example.org", "http://example.org:80"),
+        ("HTTPS://example.org/", "https://example.org:443"),
+        ("http://example.org:1234/", "http://example.org:1234"),
+        ("[::1]", "http://[::1]:11434"),
+        ("[::1]:99", "http://[::1]:99"),
+        ("::1", "http://[::1]:11434"),
+    ],
+)
+def test_addresses_are_read_as_ollama_reads_them(text, address):
+    assert str(parse_address(text)) == address
+
+
+@given(st.text(":/[]@.x1 h", max_size=12))
+def test_any_text_is_an_address_or_a_value_error(text):
+    try:
+        address = parse_address(text)
+    except ValueError:
+        return
+    assert parse_address(str(address)) == address
+
+
+def test_this_process_environment_is_the_default(monkeypatch):
+    monkeypatch.setenv("OLLAMA_MAX_QUEUE", "3")
+    assert Settings.from_environment().max_queue == 3
+
+
+def test_the_process_of_a_model_gets_no_secrets():
+    given = {"PATH": "/bin", "HF_TOKEN": "x", "CUDA_VISIBLE_DEVICES": "1", "GGML_BACKEND_PATH": "/"}
+    kept = runner_environment(given)
+    assert kept["PATH"] == "/bin"
+    assert kept["CUDA_VISIBLE_DEVICES"] == "1"
+    assert kept["GGML_NO_BACKTRACE"] == "1"
+    assert not kept.keys() & {"HF_TOKEN", "GGML_BACKEND_PATH"}
+
+
+def test_the_kernels_that_are_used_are_chosen_by_a_word():
+    assert read(TAMPU_KERNELS="Attention").kernels == "attention"
+    with pytest.raises(SettingsError, match="one of on, off, products, experts, attention"):
+        read(TAMPU_KERNELS="fast")
+
+
+def test_how_weights_are_read_is_measured_unless_one_says_it():
+    assert read().fetch == "auto"
+    assert read(TAMPU_FETCH="T0:1024:8").fetch == "t0:1024:8"
+    assert read(TAMPU_CACHE="/c").tuning == Path("/c/tuning")
+    for wrong in ("fast", "t0", "t0:1024:17", "t4:1024:8"):
+        with pytest.raises(SettingsError, match=r"TAMPU_FETCH .* such as t0:1024:8"):
+            read(TAMPU_FETCH=wrong)
+
+
+def test_packed_weights_are_kept_in_the_folder_of_caches_if_one_says_how_much():
+    assert read().packed_weights is None
+    assert read(TAMPU_REPACK_CACHE="off").packed_weights is None
+    assert read(TAMPU_REPACK_CACHE="0").packed_weights is None
+    found = read(TAMPU_REPACK_CACHE="20GB", TAMPU_CACHE="/c")
+    assert found.packed_weights == ("/c/packed", 20 * 10**9)
+    assert read(TAMPU_REPACK_CACHE="on").repack_cache == 32 * 10**9
+    with pytest.raises(SettingsError, match="bytes, such as 20GB, or on or off"):
+        read(TAMPU_REPACK_CACHE="much")
+
+
+@pytest.mark.seed("S75")
+def test_where_layers_go_is_a_setting():
+    plain = read()
+    assert (plain.gpu_layers, plain.main_gpu, plain.tensor_split) == (None, None, ())
+    found = read(TAMPU_NUM_GPU="12", TAMPU_MAIN_GPU="1", TAMPU_TENSOR_SPLIT="3, 1.5")
+    assert (found.gpu_layers, found.main_gpu, found.tensor_split) == (12, 1, (3.0, 1.5))
+    assert read(TAMPU_NUM_GPU="-1").gpu_layers is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("NUM_GPU", "-2"), ("NUM_GPU", "all"), ("MAIN_GPU", "-1"), ("TENSOR_SPLIT", "1;2"),
+     ("TENSOR_SPLIT", "0,0"), ("TENSOR_SPLIT", "1,-1"), ("TENSOR_SPLIT", "nan")],
+)  # fmt: skip
+def test_a_place_that_cannot_be_is_refused(name, text):
+    with pytest.raises(SettingsError, match=f"TAMPU_{name}"):
+        read(**{f"TAMPU_{name}": text})

@@ -1,0 +1,122 @@
+"""Names and paths of models."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from support.stores import add_model
+from support.tiny_gguf import write_gguf
+
+from tampu.errors import ModelFileError, ModelNotFoundError, StoreError
+from tampu.store import ModelName, Store, catalog, library
+from tampu.store.catalog import Catalog, resolve
+
+
+@pytest.fixture(autouse=True)
+def _no_other_models(tmp_path, monkeypatch):
+    for module in (catalog, library):
+        monkeypatch.setattr(module, "built_in_path", lambda: tmp_path / "data" / "demo.gguf")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+def test_a_path_is_taken_as_it_is(tmp_path):
+    path = write_gguf(tmp_path / "m.gguf")
+    assert resolve(str(path)) == path
+
+
+def test_a_path_may_begin_with_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = write_gguf(tmp_path / "m.gguf")
+    assert resolve("~/m.gguf") == path
+
+
+@pytest.mark.parametrize("name", ["m", "M", "m:latest"])
+def test_a_name_is_looked_for_in_the_folder(tmp_path, name):
+    path = write_gguf(tmp_path / "m.gguf")
+    assert resolve(name, tmp_path) == path
+
+
+def test_the_built_in_model_has_a_name(tmp_path):
+    (tmp_path / "data").mkdir()
+    path = write_gguf(tmp_path / "data" / "demo.gguf")
+    assert resolve("demo") == path
+    assert Catalog(tmp_path / "nowhere").names() == ["demo"]
+
+
+def test_a_name_that_is_not_there_is_answered_with_those_that_are(tmp_path):
+    write_gguf(tmp_path / "a.gguf")
+    write_gguf(tmp_path / "b.gguf")
+    with pytest.raises(ModelNotFoundError, match=r"'c' not found \(there are: a, b\)"):
+        resolve("c", tmp_path)
+    with pytest.raises(ModelNotFoundError, match=r"there are: none"):
+        resolve("c")
+
+
+@pytest.mark.parametrize("name", ["x.gguf", "./x", "/a/x", "~/x"])
+def test_a_path_that_is_not_there_is_told_as_a_path(name):
+    with pytest.raises(ModelNotFoundError, match="no such file"):
+        resolve(name)
+
+
+def test_a_folder_is_no_model(tmp_path):
+    with pytest.raises(ModelNotFoundError, match="is a folder"):
+        resolve(str(tmp_path))
+
+
+def test_single_files_come_before_the_folder(tmp_path):
+    (tmp_path / "folder").mkdir()
+    ours = write_gguf(tmp_path / "m.gguf")
+    write_gguf(tmp_path / "folder" / "m.gguf")
+    assert Catalog(tmp_path / "folder", [ours]).find("m").path == ours
+
+
+def test_a_changed_file_is_read_again(tmp_path):
+    path = write_gguf(tmp_path / "m.gguf")
+    models = Catalog(tmp_path)
+    before = models.describe("m")
+    assert models.describe("m").info is before.info
+    write_gguf(path, general__license="mit")
+    os.utime(path, (1, 1))
+    after = models.describe("m")
+    assert after.modified_s == 1
+    assert after.info is not before.info
+
+
+def test_the_list_leaves_out_damaged_files_and_has_the_newest_first(tmp_path):
+    for age, name in ((300, "old"), (100, "new"), (200, "middle")):
+        os.utime(write_gguf(tmp_path / f"{name}.gguf"), (1000 - age, 1000 - age))
+    (tmp_path / "bad.gguf").write_bytes(b"nonsense")
+    models = Catalog(tmp_path)
+    assert [entry.name for entry in models.entries()] == ["new", "middle", "old"]
+    with pytest.raises(ModelFileError):
+        models.describe("bad")
+
+
+def test_a_model_of_the_store_is_resolved_wherever_the_environment_says(tmp_path, monkeypatch):
+    monkeypatch.setenv("TAMPU_MODELS", str(tmp_path / "ours"))
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "theirs"))
+    weights = write_gguf(tmp_path / "m.gguf").read_bytes()
+    add_model(Store(tmp_path / "ours"), "runa/ours:1b", model=weights)
+    add_model(Store(tmp_path / "theirs"), "theirs", model=weights)
+    assert resolve("Runa/ours:1B").read_bytes() == weights
+    assert resolve("theirs").is_relative_to(tmp_path / "theirs" / "blobs")
+    with pytest.raises(ModelNotFoundError, match=r"there are: runa/ours:1b, theirs\)"):
+        resolve("runa/ours")
+
+
+def test_the_list_has_the_models_of_stores(tmp_path):
+    weights = write_gguf(tmp_path / "f.gguf").read_bytes()
+    store = Store(tmp_path)
+    stored = add_model(store, "m:1b", model=weights)
+    add_model(store, "bad", model=b"nonsense")
+    add_model(store, "empty")
+    store.layout.manifest(ModelName.parse("empty")).write_bytes(b"")
+    entries = {entry.name: entry for entry in Catalog(tmp_path).entries()}
+    assert sorted(entries) == ["f", "m:1b"]
+    assert entries["m:1b"].full_name == "m:1b"
+    assert entries["f"].full_name == "f:latest"
+    assert entries["m:1b"].model.id == stored.digest.hex
+    assert entries["m:1b"].info.architecture == "llama"
+    with pytest.raises(StoreError, match="empty"):
+        Catalog(tmp_path).describe("empty")

@@ -1,0 +1,25 @@
+"""A text is cut only where no token could reach across."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tampu.ml.gguf import StringArray
+from tampu.tokenizer.splits import SafeCuts
+
+letters = "abé▁😀"
+
+
+@given(st.lists(st.text(letters, max_size=5), max_size=10), st.text(letters, min_size=1))
+def test_the_parts_are_the_text_and_no_token_reaches_across(tokens, text):
+    parts = SafeCuts(StringArray.of(tokens)).split(text)
+    assert "".join(parts) == text
+    assert all(parts)
+    for left, right in pairwise(parts):
+        assert not any(left[-1] + right[0] in token for token in tokens)
+
+
+def test_words_fall_apart_where_no_token_has_a_space_inside():
+    cuts = SafeCuts(StringArray.of(["▁he", "el", "llo", "▁wor", "rld"]))
+    assert cuts.split("▁hello▁world▁hello") == ["▁hello", "▁world", "▁hello"]

@@ -1,0 +1,68 @@
+"""Image files decoded in a process of their own: the same pictures, and the same refusals."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tampu.errors import RequestError
+from tampu.sandbox.process import JailLimits
+from tampu.vision import decode, sandboxed
+from tampu.vision.sandboxed import JailedDecoder
+
+
+def png(width: int, height: int) -> bytes:
+    """Return a picture whose pixels differ."""
+    pixels = np.arange(width * height * 3, dtype=np.uint32).reshape(height, width, 3)
+    stream = io.BytesIO()
+    Image.fromarray((pixels % 251).astype(np.uint8)).save(stream, "PNG", compress_level=1)
+    return stream.getvalue()
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    made = JailedDecoder()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("size", [(1, 1), (5, 4), (640, 3), (1000, 700)])
+def test_a_picture_is_the_same_as_without_a_jail(decoder, size):
+    np.testing.assert_array_equal(decoder.decode(png(*size)), decode(png(*size)))
+
+
+@pytest.mark.parametrize("data", [b"", b"%PDF-1.7", png(5, 4)[:40], b"\xff\xd8\xff" + bytes(100)])
+def test_what_is_refused_is_refused_in_the_same_words(decoder, data):
+    with pytest.raises(RequestError) as plain:
+        decode(data)
+    with pytest.raises(RequestError) as caught:
+        decoder.decode(data)
+    assert str(caught.value) == str(plain.value)
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        (JailLimits(cpu_s=0.05, memory_bytes=1 << 30), r"it takes more than 0\.05 s"),
+        (JailLimits(memory_bytes=16 << 20), "no memory to decode the PNG image|more than 16 MiB"),
+    ],
+)
+def test_a_picture_that_takes_too_much_is_refused_and_the_next_is_decoded(
+    monkeypatch, limits, reason
+):
+    monkeypatch.setattr(sandboxed, "DECODE_LIMITS", limits)
+    decoder = JailedDecoder()
+    with pytest.raises(RequestError, match=reason):
+        decoder.decode(png(6000, 4000))
+    assert decoder.decode(png(5, 4)).shape == (4, 5, 3)
+    decoder.close()
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"\0" * 7, b"\1\0\0\0" * 2, b"\xff" * 20, bytes(8) + b"\xff"]
+)
+def test_an_answer_without_sense_is_refused(monkeypatch, decoder, answer):
+    monkeypatch.setattr("tampu.sandbox.process.Jail.call", lambda *_: answer)
+    with pytest.raises(RequestError):
+        decoder.decode(b"")

@@ -1,0 +1,161 @@
+"""Replies go out together when they come fast, in their order, and none is lost."""
+
+from __future__ import annotations
+
+import threading
+from itertools import pairwise
+from queue import Empty, SimpleQueue
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tampu.runner.events import Done, Usage
+from tampu.worker.output_queue import Outbox, joined
+from tampu.worker.protocol import Answer, Piece, Pong, Prompted, TokenScore
+
+DONE = Done("stop", Usage())
+
+
+def piece(request, text):
+    scores = tuple(TokenScore(letter.encode(), -1.0) for letter in text)
+    return Answer(request, Piece(text, tuple(map(ord, text)), scores))
+
+
+events = st.one_of(
+    st.builds(piece, st.integers(1, 3), st.text("abc", min_size=1, max_size=2)),
+    st.builds(Answer, st.integers(1, 3), st.sampled_from([DONE, Prompted((1,))])),
+    st.just(Pong()),
+)
+
+
+def spread(replies, request):
+    """Return what a request hears, with one entry for each token."""
+    for reply in replies:
+        if isinstance(reply, Answer) and reply.request == request:
+            found = reply.event
+            if isinstance(found, Piece):
+                yield from zip(found.tokens, found.scores, strict=True)
+            else:
+                yield found
+
+
+@given(st.lists(events))
+def test_each_request_hears_the_same_in_fewer_pieces(replies):
+    found = joined(replies)
+    for request in (1, 2, 3):
+        assert [*spread(found, request)] == [*spread(replies, request)]
+    assert sum(isinstance(reply, Pong) for reply in found) == replies.count(Pong())
+    for request in (1, 2, 3):
+        heard = [reply.event for reply in found if getattr(reply, "request", 0) == request]
+        pairs = pairwise(heard)
+        assert not any(isinstance(a, Piece) and isinstance(b, Piece) for a, b in pairs)
+
+
+class Calls:
+    """The outbox's queue, with a clock that goes on when its reader waits, and only then.
+
+    Attributes:
+        now_s: the time.
+        meanwhile: is called the next time that the reader waits.
+    """
+
+    def __init__(self):
+        self.now_s = 1000.0
+        self.meanwhile = None
+        self._calls = SimpleQueue()
+        self.put, self.empty = self._calls.put, self._calls.empty
+
+    def get(self, timeout=None):
+        if self._calls.empty() and self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+        try:
+            self._calls.get_nowait()
+        except Empty:
+            assert timeout is not None, "the reader waits for what nobody will put"
+            self.now_s += timeout
+            raise
+
+
+@pytest.fixture
+def calls():
+    return Calls()
+
+
+def timed(calls, gather_s):
+    return Outbox(gather_s, clock=lambda: calls.now_s, calls=calls)
+
+
+def test_pieces_that_may_wait_are_gathered(calls):
+    outbox = timed(calls, 0.1)
+    outbox.put(piece(1, "a"))
+    assert outbox.take() == [piece(1, "a")]
+    began_s = calls.now_s
+    outbox.put(piece(1, "b"), may_wait=True)
+    calls.meanwhile = lambda: outbox.put(piece(1, "c"), may_wait=True)
+    assert outbox.take() == [piece(1, "bc")]
+    assert calls.now_s - began_s == pytest.approx(0.1)
+
+
+def test_pieces_that_come_when_it_is_time_do_not_wait(calls):
+    outbox = timed(calls, 0.1)
+    outbox.put(piece(1, "a"))
+    outbox.take()
+    calls.now_s = later_s = calls.now_s + 0.11
+    outbox.put(piece(1, "b"), may_wait=True)
+    assert outbox.take() == [piece(1, "b")]
+    assert calls.now_s == later_s
+
+
+def test_after_many_tokens_at_once_the_next_wait_longer(calls):
+    outbox = timed(calls, 0.001)
+    for _ in range(30):
+        outbox.put(piece(1, "a"), may_wait=True)
+    assert outbox.take() == [piece(1, "a" * 30)]
+    began_s = calls.now_s
+    outbox.put(piece(1, "b"), may_wait=True)
+    assert outbox.take() == [piece(1, "b")]
+    assert calls.now_s - began_s == pytest.approx(0.05)
+
+
+def test_what_cannot_wait_takes_along_what_waits(calls):
+    outbox = timed(calls, 60)
+    outbox.put(piece(1, "a"))
+    outbox.take()
+    began_s = calls.now_s
+    outbox.put(piece(1, "b"), may_wait=True)
+    calls.meanwhile = lambda: outbox.put(Answer(2, DONE))
+    assert outbox.take() == [piece(1, "b"), Answer(2, DONE)]
+    assert calls.now_s == began_s
+
+
+def test_a_reader_that_waits_is_woken_from_another_thread():
+    outbox = Outbox(gather_s=10**6)
+    outbox.put(piece(1, "a"))
+    outbox.take()
+    outbox.put(piece(1, "b"), may_wait=True)
+    other = threading.Thread(target=outbox.put, args=[Answer(2, DONE)])
+    other.start()
+    assert outbox.take() == [piece(1, "b"), Answer(2, DONE)]
+    other.join()
+
+
+def test_the_reader_gets_all_from_any_thread_and_then_the_end():
+    outbox = Outbox(gather_s=0.001)
+    texts = ["".join(map(chr, range(97, 97 + size))) for size in range(1, 20)]
+
+    def write(request):
+        for text in texts:
+            outbox.put(piece(request, text), may_wait=True)
+
+    threads = [threading.Thread(target=write, args=[request]) for request in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    closer = threading.Thread(target=lambda: [t.join() for t in threads] and outbox.close())
+    closer.start()
+    taken = [reply for replies in iter(outbox.take, []) for reply in replies]
+    closer.join()
+    for request in (1, 2, 3):
+        heard = "".join(reply.event.text for reply in taken if reply.request == request)
+        assert heard == "".join(texts)

@@ -1,0 +1,57 @@
+"""What a model of a store has besides its weights reaches the process that runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.adapters import write_adapter
+from support.tiny_model import Tiny, write_tiny
+
+from tampu.convert.adapters import plan_adapter
+from tampu.ml.gguf import read_gguf
+from tampu.worker.main import load_engine, load_vocabulary
+from tampu.worker.protocol import Load, ModelOptions
+
+TEMPLATE = "{{ range .Messages }}al{{ .Content }}ou{{ end }}"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_tiny(tmp_path / "m.gguf", Tiny(context=64), template="{{ messages }}")
+
+
+def test_a_template_in_place_of_the_files(model: Path) -> None:
+    options = ModelOptions(template=TEMPLATE, context=32, threads=1, vocabulary_only=True)
+    loaded = load_vocabulary(Load(str(model), options))
+    assert loaded.prompts is not None
+    tokens = loaded.prompts.tokens([{"role": "user", "content": "the"}], limit=100)
+    assert loaded.model.tokenizer.decode(tokens).strip() == "altheou"
+
+
+def test_adapters(model: Path, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    factors = {
+        "model.layers.0.mlp.up_proj": (
+            random.normal(size=(2, 32)).astype(np.float32),
+            random.normal(size=(64, 2)).astype(np.float32),
+        )
+    }
+    folder = write_adapter(tmp_path / "peft", factors)
+    plan_adapter(folder, read_gguf(model)).write(tmp_path / "a.gguf")
+    answers = []
+    for adapters in ((), ((str(tmp_path / "a.gguf"), 1.0),)):
+        options = ModelOptions(adapters=adapters, context=32, threads=1)
+        load = Load(str(model), options)
+        with load_engine(load, lambda _: None, lambda: False) as loaded:
+            answers.append(loaded.model.logits([1, 270, 280]))
+    assert np.abs(answers[0] - answers[1]).max() > 0.01
+
+
+def test_a_folder_of_packed_weights(tmp_path: Path) -> None:
+    model = write_tiny(tmp_path / "m.gguf", Tiny(context=64), types={"ffn_up.weight": "Q8_0"})
+    options = ModelOptions(repack_cache=(str(tmp_path / "packed"), 10**9), context=32, threads=1)
+    with load_engine(Load(str(model), options), lambda _: None, lambda: False):
+        pass
+    assert [path.suffix for path in (tmp_path / "packed").iterdir()] == [".packed"]

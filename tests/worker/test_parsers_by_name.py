@@ -1,0 +1,82 @@
+"""A Modelfile's PARSER decides how answers are read, and RENDERER whose template makes prompts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.tiny_model import Tiny, write_tiny
+
+from tampu import Engine
+from tampu.cli.show import show_command
+from tampu.server.model_defaults import with_own_parts
+from tampu.store import ModelName
+from tampu.store.catalog import Catalog, prepare
+from tampu.store.create import Recipe, create
+from tampu.store.library import Library
+from tampu.store.modelfile import parse_modelfile
+from tampu.worker.main import load_engine, load_vocabulary
+from tampu.worker.protocol import Load, ModelOptions
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_it_reaches_the_process_that_runs_the_model(tmp_path: Path, *, is_whole: bool) -> None:
+    model = write_tiny(tmp_path / "m.gguf", Tiny(context=64), template="{{ messages }}")
+    load = Load(str(model), ModelOptions(parser="harmony", context=32, threads=1))
+    if is_whole:
+        with load_engine(load, lambda _: None, lambda: False) as loaded:
+            prompts = loaded.prompts
+    else:
+        prompts = load_vocabulary(load).prompts
+    assert prompts is not None
+    assert prompts.style.name == "harmony"
+
+
+def test_it_comes_from_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TAMPU_MODELS", str(tmp_path / "models"))
+    write_tiny(tmp_path / "m.gguf", Tiny(context=64), template="{{ messages }}")
+    library = Library(tmp_path / "models")
+    recipe = Recipe(modelfile=parse_modelfile("FROM m.gguf\nPARSER qwen3-coder"), folder=tmp_path)
+    create(library, ModelName.parse("mine"), recipe)
+    assert prepare("mine").parser == "qwen3-coder"
+    entry = Catalog(library=library).describe("mine")
+    assert with_own_parts(ModelOptions(), entry).parser == "qwen3-coder"
+
+
+JINJA = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("RENDERER qwen3-coder\nTEMPLATE {{ .Prompt }}", JINJA),
+        ("RENDERER of-tomorrow\nTEMPLATE {{ .Prompt }}", JINJA),
+        ("RENDERER qwen3-coder", JINJA),
+        ("RENDERER qwen3-coder\nTEMPLATE <u>{{ .Prompt }}</u>", "<u>{{ .Prompt }}</u>"),
+        ("TEMPLATE {{ .Prompt }}", "{{ .Prompt }}"),
+    ],
+)
+def test_a_renderer_means_the_template_of_the_weights_everywhere(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    text: str,
+    expected: str,
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TAMPU_MODELS", str(tmp_path / "models"))
+    write_tiny(tmp_path / "m.gguf", Tiny(context=64), template=JINJA)
+    library = Library(tmp_path / "models")
+    recipe = Recipe(modelfile=parse_modelfile(f"FROM m.gguf\n{text}"), folder=tmp_path)
+    create(library, ModelName.parse("mine"), recipe)
+    entry = Catalog(library=library).describe("mine")
+    assert entry.info.template == expected
+    given = with_own_parts(ModelOptions(), entry).template
+    assert (given or JINJA) == expected
+    with Engine.load("mine", context=32, threads=1) as engine:
+        assert engine.template is not None
+        assert engine.template.source == expected
+    caplog.clear()
+    show_command("mine")
+    assert ("RENDERER" in caplog.text) == ("of-tomorrow" in text or "<u>" in text)

@@ -1,0 +1,402 @@
+"""A model's process and the server's side of it: requests, cancelling, and every way to die."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import fake_model, stuck_model
+from support.endless import make_endless_model
+from support.waiting import PATIENCE_S, until
+
+from tampu.errors import (
+    ComputeError,
+    ContextLengthError,
+    ModelFileError,
+    RequestError,
+    RunnerDiedError,
+)
+from tampu.runner.events import Done
+from tampu.runner.request import GenerateOptions
+from tampu.worker.client import describe_exit, start_worker
+from tampu.worker.output_queue import joined
+from tampu.worker.protocol import (
+    Answer,
+    ChatPrompt,
+    Encoded,
+    ModelOptions,
+    Piece,
+    Prompted,
+    TextPrompt,
+    TokenScore,
+    TokensPrompt,
+    to_error,
+)
+
+pytestmark = pytest.mark.server
+
+PROGRAM = (sys.executable, str(Path(fake_model.__file__)))
+OPTIONS = GenerateOptions()
+
+
+# What a death may take to be told, in times that a process takes to start, measured beside it.
+TOLD = 3.0
+
+
+class SkippingLoop(asyncio.SelectorEventLoop):
+    """An event loop that can be made to believe that it stood still."""
+
+    skipped_s = 0.0
+
+    def time(self):
+        return super().time() + self.skipped_s
+
+
+def run(test, patience_s=PATIENCE_S):
+    """Run an async test; one that does not end fails."""
+    with asyncio.Runner(loop_factory=SkippingLoop) as runner:
+        runner.run(asyncio.wait_for(test, patience_s))
+
+
+async def start(path="model", **options):
+    environment = {"PATH": os.defpath}
+    return await start_worker(
+        Path(path), ModelOptions(), name="m", environment=environment, program=PROGRAM, **options
+    )
+
+
+async def begun(worker, text):
+    """Ask for an answer; return what collects it, once it has begun."""
+    events = worker.generate(TextPrompt(text), OPTIONS)
+    first = await anext(events)
+
+    async def rest():
+        return [first, *[event async for event in events]]
+
+    return asyncio.create_task(rest())
+
+
+async def collect(worker, text, options=OPTIONS):
+    return [event async for event in worker.generate(TextPrompt(text), options)]
+
+
+def joined_piece(pieces):
+    """Return as one what may come in any number of pieces."""
+    [answer] = joined(Answer(1, piece) for piece in pieces)
+    return answer.event
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_request_comes_back_as_its_events():
+    async def test():
+        seen = []
+        worker = await start(progress=seen.append)
+        assert seen == [1.0]
+        assert worker.ready.context == 4096
+        events = await collect(worker, "hé")
+        await worker.close()
+        scores = (TokenScore(b"h", -1.0), TokenScore("é".encode(), -1.0))
+        pieces = [event for event in events if isinstance(event, Piece)]
+        assert events == [Prompted((104, 233)), *pieces, events[-1]]
+        assert joined_piece(pieces) == Piece("hé", (104, 233), scores)
+        assert isinstance(events[-1], Done)
+        assert not is_running(worker.pid)
+
+    run(test())
+
+
+def test_requests_run_at_once_and_keep_apart():
+    async def test():
+        worker = await start()
+        texts = [f"text {i}" for i in range(20)]
+        results = await asyncio.gather(*(collect(worker, text) for text in texts))
+        await worker.close()
+        said = ["".join(e.text for e in events if isinstance(e, Piece)) for events in results]
+        assert said == texts
+
+    run(test())
+
+
+def test_a_conversation_goes_through_the_models_template():
+    async def test():
+        worker = await start("chat")
+        prompt = ChatPrompt(messages=({"role": "user", "content": "hi"},), before=(65,))
+        events = [event async for event in worker.generate(prompt, OPTIONS)]
+        await worker.close()
+        assert events[0] == Prompted((65, 104, 105))
+
+    run(test())
+
+
+def test_a_model_without_a_template_refuses_messages_unless_there_is_a_plain_prompt():
+    async def test():
+        worker = await start()
+        messages = ({"role": "user", "content": "hi"},)
+        with pytest.raises(RequestError, match="no chat template"):
+            await anext(worker.generate(ChatPrompt(messages=messages), OPTIONS))
+        plain = ChatPrompt(messages=messages, plain="yo")
+        assert await anext(worker.generate(plain, OPTIONS)) == Prompted((121, 111))
+        await worker.close()
+
+    run(test())
+
+
+def test_an_iterator_that_is_closed_cancels_its_request():
+    async def test():
+        worker = await start()
+        events = worker.generate(TextPrompt("forever"), OPTIONS)
+        assert await anext(events) == Prompted(tuple(map(ord, "forever")))
+        await anext(events)
+        await events.aclose()
+        assert joined_piece((await collect(worker, "ok"))[1:-1]).text == "ok"
+        await worker.close()
+
+    run(test())
+
+
+def test_an_error_of_the_request_is_raised_with_its_class_and_leaves_the_model_alive():
+    async def test():
+        worker = await start()
+        with pytest.raises(ComputeError, match="NaN"):
+            await collect(worker, "fail NaN")
+        assert worker.is_alive
+        await worker.close()
+
+    run(test())
+
+
+def test_a_damaged_model_is_refused_and_its_process_ends():
+    async def test():
+        with pytest.raises(ModelFileError, match="magic: is not GGUF"):
+            await start("damaged")
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("order", "cause"), [("kill now", "signal SIGKILL"), ("exit bye", r"exit code 7: saying bye")]
+)
+def test_a_death_ends_all_requests_with_its_cause_soon(order, cause):
+    async def test():
+        begin = time.monotonic()
+        worker = await start(hang_s=10**6)  # so that nothing tells of it but the death itself
+        start_s = time.monotonic() - begin
+        other = await begun(worker, "forever")
+        begin = time.monotonic()
+        with pytest.raises(RunnerDiedError, match=cause):
+            await collect(worker, order)
+        with pytest.raises(RunnerDiedError, match=cause):
+            await other
+        assert time.monotonic() - begin < TOLD * start_s
+        assert not worker.is_alive
+        with pytest.raises(RunnerDiedError, match=cause):
+            await collect(worker, "hello")
+        await worker.close()
+
+    run(test())
+
+
+def test_a_process_killed_from_outside_is_noticed():
+    async def test():
+        worker = await start()
+        os.kill(worker.pid, signal.SIGABRT)
+        with pytest.raises(RunnerDiedError, match="SIGABRT"):
+            await collect(worker, "forever")
+        await worker.close()
+
+    run(test())
+
+
+def test_loading_that_stands_still_is_given_up():
+    async def test():
+        with pytest.raises(RunnerDiedError, match=r"nothing was loaded for 0\.5 s"):
+            await start("hangs", stall_s=0.5)
+
+    run(test())
+
+
+def test_loading_can_be_cancelled():
+    async def test():
+        seen = []
+        loading = asyncio.create_task(start("slow", progress=seen.append))
+        await until(lambda: seen, "loading goes on")
+        loading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await loading
+
+    run(test())
+
+
+def test_requests_under_way_end_when_the_model_is_closed():
+    async def test():
+        worker = await start()
+        request = await begun(worker, "forever")
+        await worker.close()
+        with pytest.raises(RunnerDiedError):
+            await request
+
+    run(test())
+
+
+def test_an_exit_is_described_by_signal_or_code_and_the_last_line():
+    assert describe_exit(-11, []) == "signal SIGSEGV"
+    assert describe_exit(-9, []).startswith("signal SIGKILL (ended from outside")
+    assert describe_exit(-6, ["a", "GGML_ASSERT"]) == "signal SIGABRT: GGML_ASSERT"
+    assert describe_exit(3, ["x" * 1000]) == "exit code 3: " + "x" * 500
+    assert describe_exit(-99, []) == "signal 99"
+
+
+def test_an_unknown_kind_of_error_is_still_an_error():
+    assert type(to_error("RequestError", "x")) is RequestError
+    assert str(to_error("ModelFileError", "magic: wrong")) == "magic: wrong"
+    assert str(to_error("os", "text")) == "text"
+
+
+def test_texts_and_tokens_are_embedded_in_their_order():
+    async def test():
+        worker = await start()
+        found = await worker.embed([TextPrompt("ab"), TokensPrompt((5,))])
+        await worker.close()
+        rows = np.frombuffer(found.vectors, "<f4").reshape(-1, found.width)
+        assert rows.tolist() == [[1.0, 195.0], [1.0, 5.0]]
+        assert found.tokens == 3
+
+    run(test())
+
+
+def test_a_text_too_long_to_embed_is_cut_or_refused():
+    async def test():
+        worker = await start()
+        found = await worker.embed([TextPrompt("a" * 200)])
+        assert found.tokens == 100
+        with pytest.raises(ContextLengthError, match="input 0 has 200 tokens"):
+            await worker.embed([TextPrompt("a" * 200)], truncate=False)
+        await worker.close()
+
+    run(test())
+
+
+def test_prompts_become_tokens_and_tokens_text():
+    async def test():
+        worker = await start()
+        encoded = await worker.encode(TextPrompt("hé"))
+        assert encoded == Encoded((104, 233), (b"h", "é".encode()))
+        assert (await worker.decode(encoded.tokens)).text == "hé"
+        with pytest.raises(RequestError, match="token -1 is not in the vocabulary"):
+            await worker.decode([-1])
+        await worker.close()
+
+    run(test())
+
+
+def test_what_forms_need_is_made_when_there_is_nothing_else_to_do():
+    async def test():
+        worker = await start()
+        while joined_piece((await collect(worker, "prepared"))[1:-1]).text != "True":
+            await asyncio.sleep(0.05)
+        await worker.close()
+
+    run(test())
+
+
+def test_a_loop_that_is_stuck_in_a_living_process_is_killed_and_its_requests_told():
+    async def test():
+        worker = await start(hang_s=1.5)
+        began = time.monotonic()
+        with pytest.raises(RunnerDiedError, match="it hangs: computing a batch"):
+            await collect(worker, "stick it hangs: computing a batch")
+        assert time.monotonic() - began > 1.5
+        await worker.close()
+
+    run(test())
+
+
+def test_a_device_that_never_answers_is_found_out(tmp_path):
+    model = make_endless_model(tmp_path / "checkpoint", tmp_path / "tiny.gguf")
+
+    async def test():
+        program = (sys.executable, str(Path(stuck_model.__file__)))
+        worker = await start_worker(
+            model,
+            ModelOptions(context=256, threads=1),
+            name="m",
+            environment={"PATH": os.defpath},
+            program=program,
+            hang_s=1.5,
+        )
+        with pytest.raises(RunnerDiedError, match="it hangs: computing a batch of 1 for"):
+            await collect(worker, "hello", GenerateOptions(ignore_eos=True))
+        await worker.close()
+
+    run(test())
+
+
+def test_a_file_cut_short_under_a_loaded_model_is_named_as_the_cause(tmp_path):
+    model = make_endless_model(tmp_path / "checkpoint", tmp_path / "tiny.gguf")
+
+    async def test():
+        worker = await start_worker(
+            model,
+            ModelOptions(context=256, threads=1, kernels="off"),
+            name="m",
+            environment={"PATH": os.defpath},
+        )
+        os.truncate(model, 0)
+        with pytest.raises(RunnerDiedError, match=r"SIGBUS \(the model's file was changed"):
+            await collect(worker, "hello")
+        await worker.close()
+
+    run(test())
+
+
+def test_who_stood_still_himself_takes_no_process_for_hanging():
+    async def test():
+        worker = await start(hang_s=100.0)
+        events = worker.generate(TextPrompt("forever"), OPTIONS)
+        for _ in range(3):
+            asyncio.get_running_loop().skipped_s += 10_000
+            for _ in range(20):
+                await anext(events)
+        assert worker.is_alive
+        await events.aclose()
+        await worker.close()
+
+    run(test(), patience_s=10**6)  # of the time that it believes in
+
+
+def test_a_process_that_hangs_is_killed_and_its_requests_told():
+    async def test():
+        worker = await start(hang_s=0.5)
+        waiting = await begun(worker, "forever")
+        with pytest.raises(RunnerDiedError, match=r"did not answer for 0\.5 s"):
+            await collect(worker, "hang")
+        with pytest.raises(RunnerDiedError, match="did not answer"):
+            await waiting
+        assert not worker.is_alive
+        await worker.close()
+        assert not is_running(worker.pid)
+
+    run(test())
+
+
+def test_a_process_whose_engine_is_lost_is_ended():
+    async def test():
+        worker = await start()
+        with pytest.raises(RunnerDiedError, match="the loop is gone"):
+            await collect(worker, "lost the loop is gone")
+        assert not worker.is_alive
+        await worker.close()
+
+    run(test())
