@@ -10,7 +10,7 @@ import pytest
 TOOLS = """
 import errno, os, socket, sys, threading
 from pathlib import Path
-from tampu import confinement
+from tampu.sandbox import confinement
 
 def cause(deed):
     try:
