@@ -198,7 +198,7 @@ def main() -> None:
         "TAMPU_NUM_PARALLEL": "4",
         "TAMPU_THREADS": "1",
         "TAMPU_CONTEXT_LENGTH": "512",
-        "TAMPU_MOST_DEATHS": "0",
+        "TAMPU_MAX_CRASHES": "0",
     }
     with server("demo", **variables) as (process, port):
         sys.exit(0 if asyncio.run(everything(process, port, arguments)) else 1)

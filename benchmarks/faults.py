@@ -322,7 +322,7 @@ def main() -> None:
     parser.add_argument("--orphans", type=int, default=200)
     parser.add_argument("--only", type=lambda text: text.split(","))
     arguments = parser.parse_args()
-    variables = {"TAMPU_THREADS": "1", "TAMPU_CONTEXT_LENGTH": "512", "TAMPU_MOST_DEATHS": "0"}
+    variables = {"TAMPU_THREADS": "1", "TAMPU_CONTEXT_LENGTH": "512", "TAMPU_MAX_CRASHES": "0"}
     results = []
     with tempfile.TemporaryDirectory() as folder:
         shutil.copy(resolve("demo"), Path(folder) / "second.gguf")

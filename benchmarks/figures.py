@@ -22,7 +22,7 @@ import numpy as np
 import psutil
 
 from tampu.bench.bench import Native, Plan, parse_depths, parse_tests
-from tampu.bench.llama_cpp import Peer
+from tampu.bench.llama_cpp import LlamaCpp
 from tampu.engine.engine import Engine
 from tampu.sampling import Sampler, SamplingOptions
 from tampu.version import __version__
@@ -77,7 +77,7 @@ def speeds(setting: Setting) -> Iterator[Row]:
     for kind in setting.types:
         path = setting.model(kind)
         ours = Native(path, threads=plan.threads, context=plan.context)
-        peer = Peer(path, threads=plan.threads, context=plan.context, library=setting.library)
+        peer = LlamaCpp(path, threads=plan.threads, context=plan.context, library=setting.library)
         for result in plan.run(ours, peer):
             yield Row(
                 f"{kind} {result.test}, depth {result.depth}",

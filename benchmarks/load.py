@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 
 from tampu.bench.bench import Native, Plan, Subject, Work, parse_depths, parse_tests
-from tampu.bench.llama_cpp import Peer
+from tampu.bench.llama_cpp import LlamaCpp
 from tampu.ml.devices import default_threads
 
 _SETTLE_S = 0.3  # until the busy processes have started
@@ -75,7 +75,9 @@ def main() -> None:
         subjects: list[Subject] = [ours]
         if given.peer_library:
             library = given.peer_library
-            other = Peer(given.model, threads=plan.threads, context=plan.context, library=library)
+            other = LlamaCpp(
+                given.model, threads=plan.threads, context=plan.context, library=library
+            )
             opened.callback(other.close)
             subjects.append(other)
         for subject in subjects:

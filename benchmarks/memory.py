@@ -1,8 +1,8 @@
 """What a server's processes take beside the weights: `python -m benchmarks.memory [--models 3]`.
 
 A server of its own loads the built-in model so many times under different names. Shown are, for the
-server, the models' processes and the nursery with its children (docs/operations.md), how many there
-are and their memory (each page divided by how many processes share it: PSS, as Linux counts it),
+server, the models' processes and the fork server with its children (docs/operations.md), how many
+there are, their memory (each page divided by how many processes share it: PSS, as Linux counts it)
 and the milliseconds from a chat to the first byte of its answer, warm and after a rest.
 """
 
@@ -21,8 +21,8 @@ import psutil
 
 from benchmarks.server import first_byte, request, rest, server
 
-REST_S = 35.0  # longer than an idle jail lives
-ROLES = {"tampu.worker.main": "models", "tampu.sandbox.fork_server": "nursery and jails"}
+REST_S = 35.0  # longer than an idle sandbox lives
+ROLES = {"tampu.worker.main": "models", "tampu.sandbox.fork_server": "fork server and sandboxes"}
 
 
 def chat(name: str, **more: object) -> bytes:

@@ -33,7 +33,7 @@ from typing import TypeAlias
 import numpy as np
 import psutil
 
-from tampu.bench.llama_cpp import Peer
+from tampu.bench.llama_cpp import LlamaCpp
 
 CONTEXT = 4096
 TOKENS = 48
@@ -73,7 +73,7 @@ def ours(model: Path, threads: int, folder: str) -> Times:
 
 def theirs(model: Path, threads: int, library: Path | None) -> Times:
     began = time.perf_counter()
-    with closing(Peer(model, threads=threads, context=CONTEXT, library=library)) as peer:
+    with closing(LlamaCpp(model, threads=threads, context=CONTEXT, library=library)) as peer:
         peer.prefill(range(1, 6))
         first = time.perf_counter() - began
         (process,) = psutil.Process().children()

@@ -26,7 +26,7 @@ from tampu.bench.bench import (
     random_tokens,
     run_once,
 )
-from tampu.bench.llama_cpp import Peer
+from tampu.bench.llama_cpp import LlamaCpp
 from tampu.ml.devices import default_threads
 from tampu.ml.gguf import read_gguf
 from tampu.ml.kernels import KernelChoice, find_kernels
@@ -112,7 +112,7 @@ def main() -> None:
         opened.enter_context(closing(ours))
         subjects: dict[str, Subject] = {OWN: ours}
         for setting in given.settings.split(","):
-            peer = Peer(
+            peer = LlamaCpp(
                 given.model,
                 threads=plan.threads,
                 context=plan.context,

@@ -1,45 +1,45 @@
 """Every exception that tampu raises on purpose.
 
     TampuError
-    ├── ModelFileError         a model's file is damaged, incomplete or not a model at all
-    ├── UnsupportedModelError  a sound file with an architecture or tokeniser that is not known
-    ├── ModelNotFoundError     no model of that name or path
-    ├── LoadCancelledError     loading was cancelled by its caller
-    ├── OutOfMemoryError       a tensor, cache or graph does not fit
-    ├── ShapeError             tensors whose shapes or types do not go together
-    ├── ComputeError           the backend failed while computing, or its result is unusable
-    ├── LibraryError           ggml's libraries are missing, of another version or another's
-    ├── RequestError           a request that can never be answered: unknown option, bad value
+    ├── ModelFileError         a model file that is damaged, incomplete or not a model
+    ├── UnsupportedModelError  a valid file with an unknown architecture, tokenizer or feature
+    ├── ModelNotFoundError     no model with that name or path
+    ├── LoadCancelledError     the caller cancelled the loading
+    ├── OutOfMemoryError       a tensor, cache or graph does not fit in memory
+    ├── ShapeError             tensors whose shapes or types do not match
+    ├── ComputeError           the backend failed, or its result is unusable
+    ├── LibraryError           ggml's libraries are missing, or of a wrong version or build
+    ├── RequestError           an invalid request: unknown option, bad value
     │   ├── ContextLengthError     a prompt longer than the context
-    │   ├── GrammarError           a schema or grammar that is wrong, not supported or too large
-    │   └── ModelNameError         a text that is no model's name, or no digest
-    ├── RunnerDiedError        the process or thread that ran the model is gone
-    │   └── NotTakenError          it went before it took a request up; another may be asked
-    ├── OverrunError           work in a jail took too much time or memory, or ended its process
-    ├── StoreError             models on disk: something damaged, not writable, not there
-    │   ├── DiskFullError          no room for what was to be written; what was there is untouched
-    │   └── DigestMismatchError    bytes that are not those of the digest they came under
-    ├── RegistryError          another machine's registry refused, failed or lied
-    ├── SettingsError          an environment variable or flag with a bad value
-    └── NotAllowedError        a caller asked for what only others may
+    │   ├── GrammarError           a schema or grammar that is invalid, unsupported or too large
+    │   └── ModelNameError         an invalid model name or digest
+    ├── RunnerDiedError        the process or thread that ran the model has ended
+    │   └── RequestNotStartedError it ended before it accepted the request; retrying is safe
+    ├── SandboxLimitError      a sandboxed task exceeded its limits or ended its process
+    ├── StoreError             models on disk: damaged, not writable, missing
+    │   ├── DiskFullError          the disk is full; existing data is untouched
+    │   └── DigestMismatchError    data that does not match its digest
+    ├── RegistryError          a registry refused, failed or sent invalid data
+    ├── SettingsError          an environment variable or flag with an invalid value
+    └── NotAllowedError        the client lacks the permission
 
-Each message is one line and says what is wrong, where, and what to do. Two borders translate:
-`ml/` turns ggml's codes into these, `server/` turns these into HTTP statuses.
+Each message is one line and says what is wrong, where, and what to do. Two packages translate:
+`ml/` turns ggml's error codes into these, `server/` turns these into HTTP statuses.
 """
 
 from __future__ import annotations
 
 import errno
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DISK_FULL_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class TampuError(Exception):
-    """The root: catch it to catch everything that tampu raises on purpose."""
+    """Base class of all exceptions that tampu raises on purpose."""
 
 
 class ModelFileError(TampuError):
-    """A file that must not be used; `field` names the part, `reason` what is wrong with it."""
+    """A file that must not be used; `field` names the part, `reason` says what is wrong."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(f"{field}: {reason}")
@@ -48,23 +48,23 @@ class ModelFileError(TampuError):
 
 
 class UnsupportedModelError(TampuError):
-    """A sound file with an architecture, tokeniser or feature that tampu does not have."""
+    """A valid file with an architecture, tokenizer or feature that tampu does not have."""
 
 
 class ModelNotFoundError(TampuError):
-    """No model of that name, and no file at that path."""
+    """No model has that name, and there is no file at that path."""
 
 
 class LoadCancelledError(TampuError):
-    """Loading was cancelled; nothing stays allocated."""
+    """Loading was cancelled; all memory has been freed."""
 
 
 class OutOfMemoryError(TampuError):
-    """Memory for a tensor, the cache or a graph could not be had."""
+    """Not enough memory for a tensor, the cache or a graph."""
 
 
 class ShapeError(TampuError):
-    """Data or tensors whose shapes or types do not go together."""
+    """Data or tensors whose shapes or types do not match."""
 
 
 class ComputeError(TampuError):
@@ -72,11 +72,11 @@ class ComputeError(TampuError):
 
 
 class LibraryError(TampuError):
-    """ggml's libraries are not there, not those of the bindings, or mixed with another ggml's."""
+    """ggml's libraries are missing, do not match the bindings, or are mixed with another ggml's."""
 
 
 class RequestError(TampuError):
-    """A request that can never be answered as it stands."""
+    """An invalid request: it fails however often it is sent."""
 
 
 class ContextLengthError(RequestError):
@@ -84,49 +84,49 @@ class ContextLengthError(RequestError):
 
 
 class ModelNameError(RequestError):
-    """A text that is no model's name, or no digest."""
+    """An invalid model name or digest."""
 
 
 class GrammarError(RequestError):
-    """A schema, grammar or regular expression that is wrong, not supported or too large."""
+    """A schema, grammar or regular expression that is invalid, unsupported or too large."""
 
 
-class OverrunError(TampuError):
-    """Work in a jail took too much time or memory, or ended its process; the message says which."""
+class SandboxLimitError(TampuError):
+    """A sandboxed task exceeded a limit, failed, or ended its process; the message says which."""
 
 
 class RunnerDiedError(TampuError):
     """The thread or process that ran the model has ended; the message says why."""
 
 
-class NotTakenError(RunnerDiedError):
-    """A model's process ended before it took a request up: another may be asked the same."""
+class RequestNotStartedError(RunnerDiedError):
+    """A model's process ended before it accepted a request; retrying is safe."""
 
 
 class StoreError(TampuError):
-    """The models on disk: something is damaged, cannot be written or is not there."""
+    """Models on disk: something is damaged, cannot be written or is missing."""
 
 
 class DiskFullError(StoreError):
-    """There is no room for what was to be written; what was there before is untouched."""
+    """The disk is full; existing data is untouched."""
 
     @staticmethod
-    def is_meant_by(error: OSError) -> bool:
-        """Whether the system's error is a full disk, a quota or a limit of file size."""
-        return error.errno in _NO_ROOM
+    def matches(error: OSError) -> bool:
+        """Return whether an OSError is a full disk, a quota or a limit on file size."""
+        return error.errno in _DISK_FULL_CODES
 
 
 class DigestMismatchError(StoreError):
-    """Bytes that are not those of the digest under which they came."""
+    """Data that does not match its digest."""
 
 
 class RegistryError(TampuError):
-    """A registry on another machine refused, failed, or sent what it should not."""
+    """A registry on another machine refused, failed, or sent invalid data."""
 
 
 class SettingsError(TampuError):
-    """An environment variable, setting or flag with a bad value."""
+    """An environment variable, setting or flag with an invalid value."""
 
 
 class NotAllowedError(TampuError):
-    """A caller asked for what only others may."""
+    """The client lacks the permission."""

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from support.registries import DockerRegistry
 
 GRACE_S = 60.0
-SHARED = ("tampu-nursery",)  # lives as long as the nursery, which all of a process share
+SHARED = ("tampu-fork-server",)  # lives as long as the fork server, which all of a process share
 OURS = ("TAMPU_", "OLLAMA_")
 TERMINAL = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR")
 

@@ -49,7 +49,7 @@ def find_library(given: Path | None = None) -> Path:
     raise RequestError("llama.cpp is not installed here: pip install 'tampu[bench]'")
 
 
-class Peer:
+class LlamaCpp:
     """llama.cpp with one model, in a child process: a `tampu.bench.bench.Subject`."""
 
     def __init__(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tampu.chat.ollama_template import OllamaTemplate
 from tampu.chat.prompt import Vocabulary
-from tampu.chat.sandboxed_template import JailedTemplate
+from tampu.chat.sandboxed_template import SandboxedTemplate
 from tampu.chat.template_loader import PromptTemplate
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Inserter:
     """Makes such prompts for one model."""
 
     def __init__(
-        self, vocabulary: Vocabulary, template: JailedTemplate | None, marks: tuple[int, ...]
+        self, vocabulary: Vocabulary, template: SandboxedTemplate | None, marks: tuple[int, ...]
     ) -> None:
         """Use a template, or without one the tokens before, between and behind the texts."""
         self._vocabulary = vocabulary
@@ -37,7 +37,7 @@ class Inserter:
     ) -> Inserter | None:
         """Return what makes them for a model; None if it cannot insert."""
         if isinstance(template, OllamaTemplate) and template.supports_insert:
-            return cls(vocabulary, JailedTemplate(template), ())
+            return cls(vocabulary, SandboxedTemplate(template), ())
         marks = insert_marks(metadata)
         return cls(vocabulary, None, marks) if marks else None
 

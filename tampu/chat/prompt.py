@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tampu.chat.images import Item, Marks, length
 from tampu.chat.output import ChatFormat, chat_format
 from tampu.chat.output.reasoning import Think
-from tampu.chat.sandboxed_template import JailedTemplate
+from tampu.chat.sandboxed_template import SandboxedTemplate
 from tampu.chat.segments import PieceEncoder, text_of, trusted, untrusted
 from tampu.chat.template_loader import PromptTemplate
 from tampu.errors import ContextLengthError
@@ -76,7 +76,7 @@ class PromptBuilder:
         metadata: Metadata,
         parser: str = "",
     ) -> PromptBuilder | None:
-        """Return what makes prompts for a model, in a jail; None if it has no template.
+        """Return what makes prompts for a model, in a sandbox; None if it has no template.
 
         `parser` is the Modelfile's name of what reads answers; "" lets the template decide.
         """
@@ -85,11 +85,11 @@ class PromptBuilder:
         eos = metadata.integer("tokenizer.ggml.eos_token_id", default=-1)
         architecture = metadata.string("general.architecture", default="")
         style = chat_format(template.source, architecture, parser)
-        return cls(JailedTemplate(template), vocabulary, None if eos < 0 else eos, style)
+        return cls(SandboxedTemplate(template), vocabulary, None if eos < 0 else eos, style)
 
     def prepare(self) -> None:
         """Start what renders, without waiting for it; else the first conversation starts it."""
-        if isinstance(self._template, JailedTemplate):
+        if isinstance(self._template, SandboxedTemplate):
             self._template.prepare()
 
     def tokens(

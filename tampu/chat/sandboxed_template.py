@@ -1,9 +1,9 @@
-"""A model's template at work in a jail: no template can stop or fill the process that asks.
+"""A model's template at work in a sandbox: no template can stop or fill the process that asks.
 
-`JailedTemplate` renders as `ChatTemplate` does, in a process of its own that has 2 s of processor
-time and 256 MiB for each conversation (`tampu.sandbox.process`). The
-budgets of `tampu.chat.jinja_sandbox` still hold there, and give the better messages; the jail is
-for what gets past them.
+`SandboxedTemplate` renders as `ChatTemplate` does, in a process of its own that has 2 s of CPU time
+and 256 MiB for each conversation (`tampu.sandbox.process`). The limits of
+`tampu.chat.jinja_sandbox` still hold there, and give the better messages; the process is for what
+gets past them.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from tampu.chat.output.reasoning import Think
 from tampu.chat.segments import Prompt
 from tampu.chat.template import ChatTemplate, fault
 from tampu.chat.template_loader import PromptTemplate
-from tampu.errors import OverrunError, RequestError, TampuError
-from tampu.sandbox.process import Jail, JailLimits
+from tampu.errors import RequestError, SandboxLimitError, TampuError
+from tampu.sandbox.process import SandboxedProcess, SandboxLimits
 
 RENDERING = "tampu.chat.sandboxed_template:serve"
-RENDER_LIMITS = JailLimits(
+RENDER_LIMITS = SandboxLimits(
     cpu_s=MAX_SECONDS + 0.5,  # the sandbox's own limit comes first
     memory_bytes=256 << 20,
-    answer_bytes=16 * MAX_OUTPUT,  # a character may take six bytes and its piece some more
+    result_bytes=16 * MAX_OUTPUT,  # a character may take six bytes and its piece some more
     idle_s=None,  # it holds the compiled template, which takes longer to make than all the rest
 )
 
 
 class _Answer(msgspec.Struct):
-    """What comes out of the jail, and may be anything."""
+    """What comes out of the sandbox, and may be anything."""
 
     prompt: Prompt = ()
     refusal: str = ""
 
 
-class JailedTemplate:
+class SandboxedTemplate:
     """A template that renders in a process of its own; several threads may use it.
 
     The process starts with the first conversation, or with `prepare`, and ends with this object.
@@ -51,7 +51,7 @@ class JailedTemplate:
     def __init__(self, template: PromptTemplate) -> None:
         self.source = template.source
         self._template = template
-        self._jail = Jail(RENDERING, RENDER_LIMITS)
+        self._process = SandboxedProcess(RENDERING, RENDER_LIMITS)
 
     @property
     def supports_tools(self) -> bool:
@@ -70,11 +70,11 @@ class JailedTemplate:
 
     def prepare(self) -> None:
         """Start the process, without waiting for it."""
-        self._jail.start()
+        self._process.start()
 
     def close(self) -> None:
         """End the process."""
-        self._jail.close()
+        self._process.close()
 
     def thinking(self, think: Think) -> dict[str, Any]:
         """Return the variables that tell the template how much the model shall think."""
@@ -121,8 +121,8 @@ class JailedTemplate:
         except (TypeError, ValueError, RecursionError) as error:
             raise RequestError(f"messages and tools must be plain data: {error}") from None
         try:
-            answer = msgspec.convert(json.loads(self._jail.call(request)), _Answer)
-        except OverrunError as error:
+            answer = msgspec.convert(json.loads(self._process.call(request)), _Answer)
+        except SandboxLimitError as error:
             raise fault(str(error)) from error
         except (ValueError, RecursionError) as error:  # msgspec's are ValueErrors too
             raise fault("the answer of its process makes no sense") from error
@@ -147,7 +147,7 @@ _templates: dict[tuple[str, ...], PromptTemplate] = {}  # the one that this proc
 
 
 def serve(request: bytes) -> bytes:
-    """Render a conversation, in the jail's process."""
+    """Render a conversation, in the sandboxed process."""
     asked = json.loads(request)
     kind, *sources = key = tuple(asked.pop("template"))
     try:

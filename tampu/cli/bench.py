@@ -123,7 +123,7 @@ def _measure(
 ) -> tuple[list[Result], list[str]]:
     """Measure everything; return the results and what each subject is."""
     from tampu.bench.bench import Native
-    from tampu.bench.llama_cpp import Peer
+    from tampu.bench.llama_cpp import LlamaCpp
     from tampu.store.catalog import resolve
 
     if peer not in (None, PEER):
@@ -135,7 +135,7 @@ def _measure(
         ours = opened.enter_context(closing(native))
         if peer is None:
             return plan.run(ours, None), [ours.name]
-        other = Peer(path, threads=threads, context=context, library=library)
+        other = LlamaCpp(path, threads=threads, context=context, library=library)
         opened.callback(other.close)
         return plan.run(ours, other), [ours.name, f"{other.name} ({other.system})"]
 

@@ -92,7 +92,7 @@ def whole_file(destination: Path, size_bytes: int) -> Iterator[WholeFile]:
 
 def unwritable(path: Path, error: OSError) -> DiskFullError | ModelFileError:
     """Return what to raise for a file or folder that the system does not let us write."""
-    if DiskFullError.is_meant_by(error):
+    if DiskFullError.matches(error):
         return DiskFullError(f"{path}: no space left: free some, then try again")
     return ModelFileError(str(path), f"cannot be written: {error.strerror}")
 

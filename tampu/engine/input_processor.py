@@ -25,7 +25,7 @@ from tampu.runner.sequence import Collector, Constraint, PromptScores, Rows, Sin
 from tampu.runner.sequence import Sequence as RunningSequence
 from tampu.sampling import Sampler
 from tampu.sampling.constraint import Constraints
-from tampu.vision.sandboxed import JailedDecoder
+from tampu.vision.sandboxed import SandboxedDecoder
 
 log = logging.getLogger("tampu.engine.input_processor")
 
@@ -45,7 +45,7 @@ class Intake:
         self._tokenizer = model.tokenizer
         self._context = model.options.context
         self._constraints = Constraints(self._tokenizer)
-        self._decoder = JailedDecoder()
+        self._decoder = SandboxedDecoder()
 
     def generate(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> Handle:
         """Begin an answer; see `Engine.submit`."""

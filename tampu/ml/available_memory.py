@@ -1,7 +1,7 @@
-"""How much memory this process may still take.
+"""How much memory this process can still allocate.
 
-That is what the machine could give out, within what a container (a control group, of version 1 or
-2) and the process's own limit of addresses allow: whoever takes more is killed by the system.
+That is what the machine has available, within the limits of the container (a control group, version
+1 or 2) and of the process's address space: the system kills a process that takes more.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import psutil
 
 _OWN_GROUPS = Path("/proc/self/cgroup")
 _GROUPS = Path("/sys/fs/cgroup")
-# For each version of control groups: limit, use, and in the statistics what is given back on need.
+# For each version of control groups: limit, use, and in the statistics what can be reclaimed.
 _FILES = (
     ("memory.max", "memory.current", ("inactive_file", "active_file")),
     (
@@ -27,33 +27,33 @@ _FILES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """Bytes of memory that can be taken, and that there are."""
+class AvailableMemory:
+    """Bytes of memory that can be allocated, and that exist."""
 
     free: int
     total: int
 
-    def within(self, limit: int, used: int) -> Room:
-        """Return what is left of it where no more than this may be used."""
-        return Room(max(min(self.free, limit - used), 0), min(self.total, limit))
+    def within(self, limit: int, used: int) -> AvailableMemory:
+        """Return what is available under a limit, of which so much is used."""
+        return AvailableMemory(max(min(self.free, limit - used), 0), min(self.total, limit))
 
 
-def read_room(own: Path = _OWN_GROUPS, groups: Path = _GROUPS) -> Room:
-    """Return this process's room.
+def read_available_memory(own: Path = _OWN_GROUPS, groups: Path = _GROUPS) -> AvailableMemory:
+    """Return the memory available to this process.
 
     Args:
-        own: the list of the control groups that the process is in.
+        own: the file that lists the control groups of the process.
         groups: where they are mounted.
     """
     memory = psutil.virtual_memory()
-    room = Room(int(memory.available), int(memory.total))
+    available = AvailableMemory(int(memory.available), int(memory.total))
     for folder in _folders(own, groups):
         for limit, used in _limits(folder):
-            room = room.within(limit, used)
+            available = available.within(limit, used)
     addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
     if addresses != resource.RLIM_INFINITY:
-        room = room.within(addresses, psutil.Process().memory_info().vms)
-    return room
+        available = available.within(addresses, psutil.Process().memory_info().vms)
+    return available
 
 
 def _folders(own: Path, groups: Path) -> Iterator[Path]:

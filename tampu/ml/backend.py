@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.errors import ComputeError, OutOfMemoryError, ShapeError
-from tampu.ml.available_memory import read_room
+from tampu.ml.available_memory import read_available_memory
 from tampu.ml.context import Context
 from tampu.ml.device_map import Placement
 from tampu.ml.devices import Device, default_threads, find_devices, log_system
@@ -110,7 +110,7 @@ class Backend:
     @staticmethod
     def available_memory() -> int:
         """Return how many bytes the machine could still give out."""
-        return read_room().free
+        return read_available_memory().free
 
     @property
     def cpu(self) -> Device:

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from tampu.errors import ComputeError
-from tampu.ml.available_memory import read_room
+from tampu.ml.available_memory import read_available_memory
 from tampu.ml.library import VARIANT, OpaquePointer, gg
 
 log = logging.getLogger("tampu.ml")
@@ -81,8 +81,8 @@ class Device:
         free, total = ctypes.c_size_t(0), ctypes.c_size_t(0)
         gg.ggml_backend_dev_memory(self.handle, ctypes.byref(free), ctypes.byref(total))
         if self.kind == "cpu":
-            room = read_room()
-            return room.free, room.total
+            memory = read_available_memory()
+            return memory.free, memory.total
         return free.value, total.value
 
     @property

@@ -43,7 +43,7 @@ class GenerateOptions(SamplingOptions, frozen=True, kw_only=True, forbid_unknown
         top_logprobs: and of this many of the likeliest tokens in its place, 0 to 20.
         prompt_logprobs: and of each token of the prompt; then none of it is taken from the cache.
         grammar: what the answer must follow; None: nothing.
-        most_repeats: the answer ends when a token follows itself more often; None: it may.
+        max_repeated_tokens: the answer ends when a token follows itself more often; None: it may.
         think_budget: the most tokens of thoughts, which then are ended; None: any number.
         thoughts: how the model writes thoughts; None: the answer has none.
     """
@@ -60,7 +60,7 @@ class GenerateOptions(SamplingOptions, frozen=True, kw_only=True, forbid_unknown
     top_logprobs: int = 0
     prompt_logprobs: bool = False
     grammar: Grammar | None = None
-    most_repeats: int | None = None
+    max_repeated_tokens: int | None = None
     think_budget: int | None = None
     thoughts: Thoughts | None = None
 
@@ -77,8 +77,10 @@ class GenerateOptions(SamplingOptions, frozen=True, kw_only=True, forbid_unknown
             raise RequestError(f"keep must be -1 (the whole prompt) or more, not {self.keep}")
         if not 0 <= self.top_logprobs <= 20:
             raise RequestError(f"top_logprobs must be 0 to 20, not {self.top_logprobs}")
-        if self.most_repeats is not None and self.most_repeats < 1:
-            raise RequestError(f"most_repeats must be 1 or more, not {self.most_repeats}")
+        if self.max_repeated_tokens is not None and self.max_repeated_tokens < 1:
+            raise RequestError(
+                f"max_repeated_tokens must be 1 or more, not {self.max_repeated_tokens}"
+            )
         if self.think_budget is not None and self.think_budget < 0:
             raise RequestError(f"think_budget must be 0 or more, not {self.think_budget}")
         if any(not stop for stop in self.stop):

@@ -200,7 +200,7 @@ class Sequence:
     @property
     def only_repeats(self) -> bool:
         """Whether its last token has followed itself as often as it may."""
-        most = self.options.most_repeats
+        most = self.options.max_repeated_tokens
         if most is None or self.generated <= most:
             return False
         last = self.tokens[max(self.length - most - 1, 0) : self.length]

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher, LLTokenizer
 
-from tampu.errors import GrammarError, OverrunError
+from tampu.errors import GrammarError, SandboxLimitError
 from tampu.sampling.grammar import Grammar
 from tampu.sampling.grammar_check import (
     Spellings,
@@ -35,9 +35,9 @@ from tampu.sampling.grammar_check import (
     reason,
     request,
 )
-from tampu.sandbox.process import Jail, JailLimits
+from tampu.sandbox.process import SandboxedProcess, SandboxLimits
 
-COMPILE_LIMITS = JailLimits(cpu_s=2.0, memory_bytes=256 << 20, answer_bytes=1 << 16)
+COMPILE_LIMITS = SandboxLimits(cpu_s=2.0, memory_bytes=256 << 20, result_bytes=1 << 16)
 _REMEMBERED = 16  # compiled grammars
 
 _Words = npt.NDArray[np.uint32]
@@ -183,7 +183,7 @@ class Constraints:
         self._vocabulary = tokenizer
         self._lock = threading.Lock()
         self._trie: LLTokenizer | None = None
-        self._trial = Jail("tampu.sampling.grammar_check:serve", COMPILE_LIMITS)
+        self._trial = SandboxedProcess("tampu.sampling.grammar_check:serve", COMPILE_LIMITS)
         self._remembered: OrderedDict[str, LLMatcher] = OrderedDict()
         self._workers = ThreadPoolExecutor(1, thread_name_prefix="tampu-grammar")
 
@@ -229,7 +229,7 @@ class Constraints:
         )
         try:
             refusal = self._trial.call(asked)
-        except OverrunError as error:
+        except SandboxLimitError as error:
             message = f"{kind_of(grammar.source)}: it is too complex: {error}"
             raise GrammarError(message) from error
         if refusal:

@@ -1,6 +1,6 @@
-"""Compiling a grammar for the first time: in a jail, because it is a stranger's.
+"""Compiling a grammar for the first time: in a sandbox, because it is untrusted.
 
-The jail's process has the vocabulary's control tokens but no other token than the 256 bytes, so it
+The sandbox has the vocabulary's control tokens but no other token than the 256 bytes, so it
 is small and quick, and it meets whatever a grammar does to the compiler. What it accepts is
 compiled again where the answer is generated.
 """
@@ -109,7 +109,7 @@ def request(source: str, size: int, special: Mapping[int, str], ends: Sequence[i
 
 
 def serve(asked: bytes) -> bytes:
-    """Try a grammar in the jail's process; return why it is refused, or nothing."""
+    """Try a grammar in the sandboxed process; return why it is refused, or nothing."""
     vocabulary, source = json.loads(asked)
     key = json.dumps(vocabulary).encode()
     if key not in _tokenizers:

@@ -1,7 +1,7 @@
 """What a process can give up for good, where the kernel has a way to: system calls and files.
 
     forbid(MACHINE, families=(socket.AF_UNIX,))          # a model's process: no network
-    forbid(MACHINE, PROCESSES)                           # a jail: no socket, no other process
+    forbid(MACHINE, PROCESSES)                           # a sandbox: no socket, no other process
     forbid_files(readable=sys.path)
 
 Both are Linux's own, seccomp and Landlock, called through the C library: what is forbidden fails
@@ -81,13 +81,13 @@ def end_with_parent(signal_number: int) -> None:
         _library().prctl(_PRCTL_DEATH_SIGNAL, signal_number, 0, 0, 0)
 
 
-def keep_privileges() -> None:
+def set_no_new_privileges() -> None:
     """Gain no more privileges, by no program that is run; both ways below need that."""
     if sys.platform == "linux":
         _library().prctl(_PRCTL_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
 
 
-def be_ended_first(score: int) -> None:
+def set_oom_score(score: int) -> None:
     """Tell the system whom to end when memory is short: 1000 is the most."""
     with suppress(OSError):  # other systems have no such file; in some containers it is not ours
         Path("/proc/self/oom_score_adj").write_text(str(score), encoding="ascii")
@@ -108,7 +108,7 @@ def forbid(*calls: Iterable[str], families: Sequence[int] = ()) -> bool:
     column, architecture = _MACHINES.get(os.uname().machine, (0, 0))
     if sys.platform != "linux" or not architecture:
         return False
-    keep_privileges()
+    set_no_new_privileges()
     program = _program(set().union(*calls), families, column, architecture)
     code = b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
     instructions = ctypes.create_string_buffer(code)
@@ -165,7 +165,7 @@ def forbid_files(readable: Iterable[str | Path]) -> bool:
     version = _call(_LANDLOCK_CREATE, None, 0, 1)
     if version < 1:
         return False
-    keep_privileges()
+    set_no_new_privileges()
     count = max(count for least, count in _FILE_RIGHTS.items() if least <= version)
     rules = _call(_LANDLOCK_CREATE, struct.pack("=Q", (1 << count) - 1), 8, 0)
     if rules < 0:

@@ -18,7 +18,7 @@ from tampu.errors import TampuError
 from tampu.server.admission import Admission
 from tampu.server.anthropic import anthropic_routes
 from tampu.server.auth import Keys
-from tampu.server.crash_loop import MOST_DEATHS, Deaths
+from tampu.server.crash_loop import MAX_CRASHES, Deaths
 from tampu.server.create import create_routes
 from tampu.server.health import Readiness, health_routes
 from tampu.server.http_response import error_answer, refusal
@@ -59,9 +59,9 @@ class ServerOptions:
         use_keys: API keys for using models.
         manage_keys: API keys that are also for pulling, creating and deleting them.
         drain_s: how long requests may go on when it ends.
-        most_repeats: an answer that nobody bounds ends when a token follows itself more often;
-            0: it goes on.
-        most_deaths: a model that died so often within a minute is not loaded; 0: it is.
+        max_repeated_tokens: an answer without a limit ends when a token repeats more often;
+            0: it does not.
+        max_crashes: a model that crashed so often within a minute is not loaded; 0: it is.
         model: how models are loaded unless a request says otherwise.
         remote: how registries are talked to.
     """
@@ -75,8 +75,8 @@ class ServerOptions:
     use_keys: tuple[str, ...] = ()
     manage_keys: tuple[str, ...] = ()
     drain_s: float = 30.0
-    most_repeats: int = 30
-    most_deaths: int = MOST_DEATHS
+    max_repeated_tokens: int = 30
+    max_crashes: int = MAX_CRASHES
     model: ModelOptions = field(default_factory=ModelOptions)
     remote: RemoteOptions = field(default_factory=RemoteOptions)
 
@@ -149,14 +149,14 @@ def _serving(options: ServerOptions, catalog: Catalog, start: Start, metrics: Me
         memory_bytes=options.memory_bytes,
         loaded=metrics.loaded,
         died=metrics.died,
-        deaths=Deaths(options.most_deaths),
+        deaths=Deaths(options.max_crashes),
     )
     vocabularies = LoadedModels(
         start,
         options=msgspec.structs.replace(options.model, vocabulary_only=True),
         keep_alive_s=_VOCABULARY_SECONDS,
         most=_MOST_VOCABULARIES,
-        deaths=Deaths(options.most_deaths),
+        deaths=Deaths(options.max_crashes),
     )
     admission = Admission(options.most_waiting)
     metrics.gauge(
@@ -175,8 +175,8 @@ def _serving(options: ServerOptions, catalog: Catalog, start: Start, metrics: Me
         "Requests that hold a model.",
         lambda: [(model.entry.name, model.users) for model in models.models()],
     )
-    most_repeats = options.most_repeats or None
-    return Serving(models, vocabularies, catalog, admission, metrics, most_repeats)
+    max_repeated_tokens = options.max_repeated_tokens or None
+    return Serving(models, vocabularies, catalog, admission, metrics, max_repeated_tokens)
 
 
 def _marked(route: Route) -> Endpoint:

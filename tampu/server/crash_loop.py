@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 from tampu.errors import RunnerDiedError
 
 WITHIN_S = 60.0
-MOST_DEATHS = 3
+MAX_CRASHES = 3
 
 
 class CrashLoopError(RunnerDiedError):
@@ -21,7 +21,7 @@ class Deaths:
     """Remembers when models' processes died, and refuses to start those that did so too often."""
 
     def __init__(
-        self, most: int = MOST_DEATHS, clock: Callable[[], float] = time.monotonic
+        self, most: int = MAX_CRASHES, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Let a model die fewer than `most` times within a minute; 0: as often as it likes."""
         self._most = most

@@ -64,19 +64,19 @@ class Job:
     tools: tuple[dict[str, Any], ...] = ()
     most_calls: int | None = None
 
-    def limited(self, context: int, most_repeats: int | None = None) -> GenerateOptions:
+    def limited(self, context: int, max_repeated_tokens: int | None = None) -> GenerateOptions:
         """Return the options with an end: at most ten contexts are generated.
 
         Where the client sets none, and any text will do, the answer ends too when a token follows
-        itself more than `most_repeats` times.
+        itself more than `max_repeated_tokens` times.
         """
         limit = 10 * context
         options, wanted = self.options, self.options.max_tokens
         if wanted is not None:
             return msgspec.structs.replace(options, max_tokens=min(wanted, limit))
         is_free = self.form is None and options.grammar is None and not options.ignore_eos
-        repeats = most_repeats if is_free else None
-        return msgspec.structs.replace(options, max_tokens=limit, most_repeats=repeats)
+        repeats = max_repeated_tokens if is_free else None
+        return msgspec.structs.replace(options, max_tokens=limit, max_repeated_tokens=repeats)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError
-from tampu.ml.available_memory import read_room
+from tampu.ml.available_memory import read_available_memory
 from tampu.server.crash_loop import Deaths
 from tampu.server.generation_request import FOREVER, Overrides
 from tampu.server.model_defaults import with_own_parts
@@ -287,7 +287,7 @@ class LoadedModels:
             return False
         there = self._device_free if options.gpu_layers and self._device_free else 0
         elsewhere = min(there, needed) if known is None else known.device_bytes
-        return needed - elsewhere <= _PART_OF_FREE * read_room().free
+        return needed - elsewhere <= _PART_OF_FREE * read_available_memory().free
 
     def _has_room_on_devices(
         self, known: Ready | None, options: ModelOptions, file_bytes: int

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.chat.output import AnswerParser, ChatFormat, Content, Part, ToolCall, chat_format
-from tampu.errors import ModelNotFoundError, NotTakenError, RequestError
+from tampu.errors import ModelNotFoundError, RequestError, RequestNotStartedError
 from tampu.runner.events import Done, Usage
 from tampu.runner.request import GenerateOptions
 from tampu.server.admission import Admission
@@ -64,13 +64,12 @@ class Serving:
         catalog: Catalog,
         admission: Admission,
         metrics: Metrics,
-        most_repeats: int | None = None,
+        max_repeated_tokens: int | None = None,
     ) -> None:
         """Answer from these models, found in this catalog, as many at a time as are admitted.
 
-        An answer that nobody bounds ends when a token follows itself more than `most_repeats`
-        times. Tokens alone come from a model that is loaded, else from one loaded without its
-        weights.
+        An answer without a limit ends when a token repeats more than `max_repeated_tokens` times.
+        Tokens alone come from a model that is loaded, else from one loaded without its weights.
         """
         self.models = models
         self._vocabularies = vocabularies
@@ -78,7 +77,7 @@ class Serving:
         self._profiles: dict[str, tuple[ModelInfo, str, Profile]] = {}
         self._admission = admission
         self._metrics = metrics
-        self._most_repeats = most_repeats
+        self._max_repeated_tokens = max_repeated_tokens
 
     async def close(self) -> None:
         """Unload all models; requests under way end with an error."""
@@ -131,7 +130,7 @@ class Serving:
             if not job.prompts:
                 yield Ended("load", Usage(), ready_ns)
                 return
-            options = job.limited(model.runner.ready.context, self._most_repeats)
+            options = job.limited(model.runner.ready.context, self._max_repeated_tokens)
             stored = entry.model.stored
             parser = stored.config.parser if stored else ""
             style = chat_format(entry.info.template, entry.info.architecture, parser)
@@ -286,7 +285,7 @@ async def _again(
             async for event in events:
                 has_begun = True
                 yield event
-    except NotTakenError:
+    except RequestNotStartedError:
         if has_begun:  # one of several choices
             raise
     else:
@@ -300,7 +299,7 @@ async def _once_more(attempt: Callable[[], Awaitable[T]]) -> T:
     """Return what an attempt gives; what another does, if the model had died before it took it."""
     try:
         return await attempt()
-    except NotTakenError:
+    except RequestNotStartedError:
         return await attempt()
 
 

@@ -167,9 +167,9 @@ class Settings:
         memory: MEMORY, bytes that all loaded models may take, such as 16GB; None: what is free.
         engine: ENGINE, native, llamacpp for llama.cpp, or auto: the first that knows the model.
         drain_s: DRAIN_TIMEOUT, how long requests may go on when the server ends.
-        most_deaths: MOST_DEATHS, how often a model may die within a minute; 0: as it likes.
-        most_repeats: MOST_REPEATS, how often a token may follow itself in an answer that nobody
-            bounds before that ends; 0: as it likes.
+        max_crashes: MAX_CRASHES, how often a model may crash within a minute; 0: no limit.
+        max_repeated_tokens: MAX_REPEATED_TOKENS, how often a token may repeat before an answer
+            without `max_tokens` ends; 0: no limit.
         hang_s: HANG_TIMEOUT, after how long a model's process that does not answer is killed.
         sources: the value of each setting and where it came from, by the variable's name.
         ignored: variables of Ollama's that are set and have no effect here.
@@ -220,8 +220,8 @@ class Settings:
     engine: str = _own("ENGINE", one_of(ENGINES), "auto")
     drain_s: float = _own("DRAIN_TIMEOUT", seconds, 30.0)
     hang_s: float = _own("HANG_TIMEOUT", seconds, 60.0)
-    most_deaths: int = _own("MOST_DEATHS", count_from(0), 3)
-    most_repeats: int = _own("MOST_REPEATS", count_from(0), 30)
+    max_crashes: int = _own("MAX_CRASHES", count_from(0), 3)
+    max_repeated_tokens: int = _own("MAX_REPEATED_TOKENS", count_from(0), 30)
     sources: Mapping[str, Source] = field(default_factory=dict, repr=False, compare=False)
     ignored: tuple[str, ...] = field(default=(), repr=False, compare=False)
 

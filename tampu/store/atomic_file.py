@@ -22,7 +22,7 @@ def storing(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if DiskFullError.is_meant_by(error):
+        if DiskFullError.matches(error):
             raise DiskFullError(f"no space left for {what}: free some, then try again") from error
         raise StoreError(f"cannot write {what}: {error.strerror or error}") from error
 

@@ -10,36 +10,36 @@ import struct
 
 import numpy as np
 
-from tampu.errors import OverrunError, RequestError
-from tampu.sandbox.process import Jail, JailLimits
+from tampu.errors import RequestError, SandboxLimitError
+from tampu.sandbox.process import SandboxedProcess, SandboxLimits
 from tampu.vision.decoding import DEFAULT_LIMITS, decode
 from tampu.vision.pixels import Picture
 
 _SIZE = struct.Struct("<II")  # height and width, then the pixels; 0 and 0, then why it is refused
 
-DECODE_LIMITS = JailLimits(
+DECODE_LIMITS = SandboxLimits(
     cpu_s=4.0,
     memory_bytes=1 << 30,
-    answer_bytes=3 * DEFAULT_LIMITS.pixels + _SIZE.size,
+    result_bytes=3 * DEFAULT_LIMITS.pixels + _SIZE.size,
 )
 
 
-class JailedDecoder:
+class SandboxedDecoder:
     """Decodes as `decode` does, in a process that starts when it is first needed.
 
     Any thread may call it; calls wait for one another.
     """
 
     def __init__(self) -> None:
-        self._jail = Jail("tampu.vision.sandboxed:serve", DECODE_LIMITS)
+        self._process = SandboxedProcess("tampu.vision.sandboxed:serve", DECODE_LIMITS)
 
     def prepare(self) -> None:
         """Have ready what starting the process needs, without waiting for it."""
-        self._jail.prepare()
+        self._process.prepare()
 
     def close(self) -> None:
         """End the process."""
-        self._jail.close()
+        self._process.close()
 
     def decode(self, data: bytes) -> Picture:
         """Return the picture in an image file: RGB, (height, width, 3), not to be written to.
@@ -48,8 +48,8 @@ class JailedDecoder:
             RequestError: as `decode`, and if reading takes too much time or memory.
         """
         try:
-            answer = self._jail.call(data)
-        except OverrunError as error:
+            answer = self._process.call(data)
+        except SandboxLimitError as error:
             raise RequestError(f"the image cannot be decoded: {error}") from error
         height, width = _SIZE.unpack_from(answer.ljust(_SIZE.size, b"\0"))
         if not height:
@@ -60,7 +60,7 @@ class JailedDecoder:
 
 
 def serve(request: bytes) -> bytes:
-    """Decode a file, in the jail's process."""
+    """Decode a file, in the sandboxed process."""
     try:
         picture = decode(request)
     except RequestError as error:

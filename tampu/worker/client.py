@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Protocol, TypeAlias, TypeVar
 
 from tampu.chat.sandboxed_template import RENDERING
-from tampu.errors import NotTakenError, RunnerDiedError
+from tampu.errors import RequestNotStartedError, RunnerDiedError
 from tampu.runner.events import Done, Failed
 from tampu.runner.request import GenerateOptions
-from tampu.sandbox.process import NURSERY
+from tampu.sandbox.client import FORK_SERVER
 from tampu.worker.protocol import (
     Cancel,
     Command,
@@ -102,7 +102,7 @@ class Runner(Protocol):
 
         Raises:
             TampuError: when the request fails; RunnerDiedError when the model has died,
-                NotTakenError when it did so before it took up the request.
+                RequestNotStartedError when it did so before it took up the request.
         """
         ...
 
@@ -254,7 +254,7 @@ class WorkerProcess:
     async def _ask(self, command: Callable[[int], Command]) -> AsyncGenerator[RequestEvent, None]:
         """Yield the events of the command made for a new number; closing it cancels."""
         if not self.is_alive:
-            raise self._death(NotTakenError)
+            raise self._death(RequestNotStartedError)
         request = next(self._numbers)
         events: asyncio.Queue[RequestEvent | None] = asyncio.Queue()
         self._requests[request] = events
@@ -266,7 +266,7 @@ class WorkerProcess:
                 event = await events.get()
                 is_over = event is None or isinstance(event, _LAST_EVENTS)
                 if event is None:
-                    raise self._death(RunnerDiedError if was_taken else NotTakenError)
+                    raise self._death(RunnerDiedError if was_taken else RequestNotStartedError)
                 was_taken = True
                 if isinstance(event, Failed):
                     if event.kind == RunnerDiedError.__name__:  # the process is of no use any more
@@ -336,7 +336,7 @@ class WorkerProcess:
     async def _end(self) -> None:
         """The socket has closed: find out why, and tell all who wait."""
         self._is_gone = True
-        NURSERY.leave()
+        FORK_SERVER.release()
         try:
             async with asyncio.timeout(_CLOSE_SECONDS if self._is_closing else _EXIT_SECONDS):
                 await self._process.wait()
@@ -407,25 +407,25 @@ async def start_worker(
     Raises:
         TampuError: when the model cannot be loaded; the process has ended then.
     """
-    nursery = NURSERY.lend()
-    NURSERY.enter()
+    channel = FORK_SERVER.share()
+    FORK_SERVER.acquire()
     ours, theirs = socket.socketpair()
-    with nursery, theirs:
+    with channel, theirs:
         try:
-            NURSERY.order(RENDERING)  # imported beside the loading
-            channels = ("--nursery", str(nursery.fileno()), "--socket", str(theirs.fileno()))
+            FORK_SERVER.request(RENDERING)  # imported beside the loading
+            channels = ("--fork-server", str(channel.fileno()), "--socket", str(theirs.fileno()))
             process = await asyncio.create_subprocess_exec(
                 *(*program, *channels),
                 stdin=DEVNULL,
                 stdout=PIPE,
                 stderr=STDOUT,
-                pass_fds=[nursery.fileno(), theirs.fileno()],
+                pass_fds=[channel.fileno(), theirs.fileno()],
                 env=dict(environment),
                 start_new_session=True,
             )
         except BaseException:
             ours.close()
-            NURSERY.leave()
+            FORK_SERVER.release()
             raise
     reader, writer = await asyncio.open_unix_connection(sock=ours)
     worker = WorkerProcess(process, reader, writer, name, hang_s)

@@ -35,7 +35,7 @@ from tampu.ml.offload import Offload
 from tampu.runner.events import Event
 from tampu.runner.request import GenerateOptions
 from tampu.sandbox import confinement
-from tampu.sandbox.process import NURSERY
+from tampu.sandbox.client import FORK_SERVER
 from tampu.tokenizer import Tokenizer
 from tampu.tokenizer.loading import load_tokenizer
 from tampu.worker.backend import Handle, Loaded
@@ -43,7 +43,7 @@ from tampu.worker.engines import LLAMACPP
 from tampu.worker.protocol import Load, Ready
 from tampu.worker.worker import Worker
 
-_OUT_OF_MEMORY_SCORE = 500
+_OOM_SCORE = 500
 _DEVICE_NEWS = 16  # AF_NETLINK, through which drivers find devices; no way to a network
 
 # Without weights there is no context that could be full.
@@ -57,8 +57,8 @@ def confine() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     confinement.end_with_parent(signal.SIGKILL)
-    confinement.keep_privileges()
-    confinement.be_ended_first(_OUT_OF_MEMORY_SCORE)
+    confinement.set_no_new_privileges()
+    confinement.set_oom_score(_OOM_SCORE)
     confinement.forbid(confinement.MACHINE, families=(socket.AF_UNIX, _DEVICE_NEWS))
     _give_large_blocks_back()
 
@@ -79,12 +79,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Run one model for a tampu server.")
     parser.add_argument("--socket", type=int, required=True, help="descriptor of a stream socket")
     parser.add_argument(
-        "--nursery", type=int, help="descriptor of the server's (tampu.sandbox.fork_server)"
+        "--fork-server", type=int, help="descriptor of the server's (tampu.sandbox.fork_server)"
     )
     options = parser.parse_args(arguments)
     confine()
-    if options.nursery is not None:
-        NURSERY.adopt(socket.socket(fileno=options.nursery))
+    if options.fork_server is not None:
+        FORK_SERVER.attach(socket.socket(fileno=options.fork_server))
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     with socket.socket(fileno=options.socket) as connection:
         Worker(connection, load_model).run()

@@ -8,7 +8,7 @@ import pytest
 from support import handmade_checkpoints as handmade
 
 from tampu.bench.bench import Native, Plan, Subject, Work
-from tampu.bench.llama_cpp import Peer, find_library
+from tampu.bench.llama_cpp import LlamaCpp, find_library
 from tampu.convert import convert
 from tampu.errors import ComputeError, RequestError, RunnerDiedError
 
@@ -54,7 +54,7 @@ def test_the_history_is_computed_once(model: Path) -> None:
 
 @pytest.mark.server
 def test_llama_cpp_can_be_measured(model: Path) -> None:
-    peer = Peer(model, threads=1, context=16)
+    peer = LlamaCpp(model, threads=1, context=16)
     assert "llama.cpp" in peer.name
     exercise(peer)
     with pytest.raises(RunnerDiedError, match="closed"):
@@ -64,7 +64,7 @@ def test_llama_cpp_can_be_measured(model: Path) -> None:
 @pytest.mark.server
 def test_both_are_measured_in_turns(model: Path) -> None:
     ours = Native(model, threads=1, context=16)
-    peer = Peer(model, threads=1, context=16)
+    peer = LlamaCpp(model, threads=1, context=16)
     plan = Plan(works=[Work("pp", 8), Work("tg", 2)], depths=[0, 4], threads=1, repetitions=1)
     results = plan.run(ours, peer)
     assert [(result.test, result.depth) for result in results] == [
@@ -82,14 +82,14 @@ def test_both_are_measured_in_turns(model: Path) -> None:
 def test_what_llama_cpp_refuses_is_reported(tmp_path: Path) -> None:
     (tmp_path / "bad.gguf").write_bytes(b"GGUF no")
     with pytest.raises(ComputeError, match=r"llama\.cpp: cannot load the model"):
-        Peer(tmp_path / "bad.gguf", threads=1, context=16)
+        LlamaCpp(tmp_path / "bad.gguf", threads=1, context=16)
 
 
 @pytest.mark.server
 def test_a_child_that_dies_is_reported(tmp_path: Path, model: Path) -> None:
     (tmp_path / "library.so").write_text("not a library")
     with pytest.raises(RunnerDiedError, match="ended with code 1"):
-        Peer(model, threads=1, context=16, library=tmp_path / "library.so")
+        LlamaCpp(model, threads=1, context=16, library=tmp_path / "library.so")
 
 
 def test_a_library_that_is_not_there_is_refused(tmp_path: Path) -> None:

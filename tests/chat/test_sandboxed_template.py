@@ -1,4 +1,4 @@
-"""Templates in a jail: the same prompts, and nothing that a template does reaches the caller."""
+"""Templates in a sandbox: the same prompts, and nothing that a template does reaches the caller."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from support.cost import cost, yardstick_by_the_clock
 
 from tampu.chat.ollama_template import OllamaTemplate
-from tampu.chat.sandboxed_template import JailedTemplate
+from tampu.chat.sandboxed_template import SandboxedTemplate
 from tampu.chat.segments import text_of
 from tampu.chat.template import ChatTemplate
 from tampu.errors import ModelFileError, RequestError
@@ -21,11 +21,11 @@ pytestmark = pytest.mark.server
 
 
 @pytest.fixture(scope="module")
-def jailed():
+def sandboxed():
     made = []
 
     def make(source):
-        made.append(JailedTemplate(ChatTemplate(source)))
+        made.append(SandboxedTemplate(ChatTemplate(source)))
         return made[-1]
 
     yield make
@@ -33,21 +33,21 @@ def jailed():
         template.close()
 
 
-def test_the_prompt_is_the_same_as_without_the_jail(jailed):
+def test_sandboxed_template_renders_the_same_prompt(sandboxed):
     source = CHAT + "{{ tools | tojson }}{{ thinking }}"
     options = {"tools": [{"x": "é"}], "variables": {"thinking": True}, **TOKENS}
     expected = ChatTemplate(source).render(USER, **options)
-    assert jailed(source).render(USER, **options) == expected
+    assert sandboxed(source).render(USER, **options) == expected
     assert (False in {is_trusted for _, is_trusted in expected}) is True
 
 
-def test_lone_surrogates_and_long_conversations_go_through(jailed):
+def test_lone_surrogates_and_long_conversations_go_through(sandboxed):
     messages = [{"role": "user", "content": "\ud800" + "x" * 200_000}] * 10
-    assert len(text_of(jailed(CHAT).render(messages, **TOKENS))) > 2_000_000
+    assert len(text_of(sandboxed(CHAT).render(messages, **TOKENS))) > 2_000_000
 
 
 def test_templates_of_ollama_render_there_too():
-    template = JailedTemplate(
+    template = SandboxedTemplate(
         OllamaTemplate("{{ range .Messages }}<{{ .Role }}>{{ .Content }}{{ end }}")
     )
     assert text_of(template.render(USER, **TOKENS)) == "<user> hi <|end|> "
@@ -59,28 +59,28 @@ def test_templates_of_ollama_render_there_too():
     [b"", b"\xff", b"[" * 100_000, b"3", b'{"prompt": 1}', b'{"prompt": [["a"]]}',
      b'{"prompt": [["a", "b"]]}', b'{"refusal": 1}'],
 )  # fmt: skip
-def test_an_answer_without_sense_is_the_templates_fault(jailed, monkeypatch, answer):
-    monkeypatch.setattr("tampu.sandbox.process.Jail.call", lambda *_: answer)
+def test_an_answer_without_sense_is_the_templates_fault(sandboxed, monkeypatch, answer):
+    monkeypatch.setattr("tampu.sandbox.process.SandboxedProcess.call", lambda *_: answer)
     with pytest.raises(RequestError, match="chat template: the answer of its process makes no se"):
-        jailed(CHAT).render(USER, **TOKENS)
+        sandboxed(CHAT).render(USER, **TOKENS)
 
 
-def test_pictures_need_not_be_plain_data(jailed):
+def test_pictures_need_not_be_plain_data(sandboxed):
     message = {**USER[0], "images": [object(), object()]}
-    prompt = jailed("{{ messages[0].images | length }}").render([message], **TOKENS)
+    prompt = sandboxed("{{ messages[0].images | length }}").render([message], **TOKENS)
     assert text_of(prompt) == "2"
 
 
-def test_a_refusal_comes_through(jailed):
-    template = jailed("{{ raise_exception('user first') }}")
+def test_a_refusal_comes_through(sandboxed):
+    template = sandboxed("{{ raise_exception('user first') }}")
     with pytest.raises(RequestError, match="chat template: user first"):
         template.render(USER, **TOKENS)
 
 
 @pytest.mark.parametrize("value", [object(), b"x", {1: object()}])
-def test_what_is_no_plain_data_is_refused(jailed, value):
+def test_what_is_no_plain_data_is_refused(sandboxed, value):
     with pytest.raises(RequestError, match="plain data"):
-        jailed(CHAT).render([{"role": "user", "content": value}], **TOKENS)
+        sandboxed(CHAT).render([{"role": "user", "content": value}], **TOKENS)
 
 
 # None of these passes through a loop of the template, where the sandbox looks at the clock.
@@ -98,15 +98,15 @@ HOSTILE = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", HOSTILE)
-def test_what_gets_past_the_sandbox_is_stopped_by_the_jail(jailed, source):
-    template = jailed(source)
+def test_template_that_escapes_the_jinja_sandbox_hits_the_process_limits(sandboxed, source):
+    template = sandboxed(source)
 
     def refuse():
         with pytest.raises(RequestError, match="chat template: "):
             template.render(USER, **TOKENS)
 
     assert cost(refuse, 1, time.perf_counter) < 600 * yardstick_by_the_clock()
-    assert text_of(jailed(CHAT).render(USER, **TOKENS)) == "<|user|>hi <|end|></s>"
+    assert text_of(sandboxed(CHAT).render(USER, **TOKENS)) == "<|user|>hi <|end|></s>"
 
 
 @pytest.mark.parametrize(

@@ -54,18 +54,18 @@ def test_without_shifting_a_full_context_ends_the_answer(engine):
 def test_an_answer_that_only_repeats_its_last_token_ends_where_it_is_told(tmp_path):
     looper = write_scripted(tmp_path / "m.gguf", ["Well", " la"], repeats=1)
     with Engine.load(looper, threads=1, context=128) as engine:
-        found = engine.generate("x", max_tokens=100, most_repeats=30, **GREEDY)
+        found = engine.generate("x", max_tokens=100, max_repeated_tokens=30, **GREEDY)
         assert (found.text, found.reason) == ("Well" + " la" * 31, "length")
         assert found.usage.generated_tokens == 32
         assert len(engine.generate("x", max_tokens=100, **GREEDY).tokens) == 100
-        with pytest.raises(RequestError, match="most_repeats must be 1 or more"):
-            engine.generate("x", most_repeats=0)
+        with pytest.raises(RequestError, match="max_repeated_tokens must be 1 or more"):
+            engine.generate("x", max_repeated_tokens=0)
 
 
 def test_what_repeats_in_turns_goes_on(tmp_path):
     endless = write_scripted(tmp_path / "m.gguf", [" la", " li"], repeats=2)
     with Engine.load(endless, threads=1, context=128) as engine:
-        found = engine.generate("x", max_tokens=100, most_repeats=1, **GREEDY)
+        found = engine.generate("x", max_tokens=100, max_repeated_tokens=1, **GREEDY)
         assert found.usage.generated_tokens == 100
 
 

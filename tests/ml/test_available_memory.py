@@ -9,7 +9,7 @@ import sys
 import psutil
 import pytest
 
-from tampu.ml.available_memory import Room, read_room
+from tampu.ml.available_memory import AvailableMemory, read_available_memory
 
 MIB = 1 << 20
 
@@ -21,9 +21,9 @@ def write(folder, **files):
 
 
 def test_without_control_groups_it_is_the_machines(tmp_path):
-    room = read_room(tmp_path / "none", tmp_path)
-    assert room.total == psutil.virtual_memory().total
-    assert 0 < room.free <= room.total
+    memory = read_available_memory(tmp_path / "none", tmp_path)
+    assert memory.total == psutil.virtual_memory().total
+    assert 0 < memory.free <= memory.total
 
 
 @pytest.mark.parametrize("path", ["/a/b", "/", "/elsewhere"])
@@ -33,7 +33,7 @@ def test_the_second_version_s_limit_counts_wherever_above_it_stands(tmp_path, pa
     limits = {"memory__current": 60 * MIB, "memory__stat": stat}
     write(tmp_path, memory__max=100 * MIB, **limits)
     write(tmp_path / "a" / "b", memory__max="max", **limits)
-    assert read_room(tmp_path / "own", tmp_path) == Room(45 * MIB, 100 * MIB)
+    assert read_available_memory(tmp_path / "own", tmp_path) == AvailableMemory(45 * MIB, 100 * MIB)
 
 
 def test_the_first_version_s_limit_counts_too(tmp_path):
@@ -45,11 +45,11 @@ def test_the_first_version_s_limit_counts_too(tmp_path):
         memory__usage_in_bytes=60 * MIB,
         memory__stat=stat,
     )
-    assert read_room(tmp_path / "own", tmp_path) == Room(0, 50 * MIB)
+    assert read_available_memory(tmp_path / "own", tmp_path) == AvailableMemory(0, 50 * MIB)
 
 
 def test_a_limit_of_addresses_counts():
-    code = "from tampu.ml.available_memory import read_room; print(read_room().total)"
+    code = "from tampu.ml import available_memory as m; print(m.read_available_memory().total)"
     limit = 2048 * MIB
 
     def limited():

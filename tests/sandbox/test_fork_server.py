@@ -1,4 +1,4 @@
-"""The process that jails come from: one for all, replaced when it dies, gone when not needed."""
+"""The fork server: shared by all sandboxes, restarted when it dies, ended when unused."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ import psutil
 import pytest
 from support.waiting import wait_until
 
-from tampu.errors import OverrunError
-from tampu.sandbox.process import Jail, JailLimits, Nursery
+from tampu.errors import SandboxLimitError
+from tampu.sandbox.client import ForkServerClient
+from tampu.sandbox.process import SandboxedProcess, SandboxLimits
 from tampu.store.catalog import resolve
 from tampu.worker.client import start_worker
 from tampu.worker.protocol import ChatPrompt, ModelOptions
@@ -36,99 +37,99 @@ pytestmark = pytest.mark.server
 
 @pytest.fixture(autouse=True)
 def own(monkeypatch):
-    """One that nothing else in this process uses."""
-    own = Nursery()
+    """Return a client that nothing else in this process uses."""
+    own = ForkServerClient()
     for module in ("tampu.sandbox.process", "tampu.worker.client"):
-        monkeypatch.setattr(f"{module}.NURSERY", own)
+        monkeypatch.setattr(f"{module}.FORK_SERVER", own)
     return own
 
 
 @pytest.fixture
-def jails(monkeypatch, own):  # noqa: ARG001 - the nursery first
+def sandboxes(monkeypatch, own):  # noqa: ARG001 - the fork server first
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
-    made = [Jail(WORK, JailLimits(cpu_s=1.0)) for _ in range(3)]
+    made = [SandboxedProcess(WORK, SandboxLimits(cpu_s=1.0)) for _ in range(3)]
     yield made
-    for jail in made:
-        jail.close()
+    for sandbox in made:
+        sandbox.close()
 
 
-def nursery_of(jail):
-    return psutil.Process(int(jail.call(b"nursery")))
+def fork_server_of(sandbox):
+    return psutil.Process(int(sandbox.call(b"fork_server")))
 
 
 def children(*, but=()):
-    """Return the processes that come from this one, but for some."""
+    """Return the descendants of this process, except some."""
     return [each for each in psutil.Process().children(recursive=True) if each not in but]
 
 
-def is_nursery(process):
+def is_fork_server(process):
     return "tampu.sandbox.fork_server" in process.cmdline()
 
 
-def test_jails_share_it_and_it_ends_with_the_last(jails):
-    one, two, three = jails
-    nursery = nursery_of(one)
-    assert nursery_of(two) == nursery_of(three) == nursery
-    assert len({jail.call(b"pid") for jail in jails}) == 3
-    assert len(nursery.children()) == 3
+def test_fork_server_is_shared_and_ends_with_its_last_user(sandboxes):
+    one, two, three = sandboxes
+    fork_server = fork_server_of(one)
+    assert fork_server_of(two) == fork_server_of(three) == fork_server
+    assert len({sandbox.call(b"pid") for sandbox in sandboxes}) == 3
+    assert len(fork_server.children()) == 3
     one.close()
     two.close()
-    assert len(nursery.children()) == 1
+    assert len(fork_server.children()) == 1
     three.close()
-    assert not nursery.is_running()
-    assert nursery_of(one) != nursery
+    assert not fork_server.is_running()
+    assert fork_server_of(one) != fork_server
 
 
-def test_it_has_one_thread_whatever_it_has_imported(jails, own):
-    nursery = nursery_of(jails[0])
+def test_fork_server_stays_single_threaded_after_imports(sandboxes, own):
+    fork_server = fork_server_of(sandboxes[0])
     for work in REAL:
-        own.order(work)
-    made = Jail("tampu.sampling.grammar_check:serve")
-    with pytest.raises(OverrunError):
+        own.request(work)
+    made = SandboxedProcess("tampu.sampling.grammar_check:serve")
+    with pytest.raises(SandboxLimitError):
         made.call(b"")  # all is imported when this comes back
     made.close()
-    assert nursery.num_threads() == 1
+    assert fork_server.num_threads() == 1
 
 
 @pytest.mark.parametrize("rest", [False, True])
-def test_when_it_is_killed_the_next_call_starts_another(jails, rest):
+def test_next_call_restarts_a_killed_fork_server(sandboxes, rest):
     for _ in range(3):
-        nursery = nursery_of(jails[0])
-        nursery.kill()
+        fork_server = fork_server_of(sandboxes[0])
+        fork_server.kill()
         if rest:
             wait_until(
-                lambda gone=nursery: not gone.is_running(), "it is gone"
-            )  # not even as a zombie
-        assert [jail.call(b"abc") for jail in jails] == [b"cba"] * 3
+                lambda gone=fork_server: not gone.is_running(), "the fork server is gone"
+            )  # and reaped
+        assert [sandbox.call(b"abc") for sandbox in sandboxes] == [b"cba"] * 3
 
 
-def test_work_under_way_when_it_is_killed_is_done_again(jails):
-    nursery = nursery_of(jails[0])
-    threading.Timer(0.1, nursery.kill).start()
-    assert jails[0].call(b"pause 0.3") == b"1"
+def test_task_running_when_fork_server_is_killed_is_run_again(sandboxes):
+    fork_server = fork_server_of(sandboxes[0])
+    threading.Timer(0.1, fork_server.kill).start()
+    assert sandboxes[0].call(b"pause 0.3") == b"1"
 
 
-def test_kills_at_random_times_change_no_answer(jails):
-    """The nursery's death is never seen; that of the work's own process is told, or not seen."""
+def test_random_kills_change_no_result(sandboxes):
+    """A killed fork server is never noticed; a killed sandbox fails its task or is replaced."""
     generator, over, wrong = random.Random(1), threading.Event(), []
     others = children()
 
-    def use(jail):
+    def use(sandbox):
         while not over.is_set():
             try:
-                if jail.call(b"pause 0.001") != b"1":
-                    wrong.append("an answer")
-            except OverrunError as error:
+                if sandbox.call(b"pause 0.001") != b"1":
+                    wrong.append("a wrong result")
+            except SandboxLimitError as error:
                 if "status -9" not in str(error):
                     wrong.append(str(error))
 
-    users = [threading.Thread(target=use, args=(jail,)) for jail in jails]
+    users = [threading.Thread(target=use, args=(sandbox,)) for sandbox in sandboxes]
     for user in users:
         user.start()
     for turn in range(12):
         time.sleep(0.3 * generator.random())
-        nurseries = [each for each in children(but=others) if each.ppid() == PID]
-        victims = nurseries if turn % 4 == 0 else [c for n in nurseries for c in n.children()]
+        fork_servers = [each for each in children(but=others) if each.ppid() == PID]
+        victims = fork_servers if turn % 4 == 0 else [c for n in fork_servers for c in n.children()]
         if victims:
             generator.choice(victims).kill()
     over.set()
@@ -138,77 +139,77 @@ def test_kills_at_random_times_change_no_answer(jails):
     assert len(children(but=others)) <= 4
 
 
-def test_work_that_cannot_be_imported_ends_nothing_else(jails, capfd):
-    nursery = nursery_of(jails[0])
-    wrong = Jail("support.no_such_module:work")
-    with pytest.raises(OverrunError, match="ended its process"):
+def test_failed_import_affects_only_its_own_sandbox(sandboxes, capfd):
+    fork_server = fork_server_of(sandboxes[0])
+    wrong = SandboxedProcess("support.no_such_module:work")
+    with pytest.raises(SandboxLimitError, match="ended its process"):
         wrong.call(b"")
     wrong.close()
-    assert nursery_of(jails[1]) == nursery
+    assert fork_server_of(sandboxes[1]) == fork_server
     assert "no_such_module" in capfd.readouterr().err
 
 
-def test_a_lent_channel_orders_from_the_same_one(jails, own):
-    nursery = nursery_of(jails[0])
-    with own.lend() as channel:
-        other = Nursery()
-        other.adopt(channel.dup())
+def test_shared_channel_reaches_the_same_fork_server(sandboxes, own):
+    fork_server = fork_server_of(sandboxes[0])
+    with own.share() as channel:
+        other = ForkServerClient()
+        other.attach(channel.dup())
         ours, theirs = socket.socketpair()
         lease, its_lease = socket.socketpair()
         with ours, lease:
             with theirs, its_lease:
-                other.order(WORK, 1.0, 1 << 26, 30.0, sockets=(theirs, its_lease))
+                other.request(WORK, 1.0, 1 << 26, 30.0, sockets=(theirs, its_lease))
             assert ours.recv(1) == b"!"
-            assert len(nursery.children()) == 2
-        wait_until(lambda: len(nursery.children()) == 1, "the other's process ends")
-        other.leave()
+            assert len(fork_server.children()) == 2
+        wait_until(lambda: len(fork_server.children()) == 1, "the other client's process ends")
+        other.release()
 
 
-def test_one_whose_channel_ends_gets_its_own(jails, own):
-    nursery = nursery_of(jails[0])
-    other = Nursery()
-    other.adopt(own.lend())
-    nursery.kill()
-    nursery.wait()
-    other.order(WORK)
-    other.order(WORK)
-    other.leave()
-    assert nursery_of(jails[0]) != nursery
+def test_client_with_a_closed_channel_starts_its_own_fork_server(sandboxes, own):
+    fork_server = fork_server_of(sandboxes[0])
+    other = ForkServerClient()
+    other.attach(own.share())
+    fork_server.kill()
+    fork_server.wait()
+    other.request(WORK)
+    other.request(WORK)
+    other.release()
+    assert fork_server_of(sandboxes[0]) != fork_server
 
 
 @pytest.mark.parametrize(
     "frame",
     [b"x", b"{" * 512, b"null".ljust(512), b"[]".ljust(512), b'["os:_exit", 1]'.ljust(512)],
 )
-def test_nonsense_on_one_channel_disturbs_no_other(jails, own, capfd, frame):
-    nursery = nursery_of(jails[0])
-    with own.lend() as channel:
+def test_invalid_request_on_one_channel_affects_no_other(sandboxes, own, capfd, frame):
+    fork_server = fork_server_of(sandboxes[0])
+    with own.share() as channel:
         channel.sendall(frame)
         channel.shutdown(socket.SHUT_WR)
-    assert [nursery_of(jail) for jail in jails] == [nursery] * 3
+    assert [fork_server_of(sandbox) for sandbox in sandboxes] == [fork_server] * 3
     capfd.readouterr()
 
 
-def test_nothing_outlives_a_program_that_is_killed():
+def test_killed_program_leaves_no_processes_behind():
     program = f"""
 import sys, time
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-from tampu.sandbox.process import Jail, JailLimits
-jail = Jail({WORK!r}, JailLimits(cpu_s=60, idle_s=None))
-print(jail.call(b"nursery").decode(), jail.call(b"pid").decode(), flush=True)
-jail.call(b"spin")
+from tampu.sandbox.process import SandboxedProcess, SandboxLimits
+sandbox = SandboxedProcess({WORK!r}, SandboxLimits(cpu_s=60, idle_s=None))
+print(sandbox.call(b"fork_server").decode(), sandbox.call(b"pid").decode(), flush=True)
+sandbox.call(b"spin")
 """
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         pids = [int(word) for word in process.stdout.readline().split()]
         spins = psutil.Process(pids[1])
-        wait_until(lambda: sum(spins.cpu_times()[:2]) > 0.05, "the work is under way")
+        wait_until(lambda: sum(spins.cpu_times()[:2]) > 0.05, "the task is running")
         process.send_signal(signal.SIGKILL)
     assert len(pids) == 2
-    wait_until(lambda: not any(map(psutil.pid_exists, pids)), "all of it ends")
+    wait_until(lambda: not any(map(psutil.pid_exists, pids)), "all processes end")
 
 
-def test_the_models_of_a_server_share_it_and_it_ends_with_the_last():
+def test_models_of_a_server_share_the_fork_server_until_the_last_is_closed():
     async def load(name):
         options = ModelOptions(vocabulary_only=True)
         environment = {"PYTHONPATH": ":".join(filter(None, sys.path))}
@@ -221,12 +222,12 @@ def test_the_models_of_a_server_share_it_and_it_ends_with_the_last():
         for worker in workers:
             await worker.encode(ChatPrompt(messages=({"role": "user", "content": "hi"},)))
         inside = children(but=others)
-        [nursery] = [each for each in inside if each.ppid() == PID and is_nursery(each)]
-        assert [is_nursery(each) for each in nursery.children()] == [True, True]
+        [fork_server] = [each for each in inside if each.ppid() == PID and is_fork_server(each)]
+        assert [is_fork_server(each) for each in fork_server.children()] == [True, True]
         assert len(inside) == 5
         await workers[0].close()
-        assert len(nursery.children()) == 1
+        assert len(fork_server.children()) == 1
         await workers[1].close()
-        assert not nursery.is_running()
+        assert not fork_server.is_running()
 
     asyncio.run(asyncio.wait_for(test(), 30))

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from support.fake_runner import FakeRunner, FakeStart, lines_of
 
-from tampu.errors import NotTakenError, RunnerDiedError
+from tampu.errors import RequestNotStartedError, RunnerDiedError
 from tampu.server.crash_loop import WITHIN_S, CrashLoopError, Deaths
 
 
@@ -63,12 +63,12 @@ class Dying(FakeRunner):
 
     async def generate(self, *_):
         self.is_alive, self.cause = False, "signal SIGKILL"
-        raise NotTakenError("the process of model 'm' has ended: signal SIGKILL")
+        raise RequestNotStartedError("the process of model 'm' has ended: signal SIGKILL")
         yield
 
     async def _lost(self, *_, **__):
         self.is_alive, self.cause = False, "signal SIGKILL"
-        raise NotTakenError("the process of model 'm' has ended: signal SIGKILL")
+        raise RequestNotStartedError("the process of model 'm' has ended: signal SIGKILL")
 
     embed = encode = decode = _lost
 
@@ -112,5 +112,5 @@ def test_it_is_not_asked_a_third_time(site):
 
 
 def test_the_error_is_one_of_death():
-    assert issubclass(NotTakenError, RunnerDiedError)
+    assert issubclass(RequestNotStartedError, RunnerDiedError)
     assert issubclass(CrashLoopError, RunnerDiedError)

@@ -35,7 +35,7 @@ def server(tmp_path_factory):
         tmp_path_factory.mktemp("home"),
         TAMPU_HANG_TIMEOUT="600",  # so that nothing tells of a death but the death itself
         TAMPU_THREADS="1",
-        TAMPU_MOST_DEATHS="0",
+        TAMPU_MAX_CRASHES="0",
     )
     yield server
     server.end()

@@ -106,13 +106,13 @@ def test_a_request_without_an_end_stops_after_ten_contexts(site, post, limit):
 )  # fmt: skip
 def test_only_an_answer_that_nobody_bounds_may_not_repeat_itself_for_ever(site, post, body, most):
     post("/api/generate", model="m", prompt="x", **body)
-    assert site.start.runners[0][1].requests[0][1].most_repeats == most
+    assert site.start.runners[0][1].requests[0][1].max_repeated_tokens == most
 
 
 def test_answers_may_be_left_to_repeat_themselves(model_folder):
-    site = Site(model_folder, FakeStart(), ServerOptions(most_repeats=0))
+    site = Site(model_folder, FakeStart(), ServerOptions(max_repeated_tokens=0))
     site.call(("POST", "/api/generate", {"json": {"model": "m", "prompt": "x"}}))
-    assert site.start.runners[0][1].requests[0][1].most_repeats is None
+    assert site.start.runners[0][1].requests[0][1].max_repeated_tokens is None
 
 
 def test_unknown_options_and_fields_are_ignored(post):

@@ -1,7 +1,7 @@
 """The safe defaults, each by its name; what they do is shown where they are used.
 
-Who may call: test_http.py, test_every_route.py. Limits of connections: test_listening.py. Jails:
-tests/sandbox/test_process.py, tests/chat, tests/sampling. Files:
+Who may call: test_http.py, test_every_route.py. Limits of connections: test_listening.py.
+Sandboxes: tests/sandbox/test_process.py, tests/chat, tests/sampling. Files:
 tests/ml/test_gguf.py, tests/store.
 """
 
@@ -49,8 +49,8 @@ IMAGES = ImageLimits()
         pytest.param(SETTINGS.slots, 1, id="queue: parallel requests of a model"),
         pytest.param(SETTINGS.load_timeout_s, 300, id="queue: loading without progress"),
         pytest.param(SETTINGS.hang_s, 60, id="runner: time without progress"),
-        pytest.param(SETTINGS.most_repeats, 30, id="runner: repeats of a token"),
-        pytest.param(SETTINGS.most_deaths, 3, id="runner: deaths within a minute"),
+        pytest.param(SETTINGS.max_repeated_tokens, 30, id="runner: repeats of a token"),
+        pytest.param(SETTINGS.max_crashes, 3, id="runner: deaths within a minute"),
         pytest.param(conversation.MOST_MESSAGES, 10_000, id="request: messages"),
         pytest.param(conversation.MOST_IMAGES, 16, id="request: images"),
         pytest.param(conversation.MOST_TOOLS, 128, id="request: tools"),

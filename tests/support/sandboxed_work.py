@@ -1,4 +1,4 @@
-"""What a jail is tried with; runs in the jail's process."""
+"""Tasks for the sandbox's tests, run in the sandboxed process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def is_open(number):
     return True
 
 
-ORDERS = {
+TASKS = {
     b"spin": spin,
     b"sleep": lambda _: time.sleep(10**6),
     b"pause": lambda seconds: b"%d" % (time.sleep(float(seconds)) is None),
@@ -43,7 +43,7 @@ ORDERS = {
     b"fail": fail,
     b"environment": lambda _: repr(sorted(os.environ)).encode(),  # noqa: TID251
     b"pid": lambda _: str(os.getpid()).encode(),
-    b"nursery": lambda _: str(os.getppid()).encode(),
+    b"fork_server": lambda _: str(os.getppid()).encode(),
     b"open": lambda _: repr([number for number in range(4096) if is_open(number)]).encode(),
     b"thread": thread,
 }
@@ -59,14 +59,14 @@ FORBIDDEN = {
 }
 
 
-def work(request: bytes) -> bytes:
-    """Do as the request says; turn round what is no order."""
-    order, _, rest = request.partition(b" ")
-    if order in ORDERS:
-        return ORDERS[order](rest)
-    if order in FORBIDDEN:
+def work(task: bytes) -> bytes:
+    """Run the named task; reverse any other input."""
+    name, _, rest = task.partition(b" ")
+    if name in TASKS:
+        return TASKS[name](rest)
+    if name in FORBIDDEN:
         try:
-            FORBIDDEN[order]()
+            FORBIDDEN[name]()
         except OSError as error:
             return (error.strerror or "").encode()
-    return request[::-1]
+    return task[::-1]

@@ -29,7 +29,7 @@ class Server:
     log: Path
 
     def workers(self) -> list[psutil.Process]:
-        """Return the processes of its models that run; jails come from another one."""
+        """Return the processes of its models that run; sandboxes come from another one."""
         children = psutil.Process(self.process.pid).children()
         return [child for child in children if is_alive(child) and WORKER in command_of(child)]
 

@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 
 from tampu.errors import RequestError
-from tampu.sandbox.process import JailLimits
+from tampu.sandbox.process import SandboxLimits
 from tampu.vision import decode, sandboxed
-from tampu.vision.sandboxed import JailedDecoder
+from tampu.vision.sandboxed import SandboxedDecoder
 
 
 def png(width: int, height: int) -> bytes:
@@ -22,13 +22,13 @@ def png(width: int, height: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def decoder():
-    made = JailedDecoder()
+    made = SandboxedDecoder()
     yield made
     made.close()
 
 
 @pytest.mark.parametrize("size", [(1, 1), (5, 4), (640, 3), (1000, 700)])
-def test_a_picture_is_the_same_as_without_a_jail(decoder, size):
+def test_sandboxed_decoder_gives_the_same_image(decoder, size):
     np.testing.assert_array_equal(decoder.decode(png(*size)), decode(png(*size)))
 
 
@@ -44,15 +44,18 @@ def test_what_is_refused_is_refused_in_the_same_words(decoder, data):
 @pytest.mark.parametrize(
     ("limits", "reason"),
     [
-        (JailLimits(cpu_s=0.05, memory_bytes=1 << 30), r"it takes more than 0\.05 s"),
-        (JailLimits(memory_bytes=16 << 20), "no memory to decode the PNG image|more than 16 MiB"),
+        (SandboxLimits(cpu_s=0.05, memory_bytes=1 << 30), r"it takes more than 0\.05 s"),
+        (
+            SandboxLimits(memory_bytes=16 << 20),
+            "no memory to decode the PNG image|more than 16 MiB",
+        ),
     ],
 )
 def test_a_picture_that_takes_too_much_is_refused_and_the_next_is_decoded(
     monkeypatch, limits, reason
 ):
     monkeypatch.setattr(sandboxed, "DECODE_LIMITS", limits)
-    decoder = JailedDecoder()
+    decoder = SandboxedDecoder()
     with pytest.raises(RequestError, match=reason):
         decoder.decode(png(6000, 4000))
     assert decoder.decode(png(5, 4)).shape == (4, 5, 3)
@@ -63,6 +66,6 @@ def test_a_picture_that_takes_too_much_is_refused_and_the_next_is_decoded(
     "answer", [b"", b"\0" * 7, b"\1\0\0\0" * 2, b"\xff" * 20, bytes(8) + b"\xff"]
 )
 def test_an_answer_without_sense_is_refused(monkeypatch, decoder, answer):
-    monkeypatch.setattr("tampu.sandbox.process.Jail.call", lambda *_: answer)
+    monkeypatch.setattr("tampu.sandbox.process.SandboxedProcess.call", lambda *_: answer)
     with pytest.raises(RequestError):
         decoder.decode(b"")

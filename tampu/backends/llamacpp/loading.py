@@ -22,7 +22,7 @@ from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.nn.lora import check_adapter
 from tampu.sampling.constraint import Constraints
 from tampu.tokenizer.loading import load_tokenizer
-from tampu.vision.sandboxed import JailedDecoder
+from tampu.vision.sandboxed import SandboxedDecoder
 from tampu.worker.protocol import ModelOptions
 
 _LEAST_BATCH = 32  # with fewer than the sequences it aborts
@@ -66,7 +66,7 @@ def load_llamacpp(
         forms = Forms(tokenizer, stack.enter_context(closing(Constraints(tokenizer))))
         eyes = None
         if options.projector is not None:
-            decoder = stack.enter_context(closing(JailedDecoder()))
+            decoder = stack.enter_context(closing(SandboxedDecoder()))
             eyes = Eyes(server, tokenizer, decoder, options.context)
         own = options.template
         template = read_template(own) if own else ChatTemplate.from_metadata(metadata)

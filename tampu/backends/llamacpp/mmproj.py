@@ -2,7 +2,7 @@
 
 Tampu's prompts are tokens, so that nobody's text becomes a control token. The two are brought
 together by asking llama.cpp first how it would tokenise the text between pictures: if the tokens
-are not the very ones of the prompt, the request is refused. Files are decoded in tampu's jail;
+are not the very ones of the prompt, the request is refused. Files are decoded in tampu's sandbox;
 what llama.cpp reads is always the same plain format.
 """
 
@@ -87,7 +87,7 @@ class Eyes:
         """Return the picture in an image file.
 
         Raises:
-            RequestError: as `JailedDecoder.decode`, and for very large ones.
+            RequestError: as `SandboxedDecoder.decode`, and for very large ones.
         """
         picture = self._decoder.decode(file)
         height, width, _ = picture.shape

@@ -239,7 +239,7 @@ class LlamaRequest:
         """Note a token; return whether it has followed itself as often as it may."""
         self._repeats = self._repeats + 1 if token == self._last else 0
         self._last = token
-        most = self._options.most_repeats
+        most = self._options.max_repeated_tokens
         return most is not None and self._repeats >= most
 
     def _emit(self, text: str) -> None:

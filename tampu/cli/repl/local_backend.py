@@ -26,15 +26,15 @@ from tampu.worker.structured_output import form_grammar
 class OwnModel:
     """The model on a desk."""
 
-    def __init__(self, desk: Desk, most_repeats: int | None = None) -> None:
+    def __init__(self, desk: Desk, max_repeated_tokens: int | None = None) -> None:
         """Answer by the desk's model.
 
         Args:
             desk: with the model.
-            most_repeats: an answer that nobody bounds ends when a token follows itself more often.
+            max_repeated_tokens: an answer without a limit ends when a token repeats more often.
         """
         self._desk = desk
-        self._most_repeats = most_repeats
+        self._max_repeated_tokens = max_repeated_tokens
 
     @property
     def known(self) -> Known:
@@ -43,7 +43,7 @@ class OwnModel:
 
     def answer(self, asked: Asked) -> Reply:
         """Begin an answer."""
-        return OwnReply(self._desk, asked, self._most_repeats)
+        return OwnReply(self._desk, asked, self._max_repeated_tokens)
 
     def load(self, parameters: Mapping[str, Any]) -> None:
         """Have the model in memory, as these parameters want it."""
@@ -101,9 +101,9 @@ class OwnModel:
 class OwnReply:
     """An answer that the engine of this program gives."""
 
-    def __init__(self, desk: Desk, asked: Asked, most_repeats: int | None) -> None:
+    def __init__(self, desk: Desk, asked: Asked, max_repeated_tokens: int | None) -> None:
         self.usage: Usage | None = None
-        self._most_repeats = most_repeats
+        self._max_repeated_tokens = max_repeated_tokens
         self._desk = desk
         self._asked = asked
         self._reading: Reading | None = None
@@ -144,7 +144,9 @@ class OwnReply:
                 options = msgspec.structs.replace(options, shown=style.markers)
                 grammar = self._grammar(loaded, begins_thought=built.begins_thought)
             if options.max_tokens is None and grammar is None:
-                options = msgspec.structs.replace(options, most_repeats=self._most_repeats)
+                options = msgspec.structs.replace(
+                    options, max_repeated_tokens=self._max_repeated_tokens
+                )
             values = msgspec.structs.asdict(options) | {"grammar": grammar}
             self._reading = reading = loaded.model.stream(prompt, **values)
             with closing(reading):

@@ -47,8 +47,8 @@ def choose_partner(
     shelf = EngineShelf(trace, engine)
     bring_if_missing(model, insecure)
     rests_s = None if keep_s == float("inf") else keep_s
-    most_repeats = Settings.from_environment().most_repeats or None
-    return OwnModel(Desk(shelf, shelf.find(model), rests_s), most_repeats)
+    max_repeated_tokens = Settings.from_environment().max_repeated_tokens or None
+    return OwnModel(Desk(shelf, shelf.find(model), rests_s), max_repeated_tokens)
 
 
 def _served(model: str, keep_s: float | None, *, insecure: bool) -> Partner | None:

@@ -281,7 +281,7 @@ def write_adapter(path: Path, architecture: str) -> Path:
 def test_an_answer_that_only_repeats_its_last_token_ends_where_it_is_told(tmp_path):
     looper = write_scripted(tmp_path / "m.gguf", ["Well", " la"], repeats=1)
     with load_llamacpp(looper, ModelOptions(**OPTIONS)) as (model, *_):
-        events = ask(model, temperature=0.0, max_tokens=100, most_repeats=30)
+        events = ask(model, temperature=0.0, max_tokens=100, max_repeated_tokens=30)
         assert said(events) == "Well" + " la" * 31
         assert (events[-1].reason, events[-1].usage.generated_tokens) == ("length", 32)
         assert len(tokens_of(ask(model, temperature=0.0, max_tokens=100))) == 100

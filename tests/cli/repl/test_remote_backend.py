@@ -30,7 +30,7 @@ def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     make_endless_model(tmp_path_factory.mktemp("checkpoint"), folder / "tiny.gguf")
     server = start_server(
-        folder, tmp_path_factory.mktemp("home"), TAMPU_THREADS="1", TAMPU_MOST_REPEATS="0"
+        folder, tmp_path_factory.mktemp("home"), TAMPU_THREADS="1", TAMPU_MAX_REPEATED_TOKENS="0"
     )
     yield server
     server.end()
