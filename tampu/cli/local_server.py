@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from tampu.backends.unix_http import UnixHTTPConnection
 from tampu.errors import StoreError, TampuError
 from tampu.settings.settings import Settings
 
@@ -27,19 +27,6 @@ class ServerError(TampuError):
 
 class NoServerError(ServerError):
     """Nothing listens there."""
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    """A connection through a Unix socket."""
-
-    def __init__(self, path: str, timeout: float | None) -> None:
-        super().__init__("localhost", timeout=timeout)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +109,7 @@ class Server:
 
     def _connection(self, timeout_s: float | None) -> http.client.HTTPConnection:
         if self.settings.socket is not None:
-            return _UnixConnection(str(self.settings.socket), timeout_s)
+            return UnixHTTPConnection(self.settings.socket, timeout_s)
         address = self.settings.address
         is_secret = address.scheme == "https"
         kind = http.client.HTTPSConnection if is_secret else http.client.HTTPConnection

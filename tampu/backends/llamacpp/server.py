@@ -13,6 +13,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from tampu.backends.unix_http import UnixHTTPConnection
 from tampu.errors import ComputeError
 
 Message: TypeAlias = Mapping[str, Any]
@@ -21,22 +22,12 @@ _BEGIN = b"data: "
 _BROKEN = (OSError, http.client.HTTPException, ValueError)
 
 
-class _Connection(http.client.HTTPConnection):
-    """HTTP over a Unix socket."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost")
-        self._path = str(path)
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.connect(self._path)
-
-
 class Pieces:
     """What comes in answer to a request, piece by piece, an error too."""
 
-    def __init__(self, connection: _Connection, request: str, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self, connection: UnixHTTPConnection, request: str, headers: Mapping[str, str]
+    ) -> None:
         self._connection = connection
         self._request = request
         self._headers = headers
@@ -87,7 +78,7 @@ class LlamaServer:
     def complete(self, request: Message) -> Pieces:
         """Return the pieces of a completion; it is asked for when they are iterated."""
         return Pieces(
-            _Connection(self._path), json.dumps({**request, "stream": True}), self._headers
+            UnixHTTPConnection(self._path), json.dumps({**request, "stream": True}), self._headers
         )
 
     def ask(self, path: str, request: Message | None = None) -> Any:
@@ -102,7 +93,7 @@ class LlamaServer:
         """
         method, body = ("GET", None) if request is None else ("POST", json.dumps(request))
         try:
-            with closing(_Connection(self._path)) as connection:
+            with closing(UnixHTTPConnection(self._path)) as connection:
                 connection.request(method, path, body, self._headers)
                 return json.loads(connection.getresponse().read())
         except _BROKEN as error:
