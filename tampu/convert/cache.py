@@ -20,8 +20,7 @@ from pathlib import Path
 from tampu.convert import convert
 from tampu.convert.adapters import plan_adapter
 from tampu.convert.checkpoint import Checkpoint
-from tampu.convert.output import unwritable
-from tampu.convert.writer import Progress
+from tampu.convert.writer import Progress, translate_os_errors
 from tampu.ml.gguf import GGUFFile
 
 CONFIG_FILE = "config.json"
@@ -113,11 +112,9 @@ def _digits(text: str) -> str:
 @contextmanager
 def _alone(place: Path, stem: str) -> Iterator[None]:
     """Hold the lock of one checkpoint's conversion."""
-    try:
+    with translate_os_errors(place):
         place.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(place / f".{stem}lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise unwritable(place, error) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from io import SEEK_END, FileIO
@@ -22,8 +23,8 @@ import numpy.typing as npt
 import psutil
 
 from tampu.convert.gguf_header import Place, alignment_of, encode_head
-from tampu.convert.output import whole_file
-from tampu.errors import ModelFileError
+from tampu.errors import DiskFullError, ModelFileError
+from tampu.ml.atomic_file import atomic_file, check_free_space
 from tampu.ml.types import GGMLType
 
 Progress: TypeAlias = Callable[[int, int], None]
@@ -124,7 +125,8 @@ class PlannedFile:
             DiskFullError: if there is no room for the file.
             ModelFileError: if it can't be written, or a metadata value is of no GGUF type.
         """
-        with whole_file(destination, self.size_bytes) as file:
+        with translate_os_errors(destination), atomic_file(destination) as file:
+            check_free_space(destination, self.size_bytes)
             self.write_to(file, threads=threads, progress=progress)
 
     def write_to(
@@ -145,6 +147,22 @@ class PlannedFile:
                 progress(done, self._offsets[-1])
         if done != self._offsets[-1]:
             raise ModelFileError("tensors", "one has less data than its shape says")
+
+
+@contextmanager
+def translate_os_errors(path: Path) -> Iterator[None]:
+    """Translate the `OSError` of a block that writes a file or folder.
+
+    Raises:
+        DiskFullError: for a full disk, a quota or a limit of file size.
+        ModelFileError: for any other error of the system.
+    """
+    try:
+        yield
+    except OSError as error:
+        if DiskFullError.matches(error):
+            raise DiskFullError(f"{path}: no space left: free some, then try again") from error
+        raise ModelFileError(str(path), f"cannot be written: {error.strerror}") from error
 
 
 def usable_cores() -> int:

@@ -112,7 +112,7 @@ class ManageAPI:
         declared = request.headers.get("content-length", "0")  # none: it comes in chunks
         if not declared.isdecimal():
             raise RequestError("Content-Length is no number")
-        await asyncio.to_thread(store.blobs.check_room, int(declared))
+        await asyncio.to_thread(store.blobs.check_free_space, int(declared))
         with store.lease() as lease, store.blobs.writer(lease) as writer:
             async for chunk in _chunks(request):
                 await asyncio.to_thread(writer.write, chunk)

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
-import secrets
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +20,7 @@ from typing import IO
 import msgspec
 
 from tampu.errors import DigestMismatchError, ModelNameError, StoreError
-from tampu.store.atomic_file import storing, sync_folder
+from tampu.ml.atomic_file import atomic_file
 from tampu.store.blobs import CHUNK, damaged
 from tampu.store.locks import Lease
 from tampu.store.manifests import (
@@ -37,6 +35,7 @@ from tampu.store.manifests import (
 )
 from tampu.store.model import StoredModel
 from tampu.store.names import Digest, ModelName
+from tampu.store.os_errors import translate_os_errors
 from tampu.store.store import Store
 
 NAME = "org.opencontainers.image.ref.name"
@@ -74,17 +73,8 @@ def export_model(
         StoreError: if a part of it is missing or damaged, or the file cannot be written.
     """
     model = store.model(name)
-    growing = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with storing(str(path)):
-            with growing.open("xb") as file:
-                _write(model, file, progress)
-                file.flush()
-                os.fsync(file.fileno())
-            growing.replace(path)
-            sync_folder(path.absolute().parent)
-    finally:
-        growing.unlink(missing_ok=True)
+    with translate_os_errors(str(path)), atomic_file(path) as file:
+        _write(model, file, progress)
 
 
 def import_model(
@@ -203,7 +193,7 @@ class _Import:
         name = name or self._name(entry)
         with self._store.lease() as lease:
             lease.add(blob.digest for blob in manifest.blobs())
-            self._store.blobs.check_room(self._missing(manifest))
+            self._store.blobs.check_free_space(self._missing(manifest))
             for blob in {blob.digest: blob for blob in manifest.blobs()}.values():
                 self._bring(blob, manifest.size_bytes, lease)
             return self._store.write(name, content)

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from tampu.errors import DigestMismatchError, DiskFullError, StoreError
-from tampu.store.atomic_file import make_folder, storing, sync_folder, write_all
+from tampu.errors import DigestMismatchError, StoreError
+from tampu.ml.atomic_file import check_free_space, make_folder, publish, write_all
 from tampu.store.layout import Layout
 from tampu.store.locks import HeldFile, Lease, open_lock, try_lock
 from tampu.store.names import Digest
+from tampu.store.os_errors import translate_os_errors
 
 CHUNK = 1 << 20
 MODE = 0o444
@@ -149,41 +148,33 @@ class Blobs:
         Raises:
             StoreError: if that fails; the file stays where it was.
         """
-        with storing(f"the blob {digest.short}"):
+        with translate_os_errors(f"the blob {digest.short}"):
             make_folder(self._layout.blobs)
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:
-                os.fchmod(descriptor, MODE)
-                os.fsync(descriptor)
+                publish(descriptor, path, self.path(digest), MODE)
             finally:
                 os.close(descriptor)
-            path.replace(self.path(digest))
-            sync_folder(self._layout.blobs)
 
-    def check_room(self, needed: int) -> None:
-        """Refuse to begin what cannot end.
+    def check_free_space(self, needed_bytes: int) -> None:
+        """Refuse to begin what cannot be completed.
 
         Raises:
-            DiskFullError: if the disk has less than `needed` bytes free.
+            DiskFullError: if the store's file system has less space free.
         """
-        folder = next(f for f in (self._layout.root, *self._layout.root.parents) if f.exists())
-        free = shutil.disk_usage(folder).free
-        if needed > free:
-            raise DiskFullError(
-                f"no space left: {needed / 1e9:.1f} GB are needed, {free / 1e9:.1f} GB are free"
-            )
+        check_free_space(self._layout.root, needed_bytes)
 
 
 class BlobWriter(HeldFile):
     """A blob that grows; without `commit` nothing of it stays."""
 
     def __init__(self, layout: Layout, lease: Lease) -> None:
-        super().__init__(layout.incoming / f"tmp-{secrets.token_hex(8)}")
+        super().__init__(layout.temporary())
         self._layout = layout
         self._lease = lease
         self._hash = hashlib.sha256()
         self._descriptor = open_lock(self._path)
-        if not try_lock(self._descriptor):  # kept locked: a clean-up sees that it is alive
+        if not try_lock(self._descriptor, self._path):  # a clean-up sees it is in use
             raise StoreError("cannot lock a new file of the store")
         self.size = 0
 
@@ -193,7 +184,7 @@ class BlobWriter(HeldFile):
         Raises:
             StoreError: if they cannot be written.
         """
-        with storing("a blob"):
+        with translate_os_errors("a blob"):
             write_all(self._descriptor, content)
         self._hash.update(content)
         self.size += len(content)

@@ -269,7 +269,7 @@ class Ingredients:
 
     def _copied(self, kind: Media, path: Path, expected: Digest | None = None) -> Descriptor:
         size = path.stat().st_size
-        self._store.blobs.check_room(size)
+        self._store.blobs.check_free_space(size)
         tell = self._teller(f"copying {path.name}", size)
         with path.open("rb") as source:
             digest = self._store.blobs.put_stream(source, self._lease, expected, tell)
@@ -286,7 +286,7 @@ class Ingredients:
 
     def _written(self, kind: Media, plan: PlannedFile, status: str) -> Descriptor:
         size = plan.size_bytes
-        self._store.blobs.check_room(size)
+        self._store.blobs.check_free_space(size)
         with self._store.blobs.writer(self._lease) as writer:
             plan.write_to(
                 writer,

@@ -13,6 +13,7 @@ know there.
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +53,10 @@ class Layout:
     def incoming(self) -> Path:
         """The folder of blobs that are not whole yet."""
         return self.ours / "incoming"
+
+    def temporary(self) -> Path:
+        """Return a new path for a file that is being written."""
+        return self.incoming / f"tmp-{secrets.token_hex(8)}"
 
     @property
     def locks(self) -> Path:

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Self
 
 from tampu.errors import ModelNameError, StoreError
-from tampu.store.atomic_file import make_folder, storing, write_all
+from tampu.ml.atomic_file import lock_exclusively, make_folder, remove_unlocked, write_all
 from tampu.store.layout import Layout
 from tampu.store.names import Digest
+from tampu.store.os_errors import translate_os_errors
 
 POLL_S = 0.05
 
@@ -77,7 +78,7 @@ class Turn(HeldFile):
         """
         descriptor = open_lock(self._path)
         # The one before removes the file before it lets go: then there is a new one, or will be.
-        if try_lock(descriptor) and _is_at(descriptor, self._path):
+        if try_lock(descriptor, self._path):
             self._descriptor = descriptor
             return True
         os.close(descriptor)
@@ -100,7 +101,7 @@ class Lease(HeldFile):
         self._layout = layout
         with locked(layout.lock, shared=True):  # before it is locked, it looks dead to a cleaner
             self._descriptor = open_lock(self._path)
-            if not try_lock(self._descriptor):
+            if not try_lock(self._descriptor, self._path):
                 raise StoreError(f"cannot lock {self._path.name}")
 
     def add(self, digests: Iterable[Digest]) -> None:
@@ -110,7 +111,7 @@ class Lease(HeldFile):
             StoreError: if that cannot be written.
         """
         lines = "".join(f"{digest}\n" for digest in digests).encode()
-        with locked(self._layout.lock, shared=True), storing("the lease"):
+        with locked(self._layout.lock, shared=True), translate_os_errors("the lease"):
             write_all(self._descriptor, lines)
 
 
@@ -128,17 +129,8 @@ def leased(layout: Layout) -> set[Digest]:
 
 def remove_if_dead(path: Path) -> bool:
     """Remove a file that its owner would keep locked, if the owner is gone."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return True
-    try:
-        if not try_lock(descriptor):
-            return False
-        path.unlink(missing_ok=True)
-        return True
-    finally:
-        os.close(descriptor)
+    with _explained():
+        return remove_unlocked(path)
 
 
 def open_lock(path: Path) -> int:
@@ -147,19 +139,19 @@ def open_lock(path: Path) -> int:
     Raises:
         StoreError: if it cannot be made.
     """
-    with storing(f"the lock {path.name}"):
+    with translate_os_errors(f"the lock {path.name}"):
         make_folder(path.parent)
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
 
-def try_lock(descriptor: int) -> bool:
-    """Lock a file alone if nobody else has it; return whether that went well."""
+def try_lock(descriptor: int, path: Path) -> bool:
+    """Lock a file if it is unlocked and still at its path; return whether it is locked now.
+
+    Raises:
+        StoreError: if the file system has no locks.
+    """
     with _explained():
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True
+        return lock_exclusively(descriptor, path)
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -176,13 +168,6 @@ def _explained() -> Iterator[None]:
         yield
     except OSError as error:
         raise StoreError(f"the store's file system has no locks: {error.strerror}") from error
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _digests(path: Path) -> Iterator[Digest]:

@@ -15,11 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tampu.errors import StoreError
+from tampu.ml.atomic_file import make_folder
 from tampu.ml.split_names import part_name
-from tampu.store.atomic_file import make_folder, storing
 from tampu.store.layout import Layout
 from tampu.store.locks import files_in
 from tampu.store.names import Digest
+from tampu.store.os_errors import translate_os_errors
 
 _STEM = "model"
 
@@ -59,7 +60,7 @@ def _make(layout: Layout, link: Path, target: str) -> None:
             "them, or set TAMPU_MODELS to it"
         )
     growing = link.with_name(f"tmp-{secrets.token_hex(8)}")
-    with storing("the links to a model's parts"):
+    with translate_os_errors("the links to a model's parts"):
         make_folder(link.parent)
         growing.symlink_to(target)
         growing.replace(link)

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tampu.errors import ModelNameError, ModelNotFoundError, StoreError
-from tampu.store.atomic_file import make_folder, replace_file, storing, sync_folder
+from tampu.ml.atomic_file import atomic_file, make_folder, sync_folder
 from tampu.store.blobs import Blobs
 from tampu.store.layout import Layout
 from tampu.store.locks import Lease, files_in, leased, locked, remove_if_dead
 from tampu.store.manifests import Manifest, encode_manifest, read_manifest
 from tampu.store.model import StoredModel, file_of
 from tampu.store.names import Digest, ModelName, canonical_host
+from tampu.store.os_errors import translate_os_errors
 from tampu.store.shards import sweep_parts
 
 logger = logging.getLogger(__name__)
@@ -123,10 +124,11 @@ class Store:
             name = self._own_spelling(name)
             old = self._references(self.layout.manifest(name))
             path = self.layout.manifest(name)
-            with storing(f"the manifest of {name.short}"):
+            with translate_os_errors(f"the manifest of {name.short}"):
                 make_folder(self.layout.incoming)
                 make_folder(path.parent)
-                replace_file(path, content, scratch=self.layout.incoming)
+                with atomic_file(path, partial=self.layout.temporary(), mode=0o644) as file:
+                    file.write(content)
             self._remove_unused(old)
             return self._read(name, path)
 
@@ -156,7 +158,7 @@ class Store:
             if not path.is_file():
                 raise ModelNotFoundError(f"model {name.short!r} not found")
             references = self._references(path)
-            with storing(f"the removal of {name.short}"):
+            with translate_os_errors(f"the removal of {name.short}"):
                 path.unlink()
                 sync_folder(path.parent)
                 self._remove_empty(path.parent)
@@ -257,7 +259,7 @@ class Store:
         named = {blob.digest for model in listing.models for blob in model.manifest.blobs()}
         named |= {model.digest for model in listing.models}  # newer Ollama's manifests are blobs
         unused = sorted(digests - named - leased(self.layout))
-        with storing("the removal of blobs"):
+        with translate_os_errors("the removal of blobs"):
             for digest in unused:
                 self.blobs.path(digest).unlink(missing_ok=True)
         if unused:

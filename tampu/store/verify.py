@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tampu.errors import ModelNameError, StoreError
-from tampu.store.atomic_file import storing
 from tampu.store.blobs import hash_file
 from tampu.store.locks import files_in, locked
 from tampu.store.manifests import Descriptor
 from tampu.store.model import StoredModel, file_of
 from tampu.store.names import Digest
+from tampu.store.os_errors import translate_os_errors
 from tampu.store.store import Store
 
 
@@ -84,7 +84,7 @@ def remove_damaged(store: Store, verified: Verified) -> list[Digest]:
     if not store.is_writable:
         raise StoreError(f"{store.root} belongs to another program and is only read")
     found = [problem.digest for problem in verified.problems if problem.digest is not None]
-    with locked(store.layout.lock), storing("the removal of damaged blobs"):
+    with locked(store.layout.lock), translate_os_errors("the removal of damaged blobs"):
         # Looked at again: meanwhile somebody may have put it right.
         removed = [digest for digest in found if _wrong(store.blobs.path(digest), digest, None)]
         for digest in removed:

@@ -172,7 +172,7 @@ def test_a_file_is_not_overwritten_by_itself(source: Path) -> None:
 def test_two_processes_never_write_the_same_file(source: Path, tmp_path: Path) -> None:
     with (tmp_path / ".made.gguf.partial").open("wb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(ModelFileError, match="is being written by another process"):
+        with pytest.raises(ModelFileError, match="another process is writing it"):
             quantize_file(source, tmp_path / "made.gguf", "Q4_0")
     quantize_file(source, tmp_path / "made.gguf", "Q4_0")  # what a dead process left is taken over
     assert sorted(path.name for path in tmp_path.iterdir()) == ["made.gguf"]
@@ -182,7 +182,7 @@ def test_a_full_disk_is_told_before_anything_is_computed(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000}))
-    with pytest.raises(DiskFullError, match=r"GB are free: make room"):
+    with pytest.raises(DiskFullError, match=r"GB are free"):
         quantize_file(source, tmp_path / "made.gguf", "Q4_0")
     assert not list(tmp_path.iterdir())
 

@@ -98,9 +98,9 @@ def test_a_folder_or_a_pipe_is_no_blob(store, lease):
 
 
 def test_no_more_is_begun_than_the_disk_has_room_for(store):
-    store.blobs.check_room(1)
-    with pytest.raises(DiskFullError, match="are needed"):
-        store.blobs.check_room(1 << 60)
+    store.blobs.check_free_space(1)
+    with pytest.raises(DiskFullError, match="no space left"):
+        store.blobs.check_free_space(1 << 60)
 
 
 def test_a_disk_that_fills_up_leaves_nothing(store, lease):

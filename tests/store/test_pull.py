@@ -335,7 +335,7 @@ def test_a_rogue_manifest_is_refused_and_nothing_is_touched(store, registry, rog
 
 def test_a_model_that_is_larger_than_the_disk_is_not_begun(store, registry):
     registry.content = manifest([layer(size=1 << 49)], HEAD)
-    with pytest.raises(DiskFullError, match="are needed"):
+    with pytest.raises(DiskFullError, match="no space left"):
         fetch(store, registry)
     assert len(registry.requests) == 1
 

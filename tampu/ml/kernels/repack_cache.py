@@ -33,6 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.errors import ModelFileError
+from tampu.ml.atomic_file import AtomicFile, atomic_file, remove_unlocked
 from tampu.ml.gguf import GGUFFile
 from tampu.ml.kernels.library import LAYOUT_VERSION, Kernels
 
@@ -201,41 +202,22 @@ class RepackCache:
 
         It is not done if another process is at it, or if what others use leaves too little room.
         """
-        growing = self.folder / f"{layout.name}{_GROWING}"
+        path = self.folder / layout.name
+        partial = path.with_name(f"{path.name}{_GROWING}")
+        size = layout.start + layout.size_bytes
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            descriptor = os.open(growing, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            log.warning("packed weights are not kept: %s: %s", self.folder, error.strerror)
-            return False
-        try:
-            if not _lock_alone(descriptor, growing):
+            if not self._make_room(size, layout.name):
+                log.warning("packed weights are not kept: %d bytes are above the limit", size)
                 return False
-            try:
-                if self._fill(layout, weights, descriptor, growing):
-                    return True
-            except OSError as error:
-                log.warning("packed weights are not kept: %s: %s", growing, error.strerror)
-            growing.unlink(missing_ok=True)
+            with atomic_file(path, partial=partial, mode=0o600) as file:
+                _fill(file, layout, weights)
+        except BlockingIOError:
             return False
-        finally:
-            os.close(descriptor)
-
-    def _fill(self, layout: Layout, weights: Bytes, descriptor: int, growing: Path) -> bool:
-        size = layout.start + layout.size_bytes
-        if not self._make_room(size, layout.name):
-            log.warning("packed weights are not kept: %d bytes are above the limit", size)
+        except OSError as error:
+            log.warning("packed weights are not kept: %s: %s", path, error.strerror)
             return False
-        os.ftruncate(descriptor, 0)
-        sums = bytearray()
-        for place in range(0, layout.size_bytes, PIECE):
-            piece = weights[place : place + PIECE].data
-            sums += struct.pack("<I", zlib.crc32(piece))
-            _write_at(descriptor, piece, layout.start + place)
-        _write_at(descriptor, memoryview(layout.head + sums), 0)
-        os.fsync(descriptor)
-        growing.replace(self.folder / layout.name)
-        log.info("packed weights: %d MiB kept in %s", size // 2**20, self.folder / layout.name)
+        log.info("packed weights: %d MiB kept in %s", size // 2**20, path)
         return True
 
     def _make_room(self, size: int, name: str) -> bool:
@@ -245,7 +227,7 @@ class RepackCache:
         """
         for path in self.folder.glob(f"*{_SUFFIX}{_GROWING}"):  # of processes that have died
             if path.name != name + _GROWING:
-                _delete_unused(path)
+                remove_unlocked(path)
         found: list[tuple[int, int, Path]] = []
         for path in self.folder.glob(f"*{_SUFFIX}"):
             with suppress(FileNotFoundError):
@@ -258,7 +240,7 @@ class RepackCache:
         for _, length, path in kept:
             if total <= self.limit_bytes:
                 break
-            if _delete_unused(path):
+            if remove_unlocked(path):
                 total -= length
         return total <= self.limit_bytes
 
@@ -282,31 +264,13 @@ def _identity(path: Path, size: int) -> Sequence[str | int]:
     return str(found), status.st_size, status.st_mtime_ns, status.st_ino
 
 
-def _lock_alone(descriptor: int, path: Path) -> bool:
-    """Lock a file that is still at its path, if nobody else has it."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except (BlockingIOError, FileNotFoundError):
-        return False
-
-
-def _delete_unused(path: Path) -> bool:
-    """Delete a file unless a process has it locked; return whether it is gone."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return True
-    try:
-        if not _lock_alone(descriptor, path):
-            return False
-        path.unlink(missing_ok=True)
-        return True
-    finally:
-        os.close(descriptor)
-
-
-def _write_at(descriptor: int, content: memoryview, place: int) -> None:
-    while content:
-        written = os.pwrite(descriptor, content, place)
-        content, place = content[written:], place + written
+def _fill(file: AtomicFile, layout: Layout, weights: Bytes) -> None:
+    """Write the weights, then the head and the checksums before them."""
+    sums = bytearray()
+    file.seek(layout.start)
+    for offset in range(0, layout.size_bytes, PIECE):
+        piece = weights[offset : offset + PIECE].data
+        sums += struct.pack("<I", zlib.crc32(piece))
+        file.write(piece)
+    file.seek(0)
+    file.write(layout.head + sums)

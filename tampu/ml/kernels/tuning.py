@@ -17,13 +17,10 @@ import hashlib
 import json
 import logging
 import math
-import os
 import platform
 import re
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -33,6 +30,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tampu.errors import RequestError
+from tampu.ml.atomic_file import atomic_file
 from tampu.ml.kernels.library import DEFAULT_FETCH, LAYOUT_VERSION, STREAMS, Fetch, Hint
 from tampu.ml.types import GGMLType
 
@@ -255,15 +253,9 @@ class Kept:
     def write(self, fetch: Fetch) -> None:
         """Keep what was measured, all or nothing; what the system refuses is logged."""
         content = json.dumps({"for": self.key, "fetch": word_of(fetch)}, indent=1)
-        growing = None
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            descriptor, growing = tempfile.mkstemp(".growing", "fetch-", self.path.parent)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(content + "\n")
-            Path(growing).replace(self.path)
+            with atomic_file(self.path, mode=0o600, is_durable=False) as file:
+                file.write(f"{content}\n".encode())
         except OSError as error:
             log.warning("fetch: %s is not kept: %s", self.path, error.strerror)
-            if growing:
-                with suppress(OSError):
-                    Path(growing).unlink(missing_ok=True)

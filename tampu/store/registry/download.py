@@ -21,11 +21,12 @@ from typing import Protocol
 import msgspec
 
 from tampu.errors import DigestMismatchError, TampuError
-from tampu.store.atomic_file import make_folder, replace_file, storing
+from tampu.ml.atomic_file import atomic_file, make_folder, write_all
 from tampu.store.blobs import Blobs
 from tampu.store.layout import Layout
 from tampu.store.manifests import BAD_JSON
 from tampu.store.names import Digest
+from tampu.store.os_errors import translate_os_errors
 from tampu.store.registry.chunks import Piece, Work
 from tampu.store.registry.ratelimit import RateLimiter
 from tampu.store.registry.transport import NetworkError, Reply
@@ -107,7 +108,7 @@ class Download:
             DigestMismatchError: if its bytes are not those of its digest; nothing stays.
             StoreError: if it cannot be written; what is there stays.
         """
-        with storing(f"the blob {self._digest.short}"):
+        with translate_os_errors(f"the blob {self._digest.short}"):
             make_folder(self._layout.incoming)
             done = self._begin()
             file = SharedFile(self._path, self._size)
@@ -151,16 +152,15 @@ class Download:
 
     def _save(self, work: Work, file: SharedFile) -> None:
         done = work.done()
-        with storing("the state of a download"):
+        with translate_os_errors("the state of a download"):
             os.fdatasync(file.descriptor)
             content = msgspec.json.encode(PartialState(self._size, done))
-            replace_file(
-                self._state_path,
-                content,
-                scratch=self._layout.incoming,
-                mode=0o600,
-                is_lasting=False,  # one that a power cut spoils is as none
-            )
+            partial = self._layout.temporary()
+            # A state that a power cut has damaged counts as none, so it need not be durable.
+            with atomic_file(
+                self._state_path, partial=partial, mode=0o600, is_durable=False
+            ) as state:
+                state.write(content)
 
     # -- the transfer ----------------------------------------------------------------------------
 
@@ -244,8 +244,8 @@ class Download:
                 if not content:
                     raise NetworkError("the connection ended before the blob did")
                 position, wanted = work.claim(piece, len(content))
-                with storing(f"the blob {self._digest.short}"):
-                    _write_at(file.descriptor, memoryview(content)[:wanted], position)
+                with translate_os_errors(f"the blob {self._digest.short}"):
+                    write_all(file.descriptor, memoryview(content)[:wanted], position)
                 work.filled(position, wanted)
                 limiter.take(len(content))
 
@@ -259,7 +259,7 @@ class Download:
             if ready == 0:
                 work.wait(PROGRESS_S)
                 continue
-            with storing(f"the blob {self._digest.short}"):
+            with translate_os_errors(f"the blob {self._digest.short}"):
                 count = os.preadv(file.descriptor, [buffer[:ready]], position)
             hasher.update(buffer[:count])
             position += count
@@ -363,9 +363,3 @@ class SharedFile:
             self._users -= 1
             if self._users == 0:
                 os.close(self.descriptor)
-
-
-def _write_at(descriptor: int, content: memoryview, position: int) -> None:
-    while content:
-        count = os.pwrite(descriptor, content, position)
-        content, position = content[count:], position + count

@@ -51,7 +51,7 @@ def pull(store: Store, name: ModelName, options: RemoteOptions) -> Iterator[Prog
         offer = _offered(remote.offer, options)
         _check(offer, name)
         lease.add(blob.digest for blob in offer.manifest.blobs())
-        store.blobs.check_room(_missing_bytes(store, offer))
+        store.blobs.check_free_space(_missing_bytes(store, offer))
         for content in offer.contents.values():
             store.blobs.put(content, lease)
         fetcher = _Fetcher(store, lease, options)

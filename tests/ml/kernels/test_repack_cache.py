@@ -15,6 +15,7 @@ from support.tiny_model import Tiny, tiny_weights, write_tiny
 from tampu.engine.engine import Engine
 from tampu.errors import LoadCancelledError
 from tampu.ml import Weights
+from tampu.ml.atomic_file import remove_unlocked
 from tampu.ml.buffer_types import Use
 from tampu.ml.gguf import read_gguf
 from tampu.ml.kernels import Kernels, repack_cache
@@ -197,7 +198,7 @@ def test_looking_at_checksums_can_be_cancelled(model, cache, backend):
         loaded(model, cache, backend, cancelled=lambda: next(asked)),
     ):
         pass
-    assert repack_cache._delete_unused(kept(cache))  # its lock went too
+    assert remove_unlocked(kept(cache))  # its lock went too
 
 
 def test_a_folder_that_cannot_be_written_is_done_without(
@@ -235,7 +236,7 @@ def test_a_full_disk_leaves_nothing(model, cache, backend, caplog, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(os, "write", full)
     with loaded(model, cache, backend):
         pass
     assert list(cache.folder.iterdir()) == []
@@ -335,14 +336,14 @@ def test_a_lock_of_the_writer_keeps_others_from_writing(model, cache, backend, m
     layout = repack_cache.Layout.of(file, backend.kernels, {}, 100)
     weights = np.arange(100, dtype=np.uint8)
     meanwhile = []
-    write = os.pwrite
+    write = os.write
 
     def write_and_try(*arguments):
-        monkeypatch.setattr(os, "pwrite", write)
+        monkeypatch.setattr(os, "write", write)
         meanwhile.append(cache.write(layout, weights))
         return write(*arguments)
 
-    monkeypatch.setattr(os, "pwrite", write_and_try)
+    monkeypatch.setattr(os, "write", write_and_try)
     assert cache.write(layout, weights)
     assert meanwhile == [False]
     found = cache.find(layout, 1, lambda _part: None)
