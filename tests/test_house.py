@@ -43,7 +43,6 @@ ONLY = {
 }
 HOLDERS = {
     "ggml": {"ml"},
-    "fastapi": {"server"},
     "starlette": {"server"},
     "uvicorn": {"server", "cli"},
     "typer": {"cli"},

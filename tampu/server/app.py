@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 
 import msgspec
-from fastapi import FastAPI, Request
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route as StarletteRoute
 
 from tampu.errors import TampuError
 from tampu.server.admission import Admission
@@ -81,7 +84,7 @@ class ServerOptions:
     remote: RemoteOptions = field(default_factory=RemoteOptions)
 
 
-def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> FastAPI:
+def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starlette:
     """Return the application.
 
     Args:
@@ -106,37 +109,40 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> FastAP
     routes = [*routes, describe(routes)]
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
         readiness.end()
         await serving.close()
         await stepper.close()
 
-    app = FastAPI(
-        title="tampu",
+    app = Starlette(
+        routes=[
+            StarletteRoute(route.path, _marked(route), methods=list(route.methods))
+            for route in routes
+        ],
+        middleware=[  # from the outermost in
+            Middleware(RequestLog, metrics=metrics),
+            Middleware(Guard, bound=options.host, origins=options.origins),
+            Middleware(
+                CORSMiddleware,
+                allow_origins=options.origins,
+                allow_origin_regex=ORIGINS,
+                allow_methods=["GET", "HEAD", "POST", "DELETE"],
+                allow_headers=["*"],
+                expose_headers=[HEADER],
+            ),
+            Middleware(Keys, routes=routes, use=options.use_keys, manage=options.manage_keys),
+        ],
+        exception_handlers={
+            TampuError: _tampu_error,
+            HTTPException: _http_error,
+            Exception: _bug,
+        },
         lifespan=lifespan,
-        openapi_url=None,
-        redirect_slashes=False,
-        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
+    app.router.redirect_slashes = False
     app.state.routes = routes
     app.state.readiness = readiness
-    for route in routes:
-        app.add_route(route.path, _marked(route), methods=list(route.methods))
-    app.add_middleware(Keys, routes=routes, use=options.use_keys, manage=options.manage_keys)
-    app.add_middleware(
-        CORSMiddleware,
-        allow_origins=options.origins,
-        allow_origin_regex=ORIGINS,
-        allow_methods=["GET", "HEAD", "POST", "DELETE"],
-        allow_headers=["*"],
-        expose_headers=[HEADER],
-    )
-    app.add_middleware(Guard, bound=options.host, origins=options.origins)
-    app.add_middleware(RequestLog, metrics=metrics)
-    app.add_exception_handler(TampuError, _tampu_error)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _bug)
     return app
 
 

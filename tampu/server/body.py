@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import zstandard
-from fastapi import Request
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 
 from tampu.errors import RequestError
 from tampu.server.errors import BodyTooLargeError

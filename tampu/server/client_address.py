@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fastapi import Request
+from starlette.requests import Request
 
 from tampu.errors import NotAllowedError
 from tampu.server.trusted_host import is_loopback

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
 
-from fastapi import Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from tampu.errors import ModelNotFoundError

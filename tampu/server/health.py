@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from fastapi import Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from tampu.server.http_response import JSONAnswer

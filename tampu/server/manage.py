@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from http import HTTPStatus
 
-from fastapi import Request
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from tampu.errors import ModelNotFoundError, RequestError

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import TypeVar
 
 import msgspec
-from fastapi import Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from tampu.server.body import read_body
