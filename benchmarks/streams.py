@@ -61,12 +61,12 @@ class Tampu:
 
     def ask(self, prompt: Sequence[int], tokens: int, began: float) -> Answer:
         """Wait for an answer of so many tokens."""
-        from tampu.runner.events import Done, Text
+        from tampu.runner.events import Done, TextDelta
 
         times: list[float] = []
         cached = None
         for event in self.engine.stream(list(prompt), max_tokens=tokens, ignore_eos=True):
-            if isinstance(event, Text):
+            if isinstance(event, TextDelta):
                 times += [time.perf_counter() - began] * len(event.tokens)
             elif isinstance(event, Done):
                 cached = event.usage.cached_tokens

@@ -72,7 +72,7 @@ class Tampu:
 def longest_gap(out: Path, threads: int) -> float:
     """Return the longest time between two tokens of an answer while a picture is read."""
     from tampu.engine.engine import Engine
-    from tampu.runner.events import Text
+    from tampu.runner.events import TextDelta
 
     model, tower = out / TEXT_FILE, out / TOWER_FILE
     with Engine.load(model, projector=tower, context=CONTEXT, threads=threads, slots=2) as engine:
@@ -80,7 +80,7 @@ def longest_gap(out: Path, threads: int) -> float:
         message = {"role": "user", "content": QUESTIONS[0], "images": [picture(0)]}
         asked = threading.Thread(target=engine.chat, args=([message],), kwargs={"max_tokens": 1})
         for event in engine.stream(QUESTIONS[1], max_tokens=CONTEXT, ignore_eos=True):
-            times += [time.perf_counter()] if isinstance(event, Text) else []
+            times += [time.perf_counter()] if isinstance(event, TextDelta) else []
             if len(times) == 1:
                 asked.start()
             if len(times) > 1 and not asked.is_alive():

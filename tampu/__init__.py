@@ -6,8 +6,8 @@
         print(engine.generate("Once upon a time", max_tokens=50).text)
 
 `Engine` is one loaded model, and the place to begin. It answers with a `Completion`, or with a
-`Stream` of `Text` and a last `Done`. Options are the fields of `GenerateOptions`. Every error is a
-`TampuError`; `tampu.errors` has them all.
+`Stream` of `TextDelta` and a last `Done`. Options are the fields of `GenerateOptions`. Every error
+is a `TampuError`; `tampu.errors` has them all.
 
 The names below are imported when they are first used, so that `import tampu` costs nothing.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tampu.engine.engine import Engine
     from tampu.errors import TampuError
     from tampu.ml.offload import Offload
-    from tampu.runner.events import Done, Text, TokenLogprob, Usage
+    from tampu.runner.events import Done, TextDelta, TokenLogprob, Usage
     from tampu.runner.request import GenerateOptions
 
 __all__ = [
@@ -36,7 +36,7 @@ __all__ = [
     "Offload",
     "Stream",
     "TampuError",
-    "Text",
+    "TextDelta",
     "TokenLogprob",
     "Usage",
     "__version__",
@@ -51,7 +51,7 @@ _HOMES = {
     "Offload": "tampu.ml.offload",
     "Stream": "tampu.engine.completion",
     "TampuError": "tampu.errors",
-    "Text": "tampu.runner.events",
+    "TextDelta": "tampu.runner.events",
     "TokenLogprob": "tampu.runner.events",
     "Usage": "tampu.runner.events",
 }

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from tampu import errors
 from tampu.errors import ContextLengthError
-from tampu.runner.events import Done, Event, Failed, FinishReason, Text, TokenLogprob, Usage
+from tampu.runner.events import Done, Event, Failed, FinishReason, TextDelta, TokenLogprob, Usage
 from tampu.runner.layout import Inputs
 from tampu.runner.loop import Runner
 from tampu.runner.request import GenerateOptions
@@ -88,7 +88,7 @@ def too_long(length: int, context: int) -> ContextLengthError:
     )
 
 
-def checked(event: Event) -> Text | Done:
+def checked(event: Event) -> TextDelta | Done:
     """Return an event, or raise the error that it reports."""
     if isinstance(event, Failed):
         kind = vars(errors).get(event.kind, errors.TampuError)
@@ -110,7 +110,7 @@ class Request(Protocol):
         ...
 
 
-class Stream(Iterator[Text | Done]):
+class Stream(Iterator[TextDelta | Done]):
     """What a request's sink receives, `Done` last; closing it or letting go of it cancels."""
 
     def __init__(self, events: queue.SimpleQueue[Event], handle: Request) -> None:
@@ -118,11 +118,11 @@ class Stream(Iterator[Text | Done]):
         self._handle = handle
         self._is_over = False
 
-    def __next__(self) -> Text | Done:
+    def __next__(self) -> TextDelta | Done:
         if self._is_over:
             raise StopIteration
         event = self._events.get()
-        self._is_over = not isinstance(event, Text)
+        self._is_over = not isinstance(event, TextDelta)
         return checked(event)
 
     @property
@@ -140,9 +140,9 @@ class Stream(Iterator[Text | Done]):
         self.close()
 
 
-def completion(events: Iterator[Text | Done]) -> Completion:
+def completion(events: Iterator[TextDelta | Done]) -> Completion:
     """Return a whole answer from its pieces."""
-    texts: list[Text] = []
+    texts: list[TextDelta] = []
     for event in events:
         if isinstance(event, Done):
             tokens = [token for text in texts for token in text.tokens]
@@ -155,7 +155,7 @@ def completion(events: Iterator[Text | Done]) -> Completion:
     raise errors.RunnerDiedError("the answer broke off")
 
 
-async def relayed(begin: Callable[[Sink], Request]) -> AsyncIterator[Text | Done]:
+async def relayed(begin: Callable[[Sink], Request]) -> AsyncIterator[TextDelta | Done]:
     """Begin a request and yield what its sink receives, `Done` last, to the running event loop.
 
     Args:

@@ -30,7 +30,7 @@ from tampu.ml.kernels.repack_cache import RepackCache
 from tampu.ml.kernels.tuning import MEASURED, Tuning
 from tampu.ml.offload import Offload
 from tampu.nn import Picture
-from tampu.runner.events import Done, Event, Text
+from tampu.runner.events import Done, Event, TextDelta
 from tampu.runner.layout import NumberedImage
 from tampu.runner.loop import Runner
 from tampu.runner.request import GenerateOptions, generate_options
@@ -217,7 +217,7 @@ class Engine:
         return completion(self.stream(prompt, **options))
 
     def stream(self, prompt: Prompt, **options: object) -> Stream:
-        """Return an iterator over the continuation: `Text` pieces, then `Done`.
+        """Return an iterator over the continuation: `TextDelta` pieces, then `Done`.
 
         Closing the iterator, or dropping it, cancels the request. Options and errors are those of
         `generate`; errors of the computation are raised while iterating.
@@ -337,7 +337,7 @@ class Engine:
 
     # -- asynchronous ----------------------------------------------------------------------------
 
-    def astream(self, prompt: Prompt, **options: object) -> AsyncIterator[Text | Done]:
+    def astream(self, prompt: Prompt, **options: object) -> AsyncIterator[TextDelta | Done]:
         """Return an async iterator over what `stream` gives; closing it cancels."""
         return relayed(lambda sink: self._begin(prompt, options, sink))
 
@@ -347,7 +347,7 @@ class Engine:
         *,
         tools: Sequence[Message] | None = None,
         **options: object,
-    ) -> AsyncIterator[Text | Done]:
+    ) -> AsyncIterator[TextDelta | Done]:
         """Return an async iterator over what `stream_chat` gives; closing it cancels."""
         return relayed(
             lambda sink: self._begin(self._chat(messages, tools, options), options, sink)

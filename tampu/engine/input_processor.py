@@ -15,13 +15,13 @@ from tampu.engine.completion import Handle, Stream, completion, fit_prompt, too_
 from tampu.engine.model_loader import LoadedModel
 from tampu.errors import RequestError
 from tampu.nn import Picture
-from tampu.runner.detokenizer import TextStream
-from tampu.runner.events import Event, Text
+from tampu.runner.detokenizer import Detokenizer
+from tampu.runner.events import Event, TextDelta
 from tampu.runner.layout import Inputs, NumberedImage, as_one_group, lay_out
 from tampu.runner.loop import Runner
 from tampu.runner.reasoning_budget import thought_budget
 from tampu.runner.request import GenerateOptions
-from tampu.runner.sequence import Collector, Constraint, PromptScores, Rows, Sink
+from tampu.runner.sequence import Collector, Constraint, LogprobCollector, Rows, Sink
 from tampu.runner.sequence import Sequence as RunningSequence
 from tampu.sampling import Sampler
 from tampu.sampling.constraint import Constraints
@@ -59,7 +59,9 @@ class Intake:
         sequence.dropped = dropped
         sequence.constraint = self._constraint(options)
         if options.prompt_logprobs:
-            sequence.scores = PromptScores(inputs.tokens, options.top_logprobs)
+            sequence.prompt_logprobs = LogprobCollector(
+                inputs.tokens, options.top_logprobs, self._tokenizer.token_bytes
+            )
         if log.isEnabledFor(TRACE):
             log.log(TRACE, "prompt: %s", self._spelled(inputs.tokens.tolist()))
             sequence.sink = self._logged(sink)
@@ -116,7 +118,7 @@ class Intake:
         """Return a sink that also logs what it receives."""
 
         def logged(event: Event) -> None:
-            if isinstance(event, Text):
+            if isinstance(event, TextDelta):
                 log.log(TRACE, "answer: %s", self._spelled(event.tokens))
             sink(event)
 
@@ -142,7 +144,7 @@ class Intake:
         return RunningSequence(
             options=options,
             sampler=sampler,
-            text=TextStream(options.stop, self._tokenizer.decoder(shown=options.shown)),
+            detokenizer=Detokenizer(options.stop, self._tokenizer.decoder(shown=options.shown)),
             sink=sink,
             tokens=tokens,
             keys=tokens if inputs.keys is inputs.tokens else self._room(inputs.keys),

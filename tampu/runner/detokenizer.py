@@ -1,45 +1,36 @@
-"""From tokens to the text that a caller may see.
+"""Incremental detokenization: from tokens to text, up to a stop string.
 
-Text is held back as long as it may turn out to be the beginning of a stop string; half
-characters are held back by the decoder. What comes out does not depend on how the text is split
-into tokens: stop strings are matched character by character, and the first to be complete ends
-the text. If two are complete with the same character, the longer one, which began earlier, wins.
+Text that may be the start of a stop string is held back; the decoder holds back incomplete
+characters. The output does not depend on how the text is split into tokens: stop strings are
+matched character by character, and the first complete match ends the text. If two complete with the
+same character, the longer one, which started earlier, wins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from tampu.errors import RequestError
 
 
 class IncrementalDecoder(Protocol):
-    """Turns tokens into text, one by one; knows no stop strings."""
+    """Turns tokens into text, one by one, without regard to stop strings."""
 
     def feed(self, token: int, /) -> str:
-        """Return the text that the token completes; never half a character."""
+        """Return the text completed by this token, in whole characters."""
         ...
 
     def flush(self) -> str:
-        """Return what is left of an incomplete character."""
+        """Return the rest of an incomplete character."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Text that is safe to show, and whether a stop string came after it."""
-
-    text: str
-    stopped: bool
-
-
-class TextStream:
-    """The text of one sequence, without its stop string and all after it.
+class Detokenizer:
+    """Turns the tokens of one sequence into text, up to the first stop string.
 
     Attributes:
-        matched: the stop string that ended the text; None while none has.
+        matched: the stop string that ended the text, if one has.
     """
 
     def __init__(self, stop: Sequence[str], decoder: IncrementalDecoder) -> None:
@@ -50,52 +41,52 @@ class TextStream:
         self._matchers = [_Matcher(text) for text in sorted(set(stop), key=len, reverse=True)]
         self._held = ""
 
-    def feed(self, token: int) -> Piece:
-        """Take the next token and return the text that is safe to show now."""
-        if self.matched is not None:
-            return Piece("", stopped=True)
-        text = self._decoder.feed(token)
-        return self._take(text) if self._matchers else Piece(text, stopped=False)
-
-    def flush(self) -> str:
-        """Return the text that was held back, at the end of the tokens."""
+    def feed(self, token: int) -> str:
+        """Add the next token and return the text that is safe to show now."""
         if self.matched is not None:
             return ""
-        piece = self._take(self._decoder.flush())
-        held, self._held = self._held, ""
-        return piece.text if piece.stopped else piece.text + held
+        text = self._decoder.feed(token)
+        return self._match(text) if self._matchers else text
 
-    def _take(self, text: str) -> Piece:
-        for place, character in enumerate(text):
+    def flush(self) -> str:
+        """Return the text that was held back, after the last token."""
+        if self.matched is not None:
+            return ""
+        shown = self._match(self._decoder.flush())
+        held, self._held = self._held, ""
+        return shown + held
+
+    def _match(self, text: str) -> str:
+        for index, character in enumerate(text):
             for matcher in self._matchers:  # all must see the character; the longest is first
                 if matcher.completes(character) and self.matched is None:
                     self.matched = matcher.text
             if self.matched is not None:
-                shown = self._held + text[: place + 1]
+                shown = self._held + text[: index + 1]
                 self._held = ""
-                return Piece(shown[: -len(self.matched)], stopped=True)
+                return shown[: -len(self.matched)]
         shown = self._held + text
         pending = max((matcher.length for matcher in self._matchers), default=0)
         self._held = shown[len(shown) - pending :]
-        return Piece(shown[: len(shown) - pending], stopped=False)
+        return shown[: len(shown) - pending]
 
 
 class _Matcher:
-    """How much of a stop string the text ends with (Knuth, Morris and Pratt 1977)."""
+    """The longest prefix of a stop string that the text ends with (Knuth, Morris, Pratt 1977)."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.length = 0  # the longest beginning of `text` that the text so far ends with
-        self._shorter = _shorter_matches(text)
+        self.length = 0  # of that prefix
+        self._failures = _failures(text)
 
     def completes(self, character: str) -> bool:
-        """Take the next character; return whether the whole stop string is there now."""
-        self.length = _extended(self.text, self._shorter, self.length, character)
+        """Add a character; return whether it completes the stop string."""
+        self.length = _extended(self.text, self._failures, self.length, character)
         return self.length == len(self.text)
 
 
-def _shorter_matches(text: str) -> list[int]:
-    """Return, for each length, the next shorter beginning of `text` that such a match ends with."""
+def _failures(text: str) -> list[int]:
+    """Return the failure function: for each prefix length, that of the longest proper border."""
     shorter = [0] * (len(text) + 1)
     for length in range(1, len(text)):
         shorter[length + 1] = _extended(text, shorter, shorter[length], text[length])

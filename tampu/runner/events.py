@@ -1,6 +1,6 @@
-"""What a request's sink receives, in order: any number of `Text`, then one `Done` or one `Failed`.
+"""The events of a request, in order: any number of `TextDelta`, then one `Done` or one `Failed`.
 
-The same structs travel between the processes of the server, so they hold plain data only.
+A worker sends the same structs to the server, so they hold plain data only.
 """
 
 from __future__ import annotations
@@ -13,29 +13,38 @@ FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
-    """The log-probability of a token, and of the likeliest ones in its place.
+    """The log-probability of a token, and of the most likely tokens at its position.
 
     Attributes:
         token: its id.
-        logprob: its natural logarithm of probability.
-        top: token ids with theirs, the likeliest first.
+        logprob: natural logarithm of its probability.
+        top: ids and log-probabilities of the most likely tokens, the likeliest first.
+        token_bytes: the token's text in UTF-8, possibly part of a character.
+        top_bytes: the same for each token of `top`.
     """
 
     token: int
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
+    token_bytes: bytes = b""
+    top_bytes: tuple[bytes, ...] = ()
+
+    @property
+    def top_by_bytes(self) -> list[tuple[bytes, float]]:
+        """Texts and log-probabilities of the most likely tokens."""
+        return [(each, value) for each, (_, value) in zip(self.top_bytes, self.top, strict=True)]
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What a request cost. Durations are in nanoseconds, counts in tokens.
+    """Token counts and durations (in nanoseconds) of a request.
 
     Attributes:
-        prompt_tokens: of the prompt.
-        cached_tokens: of these, how many were in the cache already.
+        prompt_tokens: tokens of the prompt.
+        cached_tokens: how many of them were already in the cache.
         prompt_ns: from getting a slot to the first token of the answer.
-        generated_tokens: of the answer.
+        generated_tokens: tokens of the answer.
         generated_ns: from the first token of the answer to its end.
-        total_ns: from arriving to the end, the wait for a slot included.
+        total_ns: from arrival to the end, including the wait for a slot.
         dropped_tokens: cut from the prompt, or shifted out of a full context.
     """
 
@@ -48,13 +57,13 @@ class Usage(msgspec.Struct, frozen=True):
     dropped_tokens: int = 0
 
 
-class Text(msgspec.Struct, frozen=True, tag="text"):
-    """A piece of the answer; its text never ends in half a character or half a stop string.
+class TextDelta(msgspec.Struct, frozen=True, tag="text"):
+    """New text of the answer; it never ends within a character or a possible stop string.
 
     Attributes:
-        text: the piece.
-        tokens: the ids of the tokens that it is made of.
-        logprobs: one entry per token, if asked for.
+        text: the new text.
+        tokens: ids of its tokens.
+        logprobs: one entry per token, if requested.
     """
 
     text: str
@@ -67,9 +76,9 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
 
     Attributes:
         reason: why it ended: `stop`, `length` or `cancelled`.
-        usage: what it cost.
-        prompt_logprobs: one entry per token of the prompt but the first, if asked for.
-        stop: the stop string that ended it; None: none did.
+        usage: token counts and durations.
+        prompt_logprobs: one entry per prompt token except the first, if requested.
+        stop: the stop string that ended it, if one did.
     """
 
     reason: FinishReason
@@ -85,4 +94,4 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     message: str
 
 
-Event: TypeAlias = Text | Done | Failed
+Event: TypeAlias = TextDelta | Done | Failed

@@ -12,28 +12,18 @@ import threading
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
 
 from tampu.errors import RunnerDiedError, TampuError
 from tampu.ml.backend import Computed
 from tampu.runner.graphs import Graphs, PreparedGraph
 from tampu.runner.jobs import BatchJob, ImageJob, Job
-from tampu.runner.output_processor import Answers, Drawn
+from tampu.runner.output_processor import Answers, Drawn, Vocabulary
 from tampu.runner.scheduler import Scheduler
 from tampu.runner.sequence import Sequence
 from tampu.runner.stats import Records
 from tampu.runner.watchdog import Pulse
 
 log = logging.getLogger("tampu.runner")
-
-
-class EndTokens(Protocol):
-    """What the loop asks of a tokeniser."""
-
-    @property
-    def eos(self) -> frozenset[int]:
-        """The tokens that end an answer."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +51,12 @@ class Runner:
         pulse: whether the loop still moves.
     """
 
-    def __init__(self, scheduler: Scheduler, graphs: Graphs, ends: EndTokens) -> None:
+    def __init__(self, scheduler: Scheduler, graphs: Graphs, tokenizer: Vocabulary) -> None:
         self.graphs = graphs
         self.records = Records()
         self.pulse = Pulse()
         self._scheduler = scheduler
-        self._answers = Answers(scheduler, graphs, ends.eos)
+        self._answers = Answers(scheduler, graphs, tokenizer)
         self._inbox: queue.SimpleQueue[Sequence | None] = queue.SimpleQueue()  # None wakes the loop
         self._stopped = threading.Event()
         self._door = threading.Lock()  # no request comes in once the last ones were answered

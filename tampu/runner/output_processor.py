@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,17 +12,29 @@ import numpy.typing as npt
 from tampu.errors import ComputeError, TampuError
 from tampu.ml.backend import Computed
 from tampu.runner.batch import Plan
-from tampu.runner.events import Done, Event, Failed, FinishReason, Text, TokenLogprob
+from tampu.runner.events import Done, Event, Failed, FinishReason, TextDelta
 from tampu.runner.graphs import Graphs
 from tampu.runner.layout import PlacedImage
 from tampu.runner.scheduler import Scheduler
-from tampu.runner.sequence import Constraint, Sampled, Sequence
-from tampu.sampling import top_logprobs
+from tampu.runner.sequence import Constraint, Sampled, Sequence, token_logprob
 
 log = logging.getLogger("tampu.runner")
 
 Drawn: TypeAlias = dict[Sequence, Sampled | None]
 """The token that a step gave to each sequence; None to one that wants none."""
+
+
+class Vocabulary(Protocol):
+    """The part of a tokenizer that the run loop uses."""
+
+    @property
+    def eos(self) -> frozenset[int]:
+        """The end-of-sequence tokens."""
+        ...
+
+    def token_bytes(self, token: int, /) -> bytes:
+        """Return a token's text in UTF-8, possibly part of a character."""
+        ...
 
 
 class Answers:
@@ -31,10 +43,11 @@ class Answers:
     An error that concerns one sequence ends that one, and the others' tokens are the same.
     """
 
-    def __init__(self, scheduler: Scheduler, graphs: Graphs, ends: frozenset[int]) -> None:
+    def __init__(self, scheduler: Scheduler, graphs: Graphs, tokenizer: Vocabulary) -> None:
         self._scheduler = scheduler
         self._graphs = graphs
-        self._ends = ends
+        self._tokenizer = tokenizer
+        self._ends = tokenizer.eos
 
     def await_tokens(self, plan: Plan) -> None:
         """Note who will get a token from a batch that was launched."""
@@ -58,8 +71,8 @@ class Answers:
             try:
                 if sequence.collector:
                     sequence.collector.rows(rows)
-                elif sequence.scores:
-                    sequence.scores.add(rows)
+                elif sequence.prompt_logprobs:
+                    sequence.prompt_logprobs.add(rows)
                 if part.is_last:
                     drawn[sequence] = self._draw(sequence, rows[-1])
             except TampuError as error:
@@ -91,16 +104,16 @@ class Answers:
             sequence.finish = "length"
         if not options.logprobs:
             return Sampled(token)
-        own, top = top_logprobs(logits, token, options.top_logprobs)
-        return Sampled(token, (TokenLogprob(token, own, tuple(top)),))
+        top = options.top_logprobs
+        return Sampled(token, (token_logprob(logits, token, top, self._tokenizer.token_bytes),))
 
     def _deliver(self, sequence: Sequence, sampled: Sampled | None) -> None:
         reason: FinishReason | None = sequence.finish
         if sampled and not (reason == "stop" and sampled.token in self._ends):
-            piece = sequence.text.feed(sampled.token)
+            text = sequence.detokenizer.feed(sampled.token)
             sequence.pending.append(sampled)
-            self._emit(sequence, piece.text)
-            if piece.stopped:
+            self._emit(sequence, text)
+            if sequence.detokenizer.matched is not None:
                 reason = "stop"
                 sequence.pending.clear()  # their text is the stop string
         is_full = sequence.computed >= sequence.capacity and not sequence.awaits
@@ -136,7 +149,7 @@ class Answers:
         tokens = tuple(sampled.token for sampled in sequence.pending)
         logprobs = tuple(entry for sampled in sequence.pending for entry in sampled.logprobs)
         sequence.pending.clear()
-        self._send(sequence, Text(text, tokens, logprobs))
+        self._send(sequence, TextDelta(text, tokens, logprobs))
 
     def _send(self, sequence: Sequence, event: Event) -> None:
         """Give an event to a sequence's caller; one that cannot take it wants no more."""
@@ -153,11 +166,12 @@ class Answers:
         """End a sequence: the rest of its text, what it cost, its slot."""
         sequence.finish = reason
         self._scheduler.release(sequence)
-        self._emit(sequence, sequence.text.flush(), is_last=True)
-        scores = tuple(sequence.scores.entries) if sequence.scores else ()
+        self._emit(sequence, sequence.detokenizer.flush(), is_last=True)
+        collected = sequence.prompt_logprobs
+        logprobs = tuple(collected.entries) if collected else ()
         usage = sequence.usage()
         log.debug("request %d: %s, %s", sequence.number, reason, usage)
-        self._send(sequence, Done(reason, usage, scores, sequence.text.matched))
+        self._send(sequence, Done(reason, usage, logprobs, sequence.detokenizer.matched))
 
     def fail(self, sequence: Sequence, error: Exception) -> None:
         """End a sequence with an error, if it has not ended already."""

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.kvcache import Holding
-from tampu.runner.detokenizer import TextStream
+from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.events import Event, FinishReason, TokenLogprob, Usage
 from tampu.runner.layout import TEXT, Layout
 from tampu.runner.request import GenerateOptions
@@ -81,32 +81,44 @@ class Collector:
     chunk: int | None = None
 
 
-class PromptScores:
-    """The log-probability of each token of a prompt, gathered while it is read.
+class LogprobCollector:
+    """Collects the log-probability of each token of a prompt as its logits are computed.
 
     Attributes:
-        entries: of all tokens but the first, which nothing comes before.
+        entries: one per token except the first, which has no logits.
     """
 
-    def __init__(self, tokens: npt.NDArray[np.int32], top: int) -> None:
-        """Begin.
+    def __init__(
+        self, tokens: npt.NDArray[np.int32], top: int, token_bytes: Callable[[int], bytes]
+    ) -> None:
+        """Start without entries.
 
         Args:
-            tokens: of the prompt.
-            top: how many of the likeliest tokens to list for each.
+            tokens: I32, (n,): the prompt.
+            top: how many of the most likely tokens to list for each.
+            token_bytes: returns a token's text in UTF-8.
         """
         self.entries: list[TokenLogprob] = []
         self._tokens = tokens
         self._top = top
+        self._token_bytes = token_bytes
 
     def add(self, rows: Rows) -> None:
-        """Take the logits of the next tokens, (tokens, vocabulary)."""
+        """Add the logits of the next tokens, (tokens, vocabulary)."""
         for row in rows:
             following = len(self.entries) + 1
             if following < len(self._tokens):
                 token = int(self._tokens[following])
-                own, top = top_logprobs(row, token, self._top)
-                self.entries.append(TokenLogprob(token, own, tuple(top)))
+                self.entries.append(token_logprob(row, token, self._top, self._token_bytes))
+
+
+def token_logprob(
+    logits: npt.NDArray[np.float32], token: int, top: int, token_bytes: Callable[[int], bytes]
+) -> TokenLogprob:
+    """Return the log-probability of a token and of the `top` most likely ones at its position."""
+    own, likeliest = top_logprobs(logits, token, top)
+    top_bytes = tuple(token_bytes(each) for each, _ in likeliest)
+    return TokenLogprob(token, own, tuple(likeliest), token_bytes(token), top_bytes)
 
 
 @dataclass(slots=True, eq=False)
@@ -125,7 +137,7 @@ class Sequence:
         holding: its cells, for tokens in the cache or in a batch that is planned.
         layout: where images are, and what must stay together.
         collector: who wants the result of every token of the prompt.
-        scores: the log-probabilities of the prompt's tokens, if they are wanted.
+        prompt_logprobs: collects those of the prompt's tokens, if requested.
         constraint: what the answer must be like.
         awaits: whether the batch that computes now will give the next token.
         cached: prompt tokens whose rows were in the cache, or computed for others.
@@ -139,7 +151,7 @@ class Sequence:
 
     options: GenerateOptions
     sampler: Sampler
-    text: TextStream
+    detokenizer: Detokenizer
     sink: Sink
     tokens: npt.NDArray[np.int32]
     keys: npt.NDArray[np.int32]
@@ -148,7 +160,7 @@ class Sequence:
     holding: Holding
     layout: Layout = TEXT
     collector: Collector | None = None
-    scores: PromptScores | None = None
+    prompt_logprobs: LogprobCollector | None = None
     constraint: Constraint | None = None
     awaits: bool = False
     cached: int = 0
@@ -190,7 +202,7 @@ class Sequence:
     @property
     def wants_every_row(self) -> bool:
         """Whether each token of the prompt has a result, not only the last."""
-        return self.collector is not None or self.scores is not None
+        return self.collector is not None or self.prompt_logprobs is not None
 
     @property
     def wants_logits(self) -> bool:

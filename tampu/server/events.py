@@ -10,8 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from tampu.runner.events import Usage
-from tampu.worker.protocol import TokenScore
+from tampu.runner.events import TokenLogprob, Usage
 
 EndReason: TypeAlias = Literal["stop", "length", "cancelled", "tool_calls", "load"]
 
@@ -29,7 +28,7 @@ class _Text(msgspec.Struct, frozen=True):
 
     text: str
     tokens: tuple[int, ...] = ()
-    scores: tuple[TokenScore, ...] = ()
+    scores: tuple[TokenLogprob, ...] = ()
     choice: int = 0
 
 
@@ -65,7 +64,7 @@ class Scored(msgspec.Struct, frozen=True):
     """The prompt's first token, and the scores of the others; before `Ended`, if asked for."""
 
     first: bytes
-    scores: tuple[TokenScore, ...]
+    scores: tuple[TokenLogprob, ...]
     choice: int = 0
 
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from tampu.chat.output import AnswerParser, ChatFormat, Content, Part, ToolCall, chat_format
 from tampu.errors import ModelNotFoundError, RequestError, RequestNotStartedError
-from tampu.runner.events import Done, Usage
+from tampu.runner.events import Done, TextDelta, Usage
 from tampu.runner.request import GenerateOptions
 from tampu.server.admission import Admission
 from tampu.server.events import Began, Called, Ended, EndReason, Event, Said, Scored, Thought
@@ -37,7 +37,6 @@ from tampu.worker.protocol import (
     ChatPrompt,
     Decoded,
     Encoded,
-    Piece,
     Prompt,
     Prompted,
     PromptScored,
@@ -214,7 +213,7 @@ class Choice:
         self._style = style
         self._ready_ns = ready_ns
         self._parser: AnswerParser | None = None  # none: the answer is text as it stands
-        self._held: list[Piece] = []  # pieces whose text the parser holds back
+        self._held: list[TextDelta] = []  # pieces whose text the parser holds back
         self._calls = 0
 
     async def events(
@@ -228,12 +227,12 @@ class Choice:
                         if isinstance(prompt, ChatPrompt):
                             self._parser = self._style.parser(self._job.tools, thinks=thinks)
                         yield Began(tokens, self._ready_ns, self._index)
-                    case Piece(text=text):
+                    case TextDelta(text=text):
                         self._held.append(event)
                         parts = self._parser.feed(text) if self._parser else _plain(text)
                         for part in self._events(parts):
                             yield part
-                    case PromptScored(first=first, scores=scores):
+                    case PromptScored(first=first, logprobs=scores):
                         yield Scored(first, scores, self._index)
                     case Done():
                         parts = self._parser.finish() if self._parser else []
@@ -249,7 +248,7 @@ class Choice:
 
     def _events(self, parts: Sequence[Part], *, is_last: bool = False) -> Iterator[Event]:
         """Yield parts as events; the first text carries the tokens and scores that came with it."""
-        if not parts and self._held and (is_last or self._held[-1].scores):
+        if not parts and self._held and (is_last or self._held[-1].logprobs):
             parts = [Content("")]
         for part in parts:
             if not isinstance(part, ToolCall):
@@ -267,7 +266,7 @@ class Choice:
         return kind(
             text,
             tuple(token for piece in held for token in piece.tokens),
-            tuple(score for piece in held for score in piece.scores),
+            tuple(score for piece in held for score in piece.logprobs),
             self._index,
         )
 

@@ -20,7 +20,7 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from tampu.chat.sandboxed_template import RENDERING
 from tampu.errors import RequestNotStartedError, RunnerDiedError
-from tampu.runner.events import Done, Failed
+from tampu.runner.events import Done, Failed, TextDelta
 from tampu.runner.request import GenerateOptions
 from tampu.sandbox.client import FORK_SERVER
 from tampu.worker.protocol import (
@@ -36,7 +36,6 @@ from tampu.worker.protocol import (
     Generate,
     Load,
     ModelOptions,
-    Piece,
     Ping,
     Pong,
     Progress,
@@ -61,7 +60,7 @@ Progressed: TypeAlias = Callable[[float], None]
 
 PROGRAM = (sys.executable, "-P", "-m", "tampu.worker.main")
 
-Answering: TypeAlias = Prompted | Piece | PromptScored | Done
+Answering: TypeAlias = Prompted | TextDelta | PromptScored | Done
 Single = TypeVar("Single", Embedded, Encoded, Decoded)
 
 HANG_SECONDS = 60.0
@@ -225,7 +224,7 @@ class WorkerProcess:
         """Yield the events of one request; closing the iterator cancels it."""
         async with aclosing(self._ask(lambda n: Generate(n, prompt, options, form))) as events:
             async for event in events:
-                if isinstance(event, (Prompted, Piece, PromptScored, Done)):
+                if isinstance(event, (Prompted, TextDelta, PromptScored, Done)):
                     yield event
 
     async def embed(

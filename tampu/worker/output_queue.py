@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
 
-from tampu.worker.protocol import Answer, Piece, Reply
+from tampu.runner.events import TextDelta
+from tampu.worker.protocol import Answer, Reply
 
 GATHER_SECONDS = 0.02
 _FAST_SECONDS = 0.05
@@ -107,10 +108,10 @@ class Outbox:
 def joined(replies: Iterable[Reply]) -> list[Reply]:
     """Return replies with the neighbouring pieces of each request as one."""
     found: list[Reply] = []
-    pieces: dict[int, list[Piece]] = {}
+    pieces: dict[int, list[TextDelta]] = {}
     places: dict[int, int] = {}
     for reply in replies:
-        if isinstance(reply, Answer) and isinstance(reply.event, Piece):
+        if isinstance(reply, Answer) and isinstance(reply.event, TextDelta):
             if reply.request in pieces:
                 pieces[reply.request].append(reply.event)
                 continue
@@ -125,14 +126,14 @@ def joined(replies: Iterable[Reply]) -> list[Reply]:
 
 
 def _close(
-    found: list[Reply], request: int, pieces: dict[int, list[Piece]], places: dict[int, int]
+    found: list[Reply], request: int, pieces: dict[int, list[TextDelta]], places: dict[int, int]
 ) -> None:
     """Put the pieces of a request in the place of their first."""
     several = pieces.pop(request, [])
     if len(several) > 1:
-        piece = Piece(
+        piece = TextDelta(
             "".join(piece.text for piece in several),
             tuple(token for piece in several for token in piece.tokens),
-            tuple(score for piece in several for score in piece.scores),
+            tuple(entry for piece in several for entry in piece.logprobs),
         )
         found[places[request]] = Answer(request, piece)

@@ -2,8 +2,8 @@
 
 The server sends one `Load`, then any number of `Generate` and `Cancel`; closing the socket ends
 the process. The process answers with `Progress` until it is `Ready` or has `Refused`, then with an
-`Answer` per event of a request: at most one `Prompted`, any number of `Piece`, then one `Done` or
-`Failed`. `Embed`, `Encode` and `Decode` have one event each; a `Ping` has its `Pong`, so that a
+`Answer` per event of a request: at most one `Prompted`, any number of `TextDelta`, then one `Done`
+or `Failed`. `Embed`, `Encode` and `Decode` have one event each; a `Ping` has its `Pong`, so that a
 process that hangs is noticed. A frame is its length (4 bytes, little-endian) and that many bytes.
 """
 
@@ -16,7 +16,7 @@ import msgspec
 
 from tampu import errors
 from tampu.errors import ModelFileError, TampuError
-from tampu.runner.events import Done, Failed
+from tampu.runner.events import Done, Failed, TextDelta, TokenLogprob
 from tampu.runner.request import GenerateOptions
 
 HEADER = struct.Struct("<I")
@@ -230,27 +230,11 @@ class Prompted(msgspec.Struct, frozen=True, tag="prompted"):
     begins_thought: bool = False
 
 
-class TokenScore(msgspec.Struct, frozen=True):
-    """A token's bytes and log-probability, and those of the likeliest in its place."""
-
-    token: bytes
-    logprob: float
-    top: tuple[tuple[bytes, float], ...] = ()
-
-
-class Piece(msgspec.Struct, frozen=True, tag="piece"):
-    """A piece of the answer; never half a character."""
-
-    text: str
-    tokens: tuple[int, ...] = ()
-    scores: tuple[TokenScore, ...] = ()
-
-
 class PromptScored(msgspec.Struct, frozen=True, tag="prompt_scored"):
-    """The prompt's first token, and the scores of the others; before `Done`, if asked for."""
+    """The first prompt token, and the log-probabilities of the others; before `Done`, if wanted."""
 
     first: bytes
-    scores: tuple[TokenScore, ...]
+    logprobs: tuple[TokenLogprob, ...]
 
 
 class Embedded(msgspec.Struct, frozen=True, tag="embedded"):
@@ -275,7 +259,7 @@ class Decoded(msgspec.Struct, frozen=True, tag="decoded"):
 
 
 RequestEvent: TypeAlias = (
-    Prompted | Piece | PromptScored | Done | Failed | Embedded | Encoded | Decoded
+    Prompted | TextDelta | PromptScored | Done | Failed | Embedded | Encoded | Decoded
 )
 
 

@@ -13,7 +13,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -25,7 +25,7 @@ import msgspec
 from tampu.chat.images import Item
 from tampu.chat.prompt import BuiltPrompt
 from tampu.errors import ContextLengthError, RequestError, TampuError
-from tampu.runner.events import Done, Event, Failed, Text, TokenLogprob
+from tampu.runner.events import Done, Event, Failed, TextDelta
 from tampu.sampling.grammar import Grammar
 from tampu.worker.backend import ByteVocabulary, Handle, Loaded, Loader
 from tampu.worker.output_queue import Outbox
@@ -45,7 +45,6 @@ from tampu.worker.protocol import (
     Generate,
     InsertPrompt,
     Load,
-    Piece,
     Ping,
     Pong,
     Progress,
@@ -55,7 +54,6 @@ from tampu.worker.protocol import (
     Refused,
     RequestEvent,
     TextPrompt,
-    TokenScore,
     TokensPrompt,
     to_command,
     to_frame,
@@ -193,14 +191,13 @@ class Worker:
             nonlocal has_begun
             begin()
             if isinstance(event, Done) and event.prompt_logprobs:
-                scored = prompt_scored(prompt_tokens, event, tokenizer)
-                self._outbox.put(Answer(request, scored))
+                first = b"".join(map(tokenizer.token_bytes, prompt_tokens[:1]))
+                self._outbox.put(Answer(request, PromptScored(first, event.prompt_logprobs)))
                 event = msgspec.structs.replace(event, prompt_logprobs=())
             if isinstance(event, Done) and dropped:
                 event = with_dropped(event, dropped)
-            is_text = isinstance(event, Text)
-            answer = Answer(request, to_piece(event, tokenizer))
-            self._outbox.put(answer, may_wait=is_text and has_begun)
+            is_text = isinstance(event, TextDelta)
+            self._outbox.put(Answer(request, event), may_wait=is_text and has_begun)
             has_begun = True
             if not is_text:
                 self._inbox.put(_Ended(request))
@@ -348,30 +345,6 @@ def _encoded(loaded: Loaded, command: Encode) -> Encoded:
 def _decoded(loaded: Loaded, command: Decode) -> Decoded:
     tokenizer = loaded.model.tokenizer
     return Decoded(tokenizer.decode(known_tokens(command.tokens, tokenizer)))
-
-
-def to_piece(event: Event, tokenizer: ByteVocabulary) -> Piece | Done | Failed:
-    """Return an event with the bytes of its tokens, since the server has no vocabulary."""
-    if not isinstance(event, Text):
-        return event
-    return Piece(event.text, event.tokens, _scores(event.logprobs, tokenizer))
-
-
-def prompt_scored(tokens: Sequence[int], done: Done, tokenizer: ByteVocabulary) -> PromptScored:
-    """Return the scores of a prompt's tokens with their bytes."""
-    first = b"".join(map(tokenizer.token_bytes, tokens[:1]))
-    return PromptScored(first, _scores(done.prompt_logprobs, tokenizer))
-
-
-def _scores(logprobs: Iterable[TokenLogprob], tokenizer: ByteVocabulary) -> tuple[TokenScore, ...]:
-    return tuple(
-        TokenScore(
-            tokenizer.token_bytes(token.token),
-            token.logprob,
-            tuple((tokenizer.token_bytes(other), value) for other, value in token.top),
-        )
-        for token in logprobs
-    )
 
 
 def read_frames(connection: socket.socket) -> Iterator[bytes]:

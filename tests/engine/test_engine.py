@@ -14,7 +14,7 @@ from support.waiting import until
 
 from tampu.engine.engine import Engine
 from tampu.errors import RequestError
-from tampu.runner.events import Done, Text
+from tampu.runner.events import Done, TextDelta
 from tampu.runner.request import GenerateOptions
 
 
@@ -117,7 +117,7 @@ def test_what_was_computed_is_not_computed_again(engine):
 def test_the_pieces_of_a_stream_are_the_answer(engine):
     whole = engine.generate(PROMPT, max_tokens=20, **GREEDY)
     *texts, done = engine.stream(PROMPT, max_tokens=20, **GREEDY)
-    assert all(isinstance(text, Text) for text in texts)
+    assert all(isinstance(text, TextDelta) for text in texts)
     assert isinstance(done, Done)
     assert "".join(text.text for text in texts) == whole.text
     assert [token for text in texts for token in text.tokens] == whole.tokens
@@ -154,7 +154,7 @@ def test_a_stream_that_nobody_keeps_is_cancelled(engine):
 
 def test_leaving_the_loop_over_a_stream_cancels_the_request(engine):
     for event in engine.stream(PROMPT, **GREEDY):
-        assert isinstance(event, Text)
+        assert isinstance(event, TextDelta)
         break
     gc.collect()
     rest(engine)
@@ -166,7 +166,7 @@ def test_a_request_can_be_cancelled_by_its_handle(engine):
     events.get(timeout=60)
     handle.cancel()
     while not isinstance(event := events.get(timeout=60), Done):
-        assert isinstance(event, Text)
+        assert isinstance(event, TextDelta)
     assert event.reason == "cancelled"
     handle.cancel()
     rest(engine)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tampu.errors import RequestError
-from tampu.runner.detokenizer import TextStream
+from tampu.runner.detokenizer import Detokenizer
 
 
 class Pieces:
@@ -36,12 +36,11 @@ class Bytes:
 
 def run(texts, stop):
     """Feed all; return the pieces shown and the stream."""
-    stream = TextStream(stop, Pieces(texts))
+    stream = Detokenizer(stop, Pieces(texts))
     shown = []
     for token in range(len(texts)):
-        piece = stream.feed(token)
-        shown.append(piece.text)
-        if piece.stopped:
+        shown.append(stream.feed(token))
+        if stream.matched is not None:
             return shown, stream
     shown.append(stream.flush())
     return shown, stream
@@ -108,17 +107,15 @@ def test_the_stop_string_that_is_complete_first_wins_and_of_those_the_longest(
 
 
 def test_after_a_stop_string_nothing_comes():
-    stream = TextStream(["b"], Pieces(["abc", "d"]))
-    first = stream.feed(0)
-    assert (first.text, first.stopped) == ("a", True)
-    assert stream.feed(1).text == ""
-    assert stream.feed(1).stopped
+    stream = Detokenizer(["b"], Pieces(["abc", "d"]))
+    assert (stream.feed(0), stream.matched) == ("a", "b")
+    assert (stream.feed(1), stream.matched) == ("", "b")
     assert stream.flush() == ""
 
 
 def test_an_empty_stop_string_is_refused():
     with pytest.raises(RequestError, match="stop string is empty"):
-        TextStream(["a", ""], Pieces([]))
+        Detokenizer(["a", ""], Pieces([]))
 
 
 @given(st.data())
@@ -148,17 +145,17 @@ def test_what_was_shown_is_never_part_of_a_stop_string(data):
 def test_half_a_character_is_held_back_whatever_is_missing(character):
     encoded = character.encode()
     for missing in range(1, len(encoded)):
-        stream = TextStream(["stop"], Bytes())
-        shown = [stream.feed(byte).text for byte in b"a" + encoded[:-missing]]
+        stream = Detokenizer(["stop"], Bytes())
+        shown = [stream.feed(byte) for byte in b"a" + encoded[:-missing]]
         assert "".join(shown) == "a"
-        rest = [stream.feed(byte).text for byte in encoded[-missing:]]
+        rest = [stream.feed(byte) for byte in encoded[-missing:]]
         assert rest == [""] * (missing - 1) + [character]
         assert stream.flush() == ""
 
 
 def test_a_character_that_is_never_completed_ends_as_a_replacement():
-    stream = TextStream([], Bytes())
-    assert [stream.feed(byte).text for byte in "🦙".encode()[:2]] == ["", ""]
+    stream = Detokenizer([], Bytes())
+    assert [stream.feed(byte) for byte in "🦙".encode()[:2]] == ["", ""]
     assert stream.flush() == "\N{REPLACEMENT CHARACTER}"
 
 
@@ -166,21 +163,20 @@ def test_a_character_that_is_never_completed_ends_as_a_replacement():
     st.text("aé€🦙", max_size=12), st.lists(st.text("aé€🦙", min_size=1, max_size=3), max_size=3)
 )
 def test_text_in_single_bytes_gives_the_same_as_whole(text, stop):
-    stream = TextStream(stop, Bytes())
+    stream = Detokenizer(stop, Bytes())
     shown = ""
     for byte in text.encode():
-        piece = stream.feed(byte)
-        shown += piece.text
-        if piece.stopped:
+        shown += stream.feed(byte)
+        if stream.matched is not None:
             break
     assert shown + stream.flush() == first_complete(text, stop)[0]
 
 
 def test_a_stop_string_may_be_completed_by_the_flush():
-    stream = TextStream(["a\N{REPLACEMENT CHARACTER}"], Bytes())
-    assert stream.feed(ord("x")).text == "x"
-    assert stream.feed(ord("a")).text == ""
-    assert stream.feed("é".encode()[0]).text == ""
+    stream = Detokenizer(["a\N{REPLACEMENT CHARACTER}"], Bytes())
+    assert stream.feed(ord("x")) == "x"
+    assert stream.feed(ord("a")) == ""
+    assert stream.feed("é".encode()[0]) == ""
     assert stream.flush() == ""
 
 

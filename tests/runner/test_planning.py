@@ -7,7 +7,7 @@ from support.waiting import wait_until
 
 from tampu.kvcache import Cells, Ledger, Reach, Space
 from tampu.runner.context_shift import shift_count
-from tampu.runner.events import Text
+from tampu.runner.events import TextDelta
 from tampu.runner.request import GenerateOptions
 from tampu.runner.scheduler import Scheduler
 
@@ -339,7 +339,7 @@ def test_cancelling_twice_or_after_the_end_is_harmless():
 def test_each_token_has_its_logprob_if_asked_for():
     with Desk(count_up) as desk:
         asked = desk.ask([2], max_tokens=3, logprobs=True, top_logprobs=2)
-        texts = [event for event in asked.events() if isinstance(event, Text)]
+        texts = [event for event in asked.events() if isinstance(event, TextDelta)]
     entries = [entry for text in texts for entry in text.logprobs]
     assert [entry.token for entry in entries] == [3, 4, 5]
     best = 10 - np.log(np.exp(10) + 63)
@@ -351,7 +351,7 @@ def test_each_token_has_its_logprob_if_asked_for():
 def test_tokens_whose_text_is_held_back_come_with_the_text():
     with Desk(count_up) as desk:
         asked = desk.ask([2], max_tokens=6, stop=("cdx",))
-        texts = [event for event in asked.events() if isinstance(event, Text)]
+        texts = [event for event in asked.events() if isinstance(event, TextDelta)]
     assert [(text.text, text.tokens) for text in texts] == [
         ("b", (3,)),
         ("cde", (4, 5, 6)),

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from tampu.errors import RequestError
-from tampu.runner.events import Done, Failed, Text, TokenLogprob, Usage
+from tampu.runner.events import Done, Failed, TextDelta, TokenLogprob, Usage
 from tampu.runner.request import GenerateOptions, generate_options
 
 
@@ -46,11 +46,11 @@ def test_what_is_no_option_is_named_with_all_that_are(values, named):
 @pytest.mark.parametrize(
     "event",
     [
-        Text("é", (1, 2), (TokenLogprob(1, -0.5, ((1, -0.5), (3, -2.0))),)),
+        TextDelta("é", (1, 2), (TokenLogprob(1, -0.5, ((1, -0.5), (3, -2.0))),)),
         Done("length", Usage(3, 2, 10, 4, 20, 30, 5)),
         Failed("ComputeError", "status 1"),
     ],
 )
 def test_events_travel_between_processes(event):
     data = msgspec.msgpack.encode(event)
-    assert msgspec.msgpack.decode(data, type=Text | Done | Failed) == event
+    assert msgspec.msgpack.decode(data, type=TextDelta | Done | Failed) == event

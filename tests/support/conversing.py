@@ -12,7 +12,7 @@ from tampu.chat.prompt import BuiltPrompt
 from tampu.cli.repl.backend import Known
 from tampu.cli.repl.current_model import Loaded
 from tampu.errors import ComputeError, ModelNotFoundError, RequestError
-from tampu.runner.events import Done, Text, Usage
+from tampu.runner.events import Done, TextDelta, Usage
 from tampu.store.catalog import Prepared
 
 USAGE = Usage(
@@ -78,14 +78,14 @@ class FakeEngine:
 
     def events(self, text):
         if text == "think":
-            yield Text("<think>I am ")
-            yield Text("not sure.</think>Well: ")
-        yield Text("I ")
+            yield TextDelta("<think>I am ")
+            yield TextDelta("not sure.</think>Well: ")
+        yield TextDelta("I ")
         if text == "fail":
             raise ComputeError("NaN")
         if text == "interrupt":
             raise KeyboardInterrupt
-        yield Text("say\x1b[2J.")
+        yield TextDelta("say\x1b[2J.")
         yield Done("stop", USAGE)
 
 

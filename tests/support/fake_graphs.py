@@ -15,8 +15,8 @@ from support.waiting import wait_until
 from tampu.kvcache import Cells, Ledger, Reach, Space
 from tampu.ml.backend import Computed
 from tampu.nn import Placeholders, PreparedImage
-from tampu.runner.detokenizer import TextStream
-from tampu.runner.events import Done, Event, Failed, Text
+from tampu.runner.detokenizer import Detokenizer
+from tampu.runner.events import Done, Event, Failed, TextDelta
 from tampu.runner.graphs import GraphCounts, PreparedGraph, StepInputs
 from tampu.runner.images import Begun, ImageStore
 from tampu.runner.layout import NumberedImage, lay_out
@@ -42,8 +42,11 @@ class Letters:
 
 
 @dataclass(frozen=True)
-class Ends:
+class Vocabulary:
     eos: frozenset[int] = frozenset({EOS})
+
+    def token_bytes(self, token: int) -> bytes:
+        return Letters().feed(token).encode()
 
 
 @dataclass(frozen=True)
@@ -181,7 +184,7 @@ class Desk:
             images=ImageStore(kept_bytes),
         )
         self.graphs = (graphs or FakeGraphs)(follow, slots * context)
-        self.runner = Runner(self.scheduler, self.graphs, Ends())  # type: ignore[arg-type]
+        self.runner = Runner(self.scheduler, self.graphs, Vocabulary())  # type: ignore[arg-type]
 
     def __enter__(self) -> Desk:
         return self
@@ -204,7 +207,7 @@ class Desk:
         sequence = RunningSequence(
             options=chosen,
             sampler=Sampler(chosen, VOCABULARY),
-            text=TextStream(chosen.stop, Letters()),
+            detokenizer=Detokenizer(chosen.stop, Letters()),
             sink=events.put,
             tokens=tokens,
             keys=keys if inputs.layout.images else tokens,
@@ -281,7 +284,7 @@ class Asked:
     def answer(self) -> tuple[str, list[int], str]:
         """Wait for the end and return the text, its tokens and the reason (or the error)."""
         *texts, end = self.events()
-        pieces = [text for text in texts if isinstance(text, Text)]
+        pieces = [text for text in texts if isinstance(text, TextDelta)]
         tokens = [token for piece in pieces for token in piece.tokens]
         reason = end.reason if isinstance(end, Done) else getattr(end, "message", "")
         return "".join(piece.text for piece in pieces), tokens, reason

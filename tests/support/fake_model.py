@@ -19,7 +19,7 @@ import numpy as np
 from tampu.chat.prompt import PromptBuilder
 from tampu.chat.template import ChatTemplate
 from tampu.errors import LoadCancelledError, ModelFileError
-from tampu.runner.events import Done, Failed, Text, TokenLogprob, Usage
+from tampu.runner.events import Done, Failed, TextDelta, TokenLogprob, Usage
 from tampu.worker.backend import Loaded
 from tampu.worker.protocol import Ready
 from tampu.worker.worker import Worker
@@ -104,10 +104,12 @@ class FakeModel:
             sink(Failed("ComputeError", argument))
             return
         while order == "forever" and not request.cancelled.is_set():
-            sink(Text("x", (120,)))
+            sink(TextDelta("x", (120,)))
             time.sleep(0.01)
         for character in "" if request.cancelled.is_set() else text:
-            sink(Text(character, (ord(character),), (TokenLogprob(ord(character), -1.0),)))
+            token = ord(character)
+            logprob = TokenLogprob(token, -1.0, token_bytes=character.encode())
+            sink(TextDelta(character, (token,), (logprob,)))
         reason = "cancelled" if request.cancelled.is_set() else "stop"
         sink(Done(reason, Usage(prompt_tokens=len(text), generated_tokens=len(text))))
 

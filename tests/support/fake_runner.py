@@ -9,17 +9,15 @@ import math
 import numpy as np
 
 from tampu.errors import ComputeError, OutOfMemoryError, RunnerDiedError
-from tampu.runner.events import Done, Usage
+from tampu.runner.events import Done, TextDelta, TokenLogprob, Usage
 from tampu.worker.protocol import (
     Decoded,
     Embedded,
     Encoded,
     InsertPrompt,
-    Piece,
     Prompted,
     Ready,
     TextPrompt,
-    TokenScore,
     TokensPrompt,
 )
 
@@ -72,15 +70,16 @@ class FakeRunner:
                 self.cause = "signal SIGKILL"
                 raise RunnerDiedError("the process of model 'm' has ended: signal SIGKILL")
             while word == "forever":
-                yield Piece("x")
+                yield TextDelta("x")
                 await asyncio.sleep(0.001)
             if word == "wait":
                 await asyncio.sleep(3600)
             if word == "pause":
                 await asyncio.sleep(0.05)
             piece = word if index == 0 else f" {word}"
-            score = TokenScore(piece.encode(), -0.5, ((b"a", -0.5), (b"\xff", -1.0)))
-            yield Piece(piece, (10 + index,), (score,) if options.logprobs else ())
+            top, texts = ((97, -0.5), (255, -1.0)), (b"a", b"\xff")
+            score = TokenLogprob(10 + index, -0.5, top, piece.encode(), texts)
+            yield TextDelta(piece, (10 + index,), (score,) if options.logprobs else ())
             await asyncio.sleep(0)
         yield Done("stop", USAGE)
 

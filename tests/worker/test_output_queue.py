@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tampu.runner.events import Done, Usage
+from tampu.runner.events import Done, TextDelta, TokenLogprob, Usage
 from tampu.worker.output_queue import Outbox, joined
-from tampu.worker.protocol import Answer, Piece, Pong, Prompted, TokenScore
+from tampu.worker.protocol import Answer, Pong, Prompted
 
 DONE = Done("stop", Usage())
 
 
 def piece(request, text):
-    scores = tuple(TokenScore(letter.encode(), -1.0) for letter in text)
-    return Answer(request, Piece(text, tuple(map(ord, text)), scores))
+    scores = tuple(TokenLogprob(ord(letter), -1.0) for letter in text)
+    return Answer(request, TextDelta(text, tuple(map(ord, text)), scores))
 
 
 events = st.one_of(
@@ -34,8 +34,8 @@ def spread(replies, request):
     for reply in replies:
         if isinstance(reply, Answer) and reply.request == request:
             found = reply.event
-            if isinstance(found, Piece):
-                yield from zip(found.tokens, found.scores, strict=True)
+            if isinstance(found, TextDelta):
+                yield from zip(found.tokens, found.logprobs, strict=True)
             else:
                 yield found
 
@@ -49,7 +49,7 @@ def test_each_request_hears_the_same_in_fewer_pieces(replies):
     for request in (1, 2, 3):
         heard = [reply.event for reply in found if getattr(reply, "request", 0) == request]
         pairs = pairwise(heard)
-        assert not any(isinstance(a, Piece) and isinstance(b, Piece) for a, b in pairs)
+        assert not any(isinstance(a, TextDelta) and isinstance(b, TextDelta) for a, b in pairs)
 
 
 class Calls:

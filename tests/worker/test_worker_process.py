@@ -22,7 +22,7 @@ from tampu.errors import (
     RequestError,
     RunnerDiedError,
 )
-from tampu.runner.events import Done
+from tampu.runner.events import Done, TextDelta, TokenLogprob
 from tampu.runner.request import GenerateOptions
 from tampu.worker.client import describe_exit, start_worker
 from tampu.worker.output_queue import joined
@@ -31,10 +31,8 @@ from tampu.worker.protocol import (
     ChatPrompt,
     Encoded,
     ModelOptions,
-    Piece,
     Prompted,
     TextPrompt,
-    TokenScore,
     TokensPrompt,
     to_error,
 )
@@ -107,10 +105,10 @@ def test_a_request_comes_back_as_its_events():
         assert worker.ready.context == 4096
         events = await collect(worker, "hé")
         await worker.close()
-        scores = (TokenScore(b"h", -1.0), TokenScore("é".encode(), -1.0))
-        pieces = [event for event in events if isinstance(event, Piece)]
+        logprobs = tuple(TokenLogprob(ord(c), -1.0, (), c.encode()) for c in "hé")
+        pieces = [event for event in events if isinstance(event, TextDelta)]
         assert events == [Prompted((104, 233)), *pieces, events[-1]]
-        assert joined_piece(pieces) == Piece("hé", (104, 233), scores)
+        assert joined_piece(pieces) == TextDelta("hé", (104, 233), logprobs)
         assert isinstance(events[-1], Done)
         assert not is_running(worker.pid)
 
@@ -123,7 +121,7 @@ def test_requests_run_at_once_and_keep_apart():
         texts = [f"text {i}" for i in range(20)]
         results = await asyncio.gather(*(collect(worker, text) for text in texts))
         await worker.close()
-        said = ["".join(e.text for e in events if isinstance(e, Piece)) for events in results]
+        said = ["".join(e.text for e in events if isinstance(e, TextDelta)) for events in results]
         assert said == texts
 
     run(test())

@@ -7,7 +7,7 @@ in its cache, so each costs about as much as a token of an answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from tampu.backends.llamacpp.request import error_of, scored
 from tampu.backends.llamacpp.server import LlamaServer
@@ -16,7 +16,9 @@ from tampu.runner.events import TokenLogprob
 _CERTAIN = 1e9
 
 
-def prompt_scores(server: LlamaServer, tokens: Sequence[int], top: int) -> Iterator[TokenLogprob]:
+def prompt_scores(
+    server: LlamaServer, tokens: Sequence[int], top: int, token_bytes: Callable[[int], bytes]
+) -> Iterator[TokenLogprob]:
     """Yield the scores of all tokens but the first, with those of so many likeliest tokens.
 
     Raises:
@@ -36,4 +38,4 @@ def prompt_scores(server: LlamaServer, tokens: Sequence[int], top: int) -> Itera
         if "error" in answer:
             raise error_of(answer["error"])
         [score] = answer["completion_probabilities"]
-        yield scored(score, top)
+        yield scored(score, top, token_bytes)

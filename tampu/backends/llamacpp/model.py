@@ -20,7 +20,7 @@ from tampu.backends.llamacpp.server import LlamaServer, Pieces
 from tampu.backends.llamacpp.structured_output import Forms
 from tampu.chat.images import Item, length
 from tampu.errors import ContextLengthError, RequestError
-from tampu.runner.detokenizer import TextStream
+from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.events import Event
 from tampu.runner.reasoning_budget import Budget, thought_budget
 from tampu.runner.request import GenerateOptions
@@ -107,7 +107,7 @@ class LlamaModel:
             left = {"n_predict": most - len(said) if most >= 0 else most}
             return self._server.complete({**asked, **left, "prompt": prompt or [*tokens, *said]})
 
-        text = TextStream(options.stop, self.tokenizer.decoder(shown=options.shown))
+        text = Detokenizer(options.stop, self.tokenizer.decoder(shown=options.shown))
         request = LlamaRequest(
             ask,
             msgspec.structs.replace(options, max_tokens=most if most >= 0 else None),
@@ -115,12 +115,14 @@ class LlamaModel:
             text,
             self.tokenizer.eos,
             self._untold,
+            self.tokenizer.token_bytes,
             constraint,
             self._budget(options),
         )
         self._requests.add(request)
         wants_scores = tokens if options.prompt_logprobs else []
-        scores = prompt_scores(self._server, wants_scores, options.top_logprobs)
+        token_bytes = self.tokenizer.token_bytes
+        scores = prompt_scores(self._server, wants_scores, options.top_logprobs, token_bytes)
         thread = threading.Thread(
             target=request.run, args=(scores,), name="tampu-llamacpp", daemon=True
         )

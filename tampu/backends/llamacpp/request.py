@@ -16,8 +16,8 @@ from typing import Protocol
 from tampu.backends.llamacpp.retokenize import UntoldTokens
 from tampu.backends.llamacpp.server import Message, Pieces
 from tampu.errors import ComputeError, ContextLengthError, GrammarError, RequestError, TampuError
-from tampu.runner.detokenizer import TextStream
-from tampu.runner.events import Done, Event, Failed, FinishReason, Text, TokenLogprob, Usage
+from tampu.runner.detokenizer import Detokenizer
+from tampu.runner.events import Done, Event, Failed, FinishReason, TextDelta, TokenLogprob, Usage
 from tampu.runner.request import GenerateOptions
 
 
@@ -68,9 +68,10 @@ class LlamaRequest:
         ask: Callable[[Sequence[int]], Pieces],
         options: GenerateOptions,
         sink: Callable[[Event], None],
-        text: TextStream,
+        text: Detokenizer,
         ends: frozenset[int],
         untold: UntoldTokens,
+        token_bytes: Callable[[int], bytes],
         constraint: Constraint | None = None,
         budget: Budget | None = None,
     ) -> None:
@@ -83,6 +84,7 @@ class LlamaRequest:
             text: of the answer.
             ends: tokens that end a text.
             untold: finds tokens of which llama.cpp gives the text alone.
+            token_bytes: returns the UTF-8 text of a token.
             constraint: of the answer; None: it may be anything.
             budget: of its thoughts; None: they have none.
         """
@@ -95,6 +97,7 @@ class LlamaRequest:
         self._constraint = constraint
         self._budget = budget
         self._untold = untold
+        self._token_bytes = token_bytes
         self._count = 0  # of tokens since it was asked, told or not
         self._answer: list[int] = []  # all tokens
         self._before = 0  # tokens of the answer that the first prompt had
@@ -222,12 +225,14 @@ class LlamaRequest:
             self._budget.accept(token)
         self._tokens_held.append(token)
         if score is not None:
-            self._scores_held.append(scored(score, self._options.top_logprobs))
-        piece = self._text.feed(token)
-        if piece.stopped:  # their text is the stop string
+            top = self._options.top_logprobs
+            self._scores_held.append(scored(score, top, self._token_bytes))
+        text = self._text.feed(token)
+        is_stopped = self._text.matched is not None
+        if is_stopped:  # their text is the stop string
             self._tokens_held, self._scores_held = [], []
-        self._emit(piece.text)
-        return piece.stopped or (constraint is not None and constraint.is_complete)
+        self._emit(text)
+        return is_stopped or (constraint is not None and constraint.is_complete)
 
     @property
     def _is_full(self) -> bool:
@@ -246,7 +251,7 @@ class LlamaRequest:
         if text:
             tokens, self._tokens_held = tuple(self._tokens_held), []
             scores, self._scores_held = tuple(self._scores_held), []
-            self._sink(Text(text, tokens, scores))
+            self._sink(TextDelta(text, tokens, scores))
 
     def _finish(
         self, reason: FinishReason, last: Message, scores: tuple[TokenLogprob, ...]
@@ -279,13 +284,15 @@ class LlamaRequest:
             self._sink(Failed(kind, message))
 
 
-def scored(score: Message, top: int) -> TokenLogprob:
+def scored(score: Message, top: int, token_bytes: Callable[[int], bytes]) -> TokenLogprob:
     """Return a token's log-probability with those of so many likeliest tokens."""
-    likeliest = score.get("top_logprobs", ())[:top]
+    token, likeliest = int(score["id"]), score.get("top_logprobs", ())[:top]
     return TokenLogprob(
-        int(score["id"]),
+        token,
         float(score["logprob"]),
         tuple((int(one["id"]), float(one["logprob"])) for one in likeliest),
+        token_bytes(token),
+        tuple(token_bytes(int(one["id"])) for one in likeliest),
     )
 
 

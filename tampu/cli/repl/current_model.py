@@ -17,12 +17,12 @@ from tampu.chat.output.reasoning import Think
 from tampu.chat.prompt import BuiltPrompt
 from tampu.cli.repl.backend import Known
 from tampu.errors import OutOfMemoryError
-from tampu.runner.events import Done, Text
+from tampu.runner.events import Done, TextDelta
 from tampu.store.model_info import ModelInfo
 from tampu.worker.structured_output import ControlTokens
 
 
-class Reading(Iterator[Text | Done], Protocol):
+class Reading(Iterator[TextDelta | Done], Protocol):
     """An answer that comes, and how far its prompt is read."""
 
     @property

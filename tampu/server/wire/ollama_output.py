@@ -9,11 +9,11 @@ from typing import TypeVar
 import msgspec
 
 from tampu.errors import TampuError
+from tampu.runner.events import TokenLogprob
 from tampu.server.errors import public_message
 from tampu.server.events import Began, Called, Ended, Event, Said, Scored, Thought
 from tampu.server.http_response import NDJSON
 from tampu.server.wire.ollama import Message, ToolCall, ToolFunction, timestamp
-from tampu.worker.protocol import TokenScore
 
 
 class Score(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -228,11 +228,11 @@ def _joined_scores(lines: Sequence[GenerateLine] | Sequence[ChatLine]) -> list[S
     return [score for line in lines for score in line.logprobs or ()] or None
 
 
-def _scores(scores: Sequence[TokenScore]) -> list[Score] | None:
+def _scores(scores: Sequence[TokenLogprob]) -> list[Score] | None:
     return [
         msgspec.structs.replace(
-            _score(score.token, score.logprob),
-            top_logprobs=[_score(token, logprob) for token, logprob in score.top] or None,
+            _score(score.token_bytes, score.logprob),
+            top_logprobs=[_score(token, logprob) for token, logprob in score.top_by_bytes] or None,
         )
         for score in scores
     ] or None

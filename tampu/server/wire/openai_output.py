@@ -14,11 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.errors import TampuError
-from tampu.runner.events import Usage
+from tampu.runner.events import TokenLogprob, Usage
 from tampu.server.errors import openai_error, public_message, status_of
 from tampu.server.events import Began, Called, Ended, Event, Said, Scored, Thought, total_usage
 from tampu.server.http_response import SSE
-from tampu.worker.protocol import TokenScore
 
 DONE = b"data: [DONE]\n\n"
 
@@ -184,7 +183,7 @@ class CompletionWriter(_Writer):
                 piece["logprobs"] = echoed_scores(event, scores_of(events))
         return piece | {"finish_reason": _last_reason(events)}
 
-    def _piece(self, choice: int, text: str, scores: Sequence[TokenScore] = ()) -> dict[str, Any]:
+    def _piece(self, choice: int, text: str, scores: Sequence[TokenLogprob] = ()) -> dict[str, Any]:
         offset = self._offsets.get(choice, 0)
         self._offsets[choice] = offset + len(text)
         return {
@@ -233,44 +232,44 @@ def finish_reason(event: Ended) -> str:
     return event.reason if event.reason in ("length", "tool_calls") else "stop"
 
 
-def scores_of(events: Sequence[Event]) -> list[TokenScore]:
+def scores_of(events: Sequence[Event]) -> list[TokenLogprob]:
     """Return the scores of all tokens of an answer."""
     return [
         score for event in events if isinstance(event, (Said, Thought)) for score in event.scores
     ]
 
 
-def chat_scores(scores: Sequence[TokenScore]) -> dict[str, Any] | None:
+def chat_scores(scores: Sequence[TokenLogprob]) -> dict[str, Any] | None:
     """Return log-probabilities as a chat's answer tells them."""
     if not scores:
         return None
     content = [
-        _score(score.token, score.logprob)
-        | {"top_logprobs": [_score(token, logprob) for token, logprob in score.top]}
+        _score(score.token_bytes, score.logprob)
+        | {"top_logprobs": [_score(token, logprob) for token, logprob in score.top_by_bytes]}
         for score in scores
     ]
     return {"content": content, "refusal": None}
 
 
-def text_scores(scores: Sequence[TokenScore], offset: int) -> dict[str, Any] | None:
+def text_scores(scores: Sequence[TokenLogprob], offset: int) -> dict[str, Any] | None:
     """Return log-probabilities as a completion tells them, of a text that begins at `offset`."""
     if not scores:
         return None
-    tokens = [_text(score.token) for score in scores]
+    tokens = [_text(score.token_bytes) for score in scores]
     offsets = [offset + sum(map(len, tokens[:index])) for index in range(len(tokens))]
     return {
         "tokens": tokens,
         "token_logprobs": [score.logprob for score in scores],
         "top_logprobs": [
-            {_text(token): logprob for token, logprob in score.top} for score in scores
+            {_text(token): logprob for token, logprob in score.top_by_bytes} for score in scores
         ],
         "text_offset": offsets,
     }
 
 
-def echoed_scores(prompt: Scored, scores: Sequence[TokenScore]) -> dict[str, Any]:
+def echoed_scores(prompt: Scored, scores: Sequence[TokenLogprob]) -> dict[str, Any]:
     """Return log-probabilities of a prompt and its continuation; its first token has none."""
-    first = TokenScore(prompt.first, 0.0)
+    first = TokenLogprob(0, 0.0, token_bytes=prompt.first)
     told = text_scores([first, *prompt.scores, *scores], 0) or {}
     return told | {
         "token_logprobs": [None, *told["token_logprobs"][1:]],
@@ -279,7 +278,7 @@ def echoed_scores(prompt: Scored, scores: Sequence[TokenScore]) -> dict[str, Any
 
 
 def _delta(
-    event: Event, delta: dict[str, Any], scores: Sequence[TokenScore] = ()
+    event: Event, delta: dict[str, Any], scores: Sequence[TokenLogprob] = ()
 ) -> dict[str, Any]:
     choice = {"index": event.choice, "delta": delta, "finish_reason": None}
     return choice | {"logprobs": chat_scores(scores)} if scores else choice

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 
 from tampu.errors import TampuError
+from tampu.runner.events import TokenLogprob
 from tampu.server.errors import public_message
 from tampu.server.events import Began, Called, Ended, Event, Said, Thought
 from tampu.server.http_response import SSE
 from tampu.server.wire.anthropic_output import to_named_event
 from tampu.server.wire.openai_output import chat_scores
 from tampu.server.wire.responses import ResponsesRequest
-from tampu.worker.protocol import TokenScore
 
 
 class ResponseWriter:
@@ -36,7 +36,7 @@ class ResponseWriter:
         self._items: list[dict[str, Any]] = []
         self._open = ""
         self._text = ""
-        self._scores: list[TokenScore] = []
+        self._scores: list[TokenLogprob] = []
         self._thought_tokens = 0
 
     def write(self, event: Event) -> bytes:
@@ -210,7 +210,7 @@ class ResponseWriter:
         }
 
 
-def _text_part(text: str, scores: Sequence[TokenScore]) -> dict[str, Any]:
+def _text_part(text: str, scores: Sequence[TokenLogprob]) -> dict[str, Any]:
     found = chat_scores(scores)
     logprobs = found["content"] if found else []
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}

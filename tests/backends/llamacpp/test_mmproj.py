@@ -16,7 +16,7 @@ from tampu.backends.llamacpp import LlamaModel, load_llamacpp
 from tampu.chat.prompt import PromptBuilder
 from tampu.engine.engine import Engine
 from tampu.errors import ContextLengthError, RequestError, UnsupportedModelError
-from tampu.runner.events import Done, Event, Text
+from tampu.runner.events import Done, Event, TextDelta
 from tampu.runner.request import generate_options
 from tampu.store.library import built_in_path
 from tampu.worker.protocol import ModelOptions
@@ -61,14 +61,14 @@ def events_of(model: LlamaModel, prompt: list[Any], **more: Any) -> list[Event]:
     options = {"temperature": 0.0, "max_tokens": 8, "logprobs": True} | more
     model.submit(prompt, generate_options(options), received.put)
     events: list[Event] = []
-    while not events or isinstance(events[-1], Text):
+    while not events or isinstance(events[-1], TextDelta):
         events.append(received.get(timeout=60))
     assert isinstance(events[-1], Done), events[-1]
     return events
 
 
 def said(events: list[Event]) -> str:
-    return "".join(event.text for event in events if isinstance(event, Text))
+    return "".join(event.text for event in events if isinstance(event, TextDelta))
 
 
 def saved(image: Image.Image, kind: str, **more: Any) -> bytes:
@@ -92,7 +92,7 @@ def test_a_picture_has_the_scores_of_the_native_engine(loaded, files):
         for each in ([item] if isinstance(item, int) else [*breaks, *message["images"], *breaks])
     ]
     events = events_of(model, put)
-    scores = [s for event in events if isinstance(event, Text) for s in event.logprobs]
+    scores = [s for event in events if isinstance(event, TextDelta) for s in event.logprobs]
     assert [s.token for s in scores] == [s.token for s in native.logprobs]
     for ours, theirs in zip(scores, native.logprobs, strict=True):
         assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-3)

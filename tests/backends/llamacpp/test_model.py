@@ -20,7 +20,7 @@ from tampu.backends.llamacpp import LlamaModel, load_llamacpp
 from tampu.backends.llamacpp.retokenize import UntoldTokens
 from tampu.engine.engine import Engine
 from tampu.errors import ModelFileError, RequestError
-from tampu.runner.events import Done, Event, Failed, Text
+from tampu.runner.events import Done, Event, Failed, TextDelta
 from tampu.runner.request import generate_options
 from tampu.worker.protocol import ModelOptions
 
@@ -50,22 +50,22 @@ def ask(model: LlamaModel, prompt: Sequence[Any] = PROMPT, **options: Any) -> li
     received: queue.SimpleQueue[Event] = queue.SimpleQueue()
     model.submit(prompt, generate_options({"seed": 1, "max_tokens": 60} | options), received.put)
     events: list[Event] = []
-    while not events or isinstance(events[-1], Text):
+    while not events or isinstance(events[-1], TextDelta):
         events.append(received.get(timeout=60))
     return events
 
 
 def said(events: Sequence[Event]) -> str:
     assert isinstance(events[-1], Done), events[-1]
-    return "".join(event.text for event in events if isinstance(event, Text))
+    return "".join(event.text for event in events if isinstance(event, TextDelta))
 
 
 def tokens_of(events: Sequence[Event]) -> list[int]:
-    return [token for event in events if isinstance(event, Text) for token in event.tokens]
+    return [token for event in events if isinstance(event, TextDelta) for token in event.tokens]
 
 
 def scores_of(events: Sequence[Event]) -> list[float]:
-    return [s.logprob for event in events if isinstance(event, Text) for s in event.logprobs]
+    return [s.logprob for event in events if isinstance(event, TextDelta) for s in event.logprobs]
 
 
 # -- forms -------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ def test_requests_that_are_cancelled_end_and_make_room(model):
     reasons: list[str] = []
     while len(reasons) < 3:
         event = received.get(timeout=30)
-        reasons += [] if isinstance(event, Text) else [event.reason]
+        reasons += [] if isinstance(event, TextDelta) else [event.reason]
     assert reasons == ["cancelled"] * 3
     assert said(ask(model, format={"choices": ["yes"]})) == "yes"
     assert not model.stuck(1)
