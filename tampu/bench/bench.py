@@ -92,8 +92,8 @@ class Native:
             flash_attention=flash_attention,
         )
         self._model = load_model(model, options)
-        self._ledger = self._model.scheduler.ledger
-        self._holding = self._ledger.open(context, is_private=True)
+        self._kv_manager = self._model.scheduler.kv_manager
+        self._cell_table = self._kv_manager.allocate(context, is_private=True)
         self._batch = options.batch
         self._held: list[int] = []
         self.vocabulary = self._model.tokenizer.vocabulary_size
@@ -103,7 +103,7 @@ class Native:
         wanted = list(depth)
         if wanted[: len(self._held)] != self._held:
             self._held = []
-        self._ledger.retract(self._holding, len(self._held))
+        self._kv_manager.rollback(self._cell_table, len(self._held))
         self._compute(wanted[len(self._held) :], self._batch)
         self._held = wanted
 
@@ -144,13 +144,13 @@ class Native:
             computing.result()
 
     def _step(self, part: npt.NDArray[np.int32]) -> StepInputs:
-        start = self._holding.length
-        if not self._ledger.extend(self._holding, len(part)):
+        start = self._cell_table.length
+        if not self._kv_manager.append(self._cell_table, len(part)):
             raise RequestError("the context is too small for the tests")
-        cells = self._holding.cells[:, : self._holding.length].copy()
+        cells = self._cell_table.cells[:, : self._cell_table.length].copy()
         return StepInputs(
             part,
-            np.arange(start, self._holding.length, dtype=np.int32),
+            np.arange(start, self._cell_table.length, dtype=np.int32),
             np.array([len(part) - 1], np.int32),
             [Segment(cells, start)],
         )

@@ -150,7 +150,9 @@ class Intake:
             keys=tokens if inputs.keys is inputs.tokens else self._room(inputs.keys),
             length=length,
             prompt_length=length,
-            holding=self._model.scheduler.ledger.open(self._context, is_private=is_private),
+            cell_table=self._model.scheduler.kv_manager.allocate(
+                self._context, is_private=is_private
+            ),
             layout=inputs.layout,
         )
 

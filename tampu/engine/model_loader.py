@@ -13,7 +13,7 @@ from pathlib import Path
 from tampu.engine.fit import place, survey
 from tampu.engine.memory import Footprint, most_outputs, weight_sizes
 from tampu.errors import ModelFileError, OutOfMemoryError, RequestError, ShapeError
-from tampu.kvcache import AttentionKind, Cache, CacheSize, Ledger
+from tampu.kvcache import AttentionKind, Cache, CacheSize, KVCacheManager
 from tampu.kvcache.causal import CACHE_TYPES
 from tampu.ml import Backend, GGMLType, Weights
 from tampu.ml.device_map import Placement
@@ -193,7 +193,7 @@ def _load(
         choose_fetch(backend, bound.weights.packed, options.tuning)
         _reserve(graphs, options, outputs)
         scheduler = Scheduler(
-            Ledger(cache.spaces()),
+            KVCacheManager(cache.groups()),
             slots=options.slots,
             batch=options.batch,
             outputs=outputs,
@@ -339,7 +339,7 @@ def _most_nodes(parts: Sequence[Weights], model: Model, size: CacheSize) -> int:
     """Return how many nodes a graph may have: recurrent layers compute each run by itself."""
     recurrent = sum(isinstance(shape, StateShape) for shape in model.cache_shapes())
     tensors = sum(len(part.file.tensors) for part in parts)
-    return max(2048, 16 * tensors) + _NODES_OF_A_RUN * recurrent * size.most_runs
+    return max(2048, 16 * tensors) + _NODES_OF_A_RUN * recurrent * size.max_micro_batches
 
 
 def _attention_kind(

@@ -1,12 +1,12 @@
-"""The key-value cache: who holds which cells, storage per layer, and what a graph needs of it."""
+"""The KV cache: allocation of cells, prefix reuse, and the tensors of each layer."""
 
 from tampu.kvcache.cache import Cache, CacheStep, GraphCache, cache_bytes
 from tampu.kvcache.causal import AttentionKind
 from tampu.kvcache.cells import NO_CELL, Cells
-from tampu.kvcache.manager import Holding, Ledger, Space
-from tampu.kvcache.masks import Segment, Span
-from tampu.kvcache.spec import Reach, reach_of
-from tampu.kvcache.storage import CacheSize, Reading, Run
+from tampu.kvcache.manager import CellTable, KVCacheGroup, KVCacheManager
+from tampu.kvcache.masks import CellRange, Segment
+from tampu.kvcache.spec import KVCacheSpec, spec_of
+from tampu.kvcache.storage import CacheSize, CacheView, MicroBatch
 
 __all__ = [
     "NO_CELL",
@@ -14,16 +14,16 @@ __all__ = [
     "Cache",
     "CacheSize",
     "CacheStep",
+    "CacheView",
+    "CellRange",
+    "CellTable",
     "Cells",
     "GraphCache",
-    "Holding",
-    "Ledger",
-    "Reach",
-    "Reading",
-    "Run",
+    "KVCacheGroup",
+    "KVCacheManager",
+    "KVCacheSpec",
+    "MicroBatch",
     "Segment",
-    "Space",
-    "Span",
     "cache_bytes",
-    "reach_of",
+    "spec_of",
 ]

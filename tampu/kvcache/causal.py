@@ -1,8 +1,8 @@
-"""Keys and values of layers with attention, and what a batch reads and writes of them.
+"""Keys and values of layers with attention.
 
-Rows are written by index, and what a batch reads is a range of cells whose ends are multiples of
-256: so the graph of a step is the same as that of the step before, and is used again. What belongs
-to one step (rows, masks) are arrays; they become the data of the graph's inputs.
+Rows are written by index, and a batch reads a range of cells whose ends are multiples of 256, so
+that consecutive steps have the same graph. What differs between steps (rows, masks) are arrays: the
+data of the graph's inputs.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.errors import RequestError, ShapeError
-from tampu.kvcache.masks import Segment, Span, attention_mask
-from tampu.kvcache.spec import Reach
-from tampu.kvcache.storage import PADDING, GraphPart, Reading, StepPart
+from tampu.kvcache.masks import CellRange, Segment, attention_mask
+from tampu.kvcache.spec import KVCacheSpec
+from tampu.kvcache.storage import PADDING, CacheView, GroupGraph, GroupStep
 from tampu.ml import Context, GGMLType, Tensor
 from tampu.nn import Advance, History, LayerShape, Tensors
 
@@ -29,14 +29,14 @@ CACHE_TYPES = {
 }
 
 FUSED_FROM = 64
-"""Tokens in a batch from which `AttentionKind.MIXED` takes the fused operation."""
+"""From this many tokens in a batch, `AttentionKind.MIXED` uses the fused operation."""
 
 
 class AttentionKind(enum.Enum):
-    """How attention is computed, and with that how values are stored."""
+    """How attention is computed, which decides how values are stored."""
 
-    FUSED = "fused"  # ggml's flash attention for every batch; values stored as keys are
-    PLAIN = "plain"  # products and softmax; values stored transposed
+    FUSED = "fused"  # ggml's flash attention for every batch; values stored like keys
+    PLAIN = "plain"  # matmul and softmax; values stored transposed
     MIXED = "mixed"  # fused for many tokens at once, plain for few; values stored transposed
 
 
@@ -50,12 +50,12 @@ class StoredKeys:
 
 
 @dataclass(frozen=True, slots=True)
-class RowTypes:
+class KVTypes:
     """How rows are stored.
 
     Attributes:
-        keys: type of the keys' elements.
-        values: type of the values'.
+        keys: element type of keys.
+        values: element type of values.
         attention: how attention is computed.
     """
 
@@ -64,11 +64,11 @@ class RowTypes:
     attention: AttentionKind
 
     @classmethod
-    def named(cls, keys: str, values: str, attention: AttentionKind) -> RowTypes:
+    def named(cls, keys: str, values: str, attention: AttentionKind) -> KVTypes:
         """Return the types with these names.
 
         Raises:
-            RequestError: for an unknown type, or one that needs the fused kind.
+            RequestError: for an unknown type, or one that needs fused attention.
         """
         types = cls(_cache_type(keys), _cache_type(values), attention)
         for kind in (types.keys, types.values):
@@ -77,39 +77,33 @@ class RowTypes:
         return types
 
 
-class RowStorage:
-    """Keys and values of the layers of one reach: a row for each token.
+class KVStorage:
+    """Keys and values of the layers of one group: a row per token."""
 
-    Attributes:
-        reach: of the layers.
-        cells: rows of each layer.
-        apart: each token has a row.
-    """
-
-    apart = 1
+    checkpoint_interval = 1
 
     def __init__(
         self,
         context: Context,
         layers: Mapping[int, LayerShape],
-        reach: Reach,
+        spec: KVCacheSpec,
         cells: int,
-        types: RowTypes,
+        types: KVTypes,
     ) -> None:
         """Allocate all of it.
 
         Args:
-            context: owns it.
-            layers: what each needs, by its index in the model.
-            reach: of the layers.
+            context: owns the tensors.
+            layers: shapes by index in the model.
+            spec: of the layers.
             cells: rows of each layer.
             types: how rows are stored.
 
         Raises:
             ShapeError: if a head does not fill whole blocks of the type.
-            OutOfMemoryError: if the memory cannot be had.
+            OutOfMemoryError: if it cannot be allocated.
         """
-        self.reach = reach
+        self.spec = spec
         self.cells = cells
         self._attention = types.attention
         self._layers = {
@@ -120,36 +114,38 @@ class RowStorage:
         widths = [layer.width for layer in self._layers.values()] if is_transposed else []
         self._scattered = list(dict.fromkeys(widths))
 
-    def step(self, segments: Sequence[Segment], space: int) -> StepPart:
-        """Return the cells that a batch reads, where its rows go, and what its tokens see."""
-        span = _span([segment.seen(space, self.reach)[1] for segment in segments])
-        rows = np.concatenate([s.cells[space, s.start :] for s in segments]).astype(np.int64)
-        places = [_scattered(rows, width, self.cells) for width in self._scattered]
-        return StepPart(span, [rows, *places, attention_mask(segments, space, self.reach, span)])
+    def step(self, segments: Sequence[Segment], group: int) -> GroupStep:
+        """Return the range of cells that a batch reads, the rows it writes, and its mask."""
+        cell_range = _cell_range([segment.visible(group, self.spec)[1] for segment in segments])
+        rows = np.concatenate([s.cells[group, s.start :] for s in segments]).astype(np.int64)
+        refs = [_value_indices(rows, width, self.cells) for width in self._scattered]
+        return GroupStep(
+            cell_range, [rows, *refs, attention_mask(segments, group, self.spec, cell_range)]
+        )
 
-    def filled(self, tokens: int, cells: int) -> list[Reading]:  # noqa: ARG002
-        """Return what batches read while `cells` cells are in use."""
-        return [Span(0, min(cells, self.cells))]
+    def views_at_fill(self, tokens: int, cells: int) -> list[CacheView]:  # noqa: ARG002
+        """Return the one view of batches while `cells` cells are in use."""
+        return [CellRange(0, min(cells, self.cells))]
 
-    def begin(self, context: Context, tokens: int, reading: Reading) -> GraphPart:
-        """Return the layers as a graph for `tokens` tokens over a range of cells sees them."""
-        span = _as_span(reading)
+    def build(self, context: Context, tokens: int, view: CacheView) -> GroupGraph:
+        """Add the layers to a graph for `tokens` tokens over a range of cells."""
+        cell_range = _as_cell_range(view)
         rows = context.input("cache_rows", (tokens,), GGMLType.I64)
-        places = {
+        refs = {
             width: context.input("value_rows", (tokens * width,), GGMLType.I64)
             for width in self._scattered
         }
-        mask = context.input("mask", (tokens, span.length), GGMLType.F16)
+        mask = context.input("mask", (tokens, cell_range.length), GGMLType.F16)
         layers = {
             index: CausalLayer(
                 context,
                 layer,
-                _LayerInputs(rows, places.get(layer.width), mask, span),
+                _LayerInputs(rows, refs.get(layer.width), mask, cell_range),
                 self._attention,
             )
             for index, layer in self._layers.items()
         }
-        return GraphPart(layers, [rows, *places.values(), mask])
+        return GroupGraph(layers, [rows, *refs.values(), mask])
 
     def stored_keys(self) -> Iterator[tuple[int, StoredKeys]]:
         """Yield the index of each layer, and its keys."""
@@ -158,7 +154,7 @@ class RowStorage:
 
 
 def _allocated(
-    context: Context, index: int, shape: LayerShape, cells: int, types: RowTypes
+    context: Context, index: int, shape: LayerShape, cells: int, types: KVTypes
 ) -> _LayerStorage:
     for kind in (types.keys, types.values):
         if shape.head_dim % kind.block_size:
@@ -187,12 +183,12 @@ class _LayerStorage:
 
 @dataclass(frozen=True, slots=True)
 class _LayerInputs:
-    """What a step tells a layer: where to write its rows, and what to read."""
+    """A layer's inputs: the rows to write, and what to read."""
 
     rows: Tensor
-    places: Tensor | None
+    refs: Tensor | None
     mask: Tensor
-    span: Span
+    cell_range: CellRange
 
 
 class CausalLayer:
@@ -213,10 +209,10 @@ class CausalLayer:
     def update(self, keys: Tensor, values: Tensor) -> History:
         """Store this batch's keys and values and return all that it may attend to."""
         tokens = self._inputs.mask.shape[0]
-        width, places = self._storage.width, self._inputs.places
+        width, refs = self._storage.width, self._inputs.refs
         written = self._storage.keys.set_rows(keys.reshape(tokens, width), self._inputs.rows)
         self._context.forward(written)
-        if places is None:
+        if refs is None:
             rows = values.reshape(tokens, width)
             stored = self._storage.values.set_rows(rows, self._inputs.rows)
         else:
@@ -224,48 +220,54 @@ class CausalLayer:
             single = self._storage.values.strided(
                 (width * cells, 1), (_bytes(self._storage.values, 1),), context=self._context
             )
-            stored = single.set_rows(values.reshape(tokens * width, 1), places)
+            stored = single.set_rows(values.reshape(tokens * width, 1), refs)
         self._context.forward(stored)
         is_fused = self._attention is AttentionKind.FUSED
         is_mixed = self._attention is AttentionKind.MIXED
         return History(
             self._by_head(self._storage.keys),
-            self._by_head(self._storage.values) if places is None else self._transposed(),
+            self._by_head(self._storage.values) if refs is None else self._transposed(),
             self._inputs.mask,
             is_transposed=not is_fused,
             use_flash=is_fused or (is_mixed and tokens >= FUSED_FROM),
         )
 
     def advance(self, inputs: Tensors, advance: Advance) -> Tensor:  # noqa: ARG002
-        """Refuse: there are no states here."""
-        raise ShapeError("a layer that asked for keys and values has no states")
+        """Raise ShapeError: there are no states here."""
+        raise ShapeError("a layer with keys and values has no states")
 
     def _by_head(self, stored: Tensor) -> Tensor:
         """View (cells, width) as (kv_heads, history, head_dim)."""
-        shape, span = self._storage.shape, self._inputs.span
+        shape, cell_range = self._storage.shape, self._inputs.cell_range
         head = _bytes(stored, shape.head_dim)
         row = shape.kv_heads * head
-        lengths = (shape.kv_heads, span.length, shape.head_dim)
-        return stored.strided(lengths, (head, row), span.start * row, context=self._context)
+        lengths = (shape.kv_heads, cell_range.length, shape.head_dim)
+        return stored.strided(lengths, (head, row), cell_range.start * row, context=self._context)
 
     def _transposed(self) -> Tensor:
         """View (width, cells) as (kv_heads, head_dim, history)."""
-        shape, span, stored = self._storage.shape, self._inputs.span, self._storage.values
+        shape, cell_range, stored = (
+            self._storage.shape,
+            self._inputs.cell_range,
+            self._storage.values,
+        )
         row = _bytes(stored, stored.shape[1])
-        lengths = (shape.kv_heads, shape.head_dim, span.length)
+        lengths = (shape.kv_heads, shape.head_dim, cell_range.length)
         strides = (shape.head_dim * row, row)
-        return stored.strided(lengths, strides, _bytes(stored, span.start), context=self._context)
+        return stored.strided(
+            lengths, strides, _bytes(stored, cell_range.start), context=self._context
+        )
 
 
-def _scattered(rows: npt.NDArray[np.int64], width: int, cells: int) -> npt.NDArray[np.int64]:
-    """Return where each value of these rows lies in values (width, cells)."""
-    places: npt.NDArray[np.int64] = rows[:, None] + np.arange(width, dtype=np.int64) * cells
-    return places.reshape(-1)
+def _value_indices(rows: npt.NDArray[np.int64], width: int, cells: int) -> npt.NDArray[np.int64]:
+    """Return the index of each value of these rows in values (width, cells)."""
+    refs: npt.NDArray[np.int64] = rows[:, None] + np.arange(width, dtype=np.int64) * cells
+    return refs.reshape(-1)
 
 
 def _cache_type(name: str) -> GGMLType:
     if name not in CACHE_TYPES:
-        raise RequestError(f"cache type '{name}' is not known; known: {', '.join(CACHE_TYPES)}")
+        raise RequestError(f"cache type '{name}' is unknown; known: {', '.join(CACHE_TYPES)}")
     return CACHE_TYPES[name]
 
 
@@ -273,13 +275,13 @@ def _bytes(stored: Tensor, elements: int) -> int:
     return elements // stored.type.block_size * stored.type.block_bytes
 
 
-def _as_span(reading: Reading) -> Span:
-    if not isinstance(reading, Span):
-        raise ShapeError(f"keys and values are read by ranges of cells, not by {reading}")
-    return reading
+def _as_cell_range(view: CacheView) -> CellRange:
+    if not isinstance(view, CellRange):
+        raise ShapeError(f"keys and values need a range of cells, not {view}")
+    return view
 
 
-def _span(cells: Sequence[npt.NDArray[np.int32]]) -> Span:
+def _cell_range(cells: Sequence[npt.NDArray[np.int32]]) -> CellRange:
     first = min(int(each.min()) for each in cells) // PADDING * PADDING
     end = (max(int(each.max()) for each in cells) // PADDING + 1) * PADDING
-    return Span(first, end - first)
+    return CellRange(first, end - first)

@@ -1,9 +1,9 @@
-"""The cells of one kind of cache: who owns each, and what may be overwritten first.
+"""Cells of one KV-cache group: reference counts, and which are evicted first.
 
-A cell holds the keys and values of one token in the layers of its space. A sequence is an array of
-cells in the order of its tokens; sequences with a common beginning name the same cells, and nothing
-is copied. A cell without owners keeps what it holds until it is taken again: those that hold
-nothing go first, then those least recently released.
+A cell holds the keys and values of one token in all layers of its group. A sequence is an array of
+cells in the order of its tokens; sequences with a common prefix share cells, and nothing is copied.
+A cell without owners keeps its row until it is allocated again: empty cells are taken first, then
+the least recently freed.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ import numpy.typing as npt
 CellArray: TypeAlias = npt.NDArray[np.int32]
 
 NO_CELL = -1
-"""Stands for the cell of a token whose row is not kept."""
+"""The cell of a token whose row is not kept."""
 
-_NOTHING = 0  # the stamp of a cell that holds nothing
-_BLOCK = 32  # cells that a sequence would have for itself, so that what others see is masked whole
+_EMPTY = 0  # the stamp of a cell without a row
+_BLOCK = 32  # a sequence starts at an empty block of cells: others then mask whole blocks
 
 
 class Cells:
-    """Counts the owners of each cell, and remembers when it lost the last one.
+    """Counts the owners of each cell and records when it lost the last one.
 
     Attributes:
-        generations: I32, (cells,): how often a cell's content was given up. Whoever notes a cell
-            together with its generation can tell later whether it still holds the same row.
+        generations: I32, (cells,): how often the cell's row was invalidated. A cell stored together
+            with its generation can be checked later: the row is the same if both are equal.
     """
 
     def __init__(self, count: int) -> None:
         self._owners: CellArray = np.zeros(count, np.int32)
         self._stamps = np.zeros(count, np.int64)
-        self._clock = _NOTHING
+        self._clock = _EMPTY
         self._owned = 0
         self.generations: CellArray = np.zeros(count, np.int32)
 
@@ -42,26 +42,26 @@ class Cells:
 
     @property
     def available(self) -> int:
-        """How many cells nobody owns."""
+        """The number of cells without an owner."""
         return len(self._owners) - self._owned
 
-    def take(self, count: int, near: int = NO_CELL) -> CellArray:
-        """Own and return cells; the caller checked `available`.
+    def allocate(self, count: int, near: int = NO_CELL) -> CellArray:
+        """Allocate cells; the caller has checked `available`.
 
         Args:
-            count: of cells.
-            near: cells that follow this one are preferred, so that a sequence lies together.
+            count: the number of cells.
+            near: cells after this one are preferred, which keeps a sequence contiguous.
         """
         is_free = self._owners == 0
-        is_empty = is_free & (self._stamps == _NOTHING)
+        is_empty = is_free & (self._stamps == _EMPTY)
         empty = np.flatnonzero(is_empty)
-        following = empty[np.searchsorted(empty, _beginning(is_empty, near)) :]
+        following = empty[np.searchsorted(empty, _first_candidate(is_empty, near)) :]
         if len(following) >= count:
             cells = following[:count]
         elif len(empty) >= count:
             cells = empty[:count]
         else:
-            cells = self._oldest(np.flatnonzero(is_free), count)
+            cells = self._least_recent(np.flatnonzero(is_free), count)
         taken: CellArray = cells.astype(np.int32)
         self._owners[taken] = 1
         self._owned += count
@@ -69,44 +69,47 @@ class Cells:
         return taken
 
     def share(self, cells: CellArray) -> None:
-        """Add an owner to each cell; those without one keep what they hold."""
+        """Add an owner to each cell; their rows stay."""
         self._owned += int(np.count_nonzero(self._owners[cells] == 0))
         self._owners[cells] += 1
 
-    def release(self, cells: CellArray) -> None:
-        """Take an owner from each cell; the rows stay until the cells are needed, last ones first.
+    def free(self, cells: CellArray) -> None:
+        """Remove an owner from each cell; rows stay until evicted, the last tokens' first.
 
         Args:
-            cells: of consecutive tokens, in their order.
+            cells: of consecutive tokens, in order.
         """
         freed = cells[self._disown(cells)]
         self._clock += len(freed)
         self._stamps[freed] = self._clock - np.arange(len(freed))
 
-    def drop(self, cells: CellArray) -> None:
-        """Take an owner from each cell; what then has none holds nothing."""
+    def discard(self, cells: CellArray) -> None:
+        """Remove an owner from each cell; a cell left without owners becomes empty."""
         freed = cells[self._disown(cells)]
-        self._stamps[freed] = _NOTHING
+        self._stamps[freed] = _EMPTY
         self.generations[freed] += 1
 
-    def renew(self, cells: CellArray) -> None:
-        """Declare that owned cells hold something else from now on."""
+    def invalidate(self, cells: CellArray) -> None:
+        """Mark the rows of owned cells as changed."""
         self.generations[cells] += 1
 
-    def forget(self) -> None:
-        """Declare everything that is held worthless; owners stay."""
-        self._stamps[:] = _NOTHING
+    def reset(self) -> None:
+        """Mark all rows as changed; owners stay."""
+        self._stamps[:] = _EMPTY
         self.generations += 1
 
     def owners(self, cells: CellArray) -> CellArray:
-        """Return how many own each of some cells."""
+        """Return the number of owners of each of these cells."""
         return self._owners[cells]
 
     def check(self, owned: list[CellArray]) -> None:
-        """Compare the counts with who owns what.
+        """Verify the counts.
+
+        Args:
+            owned: the cells of each owner.
 
         Raises:
-            AssertionError: if a cell's count is not the number of its owners.
+            AssertionError: if a count differs from the number of owners.
         """
         expected = np.zeros_like(self._owners)
         for cells in owned:
@@ -117,7 +120,7 @@ class Cells:
         if self._owned != np.count_nonzero(expected):
             raise AssertionError(f"{np.count_nonzero(expected)} cells owned, {self._owned} counted")
 
-    def _oldest(self, free: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.intp]:
+    def _least_recent(self, free: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.intp]:
         if len(free) < count:
             raise IndexError(f"{count} cells wanted, {len(free)} are free")
         if len(free) == count:
@@ -125,15 +128,15 @@ class Cells:
         return np.sort(free[np.argpartition(self._stamps[free], count)[:count]])
 
     def _disown(self, cells: CellArray) -> npt.NDArray[np.bool_]:
-        """Take an owner from each cell and say which have none left."""
+        """Remove an owner from each cell and return which have none left."""
         self._owners[cells] -= 1
         is_freed: npt.NDArray[np.bool_] = self._owners[cells] == 0
         self._owned -= int(np.count_nonzero(is_freed))
         return is_freed
 
 
-def _beginning(is_empty: npt.NDArray[np.bool_], near: int) -> int:
-    """Return where to look for cells: after `near`, or at a block that is empty as a whole."""
+def _first_candidate(is_empty: npt.NDArray[np.bool_], near: int) -> int:
+    """Return where to search for cells: after `near`, or at the first empty block."""
     after = near + 1
     if near >= 0 and after < len(is_empty) and is_empty[after]:
         return after

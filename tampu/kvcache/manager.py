@@ -1,13 +1,13 @@
-"""Who holds which cells: the books of all caches of a model.
+"""KV-cache management: allocates cells to sequences and reuses cached prefixes.
 
-A running sequence has a `Holding`. It begins with the longest beginning that the cache still has,
-of whatever request; it takes cells for the tokens that it computes; and when it ends, its rows stay
-to be found by others until their cells are needed.
+A running sequence has a `CellTable`. It starts with the longest cached prefix, from any request; it
+gets cells for the tokens that it computes; when it ends, its rows stay cached until their cells are
+needed (`Cells` evicts).
 
-Layers of different reach have spaces of their own. In a space with a window a sequence owns only
-the cells that its next token sees; those behind are released as it moves on. In the space of layers
-that keep states (recurrent ones) only some tokens have a cell: the last of each batch, and those to
-which a sequence may want to go back, its checkpoints.
+Each KV-cache spec of the layers has its own group of cells. In a group with a window a sequence
+owns only the cells that its next token attends to, and frees the others as it advances. In the
+group of recurrent layers only some tokens have a cell: the last of each batch, and checkpoints,
+from which a sequence may resume.
 """
 
 from __future__ import annotations
@@ -19,318 +19,315 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.kvcache.cells import NO_CELL, CellArray, Cells
-from tampu.kvcache.prefix_tree import Cursor, Keys, Places, PrefixTree
-from tampu.kvcache.spec import Reach
+from tampu.kvcache.prefix_tree import CellRefs, Cursor, Keys, PrefixTree
+from tampu.kvcache.spec import KVCacheSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
-    """The cells of all layers of one reach.
+class KVCacheGroup:
+    """The cells of all layers with one spec.
 
     Attributes:
-        reach: of the layers.
-        cells: of tokens, or of states behind some.
-        apart: how many tokens of a prompt lie between those that should have a cell.
+        spec: of the layers.
+        cells: of tokens, or of states after some tokens.
+        checkpoint_interval: tokens of a prompt per cell.
     """
 
-    reach: Reach
+    spec: KVCacheSpec
     cells: Cells
-    apart: int = 1
+    checkpoint_interval: int = 1
 
 
 @dataclass(slots=True, eq=False)
-class Holding:
+class CellTable:
     """The cells of one sequence.
 
     Attributes:
-        cells: I32, (spaces, capacity): of each token; NO_CELL where its row is not kept.
-        owned_from: for each space, the first position whose cell the sequence owns.
-        length: tokens that have cells.
-        noted: of which the tree knows.
-        cursor: behind the last of those.
-        is_private: whether others must not find its rows; it does not look for theirs either.
-        exact: how many of its first tokens have rows that others may find nevertheless.
-        passing: positions whose states are not worth keeping once the sequence has moved on.
+        cells: I32, (groups, capacity): each token's cell; NO_CELL where its row is not kept.
+        owned_from: for each group, the first position whose cell the sequence owns.
+        length: number of tokens with cells.
+        inserted: how many of them are in the prefix tree.
+        cursor: after the last of those.
+        is_private: whether its rows are hidden from others, and theirs from it.
+        exact: length of its prefix whose rows others may find nevertheless.
+        transient: positions whose states are dropped once the sequence has advanced.
     """
 
     cells: npt.NDArray[np.int32]
     owned_from: list[int]
     cursor: Cursor
     length: int = 0
-    noted: int = 0
+    inserted: int = 0
     is_private: bool = False
     exact: int = 0
-    passing: set[int] = field(default_factory=set)
+    transient: set[int] = field(default_factory=set)
 
-    def owned(self, space: int, start: int = 0) -> CellArray:
-        """Return the cells that it owns in a space, from a position on."""
-        cells = self.cells[space, max(start, self.owned_from[space]) : self.length]
+    def owned(self, group: int, start: int = 0) -> CellArray:
+        """Return the cells that it owns in a group, from a position on."""
+        cells = self.cells[group, max(start, self.owned_from[group]) : self.length]
         kept: CellArray = cells[cells != NO_CELL]
         return kept
 
 
-class Ledger:
-    """Gives out the cells of all spaces.
+class KVCacheManager:
+    """Allocates the cells of all groups.
 
     Attributes:
-        spaces: one for each reach of the model's layers.
+        groups: one for each spec of the model's layers.
     """
 
-    def __init__(self, spaces: Sequence[Space]) -> None:
-        self.spaces = list(spaces)
-        self._tree = PrefixTree(len(self.spaces))
+    def __init__(self, groups: Sequence[KVCacheGroup]) -> None:
+        self.groups = list(groups)
+        self._tree = PrefixTree(len(self.groups))
 
     @property
-    def apart(self) -> int:
-        """How many tokens of a prompt lie between its checkpoints; 1: there need not be any."""
-        return max((space.apart for space in self.spaces), default=1)
+    def checkpoint_interval(self) -> int:
+        """Tokens of a prompt between checkpoints; 1: none are needed."""
+        return max((group.checkpoint_interval for group in self.groups), default=1)
 
-    def open(self, capacity: int, *, is_private: bool = False) -> Holding:
-        """Return an empty holding for a sequence of at most `capacity` tokens."""
-        cells = np.full((len(self.spaces), capacity), NO_CELL, np.int32)
-        starts = [0] * len(self.spaces)
-        return Holding(cells, starts, self._tree.root(), is_private=is_private)
+    def allocate(self, capacity: int, *, is_private: bool = False) -> CellTable:
+        """Return an empty table for a sequence of at most `capacity` tokens."""
+        cells = np.full((len(self.groups), capacity), NO_CELL, np.int32)
+        starts = [0] * len(self.groups)
+        return CellTable(cells, starts, self._tree.root(), is_private=is_private)
 
-    def reuse(self, holding: Holding, keys: Keys) -> int:
-        """Let a sequence go on with rows that others have computed.
+    def match_prefix(self, table: CellTable, keys: Keys) -> int:
+        """Append the cells of the longest cached continuation.
 
         Args:
-            holding: of the sequence; all its tokens are noted.
-            keys: the tokens that follow those that it holds, as far as it may use their rows.
+            table: of the sequence; nothing is matched unless all its tokens are inserted.
+            keys: the tokens after those, as far as their rows may be reused.
 
         Returns:
-            How many of them it holds now.
+            How many of them have cells now.
         """
-        if holding.is_private or holding.noted < holding.length or not self.spaces:
+        if table.is_private or table.inserted < table.length or not self.groups:
             return 0
-        found, places = self._tree.follow(holding.cursor, keys)
-        count = self._usable(holding.length, places) if found else 0
+        matched, refs = self._tree.match(table.cursor, keys)
+        count = self._usable_length(table.length, refs) if matched else 0
         if count:
-            self._share(holding, places[0, :, :count])
-            self._tree.move(holding.cursor, keys[:count])
-            holding.noted = holding.length
+            self._share(table, refs[0, :, :count])
+            self._tree.advance(table.cursor, keys[:count])
+            table.inserted = table.length
         return count
 
-    def next_cell(self, holding: Holding, keys: Keys) -> int:
-        """Return the cell of a token that another has with the same tokens before it, or NO_CELL.
+    def next_cell(self, table: CellTable, keys: Keys) -> int:
+        """Return the cached cell of the next token, without using it, or NO_CELL.
 
         Args:
-            holding: of the sequence; all its tokens are noted.
-            keys: the token that follows.
+            table: of the sequence; nothing is matched unless all its tokens are inserted.
+            keys: the next token.
         """
-        if holding.is_private or holding.noted < holding.length or not self.spaces:
+        if table.is_private or table.inserted < table.length or not self.groups:
             return NO_CELL
-        found, places = self._tree.follow(holding.cursor, keys)
-        is_there = bool(found) and bool(self._is_there(places).all())
-        return int(places[0, 0, 0]) if is_there else NO_CELL
+        matched, refs = self._tree.match(table.cursor, keys)
+        is_cached = bool(matched) and bool(self._is_cached(refs).all())
+        return int(refs[0, 0, 0]) if is_cached else NO_CELL
 
-    def last_cell(self, holding: Holding) -> int:
-        """Return the cell of a sequence's last token."""
-        return int(holding.cells[0, holding.length - 1]) if self.spaces else NO_CELL
+    def last_cell(self, table: CellTable) -> int:
+        """Return the cell of a sequence's last token, or NO_CELL."""
+        return int(table.cells[0, table.length - 1]) if self.groups else NO_CELL
 
-    def extend(self, holding: Holding, count: int, checkpoints: Collection[int] = ()) -> bool:
-        """Give a sequence cells for its next tokens; return False if there are not enough.
+    def append(self, table: CellTable, count: int, checkpoints: Collection[int] = ()) -> bool:
+        """Allocate cells for a sequence's next tokens; return False if too few are available.
 
         Args:
-            holding: of the sequence.
-            count: of tokens.
-            checkpoints: positions among theirs whose states are to be kept (others are ignored);
-                that of the last is computed in any case.
+            table: of the sequence.
+            count: the number of tokens.
+            checkpoints: positions after which states are kept (others are ignored); the state after
+                the last token is stored in any case.
         """
-        start, end = holding.length, holding.length + count
+        start, end = table.length, table.length + count
         behind = sorted({end - 1, *(each for each in checkpoints if each >= start)})
-        for index, space in enumerate(self.spaces):
-            self._let_go(holding, index, space.reach.first(start))
-        holding.passing = {each for each in holding.passing if each >= start - 1}
-        wanted = [len(behind) if space.reach.is_state else count for space in self.spaces]
-        if any(s.cells.available < n for s, n in zip(self.spaces, wanted, strict=True)):
+        for index, group in enumerate(self.groups):
+            self._free_before(table, index, group.spec.first_visible(start))
+        table.transient = {each for each in table.transient if each >= start - 1}
+        wanted = [len(behind) if group.spec.is_recurrent else count for group in self.groups]
+        if any(s.cells.available < n for s, n in zip(self.groups, wanted, strict=True)):
             return False
-        for index, space in enumerate(self.spaces):
-            near = int(holding.cells[index, start - 1]) if start else NO_CELL
-            holding.cells[index, start:end] = NO_CELL
-            at = behind if space.reach.is_state else slice(start, end)
-            holding.cells[index, at] = space.cells.take(wanted[index], near)
-        holding.length = end
+        for index, group in enumerate(self.groups):
+            near = int(table.cells[index, start - 1]) if start else NO_CELL
+            table.cells[index, start:end] = NO_CELL
+            at = behind if group.spec.is_recurrent else slice(start, end)
+            table.cells[index, at] = group.cells.allocate(wanted[index], near)
+        table.length = end
         if end - 1 not in checkpoints:
-            holding.passing.add(end - 1)
+            table.transient.add(end - 1)
         return True
 
-    def note(self, holding: Holding, keys: Keys) -> None:
-        """Let others find a sequence's rows.
+    def insert(self, table: CellTable, keys: Keys) -> None:
+        """Insert a sequence's tokens into the prefix tree, where others find its rows.
 
         Args:
-            holding: of the sequence.
-            keys: all its tokens that are known, from the first.
+            table: of the sequence.
+            keys: all its known tokens, from the first.
         """
-        end = min(len(keys), holding.length)
-        if holding.is_private or end <= holding.noted:
+        end = min(len(keys), table.length)
+        if table.is_private or end <= table.inserted:
             return
-        if not self._tree.knows(holding.cursor):
-            holding.cursor, holding.noted = self._tree.root(), 0
-        start = holding.noted
-        places = self._places(holding, start, end)
-        self._tree.sweep([space.cells.generations for space in self.spaces])
-        _, known = self._tree.follow(holding.cursor, keys[start:end])
-        self._tree.note(holding.cursor, keys[start:end], places)
-        is_gone = ~self._is_there(known)
-        if is_gone.any():
-            padded = np.zeros(places.shape[1:], np.bool_)
-            padded[:, : known.shape[2]] = is_gone
-            self._tree.replace(holding.cursor, end - start, padded, places)
-        holding.noted = end
+        if not self._tree.contains(table.cursor):
+            table.cursor, table.inserted = self._tree.root(), 0
+        start = table.inserted
+        refs = self._refs(table, start, end)
+        self._tree.evict([group.cells.generations for group in self.groups])
+        _, known = self._tree.match(table.cursor, keys[start:end])
+        self._tree.insert(table.cursor, keys[start:end], refs)
+        is_outdated = ~self._is_cached(known)
+        if is_outdated.any():
+            padded = np.zeros(refs.shape[1:], np.bool_)
+            padded[:, : known.shape[2]] = is_outdated
+            self._tree.replace(table.cursor, end - start, padded, refs)
+        table.inserted = end
 
-    def retract(self, holding: Holding, length: int) -> None:
-        """Take back the last cells of a sequence, whose rows nobody has computed."""
-        for index, space in enumerate(self.spaces):
-            space.cells.drop(holding.owned(index, length))
-            holding.owned_from[index] = min(holding.owned_from[index], length)
-        holding.passing = {each for each in holding.passing if each < length}
-        holding.length = min(holding.length, length)
-        if holding.noted > holding.length:  # the tree finds out by itself that they are gone
-            holding.cursor, holding.noted = self._tree.root(), 0
+    def rollback(self, table: CellTable, length: int) -> None:
+        """Discard a sequence's cells after its first `length` tokens, before they are computed."""
+        for index, group in enumerate(self.groups):
+            group.cells.discard(table.owned(index, length))
+            table.owned_from[index] = min(table.owned_from[index], length)
+        table.transient = {each for each in table.transient if each < length}
+        table.length = min(table.length, length)
+        if table.inserted > table.length:  # the cells' generations show the tree that they are gone
+            table.cursor, table.inserted = self._tree.root(), 0
 
-    def shift(self, holding: Holding, start: int, end: int) -> list[CellArray] | None:
-        """Take tokens out of a sequence, so that those after them move forward.
+    def shift(self, table: CellTable, start: int, end: int) -> list[CellArray] | None:
+        """Remove the tokens in [start, end) from a sequence; those after them move forward.
 
-        The sequence is private from then on: its rows from there on are not what a new reading
-        would give.
+        The sequence is private from then on: the rows that moved differ from those of a new prompt.
 
         Returns:
-            The cells of the tokens that moved, for each space; None, and nothing is changed, if
-            others own some of them, rows are missing that the sequence would see then, or there
-            are states, which cannot be made of fewer tokens.
+            The cells of the tokens that moved, for each group. None, and nothing changes, if some
+            of them are shared, if rows are missing that would become visible, or if there are
+            recurrent layers, whose states include the removed tokens.
         """
-        if not all(
-            self._can_shift(holding, index, start, end) for index in range(len(self.spaces))
-        ):
+        if not all(self._can_shift(table, index, start, end) for index in range(len(self.groups))):
             return None
         moved = []
-        for index, space in enumerate(self.spaces):
-            owned = holding.owned_from[index]
-            space.cells.release(holding.cells[index, max(start, owned) : max(end, owned)])
-            cells = holding.cells[index, max(end, owned) : holding.length].copy()
-            space.cells.renew(cells)
-            tail = holding.cells[index, end : holding.length].copy()
-            holding.cells[index, start : start + len(tail)] = tail
-            holding.owned_from[index] = owned - (end - start) if owned >= end else min(owned, start)
+        for index, group in enumerate(self.groups):
+            owned = table.owned_from[index]
+            group.cells.free(table.cells[index, max(start, owned) : max(end, owned)])
+            cells = table.cells[index, max(end, owned) : table.length].copy()
+            group.cells.invalidate(cells)
+            tail = table.cells[index, end : table.length].copy()
+            table.cells[index, start : start + len(tail)] = tail
+            table.owned_from[index] = owned - (end - start) if owned >= end else min(owned, start)
             moved.append(cells)
-        holding.length -= end - start
-        holding.exact = min(start, holding.exact) if holding.is_private else start
-        holding.is_private = True
+        table.length -= end - start
+        table.exact = min(start, table.exact) if table.is_private else start
+        table.is_private = True
         return moved
 
-    def _can_shift(self, holding: Holding, index: int, start: int, end: int) -> bool:
-        space, owned = self.spaces[index], holding.owned_from[index]
-        if space.reach.is_state:
+    def _can_shift(self, table: CellTable, index: int, start: int, end: int) -> bool:
+        group, owned = self.groups[index], table.owned_from[index]
+        if group.spec.is_recurrent:
             return False
-        first = space.reach.first(holding.length - (end - start))
+        first = group.spec.first_visible(table.length - (end - start))
         is_complete = owned <= (first + end - start if first >= start else first)
-        moved = holding.cells[index, max(end, owned) : holding.length]
-        return is_complete and not bool(np.any(space.cells.owners(moved) > 1))
+        moved = table.cells[index, max(end, owned) : table.length]
+        return is_complete and not bool(np.any(group.cells.owners(moved) > 1))
 
-    def close(self, holding: Holding, keys: Keys, *, is_valid: bool = True) -> None:
-        """End a sequence.
+    def free(self, table: CellTable, keys: Keys, *, is_valid: bool = True) -> None:
+        """Free a sequence's cells; its rows stay cached.
 
         Args:
-            holding: of the sequence.
-            keys: its tokens, as far as their rows may be used again.
-            is_valid: False if none of its rows may be used by others from now on.
+            table: of the sequence.
+            keys: its tokens, as far as their rows may be reused.
+            is_valid: False if no row of it may be reused.
         """
-        exact = holding.exact if holding.is_private else holding.length
+        exact = table.exact if table.is_private else table.length
         kept = min(len(keys), exact) if is_valid else 0
-        self.note(holding, keys[:kept])
-        indexed = self._indexed(holding, keys[:kept])
-        for index, space in enumerate(self.spaces):
-            start = holding.owned_from[index]
-            own = holding.cells[index, start : holding.length]
+        self.insert(table, keys[:kept])
+        indexed = self._indexed(table, keys[:kept])
+        for index, group in enumerate(self.groups):
+            start = table.owned_from[index]
+            own = table.cells[index, start : table.length]
             is_found = np.zeros(len(own), np.bool_)
             part = indexed[index, start:]
             is_found[: len(part)] = part
-            if space.reach.is_state:
-                passing = [each - start for each in holding.passing if start <= each < kept - 1]
-                is_found[passing] = False
-            space.cells.release(own[is_found])
-            space.cells.drop(own[~is_found & (own != NO_CELL)])
-        holding.noted = 0
+            if group.spec.is_recurrent:
+                transient = [each - start for each in table.transient if start <= each < kept - 1]
+                is_found[transient] = False
+            group.cells.free(own[is_found])
+            group.cells.discard(own[~is_found & (own != NO_CELL)])
+        table.inserted = 0
 
-    def is_shared(self, holding: Holding, start: int) -> bool:
-        """Whether others own cells of a sequence from a position on."""
+    def is_shared(self, table: CellTable, start: int) -> bool:
+        """Return whether others own cells of a sequence from a position on."""
         return any(
-            bool(np.any(space.cells.owners(holding.owned(index, start)) > 1))
-            for index, space in enumerate(self.spaces)
+            bool(np.any(group.cells.owners(table.owned(index, start)) > 1))
+            for index, group in enumerate(self.groups)
         )
 
-    def forget(self) -> None:
-        """Forget all rows: what is in the cache is not what was to be computed."""
+    def reset(self) -> None:
+        """Invalidate all cached rows, after a batch failed; owners keep their cells."""
         self._tree.clear()
-        for space in self.spaces:
-            space.cells.forget()
+        for group in self.groups:
+            group.cells.reset()
 
-    def check(self, holdings: Sequence[Holding]) -> None:
-        """Verify that each cell has the owners it should.
+    def check(self, tables: Sequence[CellTable]) -> None:
+        """Verify the reference counts of all cells.
 
         Raises:
-            AssertionError: if not.
+            AssertionError: if one is wrong.
         """
-        for index, space in enumerate(self.spaces):
-            space.cells.check([holding.owned(index) for holding in holdings])
+        for index, group in enumerate(self.groups):
+            group.cells.check([table.owned(index) for table in tables])
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _usable(self, start: int, places: Places) -> int:
-        """Return how many of the tokens after `start` a sequence can take over."""
-        is_there = self._is_there(places)
-        can_end = np.ones(places.shape[2], np.bool_)
-        for index, space in enumerate(self.spaces):
-            can_end &= space.reach.resumable(is_there[index], start)
+    def _usable_length(self, start: int, refs: CellRefs) -> int:
+        """Return how many of the tokens after `start` a sequence can reuse."""
+        is_cached = self._is_cached(refs)
+        can_end = np.ones(refs.shape[2], np.bool_)
+        for index, group in enumerate(self.groups):
+            can_end &= group.spec.resumable(is_cached[index], start)
         lengths = np.flatnonzero(can_end)
         return int(lengths[-1]) + 1 if len(lengths) else 0
 
-    def _is_there(self, places: Places) -> npt.NDArray[np.bool_]:
-        """Say of each noted place whether it still holds the row, (spaces, n)."""
-        cells, noted = places
-        is_there: npt.NDArray[np.bool_] = cells >= 0
-        for index, space in enumerate(self.spaces):
-            is_there[index] &= space.cells.generations[cells[index]] == noted[index]
-        return is_there
+    def _is_cached(self, refs: CellRefs) -> npt.NDArray[np.bool_]:
+        """Return whether each cell still holds its row, (groups, n)."""
+        cells, generations = refs
+        is_cached: npt.NDArray[np.bool_] = cells >= 0
+        for index, group in enumerate(self.groups):
+            is_cached[index] &= group.cells.generations[cells[index]] == generations[index]
+        return is_cached
 
-    def _share(self, holding: Holding, cells: npt.NDArray[np.int32]) -> None:
-        """Take over the cells of the next tokens, as far as each space needs them."""
-        start, end = holding.length, holding.length + cells.shape[1]
-        holding.cells[:, start:end] = NO_CELL
-        for index, space in enumerate(self.spaces):
-            first = max(space.reach.first(end), start)
+    def _share(self, table: CellTable, cells: npt.NDArray[np.int32]) -> None:
+        """Append shared cells of the next tokens, as far as each group needs them."""
+        start, end = table.length, table.length + cells.shape[1]
+        table.cells[:, start:end] = NO_CELL
+        for index, group in enumerate(self.groups):
+            first = max(group.spec.first_visible(end), start)
             own = cells[index, first - start :]
-            space.cells.share(own)
-            holding.cells[index, first:end] = own
-            self._let_go(holding, index, space.reach.first(end))
-            holding.owned_from[index] = max(holding.owned_from[index], space.reach.first(end))
-        holding.length = end
+            group.cells.share(own)
+            table.cells[index, first:end] = own
+            self._free_before(table, index, group.spec.first_visible(end))
+            table.owned_from[index] = max(table.owned_from[index], group.spec.first_visible(end))
+        table.length = end
 
-    def _let_go(self, holding: Holding, index: int, first: int) -> None:
-        """Release what a sequence owns before a position."""
-        old, space = holding.owned_from[index], self.spaces[index]
-        end = min(first, holding.length)
+    def _free_before(self, table: CellTable, index: int, first: int) -> None:
+        """Free the cells that a sequence owns before a position."""
+        old, group = table.owned_from[index], self.groups[index]
+        end = min(first, table.length)
         if end <= old:
             return
-        left = holding.cells[index, old:end]
-        if space.reach.is_state:
-            is_passing = np.isin(np.arange(old, end), list(holding.passing))
-            space.cells.drop(left[is_passing & (left != NO_CELL)])
+        left = table.cells[index, old:end]
+        if group.spec.is_recurrent:
+            is_passing = np.isin(np.arange(old, end), list(table.transient))
+            group.cells.discard(left[is_passing & (left != NO_CELL)])
             left = left[~is_passing & (left != NO_CELL)]
-        space.cells.release(left)
-        holding.owned_from[index] = end
+        group.cells.free(left)
+        table.owned_from[index] = end
 
-    def _places(self, holding: Holding, start: int, end: int) -> Places:
-        cells = holding.cells[:, start:end].copy()
+    def _refs(self, table: CellTable, start: int, end: int) -> CellRefs:
+        cells = table.cells[:, start:end].copy()
         generations = np.zeros_like(cells)
-        for index, space in enumerate(self.spaces):
-            cells[index, : max(0, holding.owned_from[index] - start)] = NO_CELL
-            generations[index] = space.cells.generations[cells[index]]
+        for index, group in enumerate(self.groups):
+            cells[index, : max(0, table.owned_from[index] - start)] = NO_CELL
+            generations[index] = group.cells.generations[cells[index]]
         return np.stack([cells, generations])
 
-    def _indexed(self, holding: Holding, keys: Keys) -> npt.NDArray[np.bool_]:
-        """Say which of a sequence's rows can be found through the tree, (spaces, n)."""
-        found, places = self._tree.follow(self._tree.root(), keys)
-        is_own: npt.NDArray[np.bool_] = places[0] == holding.cells[:, :found]
-        return is_own & self._is_there(places)
+    def _indexed(self, table: CellTable, keys: Keys) -> npt.NDArray[np.bool_]:
+        """Return which of a sequence's rows can be found in the tree, (groups, n)."""
+        matched, refs = self._tree.match(self._tree.root(), keys)
+        is_own: npt.NDArray[np.bool_] = refs[0] == table.cells[:, :matched]
+        return is_own & self._is_cached(refs)

@@ -1,9 +1,9 @@
-"""All token sequences whose rows may still be in the cache, as one tree.
+"""The prefix cache's index: a radix tree of all token sequences whose rows may be cached.
 
-A path from the root spells a sequence; where two sequences part, the tree branches (a radix tree).
-Each token on it notes the cell that holds its row in every space, with the cell's generation: the
-tree owns nothing, and a row that was overwritten since is found out when it is looked at. So
-requests past and present are alike here, and comparing is exact, token by token.
+A path from the root is a sequence; the tree branches where two sequences diverge. Each token refers
+to its cell in every group, with the cell's generation. The tree owns no cells: a row overwritten
+since is detected on lookup by its generation. Finished and running requests are treated alike, and
+matching is exact, token by token.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ import numpy as np
 import numpy.typing as npt
 
 Keys = npt.NDArray[np.int32]
-Places = npt.NDArray[np.int32]
+CellRefs = npt.NDArray[np.int32]
 
-_SWEPT_FROM = 4096  # tokens noted, before the first look for those whose rows are gone
+_MIN_EVICT_COUNT = 4096  # tokens in the tree before the first eviction
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A run of tokens without a branch.
+    """A path of tokens without a branch.
 
     Attributes:
         start: position of its first token.
-        length: how many tokens it has; the arrays may have room for more.
+        length: its number of tokens; the arrays may have room for more.
         keys: I32, (room,).
-        places: I32, (2, spaces, room): the cell of each token in each space, and its generation.
-        parent: None for the root and for nodes that were thrown away.
+        refs: I32, (2, groups, room): each token's cell in each group, and the cell's generation.
+        parent: None for the root and for evicted nodes.
         children: by their first token.
     """
 
     start: int
     length: int
     keys: Keys
-    places: Places
+    refs: CellRefs
     parent: Node | None
     children: dict[int, Node] = field(default_factory=dict)
 
@@ -47,13 +47,13 @@ class Node:
 
 @dataclass(slots=True)
 class Cursor:
-    """A point on a path: `depth` tokens from the root, the last of them in `node`."""
+    """A position in the tree: `depth` tokens from the root, the last of them in `node`."""
 
     node: Node
     depth: int
 
-    def settle(self) -> Node:
-        """Return the node of the point, also if the one that it was in has been split since."""
+    def resolve(self) -> Node:
+        """Return the cursor's node, even if that node was split since."""
         while self.depth <= self.node.start and self.node.parent is not None:
             self.node = self.node.parent
         return self.node
@@ -62,56 +62,52 @@ class Cursor:
 class PrefixTree:
     """The index from tokens to cells."""
 
-    def __init__(self, spaces: int) -> None:
-        self._spaces = spaces
-        self._root = self._node(0, np.empty(0, np.int32), np.empty((2, spaces, 0), np.int32), None)
-        self._noted = 0
-        self._sweep_at = _SWEPT_FROM
+    def __init__(self, groups: int) -> None:
+        self._groups = groups
+        self._root = self._node(0, np.empty(0, np.int32), np.empty((2, groups, 0), np.int32), None)
+        self._count = 0
+        self._evict_at = _MIN_EVICT_COUNT
 
     def root(self) -> Cursor:
-        """Return the point before all tokens."""
+        """Return a cursor before all tokens."""
         return Cursor(self._root, 0)
 
-    def knows(self, cursor: Cursor) -> bool:
-        """Whether a cursor's path is still part of the tree."""
-        node = cursor.settle()
+    def contains(self, cursor: Cursor) -> bool:
+        """Return whether a cursor's path is still in the tree."""
+        node = cursor.resolve()
         while node.parent is not None:
             node = node.parent
         return node is self._root
 
-    def follow(self, cursor: Cursor, keys: Keys) -> tuple[int, Places]:
-        """Walk along tokens as far as the tree knows them; the cursor stays where it is.
-
-        Args:
-            cursor: where to begin.
-            keys: the tokens that follow it.
+    def match(self, cursor: Cursor, keys: Keys) -> tuple[int, CellRefs]:
+        """Match tokens after a cursor; the cursor does not move.
 
         Returns:
-            How many were found, and their places, (2, spaces, found).
+            The length of the longest match, and its refs, (2, groups, length).
         """
-        node, depth = cursor.settle(), cursor.depth
-        found: list[Places] = []
-        walked = 0
-        while walked < len(keys):
+        node, depth = cursor.resolve(), cursor.depth
+        found: list[CellRefs] = []
+        matched = 0
+        while matched < len(keys):
             if depth == node.end:
-                child = node.children.get(int(keys[walked]))
+                child = node.children.get(int(keys[matched]))
                 if child is None:
                     break
                 node = child
             at = depth - node.start
-            alike = common_length(node.keys[at : node.length], keys[walked:])
-            found.append(node.places[:, :, at : at + alike])
-            walked += alike
+            alike = common_prefix_length(node.keys[at : node.length], keys[matched:])
+            found.append(node.refs[:, :, at : at + alike])
+            matched += alike
             depth += alike
             if depth < node.end:
                 break
         if not found:
-            return 0, np.empty((2, self._spaces, 0), np.int32)
-        return walked, np.concatenate(found, axis=2)
+            return 0, np.empty((2, self._groups, 0), np.int32)
+        return matched, np.concatenate(found, axis=2)
 
-    def move(self, cursor: Cursor, keys: Keys) -> None:
-        """Move a cursor along tokens that the tree knows."""
-        node, depth, left = cursor.settle(), cursor.depth, keys
+    def advance(self, cursor: Cursor, keys: Keys) -> None:
+        """Move a cursor over tokens that are in the tree."""
+        node, depth, left = cursor.resolve(), cursor.depth, keys
         while len(left):
             if depth == node.end:
                 node = node.children[int(left[0])]
@@ -120,96 +116,96 @@ class PrefixTree:
             left = left[step:]
         cursor.node, cursor.depth = node, depth
 
-    def note(self, cursor: Cursor, keys: Keys, places: Places) -> None:
-        """Note the places of tokens after a cursor, and move it behind them.
+    def insert(self, cursor: Cursor, keys: Keys, refs: CellRefs) -> None:
+        """Insert tokens after a cursor with their refs, and move it past them.
 
-        A token that is there already keeps its place; see `replace`.
+        Tokens already in the tree keep their refs; see `replace`.
         """
-        known, _ = self.follow(cursor, keys)
-        self.move(cursor, keys[:known])
+        known, _ = self.match(cursor, keys)
+        self.advance(cursor, keys[:known])
         if known == len(keys):
             return
-        self._append(cursor, keys[known:], places[:, :, known:])
-        self._noted += len(keys) - known
+        self._append(cursor, keys[known:], refs[:, :, known:])
+        self._count += len(keys) - known
 
-    def replace(self, cursor: Cursor, count: int, is_gone: npt.NDArray[np.bool_],
-                places: Places) -> None:  # fmt: skip
-        """Give the last `count` tokens before a cursor other places where theirs are worthless.
+    def replace(self, cursor: Cursor, count: int, is_outdated: npt.NDArray[np.bool_],
+                refs: CellRefs) -> None:  # fmt: skip
+        """Replace outdated refs of the last `count` tokens before a cursor.
 
         Args:
-            cursor: behind the tokens.
-            count: of tokens.
-            is_gone: (spaces, count): whose places to replace.
-            places: (2, spaces, count).
+            cursor: after the tokens.
+            count: the number of tokens.
+            is_outdated: (groups, count): which refs to replace.
+            refs: (2, groups, count).
         """
-        node, end = cursor.settle(), cursor.depth
+        node, end = cursor.resolve(), cursor.depth
         left = count
         while left:
             begin = max(node.start, end - left)
             here = slice(left - (end - begin), left)
             at = slice(begin - node.start, end - node.start)
-            chosen = is_gone[:, here]
-            node.places[:, :, at] = np.where(chosen, places[:, :, here], node.places[:, :, at])
+            chosen = is_outdated[:, here]
+            node.refs[:, :, at] = np.where(chosen, refs[:, :, here], node.refs[:, :, at])
             left -= end - begin
             end = begin
             if left and node.parent is not None:
                 node = node.parent
 
-    def sweep(self, generations: list[npt.NDArray[np.int32]]) -> None:
-        """Throw away branches without any row that is still there, if the tree has grown enough.
+    def evict(self, generations: list[npt.NDArray[np.int32]]) -> None:
+        """Remove branches without any cached row, if the tree has grown enough since last time.
 
         Args:
-            generations: of each space's cells.
+            generations: of each group's cells.
         """
-        if self._noted < self._sweep_at:
+        if self._count < self._evict_at:
             return
-        self._noted = self._swept(self._root, generations)
-        self._sweep_at = max(_SWEPT_FROM, 2 * self._noted)
+        self._count = self._evicted(self._root, generations)
+        self._evict_at = max(_MIN_EVICT_COUNT, 2 * self._count)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all tokens."""
         for child in self._root.children.values():
             child.parent = None
         self._root.children.clear()
-        self._noted = 0
+        self._count = 0
 
     def __len__(self) -> int:
-        """How many tokens are noted, with those that have not been swept away yet."""
-        return self._noted
+        """The number of tokens, including those not evicted yet."""
+        return self._count
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _append(self, cursor: Cursor, keys: Keys, places: Places) -> None:
-        node = cursor.settle()
+    def _append(self, cursor: Cursor, keys: Keys, refs: CellRefs) -> None:
+        node = cursor.resolve()
         if cursor.depth < node.end:
             node = self._split(node, cursor.depth)
         if node is self._root or node.children:
-            child = self._node(cursor.depth, keys, places, node)
+            child = self._node(cursor.depth, keys, refs, node)
             node.children[int(keys[0])] = child
             node = child
         else:
-            _extend(node, keys, places)
+            _extend(node, keys, refs)
         cursor.node, cursor.depth = node, node.end
 
     def _split(self, node: Node, depth: int) -> Node:
-        """Cut a node in two and return the upper part; the lower stays the same object."""
+        """Split a node and return the upper part; the lower part stays the same object."""
         at = depth - node.start
         parent = node.parent
-        upper = self._node(node.start, node.keys[:at], node.places[:, :, :at], parent)
+        upper = self._node(node.start, node.keys[:at], node.refs[:, :, :at], parent)
         if parent is not None:
             parent.children[int(node.keys[0])] = upper
         node.keys = node.keys[at : node.length].copy()
-        node.places = node.places[:, :, at : node.length].copy()
+        node.refs = node.refs[:, :, at : node.length].copy()
         node.start, node.length, node.parent = depth, node.length - at, upper
         upper.children[int(node.keys[0])] = node
         return upper
 
     @staticmethod
-    def _node(start: int, keys: Keys, places: Places, parent: Node | None) -> Node:
-        return Node(start, len(keys), keys.copy(), places.copy(), parent)
+    def _node(start: int, keys: Keys, refs: CellRefs, parent: Node | None) -> Node:
+        return Node(start, len(keys), keys.copy(), refs.copy(), parent)
 
-    def _swept(self, node: Node, generations: list[npt.NDArray[np.int32]]) -> int:
-        """Throw away what is useless below a node, and return how many tokens are left."""
+    def _evicted(self, node: Node, generations: list[npt.NDArray[np.int32]]) -> int:
+        """Remove branches without cached rows below a node; return how many tokens are left."""
         left = 0
         stack = [node]
         order: list[Node] = []
@@ -217,7 +213,7 @@ class PrefixTree:
             order.append(stack.pop())
             stack.extend(order[-1].children.values())
         for each in reversed(order):  # children before their parents
-            if each is node or each.children or _holds_anything(each, generations):
+            if each is node or each.children or _has_cached_rows(each, generations):
                 left += each.length
             elif each.parent is not None:
                 del each.parent.children[int(each.keys[0])]
@@ -225,29 +221,29 @@ class PrefixTree:
         return left
 
 
-def _holds_anything(node: Node, generations: list[npt.NDArray[np.int32]]) -> bool:
-    cells, noted = node.places[:, :, : node.length]
+def _has_cached_rows(node: Node, generations: list[npt.NDArray[np.int32]]) -> bool:
+    cells, inserted = node.refs[:, :, : node.length]
     return any(
-        bool(np.any((cells[space] >= 0) & (known[cells[space]] == noted[space])))
-        for space, known in enumerate(generations)
+        bool(np.any((cells[group] >= 0) & (known[cells[group]] == inserted[group])))
+        for group, known in enumerate(generations)
     )
 
 
-def _extend(node: Node, keys: Keys, places: Places) -> None:
+def _extend(node: Node, keys: Keys, refs: CellRefs) -> None:
     length = node.length + len(keys)
     if length > len(node.keys):
         room = max(length, 2 * len(node.keys))
         node.keys = np.resize(node.keys, room)
-        grown = np.empty((*node.places.shape[:2], room), np.int32)
-        grown[:, :, : node.length] = node.places[:, :, : node.length]
-        node.places = grown
+        grown = np.empty((*node.refs.shape[:2], room), np.int32)
+        grown[:, :, : node.length] = node.refs[:, :, : node.length]
+        node.refs = grown
     node.keys[node.length : length] = keys
-    node.places[:, :, node.length : length] = places
+    node.refs[:, :, node.length : length] = refs
     node.length = length
 
 
-def common_length(first: Keys, second: Keys) -> int:
-    """Return how many tokens two sequences have in common at their beginning."""
+def common_prefix_length(first: Keys, second: Keys) -> int:
+    """Return the length of the common prefix of two sequences."""
     length = min(len(first), len(second))
     unlike = np.flatnonzero(first[:length] != second[:length])
     return int(unlike[0]) if len(unlike) else length

@@ -1,12 +1,11 @@
-"""States of recurrent layers: what is left of all that a sequence has read.
+"""States of recurrent layers.
 
-A state is a row of a tensor, as a token's keys are; but a batch reads one row of each sequence, the
-state behind the token before its own, and writes one for its last token, and one for each of its
-checkpoints. It never writes the row that it reads: so a checkpoint is a row that is left alone, and
-nothing is copied to keep it or to go back to it.
+A state is a row of a tensor, as a token's keys are. A batch reads one row per sequence, the state
+before its first token there, and writes one after its last token and one at each checkpoint. It
+never writes the row that it reads, so keeping a checkpoint or resuming from it copies nothing.
 
-Tokens of a sequence follow one another, sequences do not: so parts of equal length are computed
-together, as a decoding step of many sequences is, and a part is cut in two at a checkpoint.
+Tokens of a sequence depend on one another, sequences do not: parts of equal length form a
+micro-batch, such as a decoding step of many sequences, and a part is split at a checkpoint.
 """
 
 from __future__ import annotations
@@ -18,53 +17,53 @@ import numpy as np
 
 from tampu.errors import ShapeError
 from tampu.kvcache.cells import NO_CELL
-from tampu.kvcache.masks import Segment, Span
-from tampu.kvcache.spec import Reach
-from tampu.kvcache.storage import CacheSize, GraphPart, Reading, Run, StepPart
+from tampu.kvcache.masks import CellRange, Segment
+from tampu.kvcache.spec import KVCacheSpec
+from tampu.kvcache.storage import CacheSize, CacheView, GroupGraph, GroupStep, MicroBatch
 from tampu.ml import Context, GGMLType, Tensor
 from tampu.nn import Advance, History, StateShape, Tensors
 
 
 @dataclass(slots=True)
 class _Planned:
-    """A run with the rows that it reads (none, if it continues another) and writes."""
+    """A micro-batch with the rows that it reads (none if it continues another) and writes."""
 
     tokens: int
     reads: list[int]
     writes: list[int]
 
     def takes(self, tokens: int, read: int) -> bool:
-        """Whether a part of another sequence can be computed with these."""
+        """Return whether a part of another sequence can join."""
         return bool(self.reads) and tokens == self.tokens and read not in self.writes
 
     @property
-    def run(self) -> Run:
-        return Run(len(self.writes), self.tokens, continues=not self.reads)
+    def micro_batch(self) -> MicroBatch:
+        return MicroBatch(len(self.writes), self.tokens, continues=not self.reads)
 
 
 class StateStorage:
-    """The states of all recurrent layers; the last row of each is zero, where all begin.
+    """The states of all recurrent layers; the last row of each is zero, the initial state.
 
     Attributes:
-        reach: of the layers.
-        cells: rows of each layer but for the last.
-        apart: how many tokens of a prompt lie between checkpoints.
+        spec: of the layers.
+        cells: rows of each layer except the last.
+        checkpoint_interval: tokens of a prompt between checkpoints.
     """
 
     def __init__(self, context: Context, layers: Mapping[int, StateShape], size: CacheSize) -> None:
         """Allocate all of it.
 
         Args:
-            context: owns it.
-            layers: what each needs, by its index in the model.
-            size: how much it must hold.
+            context: owns the tensors.
+            layers: shapes by index in the model.
+            size: the required capacity.
 
         Raises:
-            OutOfMemoryError: if the memory cannot be had.
+            OutOfMemoryError: if it cannot be allocated.
         """
-        self.reach = Reach(is_state=True)
+        self.spec = KVCacheSpec(is_recurrent=True)
         self.cells = size.states(sum(sum(shape.features) for shape in layers.values()))
-        self.apart = size.apart(self.cells)
+        self.checkpoint_interval = size.checkpoint_interval(self.cells)
         self._slots = size.slots
         self._layers = {
             index: tuple(
@@ -74,48 +73,50 @@ class StateStorage:
             for index, shape in layers.items()
         }
 
-    def step(self, segments: Sequence[Segment], space: int) -> StepPart:
-        """Return the runs that a batch is made of, the rows that they read and those they write."""
-        planned = self._planned(segments, space)
+    def step(self, segments: Sequence[Segment], group: int) -> GroupStep:
+        """Return the micro-batches of a batch, the rows that they read, and those they write."""
+        planned = self._planned(segments, group)
         reads = [row for each in planned for row in each.reads]
         writes = [row for each in planned for row in each.writes]
-        runs = tuple(each.run for each in planned)
-        return StepPart(runs, [np.array(reads, np.int32), np.array(writes, np.int64)])
+        view = tuple(each.micro_batch for each in planned)
+        return GroupStep(view, [np.array(reads, np.int32), np.array(writes, np.int64)])
 
-    def filled(self, tokens: int, cells: int) -> list[Reading]:  # noqa: ARG002
-        """Return one sequence as long as the batch, and as many as there are, each cut in two."""
+    def views_at_fill(self, tokens: int, cells: int) -> list[CacheView]:  # noqa: ARG002
+        """Return the view of one long sequence, and that of all slots, each part split in two."""
         parts = min(self._slots, tokens // 2)
         lengths = [tokens // parts] * (parts - 1) if parts else []
         lengths.append(tokens - sum(lengths))
-        cut = [Run(1, n, each > 0) for total in lengths for each, n in enumerate(_halves(total))]
-        return [(Run(1, tokens),), tuple(cut)]
+        cut = [
+            MicroBatch(1, n, each > 0) for total in lengths for each, n in enumerate(_halves(total))
+        ]
+        return [(MicroBatch(1, tokens),), tuple(cut)]
 
-    def begin(self, context: Context, tokens: int, reading: Reading) -> GraphPart:
-        """Return the layers as a graph of these runs sees them."""
+    def build(self, context: Context, tokens: int, view: CacheView) -> GroupGraph:
+        """Add the layers to a graph with these micro-batches."""
         if (
-            isinstance(reading, Span)
-            or sum(run.sequences * run.tokens for run in reading) != tokens
+            isinstance(view, CellRange)
+            or sum(part.sequences * part.tokens for part in view) != tokens
         ):
-            raise ShapeError(f"states of {tokens} tokens are not read by {reading}")
-        read = sum(run.sequences for run in reading if not run.continues)
-        written = sum(run.sequences for run in reading)
+            raise ShapeError(f"states of {tokens} tokens cannot be read by {view}")
+        read = sum(part.sequences for part in view if not part.continues)
+        written = sum(part.sequences for part in view)
         inputs = [
             context.input("states_read", (read,), GGMLType.I32),
             context.input("states_written", (written,), GGMLType.I64),
         ]
         layers = {
-            index: StateLayer(context, states, reading, inputs[0], inputs[1])
+            index: StateLayer(context, states, view, inputs[0], inputs[1])
             for index, states in self._layers.items()
         }
-        return GraphPart(layers, inputs)
+        return GroupGraph(layers, inputs)
 
-    def _planned(self, segments: Sequence[Segment], space: int) -> list[_Planned]:
+    def _planned(self, segments: Sequence[Segment], group: int) -> list[_Planned]:
         planned: list[_Planned] = []
         for segment in segments:
-            behind = segment.start + np.flatnonzero(segment.cells[space, segment.start :] > NO_CELL)
-            written = [int(cell) for cell in segment.cells[space, behind]]
-            lengths = [int(each) for each in np.diff(behind, prepend=segment.start - 1)]
-            read = int(segment.cells[space, segment.start - 1]) if segment.start else self.cells
+            after = segment.start + np.flatnonzero(segment.cells[group, segment.start :] > NO_CELL)
+            written = [int(cell) for cell in segment.cells[group, after]]
+            lengths = [int(each) for each in np.diff(after, prepend=segment.start - 1)]
+            read = int(segment.cells[group, segment.start - 1]) if segment.start else self.cells
             if len(lengths) == 1 and planned and planned[-1].takes(lengths[0], read):
                 planned[-1].reads.append(read)
                 planned[-1].writes += written
@@ -131,34 +132,39 @@ class StateLayer:
     """One layer's states in one graph: a `LayerCache`."""
 
     def __init__(
-        self, context: Context, states: Tensors, runs: Sequence[Run], read: Tensor, written: Tensor
+        self,
+        context: Context,
+        states: Tensors,
+        parts: Sequence[MicroBatch],
+        read: Tensor,
+        written: Tensor,
     ) -> None:
         self._context = context
         self._states = states
-        self._runs = runs
+        self._parts = parts
         self._read = read
         self._written = written
 
     def update(self, keys: Tensor, values: Tensor) -> History:  # noqa: ARG002
-        """Refuse: there are no keys and values here."""
-        raise ShapeError("a layer that asked for states has no keys and values")
+        """Raise ShapeError: there are no keys and values here."""
+        raise ShapeError("a layer with states has no keys and values")
 
     def advance(self, inputs: Tensors, advance: Advance) -> Tensor:
-        """Take each sequence from the state before its tokens to the one behind them."""
+        """Compute the tokens of each sequence, from the state before them to the one after."""
         outputs: Tensor | None = None
         states: Tensors = ()
         row = read = written = 0
-        for run in self._runs:
-            if not run.continues:
-                rows = _part(self._read, read, run.sequences)
+        for part in self._parts:
+            if not part.continues:
+                rows = _part(self._read, read, part.sequences)
                 states = tuple(state.rows(rows) for state in self._states)
-                read += run.sequences
-            output, states = advance(tuple(_rows(each, row, run) for each in inputs), states)
-            self._store(states, _part(self._written, written, run.sequences))
-            flat = output.reshape(run.sequences * run.tokens, -1)
+                read += part.sequences
+            output, states = advance(tuple(_rows(each, row, part) for each in inputs), states)
+            self._store(states, _part(self._written, written, part.sequences))
+            flat = output.reshape(part.sequences * part.tokens, -1)
             outputs = outputs.concat(flat, 0) if outputs else flat
-            row += run.sequences * run.tokens
-            written += run.sequences
+            row += part.sequences * part.tokens
+            written += part.sequences
         if outputs is None:
             raise ShapeError("a batch without tokens has no states")
         return outputs
@@ -169,11 +175,11 @@ class StateLayer:
             self._context.forward(stored.set_rows(flat, rows))
 
 
-def _rows(tensor: Tensor, start: int, run: Run) -> Tensor:
+def _rows(tensor: Tensor, start: int, part: MicroBatch) -> Tensor:
     """View rows of (tokens, features) as (sequences, tokens, features)."""
-    shape = (run.sequences, run.tokens, tensor.shape[1])
+    shape = (part.sequences, part.tokens, tensor.shape[1])
     step = tensor.strides[0]
-    return tensor.strided(shape, (run.tokens * step, step), start * step)
+    return tensor.strided(shape, (part.tokens * step, step), start * step)
 
 
 def _part(indices: Tensor, start: int, count: int) -> Tensor:

@@ -1,7 +1,7 @@
-"""How far back a token attends, which decides what must be kept and what a mask shows.
+"""KV-cache specs: how far back a layer attends, which decides what is kept and what is masked.
 
-Layers of the same reach share a `Space`: their rows lie in the same cells. Positions are counted
-within a sequence, from 0.
+Layers with the same spec share a `KVCacheGroup`: their rows lie in the same cells. Positions are
+counted within a sequence, from 0.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from tampu.nn import CacheShape, StateShape
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
-    """The positions that a token sees: all before it, unless a window or a chunk limits them.
+class KVCacheSpec:
+    """The positions that a token attends to: all before it, unless a window or chunk limits them.
 
     Attributes:
-        window: the number of positions seen, the token's own included; None: no limit.
-        chunk: positions before the multiple of this that the token's own follows are not seen.
-        is_state: what is kept is not a row for each token, but a state of the whole past, behind
-            some tokens only; a token needs the state behind the one before it.
+        window: number of visible positions, the token's own included; None: no limit.
+        chunk: positions before the start of the token's chunk of this size are not visible.
+        is_recurrent: instead of a row per token, the cache holds states of the whole past, after
+            some tokens only; a token needs the state after the one before it.
     """
 
     window: int | None = None
     chunk: int | None = None
-    is_state: bool = False
+    is_recurrent: bool = False
 
-    def first(self, position: int) -> int:
-        """Return the first position that a token at `position` sees."""
-        if self.is_state:
+    def first_visible(self, position: int) -> int:
+        """Return the first position that a token at `position` attends to."""
+        if self.is_recurrent:
             return max(position - 1, 0)
         first = 0
         if self.window is not None:
@@ -40,8 +40,8 @@ class Reach:
             first = max(first, position // self.chunk * self.chunk)
         return first
 
-    def firsts(self, positions: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Return `first` of many positions."""
+    def first_visible_each(self, positions: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Return `first_visible` of many positions, for layers with attention."""
         first = np.zeros_like(positions)
         if self.window is not None:
             first = np.maximum(first, positions - (self.window - 1))
@@ -50,32 +50,31 @@ class Reach:
         return first
 
     @property
-    def limit(self) -> int | None:
-        """The most positions that a token sees; None if there is no limit."""
+    def max_visible(self) -> int | None:
+        """The maximum number of positions that a token attends to; None: no limit."""
         limits = [limit for limit in (self.window, self.chunk) if limit is not None]
         return min(limits, default=None)
 
-    def resumable(self, is_there: npt.NDArray[np.bool_], start: int) -> npt.NDArray[np.bool_]:
-        """Say at which lengths a sequence could go on.
+    def resumable(self, is_cached: npt.NDArray[np.bool_], start: int) -> npt.NDArray[np.bool_]:
+        """Return at which lengths a sequence could continue from cached rows.
 
         Args:
-            is_there: (n,): whether the rows of the positions from `start` on are in the cache;
-                what the sequence needs of those before `start` it has. Of layers that keep
-                states: whether the state behind them is.
-            start: a length at which it can go on.
+            is_cached: (n,): whether the row of each position from `start` on is in the cache (for
+                recurrent layers: the state after it); what is needed before `start` is.
+            start: a length at which the sequence can continue.
 
         Returns:
             (n,): for the lengths `start` + 1 to `start` + n.
         """
-        if self.is_state:
-            return is_there
-        positions = np.arange(start, start + len(is_there), dtype=np.int32)
-        last_gap = np.maximum.accumulate(np.where(is_there, -1, positions))
-        return last_gap < np.maximum(self.firsts(positions + 1), start)
+        if self.is_recurrent:
+            return is_cached
+        positions = np.arange(start, start + len(is_cached), dtype=np.int32)
+        last_gap = np.maximum.accumulate(np.where(is_cached, -1, positions))
+        return last_gap < np.maximum(self.first_visible_each(positions + 1), start)
 
 
-def reach_of(shape: CacheShape) -> Reach:
-    """Return the reach of a layer."""
+def spec_of(shape: CacheShape) -> KVCacheSpec:
+    """Return the spec of a layer."""
     if isinstance(shape, StateShape):
-        return Reach(is_state=True)
-    return Reach(shape.window, shape.chunk)
+        return KVCacheSpec(is_recurrent=True)
+    return KVCacheSpec(shape.window, shape.chunk)

@@ -1,4 +1,4 @@
-"""What the layers of one reach keep on the device, whatever it is."""
+"""The storage of one KV-cache group on the device: sizes, and the interface of its kinds."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tampu.kvcache.masks import Segment, Span
-from tampu.kvcache.spec import Reach
+from tampu.kvcache.masks import CellRange, Segment
+from tampu.kvcache.spec import KVCacheSpec
 from tampu.ml import Context, Tensor
 from tampu.nn import LayerCache
 
 PADDING = 256
 
-_STATES = 6
-"""States of each slot at least: the one before a batch, those behind it, some to go back to."""
+_MIN_STATES = 6
+"""States per slot: the one before a batch, those after it, and some checkpoints."""
 
-_STATE_BYTES = 64 * 2**20  # that each slot may take for more of them
-_APART = 32  # tokens between the states of a prompt, at least
+_MAX_STATE_BYTES = 64 * 2**20  # per slot, for more states than that
+_MIN_CHECKPOINT_INTERVAL = 32  # tokens
 
 
-class Run(NamedTuple):
+class MicroBatch(NamedTuple):
     """Equally long parts of sequences, which recurrent layers compute together.
 
     Attributes:
-        sequences: how many.
-        tokens: of each.
-        continues: whether they go on from the states that the run before this ended with.
+        sequences: the number of sequences.
+        tokens: tokens of each.
+        continues: whether they start from the final states of the micro-batch before this one.
     """
 
     sequences: int
@@ -37,99 +37,101 @@ class Run(NamedTuple):
     continues: bool = False
 
 
-Reading: TypeAlias = Span | tuple[Run, ...]
-"""What a batch reads in one space; graphs are built for it."""
+CacheView: TypeAlias = CellRange | tuple[MicroBatch, ...]
+"""What a batch reads in one group; graphs are built for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheSize:
-    """How much a cache must hold.
+    """The required capacity of a cache.
 
     Attributes:
-        slots: sequences at once.
+        slots: sequences running at once.
         context: tokens of each.
-        batch: tokens that are computed at once.
+        batch: tokens computed at once.
     """
 
     slots: int
     context: int
     batch: int
 
-    def cells(self, reach: Reach) -> int:
-        """Return how many rows layers of a reach take, a multiple of the padding.
+    def cells(self, spec: KVCacheSpec) -> int:
+        """Return how many cells a group needs, a multiple of the padding.
 
-        With a limited reach each sequence owns what its next token sees, and a batch comes on top;
-        as much again is kept to go back to, for prompts that share a beginning.
+        With a window each sequence owns what its next token attends to, plus one batch; as much
+        again is kept for prompts that share a prefix.
         """
         cells = self.slots * self.context
-        if reach.limit is not None:
-            cells = min(cells, self.slots * 2 * max(reach.limit, PADDING) + self.batch)
+        if spec.max_visible is not None:
+            cells = min(cells, self.slots * 2 * max(spec.max_visible, PADDING) + self.batch)
         return -(-cells // PADDING) * PADDING
 
     @property
-    def most_runs(self) -> int:
-        """The most parts that recurrent layers compute one by one in a batch."""
-        return self.batch // _APART + 3 * self.slots
+    def max_micro_batches(self) -> int:
+        """The maximum number of micro-batches in a batch."""
+        return self.batch // _MIN_CHECKPOINT_INTERVAL + 3 * self.slots
 
     def states(self, features: int) -> int:
-        """Return how many states are kept that have so many features in all layers."""
-        wanted = _STATES + self.context // _APART
-        return self.slots * max(_STATES, min(wanted, _STATE_BYTES // max(4 * features, 1)))
+        """Return how many states to keep, if one has this many features in all layers together."""
+        wanted = _MIN_STATES + self.context // _MIN_CHECKPOINT_INTERVAL
+        affordable = _MAX_STATE_BYTES // max(4 * features, 1)
+        return self.slots * max(_MIN_STATES, min(wanted, affordable))
 
-    def apart(self, states: int) -> int:
-        """Return how many tokens of a prompt lie between states, if there are so many in all.
+    def checkpoint_interval(self, states: int) -> int:
+        """Return how many tokens of a prompt lie between checkpoints, given the number of states.
 
-        A prompt as long as the context leaves no more than a slot's share.
+        A prompt as long as the context uses no more than its slot's share.
         """
-        spare = states // self.slots - _STATES // 2
-        return -(-self.context // (spare * _APART)) * _APART
+        spare = states // self.slots - _MIN_STATES // 2
+        unit = _MIN_CHECKPOINT_INTERVAL
+        return -(-self.context // (spare * unit)) * unit
 
 
-class StepPart(NamedTuple):
-    """What a batch does in one space.
+class GroupStep(NamedTuple):
+    """A batch's reads and writes in one group.
 
     Attributes:
-        reading: what it reads.
-        arrays: the data of the inputs that `Storage.begin` makes for this reading.
+        view: what it reads.
+        arrays: data for the inputs that `GroupStorage.build` makes for this view.
     """
 
-    reading: Reading
+    view: CacheView
     arrays: list[npt.NDArray[np.generic]]
 
 
-class GraphPart(NamedTuple):
-    """The layers of one space as one graph sees them.
+class GroupGraph(NamedTuple):
+    """The layers of one group in one graph.
 
     Attributes:
         layers: by their index in the model.
-        inputs: the graph's inputs, in the order of `StepPart.arrays`.
+        inputs: the graph's inputs, in the order of `GroupStep.arrays`.
     """
 
     layers: Mapping[int, LayerCache]
     inputs: list[Tensor]
 
 
-class Storage(Protocol):
-    """What the layers of one reach keep.
+class GroupStorage(Protocol):
+    """The tensors of one group.
 
     Attributes:
-        reach: of the layers.
-        cells: how many there are.
-        apart: how many tokens of a prompt lie between those that have cells; 1: all have.
+        spec: of its layers.
+        cells: the number of cells.
+        checkpoint_interval: tokens of a prompt per cell; 1: each token has one.
     """
 
-    reach: Reach
+    spec: KVCacheSpec
     cells: int
-    apart: int
+    checkpoint_interval: int
 
-    def step(self, segments: Sequence[Segment], space: int) -> StepPart:
-        """Return what a batch does here; `space` is the storage's row in the segments' cells."""
+    def step(self, segments: Sequence[Segment], group: int) -> GroupStep:
+        """Return a batch's reads and writes; `group` is the row in the segments' cells."""
         ...
 
-    def filled(self, tokens: int, cells: int) -> list[Reading]:
-        """Return what batches of `tokens` tokens may read while `cells` cells are in use."""
+    def views_at_fill(self, tokens: int, cells: int) -> list[CacheView]:
+        """Return the views of batches of `tokens` tokens while `cells` cells are in use."""
         ...
 
-    def begin(self, context: Context, tokens: int, reading: Reading) -> GraphPart:
-        """Return the layers as a graph for `tokens` tokens that reads this sees them."""
+    def build(self, context: Context, tokens: int, view: CacheView) -> GroupGraph:
+        """Add the layers to a graph for `tokens` tokens with this view."""
         ...

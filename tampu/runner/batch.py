@@ -85,7 +85,7 @@ def finished(draft: Draft, images: ImageStore, positions_per_token: int) -> Plan
     ]
     segments = [
         Segment(
-            part.sequence.holding.cells[:, : part.end].copy(),
+            part.sequence.cell_table.cells[:, : part.end].copy(),
             part.start,
             part.sequence.layout.both_ways(part.start, part.end),
         )

@@ -22,7 +22,7 @@ def shift_count(length: int, keep: int, capacity: int) -> int:
 
 
 def cut(sequence: Sequence, start: int, end: int) -> None:
-    """Take tokens out of a sequence; its holding is the caller's affair."""
+    """Take tokens out of a sequence; its cell_table is the caller's affair."""
     length, left = sequence.length, sequence.length - (end - start)
     for array in {id(each): each for each in (sequence.tokens, sequence.keys)}.values():
         array[start:left] = array[end:length].copy()

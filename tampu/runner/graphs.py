@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.errors import ComputeError, TampuError
-from tampu.kvcache import Cache, Reading, Segment
+from tampu.kvcache import Cache, CacheView, Segment
 from tampu.kvcache.causal import FUSED_FROM
 from tampu.ml import Backend, Context, GGMLType, Tensor
 from tampu.ml.backend import Computed
@@ -43,7 +43,7 @@ class GraphShape(NamedTuple):
 
     Attributes:
         tokens: in the batch.
-        readings: what the batch reads, for each space of the cache.
+        views: what the batch reads, for each space of the cache.
         outputs: tokens whose result is wanted.
         wants_logits: logits, else final hidden states.
         embedded: (rows, features) of images that take the place of tokens.
@@ -51,7 +51,7 @@ class GraphShape(NamedTuple):
     """
 
     tokens: int
-    readings: tuple[Reading, ...]
+    views: tuple[CacheView, ...]
     outputs: int
     wants_logits: bool
     embedded: tuple[int, ...] = ()
@@ -185,13 +185,15 @@ class Graphs:
             OutOfMemoryError: if it does not fit.
         """
         for count in (tokens, min(tokens, FUSED_FROM - 1)):
-            for readings in self._cache.fillings(count):  # how a graph's parts fit together varies
-                shape = GraphShape(count, readings, min(outputs, count), wants_logits=True)
+            for views in self._cache.views_by_fill(
+                count
+            ):  # how a graph's parts fit together varies
+                shape = GraphShape(count, views, min(outputs, count), wants_logits=True)
                 self._reserve(self._build(shape))
         if vision := self._model.vision:
             largest = vision.largest()
             embedding = self._reserve_encoder(largest)
-            fullest = next(self._cache.fillings(tokens))
+            fullest = next(self._cache.views_by_fill(tokens))
             shape = GraphShape(tokens, fullest, min(outputs, tokens), wants_logits=True)
             if largest.placeholders.is_cross:
                 shape = shape._replace(crossed=embedding)
@@ -210,7 +212,7 @@ class Graphs:
         cached = self._cache.step(step.segments)
         shape = GraphShape(
             len(step.tokens),
-            cached.readings,
+            cached.views,
             len(step.outputs),
             step.wants_logits,
             () if step.embeddings is None else step.embeddings.shape,
@@ -347,7 +349,7 @@ class Graphs:
             )
             batch = replace(batch, crossed=crossed)
             inputs += [crossed.embeddings, crossed.mask, crossed.seeing]
-        cache = self._cache.begin(context, n, shape.readings)
+        cache = self._cache.build(context, n, shape.views)
         result = self._model.hidden(batch, cache.layers)
         if shape.wants_logits:
             result = self._model.head(result)

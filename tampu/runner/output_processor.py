@@ -181,7 +181,7 @@ class Answers:
 
     def fail_all(self, error: Exception) -> None:
         """End all that runs: any of it may have begun with rows of the batch that failed."""
-        self._scheduler.ledger.forget()
+        self._scheduler.kv_manager.reset()
         for sequence in [*self._scheduler.running]:
             self.fail(sequence, error)
 

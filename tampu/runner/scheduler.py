@@ -17,7 +17,7 @@ from collections.abc import Collection
 import numpy as np
 import numpy.typing as npt
 
-from tampu.kvcache import Ledger
+from tampu.kvcache import KVCacheManager
 from tampu.runner.batch import Draft, Part, Plan, finished
 from tampu.runner.context_shift import cut, shift_range
 from tampu.runner.images import ImageStore
@@ -34,13 +34,13 @@ class Scheduler:
     Attributes:
         running: sequences that hold a slot, in the order of their arrival.
         waiting: sequences that do not yet.
-        ledger: who holds which cells.
+        kv_manager: who holds which cells.
         images: the pictures that have been embedded.
     """
 
     def __init__(
         self,
-        ledger: Ledger,
+        kv_manager: KVCacheManager,
         *,
         slots: int,
         batch: int,
@@ -51,14 +51,14 @@ class Scheduler:
         """Begin with nothing.
 
         Args:
-            ledger: gives out the cells.
+            kv_manager: gives out the cells.
             slots: the most sequences that run at once.
             batch: the most tokens of prompts in a batch.
             outputs: the most results of a batch, at least `slots`.
             positions_per_token: how many numbers a position is made of.
             images: where embeddings are kept.
         """
-        self.ledger = ledger
+        self.kv_manager = kv_manager
         self.images = images or ImageStore(0)
         self._slots = slots
         self._batch = batch
@@ -101,7 +101,7 @@ class Scheduler:
         reading = sorted((s for s in ready if s.is_reading), key=self._urgency)
         if reading:
             for sequence in self.running:  # what others may take over
-                self.ledger.note(sequence.holding, sequence.keys[: sequence.length])
+                self.kv_manager.insert(sequence.cell_table, sequence.keys[: sequence.length])
         beside = min(self._batch, _BESIDE) if answering else self._batch
         draft = Draft(wants_logits, max(beside - len(answering), 1))
         for sequence in answering:
@@ -131,7 +131,7 @@ class Scheduler:
         """Take back a plan that is not computed."""
         for part in plan.parts:
             if self.runs(part.sequence):
-                self.ledger.retract(part.sequence.holding, part.start)
+                self.kv_manager.rollback(part.sequence.cell_table, part.start)
 
     def cancelled(self) -> list[Sequence]:
         """Return the sequences that their callers have given up."""
@@ -143,7 +143,7 @@ class Scheduler:
             self.waiting.remove(sequence)
             return
         self.running.remove(sequence)
-        self.ledger.close(sequence.holding, sequence.keys[: sequence.length])
+        self.kv_manager.free(sequence.cell_table, sequence.keys[: sequence.length])
 
     def runs(self, sequence: Sequence) -> bool:
         """Whether a sequence has a slot."""
@@ -154,7 +154,7 @@ class Scheduler:
         if sequence not in self.running:
             return False
         self.running.remove(sequence)
-        self.ledger.close(sequence.holding, sequence.keys[:0], is_valid=False)
+        self.kv_manager.free(sequence.cell_table, sequence.keys[:0], is_valid=False)
         return True
 
     def restart(self, sequence: Sequence, keep: int) -> int:
@@ -167,9 +167,9 @@ class Scheduler:
             How many tokens were dropped.
         """
         start, end = shift_range(sequence, keep)
-        self.ledger.close(sequence.holding, sequence.keys[: sequence.length])
-        is_private = sequence.holding.is_private
-        sequence.holding = self.ledger.open(sequence.capacity, is_private=is_private)
+        self.kv_manager.free(sequence.cell_table, sequence.keys[: sequence.length])
+        is_private = sequence.cell_table.is_private
+        sequence.cell_table = self.kv_manager.allocate(sequence.capacity, is_private=is_private)
         cut(sequence, start, end)
         return end - start
 
@@ -183,7 +183,7 @@ class Scheduler:
             positions, for each space; None if others use them or some are missing.
         """
         start, end = shift_range(sequence, keep)
-        cells = self.ledger.shift(sequence.holding, start, end)
+        cells = self.kv_manager.shift(sequence.cell_table, start, end)
         if cells is None:
             return None
         cut(sequence, start, end)
@@ -195,7 +195,7 @@ class Scheduler:
         Raises:
             AssertionError: if not.
         """
-        self.ledger.check([sequence.holding for sequence in self.running])
+        self.kv_manager.check([sequence.cell_table for sequence in self.running])
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -217,7 +217,9 @@ class Scheduler:
     def _take_over(self, sequence: Sequence) -> None:
         """Let a sequence go on with rows of others; its last token must be computed."""
         start = sequence.computed
-        count = self.ledger.reuse(sequence.holding, sequence.keys[start : sequence.length - 1])
+        count = self.kv_manager.match_prefix(
+            sequence.cell_table, sequence.keys[start : sequence.length - 1]
+        )
         if sequence.generated == 0:
             sequence.cached += count
 
@@ -226,10 +228,10 @@ class Scheduler:
         if sequence.available != 1 or sequence.generated or sequence.wants_every_row:
             return False
         start = sequence.computed
-        cell = self.ledger.next_cell(sequence.holding, sequence.keys[start : start + 1])
+        cell = self.kv_manager.next_cell(sequence.cell_table, sequence.keys[start : start + 1])
         if cell not in draft.results:
             return False
-        self.ledger.reuse(sequence.holding, sequence.keys[start : start + 1])
+        self.kv_manager.match_prefix(sequence.cell_table, sequence.keys[start : start + 1])
         sequence.cached += 1
         output = draft.results[cell]
         draft.parts.append(Part(sequence, draft.rows, start + 1, 0, output, 1, is_last=True))
@@ -268,7 +270,7 @@ class Scheduler:
         start, is_last = sequence.computed, sequence.available == count
         is_reading = sequence.is_reading
         points = self._checkpoints(start, start + count, is_last=is_last) if is_reading else ()
-        if count == 0 or not self.ledger.extend(sequence.holding, count, points):
+        if count == 0 or not self.kv_manager.append(sequence.cell_table, count, points):
             return
         first = len(draft.outputs)
         if sequence.wants_every_row and start < sequence.prompt_length:
@@ -283,9 +285,11 @@ class Scheduler:
         if is_reading:
             draft.room -= count
             draft.prompt_rows += count
-            self.ledger.note(sequence.holding, sequence.keys[: sequence.length])
-            if is_last and not sequence.holding.is_private:
-                draft.results[self.ledger.last_cell(sequence.holding)] = len(draft.outputs) - 1
+            self.kv_manager.insert(sequence.cell_table, sequence.keys[: sequence.length])
+            if is_last and not sequence.cell_table.is_private:
+                draft.results[self.kv_manager.last_cell(sequence.cell_table)] = (
+                    len(draft.outputs) - 1
+                )
 
     def _checkpoints(self, start: int, end: int, *, is_last: bool) -> Collection[int]:
         """Return behind which tokens of a part of a prompt states are kept, if a model has any.
@@ -293,14 +297,14 @@ class Scheduler:
         That is here and there, where the part ends, and before the prompt's last token: there the
         same prompt can go on when it comes again, as its last token is always computed.
         """
-        apart = self.ledger.apart
+        apart = self.kv_manager.checkpoint_interval
         if apart == 1:
             return ()
         return {*range(start + -(start + 1) % apart, end, apart), end - 1, end - 1 - is_last}
 
     def _is_shared(self, part: Part) -> bool:
         sequence = part.sequence
-        return self.runs(sequence) and self.ledger.is_shared(sequence.holding, part.start)
+        return self.runs(sequence) and self.kv_manager.is_shared(sequence.cell_table, part.start)
 
 
 def _needed_from(sequence: Sequence, image: PlacedImage) -> int:

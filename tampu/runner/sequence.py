@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tampu.kvcache import Holding
+from tampu.kvcache import CellTable
 from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.events import Event, FinishReason, TokenLogprob, Usage
 from tampu.runner.layout import TEXT, Layout
@@ -134,7 +134,7 @@ class Sequence:
         keys: I32, (capacity + 1,): what the cache compares: the tokens, but for images.
         length: tokens known.
         prompt_length: of which the caller gave.
-        holding: its cells, for tokens in the cache or in a batch that is planned.
+        cell_table: its cells, for tokens in the cache or in a batch that is planned.
         layout: where images are, and what must stay together.
         collector: who wants the result of every token of the prompt.
         prompt_logprobs: collects those of the prompt's tokens, if requested.
@@ -157,7 +157,7 @@ class Sequence:
     keys: npt.NDArray[np.int32]
     length: int
     prompt_length: int
-    holding: Holding
+    cell_table: CellTable
     layout: Layout = TEXT
     collector: Collector | None = None
     prompt_logprobs: LogprobCollector | None = None
@@ -181,7 +181,7 @@ class Sequence:
     @property
     def computed(self) -> int:
         """How many tokens have cells."""
-        return self.holding.length
+        return self.cell_table.length
 
     @property
     def available(self) -> int:

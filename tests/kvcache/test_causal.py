@@ -6,7 +6,15 @@ from support.graphs import floats, integers
 from support.reference import softmax
 
 from tampu.errors import OutOfMemoryError, RequestError, ShapeError
-from tampu.kvcache import AttentionKind, Cache, CacheSize, Reach, Segment, Span, cache_bytes
+from tampu.kvcache import (
+    AttentionKind,
+    Cache,
+    CacheSize,
+    CellRange,
+    KVCacheSpec,
+    Segment,
+    cache_bytes,
+)
 from tampu.kvcache.storage import PADDING
 from tampu.ml import GGMLType
 from tampu.ml.library import gg
@@ -58,12 +66,12 @@ def cache(backend):
     ],
 )
 def test_what_is_read_is_padded_so_that_graphs_can_be_used_again(cache, segments, start, length):
-    assert cache(cells=1000).step(segments).readings == (Span(start, length),)
+    assert cache(cells=1000).step(segments).views == (CellRange(start, length),)
 
 
 def test_with_a_window_only_cells_that_are_seen_are_read(cache):
     made = cache([LayerShape(1, 32, 2), LayerShape(1, 32)], cells=2000)
-    assert made.step([segment("0 300 600", 2)]).readings == (Span(256, 512), Span(0, 768))
+    assert made.step([segment("0 300 600", 2)]).views == (CellRange(256, 512), CellRange(0, 768))
 
 
 @pytest.mark.parametrize(("asked", "cells"), [(1, 256), (256, 256), (257, 512), (1000, 1024)])
@@ -72,17 +80,17 @@ def test_the_cells_are_padded_too(cache, asked, cells):
 
 
 @pytest.mark.parametrize(
-    ("reach", "cells"),
+    ("spec", "cells"),
     [
-        (Reach(), 3 * 4096),
-        (Reach(window=512), 3 * 1024 + 256),
-        (Reach(window=100), 3 * 512 + 256),
-        (Reach(chunk=1000), 3 * 2000 + 208 + 256 - 120),
-        (Reach(window=5000), 3 * 4096),
+        (KVCacheSpec(), 3 * 4096),
+        (KVCacheSpec(window=512), 3 * 1024 + 256),
+        (KVCacheSpec(window=100), 3 * 512 + 256),
+        (KVCacheSpec(chunk=1000), 3 * 2000 + 208 + 256 - 120),
+        (KVCacheSpec(window=5000), 3 * 4096),
     ],
 )
-def test_a_window_needs_fewer_cells(reach, cells):
-    found = CacheSize(slots=3, context=4096, batch=208).cells(reach)
+def test_a_window_needs_fewer_cells(spec, cells):
+    found = CacheSize(slots=3, context=4096, batch=208).cells(spec)
     assert found % PADDING == 0
     assert abs(found - cells) < PADDING
 
@@ -106,7 +114,7 @@ def test_transposed_values_are_written_one_by_one(cache):
 def test_layers_with_the_same_window_share_rows_and_a_mask(cache):
     shapes = [LayerShape(1, 32, 2), LayerShape(1, 32, None), LayerShape(1, 32, 2)]
     made = cache(shapes)
-    assert made.reaches == [Reach(window=2), Reach()]
+    assert made.specs == [KVCacheSpec(window=2), KVCacheSpec()]
     arrays = made.step([segment("0 1 2", 0)]).arrays
     assert len(arrays) == 4
     assert [row[:3] for row in drawn(arrays[1])] == ["x..", "xx.", ".xx"]
@@ -119,14 +127,14 @@ def test_the_inputs_of_a_graph_are_filled_by_the_arrays_of_a_step(backend, cache
     made, context = cache(shapes, attention=kind), backend.context()
     step = made.step([segment("0 1", 0), segment("9", 0)])
     arrays = step.arrays
-    graph = made.begin(context, 3, step.readings)
+    graph = made.build(context, 3, step.views)
     assert [tensor.shape for tensor in graph.inputs] == [array.shape for array in arrays]
     assert [tensor.size_bytes for tensor in graph.inputs] == [array.nbytes for array in arrays]
     assert len(graph.layers) == len(shapes)
     context.close()
 
 
-# Writing and reading
+# Writing and view
 
 
 class Steps:
@@ -142,7 +150,7 @@ class Steps:
         k = context.input("k", keys.shape, GGMLType.F32)
         v = context.input("v", values.shape, GGMLType.F32)
         step = self.cache.step(segments)
-        graph = self.cache.begin(context, len(keys), step.readings)
+        graph = self.cache.build(context, len(keys), step.views)
         outputs = [context.output(tensor) for tensor in build(graph.layers[self.layer], k, v)]
         data = [(k, keys), (v, values), *zip(graph.inputs, step.arrays, strict=True)]
         found = self.backend.compute(context, data, outputs).outputs
@@ -229,7 +237,7 @@ def test_attention_over_the_cache_is_softmax_attention(
 
 
 def test_an_unknown_type_is_refused_with_those_that_are_known(cache):
-    with pytest.raises(RequestError, match="'q5_1' is not known; known: f32, f16, q8_0, q4_0"):
+    with pytest.raises(RequestError, match="'q5_1' is unknown; known: f32, f16, q8_0, q4_0"):
         cache(type_name="q5_1")
 
 
@@ -268,7 +276,7 @@ def test_a_cache_that_finds_no_memory_leaves_none_allocated(backend, monkeypatch
 
 def test_keys_of_another_shape_are_refused(backend, cache):
     context = backend.context()
-    (layer,) = cache().begin(context, 2, [Span(0, 256)]).layers
+    (layer,) = cache().build(context, 2, [CellRange(0, 256)]).layers
     right = context.input("k", (2, 2, 32), GGMLType.F32)
     for shape in [(3, 2, 32), (2, 1, 32), (2, 2, 16)]:
         wrong = context.input("k", shape, GGMLType.F32)

@@ -9,94 +9,94 @@ from tampu.kvcache import Cells
 
 def test_cells_are_taken_from_the_front():
     cells = Cells(100)
-    assert cells.take(3).tolist() == [0, 1, 2]
+    assert cells.allocate(3).tolist() == [0, 1, 2]
     assert cells.available == 97
 
 
 def test_a_sequence_lies_together_and_others_keep_a_distance():
     cells = Cells(256)
-    first, second = cells.take(3), cells.take(3)
+    first, second = cells.allocate(3), cells.allocate(3)
     assert second.tolist() == [32, 33, 34]
-    assert cells.take(2, near=int(first[-1])).tolist() == [3, 4]
-    assert cells.take(2, near=int(second[-1])).tolist() == [35, 36]
-    assert cells.take(30, near=4).tolist() == [*range(5, 32), 37, 38, 39]
+    assert cells.allocate(2, near=int(first[-1])).tolist() == [3, 4]
+    assert cells.allocate(2, near=int(second[-1])).tolist() == [35, 36]
+    assert cells.allocate(30, near=4).tolist() == [*range(5, 32), 37, 38, 39]
 
 
 def test_whatever_is_empty_is_taken_before_rows_are_overwritten():
     cells = Cells(10)
-    old = cells.take(4)
-    cells.release(old)
-    assert sorted(cells.take(6).tolist()) == [4, 5, 6, 7, 8, 9]
+    old = cells.allocate(4)
+    cells.free(old)
+    assert sorted(cells.allocate(6).tolist()) == [4, 5, 6, 7, 8, 9]
 
 
 @pytest.mark.seed("S79")
 def test_scattered_cells_are_as_good_as_others():
     cells = Cells(6)
-    cells.take(6)
-    cells.drop(integers(0, 2, 5))
-    assert cells.take(3).tolist() == [0, 2, 5]
+    cells.allocate(6)
+    cells.discard(integers(0, 2, 5))
+    assert cells.allocate(3).tolist() == [0, 2, 5]
 
 
 def test_the_rows_released_first_are_overwritten_first_and_of_those_the_last_tokens():
     cells = Cells(6)
-    first, second = cells.take(3), cells.take(3)
-    cells.release(second)
-    cells.release(first)
-    assert cells.take(1).tolist() == second[-1:].tolist()
-    assert cells.take(3).tolist() == sorted([*second[:2].tolist(), int(first[-1])])
+    first, second = cells.allocate(3), cells.allocate(3)
+    cells.free(second)
+    cells.free(first)
+    assert cells.allocate(1).tolist() == second[-1:].tolist()
+    assert cells.allocate(3).tolist() == sorted([*second[:2].tolist(), int(first[-1])])
 
 
 def test_using_rows_again_makes_them_recent():
     cells = Cells(6)
-    first, second = cells.take(3), cells.take(3)
-    cells.release(first)
-    cells.release(second)
+    first, second = cells.allocate(3), cells.allocate(3)
+    cells.free(first)
+    cells.free(second)
     cells.share(first)
-    cells.release(first)
-    assert cells.take(3).tolist() == second.tolist()
+    cells.free(first)
+    assert cells.allocate(3).tolist() == second.tolist()
 
 
 def test_taking_more_than_there_are_is_an_error():
     cells = Cells(4)
-    cells.take(2)
+    cells.allocate(2)
     with pytest.raises(IndexError, match="3 cells wanted, 2 are free"):
-        cells.take(3)
+        cells.allocate(3)
 
 
 def test_a_row_is_there_as_long_as_its_generation_is_the_same():
     cells = Cells(4)
-    taken = cells.take(2)
-    noted = cells.generations[taken].copy()
+    taken = cells.allocate(2)
+    inserted = cells.generations[taken].copy()
     cells.share(taken)
-    cells.release(taken)
-    cells.release(taken)
-    assert np.array_equal(cells.generations[taken], noted)
-    cells.take(4)
-    assert not np.any(cells.generations[taken] == noted)
+    cells.free(taken)
+    cells.free(taken)
+    assert np.array_equal(cells.generations[taken], inserted)
+    cells.allocate(4)
+    assert not np.any(cells.generations[taken] == inserted)
 
 
-@pytest.mark.parametrize("how", ["drop", "renew", "forget"])
+@pytest.mark.parametrize("how", ["discard", "invalidate", "reset"])
 def test_rows_that_are_given_up_are_not_there(how):
     cells = Cells(4)
-    taken = cells.take(2)
-    noted = cells.generations[taken].copy()
-    cells.forget() if how == "forget" else getattr(cells, how)(taken)
-    assert not np.any(cells.generations[taken] == noted)
+    taken = cells.allocate(2)
+    inserted = cells.generations[taken].copy()
+    cells.reset() if how == "reset" else getattr(cells, how)(taken)
+    assert not np.any(cells.generations[taken] == inserted)
 
 
 def test_dropping_a_cell_that_another_owns_leaves_its_row():
     cells = Cells(4)
-    taken = cells.take(2)
-    noted = cells.generations[taken].copy()
+    taken = cells.allocate(2)
+    inserted = cells.generations[taken].copy()
     cells.share(taken[:1])
-    cells.drop(taken)
-    assert (cells.generations[taken] == noted).tolist() == [True, False]
+    cells.discard(taken)
+    assert (cells.generations[taken] == inserted).tolist() == [True, False]
     assert cells.owners(taken).tolist() == [1, 0]
 
 
 def test_the_owners_can_be_checked():
     cells = Cells(4)
-    taken = cells.take(2)
+    taken = cells.allocate(2)
     cells.check([taken])
     for wrong in ([], [taken, taken[:1]], [integers(0)]):
         with pytest.raises(AssertionError, match="wrong number of owners"):

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tampu.kvcache import Reach, Segment, Span
+from tampu.kvcache import CellRange, KVCacheSpec, Segment
 from tampu.kvcache.masks import attention_mask
 
-SIX = Span(0, 6)
+SIX = CellRange(0, 6)
 
 
 def segment(cells, start, *groups):
@@ -49,7 +49,7 @@ def drawn(mask):
 )  # fmt: skip
 @pytest.mark.seed("S78")
 def test_a_token_sees_its_own_sequence_up_to_itself(segments, window, rows):
-    assert drawn(attention_mask(segments, 0, Reach(window), SIX)) == rows
+    assert drawn(attention_mask(segments, 0, KVCacheSpec(window), SIX)) == rows
 
 
 @pytest.mark.parametrize(
@@ -66,29 +66,29 @@ def test_a_token_sees_its_own_sequence_up_to_itself(segments, window, rows):
 )  # fmt: skip
 @pytest.mark.seed("S95")
 def test_with_chunks_a_token_sees_its_own_chunk(segments, window, rows):
-    assert drawn(attention_mask(segments, 0, Reach(window, 2), SIX)) == rows
+    assert drawn(attention_mask(segments, 0, KVCacheSpec(window, 2), SIX)) == rows
 
 
 def test_cells_that_nobody_holds_are_hidden():
-    mask = attention_mask([segment("0 255", 1)], 0, Reach(), Span(0, 256))
+    mask = attention_mask([segment("0 255", 1)], 0, KVCacheSpec(), CellRange(0, 256))
     assert np.flatnonzero(mask[0] == 0).tolist() == [0, 255]
 
 
 def test_a_mask_begins_where_what_is_read_begins():
-    mask = attention_mask([segment("258 257", 0)], 0, Reach(), Span(256, 4))
+    mask = attention_mask([segment("258 257", 0)], 0, KVCacheSpec(), CellRange(256, 4))
     assert drawn(mask) == ["..x.", ".xx."]
 
 
 def test_cells_that_are_out_of_reach_need_not_be_there():
-    mask = attention_mask([segment("-1 -1 3 4", 3)], 0, Reach(window=2), SIX)
+    mask = attention_mask([segment("-1 -1 3 4", 3)], 0, KVCacheSpec(window=2), SIX)
     assert drawn(mask) == ["...xx."]
 
 
 @pytest.mark.seed("S34")
 def test_the_inputs_of_a_group_see_one_another_both_ways():
-    mask = attention_mask([segment("0 1 2 3 4", 0, (1, 4))], 0, Reach(), SIX)
+    mask = attention_mask([segment("0 1 2 3 4", 0, (1, 4))], 0, KVCacheSpec(), SIX)
     assert drawn(mask) == ["x.....", "xxxx..", "xxxx..", "xxxx..", "xxxxx."]
-    mask = attention_mask([segment("0 1 2 3 4", 0, (1, 4))], 0, Reach(window=2), SIX)
+    mask = attention_mask([segment("0 1 2 3 4", 0, (1, 4))], 0, KVCacheSpec(window=2), SIX)
     assert drawn(mask) == ["x.....", "xxxx..", ".xxx..", "..xx..", "...xx."]
 
 
@@ -100,7 +100,10 @@ def test_masks_are_what_the_definition_says(data):
     length = data.draw(st.integers(1, 20))
     start = data.draw(st.integers(0, length - 1))
     mask = attention_mask(
-        [Segment(np.array([cells[:length]], np.int32), start)], 0, Reach(window, chunk), Span(0, 20)
+        [Segment(np.array([cells[:length]], np.int32), start)],
+        0,
+        KVCacheSpec(window, chunk),
+        CellRange(0, 20),
     )
     for row, position in enumerate(range(start, length)):
         for cell in range(20):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tampu.kvcache.prefix_tree import PrefixTree, common_length
+from tampu.kvcache.prefix_tree import PrefixTree, common_prefix_length
 
 KEYS = st.lists(st.integers(0, 2), max_size=12)
 
@@ -14,25 +14,25 @@ def keys(*values):
     return np.array(values, np.int32)
 
 
-def places(*cells):
+def refs(*cells):
     return np.array([[cells], [[7] * len(cells)]], np.int32)
 
 
-def note(tree, *pairs):
+def insert(tree, *pairs):
     cursor = tree.root()
-    tree.note(cursor, keys(*(key for key, _ in pairs)), places(*(cell for _, cell in pairs)))
+    tree.insert(cursor, keys(*(key for key, _ in pairs)), refs(*(cell for _, cell in pairs)))
     return cursor
 
 
 def cells_of(tree, *wanted):
-    found, where = tree.follow(tree.root(), keys(*wanted))
+    found, where = tree.match(tree.root(), keys(*wanted))
     assert where.shape == (2, 1, found)
     return where[0, 0].tolist()
 
 
 def test_a_path_that_was_noted_is_found_as_far_as_it_goes():
     tree = PrefixTree(1)
-    note(tree, (5, 0), (6, 1), (7, 2))
+    insert(tree, (5, 0), (6, 1), (7, 2))
     assert cells_of(tree, 5, 6, 7, 8) == [0, 1, 2]
     assert cells_of(tree, 5, 6, 9) == [0, 1]
     assert cells_of(tree, 6) == []
@@ -40,19 +40,19 @@ def test_a_path_that_was_noted_is_found_as_far_as_it_goes():
 
 def test_paths_part_where_they_differ():
     tree = PrefixTree(1)
-    note(tree, (5, 0), (6, 1), (7, 2))
-    note(tree, (5, 10), (6, 11), (9, 12))
+    insert(tree, (5, 0), (6, 1), (7, 2))
+    insert(tree, (5, 10), (6, 11), (9, 12))
     assert cells_of(tree, 5, 6, 7) == [0, 1, 2]
     assert cells_of(tree, 5, 6, 9) == [0, 1, 12]
 
 
 def test_a_cursor_stays_right_when_its_node_is_split():
     tree = PrefixTree(1)
-    behind = note(tree, (5, 0), (6, 1), (7, 2))
-    middle = note(tree, (5, 0), (6, 1))
-    note(tree, (5, 0), (8, 3))
-    tree.note(behind, keys(4), places(20))
-    tree.note(middle, keys(3), places(21))
+    behind = insert(tree, (5, 0), (6, 1), (7, 2))
+    middle = insert(tree, (5, 0), (6, 1))
+    insert(tree, (5, 0), (8, 3))
+    tree.insert(behind, keys(4), refs(20))
+    tree.insert(middle, keys(3), refs(21))
     assert cells_of(tree, 5, 6, 7, 4) == [0, 1, 2, 20]
     assert cells_of(tree, 5, 6, 3) == [0, 1, 21]
     assert cells_of(tree, 5, 8) == [0, 3]
@@ -60,38 +60,38 @@ def test_a_cursor_stays_right_when_its_node_is_split():
 
 def test_places_of_rows_that_are_gone_can_be_replaced():
     tree = PrefixTree(1)
-    note(tree, (5, 0), (6, 1), (7, 2))
-    cursor = note(tree, (5, 0), (8, 3))
-    tree.move(cursor := tree.root(), keys(5, 6, 7))
-    tree.replace(cursor, 3, np.array([[True, False, True]]), places(30, 31, 32))
+    insert(tree, (5, 0), (6, 1), (7, 2))
+    cursor = insert(tree, (5, 0), (8, 3))
+    tree.advance(cursor := tree.root(), keys(5, 6, 7))
+    tree.replace(cursor, 3, np.array([[True, False, True]]), refs(30, 31, 32))
     assert cells_of(tree, 5, 6, 7) == [30, 1, 32]
     assert cells_of(tree, 5, 8) == [30, 3]
 
 
 def test_a_tree_that_was_cleared_knows_nothing_and_no_old_cursor():
     tree = PrefixTree(1)
-    cursor = note(tree, (5, 0), (6, 1))
-    assert tree.knows(cursor)
+    cursor = insert(tree, (5, 0), (6, 1))
+    assert tree.contains(cursor)
     tree.clear()
-    assert not tree.knows(cursor)
-    assert tree.knows(tree.root())
+    assert not tree.contains(cursor)
+    assert tree.contains(tree.root())
     assert cells_of(tree, 5) == []
 
 
 def test_branches_without_rows_are_swept_away_once_there_are_many(monkeypatch):
     tree = PrefixTree(1)
-    monkeypatch.setattr(tree, "_sweep_at", 4)
-    dead = note(tree, (5, 0), (6, 1))
-    note(tree, (5, 0), (7, 2))
+    monkeypatch.setattr(tree, "_evict_at", 4)
+    dead = insert(tree, (5, 0), (6, 1))
+    insert(tree, (5, 0), (7, 2))
     generations = np.zeros(3, np.int32)
     generations[[0, 2]] = 7
-    tree.sweep([generations])
+    tree.evict([generations])
     assert cells_of(tree, 5, 6) == [0, 1]
-    note(tree, (9, 0))
-    tree.sweep([generations])
+    insert(tree, (9, 0))
+    tree.evict([generations])
     assert cells_of(tree, 5, 6) == [0]
     assert cells_of(tree, 5, 7) == [0, 2]
-    assert not tree.knows(dead)
+    assert not tree.contains(dead)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_branches_without_rows_are_swept_away_once_there_are_many(monkeypatch):
     [((), (), 0), ((1,), (), 0), ((1, 2), (1, 2, 3), 2), ((1, 2), (1, 3), 1), ((0,), (1,), 0)],
 )
 def test_what_sequences_have_in_common(first, second, length):
-    assert common_length(keys(*first), keys(*second)) == length
+    assert common_prefix_length(keys(*first), keys(*second)) == length
 
 
 @settings(deadline=None)
@@ -111,7 +111,7 @@ def test_the_tree_finds_what_a_plain_table_of_beginnings_finds(given_paths):
         cursor = tree.root()
         for part in (path[:cut], path[cut:]):  # in two steps, as a sequence grows
             made = [cell + i for i in range(len(part))]
-            tree.note(cursor, keys(*part), places(*made))
+            tree.insert(cursor, keys(*part), refs(*made))
             cell += len(part)
             done = cursor.depth - len(part)
             for i, new in enumerate(made):
@@ -121,5 +121,5 @@ def test_the_tree_finds_what_a_plain_table_of_beginnings_finds(given_paths):
         expected = [table[tuple(path[: i + 1])] for i in range(len(path))]
         assert cells_of(tree, *path) == expected
     for cursor, path in cursors:
-        assert tree.knows(cursor)
+        assert tree.contains(cursor)
         assert cursor.depth == len(path)

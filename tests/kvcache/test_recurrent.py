@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 
 from tampu.errors import ShapeError
-from tampu.kvcache import NO_CELL, Cache, CacheSize, Ledger, Reach, Run, Segment, Span, cache_bytes
+from tampu.kvcache import (
+    NO_CELL,
+    Cache,
+    CacheSize,
+    CellRange,
+    KVCacheManager,
+    KVCacheSpec,
+    MicroBatch,
+    Segment,
+    cache_bytes,
+)
 from tampu.ml import GGMLType
 from tampu.nn import LayerShape, StateShape
 
@@ -41,7 +51,7 @@ def test_parts_of_equal_length_are_computed_together(cache):
     made = cache()
     segments = [segment(5, 1), segment(9, 2), segment(3, 3)]
     step = made.step(segments)
-    assert step.readings == ((Run(3, 1),),)
+    assert step.views == ((MicroBatch(3, 1),),)
     reads, writes = step.arrays
     assert (reads.dtype, writes.dtype) == (np.int32, np.int64)
     assert (reads.tolist(), writes.tolist()) == ([40, 40, 40], [1, 2, 3])
@@ -51,7 +61,9 @@ def test_a_part_is_cut_behind_its_checkpoints(cache):
     made = cache()
     segments = [segment(5, 1), segment(0, -1, -1, 2, 3), segment(0, -1, 4)]
     step = made.step(segments)
-    assert step.readings == ((Run(1, 1), Run(1, 3), Run(1, 1, continues=True), Run(1, 2)),)
+    assert step.views == (
+        (MicroBatch(1, 1), MicroBatch(1, 3), MicroBatch(1, 1, continues=True), MicroBatch(1, 2)),
+    )
     reads, writes = step.arrays
     zero = made.storages[0].cells
     assert (reads.tolist(), writes.tolist()) == ([40, zero, zero], [1, 2, 3, 4])
@@ -59,28 +71,28 @@ def test_a_part_is_cut_behind_its_checkpoints(cache):
 
 def test_what_goes_on_from_a_state_of_the_same_batch_is_computed_after_it(cache):
     one, other = segment(5, 7), Segment(np.array([[-1, -1, -1, -1, -1, 7, 8]], np.int32), 6)
-    assert cache().step([one, other]).readings == ((Run(1, 1), Run(1, 1)),)
+    assert cache().step([one, other]).views == ((MicroBatch(1, 1), MicroBatch(1, 1)),)
 
 
 def test_runs_are_of_all_tokens(backend, cache):
     context = backend.context()
-    for wrong in [(Run(1, 2), Run(1, 2)), (), Span(0, 256)]:
-        with pytest.raises(ShapeError, match="states of 3 tokens are not read by"):
-            cache().begin(context, 3, [wrong])
+    for wrong in [(MicroBatch(1, 2), MicroBatch(1, 2)), (), CellRange(0, 256)]:
+        with pytest.raises(ShapeError, match="states of 3 tokens cannot be read by"):
+            cache().build(context, 3, [wrong])
     context.close()
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 7, 64])
 def test_the_most_that_a_batch_reads_is_of_as_many_tokens(cache, tokens):
-    for (reading,) in cache().fillings(tokens):
-        assert sum(run.sequences * run.tokens for run in reading) == tokens
-        assert not reading[0].continues
+    for (view,) in cache().views_by_fill(tokens):
+        assert sum(run.sequences * run.tokens for run in view) == tokens
+        assert not view[0].continues
 
 
 def test_a_layer_uses_what_it_asked_for(backend, cache):
     made, context = cache([STATES, ROWS]), backend.context()
-    assert made.reaches == [Reach(is_state=True), Reach()]
-    graph = made.begin(context, 2, next(made.fillings(2)))
+    assert made.specs == [KVCacheSpec(is_recurrent=True), KVCacheSpec()]
+    graph = made.build(context, 2, next(made.views_by_fill(2)))
     x = context.input("x", (2, 1, 32), GGMLType.F32)
     with pytest.raises(ShapeError, match="has no keys and values"):
         graph.layers[0].update(x, x)
@@ -96,7 +108,7 @@ def test_the_size_of_states_is_known_before_they_are_made(cache):
 
 
 @pytest.mark.parametrize(
-    ("features", "context", "states", "apart"),
+    ("features", "context", "states", "checkpoint_interval"),
     [
         (1_000, 4096, 6 + 128, 32),  # small ones: as many as are of use
         (2**20, 4096, 16, 320),  # 4 MiB each
@@ -104,11 +116,13 @@ def test_the_size_of_states_is_known_before_they_are_made(cache):
         (2**20, 100, 9, 32),
     ],
 )
-def test_a_context_leaves_no_more_states_than_there_are(features, context, states, apart):
+def test_a_context_leaves_no_more_states_than_there_are(
+    features, context, states, checkpoint_interval
+):
     size = CacheSize(2, context, 512)
     assert size.states(features) == 2 * states
-    assert size.apart(2 * states) == apart
-    assert context / apart <= states - 3
+    assert size.checkpoint_interval(2 * states) == checkpoint_interval
+    assert context / checkpoint_interval <= states - 3
 
 
 # Any sequences in any order
@@ -116,40 +130,40 @@ def test_a_context_leaves_no_more_states_than_there_are(features, context, state
 
 class Sums:
     """A model that adds up what it reads: its state is the sum of all tokens so far, (4,), and how
-    many they are, (2,) twice; beside it a plain list of each sequence's tokens."""
+    many they are, (2,) twice; beside it a reference list of each sequence's tokens."""
 
     def __init__(self, backend, cache, seed):
         self.backend, self.cache = backend, cache
         self.source = random.Random(seed)
-        self.ledger = Ledger(cache.spaces())
-        self.sequences = []  # [holding, tokens]
+        self.manager = KVCacheManager(cache.groups())
+        self.sequences = []  # [table, tokens]
 
     def step(self):
         """Let some sequences go on, in one batch, and compare what comes out."""
         while len(self.sequences) < 3:
             tokens = [self.source.randrange(2) for _ in range(self.source.randrange(4, 20))]
-            self.sequences.append([self.ledger.open(40), tokens])
+            self.sequences.append([self.manager.allocate(40), tokens])
         parts = []
-        for holding, tokens in self.source.sample(self.sequences, self.source.randrange(1, 4)):
-            start = holding.length
+        for table, tokens in self.source.sample(self.sequences, self.source.randrange(1, 4)):
+            start = table.length
             left = np.array(tokens[start:-1], np.int32)
-            start += self.ledger.reuse(holding, left)
+            start += self.manager.match_prefix(table, left)
             count = self.source.choice([1, 1, max(len(tokens) - start, 1), 3])
             while len(tokens) < start + count:
                 tokens.append(self.source.randrange(2))
             behind = range(start, start + count)
             points = [each for each in behind if self.source.random() < 0.2]
-            if not self.ledger.extend(holding, count, points):
+            if not self.manager.append(table, count, points):
                 continue
-            self.ledger.note(holding, np.array(tokens, np.int32))
-            parts.append((holding, tokens, start, count))
+            self.manager.insert(table, np.array(tokens, np.int32))
+            parts.append((table, tokens, start, count))
         if parts:
             self.compare(parts)
         for one in list(self.sequences):
             if len(one[1]) > 30 or self.source.random() < 0.1:
                 self.sequences.remove(one)
-                self.ledger.close(one[0], np.array(one[1][: one[0].length], np.int32))
-        self.ledger.check([holding for holding, _ in self.sequences])
+                self.manager.free(one[0], np.array(one[1][: one[0].length], np.int32))
+        self.manager.check([table for table, _ in self.sequences])
 
     def compare(self, parts):
         segments = [Segment(h.cells[:, : s + n].copy(), s) for h, _, s, n in parts]
@@ -164,7 +178,7 @@ class Sums:
         context = self.backend.context()
         x = context.input("x", (len(tokens), 4), GGMLType.F32)
         step = self.cache.step(segments)
-        graph = self.cache.begin(context, len(tokens), step.readings)
+        graph = self.cache.build(context, len(tokens), step.views)
         result = context.output(graph.layers[0].advance((x,), self.add))
         data = [(x, np.repeat(tokens[:, None], 4, 1)), *zip(graph.inputs, step.arrays, strict=True)]
         (found,) = self.backend.compute(context, data, [result]).outputs

@@ -155,9 +155,9 @@ def test_a_graph_is_built_before_any_token_is_known(backend, load, name):
     loaded = load(RECIPES[name])
     context = backend.context()
     inputs = [context.input(label, (3,), GGMLType.I32) for label in ("t", "p", "o")]
-    cells = np.stack([FIRST[:3]] * len(loaded.cache.reaches))
+    cells = np.stack([FIRST[:3]] * len(loaded.cache.specs))
     step = loaded.cache.step([Segment(cells, 0)])
-    graph = loaded.cache.begin(context, 3, step.readings)
+    graph = loaded.cache.build(context, 3, step.views)
     hidden = loaded.model.hidden(Batch(*inputs), graph.layers)
     logits = context.output(loaded.model.head(hidden))
     assert not any(tensor.pointer.contents.data for tensor in inputs)
@@ -174,8 +174,8 @@ def test_the_graph_of_a_text_has_nothing_of_pictures(backend, load):
     loaded = load(RECIPES["gemma3"])
     context = backend.context()
     inputs = [context.input("x", (3,), GGMLType.I32) for _ in range(3)]
-    spans = next(loaded.cache.fillings(3))
-    graph = loaded.cache.begin(context, 3, spans)
+    spans = next(loaded.cache.views_by_fill(3))
+    graph = loaded.cache.build(context, 3, spans)
     context.output(loaded.model.head(loaded.model.hidden(Batch(*inputs), graph.layers)))
     count = gg.ggml_graph_n_nodes(context.graph)
     names = {

@@ -38,7 +38,7 @@ def test_the_keys_of_the_first_layer_are_those_of_a_new_reading(backend, tmp_pat
     moved = load_tiny(backend, tmp_path, Tiny(architecture=architecture))
     moved.logits(text)
     cells = np.arange(5, 8, dtype=np.int32)
-    moved.graphs.rotate([cells] * len(moved.cache.reaches), -3)
+    moved.graphs.rotate([cells] * len(moved.cache.specs), -3)
     fresh = load_tiny(backend, tmp_path, Tiny(architecture=architecture))
     fresh.logits([1, 259, *text[5:]])
     expected = keys_of(backend, fresh)[2:5]

@@ -34,7 +34,7 @@ def read(model: TinyModel, text: list[int], begin: int, position: int) -> np.nda
     if model.model.positions_per_token > 1:
         positions = np.stack([positions] * 3 + [0 * positions])
     cells = np.arange(begin + count, dtype=np.int32)
-    segment = Segment(np.stack([cells] * len(model.cache.reaches)), begin)
+    segment = Segment(np.stack([cells] * len(model.cache.specs)), begin)
     step = StepInputs(
         np.array(text, np.int32), positions, np.array([count - 1], np.int32), [segment]
     )
@@ -49,7 +49,7 @@ def test_an_answer_after_keys_that_moved_together(model: TinyModel, name: str) -
     assert model.graphs.can_rotate
     read(model, TEXT[:-1], 0, 0)
     expected = read(model, TEXT[-1:], LENGTH, LENGTH)
-    cells = [np.arange(LENGTH, dtype=np.int32)] * len(model.cache.reaches)
+    cells = [np.arange(LENGTH, dtype=np.int32)] * len(model.cache.specs)
     model.graphs.rotate(cells, OFFSET)
     limit = 2e-3 if RECIPES[name].approximate else 1e-5
     moved = read(model, TEXT[-1:], LENGTH, LENGTH + OFFSET)

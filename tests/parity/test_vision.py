@@ -157,8 +157,8 @@ def test_the_graph_of_a_text_reads_no_weight_of_the_tower(
     if name != "mllama":  # its pictures lie beside the text
         images = context.input("images", (2, 128), GGMLType.F32)
         embedded = (images, context.input("rows", (2,), GGMLType.I64))
-    spans = next(loaded.cache.fillings(5))
-    graph = loaded.cache.begin(context, 5, spans)
+    spans = next(loaded.cache.views_by_fill(5))
+    graph = loaded.cache.build(context, 5, spans)
     batch = Batch(number, positions, outputs, *embedded)
     context.output(loaded.model.head(loaded.model.hidden(batch, graph.layers)))
     nodes = [

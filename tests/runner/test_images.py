@@ -244,7 +244,7 @@ def test_a_shift_drops_images_whole(groups, keep, capacity, expected):
             at = start + length
         prompt += [2] * (capacity - at)
         sequence = desk.ask(prompt).sequence
-        desk.ledger.extend(sequence.holding, capacity)
+        desk.kv_manager.append(sequence.cell_table, capacity)
         assert shift_range(sequence, keep) == expected
 
 

@@ -100,7 +100,7 @@ def test_cancelling_at_any_moment_leaves_no_cell_without_an_owner(seed, graphs):
             expected, _ = alone(prompt, context=16, **options)
             assert tokens == (expected[: len(tokens)] if reason == "cancelled" else expected)
         desk.rest()
-        assert desk.ledger.spaces[0].cells.available == 3 * 16
+        assert desk.kv_manager.groups[0].cells.available == 3 * 16
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -5,7 +5,7 @@ import pytest
 from support.fake_graphs import Desk, FakeGraphs
 from support.waiting import wait_until
 
-from tampu.kvcache import Cells, Ledger, Reach, Space
+from tampu.kvcache import Cells, KVCacheGroup, KVCacheManager, KVCacheSpec
 from tampu.runner.context_shift import shift_count
 from tampu.runner.events import TextDelta
 from tampu.runner.request import GenerateOptions
@@ -85,8 +85,8 @@ def scheduler():
     """Make a scheduler; nothing is computed."""
 
     def make(*, slots=4, batch=8, cells=64):
-        ledger = Ledger([Space(Reach(), Cells(cells))])
-        return Scheduler(ledger, slots=slots, batch=batch, outputs=slots)
+        kv_manager = KVCacheManager([KVCacheGroup(KVCacheSpec(), Cells(cells))])
+        return Scheduler(kv_manager, slots=slots, batch=batch, outputs=slots)
 
     return make
 
@@ -191,7 +191,7 @@ def test_a_plan_that_is_undone_gives_its_cells_back(scheduler, sequences):
     made = scheduler()
     made.waiting.extend(sequences(3, 2))
     made.start_waiting()
-    cells = made.ledger.spaces[0].cells
+    cells = made.kv_manager.groups[0].cells
     before = cells.available
     plan = made.plan()
     assert cells.available == before - 5
@@ -236,7 +236,7 @@ def full(scheduler, sequences):
     (sequence,) = sequences(10)
     sequence.tokens = sequence.keys = np.zeros(11, np.int32)
     sequence.tokens[:10] = range(100, 110)
-    sequence.holding = made.ledger.open(10)
+    sequence.cell_table = made.kv_manager.allocate(10)
     made.waiting.append(sequence)
     made.start_waiting()
     made.plan(), made.plan()
@@ -247,13 +247,13 @@ def full(scheduler, sequences):
 @pytest.mark.seed("S80")
 def test_a_shift_drops_tokens_after_those_that_are_kept(full):
     made, sequence = full
-    cells = sequence.holding.cells[0].tolist()
+    cells = sequence.cell_table.cells[0].tolist()
     assert made.shift(sequence, 2) == (4, [pytest.approx(cells[6:10])])
     assert sequence.tokens[: sequence.length].tolist() == [100, 101, 106, 107, 108, 109, 110]
     assert (sequence.computed, sequence.dropped) == (6, 4)
-    assert sequence.holding.cells[0, :6].tolist() == cells[:2] + cells[6:10]
+    assert sequence.cell_table.cells[0, :6].tolist() == cells[:2] + cells[6:10]
     made.check()
-    assert made.ledger.spaces[0].cells.available == 64 - 6
+    assert made.kv_manager.groups[0].cells.available == 64 - 6
 
 
 @pytest.mark.seed("S80")
@@ -272,8 +272,8 @@ def test_what_a_shift_moved_is_not_found_by_others(full, sequences):
 @pytest.mark.seed("S80")
 def test_cells_that_others_own_are_not_moved(full):
     made, sequence = full
-    other = made.ledger.open(10)
-    made.ledger.reuse(other, sequence.keys[:8])
+    other = made.kv_manager.allocate(10)
+    made.kv_manager.match_prefix(other, sequence.keys[:8])
     assert other.length == 8
     assert made.shift(sequence, 2) is None
     assert made.restart(sequence, 2) == 4

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from support.waiting import wait_until
 
-from tampu.kvcache import Cells, Ledger, Reach, Space
+from tampu.kvcache import Cells, KVCacheGroup, KVCacheManager, KVCacheSpec
 from tampu.ml.backend import Computed
 from tampu.nn import Placeholders, PreparedImage
 from tampu.runner.detokenizer import Detokenizer
@@ -175,9 +175,9 @@ class Desk:
         batch: int = 8, graphs: type[FakeGraphs] | None = None, kept_bytes: int = 10**6,
     ) -> None:  # fmt: skip
         self.context = context
-        self.ledger = Ledger([Space(Reach(), Cells(slots * context))])
+        self.kv_manager = KVCacheManager([KVCacheGroup(KVCacheSpec(), Cells(slots * context))])
         self.scheduler = Scheduler(
-            self.ledger,
+            self.kv_manager,
             slots=slots,
             batch=batch,
             outputs=max(slots, 4),
@@ -214,7 +214,7 @@ class Desk:
             length=length,
             prompt_length=length,
             layout=inputs.layout,
-            holding=self.ledger.open(self.context, is_private=collector is not None),
+            cell_table=self.kv_manager.allocate(self.context, is_private=collector is not None),
             collector=collector,
         )
         self.runner.submit(sequence)

@@ -49,7 +49,7 @@ class TinyModel:
         """
         tokens = [token for tokens, _, start in parts for token in tokens[start:]]
         positions = [p for tokens, _, start in parts for p in range(start, len(tokens))]
-        spaces = len(self.cache.reaches)
+        spaces = len(self.cache.specs)
         segments = [
             Segment(np.array([list(cells)] * spaces, np.int32), start) for _, cells, start in parts
         ]
