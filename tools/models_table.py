@@ -84,12 +84,12 @@ def _shown(error: float | None) -> str:
     return "" if error is None else f"{error:.0e}".replace("e-0", "e-")
 
 
-def write(page: Path, text: str) -> None:
+def write(page: Path, text: str, begin: str = BEGIN) -> None:
     """Put the table between its marks."""
     old = page.read_text(encoding="utf-8")
-    before, _, rest = old.partition(BEGIN)
+    before, _, rest = old.partition(begin)
     _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+    page.write_text(f"{before}{begin}\n{text}\n{END}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

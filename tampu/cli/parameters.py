@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from tampu.chat.output.reasoning import EFFORTS, Think
 from tampu.errors import RequestError
-from tampu.runner.request import GenerateOptions
-from tampu.server.wire.ollama_options import Options, read_options, readable
+from tampu.sampling.parameters import BY_OLLAMA, Use, find_parameter
 from tampu.settings.parsers import seconds
-from tampu.store.model_info import ModelInfo
+
+# All but what only a Modelfile may say.
+REQUESTED = [name for name, row in BY_OLLAMA.items() if row.use is not Use.MODEL]
 
 
 def read_parameter(name: str, words: Sequence[str]) -> object:
@@ -25,18 +23,8 @@ def read_parameter(name: str, words: Sequence[str]) -> object:
     Raises:
         RequestError: for an unknown name, or a value of the wrong type.
     """
-    if name not in Options.__struct_fields__:
-        near = difflib.get_close_matches(name, Options.__struct_fields__, 1)
-        hint = (
-            f"did you mean {near[0]}?" if near else f"known: {', '.join(Options.__struct_fields__)}"
-        )
-        raise RequestError(f"unknown parameter {name!r}: {hint}")
-    given = list(words) if name == "stop" else " ".join(words)
-    try:
-        options = msgspec.convert({name: given}, Options, strict=False)
-    except msgspec.ValidationError as error:
-        raise RequestError(f"{name}: {readable(error).partition(' - ')[0]}") from error
-    return msgspec.to_builtins(options)[name]
+    row = find_parameter(name, REQUESTED)
+    return row.check_given(list(words)) if row.kind is list else row.parse(" ".join(words))
 
 
 def read_assignments(assignments: Sequence[str]) -> dict[str, Any]:
@@ -49,20 +37,10 @@ def read_assignments(assignments: Sequence[str]) -> dict[str, Any]:
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals:
-            raise RequestError(f"{assignment!r} is no option: write name=value")
+            raise RequestError(f"{assignment!r} is not an option: write name=value")
         value = read_parameter(name.strip(), [text])
         values[name.strip()] = values.get("stop", []) + value if name == "stop" else value
     return values
-
-
-def generate_options(parameters: Mapping[str, Any], info: ModelInfo) -> GenerateOptions:
-    """Return the parameters as the engine wants them.
-
-    Raises:
-        RequestError: for a value out of its range.
-    """
-    _, options = read_options(parameters, info, {})
-    return options
 
 
 def read_format(text: str) -> object:

@@ -33,12 +33,11 @@ from tampu.nn import Picture
 from tampu.runner.events import Done, Event, TextDelta
 from tampu.runner.layout import NumberedImage
 from tampu.runner.loop import Runner
-from tampu.runner.request import GenerateOptions, generate_options
+from tampu.runner.request import GenerateOptions, generate_options, given_options
 from tampu.runner.sequence import Sink
 from tampu.runner.trace import Trace
 from tampu.store.catalog import Prepared, prepare
 from tampu.store.model_info import ModelInfo
-from tampu.store.parameters import as_options
 from tampu.tokenizer import Tokenizer
 
 log = logging.getLogger("tampu")
@@ -74,7 +73,7 @@ class Engine:
         self.tokenizer: Tokenizer = model.tokenizer
         metadata = model.info.metadata
         self.prepared = found or Prepared(model.info.path)
-        self._defaults = as_options(self.prepared.parameters)
+        self._defaults = given_options(self.prepared.parameters)
         self.template = self.prepared.template or ChatTemplate.from_metadata(metadata)
         parser = self.prepared.parser
         self._prompts = PromptBuilder.for_model(self.template, self.tokenizer, metadata, parser)

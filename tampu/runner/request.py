@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import msgspec
 
 from tampu.errors import RequestError
 from tampu.sampling import SamplingOptions
 from tampu.sampling.grammar import Grammar, grammar_of
+from tampu.sampling.parameters import DEFAULTS, Use, engine_values
+
+MAX_TOP_LOGPROBS = 20
 
 
 class Thoughts(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,9 +52,9 @@ class GenerateOptions(SamplingOptions, frozen=True, kw_only=True, forbid_unknown
         thoughts: how the model writes thoughts; None: the answer has none.
     """
 
-    max_tokens: int | None = None
-    stop: tuple[str, ...] = ()
-    keep: int = 4
+    max_tokens: int | None = DEFAULTS["max_tokens"]
+    stop: tuple[str, ...] = DEFAULTS["stop"]
+    keep: int = DEFAULTS["keep"]
     shift: bool = True
     truncate: bool = False
     priority: Literal["interactive", "batch"] = "interactive"
@@ -61,7 +65,7 @@ class GenerateOptions(SamplingOptions, frozen=True, kw_only=True, forbid_unknown
     prompt_logprobs: bool = False
     grammar: Grammar | None = None
     max_repeated_tokens: int | None = None
-    think_budget: int | None = None
+    think_budget: int | None = DEFAULTS["think_budget"]
     thoughts: Thoughts | None = None
 
     def __post_init__(self) -> None:
@@ -71,20 +75,29 @@ class GenerateOptions(SamplingOptions, frozen=True, kw_only=True, forbid_unknown
             RequestError: naming the option and the range allowed.
         """
         super().__post_init__()
-        if self.max_tokens is not None and self.max_tokens < 0:
-            raise RequestError(f"max_tokens must be 0 or more, not {self.max_tokens}")
-        if self.keep < -1:
-            raise RequestError(f"keep must be -1 (the whole prompt) or more, not {self.keep}")
-        if not 0 <= self.top_logprobs <= 20:
-            raise RequestError(f"top_logprobs must be 0 to 20, not {self.top_logprobs}")
+        if not 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS:
+            raise RequestError(
+                f"top_logprobs must be 0 to {MAX_TOP_LOGPROBS}, not {self.top_logprobs}"
+            )
         if self.max_repeated_tokens is not None and self.max_repeated_tokens < 1:
             raise RequestError(
                 f"max_repeated_tokens must be 1 or more, not {self.max_repeated_tokens}"
             )
-        if self.think_budget is not None and self.think_budget < 0:
-            raise RequestError(f"think_budget must be 0 or more, not {self.think_budget}")
         if any(not stop for stop in self.stop):
             raise RequestError("stop strings must not be empty")
+
+
+def given_options(values: Mapping[str, object]) -> dict[str, Any]:
+    """Return the values for `GenerateOptions` of a Modelfile's or a request's parameters.
+
+    Args:
+        values: by Ollama's names; others and None do not count.
+
+    Raises:
+        RequestError: for a wrong type or a value out of range.
+    """
+    found = engine_values(values, Use.SAMPLING, Use.GENERATION)
+    return found | {"stop": tuple(found["stop"])} if "stop" in found else found
 
 
 def generate_options(values: dict[str, object]) -> GenerateOptions:

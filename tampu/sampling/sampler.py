@@ -24,7 +24,7 @@ from tampu.errors import RequestError, ShapeError
 from tampu.sampling.candidates import Candidates, at_or_above, best_of, require_finite
 from tampu.sampling.full_vocab import WholeVocabulary
 from tampu.sampling.masks import Mask, few_tokens, filtered, is_allowed, masked
-from tampu.sampling.options import RANDOM_SEED, SamplingOptions
+from tampu.sampling.options import SamplingOptions
 from tampu.sampling.penalties import TokenWindow
 from tampu.sampling.transforms import (
     COLDEST,
@@ -49,10 +49,11 @@ class Sampler:
     """
 
     def __init__(self, options: SamplingOptions, vocabulary_size: int) -> None:
+        seed = None if options.seed == -1 else options.seed
         self.options = options
         self.greedy = options.is_greedy
         self._size = vocabulary_size
-        self._random = np.random.Generator(np.random.PCG64(_seed(options.seed)))
+        self._random = np.random.Generator(np.random.PCG64(seed))
         self._window = _window(options, vocabulary_size)
         self._bias_tokens, self._bias = _bias(options, vocabulary_size)
         self._adjusts = self._window is not None or len(self._bias) > 0
@@ -178,10 +179,6 @@ def _best(logits: Floats) -> int:
     token = int(logits.argmax())  # the first of equals; a NaN counts as the largest
     require_finite(float(logits[token]))
     return token
-
-
-def _seed(seed: int | None) -> int | None:
-    return None if seed == RANDOM_SEED else seed
 
 
 def _window(options: SamplingOptions, vocabulary_size: int) -> TokenWindow | None:

@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from tampu.errors import RequestError
 from tampu.server.errors import BodyTooLargeError
-from tampu.server.wire.ollama_options import readable
+from tampu.server.wire.options import readable
 
 MAX_BODY = 64 * 1024 * 1024
 IDLE_SECONDS = 30.0

@@ -17,6 +17,7 @@ from tampu.chat.output import PARSERS
 from tampu.chat.renderers import remarks
 from tampu.chat.template_loader import read_template
 from tampu.errors import ModelFileError, RequestError, TampuError
+from tampu.sampling.parameters import check_parameters
 from tampu.store.create_sources import Ingredients, Report
 from tampu.store.create_spec import Recipe
 from tampu.store.library import Library
@@ -31,7 +32,6 @@ from tampu.store.manifests import (
 from tampu.store.model import StoredModel
 from tampu.store.modelfile import Modelfile
 from tampu.store.names import ModelName
-from tampu.store.parameters import check_parameters
 from tampu.store.registry.progress import Progress
 
 __all__ = ["Progress", "Recipe", "create", "creating"]

@@ -13,15 +13,16 @@ Nothing is escaped. The format is Ollama's.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tampu.errors import RequestError
+from tampu.sampling.parameters import Value, find_parameter
 from tampu.store.library import LocalModel
 from tampu.store.manifests import Media
-from tampu.store.parameters import Parameter, read_parameter
 
 MAX_CHARACTERS = 16 << 20
 ROLES = ("system", "user", "assistant")
@@ -31,6 +32,7 @@ _SPACE = " \t\r\n\v\f"
 _SPACES = re.compile(r"[ \t\r\n\v\f]+")
 _QUOTES = ('"' * 3, '"')
 _SHOWN = 40
+_COLUMN = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Modelfile:
 
     sources: tuple[str, ...] = ()
     adapters: tuple[str, ...] = ()
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    parameters: Mapping[str, Value] = field(default_factory=dict)
     template: str | None = None
     system: str | None = None
     licenses: tuple[str, ...] = ()
@@ -200,7 +202,7 @@ def _needed(value: str) -> str:
 def _parameter(modelfile: Modelfile, value: str) -> Modelfile:
     name, text = _pair(value, "a name and a value")
     name = name.lower()
-    read = read_parameter(name, text)
+    read = find_parameter(name).parse(text)
     before = modelfile.parameters.get(name)
     if isinstance(before, list) and isinstance(read, list):
         read = [*before, *read]
@@ -262,6 +264,22 @@ def _parameter_text(value: bool | float | str) -> str:  # noqa: FBT001
     if isinstance(value, str):
         return _quoted(value)
     return str(value).lower() if isinstance(value, bool) else f"{value}"
+
+
+def parameter_texts(values: Mapping[str, Any]) -> list[str]:
+    """Return a line for each parameter, and for each of its values, as Ollama shows them."""
+    return [
+        f"{name:<{_COLUMN}} {_literal(item)}"
+        for name, value in values.items()
+        for item in (value if isinstance(value, list) else [value])
+    ]
+
+
+def _literal(value: object) -> str:
+    """Return a value as Go writes it: texts in quotes, whole numbers without a point."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _quoted(text: str) -> str:

@@ -15,6 +15,8 @@ from support.chat_templates import CHATML
 from support.scripted import write_scripted
 from support.serving import start_server
 
+from tampu.sampling.parameters import BY_OLLAMA
+
 pytestmark = [pytest.mark.client, pytest.mark.server]
 
 USER = [{"role": "user", "content": "hello"}]
@@ -238,7 +240,5 @@ def test_no_field_of_the_package_is_left_out():
 
 
 def test_the_options_of_the_package_are_known():
-    from tampu.server.wire.ollama_options import Options
-
-    unknown = {*_types.Options.model_fields} - {*Options.__struct_fields__}
+    unknown = {*_types.Options.model_fields} - {*BY_OLLAMA}
     assert unknown == {"embedding_only"}  # Ollama has none any more either

@@ -193,9 +193,9 @@ def test_an_unknown_option_is_refused_with_those_that_are_known(engine):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"max_tokens": -1}, "max_tokens must be 0 or more, not -1"),
+        ({"max_tokens": -1}, "max_tokens must be an integer from 0 to"),
         ({"max_tokens": "10"}, "max_tokens"),
-        ({"keep": -2}, "keep must be -1"),
+        ({"keep": -2}, "keep must be an integer from -1 to"),
         ({"top_logprobs": 21}, "top_logprobs must be 0 to 20, not 21"),
         ({"stop": [""]}, "stop strings must not be empty"),
         ({"stop": "end"}, "stop"),

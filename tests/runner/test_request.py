@@ -15,7 +15,7 @@ def test_loose_values_become_options():
 
 
 def test_what_is_drawn_is_checked_with_the_rest():
-    with pytest.raises(RequestError, match=r"top_p is 1\.5; it must be a number from 0 to 1"):
+    with pytest.raises(RequestError, match=r"top_p must be a number from 0 to 1, not 1\.5"):
         generate_options({"top_p": 1.5})
 
 

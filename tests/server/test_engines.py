@@ -69,4 +69,4 @@ def test_a_modelfile_names_its_engine(server):
         assert "PARAMETER engine llamacpp" in shown["modelfile"]
         wrong = made | {"parameters": {"engine": "steam"}}
         refused = client.post("/api/create", json=wrong).text
-        assert "engine must be auto or native or llamacpp, not 'steam'" in refused
+        assert "engine must be one of auto, native, llamacpp, not 'steam'" in refused

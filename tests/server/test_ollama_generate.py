@@ -7,6 +7,7 @@ from support.fake_runner import FakeStart, is_duration, lines_of
 from support.tiny_gguf import write_gguf
 
 from tampu.runner.request import GenerateOptions
+from tampu.sampling.parameters import BY_OLLAMA
 from tampu.server.app import ServerOptions
 from tampu.worker.protocol import ChatPrompt, InsertPrompt, TextPrompt
 from tests.server.conftest import Site
@@ -160,9 +161,7 @@ def test_an_option_of_the_wrong_type_or_range_is_refused_by_name(post, name, val
 
 
 def test_every_option_refuses_a_value_of_the_wrong_type(site):
-    from tampu.server.wire.ollama_options import Options
-
-    names = Options.__struct_fields__
+    names = [name for name in BY_OLLAMA if name != "engine"]
     calls = [
         ("POST", "/api/generate", {"json": {"model": "m", "prompt": "x", "options": {name: {}}}})
         for name in names

@@ -13,12 +13,12 @@ from tampu.chat import jinja_sandbox
 from tampu.chat.sandboxed_template import RENDER_LIMITS
 from tampu.errors import SettingsError
 from tampu.ml import gguf
-from tampu.sampling import schema
+from tampu.sampling import parameters, schema
 from tampu.sampling.constraint import COMPILE_LIMITS
 from tampu.server import body, connection, serve, trusted_host
 from tampu.server.app import ServerOptions
 from tampu.server.serve import check_exposure
-from tampu.server.wire import conversation, ollama, ollama_options, openai_fields
+from tampu.server.wire import conversation, ollama, openai_fields
 from tampu.settings.settings import Settings
 from tampu.store import manifests
 from tampu.store.registry import session
@@ -54,8 +54,8 @@ IMAGES = ImageLimits()
         pytest.param(conversation.MOST_MESSAGES, 10_000, id="request: messages"),
         pytest.param(conversation.MOST_IMAGES, 16, id="request: images"),
         pytest.param(conversation.MOST_TOOLS, 128, id="request: tools"),
-        pytest.param(ollama_options.MAX_STOPS, 16, id="request: stop strings"),
-        pytest.param(ollama_options.MAX_STOP_LENGTH, KIB, id="request: length of a stop string"),
+        pytest.param(parameters.MAX_STOPS, 16, id="request: stop strings"),
+        pytest.param(parameters.MAX_STOP_LENGTH, KIB, id="request: length of a stop string"),
         pytest.param(openai_fields.MOST_BIASES, 1_024, id="request: logit_bias"),
         pytest.param(ollama.MOST_INPUTS, 2_048, id="request: texts to embed"),
         pytest.param(schema.MAX_BYTES, 256 * KIB, id="request: schema"),

@@ -24,13 +24,8 @@ from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.events import Event
 from tampu.runner.reasoning_budget import Budget, thought_budget
 from tampu.runner.request import GenerateOptions
+from tampu.sampling.parameters import Use, names_of
 from tampu.tokenizer import Tokenizer
-
-# The same name and meaning here and there.
-_SAMPLING = (
-    "temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_last_n", "repeat_penalty",
-    "presence_penalty", "frequency_penalty",
-)  # fmt: skip
 
 
 class LlamaModel:
@@ -170,7 +165,7 @@ class LlamaModel:
         wrong = next((token for token in options.logit_bias if not 0 <= token < limit), None)
         if wrong is not None:
             raise RequestError(f"logit_bias: token {wrong} is not among the {limit} tokens")
-        asked: dict[str, Any] = {name: getattr(options, name) for name in _SAMPLING}
+        asked: dict[str, Any] = {name: getattr(options, name) for name in names_of(Use.SAMPLING)}
         if options.repeat_last_n < 0:
             asked["repeat_last_n"] = self.context
         room = self.context - length(items)

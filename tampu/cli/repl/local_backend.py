@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.chat.output import Content, Thinking
-from tampu.cli.parameters import generate_options
 from tampu.cli.repl.backend import Asked, Known, Reply
 from tampu.cli.repl.current_model import Desk, Loaded, Needs, Reading
 from tampu.errors import ContextLengthError
 from tampu.runner.events import Done, Usage
+from tampu.runner.request import GenerateOptions, given_options
 from tampu.sampling.grammar import grammar_of
 from tampu.store.modelfile import Modelfile
 from tampu.worker.protocol import ChatPrompt, Form, TextPrompt
@@ -126,7 +126,7 @@ class OwnReply:
 
     def _run(self) -> Generator[Thinking | Content]:
         asked = self._asked
-        options = generate_options(asked.parameters, self._desk.known.info)
+        options = GenerateOptions(**given_options(asked.parameters))
         with self._desk.model(needs_of(asked.parameters)) as loaded:
             parser = None
             if loaded.prompts is None:

@@ -157,9 +157,9 @@ def choices(before: list[str], word: str, models: object) -> list[str]:
     if before in (["/load"], ["/save"]) and callable(models):
         return [*models(word)]
     if before == ["/set", "parameter"]:
-        from tampu.server.wire.ollama_options import Options
+        from tampu.cli.parameters import REQUESTED
 
-        known: Iterable[str] = Options.__struct_fields__
+        known: Iterable[str] = REQUESTED
     else:
         known = TOPICS.get(" ".join(before), ())
     return sorted(name for name in known if name.startswith(word))

@@ -8,9 +8,9 @@ from typing import Any
 
 from tampu.chat.output import Content, Thinking
 from tampu.chat.output.reasoning import Think
-from tampu.cli.parameters import generate_options
 from tampu.cli.repl.backend import Asked, Known, Partner, Reply
 from tampu.runner.events import Usage
+from tampu.runner.request import GenerateOptions, given_options
 from tampu.sampling.grammar import grammar_of
 from tampu.settings.durations import format_duration
 
@@ -83,7 +83,7 @@ class Session:
         Raises:
             RequestError: naming the parameter.
         """
-        generate_options(self.parameters, self.known.info)
+        GenerateOptions(**given_options(self.parameters))
         grammar_of(self.format)
 
     def load(self) -> None:

@@ -13,6 +13,7 @@ import msgspec
 
 from tampu.chat.output.reasoning import Think
 from tampu.errors import RequestError
+from tampu.sampling.parameters import BY_OLLAMA
 from tampu.server.generation_request import Job, require
 from tampu.server.model_defaults import Profile
 from tampu.server.wire.conversation import (
@@ -23,8 +24,8 @@ from tampu.server.wire.conversation import (
     decode_image,
 )
 from tampu.server.wire.ollama import keep_alive_s
-from tampu.server.wire.ollama_options import asked_options, read_options, read_stops
 from tampu.server.wire.openai_fields import refuse
+from tampu.server.wire.options import OPENAI_DEFAULTS, parameter_fields, request_options
 
 _IMAGE_TYPES = ("image/jpeg", "image/jpg", "image/png", "image/webp", "image/gif", "image/bmp")
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "max", "max": "max"}
@@ -77,21 +78,16 @@ def messages_job(request: MessagesRequest, profile: Profile) -> Job:
     limit = request.max_tokens
     require(holds=limit is not None, message="max_tokens: field required")
     require(holds=limit is None or limit >= 1, message="max_tokens must be 1 or more")
-    given: dict[str, Any] = {
-        "temperature": request.temperature,
-        "top_p": request.top_p,
-        "top_k": request.top_k,
-        "think_budget": _budget(request),
-    }
+    fields = parameter_fields(request) | {"think_budget": _budget(request)}
     if request.stop_sequences is not None:
-        given["stop"] = read_stops(request.stop_sequences, "stop_sequences")
-    overrides, options = read_options(
-        {"temperature": 1.0, "top_p": 1.0}
-        | dict(profile.options)
-        | dict(asked_options(request.options))
-        | {name: value for name, value in given.items() if value is not None},
-        profile.info,
-        {"max_tokens": limit, "truncate": True},
+        fields["stop"] = BY_OLLAMA["stop"].check(request.stop_sequences, "stop_sequences")
+    overrides, options = request_options(
+        profile,
+        request.options,
+        fields,
+        OPENAI_DEFAULTS,
+        max_tokens=limit,
+        truncate=True,
     )
     wishes = Wishes(
         model=request.model or "",
@@ -121,10 +117,7 @@ def count_job(request: CountRequest, profile: Profile) -> Job:
         RequestError: naming the field that cannot be had.
     """
     _budget(request)
-    overrides, options = read_options({}, profile.info, {})
-    wishes = Wishes(
-        model=request.model or "", overrides=overrides, keep_alive_s=None, options=options
-    )
+    wishes = Wishes(model=request.model or "")
     return chat_job(_conversation(request, profile), wishes, profile)
 
 

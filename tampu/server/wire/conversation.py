@@ -62,9 +62,9 @@ class Wishes:
     """What a request says besides its prompt: the model, how it is loaded, and how it writes."""
 
     model: str
-    overrides: Overrides
-    keep_alive_s: float | None
-    options: GenerateOptions
+    overrides: Overrides = field(default_factory=Overrides)
+    keep_alive_s: float | None = None
+    options: GenerateOptions = field(default_factory=GenerateOptions)
     choices: int = 1
 
 

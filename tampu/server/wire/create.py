@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 
 from tampu.errors import RequestError
+from tampu.sampling.parameters import check_parameters
 from tampu.server.wire.manage import NamedRequest
 from tampu.store.create import Recipe
 from tampu.store.modelfile import Message, Modelfile
 from tampu.store.names import Digest
-from tampu.store.parameters import check_parameters
 
 _REFUSED = ("modelfile", "path", "info", "remote_host", "draft_files", "draft_quantize")
 

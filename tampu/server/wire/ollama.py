@@ -17,7 +17,7 @@ from tampu.errors import RequestError
 from tampu.server.generation_request import FOREVER, LONGEST_S, EmbedJob, Job, require
 from tampu.server.model_defaults import Profile
 from tampu.server.wire.conversation import Conversation, Wishes, chat_job, check_can, decode_image
-from tampu.server.wire.ollama_options import asked_options, read_options
+from tampu.server.wire.options import request_options
 from tampu.settings.durations import parse_duration
 from tampu.worker.protocol import InsertPrompt, TextPrompt
 
@@ -225,9 +225,7 @@ def embed_job(request: EmbedRequest, profile: Profile) -> EmbedJob:
     Raises:
         RequestError: for an option out of its range.
     """
-    overrides, _ = read_options(
-        {**profile.options, **asked_options(request.options)}, profile.info, {}
-    )
+    overrides, _ = request_options(profile, request.options)
     given = request.input
     texts = [given] if isinstance(given, str) else given or []
     require(
@@ -259,14 +257,13 @@ def older_embed_job(request: EmbeddingsRequest, profile: Profile) -> EmbedJob:
 
 
 def _wishes(request: _Common, profile: Profile) -> Wishes:
-    given = {
-        "truncate": request.truncate is not False,
-        "shift": request.shift is not False,
-        "logprobs": request.logprobs,
-        "top_logprobs": request.top_logprobs,
-    }
-    overrides, options = read_options(
-        {**profile.options, **asked_options(request.options)}, profile.info, given
+    overrides, options = request_options(
+        profile,
+        request.options,
+        truncate=request.truncate is not False,
+        shift=request.shift is not False,
+        logprobs=request.logprobs,
+        top_logprobs=request.top_logprobs,
     )
     return Wishes(
         model=request.model or "",

@@ -17,8 +17,7 @@ from tampu.server.wire.ollama import ShowRequest, timestamp
 from tampu.store.catalog import Entry
 from tampu.store.manifests import ModelConfig
 from tampu.store.model_info import ModelInfo, plain_metadata
-from tampu.store.modelfile import Message, Modelfile, format_modelfile
-from tampu.store.parameters import parameter_texts
+from tampu.store.modelfile import Message, Modelfile, format_modelfile, parameter_texts
 from tampu.worker.engines import choose_engine
 
 _MOST_VALUES = 5

@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 
 from tampu.errors import RequestError
+from tampu.runner.request import MAX_TOP_LOGPROBS
 from tampu.server.generation_request import MOST_CHOICES, EmbedJob, Job, require
 from tampu.server.model_defaults import Profile
 from tampu.server.wire.conversation import Conversation, Wishes, chat_job, check_can
 from tampu.server.wire.ollama import keep_alive_s
-from tampu.server.wire.ollama_options import asked_options, read_options
 from tampu.server.wire.openai_fields import (
     ResponseFormat,
     check_cache_options,
@@ -29,16 +29,13 @@ from tampu.server.wire.openai_fields import (
     refuse,
 )
 from tampu.server.wire.openai_messages import Message, template_message
+from tampu.server.wire.options import (
+    OPENAI_DEFAULTS,
+    parameter_fields,
+    request_options,
+    with_parameters,
+)
 from tampu.worker.protocol import InsertPrompt, Prompt, TextPrompt
-
-MOST_SCORES = 20  # tokens in each place
-# Where OpenAI's own default differs from Ollama's.
-_DEFAULTS = {"temperature": 1.0, "top_p": 1.0}
-_OPTIONS = (
-    "temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "num_ctx", "top_k",
-    "min_p", "typical_p", "repeat_penalty", "repeat_last_n", "num_keep", "num_batch", "num_thread",
-    "think_budget",
-)  # fmt: skip
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
@@ -47,34 +44,19 @@ class StreamOptions(msgspec.Struct, kw_only=True):
     include_usage: bool | None = None
 
 
+@with_parameters
 class _Common(msgspec.Struct, kw_only=True):
-    """What both kinds of generating have in common."""
+    """What both kinds of generating have in common, besides the fields that are parameters."""
 
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: int | None = None
     n: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
     stop: str | list[str] | None = None
-    seed: int | None = None
     logit_bias: dict[str, float] | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
     # Beyond OpenAI's own.
     options: dict[str, Any] | None = None
     keep_alive: float | str | None = None
-    num_ctx: int | None = None
-    num_batch: int | None = None
-    num_thread: int | None = None
-    num_keep: int | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    repeat_penalty: float | None = None
-    repeat_last_n: int | None = None
-    think_budget: int | None = None
 
 
 class ChatRequest(_Common, kw_only=True):
@@ -168,8 +150,8 @@ def completion_job(request: CompletionRequest, profile: Profile) -> Job:
         RequestError: naming the field that cannot be had.
     """
     scores = request.logprobs
-    in_range = scores is None or 0 <= scores <= MOST_SCORES
-    require(holds=in_range, message=f"logprobs must be 0 to {MOST_SCORES}, not {scores}")
+    in_range = scores is None or 0 <= scores <= MAX_TOP_LOGPROBS
+    require(holds=in_range, message=f"logprobs must be 0 to {MAX_TOP_LOGPROBS}, not {scores}")
     wishes = _wishes(
         request,
         profile,
@@ -217,9 +199,7 @@ def embedding_job(request: EmbeddingRequest, profile: Profile) -> EmbedJob:
     formats = (None, "float", "base64")
     message = "encoding_format must be float or base64"
     require(holds=request.encoding_format in formats, message=message)
-    overrides, _ = read_options(
-        {**profile.options, **asked_options(request.options)}, profile.info, {}
-    )
+    overrides, _ = request_options(profile, request.options)
     return EmbedJob(
         model=request.model or "",
         overrides=overrides,
@@ -252,21 +232,16 @@ def _wishes(
         require(holds=max_tokens >= fewest, message=message)
     choices = 1 if request.n is None else request.n
     require(holds=1 <= choices <= MOST_CHOICES, message=f"n must be 1 to {MOST_CHOICES}")
-    given = {name: fields[name] for name in _OPTIONS if fields[name] is not None}
-    stop = [request.stop] if isinstance(request.stop, str) else request.stop
-    if stop is not None:
-        given["stop"] = stop
-    more = {
-        "max_tokens": max_tokens,
-        "truncate": True,
-        "logprobs": logprobs,
-        "top_logprobs": top_logprobs,
-        "logit_bias": read_bias(request.logit_bias),
-    }
-    overrides, options = read_options(
-        {**_DEFAULTS, **profile.options, **asked_options(request.options), **given},
-        profile.info,
-        more,
+    overrides, options = request_options(
+        profile,
+        request.options,
+        parameter_fields(request),
+        OPENAI_DEFAULTS,
+        max_tokens=max_tokens,
+        truncate=True,
+        logprobs=logprobs,
+        top_logprobs=top_logprobs,
+        logit_bias=read_bias(request.logit_bias),
     )
     return Wishes(
         model=request.model or "",

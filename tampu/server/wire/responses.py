@@ -13,7 +13,6 @@ from tampu.server.generation_request import Job, require
 from tampu.server.model_defaults import Profile
 from tampu.server.wire.conversation import Conversation, Wishes, chat_job
 from tampu.server.wire.ollama import keep_alive_s
-from tampu.server.wire.ollama_options import asked_options, read_options, readable
 from tampu.server.wire.openai_fields import (
     ResponseFormat,
     check_cache_options,
@@ -24,6 +23,7 @@ from tampu.server.wire.openai_fields import (
     refuse,
 )
 from tampu.server.wire.openai_messages import read_arguments, read_content
+from tampu.server.wire.options import OPENAI_DEFAULTS, parameter_fields, readable, request_options
 
 _SCORES = "message.output_text.logprobs"
 # What may be asked for besides the answer: scores, and parts of what cannot come about here.
@@ -217,19 +217,15 @@ def _wishes(request: ResponsesRequest, profile: Profile) -> Wishes:
         message = f"include: {wanted[:50]!r} is not supported; {', '.join(_INCLUDED)} are"
         require(holds=wanted in _INCLUDED, message=message)
     with_scores = bool(request.top_logprobs) or _SCORES in (request.include or ())
-    given = {"temperature": request.temperature, "top_p": request.top_p}
-    overrides, options = read_options(
-        {"temperature": 1.0, "top_p": 1.0}
-        | dict(profile.options)
-        | dict(asked_options(request.options))
-        | {name: value for name, value in given.items() if value is not None},
-        profile.info,
-        {
-            "max_tokens": limit,
-            "truncate": request.truncation == "auto",
-            "logprobs": with_scores,
-            "top_logprobs": request.top_logprobs,
-        },
+    overrides, options = request_options(
+        profile,
+        request.options,
+        parameter_fields(request),
+        OPENAI_DEFAULTS,
+        max_tokens=limit,
+        truncate=request.truncation == "auto",
+        logprobs=with_scores,
+        top_logprobs=request.top_logprobs,
     )
     return Wishes(
         model=request.model or "",

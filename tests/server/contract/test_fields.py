@@ -11,7 +11,8 @@ import msgspec
 import pytest
 from support.contract import Answer, Case
 
-from tampu.server.wire import create, manage, ollama, ollama_lists, ollama_options, ollama_output
+from tampu.sampling.parameters import BY_OLLAMA
+from tampu.server.wire import create, manage, ollama, ollama_lists, ollama_output
 from tampu.store.registry.progress import Progress
 from tests.server.contract import (
     test_chat,
@@ -44,12 +45,6 @@ REQUESTS = {
     ollama.Message: "role content thinking images tool_calls tool_name tool_call_id",
     ollama.ToolCall: "id function",
     ollama.ToolFunction: "index name arguments",
-    ollama_options.Options: (
-        "num_keep seed num_predict top_k top_p min_p typical_p temperature repeat_last_n "
-        "repeat_penalty presence_penalty frequency_penalty stop num_ctx num_batch num_gpu main_gpu "
-        "use_mmap num_thread draft_num_predict penalize_newline low_vram f16_kv logits_all "
-        "vocab_only use_mlock mirostat mirostat_tau mirostat_eta numa tfs_z"
-    ),
 }
 # No model is elsewhere, so there are no `remote_model` and `remote_host`; a generated text has no
 # tools that it could call.
@@ -85,7 +80,6 @@ MORE = {
     create.CreateRequest: {"modelfile", "path"},
     ollama_lists.Process: {"engine"},
     ollama_lists.Shown: {"engine"},
-    ollama_options.Options: {"think_budget"},
 }
 PATHS = {
     "/api/generate": ollama.GenerateRequest,
@@ -106,6 +100,13 @@ STATED: list[Case] = [
     for case in table.values()
 ]  # fmt: skip
 TABLE = REQUESTS | ANSWERS
+OPTIONS = (
+    "num_keep seed num_predict top_k top_p min_p typical_p temperature repeat_last_n "
+    "repeat_penalty presence_penalty frequency_penalty stop num_ctx num_batch num_gpu main_gpu "
+    "use_mmap num_thread draft_num_predict penalize_newline low_vram f16_kv logits_all "
+    "vocab_only use_mlock mirostat mirostat_tau mirostat_eta numa tfs_z"
+)
+MORE_OPTIONS = {"think_budget", "engine"}
 
 
 def names_of(struct):
@@ -115,6 +116,10 @@ def names_of(struct):
 @pytest.mark.parametrize("struct", TABLE, ids=lambda struct: struct.__name__)
 def test_a_struct_has_all_fields_and_no_others(struct):
     assert names_of(struct) == set(TABLE[struct].split()) | MORE.get(struct, set())
+
+
+def test_the_options_are_those_of_ollama_and_our_own():
+    assert set(BY_OLLAMA) == set(OPTIONS.split()) | MORE_OPTIONS
 
 
 @pytest.mark.parametrize("path", PATHS)

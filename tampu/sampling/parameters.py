@@ -1,0 +1,321 @@
+"""All parameters in one table: names, types, ranges, defaults and meanings.
+
+From it derive the options of sampling, generating and loading, Ollama's `options`, the fields of
+OpenAI's requests, a Modelfile's `PARAMETER`, `/set parameter`, what llama.cpp is sent, and the
+table in docs/parameters.md.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, TypeAlias
+
+from tampu.errors import RequestError
+
+MAX_STOPS = 16
+MAX_STOP_LENGTH = 1024
+ENGINES = ("auto", "native", "llamacpp")
+_INT32 = 2**31 - 1
+_FLOAT_MAX = sys.float_info.max
+_EXACT = 2**53  # the largest integer that every JSON reader keeps
+_TRUE, _FALSE = ("true", "1", "t"), ("false", "0", "f")
+
+Value: TypeAlias = bool | int | float | str | list[str]
+
+
+class Use(Enum):
+    """What a parameter acts on."""
+
+    SAMPLING = "sampling"  # llama.cpp has each of these under the same name
+    GENERATION = "generation"
+    LOADING = "loading"  # another value loads the model again
+    MODEL = "model"  # a Modelfile may have it, a request may not
+    NOTHING = "nothing"  # options of Ollama that have no effect here
+
+
+class Special(Enum):
+    """Which numbers outside the range a request or a Modelfile may have, and their meaning."""
+
+    NONE = auto()
+    NEGATIVE_IS_NONE = auto()
+    NEGATIVE_IS_AUTO = auto()  # -1 to an engine
+    ZERO_IS_DEFAULT = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One parameter.
+
+    Attributes:
+        name: in `SamplingOptions`, `GenerateOptions` and `LoadOptions`.
+        ollama: in Ollama's `options` and in Modelfiles.
+        openai: the field at the top of OpenAI's requests; None: there is none.
+        kind: int, float, bool, str (one of `choices`) or list (of strings).
+        default: what holds where neither a request nor a Modelfile gives a value.
+        low: the smallest value.
+        high: the largest value.
+        choices: the strings that it may be.
+        special: numbers outside the range with a meaning of their own.
+        use: what it acts on.
+        doc: what it does, for the docs.
+    """
+
+    name: str
+    ollama: str
+    openai: str | None
+    kind: type
+    default: Any
+    low: float
+    high: float
+    choices: tuple[str, ...]
+    special: Special
+    use: Use
+    doc: str
+
+    def check(self, value: object, name: str = "") -> Any:
+        """Return a value with the right type.
+
+        Args:
+            value: from JSON or Python.
+            name: what the caller calls the parameter; empty: as Ollama does.
+
+        Raises:
+            RequestError: for a wrong type or a value out of range; the message has the range.
+        """
+        if self.kind is list:
+            if isinstance(value, list | tuple) and _are_stops(value):
+                return list(value)
+        elif self.kind is str:
+            if value in self.choices:
+                return value
+        elif self.kind is bool:
+            if isinstance(value, bool):
+                return value
+        else:
+            number = _number(value, self.kind)
+            if number is not None and self.low <= number <= self.high:
+                return number
+        shown = f"{value:g}" if isinstance(value, float) else f"{value!r:.40}"
+        raise RequestError(f"{name or self.ollama} must be {self.range_text}, not {shown}")
+
+    def check_given(self, value: object, name: str = "") -> Any:
+        """Return a value of a request or a Modelfile with the right type.
+
+        Raises:
+            RequestError: as `check`; the special numbers are fine.
+        """
+        number = None if self.special is Special.NONE else _number(value, int)
+        if number is not None and self._is_special(number):
+            return number
+        return self.check(value, name)
+
+    def check_loose(self, value: object, name: str = "") -> Any:
+        """Do as `check_given`, where a string also stands for a list of one."""
+        is_one = self.kind is list and isinstance(value, str)
+        return self.check_given([value] if is_one else value, name)
+
+    def parse(self, text: str) -> Any:
+        """Return the value that a text stands for; a list has that one string.
+
+        Raises:
+            RequestError: as `check_given`.
+        """
+        value: object = [text] if self.kind is list else text
+        if self.kind is bool and text.lower() in (*_TRUE, *_FALSE):
+            value = text.lower() in _TRUE
+        elif self.kind in (int, float):
+            with suppress(ValueError):
+                value = int(text, 10) if self.kind is int else float(text)
+        return self.check_given(value)
+
+    def meaning(self, value: Any) -> Any:
+        """Return what a checked value of a request or a Modelfile means to an engine."""
+        if self.special is Special.NONE or not self._is_special(value):
+            return value
+        return -1 if self.special is Special.NEGATIVE_IS_AUTO else None
+
+    @property
+    def range_text(self) -> str:
+        """What it may be, in words."""
+        if self.kind is list:
+            return f"at most {MAX_STOPS} strings of 1 to {MAX_STOP_LENGTH} characters"
+        if self.kind is str:
+            return f"one of {', '.join(self.choices)}"
+        if self.kind is bool:
+            return "true or false"
+        what = "an integer" if self.kind is int else "a number"
+        if self.high == math.inf:
+            return f"{what} of {self.low:g} or more"
+        return f"{what} from {self.low:g} to {self.high:.16g}"
+
+    def _is_special(self, number: float) -> bool:
+        if self.special is Special.ZERO_IS_DEFAULT:
+            return number == 0
+        return self.special is not Special.NONE and number < 0
+
+
+def _row(
+    use: Use,
+    name: str,
+    kind: type,
+    default: Any,
+    low: float,
+    high: float,
+    doc: str,
+    *,
+    ollama: str = "",
+    openai: str | None = "",
+    special: Special = Special.NONE,
+    choices: tuple[str, ...] = (),
+) -> Parameter:
+    ollama = ollama or name
+    return Parameter(
+        name=name,
+        ollama=ollama,
+        openai=ollama if openai == "" else openai,
+        kind=kind,
+        default=default,
+        low=low,
+        high=high,
+        choices=choices,
+        special=special,
+        use=use,
+        doc=doc,
+    )
+
+
+# fmt: off
+_ROWS = (
+    _row(Use.SAMPLING, "temperature", float, 0.8, 0, 100,
+         "divides the logits; 0 takes the best token always"),
+    _row(Use.SAMPLING, "top_k", int, 40, -1, _INT32,
+         "keeps the k best tokens; 0 or -1 keeps all"),
+    _row(Use.SAMPLING, "top_p", float, 0.9, 0, 1,
+         "keeps the fewest best tokens whose probabilities add up to more than this; 1 keeps all"),
+    _row(Use.SAMPLING, "min_p", float, 0.0, 0, 1,
+         "keeps tokens with at least this share of the best token's probability; 0 keeps all"),
+    _row(Use.SAMPLING, "typical_p", float, 1.0, 0, 1,
+         "keeps the tokens closest to the distribution's entropy, up to this much probability; "
+         "1 keeps all"),
+    _row(Use.SAMPLING, "repeat_last_n", int, 64, -1, 1_000_000,
+         "how many of the last tokens, the prompt's too, the three penalties look at; 0 turns "
+         "them off, -1 looks at all"),
+    _row(Use.SAMPLING, "repeat_penalty", float, 1.0, 0.01, 100,
+         "divides the positive logit of a token among the last ones, multiplies a negative one"),
+    _row(Use.SAMPLING, "presence_penalty", float, 0.0, -1000, 1000,
+         "is subtracted from the logit of a token among the last ones"),
+    _row(Use.SAMPLING, "frequency_penalty", float, 0.0, -1000, 1000,
+         "is subtracted from the logit of a token for each time that it is among the last ones"),
+    _row(Use.GENERATION, "seed", int, None, -1, math.inf,
+         "the same seed gives the same tokens; below 0 they differ each time",
+         special=Special.NEGATIVE_IS_NONE),
+    _row(Use.GENERATION, "max_tokens", int, None, 0, _EXACT,
+         "the most tokens to generate; below 0: no limit, in the server ten contexts",
+         ollama="num_predict", openai="max_tokens", special=Special.NEGATIVE_IS_NONE),
+    _row(Use.GENERATION, "stop", list, (), 0, 0, "strings that end the answer"),
+    _row(Use.GENERATION, "keep", int, 4, -1, _INT32,
+         "how many of the first tokens stay when the context is full and old ones are dropped; "
+         "-1 keeps the whole prompt", ollama="num_keep"),
+    _row(Use.GENERATION, "think_budget", int, None, 0, _INT32,
+         "the most tokens of reasoning, which is then ended; below 0: no limit",
+         special=Special.NEGATIVE_IS_NONE),
+    _row(Use.LOADING, "context", int, 4096, 4, _INT32,
+         "the length of the context in tokens, at most what the model was trained for",
+         ollama="num_ctx"),
+    _row(Use.LOADING, "batch", int, 512, 1, 65_536,
+         "the most tokens of prompts computed in one step; 0: the default",
+         ollama="num_batch", special=Special.ZERO_IS_DEFAULT),
+    _row(Use.LOADING, "threads", int, None, 1, 512,
+         "threads of the CPU; 0: as many as it has fast cores",
+         ollama="num_thread", special=Special.ZERO_IS_DEFAULT),
+    _row(Use.LOADING, "gpu_layers", int, -1, -1, _INT32,
+         "how many of the last layers go to devices other than the CPU; below 0: as many as fit",
+         ollama="num_gpu", openai=None, special=Special.NEGATIVE_IS_AUTO),
+    _row(Use.LOADING, "main_gpu", int, None, 0, 1024,
+         "the device that takes layers first; without it the one with the most free memory",
+         openai=None),
+    _row(Use.LOADING, "use_mmap", bool, True, 0, 0,  # noqa: FBT003
+         "whether weights are used where they lie in the mapped file, if that is possible",
+         openai=None),
+    _row(Use.MODEL, "engine", str, "auto", 0, 0,
+         "what computes the model; in a Modelfile only", openai=None, choices=ENGINES),
+    *(_row(Use.NOTHING, name, kind, None, 0, high, "no effect", openai=None)
+      for name, kind, high in (
+          ("draft_num_predict", int, 1024), ("penalize_newline", bool, 0), ("low_vram", bool, 0),
+          ("f16_kv", bool, 0), ("logits_all", bool, 0), ("vocab_only", bool, 0),
+          ("use_mlock", bool, 0), ("mirostat", int, 2), ("mirostat_tau", float, 1e6),
+          ("mirostat_eta", float, 1e6), ("numa", bool, 0), ("tfs_z", float, 1e6))),
+)
+# fmt: on
+PARAMETERS: Mapping[str, Parameter] = {row.name: row for row in _ROWS}
+BY_OLLAMA: Mapping[str, Parameter] = {row.ollama: row for row in _ROWS}
+BY_OPENAI: Mapping[str, Parameter] = {row.openai: row for row in _ROWS if row.openai}
+DEFAULTS: Mapping[str, Any] = {row.name: row.default for row in _ROWS}
+
+
+def names_of(*uses: Use) -> tuple[str, ...]:
+    """Return the names of the parameters with these uses."""
+    return tuple(row.name for row in _ROWS if row.use in uses)
+
+
+def find_parameter(name: str, known: Iterable[str] = BY_OLLAMA) -> Parameter:
+    """Return a parameter by its name in Ollama's options.
+
+    Raises:
+        RequestError: for an unknown name.
+    """
+    if name in known:
+        return BY_OLLAMA[name]
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+    raise RequestError(f"unknown parameter {name[:80]!r}: {hint}")
+
+
+def check_parameters(values: Mapping[str, object]) -> dict[str, Value]:
+    """Return a Modelfile's parameters, each with the right type.
+
+    Raises:
+        RequestError: for an unknown name, a wrong type or a value out of range.
+    """
+    return {name: find_parameter(name).check_loose(value) for name, value in values.items()}
+
+
+def engine_values(values: Mapping[str, object], *uses: Use) -> dict[str, Any]:
+    """Return checked values of a request or a Modelfile under the engine's names.
+
+    Args:
+        values: by Ollama's names; unknown names and None do not count.
+        uses: of the parameters that are wanted.
+
+    Raises:
+        RequestError: for a wrong type or a value out of range.
+    """
+    found = {}
+    for name, value in values.items():
+        row = BY_OLLAMA.get(name)
+        if row is not None and value is not None:
+            meant = row.meaning(row.check_given(value))
+            if row.use in uses:
+                found[row.name] = meant
+    return found
+
+
+def _number(value: object, kind: type) -> Any:
+    """Return a number of this kind; None for anything else. JSON has 3.0 for 3."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if kind is float:
+        return float(value) if abs(value) <= _FLOAT_MAX else None
+    return int(value) if math.isfinite(value) and int(value) == value else None
+
+
+def _are_stops(texts: Sequence[object]) -> bool:
+    return len(texts) <= MAX_STOPS and all(
+        isinstance(text, str) and 0 < len(text) <= MAX_STOP_LENGTH for text in texts
+    )

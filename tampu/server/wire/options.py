@@ -1,0 +1,105 @@
+"""The parameters of a request: its `options` object, its own fields and the model's defaults."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from tampu.runner.request import GenerateOptions, given_options
+from tampu.sampling.parameters import BY_OLLAMA, BY_OPENAI, Use, engine_values
+from tampu.server.generation_request import Overrides, require
+from tampu.server.model_defaults import Profile
+
+logger = logging.getLogger(__name__)
+
+# Where OpenAI's and Anthropic's own default differs from Ollama's.
+OPENAI_DEFAULTS: Mapping[str, Any] = {"temperature": 1.0, "top_p": 1.0}
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def with_parameters(body: type[S]) -> type[S]:
+    """Return the struct of a body with a field for each parameter that OpenAI's requests have."""
+    own = {field.name for field in msgspec.structs.fields(body)}
+    fields = [(name, row.kind | None, None) for name, row in BY_OPENAI.items() if name not in own]
+    made: type[Any] = msgspec.defstruct(
+        body.__name__,
+        fields,
+        bases=(body,),
+        kw_only=True,
+        module=body.__module__,
+        namespace={"__doc__": body.__doc__},
+    )
+    return made
+
+
+def parameter_fields(body: msgspec.Struct) -> dict[str, Any]:
+    """Return the parameters among the fields of a body, by Ollama's names.
+
+    Raises:
+        RequestError: for a value out of its range, by the field's name.
+    """
+    found = {}
+    for field, row in BY_OPENAI.items():
+        value = getattr(body, field, None)
+        if value is not None:
+            found[row.ollama] = row.check_loose(value, field)
+    return found
+
+
+def request_options(
+    profile: Profile,
+    options: Mapping[str, Any] | None,
+    fields: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> tuple[Overrides, GenerateOptions]:
+    """Return what a request asks for.
+
+    Args:
+        profile: of the model, whose own parameters hold where the request says nothing.
+        options: the request's object of that name, by Ollama's names.
+        fields: the request's other fields that are parameters, by Ollama's names.
+        defaults: what holds where neither the request nor the model says anything.
+        more: fields of GenerateOptions; None: not given.
+
+    Raises:
+        RequestError: naming the option, and the type or range it must have.
+    """
+    options = options or {}
+    message = "options: engine is a model's own (PARAMETER engine) or the server's (TAMPU_ENGINE)"
+    require(holds="engine" not in options, message=message)
+    _log_ignored(options)
+    loading: dict[str, Any] = {}
+    generation: dict[str, Any] = {}
+    for values in (defaults or {}, profile.options, options, fields or {}):
+        if "num_ctx" in values:
+            values = {**values, "num_ctx": _context(values["num_ctx"], profile)}
+        loading |= engine_values(values, Use.LOADING)
+        generation |= given_options(values)
+    generation |= {name: value for name, value in more.items() if value is not None}
+    return Overrides(**loading), GenerateOptions(**generation)
+
+
+def readable(error: msgspec.ValidationError) -> str:
+    """Return what msgspec says, without the null that every option may also be."""
+    return str(error).replace(" | null", "")
+
+
+def _context(given: object, profile: Profile) -> object:
+    """Return the length of the context, at most the model's."""
+    limit = profile.info.context
+    if isinstance(given, int | float) and limit and given > limit:
+        logger.warning("num_ctx %s is more than the model's %d", given, limit)
+        return limit
+    return given
+
+
+def _log_ignored(given: Mapping[str, Any]) -> None:
+    rows = {name: BY_OLLAMA.get(name) for name in given}
+    ignored = sorted(name for name, row in rows.items() if row is None or row.use is Use.NOTHING)
+    if ignored:
+        logger.warning("options that have no effect: %.500r", ignored)
