@@ -1,6 +1,7 @@
 """The rules of the house that a tool does not check already."""
 
 import ast
+import importlib
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -10,6 +11,7 @@ import pytest
 
 import tampu
 from tampu.models import architectures
+from tampu.nn import Model, VisionModel
 
 ROOT = Path(tampu.__file__).parent
 TESTS = Path(__file__).parent
@@ -275,3 +277,19 @@ def test_the_runner_and_the_cache_know_no_architecture():
         if re.search(rf"\b{re.escape(name)}\b(?!\.cpp)", path.read_text(encoding="utf-8").lower())
     ]
     assert told == []
+
+
+def test_no_architecture_inherits_from_another():
+    """What architectures share is in `nn`: each file of `models` is understood by itself."""
+    names = [f"tampu.{dotted(path)}" for path in (ROOT / "models").glob("[a-z]*.py")]
+    modules = {name: importlib.import_module(name) for name in names}
+    heirs = [
+        (f"{name}.{kind.__name__}", base.__qualname__)
+        for name, module in modules.items()
+        for kind in vars(module).values()
+        if isinstance(kind, type) and kind.__module__ == name
+        for base in kind.__mro__[1:]
+        if base.__module__.startswith("tampu.models")
+        and (base.__module__ != name or issubclass(base, Model | VisionModel))
+    ]
+    assert heirs == []

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tampu.errors import OutOfMemoryError
-from tampu.kvcache import CacheSize, cache_bytes
+from tampu.kvcache import CacheSize, layer_bytes
 from tampu.ml.device_map import Placement, is_of_experts, layer_of
 from tampu.nn import CacheShape
 from tampu.store.model_info import ModelInfo
@@ -112,7 +112,7 @@ class Footprint:
             label = device.label if device else PROCESSOR
             weights[label] += size
             weights[PROCESSOR if index in placement.kept_experts else label] += experts
-        for index, size in self._cache_sizes():
+        for index, size in enumerate(layer_bytes(self.shapes, self.size, *self.types)):
             device = placement.of_layer(index)
             stored[device.label if device else PROCESSOR] += size
         output = placement.of_output()
@@ -155,11 +155,6 @@ class Footprint:
             f"{self.size.slots} slots does not fit {where}. "
             + (f"Choose {' or '.join(instead)}" if instead else "Choose a smaller model")
         )
-
-    def _cache_sizes(self) -> Iterator[tuple[int, int]]:
-        """Yield the index of each layer with a cache, and the bytes of it."""
-        for index, shape in enumerate(self.shapes):
-            yield index, cache_bytes([shape], self.size, *self.types)
 
     def _graph_sizes(self) -> tuple[int, int]:
         """Return the bytes of what computing layers takes, about, and of the logits."""

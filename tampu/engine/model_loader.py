@@ -354,7 +354,11 @@ def _attention_kind(
     """
     is_quantised = not {"q8_0", "q4_0"}.isdisjoint(options.cache_types)
     rows = [shape for shape in shapes if isinstance(shape, LayerShape)]
-    is_fused = is_quantised or all(attends_to(kernels, shape.head_dim) for shape in rows)
+    is_fused = is_quantised or all(
+        attends_to(kernels, features)
+        for shape in rows
+        for features in (shape.head_dim, shape.value_features)
+    )
     if devices and options.flash_attention is None:
         is_fused = is_quantised or all(_can_fuse(each, rows, options) for each in devices)
         return AttentionKind.FUSED if is_fused else AttentionKind.PLAIN
@@ -365,7 +369,9 @@ def _attention_kind(
 
 def _can_fuse(device: Device, shapes: Sequence[LayerShape], options: LoadOptions) -> bool:
     kinds = [CACHE_TYPES.get(name, GGMLType.F16) for name in options.cache_types]
-    sizes = dict.fromkeys((shape.kv_heads, shape.head_dim) for shape in shapes)
+    sizes = dict.fromkeys(
+        (shape.kv_heads, shape.head_dim, shape.value_features) for shape in shapes
+    )
     return all(can_fuse_attention(device.handle, *size, *kinds) for size in sizes)
 
 

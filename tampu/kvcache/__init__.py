@@ -1,6 +1,6 @@
 """The KV cache: allocation of cells, prefix reuse, and the tensors of each layer."""
 
-from tampu.kvcache.cache import Cache, CacheStep, GraphCache, cache_bytes
+from tampu.kvcache.cache import Cache, CacheStep, GraphCache, layer_bytes
 from tampu.kvcache.causal import AttentionKind
 from tampu.kvcache.cells import NO_CELL, Cells
 from tampu.kvcache.manager import CellTable, KVCacheGroup, KVCacheManager
@@ -24,6 +24,6 @@ __all__ = [
     "KVCacheSpec",
     "MicroBatch",
     "Segment",
-    "cache_bytes",
+    "layer_bytes",
     "spec_of",
 ]

@@ -159,17 +159,20 @@ def _storage(
     return KVStorage(context, rows, spec, size.cells(spec), types)
 
 
-def cache_bytes(
+def layer_bytes(
     shapes: Sequence[CacheShape], size: CacheSize, key_type: str, value_type: str | None = None
-) -> int:
-    """Return the size of a cache in bytes; 0 for an unknown type."""
+) -> list[int]:
+    """Return how many bytes each layer's part of a cache takes; 0 for an unknown type."""
     kinds = [CACHE_TYPES.get(name) for name in (key_type, value_type or key_type)]
-    pairs = [kind for kind in kinds if kind is not None]
-    states = sum(sum(shape.features) for shape in shapes if isinstance(shape, StateShape))
-    rows = sum(
-        size.cells(spec_of(shape)) * shape.kv_heads * shape.head_dim
-        for shape in shapes
-        if isinstance(shape, LayerShape)
-    )
-    stored = sum(rows * kind.block_bytes // kind.block_size for kind in pairs)
-    return stored + (4 * states * (size.states(states) + 1) if states else 0)
+    states = size.states(sum(shape.size for shape in shapes if isinstance(shape, StateShape))) + 1
+
+    def stored(shape: CacheShape) -> int:
+        if isinstance(shape, StateShape):
+            return 4 * shape.size * states
+        pairs = zip(kinds, shape.widths, strict=True)
+        row = sum(
+            width * kind.block_bytes // kind.block_size for kind, width in pairs if kind is not None
+        )
+        return size.cells(spec_of(shape)) * row
+
+    return [stored(shape) for shape in shapes]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -106,13 +106,15 @@ class KVStorage:
         self.spec = spec
         self.cells = cells
         self._attention = types.attention
-        self._layers = {
-            index: _allocated(context, index, shape, cells, types)
-            for index, shape in layers.items()
-        }
+        self._layers: dict[int, _LayerStorage] = {}
+        for index, shape in layers.items():
+            if shape.shared_layer is None:
+                self._layers[index] = _allocated(context, index, shape, cells, types)
+            else:
+                self._layers[index] = _shared(self._layers, index, shape)
         is_transposed = types.attention is not AttentionKind.FUSED
-        widths = [layer.width for layer in self._layers.values()] if is_transposed else []
-        self._scattered = list(dict.fromkeys(widths))
+        widths = [layer.widths[1] for layer in layers.values()] if is_transposed else []
+        self._scattered = [width for width in dict.fromkeys(widths) if width]
 
     def step(self, segments: Sequence[Segment], group: int) -> GroupStep:
         """Return the range of cells that a batch reads, the rows it writes, and its mask."""
@@ -140,7 +142,7 @@ class KVStorage:
             index: CausalLayer(
                 context,
                 layer,
-                _LayerInputs(rows, refs.get(layer.width), mask, cell_range),
+                _LayerInputs(rows, refs.get(layer.shape.widths[1]), mask, cell_range),
                 self._attention,
             )
             for index, layer in self._layers.items()
@@ -148,37 +150,51 @@ class KVStorage:
         return GroupGraph(layers, [rows, *refs.values(), mask])
 
     def stored_keys(self) -> Iterator[tuple[int, StoredKeys]]:
-        """Yield the index of each layer, and its keys."""
+        """Yield the index of each layer that stores keys, and the keys."""
         for index, layer in self._layers.items():
-            yield index, StoredKeys(layer.keys, layer.shape.kv_heads, layer.shape.head_dim)
+            if not layer.is_shared:
+                yield index, StoredKeys(layer.keys, layer.shape.kv_heads, layer.shape.head_dim)
 
 
 def _allocated(
     context: Context, index: int, shape: LayerShape, cells: int, types: KVTypes
 ) -> _LayerStorage:
-    for kind in (types.keys, types.values):
-        if shape.head_dim % kind.block_size:
-            raise ShapeError(f"heads of {shape.head_dim} features do not fill {kind.name}")
-    width, storage = shape.kv_heads * shape.head_dim, context.layer(index)
-    is_transposed = types.attention is not AttentionKind.FUSED
-    return _LayerStorage(
-        shape,
-        storage.zeros((cells, width), types.keys),
-        storage.zeros((width, cells) if is_transposed else (cells, width), types.values),
-    )
+    value_type = types.keys if shape.latent_rank else types.values
+    for features, kind in ((shape.head_dim, types.keys), (shape.value_features, value_type)):
+        if features % kind.block_size:
+            raise ShapeError(f"heads of {features} features do not fill {kind.name}")
+    (width, value_width), storage = shape.widths, context.layer(index)
+    keys, values = storage.zeros((cells, width), types.keys), None
+    if value_width:
+        is_transposed = types.attention is not AttentionKind.FUSED
+        lengths = (value_width, cells) if is_transposed else (cells, value_width)
+        values = storage.zeros(lengths, types.values)
+    return _LayerStorage(shape, keys, values)
+
+
+def _shared(layers: Mapping[int, _LayerStorage], index: int, shape: LayerShape) -> _LayerStorage:
+    """Return the storage of the layer whose keys and values another layer reads."""
+    source = layers.get(-1 if shape.shared_layer is None else shape.shared_layer)
+    if source is None or source.is_shared or replace(shape, shared_layer=None) != source.shape:
+        raise ShapeError(f"layer {index} cannot share the cache of layer {shape.shared_layer}")
+    return replace(source, is_shared=True)
 
 
 @dataclass(frozen=True, slots=True)
 class _LayerStorage:
-    """One layer's keys (cells, width) and values: the same, or (width, cells) if transposed."""
+    """What one layer reads and writes.
+
+    Attributes:
+        shape: of the layer that stores it.
+        keys: (cells, width).
+        values: (cells, value width), or (value width, cells) if transposed; None: part of the keys.
+        is_shared: whether another layer writes them.
+    """
 
     shape: LayerShape
     keys: Tensor
-    values: Tensor
-
-    @property
-    def width(self) -> int:
-        return self.shape.kv_heads * self.shape.head_dim
+    values: Tensor | None
+    is_shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,54 +222,64 @@ class CausalLayer:
         self._inputs = inputs
         self._attention = attention
 
-    def update(self, keys: Tensor, values: Tensor) -> History:
+    def update(self, keys: Tensor | None, values: Tensor | None) -> History:
         """Store this batch's keys and values and return all that it may attend to."""
-        tokens = self._inputs.mask.shape[0]
-        width, refs = self._storage.width, self._inputs.refs
-        written = self._storage.keys.set_rows(keys.reshape(tokens, width), self._inputs.rows)
-        self._context.forward(written)
-        if refs is None:
-            rows = values.reshape(tokens, width)
-            stored = self._storage.values.set_rows(rows, self._inputs.rows)
-        else:
-            cells = self._storage.values.shape[1]
-            single = self._storage.values.strided(
-                (width * cells, 1), (_bytes(self._storage.values, 1),), context=self._context
-            )
-            stored = single.set_rows(values.reshape(tokens * width, 1), refs)
-        self._context.forward(stored)
+        storage, inputs = self._storage, self._inputs
+        given = (keys is not None, values is not None)
+        if given != (not storage.is_shared, not storage.is_shared and storage.values is not None):
+            raise ShapeError("a layer's keys and values are not those that it asked for")
+        tokens, (width, value_width) = inputs.mask.shape[0], storage.shape.widths
+        if keys is not None:
+            rows = keys.reshape(tokens, width)
+            self._context.forward(storage.keys.set_rows(rows, inputs.rows))
+        if values is not None and storage.values is not None:
+            self._store_values(storage.values, values.reshape(tokens, value_width))
         is_fused = self._attention is AttentionKind.FUSED
         is_mixed = self._attention is AttentionKind.MIXED
         return History(
-            self._by_head(self._storage.keys),
-            self._by_head(self._storage.values) if refs is None else self._transposed(),
-            self._inputs.mask,
-            is_transposed=not is_fused,
+            self._by_head(storage.keys, storage.shape.head_dim),
+            self._values(),
+            inputs.mask,
+            is_transposed=inputs.refs is not None,
             use_flash=is_fused or (is_mixed and tokens >= FUSED_FROM),
         )
+
+    def _store_values(self, stored: Tensor, values: Tensor) -> None:
+        if self._inputs.refs is None:
+            self._context.forward(stored.set_rows(values, self._inputs.rows))
+            return
+        count = values.shape[0] * values.shape[1]
+        single = stored.strided(
+            (stored.shape[0] * stored.shape[1], 1), (_bytes(stored, 1),), context=self._context
+        )
+        self._context.forward(single.set_rows(values.reshape(count, 1), self._inputs.refs))
 
     def advance(self, inputs: Tensors, advance: Advance) -> Tensor:  # noqa: ARG002
         """Raise ShapeError: there are no states here."""
         raise ShapeError("a layer with keys and values has no states")
 
-    def _by_head(self, stored: Tensor) -> Tensor:
-        """View (cells, width) as (kv_heads, history, head_dim)."""
-        shape, cell_range = self._storage.shape, self._inputs.cell_range
-        head = _bytes(stored, shape.head_dim)
-        row = shape.kv_heads * head
-        lengths = (shape.kv_heads, cell_range.length, shape.head_dim)
-        return stored.strided(lengths, (head, row), cell_range.start * row, context=self._context)
+    def _values(self) -> Tensor:
+        """View the values as (kv_heads, history, value_dim), or as they are if transposed."""
+        shape, stored = self._storage.shape, self._storage.values
+        if stored is None:
+            return self._by_head(self._storage.keys, shape.value_features)
+        if self._inputs.refs is None:
+            return self._by_head(stored, shape.value_features)
+        return self._transposed(stored)
 
-    def _transposed(self) -> Tensor:
-        """View (width, cells) as (kv_heads, head_dim, history)."""
-        shape, cell_range, stored = (
-            self._storage.shape,
-            self._inputs.cell_range,
-            self._storage.values,
-        )
+    def _by_head(self, stored: Tensor, features: int) -> Tensor:
+        """View the first features of the heads of (cells, width): (kv_heads, history, features)."""
+        heads, cell_range = self._storage.shape.kv_heads, self._inputs.cell_range
         row = _bytes(stored, stored.shape[1])
-        lengths = (shape.kv_heads, shape.head_dim, cell_range.length)
-        strides = (shape.head_dim * row, row)
+        lengths, strides = (heads, cell_range.length, features), (row // heads, row)
+        return stored.strided(lengths, strides, cell_range.start * row, context=self._context)
+
+    def _transposed(self, stored: Tensor) -> Tensor:
+        """View (width, cells) as (kv_heads, value_dim, history)."""
+        shape, cell_range = self._storage.shape, self._inputs.cell_range
+        row = _bytes(stored, stored.shape[1])
+        lengths = (shape.kv_heads, shape.value_features, cell_range.length)
+        strides = (shape.value_features * row, row)
         return stored.strided(
             lengths, strides, _bytes(stored, cell_range.start), context=self._context
         )

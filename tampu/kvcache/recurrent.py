@@ -10,6 +10,7 @@ micro-batch, such as a decoding step of many sequences, and a part is split at a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -62,13 +63,14 @@ class StateStorage:
             OutOfMemoryError: if it cannot be allocated.
         """
         self.spec = KVCacheSpec(is_recurrent=True)
-        self.cells = size.states(sum(sum(shape.features) for shape in layers.values()))
+        self.cells = size.states(sum(shape.size for shape in layers.values()))
         self.checkpoint_interval = size.checkpoint_interval(self.cells)
         self._slots = size.slots
+        self._shapes = layers
         self._layers = {
             index: tuple(
-                context.layer(index).zeros((self.cells + 1, features), GGMLType.F32)
-                for features in shape.features
+                context.layer(index).zeros((self.cells + 1, math.prod(each)), GGMLType.F32)
+                for each in shape.shapes
             )
             for index, shape in layers.items()
         }
@@ -105,7 +107,7 @@ class StateStorage:
             context.input("states_written", (written,), GGMLType.I64),
         ]
         layers = {
-            index: StateLayer(context, states, view, inputs[0], inputs[1])
+            index: StateLayer(context, states, self._shapes[index], view, inputs[0], inputs[1])
             for index, states in self._layers.items()
         }
         return GroupGraph(layers, inputs)
@@ -135,17 +137,19 @@ class StateLayer:
         self,
         context: Context,
         states: Tensors,
+        shape: StateShape,
         parts: Sequence[MicroBatch],
         read: Tensor,
         written: Tensor,
     ) -> None:
         self._context = context
         self._states = states
+        self._shape = shape
         self._parts = parts
         self._read = read
         self._written = written
 
-    def update(self, keys: Tensor, values: Tensor) -> History:  # noqa: ARG002
+    def update(self, keys: Tensor | None, values: Tensor | None) -> History:  # noqa: ARG002
         """Raise ShapeError: there are no keys and values here."""
         raise ShapeError("a layer with states has no keys and values")
 
@@ -157,7 +161,10 @@ class StateLayer:
         for part in self._parts:
             if not part.continues:
                 rows = _part(self._read, read, part.sequences)
-                states = tuple(state.rows(rows) for state in self._states)
+                states = tuple(
+                    state.rows(rows).reshape(part.sequences, *shape)
+                    for state, shape in zip(self._states, self._shape.shapes, strict=True)
+                )
                 read += part.sequences
             output, states = advance(tuple(_rows(each, row, part) for each in inputs), states)
             self._store(states, _part(self._written, written, part.sequences))

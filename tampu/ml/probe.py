@@ -35,7 +35,12 @@ def can_multiply(device: OpaquePointer, weight: TensorPointer, kind: OpaquePoint
 
 
 def can_fuse_attention(
-    device: OpaquePointer, heads: int, features: int, keys: GGMLType, values: GGMLType
+    device: OpaquePointer,
+    heads: int,
+    features: int,
+    value_features: int,
+    keys: GGMLType,
+    values: GGMLType,
 ) -> bool:
     """Ask a device whether it has fused attention for heads of these sizes and types."""
     with _arena() as arena:
@@ -44,7 +49,7 @@ def can_fuse_attention(
             arena,
             tensor(arena, gg.GGML_TYPE_F32, features, _TOKENS, heads),
             tensor(arena, int(keys), features, _HISTORY, heads),
-            tensor(arena, int(values), features, _HISTORY, heads),
+            tensor(arena, int(values), value_features, _HISTORY, heads),
             gg.ggml_new_tensor_2d(arena, gg.GGML_TYPE_F16, _HISTORY, _TOKENS),
             1.0,
             0.0,

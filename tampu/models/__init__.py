@@ -10,7 +10,7 @@ from typing import Any
 
 from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.ml import RopeMode, Weights
-from tampu.nn import Model, VisionModel, Weighing, bind, find_tokens, read_options
+from tampu.nn import Model, VisionModel, bind, find_tokens, read_options
 
 __all__ = ["Architecture", "architectures", "bind_model"]
 
@@ -52,7 +52,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
     "qwen2": Architecture("tampu.models.llama:Llama", _HALVES),
     "qwen25vl": Architecture("tampu.models.qwen25vl:Qwen25VL", _SECTIONS),
     "qwen2vl": Architecture("tampu.models.qwen25vl:Qwen25VL", _SECTIONS),  # llama.cpp's name
-    "qwen2moe": Architecture("tampu.models.llama:Llama", {**_HALVES, "weighing": Weighing.SOFTMAX}),
+    "qwen2moe": Architecture("tampu.models.llama:Llama", {**_HALVES, "renormalize": False}),
     "qwen3": Architecture("tampu.models.llama:Llama", _HALVES),
     "qwen3moe": Architecture("tampu.models.llama:Llama", _HALVES),
 }

@@ -23,9 +23,9 @@ from tampu.nn import (
     Module,
     attention,
     gguf,
-    only,
     option,
     run_layers,
+    select_rows,
 )
 
 
@@ -70,7 +70,7 @@ class Layer(Module):
 
     def __call__(self, x: Tensor, cache: LayerCache, *, rows: Tensor | None, o: Options) -> Tensor:
         y = self.attention(x, cache, o)
-        x, y = only(rows, x, y)
+        x, y = select_rows(rows, x, y)
         x = self.attention_norm(x + y, o.epsilon)
         return self.feed_forward_norm(x + self.feed_forward(x), o.epsilon)
 

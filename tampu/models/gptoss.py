@@ -7,7 +7,7 @@ so the frequencies are made here and given to the operation as divisors.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -19,25 +19,23 @@ from tampu.ml import Context, RopeMode, RopeScaling, Tensor
 from tampu.ml.moe import clamped_gate
 from tampu.nn import (
     Batch,
-    Embedding,
-    Experts,
+    Decoder,
+    Gating,
     Heads,
     LayerCache,
     LayerShape,
     Linear,
-    Model,
     Module,
     RMSNorm,
     Rope,
-    Routing,
     SelfAttention,
-    Weighing,
+    SparseMoE,
+    Step,
     gguf,
-    only,
     option,
     option_from,
     read_rope_scaling,
-    run_layers,
+    select_rows,
 )
 
 _SLOPE = 1.702  # of the gate's sigmoid
@@ -73,7 +71,7 @@ class Layer(Module):
     attention_norm: RMSNorm = gguf("attn_norm")
     attention: Attention = gguf()
     experts_norm: RMSNorm = gguf("post_attention_norm", or_="ffn_norm")
-    experts: Experts = gguf()
+    experts: SparseMoE = gguf()
 
     def __call__(
         self,
@@ -86,18 +84,15 @@ class Layer(Module):
         o: Options,
     ) -> Tensor:
         y = self.attention(self.attention_norm(x, o.epsilon), positions, rope, cache, o.shape)
-        x, y = only(rows, x, y)
+        x, y = select_rows(rows, x, y)
         x = x + y
-        routing = Routing(o.used_experts, Weighing.RENORMALISED)
+        gating = Gating(o.used_experts, renormalize=True)
         gate = partial(clamped_gate, slope=_SLOPE, limit=o.limit)
-        return x + self.experts(self.experts_norm(x, o.epsilon), routing, gate)
+        return x + self.experts(self.experts_norm(x, o.epsilon), gating, gate)
 
 
-class GptOss(Model):
-    token_embedding: Embedding = gguf("token_embd")
-    layers: list[Layer] = gguf("blk", count="layers")
-    output_norm: RMSNorm = gguf("output_norm")
-    output: Linear = gguf("output", or_="token_embd")
+class GptOss(Decoder):
+    layers: list[Layer]
 
     options_type: ClassVar[type[Options]] = Options
     options: Options
@@ -109,12 +104,9 @@ class GptOss(Model):
             for index in range(o.layers)
         ]
 
-    def hidden(self, batch: Batch, caches: Sequence[LayerCache]) -> Tensor:
-        o, positions = self.options, batch.positions
-        x = batch.place(self.token_embedding(batch.tokens))
-        rope = self.rope(batch.context)
-        steps = [partial(layer, positions=positions, rope=rope, o=o) for layer in self.layers]
-        return self.output_norm(run_layers(x, batch, caches, steps), o.epsilon)
+    def steps(self, batch: Batch) -> Iterable[Step]:
+        o, rope = self.options, self.rope(batch.context)
+        return [partial(layer, positions=batch.positions, rope=rope, o=o) for layer in self.layers]
 
     def rope(self, context: Context) -> Rope:
         """Return the rotation; its divisors are a constant of the graph."""
@@ -126,9 +118,6 @@ class GptOss(Model):
         factors = context.host.from_floats(divisors, divisors.shape)
         plain = RopeScaling(magnitude=magnitude)
         return Rope(o.head_dim, o.rope_base, RopeMode.HALVES, plain, factors)
-
-    def head(self, hidden: Tensor) -> Tensor:
-        return self.output(hidden)
 
     def shift(self, index: int, keys: Tensor, offsets: Tensor) -> Tensor | None:  # noqa: ARG002
         return self.rope(offsets.context).move(keys, offsets) if offsets.context else None

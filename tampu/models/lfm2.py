@@ -6,7 +6,7 @@ keeps of its past there is a state of a few rows, however long it is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -17,24 +17,23 @@ from tampu.ml.metadata import Metadata
 from tampu.nn import (
     Batch,
     CacheShape,
-    Embedding,
+    Decoder,
     Heads,
     LayerCache,
     LayerShape,
     Linear,
-    Model,
     Module,
     RMSNorm,
     Rope,
     SelfAttention,
     SiluFeedForward,
     StateShape,
+    Step,
     Tensors,
     gguf,
-    only,
     option,
     option_from,
-    run_layers,
+    select_rows,
 )
 
 
@@ -83,9 +82,7 @@ class ShortConvolution(Module):
         (x,), (past,) = inputs, states
         sequences, tokens, features = x.shape
         behind = self.kernel.shape[1] - 1
-        window = past.reshape(sequences, features, behind).concat(
-            x.transpose(0, 2, 1).contiguous(), 2
-        )
+        window = past.concat(x.transpose(0, 2, 1).contiguous(), 2)
         step = window.strides[1]
         last = window.strided(
             (sequences, features, behind), window.strides[:2], tokens * step // (behind + tokens)
@@ -114,32 +111,25 @@ class Layer(Module):
             y = self.operator(normed, cache)
         else:
             y = self.operator(normed, positions, rope, cache, o.shape)
-        x, y = only(rows, x, y)
+        x, y = select_rows(rows, x, y)
         x = x + y
         return x + self.feed_forward(self.feed_forward_norm(x, o.epsilon))
 
 
-class Lfm2(Model):
-    token_embedding: Embedding = gguf("token_embd")
-    layers: list[Layer] = gguf("blk", count="layers")
+class Lfm2(Decoder):
+    layers: list[Layer]
     output_norm: RMSNorm = gguf("token_embd_norm", or_="output_norm")
-    output: Linear = gguf("output", or_="token_embd")
 
     options_type: ClassVar[type[Options]] = Options
     options: Options
 
     def cache_shapes(self) -> list[CacheShape]:
         o = self.options
-        state = StateShape((o.embedding * (o.width - 1),))
+        state = StateShape(((o.embedding, o.width - 1),))
         rows = LayerShape(o.shape.keys, o.shape.features)
         return [rows if heads else state for heads in o.layer_kv_heads]
 
-    def hidden(self, batch: Batch, caches: Sequence[LayerCache]) -> Tensor:
+    def steps(self, batch: Batch) -> Iterable[Step]:
         o = self.options
-        x = batch.place(self.token_embedding(batch.tokens))
         rope = Rope(o.shape.features, o.rope_base, RopeMode.HALVES)
-        steps = [partial(layer, positions=batch.positions, rope=rope, o=o) for layer in self.layers]
-        return self.output_norm(run_layers(x, batch, caches, steps), o.epsilon)
-
-    def head(self, hidden: Tensor) -> Tensor:
-        return self.output(hidden)
+        return [partial(layer, positions=batch.positions, rope=rope, o=o) for layer in self.layers]

@@ -7,7 +7,7 @@ weights multiply what they take, not what they give.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -16,28 +16,28 @@ from tampu.ml import RopeMode, RopeScaling, Tensor
 from tampu.ml.metadata import Metadata
 from tampu.models.llama4_vision import Llama4Vision
 from tampu.nn import (
+    AttentionScale,
     Batch,
-    Embedding,
-    Experts,
+    Decoder,
+    Gating,
+    GatingFunction,
     LayerCache,
     LayerShape,
     Linear,
-    Model,
     Module,
     RMSNorm,
     Rope,
-    Routing,
+    SharedExpert,
     SiluFeedForward,
-    Temperature,
+    SparseMoE,
+    Step,
     VisionModel,
-    Weighing,
     attention,
     gguf,
-    only,
     option,
     option_from,
     read_rope_scaling,
-    run_layers,
+    select_rows,
 )
 
 _EXPERTS_WITHOUT_NORMS = 128  # the one size (Maverick) that does not norm queries and keys
@@ -68,7 +68,7 @@ class Options:
     mixture_step: int = option("interleave_moe_layer_step", default=1)
     no_rope_interval: int = option("no_rope_interval", default=4)
     has_norms: bool = option_from(_has_norms)
-    has_temperature: bool = option("attention.temperature_tuning", default=True)
+    has_scale: bool = option("attention.temperature_tuning", default=True)
     strength: float = option("attention.scale", default=0.1)
     length: int = option("attention.floor_scale", default=8192)
     rope_base: float = option("rope.freq_base", default=500_000.0, at_most=1e12)
@@ -78,6 +78,16 @@ class Options:
     @property
     def head_dim(self) -> int:
         return self.given_head_dim or self.embedding // self.heads
+
+    @property
+    def gating(self) -> Gating:
+        """How experts are chosen."""
+        return Gating(self.used_experts, GatingFunction.SIGMOID, scales_inputs=True)
+
+    @property
+    def attn_scale(self) -> AttentionScale | None:
+        """The scale of queries in the layers without RoPE."""
+        return AttentionScale(self.strength, self.length, first=1) if self.has_scale else None
 
     def has_rope(self, layer: int) -> bool:
         """Whether the layer rotates queries and keys, and sees its own chunk only."""
@@ -96,7 +106,7 @@ class Attention(Module):
         positions: Tensor,
         rope: Rope | None,
         cache: LayerCache,
-        temperature: Tensor | None,
+        attn_scale: Tensor | None,
         o: Options,
     ) -> Tensor:
         q = self.query(x).reshape(-1, o.heads, o.head_dim)
@@ -106,33 +116,20 @@ class Attention(Module):
             q, k = rope(q, positions), rope(k, positions)
             if o.has_norms:
                 q, k = q.rms_norm(o.epsilon), k.rms_norm(o.epsilon)
-        elif temperature:
-            q = q * temperature
+        elif attn_scale:
+            q = q * attn_scale
         return self.output(attention(q, k, v, cache, scale=o.head_dim**-0.5))
 
 
-class SharedExpert(Module):
-    gate: Linear = gguf("ffn_gate_shexp")
-    up: Linear = gguf("ffn_up_shexp")
-    down: Linear = gguf("ffn_down_shexp")
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.down(self.gate(x).silu_gate(self.up(x)))
-
-
-class Mixture(Module):
-    experts: Experts = gguf()
+class Experts(SparseMoE):
     shared: SharedExpert = gguf()
-
-    def __call__(self, x: Tensor, routing: Routing) -> Tensor:
-        return self.shared(x) + self.experts(x, routing)
 
 
 class Layer(Module):
     attention_norm: RMSNorm = gguf("attn_norm")
     attention: Attention = gguf()
     feed_forward_norm: RMSNorm = gguf("ffn_norm")
-    feed_forward: SiluFeedForward | Mixture = gguf()
+    feed_forward: SiluFeedForward | Experts = gguf()
 
     def __call__(
         self,
@@ -142,25 +139,21 @@ class Layer(Module):
         rows: Tensor | None,
         positions: Tensor,
         rope: Rope | None,
-        temperature: Tensor | None,
+        attn_scale: Tensor | None,
         o: Options,
     ) -> Tensor:
         normed = self.attention_norm(x, o.epsilon)
-        y = self.attention(normed, positions, rope, cache, temperature, o)
-        x, y = only(rows, x, y)
+        y = self.attention(normed, positions, rope, cache, attn_scale, o)
+        x, y = select_rows(rows, x, y)
         x = x + y
         y = self.feed_forward_norm(x, o.epsilon)
         if isinstance(self.feed_forward, SiluFeedForward):
             return x + self.feed_forward(y)
-        routing = Routing(o.used_experts, Weighing.SIGMOID, weighs_inputs=True)
-        return x + self.feed_forward(y, routing)
+        return x + self.feed_forward(y, o.gating)
 
 
-class Llama4(Model):
-    token_embedding: Embedding = gguf("token_embd")
-    layers: list[Layer] = gguf("blk", count="layers")
-    output_norm: RMSNorm = gguf("output_norm")
-    output: Linear = gguf("output", or_="token_embd")
+class Llama4(Decoder):
+    layers: list[Layer]
     rope_factors: Tensor | None = gguf("rope_freqs.weight")
 
     options_type: ClassVar[type[Options]] = Options
@@ -174,32 +167,25 @@ class Llama4(Model):
             for index in range(o.layers)
         ]
 
-    def hidden(self, batch: Batch, caches: Sequence[LayerCache]) -> Tensor:
-        o, positions = self.options, batch.positions
-        rope = self.rope()
-        growth = Temperature(o.strength, o.length, first=1) if o.has_temperature else None
-        warmth = growth(positions) if growth else None
-        x = batch.place(self.token_embedding(batch.tokens))
-        steps = [
+    def steps(self, batch: Batch) -> Iterable[Step]:
+        o, positions, rope = self.options, batch.positions, self.rope()
+        scale = o.attn_scale(positions) if o.attn_scale else None
+        return [
             partial(
                 layer,
                 positions=positions,
                 rope=rope if o.has_rope(index) else None,
-                temperature=warmth,
+                attn_scale=scale,
                 o=o,
             )
             for index, layer in enumerate(self.layers)
         ]
-        return self.output_norm(run_layers(x, batch, caches, steps), o.epsilon)
 
     def rope(self) -> Rope:
         o = self.options
         dimensions = o.rope_dimensions or o.head_dim
         mode = RopeMode.INTERLEAVED
         return Rope(dimensions, o.rope_base, mode, o.rope_scaling, self.rope_factors)
-
-    def head(self, hidden: Tensor) -> Tensor:
-        return self.output(hidden)
 
     def shift(self, index: int, keys: Tensor, offsets: Tensor) -> Tensor:
         """Return rotated keys where there is rotation; a norm without weights does not mind it."""

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from tampu.ml import Context, RopeMode, Tensor
 from tampu.ml.buffer_types import Use
 from tampu.ml.metadata import Metadata
-from tampu.ml.moe import repeated
+from tampu.ml.moe import repeat
 from tampu.nn import (
     AxisRope,
     EncoderLayer,
@@ -119,7 +119,7 @@ class Llama4Vision(VisionModel):
         cut = self.patch(inputs["patches"])
         count, width = o.side**2, cut.shape[1]
         last = self.last.strided((1, 1, width), (width * 4, width * 4), context=context)
-        lasts = repeated(last, tiles).reshape(tiles, 1, width)
+        lasts = repeat(last, tiles).reshape(tiles, 1, width)
         x = cut.reshape(tiles, count, width).concat(lasts, 1) + self.position.rows(inputs["places"])
         x = self.norm_before(x.reshape(-1, width), _INNER_EPSILON)
         turn = AxisRope.of(inputs, RopeMode.INTERLEAVED)

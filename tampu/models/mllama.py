@@ -6,7 +6,7 @@ the tower computes their keys and values once. Without an image they are skipped
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -15,25 +15,28 @@ import numpy as np
 
 from tampu.ml import Context, Tensor
 from tampu.ml.metadata import Metadata
-from tampu.models import llama
 from tampu.models.mllama_vision import MllamaVision
 from tampu.nn import (
     Batch,
-    Crossed,
+    CrossAttentionInputs,
+    Decoder,
     Heads,
     LayerCache,
     LayerShape,
     Linear,
     Module,
+    PreNormLayer,
+    PreNormOptions,
     RMSNorm,
     SiluFeedForward,
+    Step,
     VisionModel,
     attend,
     gguf,
     option_from,
 )
 
-_NEVER = -1e30  # the logit of a token that is never drawn
+_NEVER = -1e30  # the logit of a token that is never sampled
 
 
 def cross_layers(metadata: Metadata) -> tuple[int, ...]:
@@ -42,7 +45,7 @@ def cross_layers(metadata: Metadata) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(llama.Options):
+class Options(PreNormOptions):
     cross: tuple[int, ...] = option_from(cross_layers)
 
 
@@ -51,22 +54,22 @@ class CrossAttention(Module):
     query_norm: RMSNorm = gguf("cross_attn_q_norm")
     output: Linear = gguf("cross_attn_o_proj")
 
-    def __call__(self, x: Tensor, crossed: Crossed, place: int, heads: Heads) -> Tensor:
-        """Return (tokens, features); `place` counts the layers that attend to an image."""
+    def __call__(self, x: Tensor, image: CrossAttentionInputs, index: int, heads: Heads) -> Tensor:
+        """Return (tokens, features); `index` counts the layers that attend to an image."""
         q = self.query(x).reshape(-1, heads.queries, heads.features)
         q = self.query_norm(q, heads.epsilon)
-        rows, width = crossed.embeddings.shape[0], heads.keys * heads.features
-        steps = (crossed.embeddings.shape[1] * 4, heads.features * 4)
+        rows, width = image.embeddings.shape[0], heads.keys * heads.features
+        steps = (image.embeddings.shape[1] * 4, heads.features * 4)
         k, v = (
-            crossed.embeddings.strided(
+            image.embeddings.strided(
                 (rows, heads.keys, heads.features),
                 steps,
-                (2 * place + part) * width * 4,
+                (2 * index + part) * width * 4,
                 context=x.context,
             )
             for part in (0, 1)
         )
-        return self.output(attend(q, k, v, crossed.mask)) * crossed.seeing
+        return self.output(attend(q, k, v, image.mask)) * image.sees_image
 
 
 class CrossLayer(Module):
@@ -78,11 +81,11 @@ class CrossLayer(Module):
     feed_forward_gate: Tensor = gguf("cross_attn_mlp_gate")
 
     def __call__(
-        self, x: Tensor, crossed: Crossed, place: int, heads: Heads, context: Context
+        self, x: Tensor, image: CrossAttentionInputs, index: int, heads: Heads, context: Context
     ) -> Tensor:
-        y = self.attention(self.attention_norm(x, heads.epsilon), crossed, place, heads)
+        y = self.attention(self.attention_norm(x, heads.epsilon), image, index, heads)
         x = x + y * opened(self.attention_gate, context)
-        y = self.feed_forward(self.feed_forward_norm(x, heads.epsilon)) * crossed.seeing
+        y = self.feed_forward(self.feed_forward_norm(x, heads.epsilon)) * image.sees_image
         return x + y * opened(self.feed_forward_gate, context)
 
 
@@ -91,10 +94,9 @@ def opened(gate: Tensor, context: Context) -> Tensor:
     return gate.strided((1,), (), context=context).tanh()
 
 
-class Mllama(llama.Llama):
-    layers: list[llama.Layer | CrossLayer] = gguf(  # type: ignore[assignment]
-        "blk", count="layers"
-    )
+class Mllama(Decoder):
+    layers: list[PreNormLayer | CrossLayer]
+    rope_factors: Tensor | None = gguf("rope_freqs.weight")
 
     options_type: ClassVar[type[Options]] = Options
     vision_types: ClassVar[tuple[type[VisionModel], ...]] = (MllamaVision,)
@@ -104,20 +106,29 @@ class Mllama(llama.Llama):
     def cache_shapes(self) -> list[LayerShape]:
         """Return what the layers that attend to the text need; the others have no cache."""
         o = self.options
-        count = sum(isinstance(layer, llama.Layer) for layer in self.layers)
+        count = sum(isinstance(layer, PreNormLayer) for layer in self.layers)
         return [LayerShape(o.kv_heads, o.head_dim)] * count
 
+    def steps(self, batch: Batch) -> Iterable[Step]:
+        """Return the layers that attend to the text."""
+        o, positions, rope = self.options, batch.positions, self.options.rope(self.rope_factors)
+        return [
+            partial(layer, positions=positions, rope=rope, heads=o.shape, gating=o.gating)
+            for layer in self.layers
+            if isinstance(layer, PreNormLayer)
+        ]
+
     def hidden(self, batch: Batch, caches: Sequence[LayerCache]) -> Tensor:
-        o, rope, left, place = self.options, self.rope(), list(caches), 0
-        x = batch.place(self.token_embedding(batch.tokens))
+        o, text, index = self.options, zip(self.steps(batch), caches, strict=True), 0
+        x = batch.place(self.embed(batch.tokens))
         for layer in self.layers:
-            if isinstance(layer, llama.Layer):
-                own = partial(layer, positions=batch.positions, rope=rope, temperature=None, o=o)
-                x = own(x, left.pop(0), rows=None)
+            if isinstance(layer, PreNormLayer):
+                step, cache = next(text)
+                x = step(x, cache, rows=None)
                 continue
-            if batch.crossed:
-                x = layer(x, batch.crossed, place, o.shape, batch.context)
-            place += 1
+            if batch.cross_attention:
+                x = layer(x, batch.cross_attention, index, o.shape, batch.context)
+            index += 1
         return self.output_norm(x.rows(batch.outputs), o.epsilon)
 
     def head(self, hidden: Tensor) -> Tensor:
@@ -129,3 +140,6 @@ class Mllama(llama.Llama):
             return logits
         never = hidden.context.host.from_floats(np.full(count * absent, _NEVER), (count, absent))
         return logits.concat(never, 1)
+
+    def shift(self, index: int, keys: Tensor, offsets: Tensor) -> Tensor:  # noqa: ARG002
+        return self.options.rope(self.rope_factors).move(keys, offsets)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from tampu.ml import Context, Tensor
 from tampu.ml.metadata import Metadata
-from tampu.ml.moe import repeated
+from tampu.ml.moe import repeat
 from tampu.nn import (
     Embedding,
     EncoderLayer,
@@ -201,7 +201,7 @@ class MllamaVision(VisionModel):
         x = cut.reshape(o.tiles, o.patches - 1, width)
         x = x + self.tile_before(inputs["arrangement"]).reshape(o.tiles, 1, width)
         first = self.first.strided((1, 1, width), (width * 4, width * 4), context=context)
-        x = repeated(first, o.tiles).reshape(o.tiles, 1, width).concat(x, 1)
+        x = repeat(first, o.tiles).reshape(o.tiles, 1, width).concat(x, 1)
         x = x + self.position(inputs["places"])
         x = x + self.tile_position(inputs["arrangement"]).reshape(o.tiles, o.patches, width)
         x = self.norm_before(x, _OUTER_EPSILON)

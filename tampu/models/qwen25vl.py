@@ -5,14 +5,14 @@ Sources: arXiv:2409.12191, arXiv:2502.13923.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tampu.errors import ModelFileError
+from tampu.ml import Tensor
 from tampu.ml.metadata import Metadata
-from tampu.models import llama
 from tampu.models.qwen25vl_vision import Qwen25VLVision
-from tampu.nn import Rope, VisionModel, option_from
+from tampu.nn import PreNormDecoder, PreNormOptions, Rope, VisionModel, option_from
 
 Sections = tuple[int, int, int, int]
 
@@ -33,17 +33,15 @@ def read_sections(metadata: Metadata) -> Sections:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(llama.Options):
+class Options(PreNormOptions):
     sections: Sections = option_from(read_sections)
 
+    def rope(self, factors: Tensor | None) -> Rope:
+        return replace(super().rope(factors), sections=self.sections)
 
-class Qwen25VL(llama.Llama):
+
+class Qwen25VL(PreNormDecoder):
     options_type: ClassVar[type[Options]] = Options
     vision_types: ClassVar[tuple[type[VisionModel], ...]] = (Qwen25VLVision,)
     positions_per_token: ClassVar[int] = 4
     options: Options
-
-    def rope(self) -> Rope:
-        o = self.options
-        dimensions = o.rope_dimensions or o.head_dim
-        return Rope(dimensions, o.rope_base, o.rope_mode, o.rope_scaling, sections=o.sections)

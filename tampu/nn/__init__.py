@@ -1,15 +1,18 @@
 """The parts of architectures: declared weights, projections, norms, RoPE, attention."""
 
-from tampu.nn.attention import attention, soft_cap
+from tampu.nn.attention import AttentionScale, Heads, SelfAttention, attention, soft_cap
 from tampu.nn.cache import Advance, History, LayerCache, Tensors
 from tampu.nn.decoder import (
+    Decoder,
     GeluFeedForward,
-    Heads,
-    SelfAttention,
+    PreNormDecoder,
+    PreNormLayer,
+    PreNormOptions,
+    SandwichNormLayer,
     SiluFeedForward,
-    Temperature,
-    only,
+    Step,
     run_layers,
+    select_rows,
 )
 from tampu.nn.encoder import (
     AxisRope,
@@ -21,7 +24,7 @@ from tampu.nn.encoder import (
     axis_arrays,
     project_patches,
 )
-from tampu.nn.experts import EachLinear, Experts, Routing, Weighing
+from tampu.nn.experts import ExpertLinear, Gating, GatingFunction, SharedExpert, SparseMoE
 from tampu.nn.image import (
     Picture,
     Placeholders,
@@ -32,7 +35,7 @@ from tampu.nn.image import (
     find_tokens,
 )
 from tampu.nn.linear import Embedding, Linear
-from tampu.nn.model import Batch, CacheShape, Crossed, LayerShape, Model, StateShape
+from tampu.nn.model import Batch, CacheShape, CrossAttentionInputs, LayerShape, Model, StateShape
 from tampu.nn.module import Module, bind, gguf
 from tampu.nn.norm import LayerNorm, RMSNorm
 from tampu.nn.options import option, option_from, read_options
@@ -40,16 +43,19 @@ from tampu.nn.rope import Rope, read_rope_scaling
 
 __all__ = [
     "Advance",
+    "AttentionScale",
     "AxisRope",
     "Batch",
     "CacheShape",
-    "Crossed",
-    "EachLinear",
+    "CrossAttentionInputs",
+    "Decoder",
     "Embedding",
     "EncoderAttention",
     "EncoderLayer",
-    "Experts",
+    "ExpertLinear",
     "GatedEncoderLayer",
+    "Gating",
+    "GatingFunction",
     "GeluFeedForward",
     "Heads",
     "History",
@@ -62,18 +68,22 @@ __all__ = [
     "PatchEmbedding",
     "Picture",
     "Placeholders",
+    "PreNormDecoder",
+    "PreNormLayer",
+    "PreNormOptions",
     "PreparedImage",
     "RMSNorm",
     "Rope",
-    "Routing",
+    "SandwichNormLayer",
     "SelfAttention",
+    "SharedExpert",
     "SiluFeedForward",
+    "SparseMoE",
     "StateShape",
-    "Temperature",
+    "Step",
     "Tensors",
     "Vision",
     "VisionModel",
-    "Weighing",
     "Words",
     "attend",
     "attention",
@@ -81,12 +91,12 @@ __all__ = [
     "bind",
     "find_tokens",
     "gguf",
-    "only",
     "option",
     "option_from",
     "project_patches",
     "read_options",
     "read_rope_scaling",
     "run_layers",
+    "select_rows",
     "soft_cap",
 ]

@@ -1,10 +1,18 @@
-"""Scaled dot-product attention over a cached history."""
+"""Scaled dot-product attention over a cached history, and the layer with its projections."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tampu.ml import GGMLType, Tensor
 from tampu.ml.attention import flash_attention, reads_in_place
+from tampu.ml.metadata import Metadata
+from tampu.ml.rotary import as_floats
 from tampu.nn.cache import History, LayerCache
+from tampu.nn.linear import Linear
+from tampu.nn.module import Module, gguf
+from tampu.nn.norm import RMSNorm
+from tampu.nn.rope import Rope
 
 # From this many queries on, ggml's own fused attention works in tiles, if all is F32.
 _TILED_QUERIES = 64
@@ -12,8 +20,8 @@ _TILED_QUERIES = 64
 
 def attention(
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
     cache: LayerCache,
     *,
     scale: float,
@@ -26,17 +34,17 @@ def attention(
 
     Args:
         q: (tokens, heads, head_dim).
-        k: (tokens, kv_heads, head_dim).
-        v: as `k`.
-        cache: of this layer; takes k and v in.
+        k: (tokens, kv_heads, head_dim); None if the layer reads the cache of another.
+        v: (tokens, kv_heads, value_dim); None if values are part of the keys, or k is None.
+        cache: of this layer; stores k and v.
         scale: of the scores, usually head_dim ** -0.5.
         cap: scores become cap · tanh(score / cap) before the mask (Gemma 2).
         sinks: F32, (heads,): scores of one more key, whose value is zero (gpt-oss).
 
     Returns:
-        (tokens, heads * head_dim).
+        (tokens, heads * value_dim).
     """
-    tokens, heads, head_dim = q.shape
+    tokens = q.shape[0]
     history = cache.update(k, v)
     queries = q.transpose(1, 0, 2)
     if history.use_flash:
@@ -50,7 +58,7 @@ def attention(
             scores, scale = soft_cap(scores * scale, cap), 1.0
         weights = scores.softmax(history.mask, scale, sinks)
         mixed = weights.linear(_transposed(history)).transpose(1, 0, 2)
-    return mixed.reshape(tokens, heads * head_dim)
+    return mixed.reshape(tokens, -1)
 
 
 def soft_cap(x: Tensor, cap: float) -> Tensor:
@@ -68,3 +76,102 @@ def _transposed(history: History) -> Tensor:
     if history.is_transposed:
         return history.values
     return history.values.transpose(0, 2, 1).contiguous()
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """The shape of a layer's attention.
+
+    Attributes:
+        queries: heads of queries.
+        keys: heads of keys and values.
+        features: of each head.
+        scale: of the scores.
+        epsilon: of the norms of queries and keys.
+        cap: of the scores; None: none.
+    """
+
+    queries: int
+    keys: int
+    features: int
+    scale: float
+    epsilon: float
+    cap: float | None = None
+
+
+class SelfAttention(Module):
+    """Attention of tokens to their own history, with its four projections."""
+
+    query: Linear = gguf("attn_q")
+    key: Linear = gguf("attn_k")
+    value: Linear = gguf("attn_v")
+    output: Linear = gguf("attn_output")
+    query_norm: RMSNorm | None = gguf("attn_q_norm")
+    key_norm: RMSNorm | None = gguf("attn_k_norm")
+    sinks: Tensor | None = None  # architectures that have them declare where they are
+
+    def __call__(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        rope: Rope,
+        cache: LayerCache,
+        heads: Heads,
+        *,
+        attn_scale: Tensor | None = None,
+    ) -> Tensor:
+        """Return (tokens, features) for x of that shape.
+
+        Args:
+            x: normed.
+            positions: as the rope takes them.
+            rope: rotates queries and keys.
+            cache: of this layer.
+            heads: the shape of the attention.
+            attn_scale: F32, (tokens, 1, 1): multiplies the rotated queries.
+        """
+        q = self.query(x).reshape(-1, heads.queries, heads.features)
+        k = self.key(x).reshape(-1, heads.keys, heads.features)
+        v = self.value(x).reshape(-1, heads.keys, heads.features)
+        if self.query_norm and self.key_norm:
+            q, k = self.query_norm(q, heads.epsilon), self.key_norm(k, heads.epsilon)
+        q, k = rope(q, positions), rope(k, positions)
+        if attn_scale:
+            q = q * attn_scale
+        y = attention(q, k, v, cache, scale=heads.scale, cap=heads.cap, sinks=self.sinks)
+        return self.output(y)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionScale:
+    """Scales queries by the logarithm of their position: 1 + strength · ln(1 + ⌊p / length⌋).
+
+    Source: arXiv:2501.19399, as Llama 4 and Ministral 3 use it.
+
+    Attributes:
+        strength: of the growth.
+        length: how many positions have the same factor.
+        first: the number of the first position.
+    """
+
+    strength: float
+    length: int
+    first: int = 0
+
+    def __call__(self, positions: Tensor) -> Tensor:
+        """Return the factors F32 (tokens, 1, 1) for positions I32 (tokens,)."""
+        position = as_floats(positions) + (self.first + 0.5)  # between whole numbers
+        factor = ((position * (1.0 / self.length)).floor() + 1.0).log() * self.strength + 1.0
+        return factor.reshape(-1, 1, 1)
+
+
+def read_attention_scale(metadata: Metadata) -> AttentionScale | None:
+    """Return the scale by position that a file asks for, None if it asks for none.
+
+    llama.cpp's name of the strength comes before Ollama's.
+    """
+    keys = ("attention.temperature_scale", "rope.scaling_beta")
+    strength = next((metadata.number(key) for key in keys if metadata.has(key)), 0.0)
+    length = metadata.integer("rope.scaling.original_context_length", 0)
+    length = metadata.integer("attention.temperature_length", length)
+    return AttentionScale(strength, length) if strength and length > 0 else None

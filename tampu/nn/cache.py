@@ -14,8 +14,8 @@ Advance: TypeAlias = Callable[[Tensors, Tensors], tuple[Tensor, Tensors]]
 """What a recurrent layer does with some sequences' next tokens and the states before them.
 
 It is given inputs (sequences, tokens, features), in the order in which they were handed over, and
-states (sequences, features), in the order of the layer's `StateShape`; it returns the outputs
-(sequences, tokens, features) and the states behind the last tokens.
+states (sequences, ...) of the shapes and in the order of the layer's `StateShape`; it returns the
+outputs (sequences, tokens, features) and the states after the last tokens.
 """
 
 
@@ -25,7 +25,7 @@ class History:
 
     Attributes:
         keys: (kv_heads, history, head_dim), a view of the cache.
-        values: (kv_heads, history, head_dim), or (kv_heads, head_dim, history) if transposed.
+        values: (kv_heads, history, value_dim), or (kv_heads, value_dim, history) if transposed.
         mask: F16, (tokens, history): 0 where a token attends, -inf elsewhere.
         is_transposed: the layout of the values.
         use_flash: whether to take ggml's fused operation.
@@ -41,12 +41,14 @@ class History:
 class LayerCache(Protocol):
     """What a layer sees of the cache; it uses the method that fits what it asked for."""
 
-    def update(self, keys: Tensor, values: Tensor) -> History:
+    def update(self, keys: Tensor | None, values: Tensor | None) -> History:
         """Store this batch's keys and values and return all that the batch may attend to.
 
         Args:
-            keys: (tokens, kv_heads, head_dim), already rotated.
-            values: as `keys`.
+            keys: (tokens, kv_heads, head_dim), already rotated; None for a layer that reads the
+                cache of another.
+            values: (tokens, kv_heads, value_dim); None where keys are, or where values are part
+                of them.
 
         Raises:
             ShapeError: if they do not fit the cache, or the layer asked for states.

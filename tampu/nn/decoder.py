@@ -1,88 +1,27 @@
-"""What decoders share: attention with its projections, gated feed-forward parts, the stack.
+"""What decoders share: feed-forward parts, layers, and a model made of a stack of layers.
 
-A part that a file may lack (biases, norms of queries and keys, sinks) is an optional attribute;
-what differs in the order of operations is in the architecture's own file.
+A part that a file may lack (biases, norms of queries and keys, shared experts) is an optional
+attribute. An architecture with another order of operations has its own layer in its own file.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
-from tampu.ml import Tensor
-from tampu.ml.rotary import as_floats
-from tampu.nn.attention import attention
+from tampu.ml import RopeMode, RopeScaling, Tensor
+from tampu.nn.attention import AttentionScale, Heads, SelfAttention, read_attention_scale
 from tampu.nn.cache import LayerCache
-from tampu.nn.linear import Linear
-from tampu.nn.model import Batch
+from tampu.nn.experts import Gating, SparseMoE
+from tampu.nn.linear import Embedding, Linear
+from tampu.nn.model import Batch, CacheShape, LayerShape, Model
 from tampu.nn.module import Module, gguf
 from tampu.nn.norm import RMSNorm
-from tampu.nn.rope import Rope
-
-
-@dataclass(frozen=True, slots=True)
-class Heads:
-    """The shape of a layer's attention.
-
-    Attributes:
-        queries: heads of queries.
-        keys: heads of keys and values.
-        features: of each head.
-        scale: of the scores.
-        epsilon: of the norms of queries and keys.
-        cap: of the scores; None: none.
-    """
-
-    queries: int
-    keys: int
-    features: int
-    scale: float
-    epsilon: float
-    cap: float | None = None
-
-
-class SelfAttention(Module):
-    """Attention of tokens to their own history, with its four projections."""
-
-    query: Linear = gguf("attn_q")
-    key: Linear = gguf("attn_k")
-    value: Linear = gguf("attn_v")
-    output: Linear = gguf("attn_output")
-    query_norm: RMSNorm | None = gguf("attn_q_norm")
-    key_norm: RMSNorm | None = gguf("attn_k_norm")
-    sinks: Tensor | None = None  # architectures that have them declare where they are
-
-    def __call__(
-        self,
-        x: Tensor,
-        positions: Tensor,
-        rope: Rope,
-        cache: LayerCache,
-        heads: Heads,
-        *,
-        temperature: Tensor | None = None,
-    ) -> Tensor:
-        """Return (tokens, features) for x of that shape.
-
-        Args:
-            x: normed.
-            positions: as the rope takes them.
-            rope: rotates queries and keys.
-            cache: of this layer.
-            heads: the shape of the attention.
-            temperature: F32, (tokens, 1, 1): multiplies the rotated queries.
-        """
-        q = self.query(x).reshape(-1, heads.queries, heads.features)
-        k = self.key(x).reshape(-1, heads.keys, heads.features)
-        v = self.value(x).reshape(-1, heads.keys, heads.features)
-        if self.query_norm and self.key_norm:
-            q, k = self.query_norm(q, heads.epsilon), self.key_norm(k, heads.epsilon)
-        q, k = rope(q, positions), rope(k, positions)
-        if temperature:
-            q = q * temperature
-        y = attention(q, k, v, cache, scale=heads.scale, cap=heads.cap, sinks=self.sinks)
-        return self.output(y)
+from tampu.nn.options import option, option_from
+from tampu.nn.rope import Rope, read_rope_scaling
 
 
 class SiluFeedForward(Module):
@@ -110,7 +49,7 @@ class GeluFeedForward(Module):
 
 
 class Step(Protocol):
-    """A layer of a decoder with what it needs but for its input, cache and rows."""
+    """A layer of a decoder with its arguments bound, except for its input, cache and rows."""
 
     def __call__(self, x: Tensor, cache: LayerCache, *, rows: Tensor | None) -> Tensor:
         """Return the layer's output; if `rows` (I32) is given, of those tokens only."""
@@ -120,7 +59,7 @@ class Step(Protocol):
 def run_layers(
     x: Tensor, batch: Batch, caches: Sequence[LayerCache], layers: Iterable[Step]
 ) -> Tensor:
-    """Return what the last layer makes of x, of the tokens that `batch.outputs` names alone.
+    """Return the last layer's output for x, only for the tokens that `batch.outputs` names.
 
     All layers need all tokens' keys and values; what follows the last attention, only the outputs.
     """
@@ -130,29 +69,178 @@ def run_layers(
     return x
 
 
-def only(rows: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return the given rows of each tensor (tokens, features); all if there are none given."""
+def select_rows(rows: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Return the given rows of each tensor (tokens, features); all rows if `rows` is None."""
     return tensors if rows is None else tuple(tensor.rows(rows) for tensor in tensors)
 
 
-@dataclass(frozen=True, slots=True)
-class Temperature:
-    """Queries grow with the logarithm of their position: 1 + strength · ln(1 + ⌊p / length⌋).
+class Decoder(Model):
+    """A model of token embeddings, layers, a norm and an output projection.
 
-    Source: arXiv:2501.19399, as Llama 4 and Ministral 3 use it.
-
-    Attributes:
-        strength: of the growth.
-        length: how many positions have the same factor.
-        first: the number of the first position.
+    An architecture says which kind of `layers` it has, and what `steps` gives each of them.
     """
 
-    strength: float
-    length: int
-    first: int = 0
+    token_embedding: Embedding = gguf("token_embd")
+    layers: list[Any] = gguf("blk", count="layers")
+    output_norm: RMSNorm = gguf("output_norm")
+    output: Linear = gguf("output", or_="token_embd")
 
-    def __call__(self, positions: Tensor) -> Tensor:
-        """Return the factors F32 (tokens, 1, 1) for positions I32 (tokens,)."""
-        place = as_floats(positions) + (self.first + 0.5)  # between whole numbers
-        factor = ((place * (1.0 / self.length)).floor() + 1.0).log() * self.strength + 1.0
-        return factor.reshape(-1, 1, 1)
+    @abstractmethod
+    def steps(self, batch: Batch) -> Iterable[Step]:
+        """Return the layers with their arguments for a batch."""
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Return the embeddings (n, features) of tokens I32, (n,)."""
+        return self.token_embedding(tokens)
+
+    def hidden(self, batch: Batch, caches: Sequence[LayerCache]) -> Tensor:
+        """Return the final hidden states (m, features) of the tokens that `batch.outputs` names."""
+        x = batch.place(self.embed(batch.tokens))
+        x = run_layers(x, batch, caches, self.steps(batch))
+        return self.output_norm(x, self.options.epsilon)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Return the logits (m, vocabulary) of hidden states."""
+        return self.output(hidden)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreNormOptions:
+    """Options of `PreNormDecoder`, under the keys that llama.cpp and Ollama use."""
+
+    layers: int = option("block_count", at_most=1024)
+    embedding: int = option("embedding_length")
+    context: int = option("context_length")
+    heads: int = option("attention.head_count", at_most=4096)
+    given_kv_heads: int | None = option("attention.head_count_kv", default=None, at_most=4096)
+    key_length: int | None = option("attention.key_length", default=None)
+    epsilon: float = option("attention.layer_norm_rms_epsilon")
+    rope_base: float = option("rope.freq_base", default=10_000.0, at_most=1e12)
+    rope_dimensions: int | None = option("rope.dimension_count", default=None)
+    window: int | None = option("attention.sliding_window", default=None)
+    used_experts: int = option("expert_used_count", default=0, at_least=0, at_most=4096)
+    rope_scaling: RopeScaling = option_from(read_rope_scaling)
+    attn_scale: AttentionScale | None = option_from(read_attention_scale)
+    rope_mode: RopeMode  # by architecture: no file holds it
+    renormalize: bool = True  # likewise
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.given_kv_heads or self.heads
+
+    @property
+    def head_dim(self) -> int:
+        """Features of a head."""
+        return self.key_length or self.embedding // self.heads
+
+    @property
+    def shape(self) -> Heads:
+        """The shape of attention."""
+        scale = self.head_dim**-0.5
+        return Heads(self.heads, self.kv_heads, self.head_dim, scale, self.epsilon)
+
+    @property
+    def gating(self) -> Gating:
+        """How experts are chosen."""
+        return Gating(self.used_experts, renormalize=self.renormalize)
+
+    def rope(self, factors: Tensor | None) -> Rope:
+        """Return how queries and keys are rotated, with the file's factors of the frequencies."""
+        dimensions = self.rope_dimensions or self.head_dim
+        return Rope(dimensions, self.rope_base, self.rope_mode, self.rope_scaling, factors)
+
+
+class PreNormLayer(Module):
+    """x + attention(norm x), then x + feed_forward(norm x)."""
+
+    attention_norm: RMSNorm = gguf("attn_norm")
+    attention: SelfAttention = gguf()
+    feed_forward_norm: RMSNorm = gguf("ffn_norm")
+    feed_forward: SiluFeedForward | SparseMoE = gguf()
+
+    def __call__(
+        self,
+        x: Tensor,
+        cache: LayerCache,
+        *,
+        rows: Tensor | None,
+        positions: Tensor,
+        rope: Rope,
+        heads: Heads,
+        gating: Gating,
+        attn_scale: Tensor | None = None,
+    ) -> Tensor:
+        """Return (tokens, features); the other arguments are those of the parts."""
+        normed = self.attention_norm(x, heads.epsilon)
+        y = self.attention(normed, positions, rope, cache, heads, attn_scale=attn_scale)
+        x, y = select_rows(rows, x, y)
+        x = x + y
+        y = self.feed_forward_norm(x, heads.epsilon)
+        if isinstance(self.feed_forward, SiluFeedForward):
+            return x + self.feed_forward(y)
+        return x + self.feed_forward(y, gating)
+
+
+class PreNormDecoder(Decoder):
+    """Pre-norm layers with RoPE, grouped-query attention and SwiGLU (arXiv:2302.13971)."""
+
+    layers: list[PreNormLayer]
+    rope_factors: Tensor | None = gguf("rope_freqs.weight")
+
+    options: PreNormOptions
+
+    def cache_shapes(self) -> Sequence[CacheShape]:
+        """Return the same shape for each layer."""
+        o = self.options
+        return [LayerShape(o.kv_heads, o.head_dim, o.window)] * o.layers
+
+    def steps(self, batch: Batch) -> Iterable[Step]:
+        """Return the layers with their arguments for a batch."""
+        o, positions = self.options, batch.positions
+        rope = o.rope(self.rope_factors)
+        scale = o.attn_scale(positions) if o.attn_scale else None
+        return [
+            partial(
+                layer,
+                positions=positions,
+                rope=rope,
+                heads=o.shape,
+                gating=o.gating,
+                attn_scale=scale,
+            )
+            for layer in self.layers
+        ]
+
+    def shift(self, index: int, keys: Tensor, offsets: Tensor) -> Tensor | None:  # noqa: ARG002
+        """Rotate keys further."""
+        return self.options.rope(self.rope_factors).move(keys, offsets)
+
+
+class SandwichNormLayer(Module):
+    """x + norm(attention(norm x)), then x + norm(feed_forward(norm x)) (arXiv:2105.13290)."""
+
+    attention_norm: RMSNorm = gguf("attn_norm")
+    attention: SelfAttention = gguf()
+    post_attention_norm: RMSNorm = gguf("post_attention_norm")
+    feed_forward_norm: RMSNorm = gguf("ffn_norm")
+    feed_forward: GeluFeedForward = gguf()
+    post_feed_forward_norm: RMSNorm = gguf("post_ffw_norm")
+
+    def __call__(
+        self,
+        x: Tensor,
+        cache: LayerCache,
+        *,
+        rows: Tensor | None,
+        positions: Tensor,
+        rope: Rope,
+        heads: Heads,
+    ) -> Tensor:
+        """Return (tokens, features); the other arguments are those of the attention."""
+        epsilon = heads.epsilon
+        y = self.attention(self.attention_norm(x, epsilon), positions, rope, cache, heads)
+        x, y = select_rows(rows, x, y)
+        x = x + self.post_attention_norm(y, epsilon)
+        y = self.feed_forward(self.feed_forward_norm(x, epsilon))
+        return x + self.post_feed_forward_norm(y, epsilon)

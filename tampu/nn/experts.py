@@ -1,6 +1,6 @@
 """Mixtures of experts: a router sends each token to a few of many feed-forward parts.
 
-Source: arXiv:1701.06538; the ways to weigh the experts are those of the models named below.
+Source: arXiv:1701.06538; `Gating` has the sources of its variants.
 """
 
 from __future__ import annotations
@@ -12,87 +12,151 @@ from typing import TypeAlias
 
 from tampu.ml import Tensor
 from tampu.ml.buffer_types import Use
-from tampu.ml.moe import add_each, chosen, largest, linear_each, repeated
+from tampu.ml.moe import (
+    add_expert_bias,
+    expert_linear,
+    gather,
+    limit_to_groups,
+    normalized,
+    repeat,
+    top_k,
+)
 from tampu.nn.linear import Linear
 from tampu.nn.module import Module, gguf
 
-Gate: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+Activation: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
-class Weighing(enum.Enum):
-    """What the weights of the experts that a token uses are made of."""
+class GatingFunction(enum.Enum):
+    """What turns the router's logits into the scores of the experts."""
 
-    SOFTMAX = "softmax"  # over all experts (Qwen 2)
-    RENORMALISED = "renormalised"  # over all, then divided by their sum (Mixtral, Qwen 3, gpt-oss)
-    SIGMOID = "sigmoid"  # of each alone (Llama 4)
+    SOFTMAX = "softmax"
+    SIGMOID = "sigmoid"
 
 
 @dataclass(frozen=True, slots=True)
-class Routing:
-    """How tokens go to experts.
+class Gating:
+    """How the experts of a token are chosen and weighted.
 
     Attributes:
-        used: experts of a token.
-        weighing: their weights.
-        weighs_inputs: whether weights multiply what the experts take, not what they give.
+        top_k: experts of each token.
+        function: makes the scores (Llama 4, DeepSeek V3: the sigmoid; most others: the softmax).
+        renormalize: whether a token's weights, the scores of its experts, are divided by their sum
+            (Mixtral, Qwen 3, gpt-oss).
+        scale: multiplies the weights (DeepSeek's `routed_scaling_factor`).
+        groups: parts of equal size that the experts are divided into (arXiv:2405.04434).
+        top_groups: groups of each token; the experts of the others cannot be chosen.
+        group_scores: a group's score is the sum of so many of its best experts' scores.
+        scales_inputs: whether weights multiply the inputs of experts, not their outputs (Llama 4).
     """
 
-    used: int
-    weighing: Weighing
-    weighs_inputs: bool = False
+    top_k: int
+    function: GatingFunction = GatingFunction.SOFTMAX
+    renormalize: bool = False
+    scale: float = 1.0
+    groups: int = 1
+    top_groups: int = 1
+    group_scores: int = 1
+    scales_inputs: bool = False
 
 
-class EachLinear(Module):
+class Router(Module):
+    """Chooses experts; a score bias takes part in the choice, not in the weights."""
+
+    project: Linear = gguf("ffn_gate_inp")
+    score_bias: Tensor | None = gguf("exp_probs_b.bias")
+
+    def __call__(self, x: Tensor, gating: Gating) -> tuple[Tensor, Tensor]:
+        """Return each token's experts, I32 (tokens, top_k), and weights (tokens, top_k, 1)."""
+        return route(self.project(x), gating, self.score_bias)
+
+
+def route(
+    logits: Tensor, gating: Gating, score_bias: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return each token's experts, I32 (tokens, top_k), and weights F32 (tokens, top_k, 1).
+
+    Args:
+        logits: F32, (tokens, experts).
+        gating: how they are chosen.
+        score_bias: F32, (experts,): added to the scores for the choice (arXiv:2408.15664).
+    """
+    is_softmax = gating.function is GatingFunction.SOFTMAX
+    ranks = logits  # the scores grow with the logits, so these choose the same experts
+    if score_bias is not None or gating.groups > 1:
+        ranks = logits.softmax() if is_softmax else logits.sigmoid()
+        ranks = ranks + score_bias if score_bias is not None else ranks
+    if gating.groups > 1:
+        ranks = limit_to_groups(ranks, gating.groups, gating.top_groups, gating.group_scores)
+    choice = top_k(ranks, gating.top_k)
+    if is_softmax and gating.renormalize:  # as if only the chosen experts existed
+        weights = gather(logits, choice).softmax()
+    elif is_softmax:
+        weights = gather(logits.softmax(), choice)
+    else:
+        weights = gather(logits, choice).sigmoid()
+        weights = normalized(weights) if gating.renormalize else weights
+    weights = weights * gating.scale if gating.scale != 1.0 else weights
+    return choice, weights.reshape(*choice.shape, 1)
+
+
+class ExpertLinear(Module):
     """A projection of each expert: weight (experts, outputs, inputs), bias (experts, outputs)."""
 
     weight: Tensor = gguf("weight", use=Use.CHOSEN)
     bias: Tensor | None = gguf("bias")
 
     def __call__(self, x: Tensor, choice: Tensor) -> Tensor:
-        """Return (tokens, used, outputs) for x (tokens, used or 1, inputs)."""
-        y = linear_each(x, self.weight, choice)
-        return add_each(y, self.bias, choice) if self.bias else y
+        """Return (tokens, top_k, outputs) for x (tokens, top_k or 1, inputs)."""
+        y = expert_linear(x, self.weight, choice)
+        return add_expert_bias(y, self.bias, choice) if self.bias else y
 
 
-class Experts(Module):
-    """Gated feed-forward parts and their router."""
+class SharedExpert(Module):
+    """An expert for every token, weighted by a gate of its own if there is one (Qwen 2)."""
 
-    router: Linear = gguf("ffn_gate_inp")
-    gate: EachLinear = gguf("ffn_gate_exps")
-    up: EachLinear = gguf("ffn_up_exps")
-    down: EachLinear = gguf("ffn_down_exps")
+    gate: Linear = gguf("ffn_gate_shexp")
+    up: Linear = gguf("ffn_up_shexp")
+    down: Linear = gguf("ffn_down_shexp")
+    weight: Linear | None = gguf("ffn_gate_inp_shexp")
 
-    def __call__(self, x: Tensor, routing: Routing, activate: Gate = Tensor.silu_gate) -> Tensor:
-        """Return the weighted sum (tokens, features) of what the chosen experts make of x.
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return (tokens, features) for x of that shape."""
+        y = self.down(self.gate(x).silu_gate(self.up(x)))
+        return y * self.weight(x).sigmoid() if self.weight else y
+
+
+class SparseMoE(Module):
+    """A router, its experts, and the experts that all tokens share."""
+
+    router: Router = gguf()
+    gate: ExpertLinear = gguf("ffn_gate_exps")
+    up: ExpertLinear = gguf("ffn_up_exps")
+    down: ExpertLinear = gguf("ffn_down_exps")
+    shared: SharedExpert | None = gguf()
+
+    def __call__(
+        self, x: Tensor, gating: Gating, activate: Activation = Tensor.silu_gate
+    ) -> Tensor:
+        """Return the weighted sum (tokens, features) of the chosen experts' outputs.
 
         Args:
             x: (tokens, features).
-            routing: which experts, and their weights.
-            activate: makes one of what the gate's and the up projection give.
+            gating: how experts are chosen and weighted.
+            activate: makes one of the outputs of the gate and the up projection.
         """
         tokens, features = x.shape
-        choice, weights = route(self.router(x), routing)
-        x = x.reshape(tokens, 1, features)
-        if routing.weighs_inputs:
-            x = repeated(x, routing.used) * weights
-        y = self.down(activate(self.gate(x, choice), self.up(x, choice)), choice)
-        return total(y if routing.weighs_inputs else y * weights)
+        choice, weights = self.router(x, gating)
+        inputs = x.reshape(tokens, 1, features)
+        if gating.scales_inputs:
+            inputs = repeat(inputs, gating.top_k) * weights
+        y = self.down(activate(self.gate(inputs, choice), self.up(inputs, choice)), choice)
+        y = _total(y if gating.scales_inputs else y * weights)
+        return y + self.shared(x) if self.shared else y
 
 
-def route(logits: Tensor, routing: Routing) -> tuple[Tensor, Tensor]:
-    """Return the experts of each token, I32 (tokens, used), and their weights (tokens, used, 1)."""
-    choice = largest(logits, routing.used)
-    if routing.weighing is Weighing.SOFTMAX:
-        weights = chosen(logits.softmax(), choice)
-    elif routing.weighing is Weighing.RENORMALISED:  # as if only those that were chosen existed
-        weights = chosen(logits, choice).softmax()
-    else:
-        weights = chosen(logits, choice).sigmoid()
-    return choice, weights.reshape(*choice.shape, 1)
-
-
-def total(y: Tensor) -> Tensor:
-    """Return the sum (tokens, features) over the experts of y (tokens, used, features)."""
+def _total(y: Tensor) -> Tensor:
+    """Return the sum (tokens, features) over the experts of y (tokens, top_k, features)."""
     tokens, used, features = y.shape
     step = y.strides[0]
     parts = [y.strided((tokens, features), (step,), index * y.strides[1]) for index in range(used)]

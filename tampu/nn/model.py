@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ class Batch:
         outputs: I32, (m,): the tokens whose logits are wanted.
         embeddings: F32, (rows, features): of images, for the tokens that `embedded_rows` names.
         embedded_rows: I64, (rows,): the tokens that stand for them.
-        crossed: what layers with cross-attention read; None: they are skipped.
+        cross_attention: what layers with cross-attention read; None: they are skipped.
     """
 
     tokens: Tensor
@@ -32,7 +33,7 @@ class Batch:
     outputs: Tensor
     embeddings: Tensor | None = None
     embedded_rows: Tensor | None = None
-    crossed: Crossed | None = None
+    cross_attention: CrossAttentionInputs | None = None
 
     @property
     def context(self) -> Context:
@@ -53,19 +54,19 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Crossed:
-    """Embedded images that layers with cross-attention read, and who may see them.
+class CrossAttentionInputs:
+    """Embedded images that layers with cross-attention read, and which tokens see them.
 
     Attributes:
         embeddings: F32, (rows, features): as the model's encoder returned them.
         mask: F16, (n, rows): 0 where a token sees a row, -inf elsewhere; of tokens that see no
             image all are 0, and what is computed for them is thrown away.
-        seeing: F32, (n, 1): 1 for the tokens that see an image, 0 for the others.
+        sees_image: F32, (n, 1): 1 for the tokens that see an image, 0 for the others.
     """
 
     embeddings: Tensor
     mask: Tensor
-    seeing: Tensor
+    sees_image: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +75,37 @@ class LayerShape:
 
     Attributes:
         kv_heads: key and value heads.
-        head_dim: features of each.
+        head_dim: features of each key.
         window: how many positions a token attends to, itself included; None: all.
         chunk: a token attends to its own chunk of so many positions only; None: to all.
+        value_dim: features of each value; None: `head_dim`.
+        latent_rank: values are the first so many features of the keys and are not stored
+            themselves (multi-head latent attention, arXiv:2405.04434); None: they are stored.
+        shared_layer: the index of an earlier layer whose keys and values this one reads; it stores
+            none of its own. The rest of the shape is that of the other layer.
     """
 
     kv_heads: int
     head_dim: int
     window: int | None = None
     chunk: int | None = None
+    value_dim: int | None = None
+    latent_rank: int | None = None
+    shared_layer: int | None = None
+
+    @property
+    def value_features(self) -> int:
+        """Features of each value that attention reads."""
+        return self.latent_rank or self.value_dim or self.head_dim
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """Elements that the layer stores of a token: of its keys, and of its values."""
+        if self.shared_layer is not None:
+            return 0, 0
+        return self.kv_heads * self.head_dim, (
+            0 if self.latent_rank else self.kv_heads * self.value_features
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +113,15 @@ class StateShape:
     """What a recurrent layer needs of the cache: states, F32.
 
     Attributes:
-        features: of each of its states.
+        shapes: of each of its states, for one sequence: vectors, matrices, ...
     """
 
-    features: tuple[int, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def size(self) -> int:
+        """Elements of all its states, for one sequence."""
+        return sum(math.prod(shape) for shape in self.shapes)
 
 
 CacheShape: TypeAlias = LayerShape | StateShape

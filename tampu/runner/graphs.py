@@ -19,7 +19,7 @@ from tampu.kvcache.causal import FUSED_FROM
 from tampu.ml import Backend, Context, GGMLType, Tensor
 from tampu.ml.backend import Computed
 from tampu.ml.tensor import Shape
-from tampu.nn import Batch, Crossed, Model, PreparedImage
+from tampu.nn import Batch, CrossAttentionInputs, Model, PreparedImage
 from tampu.runner.chunked_encoder import Piece
 from tampu.runner.images import Begun
 from tampu.runner.k_shift import rotate_keys
@@ -342,13 +342,13 @@ class Graphs:
             batch = replace(batch, embeddings=embeddings, embedded_rows=places)
             inputs += [embeddings, places]
         if shape.crossed:
-            crossed = Crossed(
+            crossed = CrossAttentionInputs(
                 context.input("image", shape.crossed, GGMLType.F32, stays=True),
                 context.input("image_mask", (n, shape.crossed[0]), GGMLType.F16),
                 context.input("seeing", (n, 1), GGMLType.F32),
             )
-            batch = replace(batch, crossed=crossed)
-            inputs += [crossed.embeddings, crossed.mask, crossed.seeing]
+            batch = replace(batch, cross_attention=crossed)
+            inputs += [crossed.embeddings, crossed.mask, crossed.sees_image]
         cache = self._cache.build(context, n, shape.views)
         result = self._model.hidden(batch, cache.layers)
         if shape.wants_logits:

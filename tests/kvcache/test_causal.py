@@ -13,7 +13,7 @@ from tampu.kvcache import (
     CellRange,
     KVCacheSpec,
     Segment,
-    cache_bytes,
+    layer_bytes,
 )
 from tampu.kvcache.storage import PADDING
 from tampu.ml import GGMLType
@@ -254,6 +254,33 @@ def test_heads_must_fill_whole_blocks_of_a_quantised_cache(cache):
         cache([LayerShape(4, 40)], type_name="q8_0")
 
 
+@pytest.mark.parametrize(
+    "layer",
+    [
+        LayerShape(2, 32, shared_layer=2),  # itself
+        LayerShape(2, 32, shared_layer=7),
+        LayerShape(2, 32, shared_layer=1),  # which shares another's
+        LayerShape(1, 32, shared_layer=0),
+        LayerShape(2, 32, 5, shared_layer=0),  # whose rows lie in other cells
+    ],
+)
+def test_a_layer_shares_only_what_an_earlier_one_of_its_shape_stores(cache, layer):
+    with pytest.raises(ShapeError, match=r"layer 2 cannot share the cache of layer \d"):
+        cache([HEADS, LayerShape(2, 32, shared_layer=0), layer])
+
+
+def test_a_layer_stores_what_it_asked_for_and_nothing_else(backend, cache):
+    shapes = [HEADS, LayerShape(2, 32, shared_layer=0), LayerShape(1, 32, latent_rank=16)]
+    context = backend.context()
+    layers = cache(shapes).build(context, 2, [CellRange(0, 256)]).layers
+    keys = context.input("k", (2, 2, 32), GGMLType.F32)
+    single = context.input("k", (2, 1, 32), GGMLType.F32)
+    for layer, wrong in zip(layers, [(keys, None), (keys, keys), (single, single)], strict=True):
+        with pytest.raises(ShapeError, match="not those that it asked for"):
+            layer.update(*wrong)
+    context.close()
+
+
 @pytest.mark.seed("S41")
 def test_a_cache_that_finds_no_memory_leaves_none_allocated(backend, monkeypatch):
     live = []
@@ -292,7 +319,7 @@ def test_keys_of_another_shape_are_refused(backend, cache):
 )
 def test_the_size_of_a_cache_is_known_before_it_is_made(cache, type_name, size):
     shapes = [HEADS, HEADS]
-    assert cache_bytes(shapes, CacheSize(1, 256, 256), type_name) == size * 256
+    assert sum(layer_bytes(shapes, CacheSize(1, 256, 256), type_name)) == size * 256
     if size:
         made = cache(shapes, cells=PADDING, type_name=type_name)
         assert made.size_bytes >= size * PADDING

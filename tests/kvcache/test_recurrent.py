@@ -15,12 +15,12 @@ from tampu.kvcache import (
     KVCacheSpec,
     MicroBatch,
     Segment,
-    cache_bytes,
+    layer_bytes,
 )
 from tampu.ml import GGMLType
 from tampu.nn import LayerShape, StateShape
 
-STATES = StateShape((4, 2))
+STATES = StateShape(((4,), (2,)))
 ROWS = LayerShape(1, 32)
 
 
@@ -103,8 +103,8 @@ def test_a_layer_uses_what_it_asked_for(backend, cache):
 
 def test_the_size_of_states_is_known_before_they_are_made(cache):
     size = CacheSize(3, 64, 64)
-    assert cache_bytes([STATES, STATES], size, "f16") == 2 * (3 * 8 + 1) * 6 * 4
-    assert cache([STATES, STATES]).size_bytes >= cache_bytes([STATES, STATES], size, "f16")
+    assert sum(layer_bytes([STATES, STATES], size, "f16")) == 2 * (3 * 8 + 1) * 6 * 4
+    assert cache([STATES, STATES]).size_bytes >= sum(layer_bytes([STATES, STATES], size, "f16"))
 
 
 @pytest.mark.parametrize(
@@ -226,3 +226,38 @@ def test_a_state_is_left_alone_by_who_goes_on_from_it(backend, cache):
     for cell in (4, 5):
         part = Segment(np.array([[-1, 3, cell]], np.int32), 2)
         assert sums.compute([part], np.array([5.0], np.float32)).tolist() == [[8.0, 3.0]]
+
+
+def test_a_state_may_be_a_matrix(backend, cache):
+    """Linear attention without gates: the state is the sum of the outer products v kᵀ."""
+    made, given = cache([StateShape(((3, 4),))]), np.arange(1, 29, dtype=np.float32).reshape(4, 7)
+
+    def advance(inputs, states):
+        (x,), (state,) = inputs, states
+        assert state.shape == (1, 3, 4)
+        assert x.shape[0] == 1
+        rows = [
+            x.strided((1, 7), (x.strides[0],), index * x.strides[1]) for index in range(x.shape[1])
+        ]
+        outputs = None
+        for row in rows:
+            k = row.strided((1, 4, 1), (4, 4)).contiguous()
+            v = row.strided((1, 3, 1), (4, 4), 16).contiguous()
+            state = state + v.linear(k)
+            y = k.reshape(1, 1, 4).linear(state)
+            outputs = outputs.concat(y, 1) if outputs else y
+        return outputs, (state,)
+
+    found = []
+    for cells, start in (("-1 3", 0), ("-1 3 -1 5", 2)):
+        context = backend.context()
+        segments = [Segment(np.array([[*map(int, cells.split())]], np.int32), start)]
+        x = context.input("x", (2, 7), GGMLType.F32)
+        step = made.step(segments)
+        graph = made.build(context, 2, step.views)
+        result = context.output(graph.layers[0].advance((x,), advance))
+        data = [(x, given[start : start + 2]), *zip(graph.inputs, step.arrays, strict=True)]
+        found += [*backend.compute(context, data, [result]).outputs[0]]
+        context.close()
+    state = np.cumsum(given[:, 4:, None] * given[:, None, :4], 0)
+    np.testing.assert_allclose(found, np.einsum("tvk,tk->tv", state, given[:, :4]))

@@ -14,7 +14,7 @@ from tampu.ml.gguf import read_gguf
 from tampu.ml.kernels import KernelChoice
 from tampu.ml.kernels.library import WORDS
 from tampu.ml.library import gg
-from tampu.ml.moe import linear_each
+from tampu.ml.moe import expert_linear
 from tampu.ml.quantize import dequantize
 
 ROWS, INPUTS, EXPERTS = 32, 512, 3
@@ -96,7 +96,7 @@ def test_products_with_every_type_are_right(worded, tmp_path, kind):
             choice = context.input("choice", (tokens, 2), GGMLType.I32)
             outputs = [
                 context.output(x.linear(weight)),
-                context.output(linear_each(x, experts, choice)),
+                context.output(expert_linear(x, experts, choice)),
             ]
             data = floats(tokens, 1, INPUTS, seed=2)
             chosen = np.arange(2 * tokens, dtype=np.int32).reshape(tokens, 2) % EXPERTS

@@ -17,12 +17,12 @@ from tampu.ml.gguf import read_gguf
 from tampu.models import bind_model
 from tampu.nn import (
     Batch,
-    Crossed,
+    CrossAttentionInputs,
+    Gating,
     History,
     LayerShape,
     Picture,
     PreparedImage,
-    Routing,
     Vision,
     experts,
 )
@@ -44,7 +44,9 @@ class Whole:
 
     mask: Tensor
 
-    def update(self, keys: Tensor, values: Tensor) -> History:
+    def update(self, keys: Tensor | None, values: Tensor | None) -> History:
+        assert keys is not None
+        assert values is not None
         return History(
             keys.transpose(1, 0, 2),
             values.transpose(1, 0, 2),
@@ -59,9 +61,9 @@ def noted_scores(scores: list[Tensor]) -> Iterator[None]:
     """Have the routers of graphs that are built add their experts' scores to a list."""
     route = experts.route
 
-    def noting(logits: Tensor, routing: Routing) -> tuple[Tensor, Tensor]:
+    def noting(logits: Tensor, gating: Gating, score_bias: Tensor | None) -> tuple[Tensor, Tensor]:
         scores.append(logits)
-        return route(logits, routing)
+        return route(logits, gating, score_bias)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(experts, "route", noting)
@@ -163,7 +165,7 @@ class Seer:
             given(positions if len(positions) > 1 else positions[0]),
             given(np.arange(count, dtype=np.int32)),
             *self._placed(stream, given),
-            crossed=self._crossed(stream, given),
+            cross_attention=self._crossed(stream, given),
         )
         shapes = self.model.cache_shapes()
         masks = {shape: given(mask(stream, shape)) for shape in dict.fromkeys(shapes)}
@@ -183,7 +185,7 @@ class Seer:
         embeddings = np.concatenate([self.encode(image) for _, image in inside])
         return given(embeddings), given(np.concatenate(rows).astype(np.int64))
 
-    def _crossed(self, stream: Stream, given: Any) -> Crossed | None:
+    def _crossed(self, stream: Stream, given: Any) -> CrossAttentionInputs | None:
         beside = [(at, image) for at, image in stream.images if image.placeholders.is_cross]
         if not beside:
             return None
@@ -198,7 +200,7 @@ class Seer:
             shown[at:end] = -np.inf
             shown[at:end, first:row] = 0
             first = row if end > at + 1 else first  # images beside one another are seen together
-        return Crossed(given(embeddings), given(shown), given(seeing))
+        return CrossAttentionInputs(given(embeddings), given(shown), given(seeing))
 
     def close(self) -> None:
         self.weights.close()

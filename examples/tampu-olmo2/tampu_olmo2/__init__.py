@@ -25,11 +25,11 @@ from tampu.nn import (
     SiluFeedForward,
     attention,
     gguf,
-    only,
     option,
     option_from,
     read_rope_scaling,
     run_layers,
+    select_rows,
 )
 
 
@@ -92,7 +92,7 @@ class Layer(Module):
     ) -> Tensor:
         """Return the layer's output; if `rows` is given, of those tokens only."""
         y = self.attention(x, positions, rope, cache, o)
-        x, y = only(rows, x, y)
+        x, y = select_rows(rows, x, y)
         x = x + self.attention_norm(y, o.epsilon)
         return x + self.feed_forward_norm(self.feed_forward(x), o.epsilon)
 

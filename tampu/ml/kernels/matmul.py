@@ -77,7 +77,7 @@ class PackedWeight:
         _set_parameters(product, self.layout, activations.take_counter(), *self._reading)
         return product
 
-    def multiply_each(self, context: Context, x: Tensor, choice: Tensor) -> TensorPointer:
+    def multiply_experts(self, context: Context, x: Tensor, choice: Tensor) -> TensorPointer:
         """Add products with the matrix that each row chose to a graph.
 
         Args:

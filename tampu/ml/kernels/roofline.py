@@ -258,7 +258,9 @@ def _experts(backend: Backend, kernels: Kernels, kind: GGMLType, tokens: int, pe
     for _ in range(copies):
         weight = memory.place(kind, _EXPERT_ROWS, _INPUTS, size, _EXPERTS)
         ctypes.memset(weight.address, _BYTE, size)
-        context.forward(context.wrap(weight.multiply_each(context, x, choice), shape, GGMLType.F32))
+        context.forward(
+            context.wrap(weight.multiply_experts(context, x, choice), shape, GGMLType.F32)
+        )
     chosen = (np.arange(tokens * _USED, dtype=np.int32) % _EXPERTS).reshape(tokens, _USED)
     data = [(x, _numbers(tokens, 1, _INPUTS)), (choice, chosen)]
     seconds = _best(backend, context, data)

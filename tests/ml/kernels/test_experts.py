@@ -7,7 +7,7 @@ from support.kernels import KINDS, WITH_TILES, error, levels, normal
 from tampu.ml import Backend, GGMLType
 from tampu.ml.buffer_types import Use
 from tampu.ml.kernels import KernelChoice
-from tampu.ml.moe import linear_each
+from tampu.ml.moe import expert_linear
 from tampu.ml.quantize import quantize
 
 BY_NAME = {"ids": lambda kind: kind.name}
@@ -38,14 +38,14 @@ def stack(load):
 
 
 @pytest.fixture
-def multiply_each():
+def multiply_experts():
     """Return x multiplied by each stack of weights, by one choice, in one graph."""
 
     def multiply(backend, x, choice, *weights):
         context = backend.context(64)
         given = context.input("x", x.shape, GGMLType.F32)
         chosen = context.input("choice", choice.shape, GGMLType.I32)
-        products = [context.output(linear_each(given, weight, chosen)) for weight in weights]
+        products = [context.output(expert_linear(given, weight, chosen)) for weight in weights]
         inputs = [(given, x), (chosen, choice)]
         found = backend.compute(context, inputs, products).outputs
         context.close()
@@ -56,7 +56,7 @@ def multiply_each():
 
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("kind", KINDS, **BY_NAME)
-def test_the_error_is_at_most_ggmls(level_backends, stack, multiply_each, kind, level):
+def test_the_error_is_at_most_ggmls(level_backends, stack, multiply_experts, kind, level):
     values, bind = stack(normal(6, 40, 512), kind)
     own, ggml = bind(level_backends(level)), bind(level_backends("ggml"))
     assert own.packed is not None
@@ -65,8 +65,8 @@ def test_the_error_is_at_most_ggmls(level_backends, stack, multiply_each, kind, 
         x = normal(tokens, 1 if shared else used, 512, seed=tokens)
         choice = choices(tokens, used, 6)
         exact = expected(x, values, choice)
-        theirs = error(multiply_each(level_backends("ggml"), x, choice, ggml), exact)
-        ours = error(multiply_each(level_backends(level), x, choice, own), exact)
+        theirs = error(multiply_experts(level_backends("ggml"), x, choice, ggml), exact)
+        ours = error(multiply_experts(level_backends(level), x, choice, own), exact)
         assert ours <= 1.1 * theirs + 1e-6
 
 
@@ -76,14 +76,14 @@ def test_the_error_is_at_most_ggmls(level_backends, stack, multiply_each, kind, 
 @pytest.mark.parametrize("name", ["Q4_0", "Q6_K", "F16", "BF16"])
 @pytest.mark.parametrize("rows", [1, 15, 33])
 def test_any_number_of_rows_tokens_and_experts_works(
-    level_backends, stack, multiply_each, name, level, rows, threads
+    level_backends, stack, multiply_experts, name, level, rows, threads
 ):
     backend = level_backends(level, threads)
     values, bind = stack(normal(5, rows, 256), GGMLType[name])
     weight = bind(backend)
     for tokens, used in [(1, 1), (1, 5), (2, 3), (13, 5), (26, 1), (31, 2)]:
         x, choice = normal(tokens, 1, 256, seed=tokens), choices(tokens, used, 5, seed=used)
-        found = multiply_each(backend, x, choice, weight)
+        found = multiply_experts(backend, x, choice, weight)
         assert found.shape == (tokens, used, rows)
         size = np.linalg.norm(x, axis=2)[:, :, None] * np.linalg.norm(values, axis=2)[choice]
         assert np.abs((found - expected(x, values, choice)) / size).max() < 2e-2
@@ -92,12 +92,13 @@ def test_any_number_of_rows_tokens_and_experts_works(
 @pytest.mark.parametrize("name", ["F16", "BF16"])
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_floats_come_in_any_multiple_of_sixteen(
-    level_backends, stack, multiply_each, name, threads
+    level_backends, stack, multiply_experts, name, threads
 ):
     values, bind = stack(normal(3, 20, 48), GGMLType[name])
     backend, x, choice = level_backends(None, threads), normal(7, 1, 48, seed=1), choices(7, 2, 3)
     assert (
-        error(multiply_each(backend, x, choice, bind(backend)), expected(x, values, choice)) < 5e-3
+        error(multiply_experts(backend, x, choice, bind(backend)), expected(x, values, choice))
+        < 5e-3
     )
 
 
@@ -105,55 +106,55 @@ def test_floats_come_in_any_multiple_of_sixteen(
 @pytest.mark.parametrize("name", ["Q8_0", "F16"])
 @pytest.mark.parametrize("used", [1, 2, 17, 40])
 def test_one_expert_may_take_every_row_and_the_others_none(
-    level_backends, stack, multiply_each, level, name, used
+    level_backends, stack, multiply_experts, level, name, used
 ):
     """ggml too lets a token name an expert twice; more than sixteen of a token pass in parts."""
     values, bind = stack(normal(7, 20, 64), GGMLType[name])
     x, choice = normal(11, 1, 64, seed=1), np.full((11, used), 6, np.int32)
-    found = multiply_each(level_backends(level), x, choice, bind(level_backends(level)))
+    found = multiply_experts(level_backends(level), x, choice, bind(level_backends(level)))
     assert error(found, expected(x, values, choice)) < 2e-2
 
 
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("kind", KINDS, **BY_NAME)
-def test_a_row_does_not_depend_on_the_others(level_backends, stack, multiply_each, kind, level):
+def test_a_row_does_not_depend_on_the_others(level_backends, stack, multiply_experts, kind, level):
     _, bind = stack(normal(4, 24, 256), kind)
     weight, x, choice = bind(level_backends(level)), normal(29, 1, 256), choices(29, 2, 4)
     few = 6 if level in WITH_TILES else 29  # of no expert so many that it takes tiles
-    together = multiply_each(level_backends(level), x[:few], choice[:few], weight)
+    together = multiply_experts(level_backends(level), x[:few], choice[:few], weight)
     for token in {0, 5, few - 1}:
         one = slice(token, token + 1)
-        alone = multiply_each(level_backends(level), x[one], choice[one], weight)
+        alone = multiply_experts(level_backends(level), x[one], choice[one], weight)
         assert np.array_equal(alone[0], together[token])
 
 
 @pytest.mark.parametrize("level", [level for level in levels() if level in WITH_TILES])
 @pytest.mark.parametrize("kind", KINDS, **BY_NAME)
 def test_experts_with_many_rows_and_with_few_are_each_as_exact_as_alone(
-    level_backends, stack, multiply_each, kind, level
+    level_backends, stack, multiply_experts, kind, level
 ):
     """One expert has 2, one 13, one 40, one 77 rows: by tiles, but for the first."""
     values, bind = stack(normal(4, 40, 544 if kind.block_size <= 32 else 768), kind)
     counts = np.repeat(np.arange(4, dtype=np.int32), (2, 13, 40, 77))
     choice = np.random.default_rng(3).permutation(counts).reshape(-1, 1)
     x = normal(len(choice), 1, values.shape[2], seed=2)
-    found = multiply_each(level_backends(level), x, choice, bind(level_backends(level)))
+    found = multiply_experts(level_backends(level), x, choice, bind(level_backends(level)))
     exact = np.einsum("ti,toi->to", x[:, 0].astype(np.float64), values[choice[:, 0]])
     for expert in range(4):
         rows = choice[:, 0] == expert
         assert error(found[rows, 0], exact[rows]) < 1e-2
     few = slice(60, 132)  # others there, the same rows for each expert: tiles either way
-    kept = multiply_each(level_backends(level), x[few], choice[few], bind(level_backends(level)))
+    kept = multiply_experts(level_backends(level), x[few], choice[few], bind(level_backends(level)))
     same = np.isin(choice[few, 0], [2, 3])
     assert np.array_equal(kept[same], found[few][same])
 
 
 @pytest.mark.parametrize("name", ["Q4_K", "F16"])
-def test_the_number_of_threads_changes_no_bit(level_backends, stack, multiply_each, name):
+def test_the_number_of_threads_changes_no_bit(level_backends, stack, multiply_experts, name):
     _, bind = stack(normal(6, 100, 512), GGMLType[name])
     x, choice = normal(7, 3, 512, seed=1), choices(7, 3, 6)
     one, *more = [
-        multiply_each(level_backends(None, n), x, choice, bind(level_backends(None, n)))
+        multiply_experts(level_backends(None, n), x, choice, bind(level_backends(None, n)))
         for n in (1, 2, 3)
     ]
     assert all(np.array_equal(one, other) for other in more)
@@ -163,13 +164,13 @@ def test_the_number_of_threads_changes_no_bit(level_backends, stack, multiply_ea
 @pytest.mark.parametrize("name", ["Q4_0", "BF16"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_token_that_is_not_finite_spoils_itself_alone(
-    level_backends, stack, multiply_each, level, name, bad
+    level_backends, stack, multiply_experts, level, name, bad
 ):
     _, bind = stack(normal(3, 16, 256), GGMLType[name])
     weight, x, choice = bind(level_backends(level)), normal(5, 1, 256), choices(5, 2, 3)
-    good = multiply_each(level_backends(level), x, choice, weight)
+    good = multiply_experts(level_backends(level), x, choice, weight)
     x[2, 0, 77] = bad
-    found = multiply_each(level_backends(level), x, choice, weight)
+    found = multiply_experts(level_backends(level), x, choice, weight)
     assert not np.isfinite(found[2]).any()
     assert np.array_equal(np.delete(found, 2, 0), np.delete(good, 2, 0))
 
@@ -187,7 +188,7 @@ def test_gate_and_up_share_what_is_packed_of_their_input(level_backends, stack):
         (bind(backend), first),
         (quantised[0], second),
     ]:
-        context.output(linear_each(x, weight, choice))
+        context.output(expert_linear(x, weight, choice))
     assert [pack.uses for pack in x.activations.values()] == [2, 1, 1]
     context.close()
 
@@ -195,18 +196,18 @@ def test_gate_and_up_share_what_is_packed_of_their_input(level_backends, stack):
 @pytest.mark.parametrize(
     ("word", "has_experts"), [("on", True), ("experts", True), ("products", False), ("off", False)]
 )
-def test_experts_are_switched_by_a_word(stack, multiply_each, word, has_experts):
+def test_experts_are_switched_by_a_word(stack, multiply_experts, word, has_experts):
     values, bind = stack(normal(4, 16, 256), GGMLType.Q8_0)
     backend = Backend(threads=1, max_nodes=64, kernels=KernelChoice.from_word(word))
     weight = bind(backend)
     assert (weight.packed is not None) is has_experts
     x, choice = normal(3, 2, 256, seed=1), choices(3, 2, 4)
-    found = multiply_each(backend, x, choice, weight)
+    found = multiply_experts(backend, x, choice, weight)
     assert error(found, expected(x, values, choice)) < 2e-2
     backend.close()
 
 
-def test_experts_of_a_type_without_a_layout_are_ggmls(level_backends, load, multiply_each):
+def test_experts_of_a_type_without_a_layout_are_ggmls(level_backends, load, multiply_experts):
     values = normal(3, 8, 32)
     stored = values.view(np.uint8)
     _, bind = load.stored(stored, GGMLType.F32, [Use.CHOSEN])
@@ -214,4 +215,4 @@ def test_experts_of_a_type_without_a_layout_are_ggmls(level_backends, load, mult
     weight = bind(backend)
     assert weight.packed is None
     x = normal(4, 1, 32, seed=1)
-    assert error(multiply_each(backend, x, choice, weight), expected(x, values, choice)) < 1e-6
+    assert error(multiply_experts(backend, x, choice, weight), expected(x, values, choice)) < 1e-6

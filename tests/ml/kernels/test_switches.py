@@ -12,7 +12,7 @@ from tampu.ml.attention import flash_attention
 from tampu.ml.buffer_types import Use
 from tampu.ml.kernels import KernelChoice, library
 from tampu.ml.kernels.library import WORDS
-from tampu.ml.moe import linear_each
+from tampu.ml.moe import expert_linear
 from tampu.ml.quantize import quantize
 
 
@@ -31,7 +31,7 @@ def compute(load):
         choice = context.input("choice", (4, 2), GGMLType.I32)
         steps = [
             lambda: x.linear(weight),
-            lambda: linear_each(x, experts, choice),
+            lambda: expert_linear(x, experts, choice),
             lambda: flash_attention(x, x, x, None, 0.1),
         ]
         outputs, own = [], []
