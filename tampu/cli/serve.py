@@ -96,9 +96,9 @@ def server_options(settings: Settings, host: str) -> ServerOptions:
     return ServerOptions(
         host=host,
         keep_alive_s=float("inf") if settings.keep_alive_s is None else settings.keep_alive_s,
-        most_models=settings.max_loaded_models or MOST_MODELS,
+        max_models=settings.max_loaded_models or MOST_MODELS,
         memory_bytes=settings.memory,
-        most_waiting=settings.max_queue,
+        max_queue=settings.max_queue,
         max_crashes=settings.max_crashes,
         max_repeated_tokens=settings.max_repeated_tokens,
         origins=settings.origins,

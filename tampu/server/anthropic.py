@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tampu.server.http_response import EventsAnswer, WorkAnswer
+from tampu.server.http_response import EventsResponse, TaskResponse
 from tampu.server.routes import Route, post
 from tampu.server.serving import Serving
 from tampu.server.wire import anthropic as wire
@@ -18,20 +18,20 @@ def anthropic_routes(serving: Serving) -> list[Route]:
     async def messages(_: Request, wanted: wire.MessagesRequest) -> Response:
         """`POST /v1/messages`: the next message of a conversation."""
         entry = serving.find(wanted.model)
-        job = wire.messages_job(wanted, serving.profile(entry))
+        job = wire.parse_messages(wanted, serving.profile(entry))
         events = serving.generate(entry, job)
-        writer = MessageWriter(job.model, hides_thoughts=wire.hides_thoughts(wanted))
-        return EventsAnswer(events, writer, is_streaming=bool(wanted.stream))
+        writer = MessageWriter(job.model, hides_reasoning=wire.hides_reasoning(wanted))
+        return EventsResponse(events, writer, is_streaming=bool(wanted.stream))
 
     async def count(_: Request, wanted: wire.CountRequest) -> Response:
         """`POST /v1/messages/count_tokens`: how many tokens a conversation has."""
         entry = serving.find(wanted.model)
-        [prompt] = wire.count_job(wanted, serving.profile(entry)).prompts
+        [prompt] = wire.parse_count(wanted, serving.profile(entry)).prompts
 
         async def work() -> dict[str, int]:
             return {"input_tokens": len((await serving.encode(entry, prompt)).tokens)}
 
-        return WorkAnswer(work())
+        return TaskResponse(work())
 
     return [
         post("/v1/messages", messages, wire.MessagesRequest),

@@ -20,24 +20,23 @@ from starlette.routing import Route as StarletteRoute
 from tampu.errors import TampuError
 from tampu.server.admission import Admission
 from tampu.server.anthropic import anthropic_routes
-from tampu.server.auth import Keys
-from tampu.server.crash_loop import MAX_CRASHES, Deaths
-from tampu.server.create import create_routes
+from tampu.server.auth import APIKeyMiddleware
+from tampu.server.crash_loop import MAX_CRASHES, CrashLoopBackoff
 from tampu.server.health import Readiness, health_routes
-from tampu.server.http_response import error_answer, refusal
-from tampu.server.logs import HEADER, ROUTE, RequestLog
+from tampu.server.http_response import error_response, exception_response
+from tampu.server.logs import HEADER, ROUTE, AccessLogMiddleware
 from tampu.server.manage import manage_routes
 from tampu.server.metrics import Metrics
-from tampu.server.model_manager import LoadedModels, Start
+from tampu.server.model_manager import ModelManager, Start
 from tampu.server.ollama import ollama_routes
 from tampu.server.openai import openai_routes
 from tampu.server.openapi import describe
 from tampu.server.responses import responses_routes
 from tampu.server.routes import Endpoint, Route
 from tampu.server.serving import Serving
-from tampu.server.threadpool import Stepper
+from tampu.server.threadpool import IterationPool
 from tampu.server.tokens import token_routes
-from tampu.server.trusted_host import ORIGINS, Guard
+from tampu.server.trusted_host import ORIGINS, TrustedHostMiddleware
 from tampu.store.catalog import Catalog
 from tampu.store.registry.options import RemoteOptions
 from tampu.worker.protocol import ModelOptions
@@ -45,7 +44,7 @@ from tampu.worker.protocol import ModelOptions
 logger = logging.getLogger(__name__)
 
 _VOCABULARY_SECONDS = 60.0
-_MOST_VOCABULARIES = 4
+_MAX_VOCABULARIES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +70,9 @@ class ServerOptions:
 
     host: str = "127.0.0.1"
     keep_alive_s: float = 300.0
-    most_models: int = 3
+    max_models: int = 3
     memory_bytes: int | None = None
-    most_waiting: int = 512
+    max_queue: int = 512
     origins: tuple[str, ...] = ()
     use_keys: tuple[str, ...] = ()
     manage_keys: tuple[str, ...] = ()
@@ -95,11 +94,10 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
     metrics = Metrics()
     readiness = Readiness()
     serving = _serving(options, catalog, start, metrics)
-    stepper = Stepper()
+    pool = IterationPool()
     routes = [
         *ollama_routes(serving),
-        *manage_routes(serving, stepper, options.remote),
-        *create_routes(serving, stepper, options.remote),
+        *manage_routes(serving, pool, options.remote),
         *openai_routes(serving),
         *responses_routes(serving),
         *anthropic_routes(serving),
@@ -113,7 +111,7 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
         yield
         readiness.end()
         await serving.close()
-        await stepper.close()
+        await pool.close()
 
     app = Starlette(
         routes=[
@@ -121,8 +119,8 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
             for route in routes
         ],
         middleware=[  # from the outermost in
-            Middleware(RequestLog, metrics=metrics),
-            Middleware(Guard, bound=options.host, origins=options.origins),
+            Middleware(AccessLogMiddleware, metrics=metrics),
+            Middleware(TrustedHostMiddleware, bound=options.host, origins=options.origins),
             Middleware(
                 CORSMiddleware,
                 allow_origins=options.origins,
@@ -131,7 +129,9 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
                 allow_headers=["*"],
                 expose_headers=[HEADER],
             ),
-            Middleware(Keys, routes=routes, use=options.use_keys, manage=options.manage_keys),
+            Middleware(
+                APIKeyMiddleware, routes=routes, use=options.use_keys, manage=options.manage_keys
+            ),
         ],
         exception_handlers={
             TampuError: _tampu_error,
@@ -147,24 +147,24 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
 
 
 def _serving(options: ServerOptions, catalog: Catalog, start: Start, metrics: Metrics) -> Serving:
-    models = LoadedModels(
+    models = ModelManager(
         start,
         options=options.model,
         keep_alive_s=options.keep_alive_s,
-        most=options.most_models,
+        most=options.max_models,
         memory_bytes=options.memory_bytes,
         loaded=metrics.loaded,
-        died=metrics.died,
-        deaths=Deaths(options.max_crashes),
+        crashed=metrics.crashed,
+        crash_backoff=CrashLoopBackoff(options.max_crashes),
     )
-    vocabularies = LoadedModels(
+    vocabularies = ModelManager(
         start,
         options=msgspec.structs.replace(options.model, vocabulary_only=True),
         keep_alive_s=_VOCABULARY_SECONDS,
-        most=_MOST_VOCABULARIES,
-        deaths=Deaths(options.max_crashes),
+        most=_MAX_VOCABULARIES,
+        crash_backoff=CrashLoopBackoff(options.max_crashes),
     )
-    admission = Admission(options.most_waiting)
+    admission = Admission(options.max_queue)
     metrics.gauge(
         "tampu_requests_waiting",
         "Requests not answered yet.",
@@ -197,7 +197,7 @@ def _marked(route: Route) -> Endpoint:
 
 async def _tampu_error(request: Request, error: Exception) -> Response:
     told = error if isinstance(error, TampuError) else TampuError(str(error))
-    return error_answer(told, request.url.path)
+    return exception_response(told, request.url.path)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -208,7 +208,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     headers: Sequence[tuple[str, str]] = ()
     if isinstance(error, HTTPException) and error.headers:
         headers = list(error.headers.items())
-    answer = refusal(path, status, HTTPStatus(status).phrase.lower())
+    answer = error_response(path, status, HTTPStatus(status).phrase.lower())
     for name, value in headers:
         answer.headers[name] = value
     return answer
@@ -216,4 +216,4 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 async def _bug(request: Request, error: Exception) -> Response:
     logger.error("%s %s failed: %r", request.method, request.scope["path"], error)
-    return refusal(request.scope["path"], 500, "internal error; the server's log says more")
+    return error_response(request.scope["path"], 500, "internal error; the server's log says more")

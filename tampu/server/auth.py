@@ -12,13 +12,13 @@ from starlette.routing import Match
 from starlette.routing import Route as Matcher
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tampu.server.http_response import refusal
+from tampu.server.http_response import error_response
 from tampu.server.routes import Access, Route
 
-_LONGEST_KEY = 4096
+_MAX_KEY_LENGTH = 4096
 
 
-class Keys:
+class APIKeyMiddleware:
     """Middleware: answers 401 without a key, and 403 with one that does not suffice.
 
     The body of a request that is refused is not read. Only hashes of the keys are kept, and all of
@@ -51,7 +51,7 @@ class Keys:
                     if status == HTTPStatus.UNAUTHORIZED
                     else "this API key may use models, not manage them"
                 )
-                answer = refusal(scope["path"], status, message)
+                answer = error_response(scope["path"], status, message)
                 answer.headers["connection"] = "close"
                 if status == HTTPStatus.UNAUTHORIZED:
                     answer.headers["www-authenticate"] = "Bearer"
@@ -62,7 +62,7 @@ class Keys:
     def _status(self, scope: Scope) -> HTTPStatus | None:
         if self._is_for(scope, Access.OPEN):
             return None
-        given = [_hash(key) for key in keys_of(Headers(scope=scope))]
+        given = [_hash(key) for key in request_keys(Headers(scope=scope))]
         may_use = _any_same(given, [*self._use, *self._manage])
         may_manage = _any_same(given, self._manage)
         if len(given) != 1 or not may_use:
@@ -75,14 +75,14 @@ class Keys:
         return any(matcher.matches(scope)[0] is Match.FULL for matcher in self._matchers[access])
 
 
-def keys_of(headers: Headers) -> list[str]:
+def request_keys(headers: Headers) -> list[str]:
     """Return the keys that a request carries; more than one is as bad as none."""
     keys = headers.getlist("x-api-key")
     for value in headers.getlist("authorization"):
         scheme, _, key = value.partition(" ")
         keys.append(key.strip() if scheme.lower() == "bearer" else "")
     found = list(dict.fromkeys(keys))
-    return found if all(0 < len(key) <= _LONGEST_KEY for key in found) else []
+    return found if all(0 < len(key) <= _MAX_KEY_LENGTH for key in found) else []
 
 
 def _any_same(given: Sequence[bytes], known: Sequence[bytes]) -> bool:

@@ -76,7 +76,7 @@ def decode(body: bytes, kind: type[T]) -> T:
     """
     try:
         value = msgspec.json.decode(body, type=kind)
-        json.loads(body, object_pairs_hook=_refuse_doubles, parse_int=_refuse_huge)
+        json.loads(body, object_pairs_hook=_refuse_duplicates, parse_int=_refuse_huge)
     except msgspec.ValidationError as error:
         raise RequestError(f"invalid request: {readable(error)}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
@@ -92,7 +92,7 @@ def _refuse_huge(text: str) -> None:
         raise ValueError(f"the number {text[:50]} is too large")
 
 
-def _refuse_doubles(pairs: list[tuple[str, Any]]) -> None:
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
     """Look at the names of an object: with one twice, its readers need not agree what it says."""
     names = {name for name, _ in pairs}
     if len(names) < len(pairs):

@@ -25,15 +25,15 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from tampu.server.http_response import refusal
-from tampu.server.trusted_host import HEADER_BYTES
+from tampu.server.http_response import error_response
+from tampu.server.trusted_host import MAX_HEADER_BYTES
 
 HEADER_SECONDS = 10.0
 WRITE_SECONDS = 60.0
-MOST_CONNECTIONS = 2_048
+MAX_CONNECTIONS = 2_048
 RETRY_SECONDS = 5
 _BODY_SECONDS = 5.0
-TAKEN_AT_ONCE = 16
+ACCEPTED_AT_ONCE = 16
 _BEGIN_AT_ONCE = 4
 _WORK = b"POST "
 _TICK_SECONDS = 1.0
@@ -59,7 +59,7 @@ class StrictReader(h11.Connection):
         return event
 
 
-class Turns:
+class StartThrottle:
     """Lets requests begin a few at a time; between them the event loop does all else there is."""
 
     def __init__(self) -> None:
@@ -78,12 +78,12 @@ class Turns:
             asyncio.get_running_loop().call_soon(self._take)
 
 
-class State(ServerState):
+class SharedState(ServerState):
     """What all connections of a server share."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.turns = Turns()
+        self.turns = StartThrottle()
 
 
 class Connection(H11Protocol):
@@ -97,16 +97,16 @@ class Connection(H11Protocol):
     _header_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
 
-    def __init__(self, config: uvicorn.Config, server_state: State, **more: Any) -> None:
+    def __init__(self, config: uvicorn.Config, server_state: SharedState, **more: Any) -> None:
         super().__init__(config, server_state, **more)
-        self.conn = StrictReader(h11.SERVER, HEADER_BYTES)
+        self.conn = StrictReader(h11.SERVER, MAX_HEADER_BYTES)
         self._turns = server_state.turns
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin; the client has to speak soon."""
         super().connection_made(transport)
-        if len(self.connections) > MOST_CONNECTIONS:
-            self.app = too_many
+        if len(self.connections) > MAX_CONNECTIONS:
+            self.app = too_many_connections
         self._watch_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -201,14 +201,14 @@ class Connection(H11Protocol):
             self.transport.close()
 
 
-async def too_many(scope: Scope, receive: Receive, send: Send) -> None:
+async def too_many_connections(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer that there are too many connections, once the request has been read."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_BODY_SECONDS):
             while (await receive()).get("more_body"):
                 pass
     message = "the server has too many connections"
-    answer = refusal(scope["path"], HTTPStatus.SERVICE_UNAVAILABLE, message)
+    answer = error_response(scope["path"], HTTPStatus.SERVICE_UNAVAILABLE, message)
     answer.headers["retry-after"] = str(RETRY_SECONDS)
     answer.headers["connection"] = "close"
     await answer(scope, receive, send)
@@ -220,7 +220,7 @@ class QuietServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, ending: Callable[[], None]) -> None:
         """Serve; `ending` is called when a signal asks to end, before connections are closed."""
         super().__init__(config)
-        self.server_state = State()
+        self.server_state = SharedState()
         self._ending = ending
         self._wake: Callable[[], object] = lambda: None
 
@@ -240,7 +240,7 @@ class QuietServer(uvicorn.Server):
         """Begin to take connections: a few at a time of those that wait."""
         await super().startup(sockets)
         for listener in sockets or []:
-            listener.listen(2 * MOST_CONNECTIONS)
+            listener.listen(2 * MAX_CONNECTIONS)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End; uvicorn leaves out the application's part when it is in a hurry."""

@@ -1,4 +1,4 @@
-"""Models that die again and again: each start costs seconds, and the next would die as well."""
+"""Crash-loop backoff: a model that keeps crashing is not loaded again for a while."""
 
 from __future__ import annotations
 
@@ -9,42 +9,45 @@ from collections.abc import Callable, Hashable
 
 from tampu.errors import RunnerDiedError
 
-WITHIN_S = 60.0
+CRASH_WINDOW_S = 60.0
 MAX_CRASHES = 3
 
 
 class CrashLoopError(RunnerDiedError):
-    """A model is not loaded again for a while."""
+    """A model has crashed too often to be loaded again now."""
 
 
-class Deaths:
-    """Remembers when models' processes died, and refuses to start those that did so too often."""
+class CrashLoopBackoff:
+    """Records crashes of models' processes, and refuses models that crashed too often."""
 
     def __init__(
-        self, most: int = MAX_CRASHES, clock: Callable[[], float] = time.monotonic
+        self, max_crashes: int = MAX_CRASHES, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Let a model die fewer than `most` times within a minute; 0: as often as it likes."""
-        self._most = most
+        """Allow fewer than `max_crashes` crashes per minute; 0 disables the limit."""
+        self._max_crashes = max_crashes
         self._clock = clock
-        self._times: defaultdict[Hashable, deque[float]] = defaultdict(lambda: deque(maxlen=most))
+        self._times: defaultdict[Hashable, deque[float]] = defaultdict(
+            lambda: deque(maxlen=max_crashes)
+        )
         self._causes: dict[Hashable, str] = {}
 
-    def note(self, model: Hashable, cause: str) -> None:
-        """Remember that a model has just died."""
-        if self._most:
+    def record(self, model: Hashable, cause: str) -> None:
+        """Record that a model has just crashed."""
+        if self._max_crashes:
             self._times[model].append(self._clock())
             self._causes[model] = cause
 
     def check(self, model: Hashable, name: str) -> None:
-        """Refuse a model that has died too often of late.
+        """Refuse a model that has crashed too often recently.
 
         Raises:
-            CrashLoopError: saying of what it died, and when it is tried again.
+            CrashLoopError: with the last cause, and when loading will be tried again.
         """
         times = self._times.get(model, deque[float]())
-        left_s = times[0] + WITHIN_S - self._clock() if len(times) == self._most > 0 else 0.0
+        is_over = len(times) == self._max_crashes > 0
+        left_s = times[0] + CRASH_WINDOW_S - self._clock() if is_over else 0.0
         if left_s > 0:
             raise CrashLoopError(
-                f"model {name!r} died {self._most} times within a minute and is not loaded again "
-                f"for {math.ceil(left_s)} s; the last time: {self._causes[model]}"
+                f"model {name!r} crashed {self._max_crashes} times within a minute and is not "
+                f"loaded again for {math.ceil(left_s)} s; the last cause: {self._causes[model]}"
             )

@@ -19,7 +19,7 @@ from tampu.errors import (
     TampuError,
     UnsupportedModelError,
 )
-from tampu.server.logs import current_number
+from tampu.server.logs import current_request_id
 
 
 class BodyTooLargeError(RequestError):
@@ -98,4 +98,4 @@ def anthropic_error(status: int, message: str) -> dict[str, object]:
     """Return an error as Anthropic's clients read it."""
     kind = _ANTHROPIC_TYPES.get(status, "api_error")
     error = {"type": kind, "message": message}
-    return {"type": "error", "error": error, "request_id": current_number()}
+    return {"type": "error", "error": error, "request_id": current_request_id()}

@@ -1,7 +1,7 @@
-"""What happens while a request is answered: the one stream that every API family translates.
+"""The events of a response, which each API family translates into its own format.
 
-For each choice in turn: one `Began`, any number of `Thought`, `Said` and `Called`, one `Ended`.
-Choices run side by side, so their events may alternate.
+For each choice one `Started`, any number of `ReasoningDelta`, `ContentDelta` and `ToolCallDelta`,
+and one `Finished`. Choices run concurrently, so their events may alternate.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tampu.runner.events import TokenLogprob, Usage
 EndReason: TypeAlias = Literal["stop", "length", "cancelled", "tool_calls", "load"]
 
 
-class Began(msgspec.Struct, frozen=True):
+class Started(msgspec.Struct, frozen=True):
     """The prompt is these tokens; the model was ready at `ready_ns` of the monotonic clock."""
 
     tokens: tuple[int, ...]
@@ -28,20 +28,20 @@ class _Text(msgspec.Struct, frozen=True):
 
     text: str
     tokens: tuple[int, ...] = ()
-    scores: tuple[TokenLogprob, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
     choice: int = 0
 
 
-class Said(_Text, frozen=True):
-    """Text for the reader."""
+class ContentDelta(_Text, frozen=True):
+    """Text of the answer."""
 
 
-class Thought(_Text, frozen=True):
-    """Text that the model writes for itself before it answers."""
+class ReasoningDelta(_Text, frozen=True):
+    """Text of the reasoning."""
 
 
-class Called(msgspec.Struct, frozen=True):
-    """A function that the model wants called, complete; `index` counts those of the answer."""
+class ToolCallDelta(msgspec.Struct, frozen=True):
+    """A complete tool call; `index` counts the calls of the answer."""
 
     id: str
     name: str
@@ -50,8 +50,8 @@ class Called(msgspec.Struct, frozen=True):
     choice: int = 0
 
 
-class Ended(msgspec.Struct, frozen=True):
-    """The choice is complete; `load`: nothing was to be generated, the model is in memory."""
+class Finished(msgspec.Struct, frozen=True):
+    """The choice is complete; `load`: the request only loaded the model."""
 
     reason: EndReason
     usage: Usage
@@ -60,19 +60,21 @@ class Ended(msgspec.Struct, frozen=True):
     choice: int = 0
 
 
-class Scored(msgspec.Struct, frozen=True):
-    """The prompt's first token, and the scores of the others; before `Ended`, if asked for."""
+class PromptLogprobs(msgspec.Struct, frozen=True):
+    """The prompt's first token, and the scores of the others; before `Finished`, if asked for."""
 
     first: bytes
-    scores: tuple[TokenLogprob, ...]
+    logprobs: tuple[TokenLogprob, ...]
     choice: int = 0
 
 
-Event: TypeAlias = Began | Said | Thought | Called | Scored | Ended
+Event: TypeAlias = (
+    Started | ContentDelta | ReasoningDelta | ToolCallDelta | PromptLogprobs | Finished
+)
 
 
-def total_usage(events: list[Ended], choices: int) -> Usage:
-    """Return what all choices cost together; a prompt counts once, however many choices it has."""
+def total_usage(events: list[Finished], choices: int) -> Usage:
+    """Return the usage of all choices; each prompt counts once."""
     by_choice = sorted(events, key=lambda event: event.choice)
     prompts = by_choice[::choices]
     return Usage(

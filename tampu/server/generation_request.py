@@ -11,9 +11,9 @@ from tampu.errors import RequestError
 from tampu.runner.request import GenerateOptions
 from tampu.worker.protocol import Form, ModelOptions, Prompt, TextPrompt, TokensPrompt
 
-MOST_CHOICES = 128
+MAX_CHOICES = 128
 FOREVER = float("inf")
-LONGEST_S = 200 * 365 * 86_400.0  # what is longer is for ever: no calendar has such dates
+MAX_DURATION_S = 200 * 365 * 86_400.0  # what is longer is for ever: no calendar has such dates
 
 
 class Overrides(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -38,7 +38,7 @@ class Overrides(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class GenerationRequest:
     """What a request wants generated.
 
     Attributes:
@@ -62,7 +62,7 @@ class Job:
     form: Form | None = None
     choices: int = 1
     tools: tuple[dict[str, Any], ...] = ()
-    most_calls: int | None = None
+    max_calls: int | None = None
 
     def limited(self, context: int, max_repeated_tokens: int | None = None) -> GenerateOptions:
         """Return the options with an end: at most ten contexts are generated.
@@ -80,13 +80,13 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EmbedJob:
+class EmbeddingTask:
     """What a request wants embedded.
 
     Attributes:
         model: the name as the client wrote it.
         overrides: how the model is to be loaded.
-        keep_alive_s: as in `Job`.
+        keep_alive_s: as in `GenerationRequest`.
         inputs: none: only load it.
         truncate: whether an input longer than the context is cut; else it is refused.
         dimensions: how many of each vector's first numbers are wanted; None: all.

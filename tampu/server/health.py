@@ -8,7 +8,7 @@ from http import HTTPStatus
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tampu.server.http_response import JSONAnswer
+from tampu.server.http_response import JSONResponse
 from tampu.server.metrics import CONTENT_TYPE, Metrics
 from tampu.server.routes import Route, get
 
@@ -29,13 +29,13 @@ def health_routes(metrics: Metrics, readiness: Readiness) -> list[Route]:
 
     async def health(_: Request) -> Response:
         """`GET /health`: whether the server is there."""
-        return JSONAnswer({"status": "ok"})
+        return JSONResponse({"status": "ok"})
 
     async def ready(_: Request) -> Response:
         """`GET /ready`: whether it takes requests; 503 while it ends."""
         if readiness.is_ready:
-            return JSONAnswer({"status": "ready"})
-        return JSONAnswer({"status": "ending"}, HTTPStatus.SERVICE_UNAVAILABLE)
+            return JSONResponse({"status": "ready"})
+        return JSONResponse({"status": "ending"}, HTTPStatus.SERVICE_UNAVAILABLE)
 
     async def show(_: Request) -> Response:
         """`GET /metrics`: counters and histograms for Prometheus."""

@@ -25,9 +25,9 @@ logger = logging.getLogger(__name__)
 NDJSON = "application/x-ndjson"
 SSE = "text/event-stream"
 JSON = "application/json; charset=utf-8"
-SILENCE_SECONDS = 15.0
+KEEP_ALIVE_COMMENT_SECONDS = 15.0
 # What a stream may hold so that nobody on its way closes it as idle.
-_MORE_WILL_COME = {SSE: b": more will come\n\n"}
+_KEEP_ALIVE_COMMENT = {SSE: b": more will come\n\n"}
 
 T = TypeVar("T")
 Item = TypeVar("Item", contravariant=True)
@@ -58,7 +58,7 @@ class Writer(Protocol[Item]):
         ...
 
 
-class JSONAnswer(Response):
+class JSONResponse(Response):
     """One JSON object."""
 
     def __init__(self, value: object, status: int = HTTPStatus.OK) -> None:
@@ -71,22 +71,22 @@ def encoded(value: object) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(value))
 
 
-def refusal(path: str, status: int, message: str) -> JSONAnswer:
+def error_response(path: str, status: int, message: str) -> JSONResponse:
     """Return the answer that refuses, in the form of the API that the path is of."""
-    return JSONAnswer(error_body(path, status, message), status)
+    return JSONResponse(error_body(path, status, message), status)
 
 
-def error_answer(error: TampuError, path: str) -> JSONAnswer:
+def exception_response(error: TampuError, path: str) -> JSONResponse:
     """Return the answer that says what went wrong."""
     status = status_of(error)
     logger.log(logging.ERROR if status >= 500 else logging.INFO, "%d: %s", status, error)
-    answer = refusal(path, status, public_message(error))
+    answer = error_response(path, status, public_message(error))
     if isinstance(error, BusyError):
         answer.headers["retry-after"] = str(error.retry_s)
     return answer
 
 
-class EventsAnswer(Response, Generic[T]):
+class EventsResponse(Response, Generic[T]):
     """The events of a generator, in the words of a writer: streamed, or as one object."""
 
     def __init__(
@@ -101,18 +101,18 @@ class EventsAnswer(Response, Generic[T]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer, until it is complete or the client is gone."""
-        await while_connected(receive, self._send(scope, receive, send))
+        await until_disconnect(receive, self._send(scope, receive, send))
 
     async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with aclosing(self._events) as events:
             try:
                 if not self._is_streaming:
                     whole = self._writer.whole([event async for event in events])
-                    await JSONAnswer(whole)(scope, receive, send)
+                    await JSONResponse(whole)(scope, receive, send)
                     return
                 first = await self._first()
             except TampuError as error:
-                await error_answer(error, scope["path"])(scope, receive, send)
+                await exception_response(error, scope["path"])(scope, receive, send)
                 return
             await self._stream(first, send)
 
@@ -128,7 +128,7 @@ class EventsAnswer(Response, Generic[T]):
         headers = [(b"content-type", self._writer.media_type.encode())]
         headers.append((b"cache-control", b"no-cache"))
         await send({"type": "http.response.start", "status": HTTPStatus.OK, "headers": headers})
-        reminding = asyncio.create_task(self._remind(send))
+        reminding = asyncio.create_task(self._send_keep_alives(send))
         try:
             await self._write(send, first)
             async for event in self._events:
@@ -147,17 +147,17 @@ class EventsAnswer(Response, Generic[T]):
             self._is_silent = False
             await send({"type": "http.response.body", "body": body, "more_body": True})
 
-    async def _remind(self, send: Send) -> None:
+    async def _send_keep_alives(self, send: Send) -> None:
         """Say that more will come whenever nothing was said for a while."""
-        words = _MORE_WILL_COME.get(self._writer.media_type, b"")
+        words = _KEEP_ALIVE_COMMENT.get(self._writer.media_type, b"")
         while words:
             self._is_silent = True
-            await asyncio.sleep(SILENCE_SECONDS)
+            await asyncio.sleep(KEEP_ALIVE_COMMENT_SECONDS)
             if self._is_silent:
                 await self._write(send, words)
 
 
-class WorkAnswer(Response):
+class TaskResponse(Response):
     """The outcome of some work as JSON; the work is cancelled when the client goes away."""
 
     def __init__(self, work: Awaitable[object]) -> None:
@@ -167,17 +167,17 @@ class WorkAnswer(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Do the work and send its outcome."""
-        await while_connected(receive, self._send(scope, receive, send))
+        await until_disconnect(receive, self._send(scope, receive, send))
 
     async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            answer = JSONAnswer(await self._work)
+            answer = JSONResponse(await self._work)
         except TampuError as error:
-            answer = error_answer(error, scope["path"])
+            answer = exception_response(error, scope["path"])
         await answer(scope, receive, send)
 
 
-async def while_connected(receive: Receive, work: Awaitable[None]) -> None:
+async def until_disconnect(receive: Receive, work: Awaitable[None]) -> None:
     """Do some work, unless the client goes away first."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.create_task(_disconnected(receive))

@@ -28,7 +28,7 @@ _GIVEN = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _current: ContextVar[str] = ContextVar("request_id", default="")
 
 
-class RequestLog:
+class AccessLogMiddleware:
     """Middleware: gives each request a number, logs its answer, and counts it."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
@@ -42,7 +42,7 @@ class RequestLog:
             await self._app(scope, receive, send)
             return
         began_s = time.monotonic()
-        number = request_number(Headers(scope=scope))
+        number = request_id(Headers(scope=scope))
         token = _current.set(number)
         status = 499  # the client was gone before there was an answer
 
@@ -114,12 +114,12 @@ def printable(text: str, keep: str = "") -> str:
     )
 
 
-def request_number(headers: Headers) -> str:
+def request_id(headers: Headers) -> str:
     """Return the number that a request came with, if it is a sound one, or a new one."""
     given = headers.get(HEADER, "")
     return given if _GIVEN.fullmatch(given) else f"req_{secrets.token_hex(12)}"
 
 
-def current_number() -> str:
+def current_request_id() -> str:
     """Return the number of the request that is being answered; empty outside of one."""
     return _current.get()

@@ -1,28 +1,31 @@
-"""Ollama's native API: which models there are, and how that is changed."""
+"""Ollama's native API: creating, copying, deleting, pulling and pushing models."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from dataclasses import replace
 from http import HTTPStatus
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from tampu.errors import ModelNotFoundError, RequestError
+from tampu.errors import ModelNotFoundError, NotAllowedError, RequestError
 from tampu.server.body import IDLE_SECONDS
-from tampu.server.client_address import remote_for
-from tampu.server.http_response import EventsAnswer
+from tampu.server.http_response import EventsResponse
 from tampu.server.routes import Access, Route, post, raw
 from tampu.server.serving import Serving
-from tampu.server.threadpool import Stepper
+from tampu.server.threadpool import IterationPool
+from tampu.server.trusted_host import is_loopback
 from tampu.server.wire.manage import (
     CopyRequest,
+    CreateRequest,
     NamedRequest,
     ProgressWriter,
     TransferRequest,
 )
-from tampu.store.catalog import TAG
+from tampu.store.catalog import TAG, Catalog
+from tampu.store.create import creating
 from tampu.store.names import Digest, ModelName
 from tampu.store.registry.options import RemoteOptions
 from tampu.store.registry.progress import Progress
@@ -31,13 +34,15 @@ from tampu.store.registry.push import push
 from tampu.store.store import Store
 
 _BLOB = "/api/blobs/{digest}"
+_IPV4_IN_IPV6 = "::ffff:"  # prefix of an IPv4 address on a socket that accepts both
 
 
-def manage_routes(serving: Serving, stepper: Stepper, remote: RemoteOptions) -> list[Route]:
-    """Return the routes that change which models there are."""
-    api = ManageAPI(serving, stepper, remote)
+def manage_routes(serving: Serving, pool: IterationPool, remote: RemoteOptions) -> list[Route]:
+    """Return the routes that change the store."""
+    api = ManageAPI(serving, pool, remote)
     return [
         post("/api/copy", api.copy, CopyRequest, Access.MANAGE),
+        post("/api/create", api.create, CreateRequest, Access.MANAGE),
         post("/api/delete", api.delete, NamedRequest, Access.MANAGE, method="DELETE"),
         post("/api/pull", api.pull, TransferRequest, Access.MANAGE),
         post("/api/push", api.push, TransferRequest, Access.MANAGE),
@@ -49,68 +54,69 @@ def manage_routes(serving: Serving, stepper: Stepper, remote: RemoteOptions) -> 
 class ManageAPI:
     """The handlers."""
 
-    def __init__(self, serving: Serving, stepper: Stepper, remote: RemoteOptions) -> None:
+    def __init__(self, serving: Serving, pool: IterationPool, remote: RemoteOptions) -> None:
         self._serving = serving
-        self._stepper = stepper
+        self._pool = pool
         self._remote = remote
 
-    async def copy(self, _: Request, wanted: CopyRequest) -> Response:
+    async def copy(self, _: Request, body: CopyRequest) -> Response:
         """`POST /api/copy`: a second name for a model."""
-        source, destination = ModelName.parse(wanted.source), ModelName.parse(wanted.destination)
+        source, destination = ModelName.parse(body.source), ModelName.parse(body.destination)
         try:
-            await asyncio.to_thread(writable_store(self._serving).copy, source, destination)
+            await asyncio.to_thread(self._store().copy, source, destination)
         except ModelNotFoundError as error:
-            raise ModelNotFoundError(f'model "{wanted.source[:200]}" not found') from error
+            raise ModelNotFoundError(f'model "{body.source[:200]}" not found') from error
         return Response(status_code=HTTPStatus.OK)
 
-    async def delete(self, _: Request, wanted: NamedRequest) -> Response:
+    async def create(self, request: Request, body: CreateRequest) -> Response:
+        """`POST /api/create`: create a model from another one, or from uploaded files."""
+        name, store, recipe = body.parsed(), self._store(), body.recipe()
+        catalog = self._serving.catalog
+
+        def start() -> Iterator[Progress]:
+            for source in recipe.modelfile.sources:
+                if not _exists(catalog, source):
+                    base = ModelName.parse(source)
+                    steps = pull(store, base, remote_options_for(request, self._remote, base))
+                    yield from (step for step in steps if step.status != "success")
+            yield from creating(catalog.library, name, recipe)
+
+        return self._progress(start, body)
+
+    async def delete(self, _: Request, body: NamedRequest) -> Response:
         """`DELETE /api/delete`: remove a model, and the files that only it had."""
-        name, store = wanted.parsed(), writable_store(self._serving)
-        found = await asyncio.to_thread(store.find, name)  # what is damaged can be removed too
+        name, store = body.parsed(), self._store()
+        found = await asyncio.to_thread(store.find, name)  # a damaged model can be removed too
         if found is None:
-            text = (wanted.model or wanted.name or "")[:200]
+            text = (body.model or body.name or "")[:200]
             raise ModelNotFoundError(f"model '{text}' not found")
         await self._serving.models.unload(found.short.removesuffix(TAG))
         await asyncio.to_thread(store.delete, found)
         return Response(status_code=HTTPStatus.OK)
 
-    async def pull(self, request: Request, wanted: TransferRequest) -> Response:
-        """`POST /api/pull`: bring a model from a registry."""
-        name, store = wanted.parsed(), writable_store(self._serving)
-        options = remote_for(request, self._remote, name, is_insecure=bool(wanted.insecure))
+    async def pull(self, request: Request, body: TransferRequest) -> Response:
+        """`POST /api/pull`: download a model from a registry."""
+        return self._transfer(pull, request, body)
 
-        def begin() -> Iterator[Progress]:
-            return pull(store, name, options)
-
-        events: AsyncGenerator[Progress, None] = self._stepper.steps(begin)
-        return EventsAnswer(events, ProgressWriter(), is_streaming=wanted.stream is not False)
-
-    async def push(self, request: Request, wanted: TransferRequest) -> Response:
-        """`POST /api/push`: give a model to its registry."""
-        name, store = wanted.parsed(), writable_store(self._serving)
-        options = remote_for(request, self._remote, name, is_insecure=bool(wanted.insecure))
-
-        def begin() -> Iterator[Progress]:
-            return push(store, name, options)
-
-        events: AsyncGenerator[Progress, None] = self._stepper.steps(begin)
-        return EventsAnswer(events, ProgressWriter(), is_streaming=wanted.stream is not False)
+    async def push(self, request: Request, body: TransferRequest) -> Response:
+        """`POST /api/push`: upload a model to its registry."""
+        return self._transfer(push, request, body)
 
     async def has_blob(self, request: Request) -> Response:
-        """`HEAD /api/blobs/{digest}`: whether a blob is there."""
+        """`HEAD /api/blobs/{digest}`: whether a blob exists."""
         digest = Digest.parse_file_name(request.path_params["digest"])
-        is_there = await asyncio.to_thread(writable_store(self._serving).blobs.has, digest)
-        return Response(status_code=HTTPStatus.OK if is_there else HTTPStatus.NOT_FOUND)
+        exists = await asyncio.to_thread(self._store().blobs.has, digest)
+        return Response(status_code=HTTPStatus.OK if exists else HTTPStatus.NOT_FOUND)
 
     async def add_blob(self, request: Request) -> Response:
         """`POST /api/blobs/{digest}`: store a blob, for a model to be created from."""
         digest = Digest.parse_file_name(request.path_params["digest"])
-        store = writable_store(self._serving)
+        store = self._store()
         if await asyncio.to_thread(store.blobs.has, digest):
             return Response(status_code=HTTPStatus.OK)
-        declared = request.headers.get("content-length", "0")  # none: it comes in chunks
+        declared = request.headers.get("content-length", "0")  # absent with a chunked body
         if not declared.isdecimal():
-            raise RequestError("Content-Length is no number")
+            raise RequestError("Content-Length is not a number")
         await asyncio.to_thread(store.blobs.check_free_space, int(declared))
         with store.lease() as lease, store.blobs.writer(lease) as writer:
             async for chunk in _chunks(request):
@@ -118,24 +124,74 @@ class ManageAPI:
             await asyncio.to_thread(writer.commit, digest)
         return Response(status_code=HTTPStatus.CREATED)
 
+    def _transfer(
+        self,
+        transfer: Callable[[Store, ModelName, RemoteOptions], Iterator[Progress]],
+        request: Request,
+        body: TransferRequest,
+    ) -> Response:
+        name, store = body.parsed(), self._store()
+        options = remote_options_for(request, self._remote, name, is_insecure=bool(body.insecure))
+        return self._progress(lambda: transfer(store, name, options), body)
 
-def writable_store(serving: Serving) -> Store:
-    """Return the store that models are written to.
+    def _progress(
+        self, start: Callable[[], Iterator[Progress]], body: CreateRequest | TransferRequest
+    ) -> Response:
+        events: AsyncGenerator[Progress, None] = self._pool.iterate_in_threadpool(start)
+        return EventsResponse(events, ProgressWriter(), is_streaming=body.stream is not False)
+
+    def _store(self) -> Store:
+        """Return the store that models are written to.
+
+        Raises:
+            RequestError: if there is none.
+        """
+        store = self._serving.catalog.library.store
+        if store is None:
+            raise RequestError("this server has no folder for models: set TAMPU_MODELS")
+        return store
+
+
+def is_local_client(request: Request) -> bool:
+    """Whether a client is on this machine, judging by its address."""
+    if request.client is None:
+        return True  # through the Unix socket
+    return is_loopback(request.client.host.removeprefix(_IPV4_IN_IPV6))
+
+
+def remote_options_for(
+    request: Request, options: RemoteOptions, name: ModelName, *, is_insecure: bool = False
+) -> RemoteOptions:
+    """Return the options with which a client's request reaches the registry of a model.
+
+    Clients on other machines may only name registries from the settings: otherwise this machine
+    would fetch untrusted addresses for them that they cannot reach themselves (SSRF).
 
     Raises:
-        RequestError: if there is none.
+        NotAllowedError: for any other registry.
     """
-    store = serving.catalog.library.store
-    if store is None:
-        raise RequestError("this server has no folder for models: set TAMPU_MODELS")
-    return store
+    host = options.host_of(name)
+    if not is_local_client(request) and host.lower() not in options.known_hosts:
+        raise NotAllowedError(
+            f"only clients on the server's machine may name the registry {host}; TAMPU_REGISTRIES "
+            "allows it for all clients"
+        )
+    return replace(options, is_insecure=is_insecure)
+
+
+def _exists(catalog: Catalog, name: str) -> bool:
+    try:
+        catalog.find(name)
+    except ModelNotFoundError:
+        return False
+    return True
 
 
 async def _chunks(request: Request) -> AsyncGenerator[bytes, None]:
     """Yield a request's body.
 
     Raises:
-        RequestError: if it stops or breaks off.
+        RequestError: if it stalls or is incomplete.
     """
     stream = request.stream()
     while True:

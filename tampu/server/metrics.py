@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from tampu.errors import TampuError
-from tampu.server.events import Began, Ended, Event
+from tampu.server.events import Event, Finished, Started
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _REQUEST_SECONDS = (0.001, 0.005, 0.02, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 300)
@@ -65,8 +65,8 @@ class Metrics:
             registry=registry,
         )
         self._errors = Counter("tampu_errors", "Errors by class.", ["kind"], registry=registry)
-        self._deaths = Counter(
-            "tampu_model_deaths", "Processes of models that died.", ["model"], registry=registry
+        self._crash_backoff = Counter(
+            "tampu_model_crashes", "Processes of models that died.", ["model"], registry=registry
         )
 
     def show(self) -> bytes:
@@ -86,9 +86,9 @@ class Metrics:
         """Count a load."""
         self._loads.labels(model).observe(seconds)
 
-    def died(self, model: str) -> None:
+    def crashed(self, model: str) -> None:
         """Count the death of a model's process, however many requests it had."""
-        self._deaths.labels(model).inc()
+        self._crash_backoff.labels(model).inc()
 
     def embedded(self, model: str, tokens: int) -> None:
         """Count the tokens of an embedding."""
@@ -107,9 +107,9 @@ class Metrics:
         try:
             async for event in events:
                 now_s = time.monotonic()
-                if isinstance(event, Ended):
+                if isinstance(event, Finished):
                     self._count(model, event)
-                elif not isinstance(event, Began):
+                elif not isinstance(event, Started):
                     if event.choice in last_s:
                         between.observe(now_s - last_s[event.choice])
                     else:
@@ -120,7 +120,7 @@ class Metrics:
             self.failed(error)
             raise
 
-    def _count(self, model: str, event: Ended) -> None:
+    def _count(self, model: str, event: Finished) -> None:
         usage = event.usage
         self._tokens.labels(model, "prompt").inc(usage.prompt_tokens)
         self._tokens.labels(model, "cached").inc(usage.cached_tokens)

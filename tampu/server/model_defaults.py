@@ -17,7 +17,7 @@ from tampu.worker.protocol import ModelOptions
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class ModelDefaults:
     """A model, as requests find it.
 
     Attributes:
@@ -33,7 +33,7 @@ class Profile:
     messages: tuple[dict[str, Any], ...] = ()
 
 
-def with_own_parts(options: ModelOptions, entry: Entry) -> ModelOptions:
+def with_model_files(options: ModelOptions, entry: Entry) -> ModelOptions:
     """Return how a model is loaded with what it has besides its weights, and by which engine.
 
     Raises:
@@ -51,7 +51,7 @@ def with_own_parts(options: ModelOptions, entry: Entry) -> ModelOptions:
     return msgspec.structs.replace(options, **found)
 
 
-def profile_of(entry: Entry) -> Profile:
+def model_defaults(entry: Entry) -> ModelDefaults:
     """Return what a model brings along.
 
     Raises:
@@ -59,8 +59,8 @@ def profile_of(entry: Entry) -> Profile:
     """
     stored = entry.model.stored
     if stored is None:
-        return Profile(entry.info)
-    return Profile(
+        return ModelDefaults(entry.info)
+    return ModelDefaults(
         entry.info,
         stored.parameters,
         stored.system,

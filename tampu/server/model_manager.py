@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 
 from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError
 from tampu.ml.available_memory import read_available_memory
-from tampu.server.crash_loop import Deaths
+from tampu.server.crash_loop import CrashLoopBackoff
 from tampu.server.generation_request import FOREVER, Overrides
-from tampu.server.model_defaults import with_own_parts
+from tampu.server.model_defaults import with_model_files
 from tampu.store.catalog import Entry
 from tampu.worker.client import Runner
 from tampu.worker.protocol import ModelOptions, Ready
@@ -30,11 +30,11 @@ logger = logging.getLogger(__name__)
 Start = Callable[[Entry, ModelOptions], Awaitable[Runner]]
 
 # Of the memory that is free, what a model may take; the rest is for everything else.
-_PART_OF_FREE = 0.9
+_USABLE_SHARE_OF_FREE = 0.9
 
 
 @dataclass(slots=True, eq=False)
-class LoadedModel:
+class ManagedModel:
     """A model in memory.
 
     Attributes:
@@ -55,7 +55,7 @@ class LoadedModel:
     users: int = 0
     used_s: float = field(default_factory=time.monotonic)
     expires_s: float | None = None
-    is_leaving: bool = False
+    is_evicted: bool = False
     timer: asyncio.TimerHandle | None = None
     closed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -63,24 +63,24 @@ class LoadedModel:
         """Whether a request for this model with these wishes can have it."""
         is_same_file = entry.info.path == self.entry.info.path
         is_same_file = is_same_file and entry.modified_s == self.entry.modified_s
-        is_there = self.runner.is_alive and not self.is_leaving
+        is_there = self.runner.is_alive and not self.is_evicted
         return is_there and is_same_file and overrides.fit(self.options)
 
 
 @dataclass(slots=True, eq=False)
-class Loading:
+class PendingLoad:
     """A model that is being loaded, and how many wait for it.
 
     They are its users from the beginning, so that it cannot go before they have had it.
     """
 
-    task: asyncio.Task[LoadedModel]
+    task: asyncio.Task[ManagedModel]
     entry: Entry
     context: int
     keep_alive_s: float
     waiting: int = 0
 
-    async def outcome(self, release: Callable[[LoadedModel], None]) -> LoadedModel:
+    async def outcome(self, release: Callable[[ManagedModel], None]) -> ManagedModel:
         """Wait until it is loaded; who is cancelled meanwhile gives it up with `release`.
 
         Raises:
@@ -99,7 +99,7 @@ class Loading:
             raise
 
 
-class LoadedModels:
+class ModelManager:
     """The keeper of the models in memory."""
 
     def __init__(
@@ -111,8 +111,8 @@ class LoadedModels:
         most: int,
         memory_bytes: int | None = None,
         loaded: Callable[[str, float], None] = lambda _, __: None,
-        died: Callable[[str], None] = lambda _: None,
-        deaths: Deaths | None = None,
+        crashed: Callable[[str], None] = lambda _: None,
+        crash_backoff: CrashLoopBackoff | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Keep models, loaded by `start` with `options` unless a request differs.
@@ -124,8 +124,8 @@ class LoadedModels:
             most: how many there are at most.
             memory_bytes: what they may take together; None: what is free.
             loaded: is told the name and the seconds of each load.
-            died: is told the name of each model whose process has died.
-            deaths: refuses models that die too often; None: three times within a minute.
+            crashed: called with the name of each model whose process has crashed.
+            crash_backoff: refuses models that crash too often; None: three times within a minute.
             clock: returns wall time in seconds since 1970, for the expiry times that are reported;
                 when a model is unloaded is decided by the event loop's clock.
         """
@@ -133,8 +133,8 @@ class LoadedModels:
         self._clock = clock
         self._memory_bytes = memory_bytes
         self._loaded = loaded
-        self._died = died
-        self._deaths = deaths or Deaths()
+        self._crashed = crashed
+        self._crash_backoff = crash_backoff or CrashLoopBackoff()
         self._turn = asyncio.Lock()
         self._sizes: dict[tuple[str, ModelOptions], Ready] = {}
         self._device_free: int | None = None  # by the last load, and what went since
@@ -142,8 +142,8 @@ class LoadedModels:
         self._options = options
         self._keep_alive_s = keep_alive_s
         self._most = most
-        self._models: dict[str, LoadedModel] = {}
-        self._loading: dict[str, Loading] = {}
+        self._models: dict[str, ManagedModel] = {}
+        self._loading: dict[str, PendingLoad] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     @property
@@ -151,19 +151,19 @@ class LoadedModels:
         """How models are loaded unless their Modelfile or a request says otherwise."""
         return self._options
 
-    def models(self) -> list[LoadedModel]:
+    def models(self) -> list[ManagedModel]:
         """Return the models in memory, the one that stays longest first."""
         latest = float("inf")
         return sorted(self._models.values(), key=lambda model: -(model.expires_s or latest))
 
-    def loading(self) -> list[Loading]:
+    def loading(self) -> list[PendingLoad]:
         """Return those that are being loaded."""
         return [*self._loading.values()]
 
     @asynccontextmanager
     async def use(
         self, entry: Entry, overrides: Overrides, keep_alive_s: float | None
-    ) -> AsyncIterator[LoadedModel]:
+    ) -> AsyncIterator[ManagedModel]:
         """Hold a model, loading it if it is not there.
 
         Args:
@@ -181,14 +181,14 @@ class LoadedModels:
         finally:
             self._release(model)
 
-    def find(self, name: str) -> LoadedModel | None:
+    def find(self, name: str) -> ManagedModel | None:
         """Return a model if it is in memory."""
         return self._models.get(name)
 
     async def unload(self, name: str) -> None:
         """Unload a model once its last request is done; not being loaded is fine."""
         if name in self._models:
-            self._dismiss(self._models[name])
+            self._evict(self._models[name])
 
     async def close(self) -> None:
         """Unload all models at once; requests under way end with an error."""
@@ -198,7 +198,7 @@ class LoadedModels:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for model in list(self._models.values()):
-            self._dismiss(model)
+            self._evict(model)
             self._close_soon(model)
         while self._closing:
             await asyncio.gather(*self._closing, return_exceptions=True)
@@ -206,7 +206,7 @@ class LoadedModels:
 
     async def _acquire(
         self, entry: Entry, overrides: Overrides, keep_alive_s: float | None
-    ) -> LoadedModel:
+    ) -> ManagedModel:
         while True:
             if self._is_closing:
                 raise LoadCancelledError("the server is shutting down")
@@ -221,25 +221,25 @@ class LoadedModels:
                 task.add_done_callback(_retrieve)
                 keep_s = self._keep_alive_s if keep_alive_s is None else keep_alive_s
                 context = overrides.context or self._context(entry)
-                self._loading[entry.name] = Loading(task, entry, context, keep_s)
+                self._loading[entry.name] = PendingLoad(task, entry, context, keep_s)
             model = await self._loading[entry.name].outcome(self._release)
             if model.runner.is_alive and overrides.fit(model.options):
                 return model
             self._release(model)
 
-    async def _load(self, entry: Entry, overrides: Overrides) -> LoadedModel:
+    async def _load(self, entry: Entry, overrides: Overrides) -> ManagedModel:
         try:
             old = self._models.get(entry.name)
             if old is not None:
-                await self._dismissed(old)
-            self._deaths.check(_file(entry), entry.name)
+                await self._evict_and_wait(old)
+            self._crash_backoff.check(_file(entry), entry.name)
             async with self._turn:
                 options = overrides.apply(self._default_options(entry))
                 while not self._has_room(entry, options) and self._models:
-                    await self._dismissed(self._victim())
+                    await self._evict_and_wait(self._next_evicted())
                 runner = await self._started(entry, options)
             users = self._loading[entry.name].waiting
-            model = LoadedModel(entry, options, runner, self._keep_alive_s, users)
+            model = ManagedModel(entry, options, runner, self._keep_alive_s, users)
             self._sizes[entry.name, options] = runner.ready
             self._device_free = runner.ready.device_free
             self._models[entry.name] = model
@@ -259,7 +259,7 @@ class LoadedModels:
             except OutOfMemoryError:
                 if not self._models:
                     raise
-                await self._dismissed(self._victim())
+                await self._evict_and_wait(self._next_evicted())
             except ModelFileError as error:
                 raise entry.model.damaged(error) from error
             else:
@@ -268,7 +268,7 @@ class LoadedModels:
 
     def _default_options(self, entry: Entry) -> ModelOptions:
         options = Overrides(context=self._context(entry)).apply(self._options)
-        return with_own_parts(options, entry)
+        return with_model_files(options, entry)
 
     def _context(self, entry: Entry) -> int:
         return min(self._options.context, entry.info.context or self._options.context)
@@ -287,7 +287,7 @@ class LoadedModels:
             return False
         there = self._device_free if options.gpu_layers and self._device_free else 0
         elsewhere = min(there, needed) if known is None else known.device_bytes
-        return needed - elsewhere <= _PART_OF_FREE * read_available_memory().free
+        return needed - elsewhere <= _USABLE_SHARE_OF_FREE * read_available_memory().free
 
     def _has_room_on_devices(
         self, known: Ready | None, options: ModelOptions, file_bytes: int
@@ -303,45 +303,45 @@ class LoadedModels:
         is_part = options.gpu_layers > 0 and known is not None
         return (before if is_part else max(before, file_bytes)) <= self._device_free
 
-    def _victim(self) -> LoadedModel:
+    def _next_evicted(self) -> ManagedModel:
         """Return the model that goes first."""
         return min(
             self._models.values(),
             key=lambda model: (model.users > 0, model.keep_alive_s == FOREVER, model.used_s),
         )
 
-    async def _dismissed(self, model: LoadedModel) -> None:
+    async def _evict_and_wait(self, model: ManagedModel) -> None:
         """Have a model go, and wait until it is gone."""
-        self._dismiss(model)
+        self._evict(model)
         await model.closed.wait()
         await asyncio.gather(*self._closing)
 
-    def _release(self, model: LoadedModel) -> None:
+    def _release(self, model: ManagedModel) -> None:
         model.users -= 1
         model.used_s = time.monotonic()
         if model.users:
             return
-        if model.is_leaving:
+        if model.is_evicted:
             self._close_soon(model)
         elif model.keep_alive_s <= 0 or not model.runner.is_alive:
-            self._dismiss(model)
+            self._evict(model)
         else:
             self._start_timer(model)
 
-    def _dismiss(self, model: LoadedModel) -> None:
+    def _evict(self, model: ManagedModel) -> None:
         """Take a model out of use; it is closed when nobody holds it."""
-        if model.is_leaving:
+        if model.is_evicted:
             return
-        model.is_leaving = True
+        model.is_evicted = True
         if cause := model.runner.cause:
-            self._deaths.note(_file(model.entry), cause)
-            self._died(model.entry.name)
+            self._crash_backoff.record(_file(model.entry), cause)
+            self._crashed(model.entry.name)
         self._stop_timer(model)
         del self._models[model.entry.name]
         if model.users == 0:
             self._close_soon(model)
 
-    def _close_soon(self, model: LoadedModel) -> None:
+    def _close_soon(self, model: ManagedModel) -> None:
         if model.closed.is_set():
             return
         logger.info("unloading %s", model.entry.name)
@@ -352,14 +352,14 @@ class LoadedModels:
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    def _start_timer(self, model: LoadedModel) -> None:
+    def _start_timer(self, model: ManagedModel) -> None:
         if model.keep_alive_s == float("inf"):
             return
         loop = asyncio.get_running_loop()
         model.expires_s = self._clock() + model.keep_alive_s
-        model.timer = loop.call_later(model.keep_alive_s, self._dismiss, model)
+        model.timer = loop.call_later(model.keep_alive_s, self._evict, model)
 
-    def _stop_timer(self, model: LoadedModel) -> None:
+    def _stop_timer(self, model: ManagedModel) -> None:
         model.expires_s = None
         if model.timer is not None:
             model.timer.cancel()
@@ -371,7 +371,7 @@ def _file(entry: Entry) -> tuple[str, float]:
     return str(entry.info.path), entry.modified_s
 
 
-def _retrieve(task: asyncio.Task[LoadedModel]) -> None:
+def _retrieve(task: asyncio.Task[ManagedModel]) -> None:
     """Look at a task's error, so that asyncio does not report it when nobody waited for it."""
     if not task.cancelled() and task.exception() is not None:
         logger.warning("loading failed: %s", task.exception())

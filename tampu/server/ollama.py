@@ -8,11 +8,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from tampu.server.generation_request import Job
-from tampu.server.http_response import EventsAnswer, JSONAnswer, WorkAnswer, encoded
+from tampu.server.generation_request import GenerationRequest
+from tampu.server.http_response import EventsResponse, JSONResponse, TaskResponse, encoded
 from tampu.server.routes import Access, Route, get, post
 from tampu.server.serving import Serving
-from tampu.server.single_flight import Shared
+from tampu.server.single_flight import SingleFlight
 from tampu.server.wire import ollama as wire
 from tampu.server.wire import ollama_lists as lists
 from tampu.server.wire.ollama_output import ChatWriter, GenerateWriter
@@ -44,7 +44,7 @@ class OllamaAPI:
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
-        self._tags = Shared(lambda: encoded(lists.tags(serving.catalog.entries())))
+        self._tags = SingleFlight(lambda: encoded(lists.tags(serving.catalog.entries())))
 
     async def liveness(self, _: Request) -> Response:
         """`GET /`: a text that clients look for."""
@@ -52,16 +52,18 @@ class OllamaAPI:
 
     async def version(self, _: Request) -> Response:
         """`GET /api/version`: of Ollama's API, since clients compare it, and tampu's own."""
-        return JSONAnswer({"version": wire.VERSION, "tampu": __version__})
+        return JSONResponse({"version": wire.VERSION, "tampu": __version__})
 
     async def tags(self, _: Request) -> Response:
         """`GET /api/tags`: the models there are."""
-        return JSONAnswer(await self._tags.result())
+        return JSONResponse(await self._tags.result())
 
     async def processes(self, _: Request) -> Response:
         """`GET /api/ps`: the models in memory."""
         models = self._serving.models
-        return JSONAnswer(lists.processes(models.models(), models.loading(), models.options.engine))
+        return JSONResponse(
+            lists.processes(models.models(), models.loading(), models.options.engine)
+        )
 
     async def show(self, request: Request, wanted: wire.ShowRequest) -> Response:
         """`POST /api/show`: one model in detail."""
@@ -71,7 +73,7 @@ class OllamaAPI:
         shown = lists.show(entry, self._serving.profile(entry), wanted, engine)
         if request.headers.get("user-agent", "").startswith(_COPILOT):
             shown.model_info["general.basename"] = name
-        return JSONAnswer(shown)
+        return JSONResponse(shown)
 
     async def generate(self, _: Request, wanted: wire.GenerateRequest) -> Response:
         """`POST /api/generate`: the continuation of a prompt."""
@@ -80,13 +82,13 @@ class OllamaAPI:
         writer = GenerateWriter(wanted.model or "", arrived_ns, with_context=not wanted.raw)
         if wire.is_unload(wanted):
             await self._serving.models.unload(entry.name)
-            return JSONAnswer(writer.note("unload"))
-        job = wire.generate_job(wanted, self._serving.profile(entry))
+            return JSONResponse(writer.note("unload"))
+        job = wire.parse_generate(wanted, self._serving.profile(entry))
         if wanted.debug_render_only and job.prompts:
-            return WorkAnswer(self._rendered(entry, job, response=""))
+            return TaskResponse(self._rendered(entry, job, response=""))
         is_streaming = wire.is_streaming(wanted) and bool(job.prompts)
         events = self._serving.generate(entry, job)
-        return EventsAnswer(events, writer, is_streaming=is_streaming)
+        return EventsResponse(events, writer, is_streaming=is_streaming)
 
     async def chat(self, _: Request, wanted: wire.ChatRequest) -> Response:
         """`POST /api/chat`: the next message of a conversation."""
@@ -95,24 +97,24 @@ class OllamaAPI:
         writer = ChatWriter(wanted.model or "", arrived_ns)
         if wire.is_unload(wanted):
             await self._serving.models.unload(entry.name)
-            return JSONAnswer(writer.note("unload"))
-        job = wire.conversation_job(wanted, self._serving.profile(entry))
+            return JSONResponse(writer.note("unload"))
+        job = wire.parse_chat(wanted, self._serving.profile(entry))
         if wanted.debug_render_only and job.prompts:
             empty = wire.Message(role="assistant", content="")
-            return WorkAnswer(self._rendered(entry, job, message=empty))
+            return TaskResponse(self._rendered(entry, job, message=empty))
         is_streaming = wire.is_streaming(wanted) and bool(job.prompts)
         events = self._serving.generate(entry, job)
-        return EventsAnswer(events, writer, is_streaming=is_streaming)
+        return EventsResponse(events, writer, is_streaming=is_streaming)
 
     async def embed(self, _: Request, wanted: wire.EmbedRequest) -> Response:
         """`POST /api/embed`: texts as vectors of length 1."""
         arrived_ns = time.monotonic_ns()
         entry = self._serving.find(wanted.model)
-        job = wire.embed_job(wanted, self._serving.profile(entry))
+        job = wire.parse_embed(wanted, self._serving.profile(entry))
 
-        async def work() -> wire.EmbedAnswer:
+        async def work() -> wire.EmbedResponse:
             found = await self._serving.embed(entry, job)
-            return wire.EmbedAnswer(
+            return wire.EmbedResponse(
                 model=job.model,
                 embeddings=found.vectors.tolist(),
                 total_duration=time.monotonic_ns() - arrived_ns,
@@ -120,25 +122,27 @@ class OllamaAPI:
                 prompt_eval_count=found.tokens,
             )
 
-        return WorkAnswer(work())
+        return TaskResponse(work())
 
     async def embeddings(self, _: Request, wanted: wire.EmbeddingsRequest) -> Response:
         """`POST /api/embeddings`: one text as a vector, the older form."""
         entry = self._serving.find(wanted.model)
-        job = wire.older_embed_job(wanted, self._serving.profile(entry))
+        job = wire.parse_embeddings(wanted, self._serving.profile(entry))
 
         async def work() -> dict[str, list[float]]:
             found = await self._serving.embed(entry, job)
             return {"embedding": found.vectors[0].tolist() if job.inputs else []}
 
-        return WorkAnswer(work())
+        return TaskResponse(work())
 
-    async def _rendered(self, entry: Entry, job: Job, **empty: Any) -> wire.DebugAnswer:
+    async def _rendered(
+        self, entry: Entry, job: GenerationRequest, **empty: Any
+    ) -> wire.DebugResponse:
         """Return what the model would be given, in place of an answer."""
         [prompt] = job.prompts
         encoded = await self._serving.encode(entry, prompt)
         messages = prompt.messages if isinstance(prompt, ChatPrompt) else ()
-        return wire.DebugAnswer(
+        return wire.DebugResponse(
             model=job.model,
             created_at=wire.timestamp(),
             debug_info=wire.DebugInfo(

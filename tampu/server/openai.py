@@ -8,11 +8,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tampu.server.generation_request import Job
-from tampu.server.http_response import EventsAnswer, JSONAnswer, WorkAnswer, encoded
+from tampu.server.generation_request import GenerationRequest
+from tampu.server.http_response import EventsResponse, JSONResponse, TaskResponse, encoded
 from tampu.server.routes import Route, get, post
 from tampu.server.serving import Serving
-from tampu.server.single_flight import Shared
+from tampu.server.single_flight import SingleFlight
 from tampu.server.wire import openai as wire
 from tampu.server.wire.openai_output import ChatWriter, CompletionWriter, embedding_list
 from tampu.store.catalog import Entry
@@ -37,32 +37,32 @@ class OpenAIAPI:
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
-        self._models = Shared(lambda: encoded(_list(serving.catalog.entries())))
+        self._models = SingleFlight(lambda: encoded(_list(serving.catalog.entries())))
 
     async def chat(self, _: Request, wanted: wire.ChatRequest) -> Response:
         """`POST /v1/chat/completions`: the next message of a conversation."""
         entry = self._serving.find(wanted.model)
-        job = wire.chat_completion_job(wanted, self._serving.profile(entry))
+        job = wire.parse_chat_completion(wanted, self._serving.profile(entry))
         with_usage = wire.wants_usage(wanted)
         writer = ChatWriter(job.model, choices=job.choices, with_usage=with_usage)
         events = self._serving.generate(entry, job)
-        return EventsAnswer(events, writer, is_streaming=bool(wanted.stream))
+        return EventsResponse(events, writer, is_streaming=bool(wanted.stream))
 
     async def count(self, _: Request, wanted: wire.ChatRequest) -> Response:
         """`POST /v1/chat/completions/input_tokens`: how many tokens a conversation has."""
         entry = self._serving.find(wanted.model)
-        [prompt] = wire.chat_completion_job(wanted, self._serving.profile(entry)).prompts
+        [prompt] = wire.parse_chat_completion(wanted, self._serving.profile(entry)).prompts
 
         async def work() -> dict[str, Any]:
             encoded = await self._serving.encode(entry, prompt)
             return {"object": "response.input_tokens", "input_tokens": len(encoded.tokens)}
 
-        return WorkAnswer(work())
+        return TaskResponse(work())
 
     async def complete(self, _: Request, wanted: wire.CompletionRequest) -> Response:
         """`POST /v1/completions`: the continuation of prompts."""
         entry = self._serving.find(wanted.model)
-        job = wire.completion_job(wanted, self._serving.profile(entry))
+        job = wire.parse_completion(wanted, self._serving.profile(entry))
         writer = CompletionWriter(
             job.model,
             choices=job.choices,
@@ -70,30 +70,30 @@ class OpenAIAPI:
             echoes=await self._echoes(entry, job) if wanted.echo else (),
         )
         events = self._serving.generate(entry, job)
-        return EventsAnswer(events, writer, is_streaming=bool(wanted.stream))
+        return EventsResponse(events, writer, is_streaming=bool(wanted.stream))
 
     async def embed(self, _: Request, wanted: wire.EmbeddingRequest) -> Response:
         """`POST /v1/embeddings`: texts as vectors of length 1."""
         entry = self._serving.find(wanted.model)
-        job = wire.embedding_job(wanted, self._serving.profile(entry))
+        job = wire.parse_embedding(wanted, self._serving.profile(entry))
 
         async def work() -> dict[str, Any]:
             found = await self._serving.embed(entry, job)
             is_base64 = wanted.encoding_format == "base64"
             return embedding_list(found.vectors, found.tokens, job.model, is_base64=is_base64)
 
-        return WorkAnswer(work())
+        return TaskResponse(work())
 
     async def models(self, _: Request) -> Response:
         """`GET /v1/models`: the models there are."""
-        return JSONAnswer(await self._models.result())
+        return JSONResponse(await self._models.result())
 
     async def model(self, request: Request) -> Response:
         """`GET /v1/models/{model}`: one of them."""
         name = str(request.path_params["model"])
-        return JSONAnswer(_model(self._serving.find(name), name))
+        return JSONResponse(_model(self._serving.find(name), name))
 
-    async def _echoes(self, entry: Entry, job: Job) -> list[str]:
+    async def _echoes(self, entry: Entry, job: GenerationRequest) -> list[str]:
         echoes = []
         for prompt in job.prompts:
             if isinstance(prompt, TextPrompt):

@@ -10,7 +10,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tampu.server.http_response import JSONAnswer
+from tampu.server.http_response import JSONResponse
 from tampu.server.routes import Access, Route, get
 from tampu.version import __version__
 
@@ -36,7 +36,7 @@ def describe(routes: Sequence[Route]) -> Route:
 
     async def description(_: Request) -> Response:
         """`GET /openapi.json`: this description."""
-        return JSONAnswer(openapi(routes))
+        return JSONResponse(openapi(routes))
 
     return get("/openapi.json", description)
 

@@ -7,10 +7,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tampu.server.http_response import EventsAnswer, WorkAnswer
+from tampu.server.http_response import EventsResponse, TaskResponse
 from tampu.server.routes import Route, post
 from tampu.server.serving import Serving
-from tampu.server.wire.responses import ResponsesRequest, response_job
+from tampu.server.wire.responses import ResponsesRequest, parse_response
 from tampu.server.wire.responses_output import ResponseWriter
 
 
@@ -20,20 +20,20 @@ def responses_routes(serving: Serving) -> list[Route]:
     async def respond(_: Request, wanted: ResponsesRequest) -> Response:
         """`POST /v1/responses`: the model's response to items."""
         entry = serving.find(wanted.model)
-        job = response_job(wanted, serving.profile(entry))
+        job = parse_response(wanted, serving.profile(entry))
         events = serving.generate(entry, job)
-        return EventsAnswer(events, ResponseWriter(wanted), is_streaming=bool(wanted.stream))
+        return EventsResponse(events, ResponseWriter(wanted), is_streaming=bool(wanted.stream))
 
     async def count(_: Request, wanted: ResponsesRequest) -> Response:
         """`POST /v1/responses/input_tokens`: how many tokens the input has."""
         entry = serving.find(wanted.model)
-        [prompt] = response_job(wanted, serving.profile(entry)).prompts
+        [prompt] = parse_response(wanted, serving.profile(entry)).prompts
 
         async def work() -> dict[str, Any]:
             encoded = await serving.encode(entry, prompt)
             return {"object": "response.input_tokens", "input_tokens": len(encoded.tokens)}
 
-        return WorkAnswer(work())
+        return TaskResponse(work())
 
     return [
         post("/v1/responses", respond, ResponsesRequest),

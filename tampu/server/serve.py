@@ -19,7 +19,7 @@ import uvicorn
 
 from tampu.errors import SettingsError
 from tampu.server.app import ServerOptions, create_app
-from tampu.server.connection import MOST_CONNECTIONS, TAKEN_AT_ONCE, Connection, QuietServer
+from tampu.server.connection import ACCEPTED_AT_ONCE, MAX_CONNECTIONS, Connection, QuietServer
 from tampu.server.model_manager import Start
 from tampu.server.trusted_host import is_loopback
 from tampu.store.catalog import Catalog, Entry
@@ -30,7 +30,7 @@ from tampu.worker.protocol import ModelOptions
 logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 75
-_OPEN_FILES = 8 * MOST_CONNECTIONS  # also for those that are only told to come again
+_OPEN_FILES = 8 * MAX_CONNECTIONS  # also for those that are only told to come again
 _FOR_EVER_S = 365 * 86_400.0
 
 
@@ -94,7 +94,7 @@ def listen_on_socket(path: Path) -> socket.socket:
             path.unlink()
         listener.bind(str(path))
         path.chmod(0o600)
-        listener.listen(MOST_CONNECTIONS)
+        listener.listen(MAX_CONNECTIONS)
     except OSError as error:
         listener.close()
         raise SettingsError(f"cannot listen on {path}: {error.strerror or error}") from error
@@ -116,7 +116,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = found[0]
-        listener = socket.create_server(address[:2], family=family, backlog=MOST_CONNECTIONS)
+        listener = socket.create_server(address[:2], family=family, backlog=MAX_CONNECTIONS)
         # Connections inherit it; asyncio does it only for sockets made with TCP's number.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
@@ -157,7 +157,7 @@ def serve(
         ws="none",
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=math.ceil(options.drain_s),
-        backlog=TAKEN_AT_ONCE,
+        backlog=ACCEPTED_AT_ONCE,
         ssl_certfile=certificate.certificate if certificate else None,
         ssl_keyfile=certificate.key if certificate else None,
     )

@@ -25,11 +25,20 @@ from tampu.errors import ModelNotFoundError, RequestError, RequestNotStartedErro
 from tampu.runner.events import Done, TextDelta, Usage
 from tampu.runner.request import GenerateOptions
 from tampu.server.admission import Admission
-from tampu.server.events import Began, Called, Ended, EndReason, Event, Said, Scored, Thought
-from tampu.server.generation_request import EmbedJob, Job, Overrides, require
+from tampu.server.events import (
+    ContentDelta,
+    EndReason,
+    Event,
+    Finished,
+    PromptLogprobs,
+    ReasoningDelta,
+    Started,
+    ToolCallDelta,
+)
+from tampu.server.generation_request import EmbeddingTask, GenerationRequest, Overrides, require
 from tampu.server.metrics import Metrics
-from tampu.server.model_defaults import Profile, profile_of
-from tampu.server.model_manager import LoadedModels
+from tampu.server.model_defaults import ModelDefaults, model_defaults
+from tampu.server.model_manager import ModelManager
 from tampu.store.catalog import Catalog, Entry
 from tampu.store.model_info import ModelInfo
 from tampu.worker.client import Runner
@@ -58,8 +67,8 @@ class Serving:
 
     def __init__(
         self,
-        models: LoadedModels,
-        vocabularies: LoadedModels,
+        models: ModelManager,
+        vocabularies: ModelManager,
         catalog: Catalog,
         admission: Admission,
         metrics: Metrics,
@@ -73,7 +82,7 @@ class Serving:
         self.models = models
         self._vocabularies = vocabularies
         self.catalog = catalog
-        self._profiles: dict[str, tuple[ModelInfo, str, Profile]] = {}
+        self._profiles: dict[str, tuple[ModelInfo, str, ModelDefaults]] = {}
         self._admission = admission
         self._metrics = metrics
         self._max_repeated_tokens = max_repeated_tokens
@@ -96,7 +105,7 @@ class Serving:
         except ModelNotFoundError as error:
             raise ModelNotFoundError(f"model '{name[:200]}' not found") from error
 
-    def profile(self, entry: Entry) -> Profile:
+    def profile(self, entry: Entry) -> ModelDefaults:
         """Return what a model brings along.
 
         Raises:
@@ -104,30 +113,30 @@ class Serving:
         """
         kept = self._profiles.get(entry.name)
         if kept is None or kept[0] is not entry.info or kept[1] != entry.model.id:
-            kept = (entry.info, entry.model.id, profile_of(entry))
+            kept = (entry.info, entry.model.id, model_defaults(entry))
             self._profiles[entry.name] = kept
         return kept[2]
 
-    async def generate(self, entry: Entry, job: Job) -> AsyncGenerator[Event, None]:
+    async def generate(self, entry: Entry, job: GenerationRequest) -> AsyncGenerator[Event, None]:
         """Yield what happens while a job is done; closing it cancels the job.
 
         Raises:
             TampuError: when the model cannot be loaded, or the request fails.
         """
         came_s = time.monotonic()
-        with self._admission.place() as place:
-            attempts = _again(lambda: self._generated(entry, job))
+        with self._admission.wait() as leave_queue:
+            attempts = _events_with_retry(lambda: self._generated(entry, job))
             async with aclosing(self._metrics.watched(entry.name, attempts, came_s)) as events:
                 async for event in events:
-                    if not isinstance(event, Began):
-                        place.begin()
+                    if not isinstance(event, Started):
+                        leave_queue()
                     yield event
 
-    async def _generated(self, entry: Entry, job: Job) -> AsyncGenerator[Event, None]:
+    async def _generated(self, entry: Entry, job: GenerationRequest) -> AsyncGenerator[Event, None]:
         async with self.models.use(entry, job.overrides, job.keep_alive_s) as model:
             ready_ns = time.monotonic_ns()
             if not job.prompts:
-                yield Ended("load", Usage(), ready_ns)
+                yield Finished("load", Usage(), ready_ns)
                 return
             options = job.limited(model.runner.ready.context, self._max_repeated_tokens)
             stored = entry.model.stored
@@ -137,20 +146,20 @@ class Serving:
                 Choice(index, job, style, ready_ns).events(model.runner, prompt, asked)
                 for index, (prompt, asked) in enumerate(_choices(job, options))
             ]
-            async with aclosing(choices[0] if len(choices) == 1 else _together(choices)) as events:
+            async with aclosing(choices[0] if len(choices) == 1 else _merged(choices)) as events:
                 async for event in events:
                     yield event
 
-    async def embed(self, entry: Entry, job: EmbedJob) -> Embeddings:
+    async def embed(self, entry: Entry, job: EmbeddingTask) -> Embeddings:
         """Return embeddings.
 
         Raises:
             TampuError: when the model cannot be loaded, or the request fails.
         """
-        with self._admission.place():
-            return await _once_more(lambda: self._embedded(entry, job))
+        with self._admission.wait():
+            return await _with_retry(lambda: self._embedded(entry, job))
 
-    async def _embedded(self, entry: Entry, job: EmbedJob) -> Embeddings:
+    async def _embedded(self, entry: Entry, job: EmbeddingTask) -> Embeddings:
         async with self.models.use(entry, job.overrides, job.keep_alive_s) as model:
             ready_ns = time.monotonic_ns()
             if not job.inputs:
@@ -180,7 +189,7 @@ class Serving:
                     prompt, add_special=add_special, parse_special=parse_special
                 )
 
-        return await _once_more(encode)
+        return await _with_retry(encode)
 
     async def decode(self, entry: Entry, tokens: Sequence[int]) -> Decoded:
         """Return the text of tokens; the model's weights need not be loaded for it.
@@ -193,7 +202,7 @@ class Serving:
             async with self._vocabulary(entry) as runner:
                 return await runner.decode(tokens)
 
-        return await _once_more(decode)
+        return await _with_retry(decode)
 
     @asynccontextmanager
     async def _vocabulary(self, entry: Entry) -> AsyncIterator[Runner]:
@@ -207,7 +216,9 @@ class Serving:
 class Choice:
     """One answer on its way: from the pieces of a runner to events."""
 
-    def __init__(self, index: int, job: Job, style: ChatFormat, ready_ns: int) -> None:
+    def __init__(
+        self, index: int, job: GenerationRequest, style: ChatFormat, ready_ns: int
+    ) -> None:
         self._index = index
         self._job = job
         self._style = style
@@ -226,25 +237,25 @@ class Choice:
                     case Prompted(tokens=tokens, begins_thought=thinks):
                         if isinstance(prompt, ChatPrompt):
                             self._parser = self._style.parser(self._job.tools, thinks=thinks)
-                        yield Began(tokens, self._ready_ns, self._index)
+                        yield Started(tokens, self._ready_ns, self._index)
                     case TextDelta(text=text):
                         self._held.append(event)
                         parts = self._parser.feed(text) if self._parser else _plain(text)
                         for part in self._events(parts):
                             yield part
-                    case PromptScored(first=first, logprobs=scores):
-                        yield Scored(first, scores, self._index)
+                    case PromptScored(first=first, logprobs=logprobs):
+                        yield PromptLogprobs(first, logprobs, self._index)
                     case Done():
                         parts = self._parser.finish() if self._parser else []
                         for part in self._events(parts, is_last=True):
                             yield part
                         yield self._end(event)
 
-    def _end(self, done: Done) -> Ended:
+    def _end(self, done: Done) -> Finished:
         reason: EndReason = done.reason
         if self._calls and reason == "stop":
             reason = "tool_calls"
-        return Ended(reason, done.usage, self._ready_ns, done.stop, self._index)
+        return Finished(reason, done.usage, self._ready_ns, done.stop, self._index)
 
     def _events(self, parts: Sequence[Part], *, is_last: bool = False) -> Iterator[Event]:
         """Yield parts as events; the first text carries the tokens and scores that came with it."""
@@ -252,26 +263,30 @@ class Choice:
             parts = [Content("")]
         for part in parts:
             if not isinstance(part, ToolCall):
-                yield self._text(Said if isinstance(part, Content) else Thought, part.text)
+                yield self._text(
+                    ContentDelta if isinstance(part, Content) else ReasoningDelta, part.text
+                )
                 continue
             if self._held:
-                yield self._text(Said, "")
-            if self._job.most_calls is None or self._calls < self._job.most_calls:
+                yield self._text(ContentDelta, "")
+            if self._job.max_calls is None or self._calls < self._job.max_calls:
                 call_id = f"call_{secrets.token_hex(4)}"
-                yield Called(call_id, part.name, part.arguments, self._calls, self._index)
+                yield ToolCallDelta(call_id, part.name, part.arguments, self._calls, self._index)
                 self._calls += 1
 
-    def _text(self, kind: type[Said] | type[Thought], text: str) -> Said | Thought:
+    def _text(
+        self, kind: type[ContentDelta] | type[ReasoningDelta], text: str
+    ) -> ContentDelta | ReasoningDelta:
         held, self._held = self._held, []
         return kind(
             text,
             tuple(token for piece in held for token in piece.tokens),
-            tuple(score for piece in held for score in piece.logprobs),
+            tuple(entry for piece in held for entry in piece.logprobs),
             self._index,
         )
 
 
-async def _again(
+async def _events_with_retry(
     attempt: Callable[[], AsyncGenerator[Event, None]],
 ) -> AsyncGenerator[Event, None]:
     """Yield the events of an attempt; of another if the model had died before it took it up.
@@ -294,7 +309,7 @@ async def _again(
             yield event
 
 
-async def _once_more(attempt: Callable[[], Awaitable[T]]) -> T:
+async def _with_retry(attempt: Callable[[], Awaitable[T]]) -> T:
     """Return what an attempt gives; what another does, if the model had died before it took it."""
     try:
         return await attempt()
@@ -302,7 +317,9 @@ async def _once_more(attempt: Callable[[], Awaitable[T]]) -> T:
         return await attempt()
 
 
-def _choices(job: Job, options: GenerateOptions) -> Iterator[tuple[Prompt, GenerateOptions]]:
+def _choices(
+    job: GenerationRequest, options: GenerateOptions
+) -> Iterator[tuple[Prompt, GenerateOptions]]:
     """Yield the prompt and the options of each choice; with a seed each has one of its own."""
     for prompt in job.prompts:
         for number in range(job.choices):
@@ -310,7 +327,7 @@ def _choices(job: Job, options: GenerateOptions) -> Iterator[tuple[Prompt, Gener
             yield prompt, msgspec.structs.replace(options, seed=seed)
 
 
-async def _together(
+async def _merged(
     choices: Sequence[AsyncGenerator[Event, None]],
 ) -> AsyncGenerator[Event, None]:
     """Yield the events of all choices as they come; the first error ends them all."""

@@ -1,4 +1,4 @@
-"""Work that many ask for at once, done once for all of them."""
+"""Single flight: concurrent callers share one run of the same work."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Shared(Generic[T]):
-    """Work on a thread, whose result is for all who asked before it began.
+class SingleFlight(Generic[T]):
+    """Work on a thread whose result is shared by all callers that came before it started.
 
-    Who asks while it is under way waits for the next time, so that nobody is told what was true
-    before he asked. However many ask, it is done by one thread at a time.
+    A caller that arrives during a run waits for the next run, so results are never older than the
+    call. At most one run is active.
     """
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._work = work
-        self._present: asyncio.Task[T] | None = None
+        self._current: asyncio.Task[T] | None = None
         self._next: asyncio.Task[T] | None = None
 
     async def result(self) -> T:
-        """Return what the work gives, begun after this call; its errors too."""
+        """Return the result of a run that starts after this call; raises what the work raises."""
         if self._next is None:
-            self._next = asyncio.create_task(self._do(self._present))
+            self._next = asyncio.create_task(self._run(self._current))
         return await asyncio.shield(self._next)
 
-    async def _do(self, before: asyncio.Task[T] | None) -> T:
-        if before is not None and not before.done():
-            await asyncio.wait({before})
-        self._present, self._next = self._next, None
+    async def _run(self, previous: asyncio.Task[T] | None) -> T:
+        if previous is not None and not previous.done():
+            await asyncio.wait({previous})
+        self._current, self._next = self._next, None
         return await asyncio.to_thread(self._work)

@@ -1,4 +1,4 @@
-"""Work that blocks, done step by step on threads, for handlers that must not block."""
+"""Blocking iterators run on threads, for handlers that must not block."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-MOST_AT_ONCE = 32
+MAX_THREADS = 32
 
 
-class Stepper:
-    """Runs iterators on threads of its own."""
+class IterationPool:
+    """Runs iterators on its own threads, started with the first."""
 
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
-        self._ending: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
 
-    async def steps(self, begin: Callable[[], Iterator[T]]) -> AsyncGenerator[T, None]:
-        """Yield what an iterator gives; closing this closes the iterator, after its present step.
+    async def iterate_in_threadpool(
+        self, start: Callable[[], Iterator[T]]
+    ) -> AsyncGenerator[T, None]:
+        """Yield the items of an iterator; closing this closes the iterator after its current step.
 
         Raises:
-            TampuError: the iterator's own.
+            TampuError: raised by the iterator.
         """
         loop = asyncio.get_running_loop()
-        iterator = begin()
+        iterator = start()
         step: asyncio.Future[T | None] | None = None
         try:
             while True:
@@ -36,27 +38,29 @@ class Stepper:
                     return
                 yield item
         finally:
-            task = asyncio.create_task(self._end(iterator, step))
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            task = asyncio.create_task(self._close_iterator(iterator, step))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Wait until nothing runs any more."""
-        if self._ending:
-            await asyncio.wait(self._ending)
+        """Wait until all iterators are closed, then end the threads."""
+        if self._closing:
+            await asyncio.wait(self._closing)
         if self._threads is not None:
             self._threads.shutdown(wait=False)
             self._threads = None
 
     def _pool(self) -> ThreadPoolExecutor:
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="tampu-work")
+            self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="tampu-work")
         return self._threads
 
-    async def _end(self, iterator: Iterator[T], step: asyncio.Future[T | None] | None) -> None:
+    async def _close_iterator(
+        self, iterator: Iterator[T], step: asyncio.Future[T | None] | None
+    ) -> None:
         if step is not None and not step.done():
             await asyncio.wait({step})
         if step is not None and not step.cancelled():
-            step.exception()  # it was told already, or nobody listens
+            step.exception()  # raised already, or no client is connected
         if isinstance(iterator, Generator):
             await asyncio.get_running_loop().run_in_executor(self._pool(), iterator.close)

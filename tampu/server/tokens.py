@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tampu.errors import RequestError
-from tampu.server.http_response import WorkAnswer
+from tampu.server.http_response import TaskResponse
 from tampu.server.routes import Route, post
 from tampu.server.serving import Serving
 from tampu.server.wire.ollama import Message, template_message
@@ -35,7 +35,7 @@ class Token(msgspec.Struct):
     bytes: list[int]
 
 
-class TokenizeAnswer(msgspec.Struct, omit_defaults=True):
+class TokenizeResponse(msgspec.Struct, omit_defaults=True):
     """The answer to `POST /api/tokenize`."""
 
     tokens: Sequence[int]
@@ -58,7 +58,7 @@ def token_routes(serving: Serving) -> list[Route]:
         entry = serving.find(wanted.model)
         prompt = _prompt(wanted)
 
-        async def work() -> TokenizeAnswer:
+        async def work() -> TokenizeResponse:
             encoded = await serving.encode(
                 entry,
                 prompt,
@@ -66,9 +66,9 @@ def token_routes(serving: Serving) -> list[Route]:
                 parse_special=wanted.parse_special,
             )
             pieces = _pieces(encoded) if wanted.pieces else None
-            return TokenizeAnswer(encoded.tokens, len(encoded.tokens), pieces)
+            return TokenizeResponse(encoded.tokens, len(encoded.tokens), pieces)
 
-        return WorkAnswer(work())
+        return TaskResponse(work())
 
     async def detokenize(_: Request, wanted: DetokenizeRequest) -> Response:
         """`POST /api/detokenize`: the text of tokens."""
@@ -77,7 +77,7 @@ def token_routes(serving: Serving) -> list[Route]:
         async def work() -> dict[str, str]:
             return {"text": (await serving.decode(entry, wanted.tokens)).text}
 
-        return WorkAnswer(work())
+        return TaskResponse(work())
 
     return [
         post("/api/tokenize", tokenize, TokenizeRequest),

@@ -18,16 +18,16 @@ from http import HTTPStatus
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tampu.server.http_response import refusal
+from tampu.server.http_response import error_response
 
 ORIGINS = (
     r"https?://(localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1\])(:\d+)?"
     r"|(app|file|tauri|vscode-webview|vscode-file)://.*"
 )
 _ORIGIN = re.compile(ORIGINS)
-LONGEST_TARGET = 8 * 1024
-MOST_HEADERS = 100
-HEADER_BYTES = 64 * 1024
+MAX_TARGET_LENGTH = 8 * 1024
+MAX_HEADERS = 100
+MAX_HEADER_BYTES = 64 * 1024
 _VERSIONS = ("1.0", "1.1")
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
@@ -46,7 +46,7 @@ def host_name(header: str) -> str | None:
     return match[1].strip("[]").rstrip(".").lower() if match else None
 
 
-class Guard:
+class TrustedHostMiddleware:
     """Middleware: answers 403 to requests by a foreign name or from a foreign page."""
 
     def __init__(self, app: ASGIApp, bound: str, origins: Sequence[str] = ()) -> None:
@@ -62,7 +62,7 @@ class Guard:
             refused = self._refusal(scope)
             if refused is not None:
                 status, message = refused
-                answer = refusal(scope["path"], status, message)
+                answer = error_response(scope["path"], status, message)
                 if status is HTTPStatus.BAD_REQUEST:  # who knows where the next request begins
                     answer.headers["connection"] = "close"
                 await answer(scope, receive, send)
@@ -71,10 +71,10 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> tuple[HTTPStatus, str] | None:
         headers = Headers(scope=scope)
-        if len(scope["raw_path"]) + len(scope["query_string"]) > LONGEST_TARGET:
+        if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET_LENGTH:
             return HTTPStatus.REQUEST_URI_TOO_LONG, "the address is too long"
         size = sum(len(name) + len(value) for name, value in scope["headers"])
-        if len(scope["headers"]) > MOST_HEADERS or size >= HEADER_BYTES:
+        if len(scope["headers"]) > MAX_HEADERS or size >= MAX_HEADER_BYTES:
             return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too many headers, or too long"
         if scope["http_version"] not in _VERSIONS:
             return HTTPStatus.BAD_REQUEST, "this server speaks HTTP/1.1"

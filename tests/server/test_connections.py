@@ -176,7 +176,7 @@ def test_a_client_that_leaves_during_loading_frees_its_place(site):
 
 
 def test_who_comes_when_there_are_too_many_hears_when_to_come_again(site, monkeypatch):
-    monkeypatch.setattr(connection, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(connection, "MAX_CONNECTIONS", 3)
 
     async def ask(port):
         early = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]

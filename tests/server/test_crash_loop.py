@@ -8,7 +8,7 @@ import pytest
 from support.fake_runner import FakeRunner, FakeStart, lines_of
 
 from tampu.errors import RequestNotStartedError, RunnerDiedError
-from tampu.server.crash_loop import WITHIN_S, CrashLoopError, Deaths
+from tampu.server.crash_loop import CRASH_WINDOW_S, CrashLoopBackoff, CrashLoopError
 
 
 class Clock:
@@ -20,27 +20,27 @@ class Clock:
 
 def test_three_deaths_within_a_minute_are_enough_and_old_ones_are_forgotten():
     clock = Clock()
-    deaths = Deaths(clock=clock)
+    backoff = CrashLoopBackoff(clock=clock)
     for _ in range(2):
-        deaths.note("m", "signal SIGSEGV")
-        deaths.check("m", "m")
+        backoff.record("m", "signal SIGSEGV")
+        backoff.check("m", "m")
         clock.now_s += 10
-    deaths.note("m", "signal SIGABRT")
-    with pytest.raises(CrashLoopError, match=r"'m' died 3 times .* for 40 s; .*SIGABRT"):
-        deaths.check("m", "m")
-    deaths.check("other", "other")
-    clock.now_s += WITHIN_S - 20
-    deaths.check("m", "m")
-    deaths.note("m", "signal SIGSEGV")
+    backoff.record("m", "signal SIGABRT")
+    with pytest.raises(CrashLoopError, match=r"'m' crashed 3 times .* for 40 s; .*SIGABRT"):
+        backoff.check("m", "m")
+    backoff.check("other", "other")
+    clock.now_s += CRASH_WINDOW_S - 20
+    backoff.check("m", "m")
+    backoff.record("m", "signal SIGSEGV")
     with pytest.raises(CrashLoopError, match="for 10 s"):
-        deaths.check("m", "m")
+        backoff.check("m", "m")
 
 
 def test_without_a_limit_a_model_may_die_as_often_as_it_likes():
-    deaths = Deaths(most=0)
+    backoff = CrashLoopBackoff(max_crashes=0)
     for _ in range(9):
-        deaths.note("m", "x")
-        deaths.check("m", "m")
+        backoff.record("m", "x")
+        backoff.check("m", "m")
 
 
 def ask(prompt, model="m"):
@@ -49,10 +49,10 @@ def ask(prompt, model="m"):
 
 
 def test_a_model_that_dies_again_and_again_is_refused_with_its_cause(site):
-    *deaths, refused, other = site.call(*[ask("a die")] * 3, ask("hello"), ask("hello", "base"))
-    assert all(lines_of(one)[-1]["error"].endswith("SIGKILL") for one in deaths)
+    *crashed, refused, other = site.call(*[ask("a die")] * 3, ask("hello"), ask("hello", "base"))
+    assert all(lines_of(one)[-1]["error"].endswith("SIGKILL") for one in crashed)
     assert refused.status_code == 500
-    assert "died 3 times" in refused.json()["error"]
+    assert "crashed 3 times" in refused.json()["error"]
     assert "signal SIGKILL" in refused.json()["error"]
     assert len(site.start.runners) == 4
     assert lines_of(other)[-1]["done"]

@@ -107,9 +107,9 @@ def test_other_models_notice_nothing(server, client):
     assert (pieces[-1]["done_reason"], pieces[-1]["eval_count"]) == ("length", 10 * CONTEXT)
 
 
-def deaths(client):
+def crashes(client):
     """Return how many deaths of the model the metrics have."""
-    name = 'tampu_model_deaths_total{model="tiny"}'
+    name = 'tampu_model_crashes_total{model="tiny"}'
     counted = [line for line in client.get("/metrics").text.splitlines() if line.startswith(name)]
     return sum(float(line.split()[-1]) for line in counted)
 
@@ -121,7 +121,7 @@ def holders(client):
 
 
 def test_requests_that_wait_hear_of_it_too_and_it_counts_as_one_death(server, client):
-    errors, before = [], deaths(client)
+    errors, before = [], crashes(client)
 
     def wait():
         with httpx.Client(base_url=server.url, timeout=60) as other:
@@ -139,7 +139,7 @@ def test_requests_that_wait_hear_of_it_too_and_it_counts_as_one_death(server, cl
             thread.join(PATIENCE_S)
     assert [response.status_code for response in errors] == [500] * 3
     assert all("SIGKILL" in response.json()["error"] for response in errors)
-    assert deaths(client) == before + 1
+    assert crashes(client) == before + 1
     assert answers(client)
 
 

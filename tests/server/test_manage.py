@@ -14,7 +14,7 @@ from support.fake_runner import FakeStart, lines_of
 from tampu.errors import RegistryError
 from tampu.server import manage
 from tampu.server.app import ServerOptions
-from tampu.server.threadpool import Stepper
+from tampu.server.threadpool import IterationPool
 from tampu.store.catalog import Catalog
 from tampu.store.manifests import CONFIG_TYPE, Descriptor, Manifest, Media
 from tampu.store.names import ModelName
@@ -201,11 +201,11 @@ def test_work_that_nobody_waits_for_any_more_is_closed_after_its_step():
             closed.set()
 
     async def test():
-        stepper = Stepper()
-        steps = stepper.steps(slow)
+        pool = IterationPool()
+        steps = pool.iterate_in_threadpool(slow)
         assert await anext(steps) == 1
         await steps.aclose()
-        await stepper.close()
+        await pool.close()
         assert closed.is_set()
 
     asyncio.run(test())
@@ -224,7 +224,7 @@ def test_who_calls_from_another_machine_names_registries_of_the_settings_only(ow
     own_site.transport = httpx.ASGITransport(own_site.app, client=("192.0.2.7", 40_000))
     [response] = own_site.call(("POST", path, {"json": {**body, "stream": False}}))
     assert response.status_code == 403
-    assert "only callers on the server's machine may name the registry" in response.text
+    assert "only clients on the server's machine may name the registry" in response.text
 
 
 def test_the_registry_of_the_settings_is_for_all(own_site):

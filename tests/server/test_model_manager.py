@@ -12,7 +12,7 @@ from support.virtual_time import pass_time
 
 from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError
 from tampu.server.generation_request import Overrides
-from tampu.server.model_manager import LoadedModels
+from tampu.server.model_manager import ModelManager
 from tampu.store.catalog import Catalog
 from tampu.worker.protocol import ModelOptions, Ready
 
@@ -34,7 +34,7 @@ def run(start, test, *, keep_alive_s=60.0, most=3, memory_bytes=None, **more):
 
     async def with_models():
         options = ModelOptions(context=1024)
-        models = LoadedModels(
+        models = ModelManager(
             start,
             options=options,
             keep_alive_s=keep_alive_s,

@@ -51,19 +51,19 @@ def test_the_server_is_ready_until_it_ends(site):
 
 def test_more_than_may_wait_are_turned_away_with_a_time_to_come_again():
     admission = Admission(2)
-    with admission.place(), admission.place() as second:
-        with pytest.raises(BusyError) as caught, admission.place():
+    with admission.wait(), admission.wait() as leave:
+        with pytest.raises(BusyError) as caught, admission.wait():
             pass
         assert 1 <= caught.value.retry_s <= 60
-        second.begin()
-        second.begin()
-        with admission.place():
+        leave()
+        leave()
+        with admission.wait():
             assert admission.waiting == 2
     assert admission.waiting == 0
 
 
 def test_a_full_queue_is_503_in_each_apis_words(site, monkeypatch):
-    monkeypatch.setattr(Admission, "place", lambda self: refuse(self))
+    monkeypatch.setattr(Admission, "wait", lambda self: refuse(self))
 
     def refuse(_):
         raise BusyError("server busy, maximum pending requests exceeded", 7)

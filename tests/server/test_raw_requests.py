@@ -13,8 +13,8 @@ from support.fake_runner import FakeStart
 from support.waiting import PATIENCE_S
 
 from tampu.server.app import ServerOptions
-from tampu.server.connection import TAKEN_AT_ONCE, Connection, QuietServer
-from tampu.server.trusted_host import HEADER_BYTES
+from tampu.server.connection import ACCEPTED_AT_ONCE, Connection, QuietServer
+from tampu.server.trusted_host import MAX_HEADER_BYTES
 from tampu.worker.protocol import ModelOptions
 from tests.server.conftest import Site
 
@@ -51,7 +51,7 @@ CASES = {
     "an old version": ("\r\n\r\n", {400}),
     "a version to come": (f" HTTP/3.0\r\n{HOST}\r\n", {400}),
     "no version": (f" HTPP\r\n{HOST}\r\n", {400}),
-    "headers without end": (f" HTTP/1.1\r\n{HOST}X: {'a' * (HEADER_BYTES + 1)}", {400, 431}),
+    "headers without end": (f" HTTP/1.1\r\n{HOST}X: {'a' * (MAX_HEADER_BYTES + 1)}", {400, 431}),
     "1,000 headers": (
         f" HTTP/1.1\r\n{HOST}Connection: close\r\n" + "X: y\r\n" * 1000 + "\r\n", {400, 431},
     ),
@@ -68,8 +68,8 @@ CASES = {
         f" HTTP/1.1\r\n{HOST}Transfer-Encoding: chunked\r\n\r\n"
         "0\r\nContent-Length: 5\r\n\r\n", READ_ONCE,
     ),
-    "a header of 64 KiB": (f" HTTP/1.1\r\n{HOST}X: {'a' * HEADER_BYTES}\r\n\r\n", {400, 431}),
-    "an address of 64 KiB": (f"?{'a' * HEADER_BYTES} HTTP/1.1\r\n{HOST}\r\n", {400, 414}),
+    "a header of 64 KiB": (f" HTTP/1.1\r\n{HOST}X: {'a' * MAX_HEADER_BYTES}\r\n\r\n", {400, 431}),
+    "an address of 64 KiB": (f"?{'a' * MAX_HEADER_BYTES} HTTP/1.1\r\n{HOST}\r\n", {400, 414}),
     "a host in two lines": (" HTTP/1.1\r\nHost: localhost\r\n evil.com\r\n\r\n", {400}),
     "control characters": (" \x01\x02 HTTP/1.1\r\n\r\n", {400}),
 }  # fmt: skip
@@ -107,7 +107,9 @@ def serve(site, ask):
     """Run `ask(port)` while the site's application is served."""
 
     async def test():
-        config = uvicorn.Config(site.app, http=Connection, log_config=None, backlog=TAKEN_AT_ONCE)
+        config = uvicorn.Config(
+            site.app, http=Connection, log_config=None, backlog=ACCEPTED_AT_ONCE
+        )
         # As uvicorn's own: only of what is TCP by name asyncio sends small pieces at once.
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.bind(("127.0.0.1", 0))

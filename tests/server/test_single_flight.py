@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from tampu.server.single_flight import Shared
+from tampu.server.single_flight import SingleFlight
 
 
 def test_who_asks_while_it_is_under_way_waits_for_the_next_time():
@@ -18,7 +18,7 @@ def test_who_asks_while_it_is_under_way_waits_for_the_next_time():
         return len(times)
 
     async def test():
-        shared = Shared(work)
+        shared = SingleFlight(work)
         first = asyncio.create_task(shared.result())
         await asyncio.to_thread(begun.wait, 60)
 
@@ -49,7 +49,7 @@ def test_an_error_is_everybodys_and_the_next_time_is_a_new_one():
         return outcome
 
     async def test():
-        shared = Shared(work)
+        shared = SingleFlight(work)
         found = await asyncio.gather(*(shared.result() for _ in range(3)), return_exceptions=True)
         assert [str(error) for error in found] == ["no"] * 3
         assert await shared.result() == 1

@@ -9,7 +9,7 @@ from support.tiny_model import Tiny, write_tiny
 
 from tampu import Engine
 from tampu.cli.show import show_command
-from tampu.server.model_defaults import with_own_parts
+from tampu.server.model_defaults import with_model_files
 from tampu.store import ModelName
 from tampu.store.catalog import Catalog, prepare
 from tampu.store.create import Recipe, create
@@ -41,7 +41,7 @@ def test_it_comes_from_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     create(library, ModelName.parse("mine"), recipe)
     assert prepare("mine").parser == "qwen3-coder"
     entry = Catalog(library=library).describe("mine")
-    assert with_own_parts(ModelOptions(), entry).parser == "qwen3-coder"
+    assert with_model_files(ModelOptions(), entry).parser == "qwen3-coder"
 
 
 JINJA = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
@@ -72,7 +72,7 @@ def test_a_renderer_means_the_template_of_the_weights_everywhere(
     create(library, ModelName.parse("mine"), recipe)
     entry = Catalog(library=library).describe("mine")
     assert entry.info.template == expected
-    given = with_own_parts(ModelOptions(), entry).template
+    given = with_model_files(ModelOptions(), entry).template
     assert (given or JINJA) == expected
     with Engine.load("mine", context=32, threads=1) as engine:
         assert engine.template is not None

@@ -14,17 +14,17 @@ import msgspec
 from tampu.chat.output.reasoning import Think
 from tampu.errors import RequestError
 from tampu.sampling.parameters import BY_OLLAMA
-from tampu.server.generation_request import Job, require
-from tampu.server.model_defaults import Profile
+from tampu.server.generation_request import GenerationRequest, require
+from tampu.server.model_defaults import ModelDefaults
 from tampu.server.wire.conversation import (
     Conversation,
-    ToolChoice,
-    Wishes,
-    chat_job,
+    RequestParams,
+    ToolMode,
+    chat_request,
     decode_image,
 )
 from tampu.server.wire.ollama import keep_alive_s
-from tampu.server.wire.openai_fields import refuse
+from tampu.server.wire.openai_fields import refuse_fields
 from tampu.server.wire.options import OPENAI_DEFAULTS, parameter_fields, request_options
 
 _IMAGE_TYPES = ("image/jpeg", "image/jpg", "image/png", "image/webp", "image/gif", "image/bmp")
@@ -69,7 +69,7 @@ class MessagesRequest(CountRequest, kw_only=True):
     keep_alive: float | str | None = None
 
 
-def messages_job(request: MessagesRequest, profile: Profile) -> Job:
+def parse_messages(request: MessagesRequest, profile: ModelDefaults) -> GenerationRequest:
     """Return what a request for the next message means.
 
     Raises:
@@ -89,16 +89,16 @@ def messages_job(request: MessagesRequest, profile: Profile) -> Job:
         max_tokens=limit,
         truncate=True,
     )
-    wishes = Wishes(
+    wishes = RequestParams(
         model=request.model or "",
         overrides=overrides,
         keep_alive_s=keep_alive_s(request.keep_alive),
         options=options,
     )
-    return chat_job(_conversation(request, profile), wishes, profile)
+    return chat_request(_conversation(request, profile), wishes, profile)
 
 
-def hides_thoughts(request: MessagesRequest) -> bool:
+def hides_reasoning(request: MessagesRequest) -> bool:
     """Whether the answer is to hold its thoughts as empty blocks.
 
     Raises:
@@ -110,19 +110,19 @@ def hides_thoughts(request: MessagesRequest) -> bool:
     return display == "omitted"
 
 
-def count_job(request: CountRequest, profile: Profile) -> Job:
+def parse_count(request: CountRequest, profile: ModelDefaults) -> GenerationRequest:
     """Return the job whose prompt is to be counted.
 
     Raises:
         RequestError: naming the field that cannot be had.
     """
     _budget(request)
-    wishes = Wishes(model=request.model or "")
-    return chat_job(_conversation(request, profile), wishes, profile)
+    wishes = RequestParams(model=request.model or "")
+    return chat_request(_conversation(request, profile), wishes, profile)
 
 
-def _conversation(request: CountRequest, profile: Profile) -> Conversation:
-    refuse(request, "mcp_servers", "container", "compaction", "thread")
+def _conversation(request: CountRequest, profile: ModelDefaults) -> Conversation:
+    refuse_fields(request, "mcp_servers", "container", "compaction", "thread")
     _check_edits(request.context_management or {})
     require(holds=bool(request.messages), message="messages: at least one message is required")
     system = _text_of(request.system or "", "system")
@@ -267,7 +267,7 @@ def _check_tool(tool: dict[str, Any], where: str) -> None:
     require(holds=is_direct, message=f"{where}.allowed_callers: only direct is supported")
 
 
-def _tool_choice(given: dict[str, Any] | None) -> tuple[ToolChoice, str | None]:
+def _tool_choice(given: dict[str, Any] | None) -> tuple[ToolMode, str | None]:
     match given:
         case None | {"type": "auto"}:
             return "auto", None
@@ -280,7 +280,7 @@ def _tool_choice(given: dict[str, Any] | None) -> tuple[ToolChoice, str | None]:
     raise RequestError("tool_choice.type must be auto, any, none, or tool with a name")
 
 
-def _think(request: CountRequest, profile: Profile) -> Think:
+def _think(request: CountRequest, profile: ModelDefaults) -> Think:
     """Return whether to think; a model that cannot is asked for it by habit, and let be."""
     thinking = request.thinking or {}
     kind, effort = thinking.get("type"), (request.output_config or {}).get("effort")

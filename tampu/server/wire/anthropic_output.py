@@ -11,7 +11,14 @@ import msgspec
 from tampu.errors import TampuError
 from tampu.runner.events import Usage
 from tampu.server.errors import anthropic_error, public_message, status_of
-from tampu.server.events import Began, Called, Ended, Event, Said, Thought
+from tampu.server.events import (
+    ContentDelta,
+    Event,
+    Finished,
+    ReasoningDelta,
+    Started,
+    ToolCallDelta,
+)
 from tampu.server.http_response import SSE
 
 # Thoughts are not signed; but some clients give back only those that have a signature.
@@ -35,15 +42,10 @@ class MessageWriter:
 
     media_type = SSE
 
-    def __init__(self, model: str, *, hides_thoughts: bool = False) -> None:
-        """Answer for a model, under the name that the client wrote.
-
-        Args:
-            model: its name.
-            hides_thoughts: whether the blocks of thoughts are to be empty.
-        """
-        self._hides_thoughts = hides_thoughts
-        self._thought_tokens = 0
+    def __init__(self, model: str, *, hides_reasoning: bool = False) -> None:
+        """Answer under the model name from the request; reasoning may be sent as empty blocks."""
+        self._hides_reasoning = hides_reasoning
+        self._reasoning_tokens = 0
         self._id = f"msg_{secrets.token_hex(12)}"
         self._model = model
         self._index = -1
@@ -66,44 +68,44 @@ class MessageWriter:
         blocks: list[dict[str, Any]] = []
         for event in events:
             match event:
-                case Thought(text=text):
-                    self._thought_tokens += len(event.tokens)
+                case ReasoningDelta(text=text):
+                    self._reasoning_tokens += len(event.tokens)
                     if text:
                         empty = {"thinking": "", "signature": _SIGNATURE}
                         block = _block(blocks, "thinking", empty)
-                        block["thinking"] += "" if self._hides_thoughts else text
-                case Said(text=text) if text:
+                        block["thinking"] += "" if self._hides_reasoning else text
+                case ContentDelta(text=text) if text:
                     _block(blocks, "text", {"text": ""})["text"] += text
-                case Called():
+                case ToolCallDelta():
                     blocks.append(_call(event) | {"input": event.arguments})
-        [end] = [event for event in events if isinstance(event, Ended)]
-        usage = usage_object(end.usage, self._thought_tokens)
+        [end] = [event for event in events if isinstance(event, Finished)]
+        usage = usage_object(end.usage, self._reasoning_tokens)
         return self._message(blocks or [{"type": "text", "text": ""}], usage) | _end(end)
 
     def _events(self, event: Event) -> Iterator[dict[str, Any]]:
         match event:
-            case Began(tokens=tokens):
+            case Started(tokens=tokens):
                 usage = usage_object(Usage(prompt_tokens=len(tokens)))
                 yield {"type": "message_start", "message": self._message([], usage)}
-            case Thought(text=text):
-                self._thought_tokens += len(event.tokens)
+            case ReasoningDelta(text=text):
+                self._reasoning_tokens += len(event.tokens)
                 if text:
                     start = {"type": "thinking", "thinking": "", "signature": ""}
                     yield from self._switch("thinking", start)
-                if text and not self._hides_thoughts:
+                if text and not self._hides_reasoning:
                     yield self._delta({"type": "thinking_delta", "thinking": text})
-            case Said(text=text) if text:
+            case ContentDelta(text=text) if text:
                 yield from self._switch("text", {"type": "text", "text": ""})
                 yield self._delta({"type": "text_delta", "text": text})
-            case Called():
+            case ToolCallDelta():
                 yield from self._switch("tool_use", _call(event) | {"input": {}}, is_new=True)
                 arguments = msgspec.json.encode(event.arguments).decode()
                 yield self._delta({"type": "input_json_delta", "partial_json": arguments})
-            case Ended():
+            case Finished():
                 if self._index < 0:
                     yield from self._switch("text", {"type": "text", "text": ""})
                 yield from self._close()
-                usage = usage_object(event.usage, self._thought_tokens)
+                usage = usage_object(event.usage, self._reasoning_tokens)
                 yield {"type": "message_delta", "delta": _end(event), "usage": usage}
 
     def _switch(
@@ -140,14 +142,14 @@ class MessageWriter:
         }
 
 
-def usage_object(usage: Usage, thought_tokens: int = 0) -> dict[str, Any]:
+def usage_object(usage: Usage, reasoning_tokens: int = 0) -> dict[str, Any]:
     """Return what an answer cost, in Anthropic's words: cached tokens count apart."""
     return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.cached_tokens,
         "output_tokens": usage.generated_tokens,
-        "output_tokens_details": {"thinking_tokens": thought_tokens},
+        "output_tokens_details": {"thinking_tokens": reasoning_tokens},
     }
 
 
@@ -158,11 +160,11 @@ def _block(blocks: list[dict[str, Any]], kind: str, empty: dict[str, Any]) -> di
     return blocks[-1]
 
 
-def _call(event: Called) -> dict[str, Any]:
+def _call(event: ToolCallDelta) -> dict[str, Any]:
     return {"type": "tool_use", "id": f"toolu_{event.id}", "name": event.name}
 
 
-def _end(event: Ended) -> dict[str, Any]:
+def _end(event: Finished) -> dict[str, Any]:
     reason = "stop_sequence" if event.stop is not None else "end_turn"
     return {
         "stop_reason": _REASONS.get(event.reason, reason),

@@ -13,17 +13,17 @@ from tampu.chat.output.reasoning import EFFORTS, Think
 from tampu.errors import RequestError
 from tampu.runner.request import GenerateOptions
 from tampu.sampling.grammar import grammar_of
-from tampu.server.generation_request import Job, Overrides, require
-from tampu.server.model_defaults import Profile
+from tampu.server.generation_request import GenerationRequest, Overrides, require
+from tampu.server.model_defaults import ModelDefaults
 from tampu.worker.protocol import ChatPrompt, Form
 
-MOST_MESSAGES = 10_000
-MOST_TOOLS = 128
-MOST_IMAGES = 16
-LONGEST_NAME = 256
+MAX_MESSAGES = 10_000
+MAX_TOOLS = 128
+MAX_IMAGES = 16
+MAX_NAME_LENGTH = 256
 _IMAGE_URI = re.compile(r"data:image/(?:jpeg|jpg|png|webp|gif|bmp);base64,", re.IGNORECASE)
 
-ToolChoice: TypeAlias = Literal["auto", "none", "required"]
+ToolMode: TypeAlias = Literal["auto", "none", "required"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Conversation:
 
     messages: tuple[dict[str, Any], ...]
     tools: Sequence[dict[str, Any]] = ()
-    tool_choice: ToolChoice = "auto"
+    tool_choice: ToolMode = "auto"
     tool: str | None = None
     is_parallel: bool = True
     think: Think = None
@@ -58,7 +58,7 @@ class Conversation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class RequestParams:
     """What a request says besides its prompt: the model, how it is loaded, and how it writes."""
 
     model: str
@@ -68,7 +68,9 @@ class Wishes:
     choices: int = 1
 
 
-def chat_job(conversation: Conversation, wishes: Wishes, profile: Profile) -> Job:
+def chat_request(
+    conversation: Conversation, wishes: RequestParams, profile: ModelDefaults
+) -> GenerationRequest:
     """Return what a conversation means.
 
     Raises:
@@ -86,7 +88,7 @@ def chat_job(conversation: Conversation, wishes: Wishes, profile: Profile) -> Jo
         before=conversation.before,
         plain=conversation.plain,
     )
-    return Job(
+    return GenerationRequest(
         model=wishes.model,
         overrides=wishes.overrides,
         keep_alive_s=wishes.keep_alive_s,
@@ -95,11 +97,11 @@ def chat_job(conversation: Conversation, wishes: Wishes, profile: Profile) -> Jo
         form=_form(conversation),
         choices=wishes.choices,
         tools=tuple(tools),
-        most_calls=None if conversation.is_parallel else 1,
+        max_calls=None if conversation.is_parallel else 1,
     )
 
 
-def check_can(profile: Profile, capability: str, model: str, named: str) -> None:
+def check_can(profile: ModelDefaults, capability: str, model: str, named: str) -> None:
     """Refuse what a model cannot do.
 
     Raises:
@@ -132,7 +134,7 @@ def decode_image(text: str, where: str, *, is_uri: bool = False) -> bytes:
     return image
 
 
-def _with_profile(conversation: Conversation, profile: Profile) -> tuple[dict[str, Any], ...]:
+def _with_profile(conversation: Conversation, profile: ModelDefaults) -> tuple[dict[str, Any], ...]:
     """Return a conversation's messages after those that the model begins with."""
     messages = conversation.messages
     if conversation.is_whole:
@@ -147,9 +149,9 @@ def _check_size(conversation: Conversation) -> None:
     _check_tools(conversation.tools)
     images = sum(len(message.get("images", ())) for message in conversation.messages)
     for count, most, what in (
-        (len(conversation.messages), MOST_MESSAGES, "messages"),
-        (len(conversation.tools), MOST_TOOLS, "tools"),
-        (images, MOST_IMAGES, "images"),
+        (len(conversation.messages), MAX_MESSAGES, "messages"),
+        (len(conversation.tools), MAX_TOOLS, "tools"),
+        (images, MAX_IMAGES, "images"),
     ):
         require(holds=count <= most, message=f"at most {most} {what} can be given, not {count}")
 
@@ -160,8 +162,8 @@ def _check_tools(tools: Sequence[dict[str, Any]]) -> None:
             case {"type": "function", "function": {"name": str(name), **rest}} if name:
                 fits = isinstance(rest.get("parameters"), dict | None)
                 require(holds=fits, message=f"tools[{index}]: parameters must be an object")
-                fits = len(name) <= LONGEST_NAME
-                message = f"tools[{index}]: its name has more than {LONGEST_NAME} characters"
+                fits = len(name) <= MAX_NAME_LENGTH
+                message = f"tools[{index}]: its name has more than {MAX_NAME_LENGTH} characters"
                 require(holds=fits, message=message)
             case {"type": str(kind)} if kind != "function":
                 raise RequestError(f"tools[{index}]: {kind[:50]!r} is not supported, only function")
@@ -171,7 +173,7 @@ def _check_tools(tools: Sequence[dict[str, Any]]) -> None:
                 )
 
 
-def _check_abilities(conversation: Conversation, model: str, profile: Profile) -> None:
+def _check_abilities(conversation: Conversation, model: str, profile: ModelDefaults) -> None:
     if conversation.tools and conversation.tool_choice != "none":
         check_can(profile, "tools", model, "tools")
     if any(message.get("images") for message in conversation.messages):

@@ -1,15 +1,21 @@
-"""Ollama's native API: the structs of requests that change which models there are."""
+"""Ollama's native API: the structs of requests that create, copy, delete and transfer models."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from tampu.errors import RequestError, TampuError
+from tampu.sampling.parameters import check_parameters
 from tampu.server.errors import public_message
 from tampu.server.http_response import NDJSON
-from tampu.store.names import ModelName
+from tampu.store.create import Recipe
+from tampu.store.modelfile import Message, Modelfile
+from tampu.store.names import Digest, ModelName
+
+_REFUSED = ("modelfile", "path", "info", "remote_host", "draft_files", "draft_quantize")
 
 
 class NamedRequest(msgspec.Struct, kw_only=True):
@@ -22,8 +28,8 @@ class NamedRequest(msgspec.Struct, kw_only=True):
         """Return the model's name.
 
         Raises:
-            RequestError: if there is none.
-            ModelNameError: if it is none.
+            RequestError: if it is missing.
+            ModelNameError: if it is invalid.
         """
         text = self.model or self.name
         if not text:
@@ -32,7 +38,7 @@ class NamedRequest(msgspec.Struct, kw_only=True):
 
 
 class TransferRequest(NamedRequest, kw_only=True):
-    """`POST /api/pull` and `POST /api/push`; user names and passwords are accepted and not used."""
+    """`POST /api/pull` and `POST /api/push`; user names and passwords are ignored."""
 
     insecure: bool | None = None
     stream: bool | None = None
@@ -47,8 +53,70 @@ class CopyRequest(msgspec.Struct, kw_only=True):
     destination: str
 
 
+class InitialMessage(msgspec.Struct, kw_only=True):
+    """A message that the model's conversations start with."""
+
+    role: str
+    content: str = ""
+
+
+class CreateRequest(NamedRequest, kw_only=True):
+    """`POST /api/create`: a Modelfile in JSON; files are blobs under the names they had."""
+
+    source: str | None = msgspec.field(default=None, name="from")
+    files: dict[str, str] | None = None
+    adapters: dict[str, str] | None = None
+    template: str | None = None
+    license: str | list[str] | None = None
+    system: str | None = None
+    parameters: dict[str, Any] | None = None
+    messages: list[InitialMessage] | None = None
+    quantize: str | None = None
+    quantization: str | None = None
+    renderer: str | None = None
+    parser: str | None = None
+    requires: str | None = None
+    stream: bool | None = None
+    # Unsupported; a request with one of them is refused.
+    modelfile: Any = None
+    path: Any = None
+    info: Any = None
+    remote_host: Any = None
+    draft_files: Any = None
+    draft_quantize: Any = None
+
+    def recipe(self) -> Recipe:
+        """Return the recipe of the model.
+
+        Raises:
+            RequestError: naming an unsupported field.
+            ModelNameError: for an invalid digest.
+        """
+        for name in _REFUSED:
+            if getattr(self, name):
+                raise RequestError(f"{name} is not supported; give from or files")
+        licenses = [self.license] if isinstance(self.license, str) else self.license or []
+        modelfile = Modelfile(
+            sources=(self.source,) if self.source else (),
+            parameters=check_parameters(self.parameters or {}),
+            template=self.template,
+            system=self.system,
+            licenses=tuple(licenses),
+            messages=tuple(Message(said.role, said.content) for said in self.messages or ()),
+            renderer=self.renderer,
+            parser=self.parser,
+            requires=self.requires,
+        )
+        return Recipe(
+            modelfile=modelfile,
+            files=_digests(self.files),
+            adapter_files=_digests(self.adapters),
+            quantize=self.quantize or self.quantization,
+        )
+
+
 class ProgressWriter:
-    """The steps of some long work as lines of JSON; the last alone without streaming."""
+    """Progress as lines of JSON; without streaming the last one alone."""
 
     media_type = NDJSON
 
@@ -57,13 +125,17 @@ class ProgressWriter:
         return msgspec.json.encode(event) + b"\n"
 
     def end(self) -> bytes:
-        """Return nothing: the last step says that it is the last."""
+        """Return nothing: the last step is marked as such."""
         return b""
 
     def fail(self, error: TampuError) -> bytes:
-        """Return a last line that tells the error."""
+        """Return a last line with the error."""
         return msgspec.json.encode({"error": public_message(error)}) + b"\n"
 
     def whole(self, events: Sequence[msgspec.Struct]) -> msgspec.Struct:
         """Return the last step."""
         return events[-1]
+
+
+def _digests(files: dict[str, str] | None) -> dict[str, Digest]:
+    return {name: Digest.parse(digest) for name, digest in (files or {}).items()}

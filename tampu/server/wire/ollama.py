@@ -14,15 +14,27 @@ from typing import Any
 import msgspec
 
 from tampu.errors import RequestError
-from tampu.server.generation_request import FOREVER, LONGEST_S, EmbedJob, Job, require
-from tampu.server.model_defaults import Profile
-from tampu.server.wire.conversation import Conversation, Wishes, chat_job, check_can, decode_image
+from tampu.server.generation_request import (
+    FOREVER,
+    MAX_DURATION_S,
+    EmbeddingTask,
+    GenerationRequest,
+    require,
+)
+from tampu.server.model_defaults import ModelDefaults
+from tampu.server.wire.conversation import (
+    Conversation,
+    RequestParams,
+    chat_request,
+    check_can,
+    decode_image,
+)
 from tampu.server.wire.options import request_options
 from tampu.settings.durations import parse_duration
 from tampu.worker.protocol import InsertPrompt, TextPrompt
 
 VERSION = "0.20.0"
-MOST_INPUTS = 2_048
+MAX_INPUTS = 2_048
 
 
 class ToolFunction(msgspec.Struct, kw_only=True):
@@ -108,7 +120,7 @@ class EmbeddingsRequest(msgspec.Struct, kw_only=True):
     options: dict[str, Any] | None = None
 
 
-class EmbedAnswer(msgspec.Struct, kw_only=True):
+class EmbedResponse(msgspec.Struct, kw_only=True):
     """The answer to `POST /api/embed`."""
 
     model: str
@@ -125,7 +137,7 @@ class DebugInfo(msgspec.Struct, kw_only=True):
     image_count: int
 
 
-class DebugAnswer(msgspec.Struct, kw_only=True):
+class DebugResponse(msgspec.Struct, kw_only=True):
     """The answer to a request that is only to be shown."""
 
     model: str
@@ -170,10 +182,10 @@ def keep_alive_s(value: float | str | None) -> float | None:
         seconds = parse_duration(value) if isinstance(value, str) else float(value)
     except ValueError as error:
         raise RequestError(f"keep_alive: {error}") from error
-    return FOREVER if seconds < 0 or seconds > LONGEST_S else seconds
+    return FOREVER if seconds < 0 or seconds > MAX_DURATION_S else seconds
 
 
-def generate_job(request: GenerateRequest, profile: Profile) -> Job:
+def parse_generate(request: GenerateRequest, profile: ModelDefaults) -> GenerationRequest:
     """Return what a request for text means.
 
     Raises:
@@ -191,7 +203,7 @@ def generate_job(request: GenerateRequest, profile: Profile) -> Job:
     message = "template: it is not taken from a request: create a model with it, by /api/create"
     require(holds=not request.template, message=message)
     conversation = _one_question(request, profile)
-    job = chat_job(conversation, wishes, profile)
+    job = chat_request(conversation, wishes, profile)
     if request.suffix:
         return replace(job, prompts=(InsertPrompt(request.prompt or "", request.suffix),))
     if not request.prompt:
@@ -199,7 +211,7 @@ def generate_job(request: GenerateRequest, profile: Profile) -> Job:
     return replace(job, prompts=(TextPrompt(request.prompt),)) if request.raw else job
 
 
-def conversation_job(request: ChatRequest, profile: Profile) -> Job:
+def parse_chat(request: ChatRequest, profile: ModelDefaults) -> GenerationRequest:
     """Return what a conversation means.
 
     Raises:
@@ -215,11 +227,11 @@ def conversation_job(request: ChatRequest, profile: Profile) -> Job:
         think=_think(request, profile),
         response_format=request.format,
     )
-    job = chat_job(conversation, _wishes(request, profile), profile)
+    job = chat_request(conversation, _wishes(request, profile), profile)
     return job if request.messages else replace(job, prompts=())
 
 
-def embed_job(request: EmbedRequest, profile: Profile) -> EmbedJob:
+def parse_embed(request: EmbedRequest, profile: ModelDefaults) -> EmbeddingTask:
     """Return what a request for embeddings means.
 
     Raises:
@@ -229,9 +241,9 @@ def embed_job(request: EmbedRequest, profile: Profile) -> EmbedJob:
     given = request.input
     texts = [given] if isinstance(given, str) else given or []
     require(
-        holds=len(texts) <= MOST_INPUTS, message=f"input: at most {MOST_INPUTS} texts can be given"
+        holds=len(texts) <= MAX_INPUTS, message=f"input: at most {MAX_INPUTS} texts can be given"
     )
-    return EmbedJob(
+    return EmbeddingTask(
         model=request.model or "",
         overrides=overrides,
         keep_alive_s=keep_alive_s(request.keep_alive),
@@ -241,11 +253,11 @@ def embed_job(request: EmbedRequest, profile: Profile) -> EmbedJob:
     )
 
 
-def older_embed_job(request: EmbeddingsRequest, profile: Profile) -> EmbedJob:
+def parse_embeddings(request: EmbeddingsRequest, profile: ModelDefaults) -> EmbeddingTask:
     """Return what a request for an embedding in the older form means.
 
     Raises:
-        RequestError: as `embed_job`.
+        RequestError: as `parse_embed`.
     """
     newer = EmbedRequest(
         model=request.model,
@@ -253,10 +265,10 @@ def older_embed_job(request: EmbeddingsRequest, profile: Profile) -> EmbedJob:
         keep_alive=request.keep_alive,
         options=request.options,
     )
-    return embed_job(newer, profile)
+    return parse_embed(newer, profile)
 
 
-def _wishes(request: _Common, profile: Profile) -> Wishes:
+def _wishes(request: _Common, profile: ModelDefaults) -> RequestParams:
     overrides, options = request_options(
         profile,
         request.options,
@@ -265,7 +277,7 @@ def _wishes(request: _Common, profile: Profile) -> Wishes:
         logprobs=request.logprobs,
         top_logprobs=request.top_logprobs,
     )
-    return Wishes(
+    return RequestParams(
         model=request.model or "",
         overrides=overrides,
         keep_alive_s=keep_alive_s(request.keep_alive),
@@ -273,13 +285,13 @@ def _wishes(request: _Common, profile: Profile) -> Wishes:
     )
 
 
-def _think(request: _Common, profile: Profile) -> bool | str | None:
+def _think(request: _Common, profile: ModelDefaults) -> bool | str | None:
     """Return whether the model is to think first: one that can does, unless it is told not to."""
     can_think = "thinking" in profile.info.capabilities
     return True if request.think is None and can_think else request.think
 
 
-def _one_question(request: GenerateRequest, profile: Profile) -> Conversation:
+def _one_question(request: GenerateRequest, profile: ModelDefaults) -> Conversation:
     """Return a prompt as a conversation; what the model begins with is part of a given context."""
     text = request.prompt or ""
     said = request.system or profile.system

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from tampu.ml.gguf import read_gguf
-from tampu.server.generation_request import LONGEST_S
-from tampu.server.model_defaults import Profile
-from tampu.server.model_manager import LoadedModel, Loading
+from tampu.server.generation_request import MAX_DURATION_S
+from tampu.server.model_defaults import ModelDefaults
+from tampu.server.model_manager import ManagedModel, PendingLoad
 from tampu.server.wire.ollama import ShowRequest, timestamp
 from tampu.store.catalog import Entry
 from tampu.store.manifests import ModelConfig
@@ -20,7 +20,7 @@ from tampu.store.model_info import ModelInfo, plain_metadata
 from tampu.store.modelfile import Message, Modelfile, format_modelfile, parameter_texts
 from tampu.worker.engines import choose_engine
 
-_MOST_VALUES = 5
+_MAX_VALUES = 5
 _HIDDEN = ("general.name", "tokenizer.chat_template")
 
 
@@ -37,7 +37,7 @@ class Details(msgspec.Struct, kw_only=True):
     embedding_length: int
 
 
-class Tag(msgspec.Struct, kw_only=True):
+class ListedModel(msgspec.Struct, kw_only=True):
     """A model that there is."""
 
     name: str
@@ -49,7 +49,7 @@ class Tag(msgspec.Struct, kw_only=True):
     capabilities: tuple[str, ...]
 
 
-class Process(msgspec.Struct, kw_only=True):
+class RunningModel(msgspec.Struct, kw_only=True):
     """A model in memory; `engine`, tampu's own, is what computes it."""
 
     name: str
@@ -63,7 +63,7 @@ class Process(msgspec.Struct, kw_only=True):
     engine: str
 
 
-class ShownTensor(msgspec.Struct):
+class TensorDetails(msgspec.Struct):
     """A tensor, its shape slowest dimension first."""
 
     name: str
@@ -71,7 +71,7 @@ class ShownTensor(msgspec.Struct):
     shape: tuple[int, ...]
 
 
-class Shown(msgspec.Struct, kw_only=True):
+class ModelDetails(msgspec.Struct, kw_only=True):
     """A model in detail; `engine`, tampu's own, is what computes it."""
 
     license: str
@@ -89,17 +89,17 @@ class Shown(msgspec.Struct, kw_only=True):
     parser: str | msgspec.UnsetType = msgspec.UNSET
     requires: str | msgspec.UnsetType = msgspec.UNSET
     projector_info: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
-    tensors: list[ShownTensor] | msgspec.UnsetType = msgspec.UNSET
+    tensors: list[TensorDetails] | msgspec.UnsetType = msgspec.UNSET
 
 
-def tags(entries: Sequence[Entry]) -> dict[str, list[Tag]]:
+def tags(entries: Sequence[Entry]) -> dict[str, list[ListedModel]]:
     """Return the answer to `GET /api/tags`."""
     return {"models": [_tag(entry) for entry in entries]}
 
 
 def processes(
-    models: Sequence[LoadedModel], loading: Sequence[Loading], engine: str
-) -> dict[str, list[Process]]:
+    models: Sequence[ManagedModel], loading: Sequence[PendingLoad], engine: str
+) -> dict[str, list[RunningModel]]:
     """Return the answer to `GET /api/ps`: models in memory, and those on their way to it.
 
     `engine` computes the models whose Modelfile names no other.
@@ -109,7 +109,7 @@ def processes(
     return {"models": sorted(there + coming, key=_expiry, reverse=True)}
 
 
-def show(entry: Entry, profile: Profile, asked: ShowRequest, engine: str) -> Shown:
+def show(entry: Entry, profile: ModelDefaults, asked: ShowRequest, engine: str) -> ModelDetails:
     """Return the answer to `POST /api/show`; long arrays and tensors only if they are asked for.
 
     `engine` computes the models whose Modelfile names no other.
@@ -132,7 +132,7 @@ def show(entry: Entry, profile: Profile, asked: ShowRequest, engine: str) -> Sho
         parser=config.parser or None,
         requires=config.requires or None,
     )
-    return Shown(
+    return ModelDetails(
         license="\n".join(licenses) or info.license,
         modelfile=f"# Modelfile made by tampu\n{format_modelfile(modelfile)}",
         parameters="\n".join(parameter_texts(modelfile.parameters)),
@@ -154,17 +154,17 @@ def show(entry: Entry, profile: Profile, asked: ShowRequest, engine: str) -> Sho
 
 def _projector_info(entry: Entry) -> dict[str, Any] | msgspec.UnsetType:
     for path in entry.model.projector_paths:
-        return plain_metadata(read_gguf(path).metadata, longest=_MOST_VALUES)
+        return plain_metadata(read_gguf(path).metadata, longest=_MAX_VALUES)
     return msgspec.UNSET
 
 
-def _tensors(info: ModelInfo) -> list[ShownTensor]:
+def _tensors(info: ModelInfo) -> list[TensorDetails]:
     tensors = read_gguf(info.path).tensors.values()
-    return [ShownTensor(tensor.name, tensor.type.name, tensor.shape) for tensor in tensors]
+    return [TensorDetails(tensor.name, tensor.type.name, tensor.shape) for tensor in tensors]
 
 
-def _tag(entry: Entry) -> Tag:
-    return Tag(
+def _tag(entry: Entry) -> ListedModel:
+    return ListedModel(
         name=entry.full_name,
         model=entry.full_name,
         modified_at=timestamp(entry.modified_s),
@@ -175,11 +175,11 @@ def _tag(entry: Entry) -> Tag:
     )
 
 
-def _process(model: LoadedModel) -> Process:
+def _process(model: ManagedModel) -> RunningModel:
     entry = model.entry
-    stays_s = min(model.keep_alive_s, LONGEST_S)
+    stays_s = min(model.keep_alive_s, MAX_DURATION_S)
     ready = model.runner.ready
-    return Process(
+    return RunningModel(
         name=entry.full_name,
         model=entry.full_name,
         size=ready.memory_bytes,
@@ -192,25 +192,25 @@ def _process(model: LoadedModel) -> Process:
     )
 
 
-def _coming(loading: Loading, engine: str) -> Process:
+def _coming(loading: PendingLoad, engine: str) -> RunningModel:
     """Return a model that is being loaded: of its size the file's is known."""
     entry = loading.entry
     stored = entry.model.stored
     stated = stored.parameters.get("engine", engine) if stored else engine
-    return Process(
+    return RunningModel(
         name=entry.full_name,
         model=entry.full_name,
         size=entry.info.size_bytes,
         digest=entry.model.id,
         details=_details(entry.info),
-        expires_at=timestamp(time.time() + min(loading.keep_alive_s, LONGEST_S)),
+        expires_at=timestamp(time.time() + min(loading.keep_alive_s, MAX_DURATION_S)),
         size_vram=0,
         context_length=loading.context,
         engine=choose_engine(str(stated), entry.info.architecture),
     )
 
 
-def _expiry(process: Process) -> datetime:
+def _expiry(process: RunningModel) -> datetime:
     return datetime.fromisoformat(process.expires_at)
 
 
@@ -226,7 +226,7 @@ def _details(info: ModelInfo) -> Details:
 
 
 def _model_info(info: ModelInfo, *, verbose: bool) -> dict[str, Any]:
-    shown = plain_metadata(info.metadata, longest=None if verbose else _MOST_VALUES)
+    shown = plain_metadata(info.metadata, longest=None if verbose else _MAX_VALUES)
     for key in _HIDDEN:
         shown.pop(key, None)
     return shown | {"general.parameter_count": info.parameters}

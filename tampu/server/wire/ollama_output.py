@@ -11,18 +11,26 @@ import msgspec
 from tampu.errors import TampuError
 from tampu.runner.events import TokenLogprob
 from tampu.server.errors import public_message
-from tampu.server.events import Began, Called, Ended, Event, Said, Scored, Thought
+from tampu.server.events import (
+    ContentDelta,
+    Event,
+    Finished,
+    PromptLogprobs,
+    ReasoningDelta,
+    Started,
+    ToolCallDelta,
+)
 from tampu.server.http_response import NDJSON
 from tampu.server.wire.ollama import Message, ToolCall, ToolFunction, timestamp
 
 
-class Score(msgspec.Struct, kw_only=True, omit_defaults=True):
+class LogprobEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A token, its log-probability, and the likeliest tokens in its place."""
 
     token: str
     logprob: float
     bytes: list[int] | None = None
-    top_logprobs: list[Score] | None = None
+    top_logprobs: list[LogprobEntry] | None = None
 
 
 class _Line(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -42,7 +50,7 @@ class _Line(msgspec.Struct, kw_only=True, omit_defaults=True):
     eval_count: int = 0
     eval_duration: int = 0
     truncated: int = 0
-    logprobs: list[Score] | None = None
+    logprobs: list[LogprobEntry] | None = None
 
 
 class GenerateLine(_Line, omit_defaults=True):
@@ -104,18 +112,18 @@ class GenerateWriter(_Writer):
         )
 
     def _lines(self, event: Event) -> Iterator[GenerateLine]:
-        if self._context is not None and isinstance(event, (Began, Said, Thought)):
+        if self._context is not None and isinstance(event, (Started, ContentDelta, ReasoningDelta)):
             self._context.extend(event.tokens)
-        if isinstance(event, (Said, Thought)) and (event.text or event.scores):
+        if isinstance(event, (ContentDelta, ReasoningDelta)) and (event.text or event.logprobs):
             yield GenerateLine(
                 model=self._model,
                 created_at=timestamp(),
-                response=event.text if isinstance(event, Said) else "",
-                thinking=event.text if isinstance(event, Thought) else None,
+                response=event.text if isinstance(event, ContentDelta) else "",
+                thinking=event.text if isinstance(event, ReasoningDelta) else None,
                 done=False,
-                logprobs=_scores(event.scores),
+                logprobs=_logprobs(event.logprobs),
             )
-        if isinstance(event, Ended):
+        if isinstance(event, Finished):
             last = self.note(reason_of(event))
             if event.reason != "load":
                 last = stamped(last, event, self._arrived_ns)
@@ -150,19 +158,19 @@ class ChatWriter(_Writer):
         )
 
     def _lines(self, event: Event) -> Iterator[ChatLine]:
-        if isinstance(event, (Began, Scored)):
+        if isinstance(event, (Started, PromptLogprobs)):
             return
-        if isinstance(event, Ended):
+        if isinstance(event, Finished):
             last = self.note(reason_of(event))
             yield last if event.reason == "load" else stamped(last, event, self._arrived_ns)
             return
-        if isinstance(event, Called) or event.text or event.scores:
+        if isinstance(event, ToolCallDelta) or event.text or event.logprobs:
             yield ChatLine(
                 model=self._model,
                 created_at=timestamp(),
                 message=_message(event),
                 done=False,
-                logprobs=None if isinstance(event, Called) else _scores(event.scores),
+                logprobs=None if isinstance(event, ToolCallDelta) else _logprobs(event.logprobs),
             )
 
 
@@ -171,12 +179,12 @@ def to_line(line: object) -> bytes:
     return msgspec.json.encode(line) + b"\n"
 
 
-def reason_of(event: Ended) -> str:
+def reason_of(event: Finished) -> str:
     """Return why an answer ended in Ollama's words, where a call is no reason of its own."""
     return "stop" if event.reason == "tool_calls" else event.reason
 
 
-def stamped(line: Line, event: Ended, arrived_ns: int) -> Line:
+def stamped(line: Line, event: Finished, arrived_ns: int) -> Line:
     """Return the last line with its counts and durations."""
     usage = event.usage
     return msgspec.structs.replace(
@@ -192,10 +200,10 @@ def stamped(line: Line, event: Ended, arrived_ns: int) -> Line:
     )
 
 
-def _message(event: Said | Thought | Called) -> Message:
-    if isinstance(event, Said):
+def _message(event: ContentDelta | ReasoningDelta | ToolCallDelta) -> Message:
+    if isinstance(event, ContentDelta):
         return Message(role="assistant", content=event.text)
-    if isinstance(event, Thought):
+    if isinstance(event, ReasoningDelta):
         return Message(role="assistant", content="", thinking=event.text)
     function = ToolFunction(name=event.name, arguments=event.arguments, index=event.index)
     return Message(
@@ -209,7 +217,7 @@ def joined_text(lines: Sequence[GenerateLine]) -> GenerateLine:
         lines[-1],
         response="".join(line.response for line in lines),
         thinking="".join(line.thinking or "" for line in lines) or None,
-        logprobs=_joined_scores(lines),
+        logprobs=_joined_logprobs(lines),
     )
 
 
@@ -221,22 +229,24 @@ def joined_chat(lines: Sequence[ChatLine]) -> ChatLine:
         thinking="".join(line.message.thinking or "" for line in lines) or None,
         tool_calls=[call for line in lines for call in line.message.tool_calls or ()] or None,
     )
-    return msgspec.structs.replace(lines[-1], message=message, logprobs=_joined_scores(lines))
+    return msgspec.structs.replace(lines[-1], message=message, logprobs=_joined_logprobs(lines))
 
 
-def _joined_scores(lines: Sequence[GenerateLine] | Sequence[ChatLine]) -> list[Score] | None:
-    return [score for line in lines for score in line.logprobs or ()] or None
+def _joined_logprobs(
+    lines: Sequence[GenerateLine] | Sequence[ChatLine],
+) -> list[LogprobEntry] | None:
+    return [entry for line in lines for entry in line.logprobs or ()] or None
 
 
-def _scores(scores: Sequence[TokenLogprob]) -> list[Score] | None:
+def _logprobs(logprobs: Sequence[TokenLogprob]) -> list[LogprobEntry] | None:
     return [
         msgspec.structs.replace(
-            _score(score.token_bytes, score.logprob),
-            top_logprobs=[_score(token, logprob) for token, logprob in score.top_by_bytes] or None,
+            _entry(entry.token_bytes, entry.logprob),
+            top_logprobs=[_entry(token, logprob) for token, logprob in entry.top_by_bytes] or None,
         )
-        for score in scores
+        for entry in logprobs
     ] or None
 
 
-def _score(token: bytes, logprob: float) -> Score:
-    return Score(token=token.decode("utf-8", "replace"), logprob=logprob, bytes=list(token))
+def _entry(token: bytes, logprob: float) -> LogprobEntry:
+    return LogprobEntry(token=token.decode("utf-8", "replace"), logprob=logprob, bytes=list(token))

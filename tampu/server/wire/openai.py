@@ -13,9 +13,9 @@ import msgspec
 
 from tampu.errors import RequestError
 from tampu.runner.request import MAX_TOP_LOGPROBS
-from tampu.server.generation_request import MOST_CHOICES, EmbedJob, Job, require
-from tampu.server.model_defaults import Profile
-from tampu.server.wire.conversation import Conversation, Wishes, chat_job, check_can
+from tampu.server.generation_request import MAX_CHOICES, EmbeddingTask, GenerationRequest, require
+from tampu.server.model_defaults import ModelDefaults
+from tampu.server.wire.conversation import Conversation, RequestParams, chat_request, check_can
 from tampu.server.wire.ollama import keep_alive_s
 from tampu.server.wire.openai_fields import (
     ResponseFormat,
@@ -26,7 +26,7 @@ from tampu.server.wire.openai_fields import (
     read_format,
     read_inputs,
     read_tool_choice,
-    refuse,
+    refuse_fields,
 )
 from tampu.server.wire.openai_messages import Message, template_message
 from tampu.server.wire.options import (
@@ -104,13 +104,15 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
     options: dict[str, Any] | None = None
 
 
-def chat_completion_job(request: ChatRequest, profile: Profile) -> Job:
+def parse_chat_completion(request: ChatRequest, profile: ModelDefaults) -> GenerationRequest:
     """Return what a request for the next message means.
 
     Raises:
         RequestError: naming the field that cannot be had.
     """
-    refuse(request, "audio", "functions", "function_call", "moderation", "web_search_options")
+    refuse_fields(
+        request, "audio", "functions", "function_call", "moderation", "web_search_options"
+    )
     check_verbosity(request.verbosity, "verbosity")
     check_cache_options(request.prompt_cache_options)
     texts_only = request.modalities in (None, ["text"])
@@ -140,18 +142,18 @@ def chat_completion_job(request: ChatRequest, profile: Profile) -> Job:
     )
     message = "top_logprobs is only there with logprobs: true"
     require(holds=bool(request.logprobs) or not request.top_logprobs, message=message)
-    return chat_job(conversation, wishes, profile)
+    return chat_request(conversation, wishes, profile)
 
 
-def completion_job(request: CompletionRequest, profile: Profile) -> Job:
+def parse_completion(request: CompletionRequest, profile: ModelDefaults) -> GenerationRequest:
     """Return what a request for the continuation of prompts means.
 
     Raises:
         RequestError: naming the field that cannot be had.
     """
-    scores = request.logprobs
-    in_range = scores is None or 0 <= scores <= MAX_TOP_LOGPROBS
-    require(holds=in_range, message=f"logprobs must be 0 to {MAX_TOP_LOGPROBS}, not {scores}")
+    logprobs = request.logprobs
+    in_range = logprobs is None or 0 <= logprobs <= MAX_TOP_LOGPROBS
+    require(holds=in_range, message=f"logprobs must be 0 to {MAX_TOP_LOGPROBS}, not {logprobs}")
     wishes = _wishes(
         request,
         profile,
@@ -174,7 +176,7 @@ def completion_job(request: CompletionRequest, profile: Profile) -> Job:
     prompts: tuple[Prompt, ...] = tuple(read_inputs(request.prompt, "prompt"))
     if request.suffix:
         prompts = tuple(_before(prompt, request.suffix) for prompt in prompts)
-    return Job(
+    return GenerationRequest(
         model=wishes.model,
         overrides=wishes.overrides,
         keep_alive_s=wishes.keep_alive_s,
@@ -190,7 +192,7 @@ def _before(prompt: Prompt, suffix: str) -> InsertPrompt:
     return InsertPrompt(prompt.text, suffix)
 
 
-def embedding_job(request: EmbeddingRequest, profile: Profile) -> EmbedJob:
+def parse_embedding(request: EmbeddingRequest, profile: ModelDefaults) -> EmbeddingTask:
     """Return what a request for embeddings means.
 
     Raises:
@@ -200,7 +202,7 @@ def embedding_job(request: EmbeddingRequest, profile: Profile) -> EmbedJob:
     message = "encoding_format must be float or base64"
     require(holds=request.encoding_format in formats, message=message)
     overrides, _ = request_options(profile, request.options)
-    return EmbedJob(
+    return EmbeddingTask(
         model=request.model or "",
         overrides=overrides,
         keep_alive_s=keep_alive_s(request.keep_alive),
@@ -216,14 +218,14 @@ def wants_usage(request: _Common) -> bool:
 
 def _wishes(
     request: _Common,
-    profile: Profile,
+    profile: ModelDefaults,
     limit: str,
     *,
     logprobs: bool | None,
     top_logprobs: int | None,
     fewest: int = 1,
     default: int | None = None,
-) -> Wishes:
+) -> RequestParams:
     """Return what a request says besides its prompt; `limit` names the field for its length."""
     fields = msgspec.structs.asdict(request)
     max_tokens = default if fields[limit] is None else fields[limit]
@@ -231,7 +233,7 @@ def _wishes(
         message = f"{limit} must be {fewest} or more, not {max_tokens}"
         require(holds=max_tokens >= fewest, message=message)
     choices = 1 if request.n is None else request.n
-    require(holds=1 <= choices <= MOST_CHOICES, message=f"n must be 1 to {MOST_CHOICES}")
+    require(holds=1 <= choices <= MAX_CHOICES, message=f"n must be 1 to {MAX_CHOICES}")
     overrides, options = request_options(
         profile,
         request.options,
@@ -243,7 +245,7 @@ def _wishes(
         top_logprobs=top_logprobs,
         logit_bias=read_bias(request.logit_bias),
     )
-    return Wishes(
+    return RequestParams(
         model=request.model or "",
         overrides=overrides,
         keep_alive_s=keep_alive_s(request.keep_alive),

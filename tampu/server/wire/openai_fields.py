@@ -14,11 +14,11 @@ import msgspec
 from tampu.chat.output.reasoning import Think
 from tampu.errors import RequestError
 from tampu.server.generation_request import require
-from tampu.server.wire.conversation import ToolChoice
-from tampu.server.wire.ollama import MOST_INPUTS
+from tampu.server.wire.conversation import ToolMode
+from tampu.server.wire.ollama import MAX_INPUTS
 from tampu.worker.protocol import TextPrompt, TokensPrompt
 
-MOST_BIASES = 1_024
+MAX_BIASES = 1_024
 _EFFORTS: dict[str, Think] = {
     "none": False, "minimal": "low", "low": "low", "medium": "medium", "high": "high",
     "xhigh": "max", "ultra": "max", "max": "max",
@@ -48,7 +48,7 @@ class ResponseFormat(msgspec.Struct, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class ToolWish:
+class ToolChoice:
     """What `tool_choice` says.
 
     Attributes:
@@ -57,7 +57,7 @@ class ToolWish:
         only: those that are to be shown to it; None: all.
     """
 
-    choice: ToolChoice = "auto"
+    choice: ToolMode = "auto"
     tool: str | None = None
     only: tuple[str, ...] | None = None
 
@@ -75,7 +75,7 @@ class ToolWish:
         return [tool for tool in tools if _name_of(tool) in self.only]
 
 
-def refuse(request: msgspec.Struct, *fields: str) -> None:
+def refuse_fields(request: msgspec.Struct, *fields: str) -> None:
     """Refuse a request with fields that would change its answer and are not supported.
 
     Raises:
@@ -115,7 +115,7 @@ def read_inputs(given: str | list[Any] | None, field: str) -> Iterator[TextOrTok
     items = given if isinstance(given, list) else [given or ""]
     if items and all(_is_token(item) for item in items):
         items = [items]
-    require(holds=0 < len(items) <= MOST_INPUTS, message=f"{field}: 1 to {MOST_INPUTS} are needed")
+    require(holds=0 < len(items) <= MAX_INPUTS, message=f"{field}: 1 to {MAX_INPUTS} are needed")
     for index, item in enumerate(items):
         if isinstance(item, list) and item and all(_is_token(token) for token in item):
             yield TokensPrompt(tuple(item))
@@ -138,7 +138,7 @@ def read_effort(effort: object, field: str) -> Think:
     return _EFFORTS[effort]
 
 
-def read_tool_choice(given: str | dict[str, Any] | None) -> ToolWish:
+def read_tool_choice(given: str | dict[str, Any] | None) -> ToolChoice:
     """Return whether the model has to call a function, and which.
 
     Raises:
@@ -146,15 +146,15 @@ def read_tool_choice(given: str | dict[str, Any] | None) -> ToolWish:
     """
     match given:
         case None | "auto":
-            return ToolWish()
+            return ToolChoice()
         case "none":
-            return ToolWish("none")
+            return ToolChoice("none")
         case "required":
-            return ToolWish("required")
+            return ToolChoice("required")
         case {"type": "function", "function": {"name": str(name)}}:
-            return ToolWish("required", name)
+            return ToolChoice("required", name)
         case {"type": "function", "name": str(name)}:
-            return ToolWish("required", name)
+            return ToolChoice("required", name)
         case {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": list(tools)}}:
             return _allowed(mode, tools)
         case {"type": "allowed_tools", "mode": mode, "tools": list(tools)}:
@@ -197,7 +197,7 @@ def read_bias(given: dict[str, float] | None) -> dict[int, float] | None:
     """
     if given is None:
         return None
-    require(holds=len(given) <= MOST_BIASES, message=f"logit_bias: at most {MOST_BIASES} tokens")
+    require(holds=len(given) <= MAX_BIASES, message=f"logit_bias: at most {MAX_BIASES} tokens")
     for token, bias in given.items():
         is_token = token.isascii() and token.isdecimal() and len(token) < 10
         require(holds=is_token, message=f"logit_bias: {token[:50]!r} is no token id")
@@ -205,7 +205,7 @@ def read_bias(given: dict[str, float] | None) -> dict[int, float] | None:
     return {int(token): bias for token, bias in given.items()}
 
 
-def _allowed(mode: object, tools: Sequence[object]) -> ToolWish:
+def _allowed(mode: object, tools: Sequence[object]) -> ToolChoice:
     """Return the choice among some of the functions."""
     names: list[str] = []
     for tool in tools:
@@ -218,9 +218,9 @@ def _allowed(mode: object, tools: Sequence[object]) -> ToolWish:
                 raise RequestError("tool_choice: tools must be functions with names")
     match mode:
         case "auto":
-            return ToolWish("auto", only=tuple(names))
+            return ToolChoice("auto", only=tuple(names))
         case "required":
-            return ToolWish("required", only=tuple(names))
+            return ToolChoice("required", only=tuple(names))
     raise RequestError("tool_choice: the mode of allowed_tools must be auto or required")
 
 

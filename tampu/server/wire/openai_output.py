@@ -16,7 +16,16 @@ import numpy.typing as npt
 from tampu.errors import TampuError
 from tampu.runner.events import TokenLogprob, Usage
 from tampu.server.errors import openai_error, public_message, status_of
-from tampu.server.events import Began, Called, Ended, Event, Said, Scored, Thought, total_usage
+from tampu.server.events import (
+    ContentDelta,
+    Event,
+    Finished,
+    PromptLogprobs,
+    ReasoningDelta,
+    Started,
+    ToolCallDelta,
+    total_usage,
+)
 from tampu.server.http_response import SSE
 
 DONE = b"data: [DONE]\n\n"
@@ -40,8 +49,8 @@ class _Writer(ABC):
         self._model = model
         self._choices = choices
         self._with_usage = with_usage
-        self._ended: list[Ended] = []
-        self._thought_tokens = 0
+        self._ended: list[Finished] = []
+        self._reasoning_tokens = 0
 
     def write(self, event: Event) -> bytes:
         """Return the chunks of an event."""
@@ -71,10 +80,10 @@ class _Writer(ABC):
 
     def _count(self, event: Event) -> None:
         """Note what counts for what the answer cost."""
-        if isinstance(event, Ended):
+        if isinstance(event, Finished):
             self._ended.append(event)
-        elif isinstance(event, Thought):
-            self._thought_tokens += len(event.tokens)
+        elif isinstance(event, ReasoningDelta):
+            self._reasoning_tokens += len(event.tokens)
 
     def _chunk(self, choices: Sequence[object]) -> dict[str, Any]:
         chunk = self._object(self._chunk_kind, choices)
@@ -91,7 +100,7 @@ class _Writer(ABC):
         }
 
     def _usage(self) -> dict[str, Any]:
-        return usage_object(total_usage(self._ended, self._choices), self._thought_tokens)
+        return usage_object(total_usage(self._ended, self._choices), self._reasoning_tokens)
 
     @abstractmethod
     def _deltas(self, event: Event) -> Iterator[dict[str, Any]]:
@@ -114,26 +123,26 @@ class ChatWriter(_Writer):
 
     def _deltas(self, event: Event) -> Iterator[dict[str, Any]]:
         match event:
-            case Began():
+            case Started():
                 yield _delta(event, {"role": "assistant", "content": ""})
-            case Said() if event.text or event.scores:
-                yield _delta(event, {"content": event.text}, event.scores)
-            case Thought() if event.text or event.scores:
-                yield _delta(event, {"reasoning": event.text}, event.scores)
-            case Called():
+            case ContentDelta() if event.text or event.logprobs:
+                yield _delta(event, {"content": event.text}, event.logprobs)
+            case ReasoningDelta() if event.text or event.logprobs:
+                yield _delta(event, {"reasoning": event.text}, event.logprobs)
+            case ToolCallDelta():
                 call = _call(event)
                 function = call["function"]
                 begun = call | {"function": function | {"arguments": ""}}
                 yield _delta(event, {"tool_calls": [begun]})
                 more = {"index": event.index, "function": {"arguments": function["arguments"]}}
                 yield _delta(event, {"tool_calls": [more]})
-            case Ended():
+            case Finished():
                 yield _delta(event, {}) | {"finish_reason": finish_reason(event)}
 
     def _choice(self, index: int, events: Sequence[Event]) -> dict[str, Any]:
-        thoughts = "".join(event.text for event in events if isinstance(event, Thought))
-        text = "".join(event.text for event in events if isinstance(event, Said))
-        calls = [_call(event) for event in events if isinstance(event, Called)]
+        thoughts = "".join(event.text for event in events if isinstance(event, ReasoningDelta))
+        text = "".join(event.text for event in events if isinstance(event, ContentDelta))
+        calls = [_call(event) for event in events if isinstance(event, ToolCallDelta)]
         message: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else "")}
         if thoughts:
             message["reasoning"] = thoughts
@@ -142,7 +151,7 @@ class ChatWriter(_Writer):
         return {
             "index": index,
             "message": message,
-            "logprobs": chat_scores(scores_of(events)),
+            "logprobs": chat_logprobs(logprobs_of(events)),
             "finish_reason": _last_reason(events),
         }
 
@@ -168,28 +177,32 @@ class CompletionWriter(_Writer):
 
     def _deltas(self, event: Event) -> Iterator[dict[str, Any]]:
         match event:
-            case Began() if self._echoes:
+            case Started() if self._echoes:
                 yield self._piece(event.choice, self._echo(event.choice))
-            case Said() | Thought() if event.text or event.scores:
-                yield self._piece(event.choice, event.text, event.scores)
-            case Ended():
+            case ContentDelta() | ReasoningDelta() if event.text or event.logprobs:
+                yield self._piece(event.choice, event.text, event.logprobs)
+            case Finished():
                 yield self._piece(event.choice, "") | {"finish_reason": finish_reason(event)}
 
     def _choice(self, index: int, events: Sequence[Event]) -> dict[str, Any]:
-        texts = [event.text for event in events if isinstance(event, (Said, Thought))]
-        piece = self._piece(index, self._echo(index) + "".join(texts), scores_of(events))
+        texts = [
+            event.text for event in events if isinstance(event, (ContentDelta, ReasoningDelta))
+        ]
+        piece = self._piece(index, self._echo(index) + "".join(texts), logprobs_of(events))
         for event in events:
-            if isinstance(event, Scored):
-                piece["logprobs"] = echoed_scores(event, scores_of(events))
+            if isinstance(event, PromptLogprobs):
+                piece["logprobs"] = echo_logprobs(event, logprobs_of(events))
         return piece | {"finish_reason": _last_reason(events)}
 
-    def _piece(self, choice: int, text: str, scores: Sequence[TokenLogprob] = ()) -> dict[str, Any]:
+    def _piece(
+        self, choice: int, text: str, logprobs: Sequence[TokenLogprob] = ()
+    ) -> dict[str, Any]:
         offset = self._offsets.get(choice, 0)
         self._offsets[choice] = offset + len(text)
         return {
             "text": text,
             "index": choice,
-            "logprobs": text_scores(scores, offset),
+            "logprobs": completion_logprobs(logprobs, offset),
             "finish_reason": None,
         }
 
@@ -197,14 +210,14 @@ class CompletionWriter(_Writer):
         return self._echoes[choice // self._choices] if self._echoes else ""
 
 
-def usage_object(usage: Usage, thought_tokens: int = 0) -> dict[str, Any]:
+def usage_object(usage: Usage, reasoning_tokens: int = 0) -> dict[str, Any]:
     """Return what an answer cost, in OpenAI's words."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.generated_tokens,
         "total_tokens": usage.prompt_tokens + usage.generated_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": thought_tokens},
+        "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
     }
 
 
@@ -227,50 +240,53 @@ def embedding_list(
     }
 
 
-def finish_reason(event: Ended) -> str:
+def finish_reason(event: Finished) -> str:
     """Return why an answer ended, in OpenAI's words."""
     return event.reason if event.reason in ("length", "tool_calls") else "stop"
 
 
-def scores_of(events: Sequence[Event]) -> list[TokenLogprob]:
+def logprobs_of(events: Sequence[Event]) -> list[TokenLogprob]:
     """Return the scores of all tokens of an answer."""
     return [
-        score for event in events if isinstance(event, (Said, Thought)) for score in event.scores
+        entry
+        for event in events
+        if isinstance(event, (ContentDelta, ReasoningDelta))
+        for entry in event.logprobs
     ]
 
 
-def chat_scores(scores: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+def chat_logprobs(logprobs: Sequence[TokenLogprob]) -> dict[str, Any] | None:
     """Return log-probabilities as a chat's answer tells them."""
-    if not scores:
+    if not logprobs:
         return None
     content = [
-        _score(score.token_bytes, score.logprob)
-        | {"top_logprobs": [_score(token, logprob) for token, logprob in score.top_by_bytes]}
-        for score in scores
+        _entry(entry.token_bytes, entry.logprob)
+        | {"top_logprobs": [_entry(token, logprob) for token, logprob in entry.top_by_bytes]}
+        for entry in logprobs
     ]
     return {"content": content, "refusal": None}
 
 
-def text_scores(scores: Sequence[TokenLogprob], offset: int) -> dict[str, Any] | None:
+def completion_logprobs(logprobs: Sequence[TokenLogprob], offset: int) -> dict[str, Any] | None:
     """Return log-probabilities as a completion tells them, of a text that begins at `offset`."""
-    if not scores:
+    if not logprobs:
         return None
-    tokens = [_text(score.token_bytes) for score in scores]
+    tokens = [_text(entry.token_bytes) for entry in logprobs]
     offsets = [offset + sum(map(len, tokens[:index])) for index in range(len(tokens))]
     return {
         "tokens": tokens,
-        "token_logprobs": [score.logprob for score in scores],
+        "token_logprobs": [entry.logprob for entry in logprobs],
         "top_logprobs": [
-            {_text(token): logprob for token, logprob in score.top_by_bytes} for score in scores
+            {_text(token): logprob for token, logprob in entry.top_by_bytes} for entry in logprobs
         ],
         "text_offset": offsets,
     }
 
 
-def echoed_scores(prompt: Scored, scores: Sequence[TokenLogprob]) -> dict[str, Any]:
+def echo_logprobs(prompt: PromptLogprobs, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
     """Return log-probabilities of a prompt and its continuation; its first token has none."""
     first = TokenLogprob(0, 0.0, token_bytes=prompt.first)
-    told = text_scores([first, *prompt.scores, *scores], 0) or {}
+    told = completion_logprobs([first, *prompt.logprobs, *logprobs], 0) or {}
     return told | {
         "token_logprobs": [None, *told["token_logprobs"][1:]],
         "top_logprobs": [None, *told["top_logprobs"][1:]],
@@ -278,13 +294,13 @@ def echoed_scores(prompt: Scored, scores: Sequence[TokenLogprob]) -> dict[str, A
 
 
 def _delta(
-    event: Event, delta: dict[str, Any], scores: Sequence[TokenLogprob] = ()
+    event: Event, delta: dict[str, Any], logprobs: Sequence[TokenLogprob] = ()
 ) -> dict[str, Any]:
     choice = {"index": event.choice, "delta": delta, "finish_reason": None}
-    return choice | {"logprobs": chat_scores(scores)} if scores else choice
+    return choice | {"logprobs": chat_logprobs(logprobs)} if logprobs else choice
 
 
-def _call(event: Called) -> dict[str, Any]:
+def _call(event: ToolCallDelta) -> dict[str, Any]:
     arguments = msgspec.json.encode(event.arguments).decode()
     return {
         "index": event.index,
@@ -295,11 +311,11 @@ def _call(event: Called) -> dict[str, Any]:
 
 
 def _last_reason(events: Sequence[Event]) -> str | None:
-    reasons = [finish_reason(event) for event in events if isinstance(event, Ended)]
+    reasons = [finish_reason(event) for event in events if isinstance(event, Finished)]
     return reasons[-1] if reasons else None
 
 
-def _score(token: bytes, logprob: float) -> dict[str, Any]:
+def _entry(token: bytes, logprob: float) -> dict[str, Any]:
     return {"token": _text(token), "logprob": logprob, "bytes": list(token)}
 
 

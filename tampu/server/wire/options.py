@@ -11,7 +11,7 @@ import msgspec
 from tampu.runner.request import GenerateOptions, given_options
 from tampu.sampling.parameters import BY_OLLAMA, BY_OPENAI, Use, engine_values
 from tampu.server.generation_request import Overrides, require
-from tampu.server.model_defaults import Profile
+from tampu.server.model_defaults import ModelDefaults
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def parameter_fields(body: msgspec.Struct) -> dict[str, Any]:
 
 
 def request_options(
-    profile: Profile,
+    profile: ModelDefaults,
     options: Mapping[str, Any] | None,
     fields: Mapping[str, Any] | None = None,
     defaults: Mapping[str, Any] | None = None,
@@ -89,7 +89,7 @@ def readable(error: msgspec.ValidationError) -> str:
     return str(error).replace(" | null", "")
 
 
-def _context(given: object, profile: Profile) -> object:
+def _context(given: object, profile: ModelDefaults) -> object:
     """Return the length of the context, at most the model's."""
     limit = profile.info.context
     if isinstance(given, int | float) and limit and given > limit:

@@ -9,9 +9,9 @@ import msgspec
 
 from tampu.chat.output.reasoning import Think
 from tampu.errors import RequestError
-from tampu.server.generation_request import Job, require
-from tampu.server.model_defaults import Profile
-from tampu.server.wire.conversation import Conversation, Wishes, chat_job
+from tampu.server.generation_request import GenerationRequest, require
+from tampu.server.model_defaults import ModelDefaults
+from tampu.server.wire.conversation import Conversation, RequestParams, chat_request
 from tampu.server.wire.ollama import keep_alive_s
 from tampu.server.wire.openai_fields import (
     ResponseFormat,
@@ -20,15 +20,15 @@ from tampu.server.wire.openai_fields import (
     read_effort,
     read_format,
     read_tool_choice,
-    refuse,
+    refuse_fields,
 )
 from tampu.server.wire.openai_messages import read_arguments, read_content
 from tampu.server.wire.options import OPENAI_DEFAULTS, parameter_fields, readable, request_options
 
-_SCORES = "message.output_text.logprobs"
+_LOGPROBS = "message.output_text.logprobs"
 # What may be asked for besides the answer: scores, and parts of what cannot come about here.
 _INCLUDED = (
-    _SCORES, "reasoning.encrypted_content", "message.input_image.image_url",
+    _LOGPROBS, "reasoning.encrypted_content", "message.input_image.image_url",
     "file_search_call.results", "web_search_call.results", "web_search_call.action.sources",
     "computer_call_output.output.image_url", "code_interpreter_call.outputs",
 )  # fmt: skip
@@ -70,13 +70,13 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     image: Any = None
 
 
-def response_job(request: ResponsesRequest, profile: Profile) -> Job:
+def parse_response(request: ResponsesRequest, profile: ModelDefaults) -> GenerationRequest:
     """Return what a request for a response means.
 
     Raises:
         RequestError: naming the field that cannot be had.
     """
-    refuse(
+    refuse_fields(
         request,
         "previous_response_id", "conversation", "background", "background_options", "prompt",
         "moderation", "personality", "max_tool_calls", "context_management", "image",
@@ -93,7 +93,7 @@ def response_job(request: ResponsesRequest, profile: Profile) -> Job:
         think=_effort(request.reasoning or {}),
         response_format=_format(request.text or {}),
     )
-    return chat_job(conversation, _wishes(request, profile), profile)
+    return chat_request(conversation, _wishes(request, profile), profile)
 
 
 def template_messages(request: ResponsesRequest) -> Iterator[dict[str, Any]]:
@@ -208,7 +208,7 @@ def _format(text: dict[str, Any]) -> str | dict[str, Any] | None:
     raise RequestError("text.format must have a type")
 
 
-def _wishes(request: ResponsesRequest, profile: Profile) -> Wishes:
+def _wishes(request: ResponsesRequest, profile: ModelDefaults) -> RequestParams:
     limit = request.max_output_tokens
     require(holds=limit is None or limit >= 1, message="max_output_tokens must be 1 or more")
     ways = (None, "auto", "disabled")
@@ -216,7 +216,7 @@ def _wishes(request: ResponsesRequest, profile: Profile) -> Wishes:
     for wanted in request.include or ():
         message = f"include: {wanted[:50]!r} is not supported; {', '.join(_INCLUDED)} are"
         require(holds=wanted in _INCLUDED, message=message)
-    with_scores = bool(request.top_logprobs) or _SCORES in (request.include or ())
+    with_logprobs = bool(request.top_logprobs) or _LOGPROBS in (request.include or ())
     overrides, options = request_options(
         profile,
         request.options,
@@ -224,10 +224,10 @@ def _wishes(request: ResponsesRequest, profile: Profile) -> Wishes:
         OPENAI_DEFAULTS,
         max_tokens=limit,
         truncate=request.truncation == "auto",
-        logprobs=with_scores,
+        logprobs=with_logprobs,
         top_logprobs=request.top_logprobs,
     )
-    return Wishes(
+    return RequestParams(
         model=request.model or "",
         overrides=overrides,
         keep_alive_s=keep_alive_s(request.keep_alive),

@@ -12,10 +12,17 @@ import msgspec
 from tampu.errors import TampuError
 from tampu.runner.events import TokenLogprob
 from tampu.server.errors import public_message
-from tampu.server.events import Began, Called, Ended, Event, Said, Thought
+from tampu.server.events import (
+    ContentDelta,
+    Event,
+    Finished,
+    ReasoningDelta,
+    Started,
+    ToolCallDelta,
+)
 from tampu.server.http_response import SSE
 from tampu.server.wire.anthropic_output import to_named_event
-from tampu.server.wire.openai_output import chat_scores
+from tampu.server.wire.openai_output import chat_logprobs
 from tampu.server.wire.responses import ResponsesRequest
 
 
@@ -36,8 +43,8 @@ class ResponseWriter:
         self._items: list[dict[str, Any]] = []
         self._open = ""
         self._text = ""
-        self._scores: list[TokenLogprob] = []
-        self._thought_tokens = 0
+        self._logprobs: list[TokenLogprob] = []
+        self._reasoning_tokens = 0
 
     def write(self, event: Event) -> bytes:
         """Return the server-sent events of an event."""
@@ -60,24 +67,24 @@ class ResponseWriter:
 
     def _events(self, event: Event) -> Iterator[dict[str, Any]]:
         match event:
-            case Began():
+            case Started():
                 response = self._response("in_progress")
                 yield {"type": "response.created", "response": response}
                 yield {"type": "response.in_progress", "response": response}
-            case Said(text=""):
-                self._scores += event.scores
-            case Thought():
-                self._thought_tokens += len(event.tokens)
+            case ContentDelta(text=""):
+                self._logprobs += event.logprobs
+            case ReasoningDelta():
+                self._reasoning_tokens += len(event.tokens)
                 yield from self._begin("reasoning")
                 yield from self._grow("reasoning_summary_text", event.text)
-            case Said():
+            case ContentDelta():
                 yield from self._begin("message")
-                self._scores += event.scores
+                self._logprobs += event.logprobs
                 yield from self._grow("output_text", event.text)
-            case Called():
+            case ToolCallDelta():
                 yield from self._finish()
                 yield from self._call(event)
-            case Ended():
+            case Finished():
                 yield from self._finish()
                 yield self._end(event)
 
@@ -122,16 +129,16 @@ class ResponseWriter:
             yield self._part_event("response.reasoning_summary_text.done", {"text": text})
             yield self._part_event("response.reasoning_summary_part.done", {"part": summary})
         else:
-            part = _text_part(text, self._scores)
+            part = _text_part(text, self._logprobs)
             item = item | {"status": "completed", "content": [part]}
             done = {"text": text, "logprobs": part["logprobs"]}
             yield self._part_event("response.output_text.done", done)
             yield self._part_event("response.content_part.done", {"part": part})
         self._items[-1] = item
-        self._open, self._text, self._scores = "", "", []
+        self._open, self._text, self._logprobs = "", "", []
         yield self._item_event("response.output_item.done", item)
 
-    def _call(self, event: Called) -> Iterator[dict[str, Any]]:
+    def _call(self, event: ToolCallDelta) -> Iterator[dict[str, Any]]:
         arguments = msgspec.json.encode(event.arguments).decode()
         item = {
             "type": "function_call",
@@ -151,7 +158,7 @@ class ResponseWriter:
         self._items[-1] = item
         yield self._item_event("response.output_item.done", item)
 
-    def _end(self, event: Ended) -> dict[str, Any]:
+    def _end(self, event: Finished) -> dict[str, Any]:
         status = "incomplete" if event.reason == "length" else "completed"
         details = {"reason": "max_output_tokens"} if event.reason == "length" else None
         usage = event.usage
@@ -164,7 +171,7 @@ class ResponseWriter:
                     "cache_write_tokens": 0,
                 },
                 "output_tokens": usage.generated_tokens,
-                "output_tokens_details": {"reasoning_tokens": self._thought_tokens},
+                "output_tokens_details": {"reasoning_tokens": self._reasoning_tokens},
                 "total_tokens": usage.prompt_tokens + usage.generated_tokens,
             },
         }
@@ -210,7 +217,7 @@ class ResponseWriter:
         }
 
 
-def _text_part(text: str, scores: Sequence[TokenLogprob]) -> dict[str, Any]:
-    found = chat_scores(scores)
+def _text_part(text: str, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+    found = chat_logprobs(logprobs)
     logprobs = found["content"] if found else []
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}

@@ -55,7 +55,7 @@ def test_an_error_before_the_first_event_has_its_status(site, path):
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_silent_stream_says_that_more_will_come(site, path, monkeypatch):
-    monkeypatch.setattr(http_response, "SILENCE_SECONDS", 0.01)
+    monkeypatch.setattr(http_response, "KEEP_ALIVE_COMMENT_SECONDS", 0.01)
     response = ask(site, path, "hello pause there")
     assert "\n\n: more will come\n\n" in response.text
     blocks = blocks_of(response)  # comments are no events

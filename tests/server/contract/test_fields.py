@@ -12,7 +12,7 @@ import pytest
 from support.contract import Answer, Case
 
 from tampu.sampling.parameters import BY_OLLAMA
-from tampu.server.wire import create, manage, ollama, ollama_lists, ollama_output
+from tampu.server.wire import manage, ollama, ollama_lists, ollama_output
 from tampu.store.registry.progress import Progress
 from tests.server.contract import (
     test_chat,
@@ -35,7 +35,7 @@ REQUESTS = {
     ollama.EmbedRequest: "model input truncate dimensions keep_alive options",
     ollama.EmbeddingsRequest: "model prompt keep_alive options",
     ollama.ShowRequest: "model name system template verbose options",
-    create.CreateRequest: (
+    manage.CreateRequest: (
         "model name from files adapters template license system parameters messages quantize "
         "quantization stream renderer parser requires info remote_host draft_files draft_quantize"
     ),
@@ -55,21 +55,21 @@ METRICS = (
 ANSWERS = {
     ollama_output.GenerateLine: f"model created_at response thinking context {METRICS}",
     ollama_output.ChatLine: f"model created_at message {METRICS}",
-    ollama.DebugAnswer: "model created_at response message done _debug_info",
+    ollama.DebugResponse: "model created_at response message done _debug_info",
     ollama.DebugInfo: "rendered_template image_count",
-    ollama_output.Score: "token logprob bytes top_logprobs",
-    ollama.EmbedAnswer: "model embeddings total_duration load_duration prompt_eval_count",
-    ollama_lists.Tag: "name model modified_at size digest details capabilities",
-    ollama_lists.Process: "name model size digest details expires_at size_vram context_length",
+    ollama_output.LogprobEntry: "token logprob bytes top_logprobs",
+    ollama.EmbedResponse: "model embeddings total_duration load_duration prompt_eval_count",
+    ollama_lists.ListedModel: "name model modified_at size digest details capabilities",
+    ollama_lists.RunningModel: "name model size digest details expires_at size_vram context_length",
     ollama_lists.Details: (
         "parent_model format family families parameter_size quantization_level context_length "
         "embedding_length"
     ),
-    ollama_lists.Shown: (
+    ollama_lists.ModelDetails: (
         "license modelfile parameters template system renderer parser details messages model_info "
         "projector_info tensors capabilities modified_at requires"
     ),
-    ollama_lists.ShownTensor: "name type shape",
+    ollama_lists.TensorDetails: "name type shape",
     Progress: "status digest total completed",
 }
 # Ours: an older spelling, texts of before (/api/create), and what Ollama's API has not.
@@ -77,9 +77,9 @@ MORE = {
     ollama.Message: {"name"},
     ollama_output.GenerateLine: {"truncated"},
     ollama_output.ChatLine: {"truncated"},
-    create.CreateRequest: {"modelfile", "path"},
-    ollama_lists.Process: {"engine"},
-    ollama_lists.Shown: {"engine"},
+    manage.CreateRequest: {"modelfile", "path"},
+    ollama_lists.RunningModel: {"engine"},
+    ollama_lists.ModelDetails: {"engine"},
 }
 PATHS = {
     "/api/generate": ollama.GenerateRequest,
@@ -87,7 +87,7 @@ PATHS = {
     "/api/embed": ollama.EmbedRequest,
     "/api/embeddings": ollama.EmbeddingsRequest,
     "/api/show": ollama.ShowRequest,
-    "/api/create": create.CreateRequest,
+    "/api/create": manage.CreateRequest,
     "/api/copy": manage.CopyRequest,
     "/api/delete": manage.NamedRequest,
 }
