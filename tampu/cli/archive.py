@@ -20,9 +20,10 @@ def export_command(
     """Write a model into one file, to carry it to another machine."""
     from tampu.cli.models import own_model
     from tampu.cli.progress import progress_bar
+    from tampu.settings.settings import Settings
     from tampu.store.archive import export_model
 
-    store, name = own_model(model)
+    store, name = own_model(model, Settings.from_environment())
     path = output or Path(f"{name.model}-{name.tag}.tar")
     with progress_bar(f"exporting {model}") as progress:
         export_model(store, name, path, progress)
@@ -36,12 +37,14 @@ def import_command(
     ] = None,
 ) -> None:
     """Bring a model from a file that was exported into the store."""
-    from tampu.cli.models import own_store
     from tampu.cli.progress import progress_bar
+    from tampu.settings.settings import Settings
     from tampu.store.archive import import_model
     from tampu.store.names import ModelName
+    from tampu.store.store import Store
 
+    store = Store(Settings.from_environment().models)
     chosen = ModelName.parse(name) if name else None
     with progress_bar(f"importing {file.name}") as progress:
-        model = import_model(own_store(), file, chosen, progress)
+        model = import_model(store, file, chosen, progress)
     print(f"imported '{model.name.short}'")

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tampu.cli.completion import complete_model, complete_type
-from tampu.cli.models import own_store
 from tampu.errors import ModelNotFoundError, RequestError
 
 if TYPE_CHECKING:
@@ -76,6 +75,7 @@ def bring_missing(
     from tampu.store.names import ModelName
     from tampu.store.registry.options import RemoteOptions
     from tampu.store.registry.pull import pull
+    from tampu.store.store import Store
 
     for source in recipe.modelfile.sources:
         if path_of_source(source, recipe.folder) is not None:
@@ -83,8 +83,8 @@ def bring_missing(
         try:
             library.find(source)
         except ModelNotFoundError:
-            store = own_store()
-            for step in pull(store, ModelName.parse(source), RemoteOptions.from_settings(settings)):
+            remote = RemoteOptions.from_settings(settings)
+            for step in pull(Store(settings.models), ModelName.parse(source), remote):
                 if step.status != "success":  # it is only the beginning
                     report(step)
 

@@ -15,12 +15,18 @@ def main() -> None:
         return
     if _is_plain_list(arguments):
         from tampu.cli.exit_codes import outcome
-        from tampu.cli.listing import print_list
 
-        sys.exit(outcome(lambda: print_list("".join(arguments[1:]), as_json=False)))
+        sys.exit(outcome(lambda: _print_list("".join(arguments[1:]))))
     from tampu.cli.app import run
 
     sys.exit(run(arguments))
+
+
+def _print_list(prefix: str) -> int:
+    from tampu.cli.listing import print_list
+    from tampu.settings.settings import Settings
+
+    return print_list(prefix, Settings.from_environment(), as_json=False)
 
 
 def _is_plain_list(arguments: list[str]) -> bool:

@@ -13,16 +13,13 @@ from tampu.store.library import Library, LocalModel
 _ID_LENGTH = 12
 
 
-def print_list(prefix: str, *, as_json: bool) -> int:
+def print_list(prefix: str, settings: Settings, *, as_json: bool) -> int:
     """Print the models whose names begin so, and on standard error what is damaged.
 
     Returns:
         The exit code.
-
-    Raises:
-        SettingsError: if the environment makes no sense.
     """
-    listing = Library.from_settings(Settings.from_environment()).listing()
+    listing = Library.from_settings(settings).listing()
     models = [model for model in listing.models if model.name.lower().startswith(prefix.lower())]
     print(_as_json(models) if as_json else _as_table(models))
     for entry in listing.damaged:

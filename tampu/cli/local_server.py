@@ -117,37 +117,32 @@ class Server:
         return kind(host, address.port, timeout=timeout_s)
 
 
-def own_server() -> Server:
-    """Return the server of the user's settings, whether it runs or not."""
-    return Server(Settings.from_environment())
-
-
-def loaded_models() -> list[dict[str, Any]]:
+def loaded_models(server: Server) -> list[dict[str, Any]]:
     """Return what `GET /api/ps` says.
 
     Raises:
         ServerError: if there is no server, or it refused.
     """
-    models = own_server().ask("GET", "/api/ps").get("models")
+    models = server.ask("GET", "/api/ps").get("models")
     return models if isinstance(models, list) else []
 
 
-def stop_model(model: str) -> None:
+def stop_model(server: Server, model: str) -> None:
     """Have the server unload a model.
 
     Raises:
         ServerError: if there is no server, or it refused.
     """
-    own_server().ask("POST", "/api/generate", {"model": model, "keep_alive": 0, "stream": False})
+    server.ask("POST", "/api/generate", {"model": model, "keep_alive": 0, "stream": False})
 
 
-def unload(model: str) -> None:
+def unload(server: Server, model: str) -> None:
     """Have the server unload a model, if there is a server and it has the model in memory."""
     from tampu.store.names import ModelName
 
     try:
-        names = {ModelName.parse(str(loaded.get("name"))) for loaded in loaded_models()}
+        names = {ModelName.parse(str(loaded.get("name"))) for loaded in loaded_models(server)}
         if ModelName.parse(model) in names:
-            stop_model(model)
+            stop_model(server, model)
     except (ServerError, StoreError):
         return

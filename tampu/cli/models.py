@@ -10,6 +10,7 @@ from tampu.cli.completion import complete_model
 from tampu.cli.listing import print_list
 
 if TYPE_CHECKING:
+    from tampu.settings.settings import Settings
     from tampu.store.names import ModelName
     from tampu.store.store import Store
 
@@ -26,7 +27,9 @@ def list_command(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the models on this machine."""
-    print_list(prefix, as_json=json)
+    from tampu.settings.settings import Settings
+
+    print_list(prefix, Settings.from_environment(), as_json=json)
 
 
 def copy_command(
@@ -41,9 +44,10 @@ def copy_command(
     ],
 ) -> None:
     """Give a model a second name; it takes no more room."""
+    from tampu.settings.settings import Settings
     from tampu.store.names import ModelName
 
-    store, name = own_model(source)
+    store, name = own_model(source, Settings.from_environment())
     store.copy(name, ModelName.parse(destination))
     print(f"copied '{source}' to '{destination}'")
 
@@ -52,42 +56,36 @@ def remove_command(
     models: Annotated[list[str], typer.Argument(metavar="MODEL...", autocompletion=complete_model)],
 ) -> None:
     """Remove models, and the files that only they had."""
-    from tampu.cli.local_server import unload
+    from tampu.cli.local_server import Server, unload
+    from tampu.settings.settings import Settings
 
+    settings = Settings.from_environment()
     for model in models:
-        store, name = own_model(model)
-        unload(model)
+        store, name = own_model(model, settings)
+        unload(Server(settings), model)
         store.delete(name)
         print(f"deleted '{model}'")
 
 
-def own_model(model: str) -> tuple[Store, ModelName]:
+def own_model(model: str, settings: Settings) -> tuple[Store, ModelName]:
     """Return the store that tampu writes to, and a model's name in it.
 
     Raises:
         ModelNotFoundError: if it is not there; saying where it is, if it is elsewhere.
     """
     from tampu.errors import ModelNotFoundError
-    from tampu.settings.settings import Settings
     from tampu.store.library import Library
     from tampu.store.names import ModelName
+    from tampu.store.store import Store
 
-    store, name = own_store(), ModelName.parse(model)
+    store, name = Store(settings.models), ModelName.parse(model)
     found = store.find(name)
     if found is not None:
         return store, found
-    for other in Library.from_settings(Settings.from_environment()).listing().models:
+    for other in Library.from_settings(settings).listing().models:
         if other.name.lower() == name.short.lower():
             raise ModelNotFoundError(
                 f"{name.short} is not in tampu's own store ({other.origin.value}) and only read; "
                 f"`tampu create` with FROM {model} makes a model of it that is"
             )
     raise ModelNotFoundError(f"model {name.short!r} not found")
-
-
-def own_store() -> Store:
-    """Return the store that tampu writes to."""
-    from tampu.settings.settings import Settings
-    from tampu.store.store import Store
-
-    return Store(Settings.from_environment().models)

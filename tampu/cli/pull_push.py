@@ -13,6 +13,7 @@ from tampu.errors import ModelNameError, ModelNotFoundError, RegistryError
 from tampu.settings.parsers import existing_path
 
 if TYPE_CHECKING:
+    from tampu.settings.settings import Settings
     from tampu.store.names import ModelName
     from tampu.store.registry.options import RemoteOptions
     from tampu.store.registry.progress import Progress
@@ -38,11 +39,13 @@ def pull_command(
     limit_rate: LimitRate = None,
 ) -> None:
     """Bring a model from a registry or from Hugging Face's hub to this machine."""
-    from tampu.cli.models import own_store
+    from tampu.settings.settings import Settings
     from tampu.store.registry.pull import pull
+    from tampu.store.store import Store
 
-    name, options = _remote(model, insecure, limit_rate)
-    show(pull(own_store(), name, options))
+    settings = Settings.from_environment()
+    name, options = _remote(model, settings, insecure, limit_rate)
+    show(pull(Store(settings.models), name, options))
 
 
 def push_command(
@@ -52,36 +55,37 @@ def push_command(
 ) -> None:
     """Give a model to the registry that its name says."""
     from tampu.cli.models import own_model
+    from tampu.settings.settings import Settings
     from tampu.store.registry.push import push
 
-    name, options = _remote(model, insecure, limit_rate)
-    show(push(own_model(model)[0], name, options))
+    settings = Settings.from_environment()
+    name, options = _remote(model, settings, insecure, limit_rate)
+    show(push(own_model(model, settings)[0], name, options))
     print(f"{model} is at {options.base_of(name)}/{name.repository}", file=sys.stderr)
 
 
-def bring_if_missing(model: str, insecure: bool) -> None:
+def bring_if_missing(model: str, settings: Settings, insecure: bool) -> None:
     """Pull a model that is not on this machine, showing how far it is; nothing is done for a path.
 
     Raises:
         ModelNotFoundError: if it is neither here nor to be had, and why not.
         TampuError: as `pull`.
     """
-    from tampu.cli.models import own_store
-    from tampu.settings.settings import Settings
     from tampu.store.gguf_files import SUFFIX
     from tampu.store.library import Library
     from tampu.store.registry.pull import pull
+    from tampu.store.store import Store
 
     if existing_path(model) is not None:
         return
     try:
-        Library.from_settings(Settings.from_environment()).find(model)
+        Library.from_settings(settings).find(model)
     except ModelNotFoundError as missing:
         if model.endswith(SUFFIX) or model.startswith((".", "/", "~")):
             return  # loading says that there is no such file
         try:
-            name, options = _remote(model, insecure, None)
-            show(pull(own_store(), name, options))
+            name, options = _remote(model, settings, insecure, None)
+            show(pull(Store(settings.models), name, options))
         except (RegistryError, ModelNameError) as error:
             raise ModelNotFoundError(f"{missing}; it cannot be pulled: {error}") from error
 
@@ -136,13 +140,13 @@ def _show_bars(steps: Iterable[Progress]) -> None:
             bars.update(tasks[step.digest], completed=step.completed)
 
 
-def _remote(model: str, insecure: bool, limit_rate: str | None) -> tuple[ModelName, RemoteOptions]:
+def _remote(
+    model: str, settings: Settings, insecure: bool, limit_rate: str | None
+) -> tuple[ModelName, RemoteOptions]:
     from tampu.settings.parsers import parse_rate
-    from tampu.settings.settings import Settings
     from tampu.store.names import ModelName
     from tampu.store.registry.options import RemoteOptions
 
-    settings = Settings.from_environment()
     try:
         rate = parse_rate(limit_rate) if limit_rate else None
     except ValueError as error:

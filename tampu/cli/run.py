@@ -15,6 +15,7 @@ from tampu.errors import RequestError
 if TYPE_CHECKING:
     from tampu.cli.repl.printing import View
     from tampu.cli.repl.session import Session
+    from tampu.settings.settings import Settings
 
 
 def run_command(
@@ -87,6 +88,7 @@ def run_command(
     from tampu.cli.repl.printing import View
     from tampu.cli.repl.select_backend import choose_partner
     from tampu.cli.repl.session import Session
+    from tampu.settings.settings import Settings
 
     given = {
         "num_predict": num_predict, "seed": seed, "num_ctx": context, "num_thread": threads,
@@ -103,7 +105,8 @@ def run_command(
         is_markdown=not no_markdown,
         hides_thoughts=hide_thinking,
     )
-    partner = choose_partner(model, keep_s, trace=trace, engine=engine, insecure=insecure)
+    settings = Settings.from_environment()
+    partner = choose_partner(model, keep_s, settings, trace=trace, engine=engine, insecure=insecure)
     try:
         question = read_question(prompt or [])
         session = Session(partner, system, parameters, thought, form)
@@ -111,12 +114,12 @@ def run_command(
         if partner.known.info.capabilities[:1] == ("embedding",):
             print_embedding(session, question, dimensions, truncate=cuts)
         else:
-            converse(session, view, question)
+            converse(session, view, question, settings)
     finally:
         partner.close()
 
 
-def converse(session: Session, view: View, question: str | None) -> None:
+def converse(session: Session, view: View, question: str | None, settings: Settings) -> None:
     """Answer one question, or those that are typed.
 
     Raises:
@@ -134,9 +137,7 @@ def converse(session: Session, view: View, question: str | None) -> None:
     from tampu.cli.repl.conversation import Conversation
     from tampu.cli.repl.no_echo import silent_terminal
     from tampu.cli.repl.reader import TerminalReader
-    from tampu.settings.settings import Settings
 
-    settings = Settings.from_environment()
     is_kept = not settings.no_history
     reader = TerminalReader(settings.cache / "history", is_kept=is_kept, editor=settings.editor)
     with silent_terminal():

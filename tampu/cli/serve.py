@@ -69,7 +69,7 @@ def serve_command(
         settings = replace(settings, engine=engine)
     if models:
         settings = replace(settings, models=models)
-    files = [resolve(str(path)) for path in model or []]
+    files = [resolve(str(path), settings) for path in model or []]
     catalog = Catalog(library=Library.from_settings(settings, files))
     certificate = None
     if settings.tls_key and not settings.tls_certificate:

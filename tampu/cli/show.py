@@ -43,7 +43,9 @@ def show_command(
     """Show what a model is, or one thing of it."""
     from tampu.chat.renderers import remarks
     from tampu.cli.show_sections import part_of
+    from tampu.settings.settings import Settings
     from tampu.store.catalog import Catalog, resolve
+    from tampu.store.library import Library
     from tampu.store.model_info import read_model_info
     from tampu.store.modelfile import Modelfile, modelfile_of
 
@@ -58,9 +60,10 @@ def show_command(
     asked = [name for name, is_set in flags.items() if is_set]
     if len(asked) > 1:
         raise RequestError(f"--{asked[0]} and --{asked[1]}: only one of them at a time")
-    path = resolve(model)
+    settings = Settings.from_environment()
+    path = resolve(model, settings)
     is_path = existing_path(model) is not None
-    entry = None if is_path else Catalog.of_user().describe(model)
+    entry = None if is_path else Catalog(library=Library.from_settings(settings)).describe(model)
     info = entry.info if entry else read_model_info(path)
     if asked and asked[0] != "json":
         print(part_of(asked[0], info, entry.model if entry else None))

@@ -24,11 +24,12 @@ def verify_command(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Verify that all models on disk are what they were; exit code 1 if not."""
-    from tampu.cli.models import own_store
     from tampu.cli.progress import progress_bar
+    from tampu.settings.settings import Settings
+    from tampu.store.store import Store
     from tampu.store.verify import remove_damaged, verify_store
 
-    store = own_store()
+    store = Store(Settings.from_environment().models)
     with progress_bar("verifying") as progress:
         found = verify_store(store, progress)
     removed = remove_damaged(store, found) if repair and found.problems else []

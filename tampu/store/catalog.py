@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from tampu.chat.renderers import own_template
 from tampu.chat.template_loader import PromptTemplate, read_template
@@ -27,13 +27,13 @@ TAG = ":latest"
 DEFAULT_CONTEXT = 4096
 
 
-def resolve(name_or_path: str, folder: Path | None = None) -> Path:
+def resolve(name_or_path: str, settings: Settings | None = None) -> Path:
     """Return the file that a user means by a path, or by the name of a model.
 
     Args:
         name_or_path: of the model. The folder of a Hugging Face checkpoint stands for the file
             that it is converted to, once.
-        folder: where to look for names; None: everywhere that the environment says.
+        settings: where models are; None: those of the environment, read if needed.
 
     Raises:
         ModelNotFoundError: saying which models there are.
@@ -44,12 +44,12 @@ def resolve(name_or_path: str, folder: Path | None = None) -> Path:
     path = _path(name_or_path)
     if path.is_file():
         return path
-    library = _library(folder)
+    settings = settings or Settings.from_environment()
     try:
-        return library.find(name_or_path).path
+        return Library.from_settings(settings).find(name_or_path).path
     except ModelNotFoundError:
         if path.is_dir():
-            return _converted(path)
+            return _converted(path, settings.cache)
         if path.suffix == SUFFIX or name_or_path.startswith((".", "/", "~")):
             message = f"{name_or_path}: there is no such file"
             raise ModelNotFoundError(message) from None
@@ -104,6 +104,7 @@ def prepare(
     adapters: Sequence[tuple[str | Path, float]] = (),
     template: str = "",
     projector: str | Path | None = None,
+    settings: Settings | None = None,
 ) -> Prepared:
     """Return the model that a user means by a path or a name, with what belongs to it.
 
@@ -112,17 +113,20 @@ def prepare(
         adapters: more of them, GGUF files or folders of PEFT's.
         template: in place of the model's own; empty: that.
         projector: likewise.
+        settings: as `resolve` takes it.
 
     Raises:
         As `resolve`; ModelFileError also for a template that is none.
     """
-    path = resolve(name_or_path)
-    given = [(_adapter(Path(each).expanduser(), path), scale) for each, scale in adapters]
+    if existing_path(name_or_path) is None:
+        settings = settings or Settings.from_environment()
+    path = resolve(name_or_path, settings)
+    given = [(_adapter(Path(each).expanduser(), path, settings), scale) for each, scale in adapters]
     own = read_template(template) if template else None
     sees = Path(projector).expanduser() if projector else None
-    if existing_path(name_or_path) is not None:
+    if settings is None or existing_path(name_or_path) is not None:
         return Prepared(path, tuple(given), sees, own)
-    model = _library(None).find(name_or_path)
+    model = Library.from_settings(settings).find(name_or_path)
     sees = sees or next(iter(model.projector_paths), None)
     stored = model.stored
     if stored is None:
@@ -155,7 +159,7 @@ def _path(text: str) -> Path:
     return path
 
 
-def _adapter(path: Path, model: Path) -> Path:
+def _adapter(path: Path, model: Path, settings: Settings | None) -> Path:
     """Return the file of an adapter, which may be a folder of PEFT's."""
     if not path.exists():
         raise ModelNotFoundError(f"{path}: there is no such adapter")
@@ -163,17 +167,18 @@ def _adapter(path: Path, model: Path) -> Path:
         return path
     from tampu.convert.cache import converted_adapter  # slow, and seldom needed
 
-    return converted_adapter(path, read_gguf(model), Settings.from_environment().cache)
+    cache = (settings or Settings.from_environment()).cache
+    return converted_adapter(path, read_gguf(model), cache)
 
 
-def _converted(folder: Path) -> Path:
+def _converted(folder: Path, cache: Path) -> Path:
     """Return the file that a checkpoint is converted to."""
     from tampu.convert.cache import converted_file, is_checkpoint  # slow, and seldom needed
 
     if not is_checkpoint(folder):
         message = f"{folder}: is a folder without config.json; give the file in it"
         raise ModelNotFoundError(message) from None
-    return converted_file(folder, Settings.from_environment().cache)
+    return converted_file(folder, cache)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,11 +220,6 @@ class Catalog:
         """Take the models of a library; else of a folder and of files, besides the built-in."""
         self.library = library or Library(folder, files, built_in=built_in_path())
         self._described: dict[Path, tuple[float, int, ModelInfo]] = {}
-
-    @classmethod
-    def of_user(cls) -> Self:
-        """Return the catalog of all models that the environment says there are."""
-        return cls(library=_library(None))
 
     def names(self) -> list[str]:
         """Return all names, without the tag `:latest`."""
@@ -286,9 +286,3 @@ def _own_template(stored: StoredModel, path: Path, info: ModelInfo | None = None
         return stored.template
     metadata = info.metadata if info else read_gguf(path).metadata
     return own_template(stored.template, renderer, metadata)
-
-
-def _library(folder: Path | None) -> Library:
-    if folder is None:
-        return Library.from_settings(Settings.from_environment())
-    return Library(folder, built_in=built_in_path())

@@ -34,7 +34,7 @@ def test_a_path_may_begin_with_the_home_folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["m", "M", "m:latest"])
 def test_a_name_is_looked_for_in_the_folder(tmp_path, name):
     path = write_gguf(tmp_path / "m.gguf")
-    assert resolve(name, tmp_path) == path
+    assert Catalog(tmp_path).find(name).path == path
 
 
 def test_the_built_in_model_has_a_name(tmp_path):
@@ -48,7 +48,7 @@ def test_a_name_that_is_not_there_is_answered_with_those_that_are(tmp_path):
     write_gguf(tmp_path / "a.gguf")
     write_gguf(tmp_path / "b.gguf")
     with pytest.raises(ModelNotFoundError, match=r"'c' not found \(there are: a, b\)"):
-        resolve("c", tmp_path)
+        Catalog(tmp_path).find("c")
     with pytest.raises(ModelNotFoundError, match=r"there are: none"):
         resolve("c")
 

@@ -18,6 +18,7 @@ from tampu.errors import ContextLengthError
 from tampu.runner.events import Done, Usage
 from tampu.runner.request import GenerateOptions, given_options
 from tampu.sampling.grammar import grammar_of
+from tampu.settings.settings import Settings
 from tampu.store.modelfile import Modelfile
 from tampu.worker.protocol import ChatPrompt, Form, TextPrompt
 from tampu.worker.structured_output import form_grammar
@@ -26,15 +27,15 @@ from tampu.worker.structured_output import form_grammar
 class OwnModel:
     """The model on a desk."""
 
-    def __init__(self, desk: Desk, max_repeated_tokens: int | None = None) -> None:
+    def __init__(self, desk: Desk, settings: Settings) -> None:
         """Answer by the desk's model.
 
         Args:
             desk: with the model.
-            max_repeated_tokens: an answer without a limit ends when a token repeats more often.
+            settings: of the user: where models are saved, when repeating answers end.
         """
         self._desk = desk
-        self._max_repeated_tokens = max_repeated_tokens
+        self._settings = settings
 
     @property
     def known(self) -> Known:
@@ -43,7 +44,7 @@ class OwnModel:
 
     def answer(self, asked: Asked) -> Reply:
         """Begin an answer."""
-        return OwnReply(self._desk, asked, self._max_repeated_tokens)
+        return OwnReply(self._desk, asked, self._settings.max_repeated_tokens or None)
 
     def load(self, parameters: Mapping[str, Any]) -> None:
         """Have the model in memory, as these parameters want it."""
@@ -73,13 +74,12 @@ class OwnModel:
     def save(self, name: str, modelfile: Modelfile) -> None:
         """Make a model of this one in the store of this machine."""
         from tampu.cli.create import told
-        from tampu.settings.settings import Settings
         from tampu.store.create import Recipe, create
         from tampu.store.library import Library
         from tampu.store.names import ModelName
 
         recipe = Recipe(modelfile=modelfile, folder=Path.cwd())
-        library = Library.from_settings(Settings.from_environment())
+        library = Library.from_settings(self._settings)
         with told() as report:
             create(library, ModelName.parse(name), recipe, report)
 
@@ -87,7 +87,7 @@ class OwnModel:
         """Print the models of this machine's stores whose names begin so."""
         from tampu.cli.listing import print_list
 
-        print_list(prefix, as_json=False)
+        print_list(prefix, self._settings, as_json=False)
 
     def take_load_ns(self) -> int:
         """Return how long loading took since this was asked last, in nanoseconds."""

@@ -17,6 +17,7 @@ from tampu.ml.offload import Offload
 from tampu.settings.parsers import existing_path
 from tampu.settings.settings import ENGINES, Settings
 from tampu.store.catalog import DEFAULT_CONTEXT, Catalog, prepare, resolve
+from tampu.store.library import Library
 from tampu.store.model_info import read_model_info
 from tampu.worker.engines import LLAMACPP, choose_engine
 
@@ -24,19 +25,23 @@ from tampu.worker.engines import LLAMACPP, choose_engine
 class EngineShelf:
     """Loads models into engines of this process."""
 
-    def __init__(self, trace: Path | None = None, engine: str | None = None) -> None:
-        """Read the settings.
+    def __init__(
+        self, settings: Settings, trace: Path | None = None, engine: str | None = None
+    ) -> None:
+        """Load models as the settings say.
 
         Args:
+            settings: of the user.
             trace: a file for what the engine does; None: nobody looks.
             engine: native, llamacpp or auto; None: as the model or the settings say.
 
         Raises:
-            SettingsError: if they make no sense, or there is no such engine.
+            SettingsError: if there is no such engine.
         """
         if engine not in (None, *ENGINES):
             raise SettingsError(f"--engine is {engine!r}; it must be one of {', '.join(ENGINES)}")
-        self._settings = Settings.from_environment()
+        self._settings = settings
+        self._catalog = Catalog(library=Library.from_settings(settings))
         self._trace = trace
         self._engine = engine
 
@@ -47,10 +52,10 @@ class EngineShelf:
             ModelNotFoundError: saying which models there are.
             ModelFileError: if its file is damaged.
         """
-        path = resolve(name)
+        path = resolve(name, self._settings)
         is_path = existing_path(name) is not None
-        info = read_model_info(path) if is_path else Catalog.of_user().describe(name).info
-        return Known(name, info, prepare(name))
+        info = read_model_info(path) if is_path else self._catalog.describe(name).info
+        return Known(name, info, prepare(name, settings=self._settings))
 
     def load(self, known: Known, needs: Needs) -> Loaded:
         """Load a model, with a spinner if someone watches.

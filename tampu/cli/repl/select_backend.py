@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tampu.cli.local_server import own_server
+from tampu.cli.local_server import Server
 from tampu.cli.pull_push import bring_if_missing, show
 from tampu.cli.repl.backend import Partner
 from tampu.cli.repl.current_model import Desk
@@ -20,6 +20,7 @@ from tampu.store.library import Library
 def choose_partner(
     model: str,
     keep_s: float | None,
+    settings: Settings,
     *,
     trace: Path | None = None,
     engine: str | None = None,
@@ -33,6 +34,7 @@ def choose_partner(
         model: its name, or a file.
         keep_s: how long it stays in memory after an answer; infinite: for ever; None: as the
             server does it, or as long as this program runs.
+        settings: of the user.
         trace: a file for what the engine does.
         engine: native, llamacpp or auto; None: as the model or the settings say.
         insecure: whether a registry may be asked without TLS.
@@ -41,28 +43,29 @@ def choose_partner(
         TampuError: if it cannot be had.
     """
     is_own = trace or engine or existing_path(model) is not None
-    found = None if is_own else _served(model, keep_s, insecure=insecure)
+    found = None if is_own else _served(model, keep_s, settings, insecure=insecure)
     if found is not None:
         return found
-    shelf = EngineShelf(trace, engine)
-    bring_if_missing(model, insecure)
+    shelf = EngineShelf(settings, trace, engine)
+    bring_if_missing(model, settings, insecure)
     rests_s = None if keep_s == float("inf") else keep_s
-    max_repeated_tokens = Settings.from_environment().max_repeated_tokens or None
-    return OwnModel(Desk(shelf, shelf.find(model), rests_s), max_repeated_tokens)
+    return OwnModel(Desk(shelf, shelf.find(model), rests_s), settings)
 
 
-def _served(model: str, keep_s: float | None, *, insecure: bool) -> Partner | None:
-    server = own_server()
+def _served(
+    model: str, keep_s: float | None, settings: Settings, *, insecure: bool
+) -> Partner | None:
+    server = Server(settings)
     if not find_server(server):
         return None
-    if not has_model(server, model) and not _is_here(model):
+    if not has_model(server, model) and not _is_here(model, settings):
         show(pulled_there(server, model, insecure=insecure))
     return served_model(server, model, -1 if keep_s == float("inf") else keep_s)
 
 
-def _is_here(model: str) -> bool:
+def _is_here(model: str, settings: Settings) -> bool:
     try:
-        Library.from_settings(Settings.from_environment()).find(model)
+        Library.from_settings(settings).find(model)
     except ModelNotFoundError:
         return False
     return True

@@ -7,6 +7,7 @@ from tampu.cli.repl.current_model import Desk
 from tampu.cli.repl.local_backend import OwnModel
 from tampu.cli.repl.printing import View
 from tampu.cli.repl.session import Session
+from tampu.settings.settings import Settings
 from tampu.store.model_info import read_model_info
 
 
@@ -36,7 +37,12 @@ def shelf(info, engine):
 @pytest.fixture
 def begin(shelf):
     """Begin a session with a model."""
-    return lambda name="m", **options: Session(OwnModel(Desk(shelf, shelf.find(name))), **options)
+
+    def begin(name="m", **options):
+        desk = Desk(shelf, shelf.find(name))
+        return Session(OwnModel(desk, Settings.from_environment()), **options)
+
+    return begin
 
 
 @pytest.fixture

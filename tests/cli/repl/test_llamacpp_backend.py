@@ -11,7 +11,9 @@ from tampu.cli.repl.local_backend import OwnModel
 from tampu.cli.repl.model_loader import EngineShelf
 from tampu.cli.repl.session import Session
 from tampu.errors import RequestError
+from tampu.settings.settings import Settings
 
+SETTINGS = Settings.from_environment({"HOME": "/home/runa"})
 STRANGE = "xverse"  # llama.cpp has it; its tensors are Llama's
 
 
@@ -24,11 +26,11 @@ def path(tmp_path_factory):
 
 
 def test_a_model_that_the_native_engine_lacks_answers_all_the_same(path):
-    shelf = EngineShelf()
+    shelf = EngineShelf(SETTINGS)
     desk = Desk(shelf, shelf.find(path))
     try:
         session = Session(
-            OwnModel(desk), parameters={"num_predict": 3, "num_thread": 1, "num_ctx": 64}
+            OwnModel(desk, SETTINGS), parameters={"num_predict": 3, "num_thread": 1, "num_ctx": 64}
         )
         for _ in range(2):
             assert "".join(part.text for part in session.answer("hello"))
@@ -38,6 +40,6 @@ def test_a_model_that_the_native_engine_lacks_answers_all_the_same(path):
 
 
 def test_there_is_no_trace_of_it(path, tmp_path):
-    shelf = EngineShelf(tmp_path / "trace.json")
+    shelf = EngineShelf(SETTINGS, tmp_path / "trace.json")
     with pytest.raises(RequestError, match="--trace"):
-        Session(OwnModel(Desk(shelf, shelf.find(path)))).load()
+        Session(OwnModel(Desk(shelf, shelf.find(path)), SETTINGS)).load()
