@@ -191,6 +191,18 @@ def test_only_the_settings_read_the_environment():
     assert {name for name, _ in read} == {"settings.settings"}
 
 
+def test_only_commands_and_library_entry_points_read_the_settings():
+    readers = {
+        str(path.relative_to(ROOT))
+        for path in MODULES
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Attribute) and node.attr == "from_environment"
+    }
+    assert {name for name in readers if not re.fullmatch(r"cli/\w+\.py", name)} == {
+        "store/catalog.py"
+    }
+
+
 def test_a_file_is_one_idea():
     lengths = {dotted(path): len(path.read_text("utf-8").splitlines()) for path in MODULES}
     assert {name: length for name, length in lengths.items() if length > LONGEST} == {}
