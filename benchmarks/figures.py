@@ -161,12 +161,12 @@ def python_share(setting: Setting) -> Iterator[Row]:
     for kind in setting.types:
         with Engine.load(setting.model(kind), context=1024, threads=setting.threads) as engine:
             engine.generate("Tell me", max_tokens=8, ignore_eos=True)
-            times = engine.runner.records.times
-            before = times.steps, times.total_ns, times.compute_ns
+            stats = engine.runner.stats
+            before = stats.steps, stats.total_ns, stats.compute_ns
             engine.generate("Tell me", max_tokens=64, ignore_eos=True)
-            steps = times.steps - before[0]
-            step = (times.total_ns - before[1]) / steps
-            own = step - (times.compute_ns - before[2]) / steps
+            steps = stats.steps - before[0]
+            step = (stats.total_ns - before[1]) / steps
+            own = step - (stats.compute_ns - before[2]) / steps
         yield Row(
             f"{kind} Python in a decoding step",
             f"{own / 1e3:.0f} µs of {step / 1e3:.0f} µs, {100 * own / step:.1f} %",

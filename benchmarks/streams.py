@@ -74,9 +74,9 @@ class Tampu:
 
     def share(self) -> float:
         """Return which part of the loop's turns was not spent in ggml since the last call."""
-        times = self.engine.runner.records.times
-        share = 1 - times.compute_ns / max(times.total_ns, 1)
-        times.compute_ns = times.total_ns = 0
+        stats = self.engine.runner.stats
+        share = 1 - stats.compute_ns / max(stats.total_ns, 1)
+        stats.compute_ns = stats.total_ns = 0
         return share
 
 

@@ -59,8 +59,8 @@ def bar(event: dict[str, Any], begin: float, end: float, scale: float) -> Iterat
 
 def words(event: dict[str, Any]) -> str:
     parts = event["args"].get("parts", []) if event["name"] == "batch" else []
-    reads = sum(part["tokens"] for part in parts if part["does"] == "reads")
-    answers = sum(part["does"] == "answers" for part in parts)
+    reads = sum(part["tokens"] for part in parts if part["phase"] == "prefill")
+    answers = sum(part["phase"] == "decode" for part in parts)
     told = [f"{answers} answering" if answers else "", f"{reads} tokens read" if reads else ""]
     return " + ".join(each for each in told if each)
 

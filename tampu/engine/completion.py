@@ -13,7 +13,7 @@ from tampu import errors
 from tampu.errors import ContextLengthError
 from tampu.runner.events import Done, Event, Failed, FinishReason, TextDelta, TokenLogprob, Usage
 from tampu.runner.layout import Inputs
-from tampu.runner.loop import Runner
+from tampu.runner.loop import EngineLoop
 from tampu.runner.request import GenerateOptions
 from tampu.runner.sequence import Sequence as RunningSequence
 from tampu.runner.sequence import Sink
@@ -46,7 +46,7 @@ class Completion:
 class Handle:
     """A request under way."""
 
-    _runner: Runner
+    _runner: EngineLoop
     _sequence: RunningSequence
 
     def cancel(self) -> None:

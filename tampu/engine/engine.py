@@ -32,7 +32,7 @@ from tampu.ml.offload import Offload
 from tampu.nn import Picture
 from tampu.runner.events import Done, Event, TextDelta
 from tampu.runner.layout import NumberedImage
-from tampu.runner.loop import Runner
+from tampu.runner.loop import EngineLoop
 from tampu.runner.request import GenerateOptions, generate_options, given_options
 from tampu.runner.sequence import Sink
 from tampu.runner.trace import Trace
@@ -79,7 +79,7 @@ class Engine:
         self._prompts = PromptBuilder.for_model(self.template, self.tokenizer, metadata, parser)
         self.load_ns = load_ns
         self.device_bytes = sum(model.device_bytes.values())
-        self.runner = Runner(model.scheduler, model.graphs, model.tokenizer)
+        self.runner = EngineLoop(model.scheduler, model.graphs, model.tokenizer)
         self._intake = Intake(model, self.runner)
 
     @classmethod
@@ -332,7 +332,7 @@ class Engine:
         Args:
             patience_s: seconds that anything may take; a step may take longer if earlier ones did.
         """
-        return self.runner.pulse.stuck(patience_s)
+        return self.runner.watchdog.hang_reason(patience_s)
 
     # -- asynchronous ----------------------------------------------------------------------------
 
@@ -384,11 +384,11 @@ class Engine:
             RequestError: if the file cannot be written.
         """
         with Trace(Path(path)) as trace:
-            self.runner.records.trace = trace
+            self.runner.stats.trace = trace
             try:
                 yield
             finally:
-                self.runner.records.trace = None
+                self.runner.stats.trace = None
 
     def logits(
         self, prompt: Prompt, images: Sequence[bytes | Picture] = (), *, chunk: int | None = None

@@ -18,10 +18,10 @@ from tampu.nn import Picture
 from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.events import Event, TextDelta
 from tampu.runner.layout import Inputs, NumberedImage, as_one_group, lay_out
-from tampu.runner.loop import Runner
-from tampu.runner.reasoning_budget import thought_budget
+from tampu.runner.loop import EngineLoop
+from tampu.runner.reasoning_budget import reasoning_budget
 from tampu.runner.request import GenerateOptions
-from tampu.runner.sequence import Collector, Constraint, LogprobCollector, Rows, Sink
+from tampu.runner.sequence import Constraint, LogprobCollector, RowCollector, Rows, Sink
 from tampu.runner.sequence import Sequence as RunningSequence
 from tampu.sampling import Sampler
 from tampu.sampling.constraint import Constraints
@@ -39,7 +39,7 @@ Prompt: TypeAlias = str | Sequence[int | NumberedImage]
 class Intake:
     """Makes the requests of one model."""
 
-    def __init__(self, model: LoadedModel, runner: Runner) -> None:
+    def __init__(self, model: LoadedModel, runner: EngineLoop) -> None:
         self._model = model
         self._runner = runner
         self._tokenizer = model.tokenizer
@@ -71,11 +71,11 @@ class Intake:
         """Return the logits or final hidden states of every token of a prompt; see `collect`."""
         rows: list[Rows] = []
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        collector = Collector(rows.append, wants_logits, chunk)
+        collector = RowCollector(rows.append, wants_logits, chunk)
         completion(Stream(events, self.collect(prompt, collector, events.put)))
         return np.concatenate(rows)
 
-    def collect(self, prompt: Prompt, collector: Collector, sink: Sink) -> Handle:
+    def collect(self, prompt: Prompt, collector: RowCollector, sink: Sink) -> Handle:
         """Begin to compute every token's result; nothing is generated.
 
         Raises:
@@ -131,7 +131,7 @@ class Intake:
     def _constraint(self, options: GenerateOptions) -> Constraint | None:
         grammar = options.grammar
         form = None if grammar is None else self._constraints.compile(grammar)
-        budget = thought_budget(options, self._tokenizer, form)
+        budget = reasoning_budget(options, self._tokenizer, form)
         return form if budget is None else budget
 
     def _sequence(

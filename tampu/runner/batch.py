@@ -1,4 +1,4 @@
-"""Batches: what each sequence has in them, and the data of their graphs."""
+"""Batches: the parts of each sequence, and the data of their graphs."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.kvcache import Segment
-from tampu.runner.graphs import Crossing, StepInputs
+from tampu.runner.graphs import CrossAttentionRows, StepInputs
 from tampu.runner.images import ImageStore
 from tampu.runner.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """What one sequence has in a batch.
+class BatchPart:
+    """The tokens of one sequence in a batch.
 
     Attributes:
         sequence: whose tokens they are.
-        row: of its first token in the batch.
+        row: the first token's row in the batch.
         start: position of that token.
-        count: tokens; none, if another part ends with the same beginning and gives its result too.
-        output: index of its first result among the batch's outputs.
-        outputs: how many results it has; none while its prompt goes on.
-        reads: whether they are of a prompt, or of what a context shift left; else of an answer.
-        is_last: whether the last result is where the sequence's next token comes from.
+        count: the number of tokens; 0 if another part with the same prefix gives its output too.
+        output: index of its first output among those of the batch.
+        outputs: its number of outputs; 0 while its prompt continues.
+        is_last: whether the sequence's next token is sampled from its last output.
+        is_prefill: whether the tokens are of a prompt, or of what a context shift left.
     """
 
     sequence: Sequence
@@ -35,7 +35,7 @@ class Part:
     output: int
     outputs: int
     is_last: bool
-    reads: bool = True
+    is_prefill: bool = True
 
     @property
     def end(self) -> int:
@@ -45,13 +45,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A batch that is decided, with placeholders for tokens that are being sampled."""
+    """A planned batch, with placeholders for tokens that are being sampled."""
 
-    parts: list[Part]
+    parts: list[BatchPart]
     inputs: StepInputs
 
     def fill(self) -> None:
-        """Put in the tokens that were not known when it was planned."""
+        """Fill in the tokens that were unknown when it was planned."""
         for part in self.parts:
             sequence = part.sequence
             known = sequence.tokens[part.start : min(part.end, sequence.length)]
@@ -60,25 +60,25 @@ class Plan:
 
 @dataclass(slots=True)
 class Draft:
-    """A batch in the making.
+    """A batch being planned.
 
     Attributes:
-        wants_logits: what kind of results it gives.
-        room: for more tokens of prompts.
-        results: the output that the last token of a part gives, by the token's cell.
+        wants_logits: whether its outputs are logits, else hidden states.
+        room: how many more tokens of prompts fit.
+        results: the output of the last token of a part, by that token's cell.
     """
 
     wants_logits: bool
     room: int
-    parts: list[Part] = field(default_factory=list)
+    parts: list[BatchPart] = field(default_factory=list)
     rows: int = 0
     prompt_rows: int = 0
     outputs: list[int] = field(default_factory=list)
     results: dict[int, int] = field(default_factory=dict)
 
 
-def finished(draft: Draft, images: ImageStore, positions_per_token: int) -> Plan:
-    """Return a batch as it will be computed, once its tokens are known."""
+def to_plan(draft: Draft, images: ImageStore, positions_per_token: int) -> Plan:
+    """Return the plan of a batch, which is computed once its tokens are known."""
     parts = [part for part in draft.parts if part.count]
     positions = [
         part.sequence.layout.positions(part.start, part.end, positions_per_token) for part in parts
@@ -87,7 +87,7 @@ def finished(draft: Draft, images: ImageStore, positions_per_token: int) -> Plan
         Segment(
             part.sequence.cell_table.cells[:, : part.end].copy(),
             part.start,
-            part.sequence.layout.both_ways(part.start, part.end),
+            part.sequence.layout.bidirectional(part.start, part.end),
         )
         for part in parts
     ]
@@ -100,15 +100,15 @@ def finished(draft: Draft, images: ImageStore, positions_per_token: int) -> Plan
         draft.wants_logits,
         embeddings,
         rows,
-        _crossing(parts, images),
+        _cross_attention(parts, images),
     )
     return Plan(draft.parts, inputs)
 
 
 def _embeddings(
-    parts: list[Part], images: ImageStore
+    parts: list[BatchPart], images: ImageStore
 ) -> tuple[npt.NDArray[np.float32] | None, npt.NDArray[np.int64] | None]:
-    """Return the rows of images that take tokens' places, and those places in the batch."""
+    """Return the rows of images that replace tokens, and the rows of those tokens in the batch."""
     found: list[npt.NDArray[np.float32]] = []
     rows: list[npt.NDArray[np.int64]] = []
     for part in parts:
@@ -120,19 +120,19 @@ def _embeddings(
     return (np.concatenate(found), np.concatenate(rows)) if found else (None, None)
 
 
-def _crossing(parts: list[Part], images: ImageStore) -> Crossing | None:
-    """Return the images that layers with cross-attention read, None if no token sees any."""
+def _cross_attention(parts: list[BatchPart], images: ImageStore) -> CrossAttentionRows | None:
+    """Return what layers with cross-attention read; None if no token attends to an image."""
     if not any(part.sequence.layout.images for part in parts):
         return None
     ranges: dict[int, tuple[int, int]] = {}
     rows = 0
-    seen: list[tuple[tuple[int, int], ...]] = []
+    visible_rows: list[tuple[tuple[int, int], ...]] = []
     for part in parts:
         for position in range(part.start, part.end):
-            shown = part.sequence.layout.crossed(position)
-            for image in shown:
+            visible = part.sequence.layout.visible_images(position)
+            for image in visible:
                 if image.number not in ranges:
                     first, rows = rows, rows + len(images[image.number])
                     ranges[image.number] = (first, rows)
-            seen.append(tuple(ranges[image.number] for image in shown))
-    return Crossing(images.together(tuple(ranges)), seen) if ranges else None
+            visible_rows.append(tuple(ranges[image.number] for image in visible))
+    return CrossAttentionRows(images.concatenated(tuple(ranges)), visible_rows) if ranges else None

@@ -1,12 +1,26 @@
-"""Making room in a context that is full: which tokens go, and what of a sequence moves."""
+"""Context shift: dropping old tokens of a full context and moving what follows them forward.
+
+Keys carry their positions by rotation, so those of the tokens that move are rotated back (K-shift).
+"""
 
 from __future__ import annotations
 
-from tampu.runner.sequence import Sequence
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tampu.errors import ComputeError
+from tampu.kvcache import Cache
+from tampu.ml import Backend, GGMLType, Tensor
+from tampu.nn import Model
+from tampu.runner.sequence import Sequence as RunningSequence
+
+_AT_ONCE = 512  # cells
 
 
-def shift_range(sequence: Sequence, keep: int) -> tuple[int, int]:
-    """Return which tokens to drop from a full context so that half of what is not kept is free.
+def shift_range(sequence: RunningSequence, keep: int) -> tuple[int, int]:
+    """Return the tokens [start, end) to drop from a full context: half of those not kept.
 
     Images stay whole: one that begins among the kept tokens stays, one that would be cut goes.
     """
@@ -16,16 +30,78 @@ def shift_range(sequence: Sequence, keep: int) -> tuple[int, int]:
 
 
 def shift_count(length: int, keep: int, capacity: int) -> int:
-    """Return how many tokens to drop so that half of what is not kept is free again."""
+    """Return how many tokens to drop so that half of the room after `keep` is free."""
     target = max((capacity - keep) // 2, 1)
     return max(target - (capacity - length), 0)
 
 
-def cut(sequence: Sequence, start: int, end: int) -> None:
-    """Take tokens out of a sequence; its cell_table is the caller's affair."""
+def drop_tokens(sequence: RunningSequence, start: int, end: int) -> None:
+    """Remove tokens from a sequence; its cell table is left to the caller."""
     length, left = sequence.length, sequence.length - (end - start)
     for array in {id(each): each for each in (sequence.tokens, sequence.keys)}.values():
         array[start:left] = array[end:length].copy()
     sequence.layout = sequence.layout.without(start, end, length)
     sequence.length = left
     sequence.dropped += end - start
+
+
+def shift_keys(
+    backend: Backend,
+    model: Model,
+    cache: Cache,
+    cells: Sequence[npt.NDArray[np.int32]],
+    offset: int,
+) -> None:
+    """Move the keys of some cells to other positions, and wait for the result.
+
+    Args:
+        backend: computes it.
+        model: whose keys they are.
+        cache: holds them.
+        cells: for each group.
+        offset: is added to their positions.
+
+    Raises:
+        ComputeError: if the architecture cannot do it.
+        OutOfMemoryError: if memory for it cannot be allocated.
+    """
+    for group, every in enumerate(cells):
+        for start in range(0, len(every), _AT_ONCE):
+            _shift_keys(backend, model, cache, group, every[start : start + _AT_ONCE], offset)
+
+
+def _shift_keys(
+    backend: Backend,
+    model: Model,
+    cache: Cache,
+    group: int,
+    cells: npt.NDArray[np.int32],
+    offset: int,
+) -> None:
+    per_token = model.positions_per_token
+    shape = (len(cells),) if per_token == 1 else (per_token, len(cells))
+    offsets = np.full(shape, offset, np.int32)
+    if per_token > 1:
+        offsets[3:] = 0  # the fourth coordinate is not a position
+    context = backend.context()
+    try:
+        read = context.input("cells", cells.shape, GGMLType.I32)
+        written = context.input("rows", cells.shape, GGMLType.I64)
+        moved = context.input("offsets", shape, GGMLType.I32)
+        for index, keys in cache.stored_keys(group):
+            flat = keys.tensor.rows(read)
+            heads = flat.reshape(len(cells), keys.heads, keys.features)
+            rotated = model.shift(index, heads, moved)
+            if rotated is None:
+                raise ComputeError("the architecture cannot move keys to other positions")
+            if rotated is not heads:
+                stored = keys.tensor.set_rows(rotated.reshape(*flat.shape), written)
+                context.forward(stored)
+        data: list[tuple[Tensor, npt.NDArray[np.generic]]] = [
+            (read, cells),
+            (written, cells.astype(np.int64)),
+            (moved, offsets),
+        ]
+        backend.compute(context, data, [])
+    finally:
+        context.close()

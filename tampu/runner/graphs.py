@@ -1,9 +1,8 @@
-"""Graphs of the model by shape, built once and used again with other inputs."""
+"""The graphs of a model, built once per shape and reused with other inputs."""
 
 from __future__ import annotations
 
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
@@ -20,16 +19,15 @@ from tampu.ml import Backend, Context, GGMLType, Tensor
 from tampu.ml.backend import Computed
 from tampu.ml.tensor import Shape
 from tampu.nn import Batch, CrossAttentionInputs, Model, PreparedImage
-from tampu.runner.chunked_encoder import Piece
-from tampu.runner.images import Begun
-from tampu.runner.k_shift import rotate_keys
+from tampu.runner.context_shift import shift_keys
+from tampu.runner.images import EncoderChunk, PartialEmbedding
 
 log = logging.getLogger("tampu.runner")
 
 Data: TypeAlias = npt.NDArray[np.generic]
 
-_KEPT = 32
-_ENCODERS = 2  # of a size of pictures each, or of a piece
+_MAX_GRAPHS = 32
+_MAX_ENCODERS = 2  # each for one size of images, or one chunk
 _TYPES = {
     np.dtype(np.float32): GGMLType.F32,
     np.dtype(np.float16): GGMLType.F16,
@@ -39,14 +37,14 @@ _TYPES = {
 
 
 class GraphShape(NamedTuple):
-    """What two steps must have in common to use the same graph.
+    """What steps must have in common to use the same graph.
 
     Attributes:
         tokens: in the batch.
-        views: what the batch reads, for each space of the cache.
-        outputs: tokens whose result is wanted.
-        wants_logits: logits, else final hidden states.
-        embedded: (rows, features) of images that take the place of tokens.
+        views: what the batch reads in each group of the cache.
+        outputs: the number of tokens with an output.
+        wants_logits: whether outputs are logits, else final hidden states.
+        embedded: (rows, features) of images that replace tokens.
         crossed: (rows, features) of images that layers with cross-attention read.
     """
 
@@ -59,31 +57,31 @@ class GraphShape(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Crossing:
-    """What layers with cross-attention read in one step.
+class CrossAttentionRows:
+    """The rows that layers with cross-attention read in one step.
 
     Attributes:
-        rows: F32, (rows, features): of all images that a token of the batch sees.
-        seen: (start, end) of the rows of each image that each token sees.
+        rows: F32, (rows, features): of all images that a token of the batch attends to.
+        visible: for each token, (start, end) of the rows of each image that it attends to.
     """
 
     rows: npt.NDArray[np.float32]
-    seen: list[tuple[tuple[int, int], ...]]
+    visible: list[tuple[tuple[int, int], ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """One step's data, known but for the values of tokens that are being sampled.
+    """One step's data, except for tokens that are being sampled.
 
     Attributes:
         tokens: I32, (n,); may be filled in until the step is launched.
-        positions: I32, (n,), or (k, n) for models that take k.
-        outputs: I32, (m,).
-        segments: the sequences' parts, in the order of the tokens.
-        wants_logits: logits, else final hidden states.
+        positions: I32, (n,), or (k, n) for models with k coordinates.
+        outputs: I32, (m,): rows of the tokens with an output.
+        segments: of the sequences, in the order of the tokens.
+        wants_logits: whether outputs are logits, else final hidden states.
         embeddings: F32, (rows, features): of images; None without any.
-        embedded_rows: I64, (rows,): the tokens whose place they take.
-        crossing: None if no layer reads any image.
+        embedded_rows: I64, (rows,): rows of the tokens that they replace.
+        crossing: for layers with cross-attention; None if no token attends to an image.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -93,17 +91,17 @@ class StepInputs:
     wants_logits: bool = True
     embeddings: npt.NDArray[np.float32] | None = None
     embedded_rows: npt.NDArray[np.int64] | None = None
-    crossing: Crossing | None = None
+    crossing: CrossAttentionRows | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
-    """A graph that is ready to be computed."""
+    """A graph that can be computed."""
 
     context: Context
     inputs: list[Tensor]
     result: Tensor
-    is_whole: bool = True
+    is_complete: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,24 +109,22 @@ class PreparedGraph:
     """A graph with the data for one step.
 
     Attributes:
-        is_new: whether the graph was built for it.
-        build_ns: how long preparing it took.
+        is_new: whether the graph was built for it, not reused.
     """
 
     graph: _Graph
     data: list[Data]
     is_new: bool
-    build_ns: int
 
     @property
-    def is_whole(self) -> bool:
-        """Whether its result is complete; else it is where the next piece begins."""
-        return self.graph.is_whole
+    def is_complete(self) -> bool:
+        """Whether its result is final, or the input of an encoder's next chunk."""
+        return self.graph.is_complete
 
 
 @dataclass(slots=True)
 class GraphCounts:
-    """How often graphs were built, used again and thrown away."""
+    """How many graphs were built, reused and evicted."""
 
     built: int = 0
     reused: int = 0
@@ -139,7 +135,7 @@ class Graphs:
     """Builds the model's graphs and computes steps with them.
 
     Attributes:
-        counts: how often graphs were built, used again and thrown away.
+        counts: how many graphs were built, reused and evicted.
     """
 
     def __init__(self, backend: Backend, model: Model, cache: Cache, *, reuse: bool = True) -> None:
@@ -148,46 +144,44 @@ class Graphs:
         self._cache = cache
         self._kept: OrderedDict[Hashable, _Graph] = OrderedDict()
         self._encoders: OrderedDict[Hashable, _Graph] = OrderedDict()
-        self._limit = _KEPT if reuse else 0
+        self._limit = _MAX_GRAPHS if reuse else 0
         self._reserved = 0
         self.counts = GraphCounts()
 
     @property
     def positions_per_token(self) -> int:
-        """How many numbers a token's position is made of."""
+        """The number of coordinates of a token's position."""
         return self._model.positions_per_token
 
     @property
     def largest_group(self) -> int:
-        """The most tokens that an image, or a text that is read both ways, needs in one batch."""
+        """The maximum number of tokens that must share a batch: of an image or a whole text."""
         vision = self._model.vision
         groups = vision.largest().placeholders.groups if vision else ()
         return max((length for _, length in groups), default=self.longest_text or 0)
 
     @property
     def longest_text(self) -> int | None:
-        """The longest text of a model that reads texts both ways; None: of one that does not."""
+        """The maximum text length of a bidirectional model; None for causal models."""
         return self._model.longest_text
 
     @property
-    def can_rotate(self) -> bool:
+    def can_shift_keys(self) -> bool:
         """Whether keys in the cache can be moved to other positions."""
         return type(self._model).shift is not Model.shift
 
     def reserve(self, tokens: int, outputs: int) -> None:
-        """Allocate what the largest batches take: after this, no step allocates on the device.
+        """Allocate memory for the largest batches; after this, no step allocates on the device.
 
         Args:
-            tokens: the most tokens in a batch.
-            outputs: the most tokens whose logits are wanted at once.
+            tokens: the maximum number of tokens in a batch.
+            outputs: the maximum number of tokens with logits in a batch.
 
         Raises:
             OutOfMemoryError: if it does not fit.
         """
         for count in (tokens, min(tokens, FUSED_FROM - 1)):
-            for views in self._cache.views_by_fill(
-                count
-            ):  # how a graph's parts fit together varies
+            for views in self._cache.views_by_fill(count):  # memory use varies
                 shape = GraphShape(count, views, min(outputs, count), wants_logits=True)
                 self._reserve(self._build(shape))
         if vision := self._model.vision:
@@ -203,12 +197,11 @@ class Graphs:
         self._reserved = self._backend.graph_bytes
 
     def watch_values(self) -> None:
-        """Look for unusable numbers in all that is computed from now on; this is slow."""
+        """Check everything computed from now on for NaN and infinity; this is slow."""
         self._backend.watch_values()
 
     def prepare(self, step: StepInputs) -> PreparedGraph:
-        """Have everything ready for a step but the values of its tokens; computes nothing."""
-        began = time.perf_counter_ns()
+        """Prepare the graph and the data of a step; computes nothing."""
         cached = self._cache.step(step.segments)
         shape = GraphShape(
             len(step.tokens),
@@ -226,55 +219,47 @@ class Graphs:
         if step.crossing is not None:
             data += _crossing_data(step.crossing)
         data += cached.arrays
-        return PreparedGraph(graph, data, self.counts.built > built, time.perf_counter_ns() - began)
+        return PreparedGraph(graph, data, self.counts.built > built)
 
-    def prepare_image(self, image: PreparedImage, begun: Begun | None = None) -> PreparedGraph:
-        """Have an image's encoder ready, or its next piece.
+    def prepare_image(
+        self, image: PreparedImage, partial: PartialEmbedding | None = None
+    ) -> PreparedGraph:
+        """Prepare an image's encoder, or its next chunk.
 
-        The result is the embedding (rows, features), or what the piece after it goes on with.
+        The result is the embedding (rows, features), or the input of the following chunk.
         """
-        began = time.perf_counter_ns()
         built = self.counts.built
-        number = begun.pieces if begun else 0
+        number = partial.chunks if partial else 0
         graph = self._kept_or_new(
-            self._encoders, _ENCODERS, (image.key, number), lambda: self._encoder(image, number)
+            self._encoders, _MAX_ENCODERS, (image.key, number), lambda: self._encoder(image, number)
         )
         data: list[Data] = [np.ascontiguousarray(array) for array in image.arrays.values()]
-        data += [begun.rows] if begun else []
-        return PreparedGraph(graph, data, self.counts.built > built, time.perf_counter_ns() - began)
+        data += [partial.rows] if partial else []
+        return PreparedGraph(graph, data, self.counts.built > built)
 
     def launch(self, prepared: PreparedGraph) -> Future[Computed]:
-        """Begin to compute a step; the result is one array (m, vocabulary or features)."""
+        """Start computing a step; the result is one array (m, vocabulary or features)."""
         graph = prepared.graph
         inputs = list(zip(graph.inputs, prepared.data, strict=True))
         return self._backend.submit(graph.context, inputs, [graph.result])
 
     def submit(self, step: StepInputs) -> Future[Computed]:
-        """Prepare a step and begin to compute it."""
+        """Prepare a step and start computing it."""
         return self.launch(self.prepare(step))
 
-    def rotate(self, cells: Sequence[npt.NDArray[np.int32]], offset: int) -> None:
-        """Move the keys of some cells to other positions, and wait until that is done.
-
-        Args:
-            cells: for each space.
-            offset: is added to their positions.
-
-        Raises:
-            ComputeError: if the architecture cannot; see `can_rotate`.
-            OutOfMemoryError: if there is no memory for it.
-        """
-        rotate_keys(self._backend, self._model, self._cache, cells, offset)
+    def shift_keys(self, cells: Sequence[npt.NDArray[np.int32]], offset: int) -> None:
+        """Move the keys of some cells to other positions; see `context_shift.shift_keys`."""
+        shift_keys(self._backend, self._model, self._cache, cells, offset)
 
     def check_reservation(self) -> None:
-        """Drop all graphs if the device's memory grew: theirs would lie where it was before."""
+        """Drop all graphs if the device's memory was reallocated: theirs would be stale."""
         if self._backend.graph_bytes != self._reserved:
             log.warning("a graph outgrew the reservation of %d bytes", self._reserved)
             self._reserved = self._backend.graph_bytes
             self.close()
 
     def close(self) -> None:
-        """Wait for the graph that is computing, if any, and free them all."""
+        """Wait for the graph that is computing, if any, and free all graphs."""
         if self._kept or self._encoders:
             self._backend.wait()
         for kept in (self._kept, self._encoders):
@@ -305,13 +290,13 @@ class Graphs:
         return graph
 
     def _reserve_encoder(self, image: PreparedImage) -> Shape:
-        """Reserve all pieces; return the shape of the embedding."""
+        """Reserve memory for all chunks; return the shape of the embedding."""
         number = 0
         while True:
-            piece = self._encoder(image, number)
-            self._reserve(piece)
-            if piece.is_whole:
-                return piece.result.shape
+            chunk = self._encoder(image, number)
+            self._reserve(chunk)
+            if chunk.is_complete:
+                return chunk.result.shape
             number += 1
 
     def _reserve(self, graph: _Graph) -> None:
@@ -338,9 +323,9 @@ class Graphs:
         inputs = [batch.tokens, batch.positions, batch.outputs]
         if shape.embedded:
             embeddings = context.input("embeddings", shape.embedded, GGMLType.F32)
-            places = context.input("embedded_rows", shape.embedded[:1], GGMLType.I64)
-            batch = replace(batch, embeddings=embeddings, embedded_rows=places)
-            inputs += [embeddings, places]
+            rows = context.input("embedded_rows", shape.embedded[:1], GGMLType.I64)
+            batch = replace(batch, embeddings=embeddings, embedded_rows=rows)
+            inputs += [embeddings, rows]
         if shape.crossed:
             crossed = CrossAttentionInputs(
                 context.input("image", shape.crossed, GGMLType.F32, stays=True),
@@ -359,31 +344,31 @@ class Graphs:
     def _encoder(self, image: PreparedImage, number: int) -> _Graph:
         vision = self._model.vision
         if vision is None:
-            raise ComputeError("the model does not see")
+            raise ComputeError("the model has no vision encoder")
         context = self._backend.context()
         try:
             inputs = {
                 name: context.input(name, array.shape, _TYPES[array.dtype])
                 for name, array in image.arrays.items()
             }
-            piece = Piece(context, number)
+            chunk = EncoderChunk(context, number)
             embedding = vision.encode(context, image.key, inputs)
-            is_whole = piece.result is None
-            result = context.output(embedding if piece.result is None else piece.result)
-            given = [piece.given] if piece.given else []
-            return _Graph(context, [*inputs.values(), *given], result, is_whole)
+            is_complete = chunk.result is None
+            result = context.output(embedding if chunk.result is None else chunk.result)
+            given = [chunk.given] if chunk.given else []
+            return _Graph(context, [*inputs.values(), *given], result, is_complete)
         except TampuError:
             context.close()
             raise
 
 
-def _crossing_data(crossing: Crossing) -> list[Data]:
-    mask = np.full((len(crossing.seen), len(crossing.rows)), -np.inf, np.float16)
-    seeing = np.zeros((len(crossing.seen), 1), np.float32)
-    for token, shown in enumerate(crossing.seen):
-        for start, end in shown:  # the same picture twice counts twice
+def _crossing_data(crossing: CrossAttentionRows) -> list[Data]:
+    mask = np.full((len(crossing.visible), len(crossing.rows)), -np.inf, np.float16)
+    seeing = np.zeros((len(crossing.visible), 1), np.float32)
+    for token, visible in enumerate(crossing.visible):
+        for start, end in visible:  # the same image twice counts twice
             mask[token, start:end] = np.logaddexp(mask[token, start:end], np.float16(0))
-        seeing[token] = bool(shown)
-        if not shown:
+        seeing[token] = bool(visible)
+        if not visible:
             mask[token] = 0
     return [crossing.rows, mask, seeing]

@@ -1,6 +1,7 @@
-"""Pictures that a model has embedded: computed once, kept while there is room.
+"""Image embeddings by content, and encoders that are computed in chunks.
 
-The next turn of a conversation, or another request with the same picture, encodes nothing.
+An embedding is kept while there is room: the next turn of a conversation, or another request with
+the same image, encodes nothing.
 """
 
 from __future__ import annotations
@@ -13,50 +14,86 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tampu.ml import Context, GGMLType, Tensor
 from tampu.nn.image import Picture
 
 Embedding = npt.NDArray[np.float32]
 
-_NUMBERED = 2**14  # pictures that are known again
-_BEGUN = 2  # images that are not complete; others begin anew
+CHUNK_ROWS = 4096
+"""Rows of a chunk of an encoder, times its layers: this is how long batches wait for it."""
+
+_MAX_NUMBERED = 2**14  # images whose numbers are remembered
+_MAX_PARTIAL = 2  # incomplete embeddings; others start again
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """An image whose encoder has come to a pause.
+class PartialEmbedding:
+    """An image whose encoder has been computed in part.
 
     Attributes:
-        pieces: how many of them are computed.
-        rows: what the last of them gave.
+        chunks: the number of chunks computed.
+        rows: result of the last one.
     """
 
-    pieces: int
+    chunks: int
     rows: Embedding
 
 
+class EncoderChunk:
+    """One chunk of an encoder, so that batches can be computed between chunks.
+
+    The whole encoder is described for each chunk; only what lies between two pauses is computed
+    (see `Context.pause`).
+
+    Attributes:
+        given: the input for the previous chunk's result; None for the first chunk.
+        result: what the next chunk continues from; None for the last one.
+    """
+
+    def __init__(self, context: Context, number: int) -> None:
+        """Restrict the encoder built in this context to chunk `number`, counted from 0."""
+        self._context = context
+        self._number = number
+        self._pauses = 0
+        self.given: Tensor | None = None
+        self.result: Tensor | None = None
+        context.pauses = self._pause
+
+    def _pause(self, x: Tensor) -> Tensor:
+        layers = max(1, CHUNK_ROWS // x.shape[0])
+        begins, ends = self._number * layers, (self._number + 1) * layers
+        at, self._pauses = self._pauses, self._pauses + 1  # the first is before the first layer
+        if at == begins > 0:
+            self.given = self._context.input("given", x.shape, GGMLType.F32)
+            return self.given
+        if at == ends:
+            self.result = x
+        return x
+
+
 class ImageStore:
-    """Embeddings by the content of their pictures; the least recently used go first."""
+    """Embeddings by image content; the least recently used are evicted first."""
 
     def __init__(self, limit_bytes: int) -> None:
-        """Begin empty.
+        """Start empty.
 
         Args:
-            limit_bytes: of embeddings that are kept; the newest is kept whatever its size.
+            limit_bytes: size of the embeddings kept; the newest is kept whatever its size.
         """
         self._limit = limit_bytes
         self._numbers: OrderedDict[bytes, int] = OrderedDict()
         self._next = 0
-        self._numbering = threading.Lock()  # callers number their pictures on their own threads
+        self._numbering = threading.Lock()  # callers number their images on their own threads
         self._kept: OrderedDict[int, Embedding] = OrderedDict()
-        self._begun: OrderedDict[int, Begun] = OrderedDict()
+        self._partial: OrderedDict[int, PartialEmbedding] = OrderedDict()
         self._joined: tuple[tuple[int, ...], Embedding] | None = None
         self._bytes = 0
 
     def number(self, picture: Picture) -> int:
-        """Return the number of a picture's content; equal pixels have equal numbers.
+        """Return the number of an image's content; equal pixels have equal numbers.
 
-        Of very many pictures the one that was not seen for longest is forgotten. It gets another
-        number when it comes again, and is embedded again; no number is ever given twice.
+        The least recently seen of very many images is forgotten. It gets another number when it
+        comes again, and is encoded again; a number is never used twice.
         """
         digest = hashlib.sha256(repr(picture.shape).encode())
         digest.update(np.ascontiguousarray(picture).data)
@@ -66,7 +103,7 @@ class ImageStore:
                 self._numbers[key] = self._next
                 self._next += 1
             self._numbers.move_to_end(key)
-            while len(self._numbers) > _NUMBERED:
+            while len(self._numbers) > _MAX_NUMBERED:
                 self._numbers.popitem(last=False)
             return self._numbers[key]
 
@@ -77,10 +114,10 @@ class ImageStore:
         self._kept.move_to_end(number)
         return self._kept[number]
 
-    def together(self, numbers: tuple[int, ...]) -> Embedding:
+    def concatenated(self, numbers: tuple[int, ...]) -> Embedding:
         """Return the rows of some images, one image after the other.
 
-        For the same images it is the same array, which the device then has already.
+        For the same images as last time it is the same array, which the device already holds.
         """
         if len(numbers) == 1:
             return self[numbers[0]]
@@ -90,19 +127,19 @@ class ImageStore:
             self._joined = (numbers, rows)
         return self._joined[1]
 
-    def begun(self, number: int) -> Begun | None:
-        """Return how far an image has come that is not complete; None: nothing is computed."""
-        return self._begun.get(number)
+    def partial(self, number: int) -> PartialEmbedding | None:
+        """Return how far an incomplete image has been encoded; None: not at all."""
+        return self._partial.get(number)
 
-    def go_on(self, number: int, rows: Embedding) -> None:
-        """Keep what one more piece of an image's encoder gave."""
-        before = self._begun.pop(number, None)
-        self._begun[number] = Begun(before.pieces + 1 if before else 1, rows)
-        while len(self._begun) > _BEGUN:
-            self._begun.popitem(last=False)
+    def keep_partial(self, number: int, rows: Embedding) -> None:
+        """Keep the result of one more chunk of an image's encoder."""
+        before = self._partial.pop(number, None)
+        self._partial[number] = PartialEmbedding(before.chunks + 1 if before else 1, rows)
+        while len(self._partial) > _MAX_PARTIAL:
+            self._partial.popitem(last=False)
 
     def keep(self, number: int, embedding: Embedding) -> None:
-        """Keep an embedding, and let go of old ones if there are too many."""
+        """Keep an embedding, and evict old ones if there are too many."""
         self.drop(number)
         embedding.flags.writeable = False  # so that it need not be copied to the device again
         self._kept[number] = embedding
@@ -111,7 +148,7 @@ class ImageStore:
             self.drop(next(iter(self._kept)))
 
     def drop(self, number: int) -> None:
-        """Let go of an embedding and of what is begun, if it is there."""
-        self._begun.pop(number, None)
+        """Evict an embedding, complete or partial, if it is there."""
+        self._partial.pop(number, None)
         if (old := self._kept.pop(number, None)) is not None:
             self._bytes -= old.nbytes

@@ -1,4 +1,4 @@
-"""What the loop gives the device: a batch to be computed, or an image to be embedded."""
+"""Jobs for the device: computing a batch, or encoding an image."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tampu.runner.batch import Plan
 from tampu.runner.graphs import Graphs, PreparedGraph
 from tampu.runner.images import ImageStore
 from tampu.runner.layout import PlacedImage
-from tampu.runner.output_processor import Answers, Drawn
+from tampu.runner.output_processor import OutputProcessor, StepTokens
 from tampu.runner.scheduler import Scheduler
 
 
 class Job(ABC):
-    """One piece of work. Its methods are called in their order; `fail` may take the place of any.
+    """One job. Its methods are called in this order; `fail` may take the place of any.
 
     Attributes:
-        kind: what it is, in a word.
+        kind: its name in traces.
     """
 
     __slots__ = ()
@@ -31,97 +31,87 @@ class Job(ABC):
     @property
     @abstractmethod
     def size(self) -> int:
-        """How many tokens or rows it has."""
-
-    @property
-    def tokens(self) -> int:
-        """How many of these are tokens."""
-        return 0
+        """The number of its tokens or rows."""
 
     @abstractmethod
     def prepare(self, graphs: Graphs) -> PreparedGraph:
-        """Have a graph and its inputs ready, but for tokens that are being sampled.
+        """Prepare the graph and its inputs, except for tokens that are being sampled.
 
         Raises:
-            TampuError: if there can be none.
+            TampuError: if the graph cannot be built.
         """
 
-    def complete(self) -> bool:
-        """Fill in what is known by now; False: nobody needs it any more, and it is taken back."""
+    def fill(self) -> bool:
+        """Fill in the tokens known by now; False: no request needs the job, and it is undone."""
         return True
 
-    def launched(self) -> None:  # noqa: B027 - most have nothing to note
-        """Note that the device has it."""
+    def launched(self) -> None:  # noqa: B027 - optional
+        """Record that the device computes it."""
 
     @abstractmethod
-    def finish(self, computed: Computed, prepared: PreparedGraph) -> Drawn:
-        """Take the results; return the tokens that they give."""
+    def finish(self, computed: Computed, prepared: PreparedGraph) -> StepTokens:
+        """Process the results; return the tokens sampled from them."""
 
-    def deliver(self, drawn: Drawn) -> None:  # noqa: B027 - an image has no text
-        """Hand on the text of the tokens."""
+    def deliver(self, sampled: StepTokens) -> None:  # noqa: B027 - an image has no text
+        """Send the text of the tokens to the callers."""
 
     @abstractmethod
     def fail(self, error: TampuError) -> None:
-        """End the sequences that cannot go on without it."""
+        """End the sequences that depend on it."""
 
     @abstractmethod
     def described(self) -> dict[str, object]:
-        """Say what it is made of, for a trace."""
+        """Return its contents for a trace."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchJob(Job):
-    """A batch of tokens."""
+    """Computes a batch of tokens."""
 
     kind: ClassVar[str] = "batch"
     plan: Plan
     scheduler: Scheduler
-    answers: Answers
+    outputs: OutputProcessor
 
     @property
     def size(self) -> int:
-        """How many tokens it has."""
+        """The number of its tokens."""
         return len(self.plan.inputs.tokens)
-
-    @property
-    def tokens(self) -> int:
-        """How many tokens it has."""
-        return self.size
 
     def prepare(self, graphs: Graphs) -> PreparedGraph:
         """Find or build the graph of its shape."""
         return graphs.prepare(self.plan.inputs)
 
-    def complete(self) -> bool:
+    def fill(self) -> bool:
         """Fill in the tokens that were sampled since it was planned."""
         if not self.scheduler.is_needed(self.plan):
-            self.scheduler.undo(self.plan)
+            self.scheduler.rollback(self.plan)
             return False
         self.plan.fill()
         return True
 
     def launched(self) -> None:
-        """Note who will get a token."""
-        self.answers.await_tokens(self.plan)
+        """Mark the sequences that will get a token."""
+        self.outputs.await_tokens(self.plan)
 
-    def finish(self, computed: Computed, prepared: PreparedGraph) -> Drawn:  # noqa: ARG002
-        """Draw a token for each sequence that it gives one."""
-        return self.answers.draw(self.plan, computed)
+    def finish(self, computed: Computed, prepared: PreparedGraph) -> StepTokens:  # noqa: ARG002
+        """Sample the next tokens."""
+        return self.outputs.sample(self.plan, computed)
 
-    def deliver(self, drawn: Drawn) -> None:
-        """Hand on the text of the tokens, and end the sequences that are complete."""
-        self.answers.deliver(self.plan, drawn)
+    def deliver(self, sampled: StepTokens) -> None:
+        """Send the text of the tokens to the callers, and end completed sequences."""
+        self.outputs.deliver(self.plan, sampled)
 
     def fail(self, error: TampuError) -> None:
-        """End all sequences, as rows are shared."""
-        self.answers.fail_all(error)
+        """End all sequences, since they share rows."""
+        self.outputs.fail_all(error)
 
     def described(self) -> dict[str, object]:
-        """Say which tokens of which requests it has, and why."""
+        """Return the parts of the batch."""
         parts = [
             {
                 "request": part.sequence.number,
-                "does": "reads" if part.reads else "answers",
+                "phase": "prefill" if part.is_prefill else "decode",
                 "from": part.start,
                 "tokens": part.count,
             }
@@ -132,33 +122,33 @@ class BatchJob(Job):
 
 @dataclass(frozen=True, slots=True)
 class ImageJob(Job):
-    """An image's encoder, or one piece of it."""
+    """Computes an image's encoder, or one chunk of it."""
 
     kind: ClassVar[str] = "image"
     image: PlacedImage
     images: ImageStore
-    answers: Answers
+    outputs: OutputProcessor
 
     @property
     def size(self) -> int:
-        """How many rows the embedding has."""
+        """The number of rows of the embedding."""
         return self.image.image.rows
 
     def prepare(self, graphs: Graphs) -> PreparedGraph:
-        """Find or build the graph of the next piece."""
-        return graphs.prepare_image(self.image.image, self.images.begun(self.image.number))
+        """Find or build the graph of the next chunk."""
+        return graphs.prepare_image(self.image.image, self.images.partial(self.image.number))
 
-    def finish(self, computed: Computed, prepared: PreparedGraph) -> Drawn:
-        """Keep the embedding, or what the next piece goes on with; it gives no token."""
+    def finish(self, computed: Computed, prepared: PreparedGraph) -> StepTokens:
+        """Keep the embedding, or the chunk's result; it gives no token."""
         rows = np.asarray(computed.outputs[0], np.float32)
-        keep = self.images.keep if prepared.is_whole else self.images.go_on
+        keep = self.images.keep if prepared.is_complete else self.images.keep_partial
         keep(self.image.number, rows)
         return {}
 
     def fail(self, error: TampuError) -> None:
-        """End the sequences that the image belongs to."""
-        self.answers.fail_image(self.image, error)
+        """End the sequences that contain the image."""
+        self.outputs.fail_image(self.image, error)
 
     def described(self) -> dict[str, object]:
-        """Say which image it is."""
+        """Return the image's number and size."""
         return {"image": self.image.number, "rows": self.size}

@@ -1,4 +1,4 @@
-"""How a sequence's inputs lie: what is compared, where images are, which parts stay together."""
+"""The layout of a sequence's inputs: image placeholders, positions, and indivisible groups."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Tokens = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NumberedImage:
-    """An image that is ready for the encoder; its length is that of its inputs.
+    """An image prepared for the encoder; its length is the number of its inputs.
 
     Attributes:
-        image: as the encoder takes it.
-        number: of its content; equal pictures have equal numbers, others never.
+        image: the encoder's inputs.
+        number: of its content; only equal images have equal numbers.
     """
 
     image: PreparedImage
@@ -30,18 +30,18 @@ class NumberedImage:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The tokens that stand in the prompt for it."""
+        """Its placeholder tokens in the prompt."""
         return tuple(self.image.placeholders.tokens.tolist())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedImage:
-    """An image at its place.
+    """An image at its position in a prompt.
 
     Attributes:
-        start: position of the first of its inputs.
-        number: of its content; equal pictures have equal numbers, others never.
-        image: as the encoder takes it.
+        start: position of its first input.
+        number: of its content; only equal images have equal numbers.
+        image: the encoder's inputs.
         row_of: I32, (inputs + 1,): how many rows of the embedding come before each input.
     """
 
@@ -56,7 +56,7 @@ class PlacedImage:
         return self.start + len(self.row_of) - 1
 
     def embedded(self, start: int, end: int) -> Tokens:
-        """Return the positions in [start, end) that take rows of the embedding."""
+        """Return the positions in [start, end) that are replaced by rows of the embedding."""
         first, last = max(start, self.start), min(end, self.end)
         if first >= last:
             return np.empty(0, np.int32)
@@ -64,14 +64,14 @@ class PlacedImage:
         return (np.flatnonzero(takes) + first).astype(np.int32)
 
     def rows(self, start: int, end: int) -> slice:
-        """Return the rows of the embedding that positions in [start, end) take."""
+        """Return the rows of the embedding for positions in [start, end)."""
         first = min(max(start, self.start), self.end) - self.start
         last = max(min(end, self.end) - self.start, first)
         return slice(int(self.row_of[first]), int(self.row_of[last]))
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class InputGroup:
     """Inputs that must be computed in one batch.
 
     Attributes:
@@ -86,18 +86,18 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """What is special about a sequence's inputs; nothing for plain text.
+class InputLayout:
+    """The images, groups and positions of a sequence's inputs; plain text has none of its own.
 
     Attributes:
-        images: in their order.
-        groups: in their order, apart from one another.
-        given: I32, (k, prompt): positions as the model counts them; None: those of the sequence.
-        ahead: how much later than in the sequence the inputs after the prompt are.
+        images: in order.
+        groups: in order, without overlap.
+        given: I32, (k, prompt): the model's positions; None: those of the sequence.
+        ahead: the offset of positions after the prompt.
     """
 
     images: tuple[PlacedImage, ...] = ()
-    groups: tuple[Group, ...] = ()
+    groups: tuple[InputGroup, ...] = ()
     given: npt.NDArray[np.int32] | None = None
     ahead: int = 0
 
@@ -106,7 +106,7 @@ class Layout:
         plain = np.arange(start + self.ahead, end + self.ahead, dtype=np.int32)
         positions = np.tile(plain, (per_token, 1))
         if per_token > 1:
-            positions[3:] = 0  # text has three equal coordinates, whatever comes after them is 0
+            positions[3:] = 0  # text has three equal coordinates; any others are 0
         if self.given is not None and start < self.given.shape[1]:
             known = self.given[:, start:end]
             positions[:, : known.shape[1]] = known
@@ -115,7 +115,7 @@ class Layout:
     def fitting(self, start: int, count: int) -> int:
         """Return how many of `count` inputs from `start` on can be computed without the rest.
 
-        Nothing, if a group begins at `start` that is longer.
+        0 if a longer group starts at `start`.
         """
         for group in self.groups:
             if group.start < start + count < group.end:
@@ -130,7 +130,7 @@ class Layout:
         """Return where the group ends that a position is inside of, else the position."""
         return next((g.end for g in self.groups if g.start < position < g.end), position)
 
-    def both_ways(self, start: int, end: int) -> tuple[tuple[int, int], ...]:
+    def bidirectional(self, start: int, end: int) -> tuple[tuple[int, int], ...]:
         """Return the groups within [start, end) whose inputs attend to one another."""
         return tuple(
             (group.start, group.end)
@@ -138,10 +138,10 @@ class Layout:
             if group.sees_itself and start < group.end and group.start < end
         )
 
-    def crossed(self, position: int) -> tuple[PlacedImage, ...]:
-        """Return the images that cross-attention shows to a position.
+    def visible_images(self, position: int) -> tuple[PlacedImage, ...]:
+        """Return the images that a position attends to by cross-attention.
 
-        They are the last one up to it and those right before that one, without text between them.
+        They are the last one before it and those directly before that one, without text between.
         """
         seen: list[PlacedImage] = []
         for image in reversed(self.images):
@@ -152,7 +152,7 @@ class Layout:
                 break
         return tuple(reversed(seen))
 
-    def without(self, start: int, end: int, length: int) -> Layout:
+    def without(self, start: int, end: int, length: int) -> InputLayout:
         """Return the layout of a sequence that loses the inputs in [start, end).
 
         Args:
@@ -169,16 +169,16 @@ class Layout:
             if i.start >= end or i.end <= start
         ]
         groups = [
-            Group(g.start - lost, g.end - lost, g.sees_itself) if g.start >= end else g
+            InputGroup(g.start - lost, g.end - lost, g.sees_itself) if g.start >= end else g
             for g in self.groups
             if g.start >= end or g.end <= start
         ]
         if self.given is None:
-            return Layout(tuple(moved), tuple(groups))
+            return InputLayout(tuple(moved), tuple(groups))
         old = self.positions(0, length, len(self.given))
         gap = int(old[0, end] - old[0, start]) if end < length else lost
         given = np.concatenate([old[:, :start], old[:, end:] - _shift_of(gap, len(old))], axis=1)
-        return Layout(tuple(moved), tuple(groups), given, self.ahead + lost - gap)
+        return InputLayout(tuple(moved), tuple(groups), given, self.ahead + lost - gap)
 
 
 def _shift_of(gap: int, per_token: int) -> npt.NDArray[np.int32]:
@@ -188,45 +188,45 @@ def _shift_of(gap: int, per_token: int) -> npt.NDArray[np.int32]:
     return shift
 
 
-TEXT = Layout()
+TEXT = InputLayout()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inputs:
-    """A prompt as the cache will hold it.
+    """A prompt as the cache holds it.
 
     Attributes:
         tokens: I32, (n,).
-        keys: I32, (n,): what is compared to find a beginning again: tokens, and the numbers of
-            images, negative, where those are.
-        layout: what else there is to know.
+        keys: I32, (n,): what the prefix cache compares: tokens, and negative numbers of images in
+            their places.
+        layout: of the images.
     """
 
     tokens: Tokens
     keys: Tokens
-    layout: Layout = TEXT
+    layout: InputLayout = TEXT
 
     def without(self, start: int, end: int) -> Inputs:
-        """Return the prompt without the inputs in [start, end); no group is cut by that."""
+        """Return the prompt without the inputs in [start, end), which must not cut a group."""
         kept = [np.concatenate([each[:start], each[end:]]) for each in (self.tokens, self.keys)]
         layout = self.layout.without(start, end, len(self.tokens))
         return Inputs(kept[0], kept[0] if self.keys is self.tokens else kept[1], layout)
 
 
 def lay_out(pieces: Sequence[Tokens | NumberedImage]) -> Inputs:
-    """Return a prompt of text and images, in their order."""
+    """Return a prompt of text and images, in order."""
     tokens: list[Tokens] = []
     keys: list[Tokens] = []
     images: list[PlacedImage] = []
-    groups: list[Group] = []
+    groups: list[InputGroup] = []
     positions: list[npt.NDArray[np.int32]] = []
-    start = place = 0
+    start = position = 0
     for piece in pieces:
         if not isinstance(piece, NumberedImage):
             tokens.append(piece)
             keys.append(piece)
-            positions.append(place + np.arange(len(piece), dtype=np.int32)[None])
-            start, place = start + len(piece), place + len(piece)
+            positions.append(position + np.arange(len(piece), dtype=np.int32)[None])
+            start, position = start + len(piece), position + len(piece)
             continue
         image, number = piece.image, piece.number
         held = image.placeholders
@@ -235,35 +235,37 @@ def lay_out(pieces: Sequence[Tokens | NumberedImage]) -> Inputs:
         row_of = np.concatenate([[0], np.cumsum(takes)]).astype(np.int32)
         images.append(PlacedImage(start, number, image, row_of))
         groups += [
-            Group(start + first, start + first + length, held.sees_itself)
+            InputGroup(start + first, start + first + length, held.sees_itself)
             for first, length in held.groups
         ]
         tokens.append(held.tokens)
         keys.append(np.where(takes | held.is_cross, -1 - number, held.tokens).astype(np.int32))
         own = np.arange(count)[None] if held.positions is None else held.positions.T
-        positions.append((place + own).astype(np.int32))
+        positions.append((position + own).astype(np.int32))
         if held.positions is not None:
-            positions[-1][3:] -= place  # the fourth coordinate is no position
-        start, place = start + count, place + held.advance
+            positions[-1][3:] -= position  # the fourth coordinate is not a position
+        start, position = start + count, position + held.advance
     if not images:
         text = _joined(tokens)
         return Inputs(text, text)
-    layout = Layout(tuple(images), tuple(groups), _given(positions, start, place), place - start)
+    layout = InputLayout(
+        tuple(images), tuple(groups), _given(positions, start, position), position - start
+    )
     return Inputs(_joined(tokens), _joined(keys), layout)
 
 
 def as_one_group(inputs: Inputs) -> Inputs:
-    """Return a text whose tokens attend to one another both ways, and so share a batch."""
-    whole = Group(0, len(inputs.tokens), sees_itself=True)
-    return Inputs(inputs.tokens, inputs.keys, Layout(groups=(whole,)))
+    """Return a text whose tokens attend to one another both ways, in one batch."""
+    whole = InputGroup(0, len(inputs.tokens), sees_itself=True)
+    return Inputs(inputs.tokens, inputs.keys, InputLayout(groups=(whole,)))
 
 
 def _given(
-    positions: list[npt.NDArray[np.int32]], length: int, place: int
+    positions: list[npt.NDArray[np.int32]], length: int, end: int
 ) -> npt.NDArray[np.int32] | None:
     """Return the positions (k, n) of all inputs; None if they are those of the sequence."""
     per_token = max(len(part) for part in positions)
-    if per_token == 1 and place == length:
+    if per_token == 1 and end == length:
         return None
     spread = [
         part if len(part) == per_token else _three_equal(part, per_token) for part in positions

@@ -1,7 +1,7 @@
-"""The run loop: plan a batch while the last one computes, then sample, launch and deliver.
+"""The run loop: plans a batch while the previous one computes, then samples, launches, delivers.
 
-The loop knows sequences, batches and the cache, and nothing of any architecture, of HTTP or of
-chat. It runs on a thread of its own; callers hand it work through `submit`.
+It works with sequences, batches and the cache, whatever the architecture and the API. It runs on
+its own thread; callers pass it sequences through `submit`.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from tampu.errors import RunnerDiedError, TampuError
 from tampu.ml.backend import Computed
 from tampu.runner.graphs import Graphs, PreparedGraph
 from tampu.runner.jobs import BatchJob, ImageJob, Job
-from tampu.runner.output_processor import Answers, Drawn, Vocabulary
+from tampu.runner.output_processor import OutputProcessor, StepTokens, Vocabulary
 from tampu.runner.scheduler import Scheduler
 from tampu.runner.sequence import Sequence
-from tampu.runner.stats import Records
-from tampu.runner.watchdog import Pulse
+from tampu.runner.stats import LoopStats
+from tampu.runner.watchdog import Watchdog
 
 log = logging.getLogger("tampu.runner")
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """A job with its graph ready."""
+class PreparedStep:
+    """A job with its graph."""
 
     job: Job
     prepared: PreparedGraph
@@ -36,30 +36,31 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Work that is computing."""
+    """A job that is computing."""
 
-    work: Work
+    job: Job
+    prepared: PreparedGraph
     result: Future[Computed]
 
 
-class Runner:
+class EngineLoop:
     """Runs sequences over one model until it is closed.
 
     Attributes:
-        records: where the time went, and the trace if there is one.
-        graphs: how often graphs were built and used again.
-        pulse: whether the loop still moves.
+        stats: where the time goes, and the trace if one is attached.
+        graphs: the model's graphs.
+        watchdog: detects that the loop hangs.
     """
 
     def __init__(self, scheduler: Scheduler, graphs: Graphs, tokenizer: Vocabulary) -> None:
         self.graphs = graphs
-        self.records = Records()
-        self.pulse = Pulse()
+        self.stats = LoopStats()
+        self.watchdog = Watchdog()
         self._scheduler = scheduler
-        self._answers = Answers(scheduler, graphs, tokenizer)
+        self._outputs = OutputProcessor(scheduler, graphs, tokenizer)
         self._inbox: queue.SimpleQueue[Sequence | None] = queue.SimpleQueue()  # None wakes the loop
         self._stopped = threading.Event()
-        self._door = threading.Lock()  # no request comes in once the last ones were answered
+        self._submit_lock = threading.Lock()  # nothing is submitted after the loop has ended
         self._cause: BaseException | None = None
         self._thread = threading.Thread(target=self._main, name="tampu-runner", daemon=True)
         self._thread.start()
@@ -67,23 +68,23 @@ class Runner:
     # -- for callers, on any thread --------------------------------------------------------------
 
     def submit(self, sequence: Sequence) -> None:
-        """Hand over a sequence.
+        """Submit a sequence.
 
         Raises:
             RunnerDiedError: if the loop has ended.
         """
-        with self._door:
+        with self._submit_lock:
             if self._stopped.is_set():
                 raise self._ended()
             self._inbox.put(sequence)
 
     def cancel(self, sequence: Sequence) -> None:
-        """Let a sequence end with the reason `cancelled` before its next token."""
+        """End a sequence before its next token, with the reason `cancelled`."""
         sequence.is_cancelled = True
         self._inbox.put(None)
 
     def close(self) -> None:
-        """End the loop; what is under way fails with RunnerDiedError. Twice is harmless."""
+        """End the loop; running sequences fail with RunnerDiedError. A second call does nothing."""
         self._stopped.set()
         self._inbox.put(None)
         self._thread.join()
@@ -91,112 +92,112 @@ class Runner:
     # -- the loop --------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Run until closed. What is on the device is the loop's only state."""
-        flying: Step | None = None
+        """Run until closed. The step in flight is the loop's only state."""
+        in_flight: Step | None = None
         while not self._stopped.is_set():
-            began = time.perf_counter_ns()
-            self.admit(block=flying is None and self._scheduler.is_idle)
-            self.pulse.move("planning")
-            work = self.prepare(flying)  # while `flying` computes
-            drawn = self.finish(flying) if flying else {}  # waits for its results
-            launched = self.launch(work)
-            if flying:
-                self.deliver(flying, drawn)  # while `launched` computes
-                self.records.turn(began)
+            start_ns = time.perf_counter_ns()
+            self.admit(block=in_flight is None and self._scheduler.is_idle)
+            self.watchdog.busy("planning")
+            prepared = self.prepare(in_flight)  # while `in_flight` computes
+            sampled = self.finish(in_flight) if in_flight else {}  # waits for its results
+            launched = self.launch(prepared)
+            if in_flight:
+                self.deliver(in_flight, sampled)  # while `launched` computes
+                self.stats.iterated(start_ns)
             elif launched is None and self._scheduler.is_idle:
                 self._scheduler.check()
                 self.graphs.check_reservation()
-            flying = launched
-        if flying:
-            flying.result.exception()  # wait: the device must be done before anything is freed
+            in_flight = launched
+        if in_flight:
+            in_flight.result.exception()  # wait: the device must be done before anything is freed
 
     def admit(self, *, block: bool) -> None:
-        """Take in new requests and end those that were cancelled; if `block`, wait for some."""
+        """Admit new requests and end cancelled ones; with `block`, wait for some."""
         if block:
-            self.pulse.rest()
+            self.watchdog.idle()
         arrived = [self._inbox.get()] if block else []
         while not self._inbox.empty():
             arrived.append(self._inbox.get())
         self._scheduler.waiting += [sequence for sequence in arrived if sequence is not None]
         for sequence in self._scheduler.cancelled():
-            self._answers.finish(sequence, "cancelled")
+            self._outputs.finish(sequence, "cancelled")
         for sequence in self._scheduler.start_waiting():
-            sequence.clock.started = time.monotonic_ns()
+            sequence.times.started = time.monotonic_ns()
 
-    def prepare(self, flying: Step | None) -> Work | None:
-        """Decide what comes next, and have its graph and inputs ready but for unknown tokens."""
-        began = time.perf_counter_ns()
-        job = self._next(flying)
+    def prepare(self, in_flight: Step | None) -> PreparedStep | None:
+        """Choose the next job and prepare its graph and inputs, except for unknown tokens."""
+        start_ns = time.perf_counter_ns()
+        job = self._next(in_flight)
         if job is None:
             return None
-        planned = time.perf_counter_ns()
+        planned_ns = time.perf_counter_ns()
         try:
             prepared = job.prepare(self.graphs)
         except TampuError as error:
             job.fail(error)
             return None
-        self.records.prepared(job, prepared, began, planned)
-        return Work(job, prepared)
+        self.stats.prepared(job, prepared, start_ns, planned_ns)
+        return PreparedStep(job, prepared)
 
-    def finish(self, step: Step) -> Drawn:
-        """Wait for a step and draw a token for each sequence that it gives one."""
-        waited, job = time.perf_counter_ns(), step.work.job
-        self.pulse.wait(job.kind, job.size)
+    def finish(self, step: Step) -> StepTokens:
+        """Wait for a step and sample the next token of each sequence that gets one."""
+        wait_ns, job = time.perf_counter_ns(), step.job
+        self.watchdog.wait(job.kind, job.size)
         try:
             computed = step.result.result()
         except TampuError as error:
             job.fail(error)
             return {}
-        self.pulse.computed(job.kind, job.size, computed.compute_ns / 1e9)
-        self.records.computed(job, computed, waited)
-        began = time.perf_counter_ns()
-        drawn = job.finish(computed, step.work.prepared)
-        self.records.sampled(began, len(drawn))
-        return drawn
+        self.watchdog.computed(job.kind, job.size, computed.compute_ns / 1e9)
+        self.stats.computed(job, computed, wait_ns)
+        start_ns = time.perf_counter_ns()
+        sampled = job.finish(computed, step.prepared)
+        self.stats.span("sample", start_ns, len(sampled))
+        return sampled
 
-    def launch(self, work: Work | None) -> Step | None:
-        """Begin to compute what was prepared, now that its tokens are known."""
-        if work is None or not work.job.complete():
+    def launch(self, step: PreparedStep | None) -> Step | None:
+        """Start computing a prepared step, now that its tokens are known."""
+        if step is None or not step.job.fill():
             return None
         try:
-            result = self.graphs.launch(work.prepared)
+            result = self.graphs.launch(step.prepared)
         except TampuError as error:
-            work.job.fail(error)
+            step.job.fail(error)
             return None
-        work.job.launched()
-        return Step(work, result)
+        step.job.launched()
+        return Step(step.job, step.prepared, result)
 
-    def deliver(self, step: Step, drawn: Drawn) -> None:
-        """Hand on the text of the tokens, and end the sequences that are complete."""
-        began = time.perf_counter_ns()
-        step.work.job.deliver(drawn)
-        self.records.delivered(began, len(drawn))
+    def deliver(self, step: Step, sampled: StepTokens) -> None:
+        """Send the text of the tokens to the callers, and end completed sequences."""
+        start_ns = time.perf_counter_ns()
+        step.job.deliver(sampled)
+        self.stats.span("deliver", start_ns, len(sampled))
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _next(self, flying: Step | None) -> Job | None:
-        """Decide what the device does next; batches and images take turns."""
-        was_image = flying is not None and isinstance(flying.work.job, ImageJob)
+    def _next(self, in_flight: Step | None) -> Job | None:
+        """Choose the next job; batches and images alternate."""
+        was_image = in_flight is not None and isinstance(in_flight.job, ImageJob)
         if not was_image and (image := self._scheduler.needed_image()):
-            return ImageJob(image, self._scheduler.images, self._answers)
+            return ImageJob(image, self._scheduler.images, self._outputs)
         plan = self._scheduler.plan()
-        return BatchJob(plan, self._scheduler, self._answers) if plan else None
+        return BatchJob(plan, self._scheduler, self._outputs) if plan else None
 
     def _main(self) -> None:
-        """Run the loop; whatever ends it ends the work that was left."""
+        """Run the loop, then fail all sequences that are left."""
         try:
             self.run()
         except Exception as error:
-            log.exception("the runner has ended")
+            log.exception("the run loop has failed")
             self._cause = error
-        with self._door:
+        with self._submit_lock:
             self._stopped.set()
         left = [*self._scheduler.running, *self._scheduler.waiting]
         while not self._inbox.empty():
             arrived = self._inbox.get()
             left += [arrived] if arrived is not None else []
         for sequence in left:
-            self._answers.abandon(sequence, self._ended())
+            self._outputs.abandon(sequence, self._ended())
 
     def _ended(self) -> RunnerDiedError:
         return RunnerDiedError(f"the runner has ended: {self._cause or 'it was closed'}")

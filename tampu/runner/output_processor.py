@@ -1,4 +1,4 @@
-"""From results to answers: tokens are drawn, their text is handed on, sequences end."""
+"""From results to answers: samples tokens, sends their text to the callers, ends sequences."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tampu.runner.events import Done, Event, Failed, FinishReason, TextDelta
 from tampu.runner.graphs import Graphs
 from tampu.runner.layout import PlacedImage
 from tampu.runner.scheduler import Scheduler
-from tampu.runner.sequence import Constraint, Sampled, Sequence, token_logprob
+from tampu.runner.sequence import Constraint, SampledToken, Sequence, token_logprob
 
 log = logging.getLogger("tampu.runner")
 
-Drawn: TypeAlias = dict[Sequence, Sampled | None]
-"""The token that a step gave to each sequence; None to one that wants none."""
+StepTokens: TypeAlias = dict[Sequence, SampledToken | None]
+"""The token that a step gave to each sequence; None if `max_tokens` is 0."""
 
 
 class Vocabulary(Protocol):
@@ -37,10 +37,10 @@ class Vocabulary(Protocol):
         ...
 
 
-class Answers:
-    """What a step's results mean for each sequence.
+class OutputProcessor:
+    """Turns the results of steps into tokens and events for each sequence.
 
-    An error that concerns one sequence ends that one, and the others' tokens are the same.
+    An error that concerns one sequence ends that one; the others' tokens are not affected.
     """
 
     def __init__(self, scheduler: Scheduler, graphs: Graphs, tokenizer: Vocabulary) -> None:
@@ -50,18 +50,18 @@ class Answers:
         self._ends = tokenizer.eos
 
     def await_tokens(self, plan: Plan) -> None:
-        """Note who will get a token from a batch that was launched."""
+        """Mark the sequences that will get a token from a launched batch."""
         for part in plan.parts:
-            part.sequence.awaits = part.is_last
+            part.sequence.awaits_token = part.is_last
             if part.is_last and part.sequence.constraint and part.sequence.finish is None:
                 part.sequence.constraint.begin()
 
-    def draw(self, plan: Plan, computed: Computed) -> Drawn:
-        """Draw a token for each sequence that a batch gives one."""
-        drawn: Drawn = {}
+    def sample(self, plan: Plan, computed: Computed) -> StepTokens:
+        """Sample the next token of each sequence that gets one from a batch."""
+        sampled: StepTokens = {}
         for part in plan.parts:
             sequence = part.sequence
-            sequence.awaits = False
+            sequence.awaits_token = False
             sequence.read = part.end
             if part.outputs == 0 or sequence.finish is not None:
                 continue
@@ -74,24 +74,24 @@ class Answers:
                 elif sequence.prompt_logprobs:
                     sequence.prompt_logprobs.add(rows)
                 if part.is_last:
-                    drawn[sequence] = self._draw(sequence, rows[-1])
+                    sampled[sequence] = self._sample(sequence, rows[-1])
             except TampuError as error:
                 self.fail(sequence, _explained(error, computed.fault))
-        return drawn
+        return sampled
 
-    def deliver(self, plan: Plan, drawn: Drawn) -> None:
-        """Hand on the text of the tokens, and end the sequences that are complete."""
+    def deliver(self, plan: Plan, sampled: StepTokens) -> None:
+        """Send the text of the tokens to the callers, and end completed sequences."""
         for part in plan.parts:
             sequence = part.sequence
-            if sequence in drawn and self._scheduler.runs(sequence):  # not failed since
-                self._deliver(sequence, drawn[sequence])
+            if sequence in sampled and self._scheduler.is_running(sequence):  # not failed since
+                self._deliver(sequence, sampled[sequence])
 
     # -- one token -------------------------------------------------------------------------------
 
-    def _draw(self, sequence: Sequence, logits: npt.NDArray[np.float32]) -> Sampled | None:
-        """Draw a sequence's next token, and note if it is the last; None if it wants none."""
+    def _sample(self, sequence: Sequence, logits: npt.NDArray[np.float32]) -> SampledToken | None:
+        """Sample a sequence's next token and detect the end; None if `max_tokens` is 0."""
         options, constraint = sequence.options, sequence.constraint
-        sequence.clock.first_token = sequence.clock.first_token or time.monotonic_ns()
+        sequence.times.first_token = sequence.times.first_token or time.monotonic_ns()
         if options.max_tokens == 0:
             sequence.finish = "length"
             return None
@@ -100,14 +100,16 @@ class Answers:
         is_end = token in self._ends and not options.ignore_eos
         if is_end or (constraint and _completes(constraint, token)):
             sequence.finish = "stop"
-        elif sequence.generated == options.max_tokens or sequence.only_repeats:
+        elif sequence.generated == options.max_tokens or sequence.is_repeating:
             sequence.finish = "length"
         if not options.logprobs:
-            return Sampled(token)
+            return SampledToken(token)
         top = options.top_logprobs
-        return Sampled(token, (token_logprob(logits, token, top, self._tokenizer.token_bytes),))
+        return SampledToken(
+            token, (token_logprob(logits, token, top, self._tokenizer.token_bytes),)
+        )
 
-    def _deliver(self, sequence: Sequence, sampled: Sampled | None) -> None:
+    def _deliver(self, sequence: Sequence, sampled: SampledToken | None) -> None:
         reason: FinishReason | None = sequence.finish
         if sampled and not (reason == "stop" and sampled.token in self._ends):
             text = sequence.detokenizer.feed(sampled.token)
@@ -115,8 +117,8 @@ class Answers:
             self._emit(sequence, text)
             if sequence.detokenizer.matched is not None:
                 reason = "stop"
-                sequence.pending.clear()  # their text is the stop string
-        is_full = sequence.computed >= sequence.capacity and not sequence.awaits
+                sequence.pending.clear()  # their text is part of the stop string
+        is_full = sequence.computed >= sequence.capacity and not sequence.awaits_token
         try:
             if reason is None and is_full:
                 reason = self._make_room(sequence)
@@ -127,23 +129,23 @@ class Answers:
             self.finish(sequence, reason)
 
     def _make_room(self, sequence: Sequence) -> FinishReason | None:
-        """Shift a full context, or say why the sequence ends there."""
+        """Shift a full context, or return why the sequence ends there."""
         options = sequence.options
         if not options.shift:
             return "length"
         keep = sequence.prompt_length if options.keep < 0 else options.keep
         keep = min(keep, sequence.capacity - 1)
-        shifted = self._scheduler.shift(sequence, keep) if self._graphs.can_rotate else None
+        shifted = self._scheduler.shift(sequence, keep) if self._graphs.can_shift_keys else None
         if shifted is None:
-            dropped = self._scheduler.restart(sequence, keep)
+            dropped = self._scheduler.recompute(sequence, keep)
         else:
             dropped, cells = shifted
-            self._graphs.rotate(cells, -dropped)
+            self._graphs.shift_keys(cells, -dropped)
         log.info("context full: dropped %d tokens after the first %d", dropped, keep)
         return None
 
     def _emit(self, sequence: Sequence, text: str, *, is_last: bool = False) -> None:
-        """Hand on text with the tokens that made it; at the end also tokens that made none."""
+        """Send text with its tokens; the last event also includes tokens without text."""
         if not text and not (is_last and sequence.pending):
             return
         tokens = tuple(sampled.token for sampled in sequence.pending)
@@ -152,18 +154,18 @@ class Answers:
         self._send(sequence, TextDelta(text, tokens, logprobs))
 
     def _send(self, sequence: Sequence, event: Event) -> None:
-        """Give an event to a sequence's caller; one that cannot take it wants no more."""
+        """Send an event to a sequence's caller; if its sink fails, the request is cancelled."""
         try:
             sequence.sink(event)
         except Exception:
-            log.exception("the receiver of an answer failed: its request is cancelled")
-            sequence.sink = _nowhere
+            log.exception("the sink of a request failed: the request is cancelled")
+            sequence.sink = _discard
             sequence.is_cancelled = True
 
     # -- ends ------------------------------------------------------------------------------------
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
-        """End a sequence: the rest of its text, what it cost, its slot."""
+        """End a sequence: free its slot, and send the rest of its text and its usage."""
         sequence.finish = reason
         self._scheduler.release(sequence)
         self._emit(sequence, sequence.detokenizer.flush(), is_last=True)
@@ -180,26 +182,26 @@ class Answers:
             self._send(sequence, Failed(type(error).__name__, str(error)))
 
     def fail_all(self, error: Exception) -> None:
-        """End all that runs: any of it may have begun with rows of the batch that failed."""
+        """End all running sequences: any may depend on rows of the failed batch."""
         self._scheduler.kv_manager.reset()
         for sequence in [*self._scheduler.running]:
             self.fail(sequence, error)
 
     def fail_image(self, failed: PlacedImage, error: Exception) -> None:
-        """End the sequences that an image belongs to."""
+        """End the sequences that contain an image."""
         for sequence in [*self._scheduler.running]:
             if any(image.number == failed.number for image in sequence.layout.images):
                 self.fail(sequence, error)
 
     def abandon(self, sequence: Sequence, error: Exception) -> None:
-        """Tell a sequence's caller that nothing more will come; nothing is freed."""
+        """Send a sequence's caller an error as its last event; nothing is freed."""
         self._send(sequence, Failed(type(error).__name__, str(error)))
 
 
 def _explained(error: TampuError, fault: str) -> TampuError:
-    """Return an error of unusable logits that says where they come from, if that is known."""
+    """Return an error of invalid logits with the layer where they arise, if that is known."""
     if fault and isinstance(error, ComputeError):
-        return ComputeError(f"{error}; unusable numbers begin with {fault}")
+        return ComputeError(f"{error}; first NaN or infinity in {fault}")
     return error
 
 
@@ -208,5 +210,5 @@ def _completes(constraint: Constraint, token: int) -> bool:
     return constraint.is_complete
 
 
-def _nowhere(_event: Event) -> None:
-    """Receive events that nobody wants."""
+def _discard(_event: Event) -> None:
+    """Ignore an event of a cancelled request."""

@@ -1,125 +1,90 @@
-"""A cap on the tokens of thoughts: when they are used up, the thought is ended.
+"""A limit on the tokens of an answer's reasoning.
 
-What comes next is then not left to the model: it is what ends a thought in the model's own format.
-After that the model goes on by itself.
+When they are used up, the tokens that end reasoning in the model's own format are forced. After
+them the model continues freely.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol
-
 import numpy as np
 import numpy.typing as npt
 
-from tampu.runner.request import GenerateOptions, Thoughts
+from tampu.runner.request import GenerateOptions, ReasoningTags
 from tampu.runner.sequence import Constraint
+from tampu.tokenizer import Tokenizer
 
-_LONGEST_WAIT = 4  # tokens that may come yet to make a character whole
-
-
-class Decoder(Protocol):
-    """Turns tokens into text."""
-
-    def feed(self, token: int) -> str:
-        """Return the characters that are complete with this token."""
-        ...
+_MAX_WAIT = 4  # tokens that may still be needed to complete a character
 
 
-class Vocabulary(Protocol):
-    """What a budget needs of a tokenizer."""
-
-    @property
-    def vocabulary_size(self) -> int:
-        """How many tokens there are."""
-        ...
-
-    def control_tokens(self, texts: Iterable[str]) -> Mapping[str, int]:
-        """Return the ids of the control tokens among these texts."""
-        ...
-
-    def encode_inside(self, text: str) -> list[int]:
-        """Return the tokens of plain text that goes on from other text."""
-        ...
-
-
-class Tokenizer(Vocabulary, Protocol):
-    """A vocabulary that is read too."""
-
-    def decoder(self, *, shown: Collection[str] = ()) -> Decoder:
-        """Return what turns tokens into text, with these control tokens."""
-        ...
-
-
-def thought_budget(
+def reasoning_budget(
     options: GenerateOptions, tokenizer: Tokenizer, inner: Constraint | None = None
-) -> Budget | None:
-    """Return the budget of an answer's thoughts; None if they have none.
+) -> ReasoningBudget | None:
+    """Return the reasoning budget of a request; None if it has none.
 
     Args:
         options: of the request.
         tokenizer: of the model.
-        inner: what the answer must be like besides.
+        inner: the other constraint on its tokens.
     """
-    if options.think_budget is None or options.thoughts is None:
+    if options.think_budget is None or options.reasoning_tags is None:
         return None
-    decoder = tokenizer.decoder(shown=options.shown)
-    return Budget(options.think_budget, options.thoughts, tokenizer, decoder, inner)
+    tags, shown = options.reasoning_tags, options.shown
+    return ReasoningBudget(options.think_budget, tags, tokenizer, shown, inner)
 
 
-class Budget:
-    """How many tokens of thoughts an answer may still have; a constraint on its tokens.
+class ReasoningBudget:
+    """Limits reasoning; a constraint on the tokens of an answer.
 
         <think> a b c d </think> answer
                 |     |________|
-                counted  forced, once the budget of 4 is used up
+                counted  forced, once a budget of 4 is used up
 
-    The tags are found in the text, for they need not be tokens of their own.
+    The tags are matched in the text, since they need not be single tokens.
     """
 
     def __init__(
         self,
         tokens: int,
-        thoughts: Thoughts,
-        vocabulary: Vocabulary,
-        decoder: Decoder,
+        tags: ReasoningTags,
+        tokenizer: Tokenizer,
+        shown: tuple[str, ...] = (),
         inner: Constraint | None = None,
     ) -> None:
-        """Begin an answer.
+        """Start an answer.
 
         Args:
-            tokens: that its thoughts may have together, without the tags.
-            thoughts: how they are written.
-            vocabulary: of the model.
-            decoder: shows the tags that are control tokens.
-            inner: what the answer must be like besides.
+            tokens: the maximum for all reasoning of the answer, without the tags.
+            tags: of the model.
+            tokenizer: of the model.
+            shown: control tokens that are part of the text.
+            inner: the other constraint on the answer's tokens.
         """
         self._left = tokens
-        self._thoughts = thoughts
-        self._decoder = decoder
+        self._tags = tags
+        self._decoder = tokenizer.decoder(shown=shown)
         self._inner = inner
-        control = vocabulary.control_tokens((thoughts.end,))
-        self._end = list(control.values()) or vocabulary.encode_inside(thoughts.end)
-        self._words = np.zeros(-(-vocabulary.vocabulary_size // 32), np.uint32)
+        control = tokenizer.control_tokens((tags.end,))
+        self._end = list(control.values()) or tokenizer.encode_inside(tags.end)
+        self._mask = np.zeros(-(-tokenizer.vocabulary_size // 32), np.uint32)
         self._text = ""  # since the last tag
-        self._is_inside = thoughts.is_begun
+        self._is_inside = tags.is_open
         self._may_begin = True
         self._waits = 0
         self._forced: list[int] = []
-        self._force()
+        self._force_end()
 
     @property
     def forced(self) -> tuple[int, ...]:
-        """The tokens that must come next, to end the thought; empty: it has not used all up."""
+        """The tokens that must come next, to end the reasoning; empty while the budget lasts."""
         return tuple(self._forced)
 
     @property
     def is_complete(self) -> bool:
-        """Whether the answer is whole; a thought's end is never the answer's."""
+        """Whether the answer is complete; the end of reasoning never is the end of the answer."""
         return self._inner is not None and self._inner.is_complete
 
     def begin(self) -> None:
-        """Begin to work out which tokens may come next."""
+        """Start computing the next mask."""
         if self._inner is not None:
             self._inner.begin()
 
@@ -127,17 +92,17 @@ class Budget:
         """Return which tokens may come next; None: any.
 
         Raises:
-            GrammarError: as the constraint inside.
+            GrammarError: if the inner constraint allows none.
         """
         if not self._forced:
             return self._inner.mask() if self._inner is not None else None
-        self._words[:] = 0
+        self._mask[:] = 0
         token = self._forced[0]
-        self._words[token // 32] = 1 << (token % 32)
-        return self._words
+        self._mask[token // 32] = 1 << (token % 32)
+        return self._mask
 
     def accept(self, token: int) -> None:
-        """Go on after a token."""
+        """Advance past a token."""
         if self._inner is not None:
             self._inner.accept(token)
         text = self._decoder.feed(token)
@@ -147,26 +112,26 @@ class Budget:
             if not self._forced:
                 self._leave()
         elif self._is_inside:
-            self._think(text)
+            self._count(text)
         elif self._may_begin:
-            self._look()
+            self._find_begin()
 
-    def _think(self, text: str) -> None:
-        if self._thoughts.end in self._text:
+    def _count(self, text: str) -> None:
+        if self._tags.end in self._text:
             self._leave()
             return
         self._left -= 1
         self._waits = 0 if text else self._waits + 1
-        self._text = self._text[-len(self._thoughts.end) :]
-        self._force()
+        self._text = self._text[-len(self._tags.end) :]
+        self._force_end()
 
-    def _look(self) -> None:
-        """See whether a thought begins here, and whether one still may."""
-        begin = self._thoughts.begin
+    def _find_begin(self) -> None:
+        """Check whether reasoning begins here, and whether it still may later."""
+        begin = self._tags.begin
         if begin in self._text:
             self._is_inside, self._text = True, ""
-            self._force()
-        elif self._thoughts.anywhere:
+            self._force_end()
+        elif self._tags.anywhere:
             self._text = self._text[-len(begin) :]
         else:
             start = self._text.strip()
@@ -176,8 +141,8 @@ class Budget:
         self._is_inside, self._text = False, ""
         self._may_begin = True
 
-    def _force(self) -> None:
-        """End the thought if it is time, unless a character is not whole yet."""
-        is_whole = not 0 < self._waits < _LONGEST_WAIT
+    def _force_end(self) -> None:
+        """Force the end tag if the budget is used up, unless a character is incomplete."""
+        is_whole = not 0 < self._waits < _MAX_WAIT
         if self._is_inside and self._left <= 0 and is_whole:
             self._forced = list(self._end)

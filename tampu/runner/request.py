@@ -1,4 +1,4 @@
-"""What a caller may ask of one generation: limits, stop strings and sampling."""
+"""The options of one request: limits, stop strings and sampling."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from tampu.sampling.parameters import DEFAULTS, Use, engine_values
 MAX_TOP_LOGPROBS = 20
 
 
-class Thoughts(msgspec.Struct, frozen=True, kw_only=True):
-    """How a model writes thoughts.
+class ReasoningTags(msgspec.Struct, frozen=True, kw_only=True):
+    """How a model marks its reasoning.
 
     Attributes:
-        begin: the text before one.
-        end: the text after it.
-        is_begun: whether the prompt ends inside one.
-        anywhere: whether one may begin after other text too.
+        begin: the tag before it.
+        end: the tag after it.
+        is_open: whether the prompt ends inside reasoning.
+        anywhere: whether it may also begin after other text.
     """
 
     begin: str
     end: str
-    is_begun: bool = False
+    is_open: bool = False
     anywhere: bool = False
 
 
 class GenerateOptions(SamplingOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits and stop strings of one request, and how its tokens are drawn (`SamplingOptions`).
+    """Limits and stop strings of one request, and its sampling options (`SamplingOptions`).
 
     Attributes:
-        max_tokens: the most tokens to generate; None: until the model ends.
+        max_tokens: the maximum number of tokens to generate; None: until the model ends.
         stop: the answer ends before the first of these strings.
-        keep: tokens at the beginning that a context shift keeps; -1: the whole prompt.
+        keep: tokens at the start that a context shift keeps; -1: the whole prompt.
         shift: whether old tokens are dropped when the context is full; else the answer ends there.
         truncate: whether a prompt longer than the context is cut; else it is refused.
         priority: "interactive" requests come before "batch" ones.
-        ignore_eos: go on after the model's end token.
-        shown: control tokens that are part of the text, by their own texts; others are not.
+        ignore_eos: continue after the model's end token.
+        shown: texts of the control tokens that are part of the answer's text.
         logprobs: return the log-probability of each token.
-        top_logprobs: and of this many of the likeliest tokens in its place, 0 to 20.
-        prompt_logprobs: and of each token of the prompt; then none of it is taken from the cache.
-        grammar: what the answer must follow; None: nothing.
-        max_repeated_tokens: the answer ends when a token follows itself more often; None: it may.
-        think_budget: the most tokens of thoughts, which then are ended; None: any number.
-        thoughts: how the model writes thoughts; None: the answer has none.
+        top_logprobs: and of this many of the most likely tokens at its position, 0 to 20.
+        prompt_logprobs: and of each prompt token; the prompt then takes nothing from the cache.
+        grammar: a constraint on the answer.
+        max_repeated_tokens: the answer ends when a token follows itself more often; None: no limit.
+        think_budget: the maximum number of tokens of reasoning; None: no limit.
+        reasoning_tags: how the model marks its reasoning; None: it does not reason.
     """
 
     max_tokens: int | None = DEFAULTS["max_tokens"]
@@ -66,13 +66,13 @@ class GenerateOptions(SamplingOptions, frozen=True, kw_only=True, forbid_unknown
     grammar: Grammar | None = None
     max_repeated_tokens: int | None = None
     think_budget: int | None = DEFAULTS["think_budget"]
-    thoughts: Thoughts | None = None
+    reasoning_tags: ReasoningTags | None = None
 
     def __post_init__(self) -> None:
-        """Refuse values outside their range.
+        """Check the ranges of values.
 
         Raises:
-            RequestError: naming the option and the range allowed.
+            RequestError: naming the option and its range.
         """
         super().__post_init__()
         if not 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS:
@@ -101,14 +101,14 @@ def given_options(values: Mapping[str, object]) -> dict[str, Any]:
 
 
 def generate_options(values: dict[str, object]) -> GenerateOptions:
-    """Check loose keyword values and return them as options.
+    """Return keyword values as options.
 
-    `format` stands for a grammar: "json", a JSON schema, or one of `regex`, `lark`, `gbnf`,
+    `format` is short for a grammar: "json", a JSON schema, or one of `regex`, `lark`, `gbnf`,
     `choices` in a mapping.
 
     Raises:
         RequestError: for an unknown name or a value of the wrong type.
-        GrammarError: for a format that is wrong or not supported.
+        GrammarError: for a format that is invalid or not supported.
     """
     if "format" in values:
         values = {**values, "grammar": grammar_of(values["format"])}

@@ -1,4 +1,4 @@
-"""One request on its way: its inputs, where they are in the cache, and what it owes its caller."""
+"""A sequence: the state of one request from its prompt to its last token."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import numpy.typing as npt
 from tampu.kvcache import CellTable
 from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.events import Event, FinishReason, TokenLogprob, Usage
-from tampu.runner.layout import TEXT, Layout
+from tampu.runner.layout import TEXT, InputLayout
 from tampu.runner.request import GenerateOptions
 from tampu.sampling import Sampler, top_logprobs
 
 Sink: TypeAlias = Callable[[Event], None]
 Rows: TypeAlias = npt.NDArray[np.float32]
 
-_PATIENCE_NS = 2_000_000  # a prompt may be this much later for each of its tokens
-_BATCH_PATIENCE_NS = 30_000_000_000  # and this much if nobody waits for it
+_PATIENCE_NS = 2_000_000  # added to a deadline for each token of the prompt
+_BATCH_PATIENCE_NS = 30_000_000_000  # added for requests of priority "batch"
 
 
 @dataclass(slots=True)
-class Clock:
-    """When what happened, in nanoseconds of the monotonic clock; 0: not yet."""
+class RequestTimes:
+    """Times of a request in nanoseconds of the monotonic clock; 0: not yet."""
 
     submitted: int = field(default_factory=time.monotonic_ns)
     started: int = 0
@@ -34,46 +34,46 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
-    """A token that a step gave to a sequence."""
+class SampledToken:
+    """A token sampled for a sequence."""
 
     token: int
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class Constraint(Protocol):
-    """What an answer must be like, token by token."""
+    """A constraint on the tokens of an answer."""
 
     def begin(self) -> None:
-        """Begin to work out which tokens may come next; returns at once."""
+        """Start computing the next mask in the background."""
         ...
 
     def mask(self) -> npt.NDArray[np.uint32] | None:
         """Return which tokens may come next: bit i % 32 of word i // 32 for token i; None: any.
 
         Raises:
-            GrammarError: if no token may.
+            GrammarError: if none may.
         """
         ...
 
     def accept(self, token: int) -> None:
-        """Go on after a token."""
+        """Advance past a token."""
         ...
 
     @property
     def is_complete(self) -> bool:
-        """Whether the answer is whole and nothing but its end may follow."""
+        """Whether the answer is complete and only an end token may follow."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Collector:
-    """Somebody who wants the result of every token of a prompt.
+class RowCollector:
+    """Receives the output of every token of a prompt.
 
     Attributes:
-        rows: receives them as they come, (tokens, vocabulary or features).
-        wants_logits: logits, else final hidden states.
-        chunk: how many tokens to compute at a time at most; None: as many as fit.
+        rows: is called with the rows of each batch, (tokens, vocabulary or features).
+        wants_logits: whether they are logits, else final hidden states.
+        chunk: the maximum number of tokens computed at once; None: as many as fit.
     """
 
     rows: Callable[[Rows], None]
@@ -131,21 +131,21 @@ class Sequence:
 
     Attributes:
         tokens: I32, (capacity + 1,): the prompt and the answer; `length` of them are known.
-        keys: I32, (capacity + 1,): what the cache compares: the tokens, but for images.
-        length: tokens known.
-        prompt_length: of which the caller gave.
-        cell_table: its cells, for tokens in the cache or in a batch that is planned.
-        layout: where images are, and what must stay together.
-        collector: who wants the result of every token of the prompt.
+        keys: I32, (capacity + 1,): what the prefix cache compares: the tokens, except for images.
+        length: number of known tokens.
+        prompt_length: number of tokens of the prompt.
+        cell_table: its cells, for tokens in the cache or in a planned batch.
+        layout: where images are, and which inputs must share a batch.
+        collector: receives the output of every token of the prompt.
         prompt_logprobs: collects those of the prompt's tokens, if requested.
-        constraint: what the answer must be like.
-        awaits: whether the batch that computes now will give the next token.
+        constraint: on the tokens of the answer.
+        awaits_token: whether the batch in flight gives the next token.
         cached: prompt tokens whose rows were in the cache, or computed for others.
         read: tokens whose batches are done.
-        dropped: tokens that truncation and context shifts have dropped.
+        dropped: tokens dropped by truncation and context shifts.
         finish: why the answer is complete; None while it is not.
-        is_cancelled: its caller wants no more of it.
-        number: of the request, in the order in which they got their slots.
+        is_cancelled: whether its caller has cancelled it.
+        number: of the request, in the order of getting a slot.
         pending: tokens whose text is held back.
     """
 
@@ -158,11 +158,11 @@ class Sequence:
     length: int
     prompt_length: int
     cell_table: CellTable
-    layout: Layout = TEXT
-    collector: Collector | None = None
+    layout: InputLayout = TEXT
+    collector: RowCollector | None = None
     prompt_logprobs: LogprobCollector | None = None
     constraint: Constraint | None = None
-    awaits: bool = False
+    awaits_token: bool = False
     cached: int = 0
     read: int = 0
     dropped: int = 0
@@ -170,52 +170,52 @@ class Sequence:
     finish: FinishReason | None = None
     is_cancelled: bool = False
     number: int = 0
-    pending: list[Sampled] = field(default_factory=list)
-    clock: Clock = field(default_factory=Clock)
+    pending: list[SampledToken] = field(default_factory=list)
+    times: RequestTimes = field(default_factory=RequestTimes)
 
     @property
     def capacity(self) -> int:
-        """The most tokens that the context holds."""
+        """The maximum number of tokens in the context."""
         return len(self.tokens) - 1
 
     @property
     def computed(self) -> int:
-        """How many tokens have cells."""
+        """The number of tokens with cells."""
         return self.cell_table.length
 
     @property
-    def available(self) -> int:
-        """How many tokens could be computed next, one that is not known yet included."""
-        return self.length + self.awaits - self.computed
+    def uncomputed(self) -> int:
+        """The number of tokens to compute next, including one that is being sampled."""
+        return self.length + self.awaits_token - self.computed
 
     @property
-    def is_reading(self) -> bool:
+    def is_prefilling(self) -> bool:
         """Whether its prompt, or what a context shift left, is not computed yet."""
-        return self.available > 1 or (self.generated == 0 and not self.awaits)
+        return self.uncomputed > 1 or (self.generated == 0 and not self.awaits_token)
 
     @property
     def deadline(self) -> int:
-        """When its prompt should be done: earlier requests come first, and shorter ones."""
+        """When its prompt should be computed: earlier and shorter requests come first."""
         patience = 0 if self.options.priority == "interactive" else _BATCH_PATIENCE_NS
-        return self.clock.submitted + patience + self.prompt_length * _PATIENCE_NS
+        return self.times.submitted + patience + self.prompt_length * _PATIENCE_NS
 
     @property
-    def wants_every_row(self) -> bool:
-        """Whether each token of the prompt has a result, not only the last."""
+    def wants_all_rows(self) -> bool:
+        """Whether each token of the prompt has an output, not only the last."""
         return self.collector is not None or self.prompt_logprobs is not None
 
     @property
     def wants_logits(self) -> bool:
-        """Whether its batches give logits, else hidden states."""
+        """Whether its outputs are logits, else hidden states."""
         return self.collector is None or self.collector.wants_logits
 
     @property
-    def only_repeats(self) -> bool:
-        """Whether its last token has followed itself as often as it may."""
-        most = self.options.max_repeated_tokens
-        if most is None or self.generated <= most:
+    def is_repeating(self) -> bool:
+        """Whether its last token has been repeated as often as allowed."""
+        limit = self.options.max_repeated_tokens
+        if limit is None or self.generated <= limit:
             return False
-        last = self.tokens[max(self.length - most - 1, 0) : self.length]
+        last = self.tokens[max(self.length - limit - 1, 0) : self.length]
         return bool(last[-2] == last[-1]) and bool((last == last[-1]).all())
 
     def append(self, token: int) -> None:
@@ -225,16 +225,16 @@ class Sequence:
         self.generated += 1
 
     def usage(self) -> Usage:
-        """Return what the request has cost so far."""
+        """Return the usage so far."""
         now = time.monotonic_ns()
-        started = self.clock.started or now
-        first = self.clock.first_token or now
+        started = self.times.started or now
+        first = self.times.first_token or now
         return Usage(
             prompt_tokens=self.prompt_length,
             cached_tokens=self.cached,
             prompt_ns=first - started,
             generated_tokens=self.generated,
             generated_ns=now - first,
-            total_ns=now - self.clock.submitted,
+            total_ns=now - self.times.submitted,
             dropped_tokens=self.dropped,
         )

@@ -1,9 +1,8 @@
-"""Where the run loop's time goes: counters always, a trace and a log of requests on demand."""
+"""Statistics of the run loop, and its events in a trace."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 from tampu.ml.backend import Computed
 from tampu.runner.graphs import PreparedGraph
@@ -11,63 +10,41 @@ from tampu.runner.jobs import Job
 from tampu.runner.trace import DEVICE, Trace
 
 
-@dataclass(slots=True)
-class LoopTimes:
-    """Where the loop's time went since the start, in nanoseconds.
+class LoopStats:
+    """Counts the steps of a run loop and their time.
 
     Attributes:
         steps: batches and images computed.
-        compute_ns: in ggml.
-        total_ns: in turns of the loop that waited for a step.
-        tokens: computed.
-    """
-
-    steps: int = 0
-    compute_ns: int = 0
-    total_ns: int = 0
-    tokens: int = 0
-
-
-class Records:
-    """Takes note of each step of the loop.
-
-    Attributes:
-        times: the sums.
-        trace: receives an event for each step; None: nobody looks.
+        compute_ns: time of them in ggml.
+        total_ns: time of the loop's iterations that waited for a step.
+        trace: receives an event for each step, if attached.
     """
 
     def __init__(self) -> None:
-        self.times = LoopTimes()
+        self.steps = self.compute_ns = self.total_ns = 0
         self.trace: Trace | None = None
 
-    def prepared(self, job: Job, prepared: PreparedGraph, began: int, planned: int) -> None:
-        """Note what was decided, and whether its graph had to be built."""
+    def prepared(self, job: Job, prepared: PreparedGraph, start_ns: int, planned_ns: int) -> None:
+        """Record the planning of a job, and whether its graph was built or reused."""
         if trace := self.trace:
-            graph = "built" if prepared.is_new else "used again"
-            trace.span("plan", began, planned, job.described())
-            trace.span("prepare", planned, time.perf_counter_ns(), {"graph": graph})
+            graph = "built" if prepared.is_new else "reused"
+            trace.span("plan", start_ns, planned_ns, job.described())
+            trace.span("prepare", planned_ns, time.perf_counter_ns(), {"graph": graph})
 
-    def computed(self, job: Job, computed: Computed, waited: int) -> None:
-        """Note that a step is done."""
-        now = time.perf_counter_ns()
-        self.times.steps += 1
-        self.times.compute_ns += computed.compute_ns
-        self.times.tokens += job.tokens
+    def computed(self, job: Job, computed: Computed, wait_ns: int) -> None:
+        """Record the end of a step, awaited since `wait_ns`."""
+        self.steps += 1
+        self.compute_ns += computed.compute_ns
         if trace := self.trace:
-            ended = computed.began_ns + computed.compute_ns
-            trace.span(job.kind, computed.began_ns, ended, job.described(), lane=DEVICE)
-            trace.span("wait", waited, now, {})
+            end_ns = computed.began_ns + computed.compute_ns
+            trace.span(job.kind, computed.began_ns, end_ns, job.described(), lane=DEVICE)
+            trace.span("wait", wait_ns, time.perf_counter_ns(), {})
 
-    def sampled(self, began: int, tokens: int) -> None:
-        """Note that tokens were drawn."""
+    def span(self, name: str, start_ns: int, tokens: int) -> None:
+        """Record work of the loop on some tokens that ends now."""
         if trace := self.trace:
-            trace.span("sample", began, time.perf_counter_ns(), {"tokens": tokens})
+            trace.span(name, start_ns, time.perf_counter_ns(), {"tokens": tokens})
 
-    def delivered(self, began: int, tokens: int) -> None:
-        """Note that text was handed on."""
-        if trace := self.trace:
-            trace.span("deliver", began, time.perf_counter_ns(), {"tokens": tokens})
-
-    def turn(self, began: int) -> None:
-        """Note that a turn of the loop is over that waited for a step."""
-        self.times.total_ns += time.perf_counter_ns() - began
+    def iterated(self, start_ns: int) -> None:
+        """Record the end of an iteration that waited for a step."""
+        self.total_ns += time.perf_counter_ns() - start_ns

@@ -1,7 +1,7 @@
-"""A record of what the run loop does, in Chrome's trace format, which Perfetto opens.
+"""Traces of the run loop in Chrome's trace format, which Perfetto opens.
 
 Source: "Trace Event Format", the JSON array format with complete events. The loop and the device
-are two lanes; an event on the loop's says what a batch was made of and why it waited.
+are two lanes; the loop's events list the parts of each batch.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _LANES = {LOOP: "run loop", DEVICE: "device"}
 
 
 class Trace:
-    """Writes events to a file as they happen; what is there can be read even after a crash."""
+    """Writes events to a file as they happen; the file is readable even after a crash."""
 
     def __init__(self, path: Path) -> None:
-        """Begin a file.
+        """Open a file.
 
         Raises:
             RequestError: if it cannot be written.
@@ -34,7 +34,7 @@ class Trace:
         except OSError as error:
             raise RequestError(f"the trace cannot be written: {error}") from None
         self._lock = threading.Lock()
-        self._began = time.perf_counter_ns()
+        self._start_ns = time.perf_counter_ns()
         self._file.write("[\n")
         for lane, name in _LANES.items():
             self._write({"ph": "M", "name": "thread_name", "tid": lane, "args": {"name": name}})
@@ -42,14 +42,14 @@ class Trace:
     def span(
         self,
         name: str,
-        began: int,
-        ended: int,
+        start_ns: int,
+        end_ns: int,
         details: Mapping[str, object],
         *,
         lane: int = LOOP,
     ) -> None:
-        """Record that something took from `began` to `ended`, of `time.perf_counter_ns`."""
-        start, duration = (began - self._began) / 1000, (ended - began) / 1000
+        """Record something that took from `start_ns` to `end_ns` of `time.perf_counter_ns`."""
+        start, duration = (start_ns - self._start_ns) / 1000, (end_ns - start_ns) / 1000
         self._write(
             {
                 "ph": "X",
@@ -62,7 +62,7 @@ class Trace:
         )
 
     def close(self) -> None:
-        """Complete the file; twice is harmless, and what comes later is not recorded."""
+        """Complete the file; later events are ignored, and a second call does nothing."""
         with self._lock:
             if not self._file.closed:
                 self._file.write("{}]\n")

@@ -1,7 +1,7 @@
-"""Whether a run loop still moves, as its own thread tells it.
+"""The watchdog of the run loop.
 
-A process may answer while its loop waits for ever for a result, or turns round in a bug; only what
-the loop itself says can tell. A step may rightly take minutes, so it is measured by earlier ones.
+A process can answer pings while its run loop is deadlocked or spinning, so the loop itself reports
+progress. A step may legitimately take minutes: its limit derives from earlier steps.
 """
 
 from __future__ import annotations
@@ -11,62 +11,61 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 _TIMES_EXPECTED = 10.0
-_ARTICLES = {"image": "an"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Doing:
-    """What the loop does since when; `expected_s` is 0 for what takes no time."""
+class _Activity:
+    """What the loop does, and since when; `expected_s` is None for the first step of a kind."""
 
     what: str
     since_s: float
-    expected_s: float = 0.0
-    is_unknown: bool = False
+    expected_s: float | None = 0.0
 
 
-class Pulse:
-    """Written by one thread, read by any."""
+class Watchdog:
+    """Detects a run loop that hangs. The loop's thread reports to it, and any thread may ask."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin at rest; `clock` says what time it is, in seconds."""
+        """Start idle; `clock` returns the time in seconds."""
         self._clock = clock
-        self._doing: _Doing | None = None
-        self._slowest_s: dict[str, float] = {}  # for each kind of step, a token or row
+        self._activity: _Activity | None = None
+        self._slowest_s: dict[str, float] = {}  # per token or row, for each kind of step
 
-    def rest(self) -> None:
-        """Note that there is nothing to do."""
-        self._doing = None
+    def idle(self) -> None:
+        """Report that there is nothing to do."""
+        self._activity = None
 
-    def move(self, what: str) -> None:
-        """Note that something quick begins."""
-        self._doing = _Doing(what, self._clock())
+    def busy(self, what: str) -> None:
+        """Report the start of something quick."""
+        self._activity = _Activity(what, self._clock())
 
     def wait(self, kind: str, size: int) -> None:
-        """Note that the result of a step of so many tokens or rows is waited for."""
+        """Report waiting for the result of a step of `size` tokens or rows."""
         known = self._slowest_s.get(kind)
-        what = f"computing {_ARTICLES.get(kind, 'a')} {kind} of {size}"
-        expected_s = size * (known or 0.0)
-        self._doing = _Doing(what, self._clock(), expected_s, known is None)
+        is_image = kind == "image"
+        what = f"encoding an image of {size} rows" if is_image else f"computing {size} tokens"
+        self._activity = _Activity(what, self._clock(), None if known is None else size * known)
 
     def computed(self, kind: str, size: int, seconds: float) -> None:
-        """Note how long a step took."""
+        """Report how long a step took."""
         self._slowest_s[kind] = max(self._slowest_s.get(kind, 0.0), seconds / max(size, 1))
-        self.move("sampling")
+        self.busy("sampling")
 
-    def stuck(self, patience_s: float) -> str:
-        """Return what the loop does for too long, and how long; empty: it moves or rests.
+    def hang_reason(self, patience_s: float) -> str:
+        """Return what the loop has been doing for too long; empty if it makes progress or is idle.
 
         Args:
-            patience_s: what anything may take; a step may take ten times what it should if that is
-                longer, and the first of its kind ten times this.
+            patience_s: the limit for anything; a step may take ten times its expected duration if
+                that is longer, and the first step of a kind ten times this limit.
         """
-        doing = self._doing
-        if doing is None:
+        activity = self._activity
+        if activity is None:
             return ""
-        took_s = self._clock() - doing.since_s
-        most_s = max(patience_s, _TIMES_EXPECTED * doing.expected_s)
-        if doing.is_unknown:
-            most_s = _TIMES_EXPECTED * patience_s
-        if took_s <= most_s:
+        took_s = self._clock() - activity.since_s
+        if activity.expected_s is None:
+            limit_s = _TIMES_EXPECTED * patience_s
+        else:
+            limit_s = max(patience_s, _TIMES_EXPECTED * activity.expected_s)
+        if took_s <= limit_s:
             return ""
-        return f"it hangs: {doing.what} for {took_s:.0f} s, and {most_s:.0f} s are allowed"
+        return f"hung: {activity.what} for {took_s:.0f} s (limit {limit_s:.0f} s)"

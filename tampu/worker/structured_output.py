@@ -9,7 +9,7 @@ from tampu.chat.output import ChatFormat
 from tampu.chat.output.reasoning import Think
 from tampu.chat.output.tool_grammar import Thought, after_thought, calls_or_answer, forced_calls
 from tampu.errors import RequestError
-from tampu.runner.request import Thoughts
+from tampu.runner.request import ReasoningTags
 from tampu.sampling.grammar import Grammar, grammar_of
 from tampu.worker.protocol import ChatPrompt, Form, Prompt
 
@@ -66,14 +66,14 @@ def form_grammar(
     return grammar and after_thought(grammar, style, tokens, thought)
 
 
-def thoughts_of(style: ChatFormat, *, is_begun: bool) -> Thoughts | None:
+def thoughts_of(style: ChatFormat, *, is_begun: bool) -> ReasoningTags | None:
     """Return how the answers of a format have thoughts; None: they have none."""
     if style.thought is None:
         return None
-    return Thoughts(
+    return ReasoningTags(
         begin=style.thought.begin,
         end=style.thought.end,
-        is_begun=is_begun,
+        is_open=is_begun,
         anywhere=style.read is not None,
     )
 

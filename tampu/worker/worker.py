@@ -207,8 +207,8 @@ class Worker:
             prompt = build_prompt(loaded, command.prompt, truncate=options.truncate)
             if loaded.prompts is not None and isinstance(command.prompt, ChatPrompt):
                 style = loaded.prompts.style
-                thoughts = thoughts_of(style, is_begun=prompt.begins_thought)
-                options = msgspec.structs.replace(options, shown=style.markers, thoughts=thoughts)
+                tags = thoughts_of(style, is_begun=prompt.begins_thought)
+                options = msgspec.structs.replace(options, shown=style.markers, reasoning_tags=tags)
             prompt_tokens, dropped = token_ids(prompt.tokens), prompt.dropped
             unsaid.append(Prompted(prompt_tokens, prompt.begins_thought))
             if command.form is not None:

@@ -83,7 +83,7 @@ def test_a_trace_has_an_event_for_each_step_of_the_loop(engine, tmp_path):
     batches = [event for event in events if event.get("name") == "batch"]
     assert all(event["dur"] > 0 for event in batches)
     read, *answers = batches
-    assert {part["does"] for part in read["args"]["parts"]} == {"reads"}
+    assert {part["phase"] for part in read["args"]["parts"]} == {"prefill"}
     assert [part["tokens"] for event in answers for part in event["args"]["parts"]] == [1, 1, 1]
 
 
@@ -91,7 +91,7 @@ def test_a_trace_that_cannot_be_written_is_refused(engine, tmp_path):
     trace = engine.trace(tmp_path / "no" / "trace.json")
     with pytest.raises(RequestError, match="the trace cannot be written"), trace:
         pass
-    assert engine.runner.records.trace is None
+    assert engine.runner.stats.trace is None
 
 
 # What is written down for those who look for a fault

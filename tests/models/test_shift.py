@@ -38,7 +38,7 @@ def test_the_keys_of_the_first_layer_are_those_of_a_new_reading(backend, tmp_pat
     moved = load_tiny(backend, tmp_path, Tiny(architecture=architecture))
     moved.logits(text)
     cells = np.arange(5, 8, dtype=np.int32)
-    moved.graphs.rotate([cells] * len(moved.cache.specs), -3)
+    moved.graphs.shift_keys([cells] * len(moved.cache.specs), -3)
     fresh = load_tiny(backend, tmp_path, Tiny(architecture=architecture))
     fresh.logits([1, 259, *text[5:]])
     expected = keys_of(backend, fresh)[2:5]
@@ -56,7 +56,7 @@ def test_keys_of_a_smaller_type_are_moved_too(backend, tmp_path, cache_type):
     tiny = Tiny(head_dim=32)
     moved = load_tiny(backend, tmp_path, tiny, cache_type=cache_type)
     moved.logits(text)
-    moved.graphs.rotate([np.arange(5, 8, dtype=np.int32)], -3)
+    moved.graphs.shift_keys([np.arange(5, 8, dtype=np.int32)], -3)
     fresh = load_tiny(backend, tmp_path, tiny, cache_type=cache_type)
     fresh.logits([1, 259, *text[5:]])
     found, expected = keys_of(backend, moved)[5:8], keys_of(backend, fresh)[2:5]

@@ -50,7 +50,7 @@ def test_an_answer_after_keys_that_moved_together(model: TinyModel, name: str) -
     read(model, TEXT[:-1], 0, 0)
     expected = read(model, TEXT[-1:], LENGTH, LENGTH)
     cells = [np.arange(LENGTH, dtype=np.int32)] * len(model.cache.specs)
-    model.graphs.rotate(cells, OFFSET)
+    model.graphs.shift_keys(cells, OFFSET)
     limit = 2e-3 if RECIPES[name].approximate else 1e-5
     moved = read(model, TEXT[-1:], LENGTH, LENGTH + OFFSET)
     assert relative_error(moved, expected) < limit

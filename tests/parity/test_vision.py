@@ -21,7 +21,7 @@ from support.sights import SIGHTS, as_published
 from tampu.ml import Backend, GGMLType
 from tampu.ml.library import gg
 from tampu.nn import Batch
-from tampu.runner import chunked_encoder
+from tampu.runner import images as image_store
 
 pytestmark = pytest.mark.parity
 
@@ -131,8 +131,8 @@ def test_an_encoder_in_pieces_gives_the_same(
     """A layer at a time, as towers of real size are computed; to the bit."""
     image = picture(100, 150)
     found = []
-    for rows in (chunked_encoder.ROWS, 1):
-        monkeypatch.setattr(chunked_encoder, "ROWS", rows)
+    for rows in (image_store.CHUNK_ROWS, 1):
+        monkeypatch.setattr(image_store, "CHUNK_ROWS", rows)
         with laboratory.engine(name) as engine:
             seen = engine.look(image)
             found.append(engine.logits([1, seen, *TEXT]))

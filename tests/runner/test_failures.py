@@ -12,7 +12,7 @@ from support.waiting import wait_until
 from tampu.errors import ComputeError, OutOfMemoryError, RunnerDiedError
 from tampu.ml.backend import Computed
 from tampu.runner.events import Done, Failed
-from tampu.runner.sequence import Collector
+from tampu.runner.sequence import RowCollector
 
 
 def count_up(history):
@@ -202,7 +202,7 @@ def test_an_error_in_what_collects_rows_reaches_its_caller():
         raise ValueError("no room")
 
     desk = Desk(count_up)
-    assert "no room" in desk.ask([2, 3], Collector(collect), max_tokens=0).answer()[2]
+    assert "no room" in desk.ask([2, 3], RowCollector(collect), max_tokens=0).answer()[2]
     desk.runner.close()
 
 

@@ -155,16 +155,16 @@ def test_others_go_on_between_images():
 @pytest.mark.seed("S62", "S78")
 def test_others_go_on_between_the_pieces_of_an_image():
     with Desk(hashed, slots=2, context=64) as desk:
-        desk.graphs.pieces = 5
+        desk.graphs.chunks = 5
         running = desk.ask([2], max_tokens=60)
         wait_until(lambda: running.sequence.generated >= 3, "three tokens are there")
         prompt = [3, desk.picture(7, 4), 5]
         assert desk.ask(prompt, max_tokens=3).answer()[1] == alone(prompt, 3)
         assert running.answer()[1] == alone([2], 60)
         encoding = "".join(each[0] for each in desk.graphs.order).strip("b")
-        assert encoding == "pbpbpbpbi"
+        assert encoding == "cbcbcbcbi"
         assert desk.graphs.encoded == [7]
-        assert desk.scheduler.images.begun(7) is None
+        assert desk.scheduler.images.partial(7) is None
         desk.rest()
 
 
@@ -178,7 +178,7 @@ def test_no_two_pictures_get_the_same_number_whoever_asks_at_once():
 
 
 def test_of_very_many_pictures_the_oldest_is_forgotten_and_its_number_with_it(monkeypatch):
-    monkeypatch.setattr(images, "_NUMBERED", 3)
+    monkeypatch.setattr(images, "_MAX_NUMBERED", 3)
     store = ImageStore(1)
     pictures = [np.full((1, 1, 3), index, np.float32) for index in range(5)]
     assert [store.number(picture) for picture in pictures] == [0, 1, 2, 3, 4]
@@ -189,23 +189,23 @@ def test_several_images_are_put_together_once():
     store = ImageStore(10**6)
     for number in range(3):
         store.keep(number, np.full((2, 3), number, np.float32))
-    both = store.together((2, 0))
+    both = store.concatenated((2, 0))
     assert both[:, 0].tolist() == [2, 2, 0, 0]
-    assert store.together((2, 0)) is both
+    assert store.concatenated((2, 0)) is both
     assert not both.flags.writeable
-    assert store.together((1,)) is store[1]
+    assert store.concatenated((1,)) is store[1]
 
 
 def test_pieces_of_a_few_images_are_kept_and_the_others_begin_anew():
     store = ImageStore(0)
     rows = np.ones((2, 3), np.float32)
     for number in range(6):
-        store.go_on(number, rows)
-    store.go_on(5, rows)
-    assert [store.begun(number) is not None for number in range(6)] == [False] * 4 + [True] * 2
-    assert store.begun(5).pieces == 2
+        store.keep_partial(number, rows)
+    store.keep_partial(5, rows)
+    assert [store.partial(number) is not None for number in range(6)] == [False] * 4 + [True] * 2
+    assert store.partial(5).chunks == 2
     store.keep(5, rows)
-    assert store.begun(5) is None
+    assert store.partial(5) is None
 
 
 def test_an_image_that_cannot_be_embedded_ends_its_own_request():

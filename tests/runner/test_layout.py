@@ -74,9 +74,9 @@ def test_an_image_for_crossing_is_seen_from_its_own_position_on():
     )
     layout = inputs.layout
     assert inputs.tokens.tolist() == [5, 6, 50, 7, 50, 8]
-    seen = [layout.crossed(position) for position in range(6)]
+    seen = [layout.visible_images(position) for position in range(6)]
     assert [[each.number for each in images] for images in seen] == [[], [], [1], [1], [2], [2]]
-    assert layout.both_ways(0, 6) == ()
+    assert layout.bidirectional(0, 6) == ()
     left = layout.without(1, 3, 6)
     assert [(each.number, each.start) for each in left.images] == [(2, 2)]
     kept = layout.without(3, 4, 6)
@@ -86,7 +86,7 @@ def test_an_image_for_crossing_is_seen_from_its_own_position_on():
 def test_images_for_crossing_without_text_between_them_are_seen_together():
     beside = [image(number, is_cross=True) for number in range(1, 5)]
     layout = lay_out([text(5), beside[0], text(6), *beside[1:3], text(7), beside[3]]).layout
-    seen = [[each.number for each in layout.crossed(position)] for position in range(7)]
+    seen = [[each.number for each in layout.visible_images(position)] for position in range(7)]
     assert seen == [[], [1], [1], [2], [2, 3], [2, 3], [4]]
 
 

@@ -119,7 +119,7 @@ def test_of_prompts_that_come_together_the_shorter_are_read_first(scheduler, seq
 def test_a_long_prompt_that_came_much_earlier_is_read_first(scheduler, sequences):
     made = scheduler(batch=8)
     long, short = sequences(9, 2)
-    long.clock.submitted -= 10**9
+    long.times.submitted -= 10**9
     made.waiting.extend([short, long])
     made.start_waiting()
     assert parts(made.plan()) == [(0, 8, None)]
@@ -131,7 +131,7 @@ def test_a_batch_request_waits_for_those_that_somebody_waits_for(scheduler, sequ
     first.options = GenerateOptions(priority="batch")
     made.waiting.extend([first, second])
     assert made.start_waiting() == [second]
-    first.clock.submitted -= 60 * 10**9  # but not for ever
+    first.times.submitted -= 60 * 10**9  # but not for ever
     made.waiting.append(third := sequences(1)[0])
     made.release(second)
     assert made.start_waiting() == [first]
@@ -178,7 +178,7 @@ def test_a_plan_is_filled_when_its_tokens_are_known(scheduler, sequences):
     first = made.plan()
     first.fill()
     assert first.inputs.tokens.tolist() == sequence.tokens[:3].tolist()
-    sequence.awaits = True
+    sequence.awaits_token = True
     second = made.plan()
     assert parts(second) == [(3, 1, 0)]
     sequence.append(17)
@@ -195,7 +195,7 @@ def test_a_plan_that_is_undone_gives_its_cells_back(scheduler, sequences):
     before = cells.available
     plan = made.plan()
     assert cells.available == before - 5
-    made.undo(plan)
+    made.rollback(plan)
     assert cells.available == before
     assert parts(made.plan()) == parts(plan)
     made.check()
@@ -276,7 +276,7 @@ def test_cells_that_others_own_are_not_moved(full):
     made.kv_manager.match_prefix(other, sequence.keys[:8])
     assert other.length == 8
     assert made.shift(sequence, 2) is None
-    assert made.restart(sequence, 2) == 4
+    assert made.recompute(sequence, 2) == 4
     assert sequence.tokens[: sequence.length].tolist() == [100, 101, 106, 107, 108, 109, 110]
     assert (sequence.computed, sequence.dropped) == (0, 4)
     assert made.plan().parts[0].start == 2  # the kept tokens are in the cache
@@ -364,5 +364,5 @@ def test_tokens_whose_text_is_held_back_come_with_the_text():
 @pytest.mark.parametrize("end", [1, 30, 63])
 def test_any_of_the_end_tokens_ends_an_answer(end):
     with Desk(lambda history: end if len(history) == 3 else 5) as desk:
-        desk.runner._answers._ends = frozenset({1, 30, 63})
+        desk.runner._outputs._ends = frozenset({1, 30, 63})
         assert desk.ask([2], max_tokens=9).answer() == ("dd", [5, 5], "stop")

@@ -1,4 +1,4 @@
-"""Thoughts that have a budget end when it is used up, in every family's own way, and only then."""
+"""Reasoning ends when its budget is used up, and only then."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tampu.runner.reasoning_budget import Budget
-from tampu.runner.request import Thoughts
+from tampu.runner.reasoning_budget import ReasoningBudget
+from tampu.runner.request import ReasoningTags
 
 WORDS = ["a", "b ", "<think>", "</think>", "<", "think>", "\n", "</", "x", "é"]
 VOCABULARY = [word.encode() for word in WORDS] + [b"\xc3", b"\xa9"]
 HALF, OTHER_HALF = len(WORDS), len(WORDS) + 1
 CONTROL = {"<think>": 2, "</think>": 3}
-THINK = Thoughts(begin="<think>", end="</think>")
+THINK = ReasoningTags(begin="<think>", end="</think>")
+OPEN = ReasoningTags(begin="<think>", end="</think>", is_open=True)
 
 
 class Letters:
@@ -26,6 +27,9 @@ class Letters:
 
     def control_tokens(self, texts):
         return {text: self.control[text] for text in texts if text in self.control}
+
+    def decoder(self, **_):
+        return Decoder()
 
     def encode_inside(self, text):
         assert text == "</think>"
@@ -47,9 +51,9 @@ class Decoder:
         return text
 
 
-def answer(wanted, budget, thoughts=THINK, control=CONTROL):
-    """Return the tokens that come of those that a model wants to say."""
-    limit = Budget(budget, thoughts, Letters(control), Decoder())
+def answer(wanted, budget, tags=THINK, control=CONTROL):
+    """Return the tokens of an answer, given those that the model would generate."""
+    limit = ReasoningBudget(budget, tags, Letters(control))
     said = []
     for token in wanted:
         while (mask := limit.mask()) is not None and not mask[0] >> token & 1:
@@ -62,42 +66,39 @@ def answer(wanted, budget, thoughts=THINK, control=CONTROL):
     return said
 
 
-def test_a_thought_ends_when_its_tokens_are_used_up():
+def test_reasoning_ends_when_the_budget_is_used_up():
     assert answer([2, 0, 1, 0, 1, 8], 2) == [2, 0, 1, 3, 0, 1, 8]
     assert answer([2, 0, 3, 1, 8], 2) == [2, 0, 3, 1, 8]
-    assert answer([0, 1, 0, 1], 2, Thoughts(begin="<think>", end="</think>", is_begun=True)) == [
-        0, 1, 3, 0, 1,
-    ]  # fmt: skip
+    assert answer([0, 1, 0, 1], 2, OPEN) == [0, 1, 3, 0, 1]
 
 
-def test_a_budget_of_nothing_ends_a_thought_at_once():
+def test_a_budget_of_zero_ends_reasoning_immediately():
     assert answer([2, 0], 0) == [2, 3, 0]
-    assert answer([0], 0, Thoughts(begin="<think>", end="</think>", is_begun=True)) == [3, 0]
+    assert answer([0], 0, OPEN) == [3, 0]
 
 
-def test_an_end_of_more_than_one_token_is_forced_whole():
+def test_all_tokens_of_an_end_tag_are_forced():
     assert answer([4, 5, 0, 0, 0], 2, control={}) == [4, 5, 0, 0, 7, 5, 0]
 
 
-def test_all_thoughts_of_an_answer_share_one_budget():
+def test_all_reasoning_of_an_answer_shares_one_budget():
     assert answer([2, 0, 3, 6, 2, 0, 0, 8], 2) == [2, 0, 3, 6, 2, 0, 3, 0, 8]
 
 
-def test_a_tag_in_the_answers_own_text_begins_no_thought():
+def test_a_tag_inside_the_answer_does_not_begin_reasoning():
     assert answer([8, 2, 0, 0, 0], 1) == [8, 2, 0, 0, 0]
-    anywhere = Thoughts(begin="<think>", end="</think>", anywhere=True)
+    anywhere = ReasoningTags(begin="<think>", end="</think>", anywhere=True)
     assert answer([8, 2, 0, 0, 0], 1, anywhere) == [8, 2, 0, 3, 0, 0]
 
 
-def test_a_character_is_whole_before_its_thought_ends():
+def test_a_character_is_completed_before_reasoning_ends():
     assert answer([2, HALF, OTHER_HALF, 0], 1) == [2, HALF, OTHER_HALF, 3, 0]
 
 
 @given(st.lists(st.integers(0, len(VOCABULARY) - 1), max_size=30), st.integers(0, 8), st.booleans())
-def test_no_thought_is_longer_than_its_budget(wanted, budget, is_begun):
-    thoughts = Thoughts(begin="<think>", end="</think>", is_begun=is_begun)
-    said = answer(wanted, budget, thoughts)
-    inside, count = is_begun, 0
+def test_reasoning_never_exceeds_its_budget(wanted, budget, is_open):
+    said = answer(wanted, budget, OPEN if is_open else THINK)
+    inside, count = is_open, 0
     for token in said:
         if inside and token == CONTROL["</think>"]:
             break
@@ -106,11 +107,11 @@ def test_no_thought_is_longer_than_its_budget(wanted, budget, is_begun):
         elif token != CONTROL["<think>"]:
             break
         inside = True
-    assert count <= budget + 4  # so many may be needed for a character to be whole
+    assert count <= budget + 4  # needed to complete a character
 
 
 @pytest.mark.parametrize("budget", [0, 3])
-def test_what_the_answer_must_be_like_besides_still_holds(budget):
+def test_an_inner_constraint_still_holds(budget):
     class Inner:
         is_complete = False
         taken = ()
@@ -126,7 +127,7 @@ def test_what_the_answer_must_be_like_besides_still_holds(budget):
             self.taken = (*self.taken, token)
 
     inner = Inner()
-    limit = Budget(budget, THINK, Letters(), Decoder(), inner)
+    limit = ReasoningBudget(budget, THINK, Letters(), inner=inner)
     limit.begin()
     assert limit.mask() == "inner"
     for token in (2, 0, 0, 0):

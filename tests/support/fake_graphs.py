@@ -18,12 +18,12 @@ from tampu.nn import Placeholders, PreparedImage
 from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.events import Done, Event, Failed, TextDelta
 from tampu.runner.graphs import GraphCounts, PreparedGraph, StepInputs
-from tampu.runner.images import Begun, ImageStore
+from tampu.runner.images import ImageStore, PartialEmbedding
 from tampu.runner.layout import NumberedImage, lay_out
-from tampu.runner.loop import Runner
+from tampu.runner.loop import EngineLoop
 from tampu.runner.request import GenerateOptions
 from tampu.runner.scheduler import Scheduler
-from tampu.runner.sequence import Collector
+from tampu.runner.sequence import RowCollector
 from tampu.runner.sequence import Sequence as RunningSequence
 from tampu.sampling import Sampler
 
@@ -51,10 +51,11 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class FakeEncoder:
-    """A piece of an image's encoder."""
+    """A chunk of an image's encoder."""
 
     image: PreparedImage
-    is_whole: bool
+    number: int
+    is_complete: bool
 
 
 @dataclass
@@ -65,8 +66,8 @@ class FakeGraphs:
         follow: the next token after some tokens; NaN logits where it gives None.
         steps: the rows of each batch: (position, token).
         encoded: the contents of the images that were embedded.
-        pieces: of an image's encoder.
-        order: `piece`, `image` or `batch` for all that was computed.
+        chunks: of an image's encoder.
+        order: `chunk`, `image` or `batch` for all that was computed.
     """
 
     follow: Callable[[list[int]], int | None]
@@ -74,43 +75,45 @@ class FakeGraphs:
     steps: list[list[tuple[int, int]]] = field(default_factory=list)
     counts: GraphCounts = field(default_factory=GraphCounts)
     encoded: list[int] = field(default_factory=list)
-    pieces: int = 1
+    chunks: int = 1
     order: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._memory = np.full(self.cells, -1)
 
     @property
-    def can_rotate(self) -> bool:
+    def can_shift_keys(self) -> bool:
         return True
 
-    def rotate(self, cells: Sequence[Any], offset: int) -> None:
+    def shift_keys(self, cells: Sequence[Any], offset: int) -> None:
         """Positions are not looked at."""
 
     def prepare(self, step: StepInputs) -> PreparedGraph:
-        return PreparedGraph(step, [], False, 0)  # type: ignore[arg-type]
+        return PreparedGraph(step, [], False)  # type: ignore[arg-type]
 
     def check_reservation(self) -> None:
         """Nothing is reserved."""
 
-    def prepare_image(self, image: PreparedImage, begun: Begun | None) -> PreparedGraph:
-        number = begun.pieces if begun else 0
-        assert begun is None or begun.rows[0, 0] == number
-        encoder = FakeEncoder(image, is_whole=number == self.pieces - 1)
-        return PreparedGraph(encoder, [], False, number)  # type: ignore[arg-type]
+    def prepare_image(
+        self, image: PreparedImage, partial: PartialEmbedding | None
+    ) -> PreparedGraph:
+        number = partial.chunks if partial else 0
+        assert partial is None or partial.rows[0, 0] == number
+        encoder = FakeEncoder(image, number, is_complete=number == self.chunks - 1)
+        return PreparedGraph(encoder, [], False)  # type: ignore[arg-type]
 
     def launch(self, prepared: PreparedGraph) -> Future[Computed]:
         graph: object = prepared.graph
         if not isinstance(graph, FakeEncoder):
             self.order.append("batch")
             return self.submit(prepared.graph)
-        if graph.is_whole:
+        if graph.is_complete:
             self.order.append("image")
             return self.encode(graph.image)
-        self.order.append("piece")
-        piece: Future[Computed] = Future()
-        piece.set_result(Computed([np.full((1, 1), prepared.build_ns + 1, np.float32)], 0))
-        return piece
+        self.order.append("chunk")
+        chunk: Future[Computed] = Future()
+        chunk.set_result(Computed([np.full((1, 1), graph.number + 1, np.float32)], 0))
+        return chunk
 
     def encode(self, image: PreparedImage) -> Future[Computed]:
         """Embed an image: its rows are its content and their numbers."""
@@ -184,7 +187,7 @@ class Desk:
             images=ImageStore(kept_bytes),
         )
         self.graphs = (graphs or FakeGraphs)(follow, slots * context)
-        self.runner = Runner(self.scheduler, self.graphs, Vocabulary())  # type: ignore[arg-type]
+        self.runner = EngineLoop(self.scheduler, self.graphs, Vocabulary())  # type: ignore[arg-type]
 
     def __enter__(self) -> Desk:
         return self
@@ -193,7 +196,7 @@ class Desk:
         self.runner.close()
 
     def ask(
-        self, prompt: Sequence[Any], collector: Collector | None = None, **options: Any
+        self, prompt: Sequence[Any], collector: RowCollector | None = None, **options: Any
     ) -> Asked:
         """Submit a prompt; greedy unless the options say otherwise."""
         chosen = GenerateOptions(**({"temperature": 0.0} | options))
@@ -246,7 +249,7 @@ class Desk:
     def look(self, tokens: Sequence[int]) -> Seen:
         """Ask for the logits of every token of a text."""
         rows: list[Any] = []
-        return Seen(rows, self.ask(tokens, Collector(rows.append), max_tokens=0))
+        return Seen(rows, self.ask(tokens, RowCollector(rows.append), max_tokens=0))
 
     def rest(self) -> None:
         """Wait until nothing is left to do and each cell has the owners that it should."""

@@ -334,7 +334,7 @@ def test_a_device_that_never_answers_is_found_out(tmp_path):
             program=program,
             hang_s=1.5,
         )
-        with pytest.raises(RunnerDiedError, match="it hangs: computing a batch of 1 for"):
+        with pytest.raises(RunnerDiedError, match="hung: computing 1 tokens for"):
             await collect(worker, "hello", GenerateOptions(ignore_eos=True))
         await worker.close()
 

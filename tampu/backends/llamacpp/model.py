@@ -22,7 +22,7 @@ from tampu.chat.images import Item, length
 from tampu.errors import ContextLengthError, RequestError
 from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.events import Event
-from tampu.runner.reasoning_budget import Budget, thought_budget
+from tampu.runner.reasoning_budget import ReasoningBudget, reasoning_budget
 from tampu.runner.request import GenerateOptions
 from tampu.sampling.parameters import Use, names_of
 from tampu.tokenizer import Tokenizer
@@ -183,13 +183,13 @@ class LlamaModel:
             asked["n_probs"] = max(options.top_logprobs, 1)
         return asked
 
-    def _budget(self, options: GenerateOptions) -> Budget | None:
+    def _budget(self, options: GenerateOptions) -> ReasoningBudget | None:
         """Return the budget of an answer's thoughts, if they have one.
 
         Raises:
             RequestError: if the answer also has a form, which llama.cpp begins anew with it.
         """
-        budget = thought_budget(options, self.tokenizer)
+        budget = reasoning_budget(options, self.tokenizer)
         if budget is not None and options.grammar is not None:
             raise RequestError(
                 "with the llama.cpp engine an answer has a form, or its thoughts a budget "

@@ -179,7 +179,7 @@ def test_a_thought_ends_when_its_budget_is_used_up_as_in_the_native_engine(
 ):
     prompt = [1, 20, 21, 2, 35]  # its answer has no bytes, which tokens share
     options: dict[str, Any] = {
-        "think_budget": budget, "thoughts": {"begin": "<t>", "end": "</t>", "is_begun": True},
+        "think_budget": budget, "reasoning_tags": {"begin": "<t>", "end": "</t>", "is_open": True},
         "temperature": 0.0, "max_tokens": most, "ignore_eos": True,
     }  # fmt: skip
     with Engine.load(path, **OPTIONS) as engine:
@@ -192,9 +192,9 @@ def test_a_thought_ends_when_its_budget_is_used_up_as_in_the_native_engine(
 
 
 def test_an_answer_has_a_form_or_a_budget_of_thoughts(model):
-    thoughts = {"begin": "<t>", "end": "</t>"}
+    tags = {"begin": "<t>", "end": "</t>"}
     with pytest.raises(RequestError, match=r"a form, or its thoughts a budget"):
-        ask(model, think_budget=1, thoughts=thoughts, format="json")
+        ask(model, think_budget=1, reasoning_tags=tags, format="json")
 
 
 def test_a_prompts_tokens_have_the_scores_of_the_native_engine(model, path):
