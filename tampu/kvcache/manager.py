@@ -138,17 +138,17 @@ class KVCacheManager:
                 the last token is stored in any case.
         """
         start, end = table.length, table.length + count
-        behind = sorted({end - 1, *(each for each in checkpoints if each >= start)})
+        written = sorted({end - 1, *(each for each in checkpoints if each >= start)})
         for index, group in enumerate(self.groups):
             self._free_before(table, index, group.spec.first_visible(start))
         table.transient = {each for each in table.transient if each >= start - 1}
-        wanted = [len(behind) if group.spec.is_recurrent else count for group in self.groups]
+        wanted = [len(written) if group.spec.is_recurrent else count for group in self.groups]
         if any(s.cells.available < n for s, n in zip(self.groups, wanted, strict=True)):
             return False
         for index, group in enumerate(self.groups):
             near = int(table.cells[index, start - 1]) if start else NO_CELL
             table.cells[index, start:end] = NO_CELL
-            at = behind if group.spec.is_recurrent else slice(start, end)
+            at = written if group.spec.is_recurrent else slice(start, end)
             table.cells[index, at] = group.cells.allocate(wanted[index], near)
         table.length = end
         if end - 1 not in checkpoints:

@@ -182,7 +182,7 @@ class InputLayout:
 
 
 def _shift_of(gap: int, per_token: int) -> npt.NDArray[np.int32]:
-    """Return what to take from each coordinate; the fourth is no position."""
+    """Return the gap to subtract from each coordinate; the fourth is not a position."""
     shift = np.full((per_token, 1), gap, np.int32)
     shift[3:] = 0
     return shift

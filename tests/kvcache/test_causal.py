@@ -1,4 +1,4 @@
-"""Keys and values of a batch: where they are written, what a token may see, how they are read."""
+"""Keys and values of a batch: rows written, cells read, and the tensors of both."""
 
 import numpy as np
 import pytest
@@ -29,8 +29,8 @@ def segment(cells, start):
     return Segment(np.array([[*map(int, cells.split())]] * 4, np.int32), start)
 
 
-def drawn(mask):
-    """Draw a mask: a row for each token, x where it attends."""
+def rows_of(mask):
+    """Return a mask as text: a row for each token, x where it attends."""
     assert mask.dtype == np.float16
     assert set(np.unique(mask)) <= {np.float16(0), np.float16(-np.inf)}
     return ["".join("x" if cell == 0 else "." for cell in row) for row in mask]
@@ -65,17 +65,17 @@ def cache(backend):
         ([segment("3", 0), segment("700 1", 0)], 0, 768),
     ],
 )
-def test_what_is_read_is_padded_so_that_graphs_can_be_used_again(cache, segments, start, length):
+def test_the_range_of_cells_is_padded_so_that_graphs_are_reused(cache, segments, start, length):
     assert cache(cells=1000).step(segments).views == (CellRange(start, length),)
 
 
-def test_with_a_window_only_cells_that_are_seen_are_read(cache):
+def test_with_a_window_only_visible_cells_are_read(cache):
     made = cache([LayerShape(1, 32, 2), LayerShape(1, 32)], cells=2000)
     assert made.step([segment("0 300 600", 2)]).views == (CellRange(256, 512), CellRange(0, 768))
 
 
 @pytest.mark.parametrize(("asked", "cells"), [(1, 256), (256, 256), (257, 512), (1000, 1024)])
-def test_the_cells_are_padded_too(cache, asked, cells):
+def test_the_number_of_cells_is_padded(cache, asked, cells):
     assert [storage.cells for storage in cache(cells=asked).storages] == [cells]
 
 
@@ -111,19 +111,19 @@ def test_transposed_values_are_written_one_by_one(cache):
     assert arrays[2].tolist() == [9 + 256 * i for i in range(4)] + [4 + 256 * i for i in range(4)]
 
 
-def test_layers_with_the_same_window_share_rows_and_a_mask(cache):
+def test_layers_with_the_same_window_share_rows_and_mask(cache):
     shapes = [LayerShape(1, 32, 2), LayerShape(1, 32, None), LayerShape(1, 32, 2)]
     made = cache(shapes)
     assert made.specs == [KVCacheSpec(window=2), KVCacheSpec()]
     arrays = made.step([segment("0 1 2", 0)]).arrays
     assert len(arrays) == 4
-    assert [row[:3] for row in drawn(arrays[1])] == ["x..", "xx.", ".xx"]
-    assert [row[:3] for row in drawn(arrays[3])] == ["x..", "xx.", "xxx"]
+    assert [row[:3] for row in rows_of(arrays[1])] == ["x..", "xx.", ".xx"]
+    assert [row[:3] for row in rows_of(arrays[3])] == ["x..", "xx.", "xxx"]
 
 
 @pytest.mark.parametrize("kind", AttentionKind)
 @pytest.mark.parametrize("shapes", [[HEADS], [LayerShape(1, 32, 2), HEADS]])
-def test_the_inputs_of_a_graph_are_filled_by_the_arrays_of_a_step(backend, cache, kind, shapes):
+def test_the_arrays_of_a_step_match_the_inputs_of_a_graph(backend, cache, kind, shapes):
     made, context = cache(shapes, attention=kind), backend.context()
     step = made.step([segment("0 1", 0), segment("9", 0)])
     arrays = step.arrays
@@ -176,7 +176,7 @@ KINDS += [(PLAIN, "f32"), (PLAIN, "f16"), (MIXED, "f16")]
 
 @pytest.mark.seed("S72")
 @pytest.mark.parametrize(("kind", "type_name"), KINDS)
-def test_a_batch_reads_what_it_and_earlier_batches_wrote(backend, cache, kind, type_name):
+def test_a_batch_reads_its_own_and_earlier_rows(backend, cache, kind, type_name):
     steps = Steps(backend, cache(type_name=type_name, attention=kind))
     expected = {"keys": np.zeros((2, 256, 32)), "values": np.zeros((2, 256, 32))}
     batches = [
@@ -236,7 +236,7 @@ def test_attention_over_the_cache_is_softmax_attention(
 # What cannot be
 
 
-def test_an_unknown_type_is_refused_with_those_that_are_known(cache):
+def test_an_unknown_type_is_refused_with_the_known_ones(cache):
     with pytest.raises(RequestError, match="'q5_1' is unknown; known: f32, f16, q8_0, q4_0"):
         cache(type_name="q5_1")
 
@@ -244,12 +244,12 @@ def test_an_unknown_type_is_refused_with_those_that_are_known(cache):
 @pytest.mark.seed("S74")
 @pytest.mark.parametrize("kind", [PLAIN, MIXED])
 @pytest.mark.parametrize("type_name", ["q8_0", "q4_0"])
-def test_a_quantised_cache_needs_flash_attention(cache, kind, type_name):
+def test_a_quantized_cache_needs_flash_attention(cache, kind, type_name):
     with pytest.raises(RequestError, match=f"{type_name} needs flash attention"):
         cache(type_name=type_name, attention=kind)
 
 
-def test_heads_must_fill_whole_blocks_of_a_quantised_cache(cache):
+def test_heads_must_fill_whole_blocks_of_a_quantized_cache(cache):
     with pytest.raises(ShapeError, match="heads of 40 features do not fill Q8_0"):
         cache([LayerShape(4, 40)], type_name="q8_0")
 
@@ -282,7 +282,7 @@ def test_a_layer_stores_what_it_asked_for_and_nothing_else(backend, cache):
 
 
 @pytest.mark.seed("S41")
-def test_a_cache_that_finds_no_memory_leaves_none_allocated(backend, monkeypatch):
+def test_a_failed_allocation_leaves_nothing_allocated(backend, monkeypatch):
     live = []
     real_alloc, real_free = gg.ggml_backend_buft_alloc_buffer, gg.ggml_backend_buffer_free
 
@@ -301,7 +301,7 @@ def test_a_cache_that_finds_no_memory_leaves_none_allocated(backend, monkeypatch
     assert live == []
 
 
-def test_keys_of_another_shape_are_refused(backend, cache):
+def test_keys_of_the_wrong_shape_are_refused(backend, cache):
     context = backend.context()
     (layer,) = cache().build(context, 2, [CellRange(0, 256)]).layers
     right = context.input("k", (2, 2, 32), GGMLType.F32)
@@ -317,7 +317,7 @@ def test_keys_of_another_shape_are_refused(backend, cache):
 @pytest.mark.parametrize(
     ("type_name", "size"), [("f32", 1024), ("f16", 512), ("q8_0", 272), ("q4_0", 144), ("f8", 0)]
 )
-def test_the_size_of_a_cache_is_known_before_it_is_made(cache, type_name, size):
+def test_the_size_of_a_cache_is_computed_in_advance(cache, type_name, size):
     shapes = [HEADS, HEADS]
     assert sum(layer_bytes(shapes, CacheSize(1, 256, 256), type_name)) == size * 256
     if size:

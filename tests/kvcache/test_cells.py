@@ -1,4 +1,4 @@
-"""Cells: owners, what is overwritten first, and what can still be found."""
+"""Cells: reference counts, the order of eviction, and what stays cached."""
 
 import numpy as np
 import pytest
@@ -7,13 +7,13 @@ from support.graphs import integers
 from tampu.kvcache import Cells
 
 
-def test_cells_are_taken_from_the_front():
+def test_cells_are_allocated_from_the_front():
     cells = Cells(100)
     assert cells.allocate(3).tolist() == [0, 1, 2]
     assert cells.available == 97
 
 
-def test_a_sequence_lies_together_and_others_keep_a_distance():
+def test_each_sequence_is_contiguous_in_blocks_of_its_own():
     cells = Cells(256)
     first, second = cells.allocate(3), cells.allocate(3)
     assert second.tolist() == [32, 33, 34]
@@ -22,7 +22,7 @@ def test_a_sequence_lies_together_and_others_keep_a_distance():
     assert cells.allocate(30, near=4).tolist() == [*range(5, 32), 37, 38, 39]
 
 
-def test_whatever_is_empty_is_taken_before_rows_are_overwritten():
+def test_empty_cells_are_taken_before_rows_are_evicted():
     cells = Cells(10)
     old = cells.allocate(4)
     cells.free(old)
@@ -30,14 +30,14 @@ def test_whatever_is_empty_is_taken_before_rows_are_overwritten():
 
 
 @pytest.mark.seed("S79")
-def test_scattered_cells_are_as_good_as_others():
+def test_scattered_cells_can_be_allocated():
     cells = Cells(6)
     cells.allocate(6)
     cells.discard(integers(0, 2, 5))
     assert cells.allocate(3).tolist() == [0, 2, 5]
 
 
-def test_the_rows_released_first_are_overwritten_first_and_of_those_the_last_tokens():
+def test_the_least_recently_freed_rows_are_evicted_last_tokens_first():
     cells = Cells(6)
     first, second = cells.allocate(3), cells.allocate(3)
     cells.free(second)
@@ -46,7 +46,7 @@ def test_the_rows_released_first_are_overwritten_first_and_of_those_the_last_tok
     assert cells.allocate(3).tolist() == sorted([*second[:2].tolist(), int(first[-1])])
 
 
-def test_using_rows_again_makes_them_recent():
+def test_reusing_rows_makes_them_recent():
     cells = Cells(6)
     first, second = cells.allocate(3), cells.allocate(3)
     cells.free(first)
@@ -56,14 +56,14 @@ def test_using_rows_again_makes_them_recent():
     assert cells.allocate(3).tolist() == second.tolist()
 
 
-def test_taking_more_than_there_are_is_an_error():
+def test_allocating_more_than_available_is_an_error():
     cells = Cells(4)
     cells.allocate(2)
     with pytest.raises(IndexError, match="3 cells wanted, 2 are free"):
         cells.allocate(3)
 
 
-def test_a_row_is_there_as_long_as_its_generation_is_the_same():
+def test_a_row_is_cached_while_its_generation_is_unchanged():
     cells = Cells(4)
     taken = cells.allocate(2)
     inserted = cells.generations[taken].copy()
@@ -76,7 +76,7 @@ def test_a_row_is_there_as_long_as_its_generation_is_the_same():
 
 
 @pytest.mark.parametrize("how", ["discard", "invalidate", "reset"])
-def test_rows_that_are_given_up_are_not_there(how):
+def test_discarded_rows_are_not_cached(how):
     cells = Cells(4)
     taken = cells.allocate(2)
     inserted = cells.generations[taken].copy()
@@ -84,7 +84,7 @@ def test_rows_that_are_given_up_are_not_there(how):
     assert not np.any(cells.generations[taken] == inserted)
 
 
-def test_dropping_a_cell_that_another_owns_leaves_its_row():
+def test_discarding_a_shared_cell_keeps_its_row():
     cells = Cells(4)
     taken = cells.allocate(2)
     inserted = cells.generations[taken].copy()
@@ -94,7 +94,7 @@ def test_dropping_a_cell_that_another_owns_leaves_its_row():
     assert cells.owners(taken).tolist() == [1, 0]
 
 
-def test_the_owners_can_be_checked():
+def test_wrong_reference_counts_are_detected():
     cells = Cells(4)
     taken = cells.allocate(2)
     cells.check([taken])

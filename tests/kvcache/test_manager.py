@@ -1,4 +1,4 @@
-"""The books of cells, beside a reference model: each cell holds a token and all before it."""
+"""The KV-cache manager against a reference: each cell holds a token and its whole history."""
 
 import random
 
@@ -29,7 +29,7 @@ def manager_of(*specs, cells=64):
 
 
 def read(manager, tokens, capacity=40):
-    """Open a table for tokens, compute what is not there, and note them; return it."""
+    """Allocate a table for tokens, append those not cached, insert all; return it."""
     table = manager.allocate(capacity)
     found = manager.match_prefix(table, tokens[:-1])
     assert manager.append(table, len(tokens) - found)
@@ -40,7 +40,7 @@ def read(manager, tokens, capacity=40):
 # One after the other
 
 
-def test_a_beginning_that_was_computed_is_found_again():
+def test_a_computed_prefix_is_matched():
     manager = manager_of(FULL)
     first, found = read(manager, keys(1, 2, 3, 4))
     assert found == 0
@@ -52,7 +52,7 @@ def test_a_beginning_that_was_computed_is_found_again():
 
 
 @pytest.mark.seed("S78")
-def test_running_sequences_name_the_same_cells():
+def test_running_sequences_share_cells():
     manager = manager_of(FULL)
     first, _ = read(manager, keys(1, 2, 3, 4))
     second, found = read(manager, keys(1, 2, 3, 4, 5))
@@ -63,7 +63,7 @@ def test_running_sequences_name_the_same_cells():
     manager.check([first, second])
 
 
-def test_what_is_not_known_to_be_computed_is_not_found():
+def test_rolled_back_tokens_are_not_matched():
     manager = manager_of(FULL)
     first, _ = read(manager, keys(1, 2, 3))
     manager.rollback(first, 1)
@@ -71,14 +71,14 @@ def test_what_is_not_known_to_be_computed_is_not_found():
     manager.free(first, keys(1))
 
 
-def test_rows_of_a_sequence_that_failed_are_not_found():
+def test_rows_of_a_failed_sequence_are_not_matched():
     manager = manager_of(FULL)
     first, _ = read(manager, keys(1, 2, 3))
     manager.free(first, keys(), is_valid=False)
     assert read(manager, keys(1, 2, 3))[1] == 0
 
 
-def test_a_private_sequence_neither_finds_nor_is_found():
+def test_a_private_sequence_neither_matches_nor_is_matched():
     manager = manager_of(FULL)
     manager.free(read(manager, keys(1, 2, 3))[0], keys(1, 2, 3))
     private = manager.allocate(10, is_private=True)
@@ -89,7 +89,7 @@ def test_a_private_sequence_neither_finds_nor_is_found():
     assert read(manager, keys(8, 9, 1))[1] == 0
 
 
-def test_what_was_forgotten_is_not_found():
+def test_nothing_is_matched_after_a_reset():
     manager = manager_of(FULL, WINDOW)
     running, _ = read(manager, keys(1, 2, 3))
     manager.reset()
@@ -99,14 +99,14 @@ def test_what_was_forgotten_is_not_found():
     manager.check([other])
 
 
-def test_rows_stay_until_their_cells_are_needed_and_go_from_the_end():
+def test_rows_are_evicted_when_cells_are_needed_from_the_end():
     manager = manager_of(FULL, cells=8)
     manager.free(read(manager, keys(1, 2, 3, 4, 5))[0], keys(1, 2, 3, 4, 5))
     manager.free(read(manager, keys(7, 7, 7, 7, 7))[0], keys(7, 7, 7, 7, 7))
     assert read(manager, keys(1, 2, 3, 4, 5))[1] == 3
 
 
-def test_an_answer_that_another_gave_too_is_kept_once():
+def test_equal_answers_are_kept_once():
     manager = manager_of(FULL)
     one, two = manager.allocate(10), manager.allocate(10)
     manager.append(one, 3), manager.append(two, 3)
@@ -117,7 +117,7 @@ def test_an_answer_that_another_gave_too_is_kept_once():
     assert third.cells[0, :3].tolist() == one.cells[0, :3].tolist()
 
 
-def test_without_cells_nothing_changes():
+def test_without_enough_cells_nothing_changes():
     manager = manager_of(FULL, cells=4)
     table, _ = read(manager, keys(1, 2, 3))
     assert not manager.append(table, 2)
@@ -129,7 +129,7 @@ def test_without_cells_nothing_changes():
 
 
 @pytest.mark.seed("S78")
-def test_a_sequence_owns_only_what_its_next_token_sees():
+def test_a_sequence_owns_only_cells_visible_to_its_next_token():
     manager = manager_of(FULL, WINDOW, CHUNK)
     table, _ = read(manager, keys(*range(10)))
     manager.append(table, 1)
@@ -137,7 +137,7 @@ def test_a_sequence_owns_only_what_its_next_token_sees():
     manager.check([table])
 
 
-def test_a_sequence_goes_on_where_its_window_is_there():
+def test_a_sequence_resumes_where_its_window_is_cached():
     manager = manager_of(WINDOW, cells=9)
     tokens = keys(*range(9))
     manager.free(read(manager, tokens)[0], tokens)
@@ -147,7 +147,7 @@ def test_a_sequence_goes_on_where_its_window_is_there():
     assert later.owned_from == [3]
 
 
-def test_a_beginning_whose_window_is_gone_is_computed_again():
+def test_a_prefix_without_its_window_is_not_matched():
     manager = manager_of(FULL, WINDOW, cells=64)
     tokens = keys(*range(9))
     manager.free(read(manager, tokens)[0], tokens)
@@ -157,7 +157,7 @@ def test_a_beginning_whose_window_is_gone_is_computed_again():
 
 
 @pytest.mark.seed("S80")
-def test_a_shift_in_a_window_keeps_what_is_seen():
+def test_a_shift_keeps_visible_rows_of_a_window():
     manager = manager_of(FULL, WINDOW)
     table, _ = read(manager, keys(*range(20)))
     full, window = (table.cells[group].tolist() for group in range(2))
@@ -169,7 +169,7 @@ def test_a_shift_in_a_window_keeps_what_is_seen():
 
 
 @pytest.mark.seed("S80")
-def test_what_a_shifted_sequence_kept_of_its_beginning_is_found_by_others():
+def test_the_unmoved_prefix_of_a_shifted_sequence_is_matched():
     manager = manager_of(FULL)
     table, _ = read(manager, keys(*range(20)))
     manager.shift(table, 6, 10)
@@ -181,7 +181,7 @@ def test_what_a_shifted_sequence_kept_of_its_beginning_is_found_by_others():
 
 
 @pytest.mark.seed("S80")
-def test_a_shift_that_would_bring_back_what_a_window_let_go_is_refused():
+def test_a_shift_that_needs_freed_rows_of_a_window_is_refused():
     manager = manager_of(FULL, WINDOW)
     table, _ = read(manager, keys(*range(20)))
     manager.append(table, 1)
@@ -203,7 +203,7 @@ def test_only_the_last_token_of_a_batch_and_checkpoints_have_states():
     manager.check([table])
 
 
-def test_a_sequence_goes_on_behind_the_last_checkpoint_that_it_shares():
+def test_a_sequence_resumes_at_the_last_common_checkpoint():
     manager = manager_of(FULL, STATE)
     first = manager.allocate(20)
     manager.append(first, 10, checkpoints=(3, 8, 9))
@@ -221,7 +221,7 @@ def test_a_sequence_goes_on_behind_the_last_checkpoint_that_it_shares():
         manager.free(other, tokens[:expected])
 
 
-def test_states_between_the_tokens_of_an_answer_are_not_kept_but_for_the_last():
+def test_of_an_answer_only_the_last_state_is_kept():
     manager = manager_of(FULL, STATE)
     tokens = keys(*range(20))
     table = manager.allocate(20)
@@ -239,14 +239,14 @@ def test_states_between_the_tokens_of_an_answer_are_not_kept_but_for_the_last():
         manager.free(other, tokens[:expected])
 
 
-def test_states_are_not_made_of_fewer_tokens():
+def test_states_cannot_be_shifted():
     manager = manager_of(FULL, STATE)
     table, _ = read(manager, keys(*range(10)))
     assert manager.shift(table, 2, 5) is None
     assert table.length == 10
 
 
-def test_a_sequence_that_shares_a_state_writes_its_own():
+def test_a_sequence_that_shares_a_state_writes_to_its_own_cell():
     manager = manager_of(STATE, cells=6)
     first, _ = read(manager, keys(1, 2, 3))
     second, found = read(manager, keys(1, 2, 3, 4))
@@ -261,7 +261,7 @@ def test_a_sequence_that_shares_a_state_writes_its_own():
 
 
 class ReferenceCache:
-    """A cache as one would write it down: what each cell holds, and what each sequence is."""
+    """A reference cache: the history in each cell, and the tokens of each sequence."""
 
     def __init__(self, source, specs):
         self.source = source
@@ -381,7 +381,7 @@ class ReferenceCache:
                     assert self.memory[index][cell] == histories[position], (tokens, position)
 
     def verify_masks(self, table, histories, count):
-        """Compare what the masks of new tokens show with a look at every cell."""
+        """Compare the masks of new tokens with the history in every visible cell."""
         segment = Segment(table.cells[:, : table.length], table.length - count)
         for index, group in enumerate(self.manager.groups):
             if group.spec.is_recurrent:

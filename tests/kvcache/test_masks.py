@@ -1,4 +1,4 @@
-"""What a token sees, as a mask over cells."""
+"""Attention masks over cells."""
 
 import numpy as np
 import pytest
@@ -16,8 +16,8 @@ def segment(cells, start, *groups):
     return Segment(np.array([[*map(int, cells.split())]], np.int32), start, groups)
 
 
-def drawn(mask):
-    """Draw a mask: a row for each token, x where it attends."""
+def rows_of(mask):
+    """Return a mask as text: a row for each token, x where it attends."""
     assert mask.dtype == np.float16
     assert set(np.unique(mask)) <= {np.float16(0), np.float16(-np.inf)}
     return ["".join("x" if cell == 0 else "." for cell in row) for row in mask]
@@ -36,7 +36,7 @@ def drawn(mask):
         pytest.param([segment("0 1 2 5", 3), segment("3 4", 0)], None,
                      ["xxx..x", "...x..", "...xx."], id="a token and a prompt"),
         pytest.param([segment("0 1 2", 2), segment("0 1 3", 2)], None,
-                     ["xxx...", "xx.x.."], id="a shared beginning"),
+                     ["xxx...", "xx.x.."], id="a shared prefix"),
         pytest.param([segment("0 1 2 3", 0)], 1,
                      ["x.....", ".x....", "..x...", "...x.."], id="window of one"),
         pytest.param([segment("0 1 2 3", 0)], 2,
@@ -48,8 +48,8 @@ def drawn(mask):
     ],
 )  # fmt: skip
 @pytest.mark.seed("S78")
-def test_a_token_sees_its_own_sequence_up_to_itself(segments, window, rows):
-    assert drawn(attention_mask(segments, 0, KVCacheSpec(window), SIX)) == rows
+def test_a_token_attends_to_its_own_sequence_up_to_itself(segments, window, rows):
+    assert rows_of(attention_mask(segments, 0, KVCacheSpec(window), SIX)) == rows
 
 
 @pytest.mark.parametrize(
@@ -65,35 +65,35 @@ def test_a_token_sees_its_own_sequence_up_to_itself(segments, window, rows):
     ],
 )  # fmt: skip
 @pytest.mark.seed("S95")
-def test_with_chunks_a_token_sees_its_own_chunk(segments, window, rows):
-    assert drawn(attention_mask(segments, 0, KVCacheSpec(window, 2), SIX)) == rows
+def test_with_chunks_a_token_attends_to_its_own_chunk(segments, window, rows):
+    assert rows_of(attention_mask(segments, 0, KVCacheSpec(window, 2), SIX)) == rows
 
 
-def test_cells_that_nobody_holds_are_hidden():
+def test_cells_without_an_owner_are_masked():
     mask = attention_mask([segment("0 255", 1)], 0, KVCacheSpec(), CellRange(0, 256))
     assert np.flatnonzero(mask[0] == 0).tolist() == [0, 255]
 
 
-def test_a_mask_begins_where_what_is_read_begins():
+def test_a_mask_starts_at_the_first_cell_read():
     mask = attention_mask([segment("258 257", 0)], 0, KVCacheSpec(), CellRange(256, 4))
-    assert drawn(mask) == ["..x.", ".xx."]
+    assert rows_of(mask) == ["..x.", ".xx."]
 
 
-def test_cells_that_are_out_of_reach_need_not_be_there():
+def test_cells_outside_the_window_may_be_missing():
     mask = attention_mask([segment("-1 -1 3 4", 3)], 0, KVCacheSpec(window=2), SIX)
-    assert drawn(mask) == ["...xx."]
+    assert rows_of(mask) == ["...xx."]
 
 
 @pytest.mark.seed("S34")
-def test_the_inputs_of_a_group_see_one_another_both_ways():
+def test_inputs_of_a_group_attend_to_one_another_both_ways():
     mask = attention_mask([segment("0 1 2 3 4", 0, (1, 4))], 0, KVCacheSpec(), SIX)
-    assert drawn(mask) == ["x.....", "xxxx..", "xxxx..", "xxxx..", "xxxxx."]
+    assert rows_of(mask) == ["x.....", "xxxx..", "xxxx..", "xxxx..", "xxxxx."]
     mask = attention_mask([segment("0 1 2 3 4", 0, (1, 4))], 0, KVCacheSpec(window=2), SIX)
-    assert drawn(mask) == ["x.....", "xxxx..", ".xxx..", "..xx..", "...xx."]
+    assert rows_of(mask) == ["x.....", "xxxx..", ".xxx..", "..xx..", "...xx."]
 
 
 @given(st.data())
-def test_masks_are_what_the_definition_says(data):
+def test_masks_match_the_definition(data):
     window = data.draw(st.none() | st.integers(1, 9))
     chunk = data.draw(st.none() | st.integers(1, 9))
     cells = data.draw(st.permutations(range(20)))

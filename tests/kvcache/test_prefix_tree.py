@@ -1,4 +1,4 @@
-"""The tree of token sequences."""
+"""The radix tree of token sequences."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def cells_of(tree, *wanted):
     return where[0, 0].tolist()
 
 
-def test_a_path_that_was_noted_is_found_as_far_as_it_goes():
+def test_an_inserted_path_is_matched_as_far_as_it_goes():
     tree = PrefixTree(1)
     insert(tree, (5, 0), (6, 1), (7, 2))
     assert cells_of(tree, 5, 6, 7, 8) == [0, 1, 2]
@@ -38,7 +38,7 @@ def test_a_path_that_was_noted_is_found_as_far_as_it_goes():
     assert cells_of(tree, 6) == []
 
 
-def test_paths_part_where_they_differ():
+def test_paths_branch_where_they_differ():
     tree = PrefixTree(1)
     insert(tree, (5, 0), (6, 1), (7, 2))
     insert(tree, (5, 10), (6, 11), (9, 12))
@@ -46,19 +46,19 @@ def test_paths_part_where_they_differ():
     assert cells_of(tree, 5, 6, 9) == [0, 1, 12]
 
 
-def test_a_cursor_stays_right_when_its_node_is_split():
+def test_a_cursor_stays_valid_when_its_node_is_split():
     tree = PrefixTree(1)
-    behind = insert(tree, (5, 0), (6, 1), (7, 2))
+    after = insert(tree, (5, 0), (6, 1), (7, 2))
     middle = insert(tree, (5, 0), (6, 1))
     insert(tree, (5, 0), (8, 3))
-    tree.insert(behind, keys(4), refs(20))
+    tree.insert(after, keys(4), refs(20))
     tree.insert(middle, keys(3), refs(21))
     assert cells_of(tree, 5, 6, 7, 4) == [0, 1, 2, 20]
     assert cells_of(tree, 5, 6, 3) == [0, 1, 21]
     assert cells_of(tree, 5, 8) == [0, 3]
 
 
-def test_places_of_rows_that_are_gone_can_be_replaced():
+def test_outdated_refs_can_be_replaced():
     tree = PrefixTree(1)
     insert(tree, (5, 0), (6, 1), (7, 2))
     cursor = insert(tree, (5, 0), (8, 3))
@@ -68,7 +68,7 @@ def test_places_of_rows_that_are_gone_can_be_replaced():
     assert cells_of(tree, 5, 8) == [30, 3]
 
 
-def test_a_tree_that_was_cleared_knows_nothing_and_no_old_cursor():
+def test_a_cleared_tree_matches_nothing():
     tree = PrefixTree(1)
     cursor = insert(tree, (5, 0), (6, 1))
     assert tree.contains(cursor)
@@ -78,7 +78,7 @@ def test_a_tree_that_was_cleared_knows_nothing_and_no_old_cursor():
     assert cells_of(tree, 5) == []
 
 
-def test_branches_without_rows_are_swept_away_once_there_are_many(monkeypatch):
+def test_branches_without_cached_rows_are_evicted(monkeypatch):
     tree = PrefixTree(1)
     monkeypatch.setattr(tree, "_evict_at", 4)
     dead = insert(tree, (5, 0), (6, 1))
@@ -98,13 +98,13 @@ def test_branches_without_rows_are_swept_away_once_there_are_many(monkeypatch):
     ("first", "second", "length"),
     [((), (), 0), ((1,), (), 0), ((1, 2), (1, 2, 3), 2), ((1, 2), (1, 3), 1), ((0,), (1,), 0)],
 )
-def test_what_sequences_have_in_common(first, second, length):
+def test_the_length_of_a_common_prefix(first, second, length):
     assert common_prefix_length(keys(*first), keys(*second)) == length
 
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(KEYS, st.integers(0, 12)), max_size=30))
-def test_the_tree_finds_what_a_plain_table_of_beginnings_finds(given_paths):
+def test_the_tree_matches_like_a_table_of_prefixes(given_paths):
     tree, table, cell = PrefixTree(1), {}, 0
     cursors = []
     for path, cut in given_paths:

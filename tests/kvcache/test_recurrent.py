@@ -1,4 +1,4 @@
-"""States of sequences: which a batch reads and writes, and that each goes on from its own."""
+"""States of recurrent layers: which a batch reads and writes, and that sequences keep apart."""
 
 import random
 
@@ -38,10 +38,10 @@ def cache(backend):
         each.close()
 
 
-def segment(start, *behind):
-    """Write a part of a sequence as the cells behind its tokens; -1 where there is none."""
+def segment(start, *after):
+    """Write a part of a sequence as the cells after its tokens; -1 where there is none."""
     before = [NO_CELL] * (start - 1) + [40] if start else []
-    return Segment(np.array([[*before, *behind]], np.int32), start)
+    return Segment(np.array([[*before, *after]], np.int32), start)
 
 
 # What a batch reads and writes
@@ -57,7 +57,7 @@ def test_parts_of_equal_length_are_computed_together(cache):
     assert (reads.tolist(), writes.tolist()) == ([40, 40, 40], [1, 2, 3])
 
 
-def test_a_part_is_cut_behind_its_checkpoints(cache):
+def test_a_part_is_split_after_its_checkpoints(cache):
     made = cache()
     segments = [segment(5, 1), segment(0, -1, -1, 2, 3), segment(0, -1, 4)]
     step = made.step(segments)
@@ -69,12 +69,12 @@ def test_a_part_is_cut_behind_its_checkpoints(cache):
     assert (reads.tolist(), writes.tolist()) == ([40, zero, zero], [1, 2, 3, 4])
 
 
-def test_what_goes_on_from_a_state_of_the_same_batch_is_computed_after_it(cache):
+def test_a_part_that_reads_a_state_of_the_same_batch_comes_after_it(cache):
     one, other = segment(5, 7), Segment(np.array([[-1, -1, -1, -1, -1, 7, 8]], np.int32), 6)
     assert cache().step([one, other]).views == ((MicroBatch(1, 1), MicroBatch(1, 1)),)
 
 
-def test_runs_are_of_all_tokens(backend, cache):
+def test_micro_batches_cover_all_tokens(backend, cache):
     context = backend.context()
     for wrong in [(MicroBatch(1, 2), MicroBatch(1, 2)), (), CellRange(0, 256)]:
         with pytest.raises(ShapeError, match="states of 3 tokens cannot be read by"):
@@ -83,13 +83,13 @@ def test_runs_are_of_all_tokens(backend, cache):
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 7, 64])
-def test_the_most_that_a_batch_reads_is_of_as_many_tokens(cache, tokens):
+def test_worst_case_views_cover_all_tokens(cache, tokens):
     for (view,) in cache().views_by_fill(tokens):
         assert sum(run.sequences * run.tokens for run in view) == tokens
         assert not view[0].continues
 
 
-def test_a_layer_uses_what_it_asked_for(backend, cache):
+def test_a_layer_can_use_only_its_own_kind_of_cache(backend, cache):
     made, context = cache([STATES, ROWS]), backend.context()
     assert made.specs == [KVCacheSpec(is_recurrent=True), KVCacheSpec()]
     graph = made.build(context, 2, next(made.views_by_fill(2)))
@@ -101,7 +101,7 @@ def test_a_layer_uses_what_it_asked_for(backend, cache):
     context.close()
 
 
-def test_the_size_of_states_is_known_before_they_are_made(cache):
+def test_the_size_of_states_is_computed_in_advance(cache):
     size = CacheSize(3, 64, 64)
     assert sum(layer_bytes([STATES, STATES], size, "f16")) == 2 * (3 * 8 + 1) * 6 * 4
     assert cache([STATES, STATES]).size_bytes >= sum(layer_bytes([STATES, STATES], size, "f16"))
@@ -116,7 +116,7 @@ def test_the_size_of_states_is_known_before_they_are_made(cache):
         (2**20, 100, 9, 32),
     ],
 )
-def test_a_context_leaves_no_more_states_than_there_are(
+def test_the_checkpoints_of_a_context_fit_the_number_of_states(
     features, context, states, checkpoint_interval
 ):
     size = CacheSize(2, context, 512)
@@ -151,8 +151,8 @@ class Sums:
             count = self.source.choice([1, 1, max(len(tokens) - start, 1), 3])
             while len(tokens) < start + count:
                 tokens.append(self.source.randrange(2))
-            behind = range(start, start + count)
-            points = [each for each in behind if self.source.random() < 0.2]
+            after = range(start, start + count)
+            points = [each for each in after if self.source.random() < 0.2]
             if not self.manager.append(table, count, points):
                 continue
             self.manager.insert(table, np.array(tokens, np.int32))
@@ -212,15 +212,13 @@ def one(x):
 
 @pytest.mark.parametrize("shapes", [(STATES,), (STATES, ROWS)])
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_each_sequence_goes_on_from_its_own_state_whatever_runs_beside_it(
-    backend, cache, seed, shapes
-):
+def test_each_sequence_continues_from_its_own_state(backend, cache, seed, shapes):
     sums = Sums(backend, cache(shapes), seed)
     for _ in range(60):
         sums.step()
 
 
-def test_a_state_is_left_alone_by_who_goes_on_from_it(backend, cache):
+def test_resuming_from_a_state_does_not_change_it(backend, cache):
     sums = Sums(backend, cache(), 1)
     sums.compute([Segment(np.array([[-1, 3]], np.int32), 0)], np.array([1.0, 2.0], np.float32))
     for cell in (4, 5):

@@ -1,4 +1,4 @@
-"""How far back tokens see, and where a sequence can go on."""
+"""KV-cache specs: which positions are visible, and where a sequence can resume."""
 
 import numpy as np
 import pytest
@@ -21,12 +21,12 @@ SPECS = st.builds(KVCacheSpec, st.none() | st.integers(1, 12), st.none() | st.in
         (KVCacheSpec(window=2, chunk=3), [0, 0, 1, 3, 3, 4, 6]),
     ],
 )
-def test_the_first_position_that_a_token_sees(spec, first_visible_each):
+def test_the_first_visible_position(spec, first_visible_each):
     assert [spec.first_visible(position) for position in range(7)] == first_visible_each
     assert spec.first_visible_each(np.arange(7, dtype=np.int32)).tolist() == first_visible_each
 
 
-def test_the_reach_of_a_layer_is_its_window_and_chunk():
+def test_the_spec_of_a_layer_is_its_window_and_chunk():
     assert spec_of(LayerShape(1, 2)) == KVCacheSpec()
     assert spec_of(LayerShape(1, 2, 3, 4)) == KVCacheSpec(3, 4)
     assert KVCacheSpec(3, 4).max_visible == 3
@@ -35,7 +35,7 @@ def test_the_reach_of_a_layer_is_its_window_and_chunk():
 
 @pytest.mark.seed("S78")
 @given(SPECS, st.integers(0, 20), st.lists(st.booleans(), max_size=20))
-def test_a_sequence_goes_on_where_all_that_its_next_token_sees_is_there(spec, start, there):
+def test_a_sequence_resumes_where_all_visible_rows_are_cached(spec, start, there):
     found = spec.resumable(np.array(there, np.bool_), start)
     for count in range(1, len(there) + 1):
         needed = range(max(spec.first_visible(start + count), start), start + count)

@@ -75,12 +75,12 @@ def test_the_text_ends_before_the_stop_string(texts, stop, expected):
     assert stream.matched == (stop if len(expected) < len("".join(texts)) else None)
 
 
-def test_what_may_begin_a_stop_string_is_held_back_and_no_more():
+def test_only_a_possible_start_of_a_stop_string_is_held_back():
     shown, _ = run(["Hello", " the", "n there", " you are"], ["there!"])
     assert shown == ["Hello", " ", "then ", "there you are", ""]
 
 
-def test_the_end_gives_back_what_was_held():
+def test_flush_returns_the_held_text():
     shown, stream = run(["wait", " for <|e"], ["<|end|>"])
     assert shown == ["wait", " for ", "<|e"]
     assert stream.matched is None
@@ -99,14 +99,12 @@ def test_without_stop_strings_nothing_is_held_back():
         (["er", "sooner"], "the ", "sooner"),
     ],
 )
-def test_the_stop_string_that_is_complete_first_wins_and_of_those_the_longest(
-    stop, expected, matched
-):
+def test_the_first_complete_stop_string_wins_then_the_longest(stop, expected, matched):
     shown, stream = run(["the soo", "ner or later a", "b", "cd"], stop)
     assert ("".join(shown), stream.matched) == (expected, matched)
 
 
-def test_after_a_stop_string_nothing_comes():
+def test_no_text_follows_a_stop_string():
     stream = Detokenizer(["b"], Pieces(["abc", "d"]))
     assert (stream.feed(0), stream.matched) == ("a", "b")
     assert (stream.feed(1), stream.matched) == ("", "b")
@@ -129,7 +127,7 @@ def test_any_split_into_tokens_gives_the_same_text(data):
 
 
 @given(st.data())
-def test_what_was_shown_is_never_part_of_a_stop_string(data):
+def test_shown_text_is_never_part_of_a_stop_string(data):
     texts = data.draw(st.lists(st.text("ab", max_size=3), max_size=12))
     stop = data.draw(st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3))
     shown, _ = run(texts, stop)
@@ -142,7 +140,7 @@ def test_what_was_shown_is_never_part_of_a_stop_string(data):
 
 
 @pytest.mark.parametrize("character", ["é", "€", "🦙"])
-def test_half_a_character_is_held_back_whatever_is_missing(character):
+def test_an_incomplete_character_is_held_back(character):
     encoded = character.encode()
     for missing in range(1, len(encoded)):
         stream = Detokenizer(["stop"], Bytes())
@@ -153,7 +151,7 @@ def test_half_a_character_is_held_back_whatever_is_missing(character):
         assert stream.flush() == ""
 
 
-def test_a_character_that_is_never_completed_ends_as_a_replacement():
+def test_a_character_never_completed_becomes_a_replacement_character():
     stream = Detokenizer([], Bytes())
     assert [stream.feed(byte) for byte in "🦙".encode()[:2]] == ["", ""]
     assert stream.flush() == "\N{REPLACEMENT CHARACTER}"
@@ -162,7 +160,7 @@ def test_a_character_that_is_never_completed_ends_as_a_replacement():
 @given(
     st.text("aé€🦙", max_size=12), st.lists(st.text("aé€🦙", min_size=1, max_size=3), max_size=3)
 )
-def test_text_in_single_bytes_gives_the_same_as_whole(text, stop):
+def test_tokens_of_single_bytes_give_the_same_text(text, stop):
     stream = Detokenizer(stop, Bytes())
     shown = ""
     for byte in text.encode():
@@ -180,7 +178,7 @@ def test_a_stop_string_may_be_completed_by_the_flush():
     assert stream.flush() == ""
 
 
-def test_long_stop_strings_cost_little():
+def test_the_cost_of_a_token_does_not_grow_with_the_stop_string():
     text = "ab" * 20_000
     shown, _ = run([text], ["ab" * 10_000 + "c"] * 3)
     assert "".join(shown) == text

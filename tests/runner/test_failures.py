@@ -1,4 +1,4 @@
-"""What goes wrong in the loop: who hears of it, and who goes on."""
+"""Errors in the loop: which requests fail, and which continue."""
 
 import logging
 import queue
@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import Future
 
 import pytest
-from support.fake_graphs import Desk, FakeGraphs
+from support.fake_graphs import FakeEngine, FakeGraphs
 from support.waiting import wait_until
 
 from tampu.errors import ComputeError, OutOfMemoryError, RunnerDiedError
@@ -45,7 +45,7 @@ def failing(*when, error=None, at_once=False):
 
 
 class HeldGraphs(FakeGraphs):
-    """Computes each step only when it is let go."""
+    """Computes each step only when it is released."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -57,7 +57,7 @@ class HeldGraphs(FakeGraphs):
         self.held.put((result, computed.result()))
         return result
 
-    def let_go(self, error=None):
+    def release(self, error=None):
         result, computed = self.held.get(timeout=60)
         if error:
             result.set_exception(error)
@@ -70,47 +70,47 @@ class HeldGraphs(FakeGraphs):
 
 @pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.parametrize("error", [ComputeError("status 1"), OutOfMemoryError("no memory")])
-def test_a_batch_that_fails_ends_its_sequences_with_the_message(error, at_once):
-    with Desk(count_up, graphs=failing(1, error=error, at_once=at_once)) as desk:
-        *_, end = desk.ask([2, 3], max_tokens=5).events()
+def test_a_failed_batch_ends_its_sequences_with_the_error(error, at_once):
+    with FakeEngine(count_up, graphs=failing(1, error=error, at_once=at_once)) as engine:
+        *_, end = engine.ask([2, 3], max_tokens=5).events()
         assert end == Failed(type(error).__name__, str(error))
-        assert desk.ask([2, 3], max_tokens=3).answer()[1] == [4, 5, 6]
-        desk.rest()
+        assert engine.ask([2, 3], max_tokens=3).answer()[1] == [4, 5, 6]
+        engine.wait_until_idle()
 
 
 @pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.parametrize("step", [0, 1, 2])
-def test_rows_that_were_not_computed_are_not_used_again(step, at_once):
+def test_rows_of_a_failed_batch_are_not_reused(step, at_once):
     prompt = list(range(2, 14))
-    with Desk(count_up, batch=4, graphs=failing(step, at_once=at_once)) as desk:
-        assert "on fire" in desk.ask(prompt, max_tokens=3).answer()[2]
-        desk.rest()
-        again = desk.ask(prompt, max_tokens=3)
+    with FakeEngine(count_up, batch=4, graphs=failing(step, at_once=at_once)) as engine:
+        assert "on fire" in engine.ask(prompt, max_tokens=3).answer()[2]
+        engine.wait_until_idle()
+        again = engine.ask(prompt, max_tokens=3)
         assert again.answer()[1] == counted(prompt, 3)
         assert again.sequence.cached == 0
 
 
 def test_sequences_that_share_rows_with_a_failed_batch_fail_too():
     prompt = list(range(2, 18))
-    with Desk(count_up, slots=2, graphs=HeldGraphs) as desk:
-        first = desk.ask(prompt, max_tokens=5)
-        wait_until(lambda: desk.graphs.steps, "a step is under way")
-        second = desk.ask([*prompt[:12], 9], max_tokens=5)
-        desk.graphs.let_go()  # the first half; the second half, which both want, is under way
-        wait_until(lambda: second.sequence.cached, "the second shares the first's beginning")
-        desk.graphs.let_go(ComputeError("on fire"))
+    with FakeEngine(count_up, slots=2, graphs=HeldGraphs) as engine:
+        first = engine.ask(prompt, max_tokens=5)
+        wait_until(lambda: engine.graphs.steps, "a step is under way")
+        second = engine.ask([*prompt[:12], 9], max_tokens=5)
+        engine.graphs.release()  # the first half; the second half, which both want, is under way
+        wait_until(lambda: second.sequence.cached, "the second shares the first's prefix")
+        engine.graphs.release(ComputeError("on fire"))
         assert "on fire" in first.answer()[2]
         assert "on fire" in second.answer()[2]
-        third = desk.ask(prompt, max_tokens=2)
+        third = engine.ask(prompt, max_tokens=2)
         for _ in range(3):
-            desk.graphs.let_go()
+            engine.graphs.release()
         assert third.answer()[1] == counted(prompt, 2)
-        desk.rest()
+        engine.wait_until_idle()
 
 
-def test_a_batch_that_fails_does_not_touch_those_that_wait():
-    with Desk(count_up, graphs=failing(0)) as desk:
-        asked = [desk.ask([2 + i], max_tokens=2) for i in range(3)]
+def test_a_failed_batch_does_not_affect_waiting_requests():
+    with FakeEngine(count_up, graphs=failing(0)) as engine:
+        asked = [engine.ask([2 + i], max_tokens=2) for i in range(3)]
         assert "on fire" in asked[0].answer()[2]
         assert [one.answer()[1] for one in asked[1:]] == [[4, 5], [5, 6]]
 
@@ -118,21 +118,21 @@ def test_a_batch_that_fails_does_not_touch_those_that_wait():
 # One sequence that fails
 
 
-def test_the_rows_of_a_sequence_with_unusable_logits_are_not_used_again():
+def test_rows_of_a_sequence_with_nan_logits_are_not_reused():
     def follow(history):
         return None if len(history) == 5 else count_up(history)
 
-    with Desk(follow) as desk:
-        *_, end = desk.ask([2, 3, 4], max_tokens=9).events()
+    with FakeEngine(follow) as engine:
+        *_, end = engine.ask([2, 3, 4], max_tokens=9).events()
         assert isinstance(end, Failed)
         assert end.kind == "ComputeError"
-        desk.rest()
-        again = desk.ask([2, 3, 4, 5], max_tokens=1)
+        engine.wait_until_idle()
+        again = engine.ask([2, 3, 4, 5], max_tokens=1)
         again.events()
         assert again.sequence.cached == 0
 
 
-def test_logits_of_another_width_end_the_sequence():
+def test_logits_of_the_wrong_width_end_the_sequence():
     class Narrow(FakeGraphs):
         def submit(self, step):
             result = super().submit(step)
@@ -141,92 +141,92 @@ def test_logits_of_another_width_end_the_sequence():
             narrow.set_result(Computed(outputs, 0))
             return narrow
 
-    with Desk(count_up, graphs=Narrow) as desk:
-        *_, end = desk.ask([2]).events()
+    with FakeEngine(count_up, graphs=Narrow) as engine:
+        *_, end = engine.ask([2]).events()
         assert (type(end), end.kind) == (Failed, "ShapeError")
 
 
-def test_a_sink_that_fails_ends_its_own_request_only(caplog):
-    with Desk(count_up, slots=2) as desk:
-        bad = desk.ask([2], max_tokens=1000)
+def test_a_failing_sink_ends_only_its_own_request(caplog):
+    with FakeEngine(count_up, slots=2) as engine:
+        bad = engine.ask([2], max_tokens=1000)
 
         def sink(_event):
             raise RuntimeError("the caller's own")
 
         bad.sequence.sink = sink
-        good = desk.ask([3], max_tokens=30)
+        good = engine.ask([3], max_tokens=30)
         assert good.answer()[1] == counted([3], 30)
-        desk.rest()
-        assert desk.ask([5], max_tokens=2).answer()[1] == [6, 7]
+        engine.wait_until_idle()
+        assert engine.ask([5], max_tokens=2).answer()[1] == [6, 7]
     assert "the caller's own" in caplog.text
 
 
-# Looking at every token
+# The logits of every token of a prompt
 
 
-def test_a_look_that_fails_hears_why_and_gives_its_cells_back():
-    with Desk(count_up, graphs=failing(1)) as desk:
-        assert "on fire" in desk.look(range(2, 10)).asked.answer()[2]
-        assert desk.look([2, 3]).answer() == [3, 4]
-        desk.rest()
+def test_failed_prompt_logits_report_the_error_and_free_their_cells():
+    with FakeEngine(count_up, graphs=failing(1)) as engine:
+        assert "on fire" in engine.prompt_logits(range(2, 10)).asked.answer()[2]
+        assert engine.prompt_logits([2, 3]).answer() == [3, 4]
+        engine.wait_until_idle()
 
 
-def test_a_look_waits_for_sequences_that_hold_its_cells():
-    with Desk(count_up, context=16) as desk:
-        running = desk.ask([2], max_tokens=14)
-        looked = desk.look(range(2, 18))
+def test_prompt_logits_wait_for_cells_in_use():
+    with FakeEngine(count_up, context=16) as engine:
+        running = engine.ask([2], max_tokens=14)
+        logits = engine.prompt_logits(range(2, 18))
         assert running.answer()[1] == counted([2], 14)
-        assert looked.answer() == [count_up([token]) for token in range(2, 18)]
-        desk.rest()
+        assert logits.answer() == [count_up([token]) for token in range(2, 18)]
+        engine.wait_until_idle()
 
 
-def test_a_look_gives_no_more_results_at_once_than_were_reserved():
-    with Desk(count_up) as desk:
-        desk.look(range(2, 12)).answer()
-        assert [len(step) for step in desk.graphs.steps] == [4, 4, 2]
+def test_prompt_logits_stay_within_the_reserved_outputs():
+    with FakeEngine(count_up) as engine:
+        engine.prompt_logits(range(2, 12)).answer()
+        assert [len(step) for step in engine.graphs.steps] == [4, 4, 2]
 
 
-def test_a_look_can_be_cancelled():
-    with Desk(count_up, graphs=HeldGraphs) as desk:
-        looked = desk.look(range(2, 12))
-        wait_until(lambda: desk.graphs.steps, "a step is under way")
-        desk.runner.cancel(looked.asked.sequence)
+def test_prompt_logits_can_be_cancelled():
+    with FakeEngine(count_up, graphs=HeldGraphs) as engine:
+        logits = engine.prompt_logits(range(2, 12))
+        wait_until(lambda: engine.graphs.steps, "a step is under way")
+        engine.runner.cancel(logits.asked.sequence)
         for _ in range(2):
-            desk.graphs.let_go()
-        assert looked.asked.answer()[2] == "cancelled"
-        desk.rest()
+            engine.graphs.release()
+        assert logits.asked.answer()[2] == "cancelled"
+        engine.wait_until_idle()
 
 
-def test_an_error_in_what_collects_rows_reaches_its_caller():
+def test_an_error_of_a_collector_reaches_its_caller():
     def collect(_rows):
         raise ValueError("no room")
 
-    desk = Desk(count_up)
-    assert "no room" in desk.ask([2, 3], RowCollector(collect), max_tokens=0).answer()[2]
-    desk.runner.close()
+    engine = FakeEngine(count_up)
+    assert "no room" in engine.ask([2, 3], RowCollector(collect), max_tokens=0).answer()[2]
+    engine.runner.close()
 
 
 # The end of the loop
 
 
-def test_an_unexpected_error_ends_everything_and_says_why(caplog):
+def test_an_unexpected_error_ends_all_sequences_with_its_message(caplog):
     error = RuntimeError("a mistake of the program")
-    desk = Desk(count_up, graphs=HeldGraphs)
-    asked = [desk.ask([2 + i], max_tokens=9) for i in range(3)]
-    desk.graphs.let_go(error)
+    engine = FakeEngine(count_up, graphs=HeldGraphs)
+    asked = [engine.ask([2 + i], max_tokens=9) for i in range(3)]
+    engine.graphs.release(error)
     for one in asked:
         *_, end = one.events()
         assert end == Failed("RunnerDiedError", "the runner has ended: a mistake of the program")
     with pytest.raises(RunnerDiedError, match="a mistake of the program"):
-        desk.ask([2])
+        engine.ask([2])
     assert any(record.levelno == logging.ERROR for record in caplog.records)
-    desk.runner.close()
+    engine.runner.close()
 
 
-def test_a_request_that_comes_while_the_runner_closes_gets_an_end():
-    desk = Desk(count_up)
-    real = desk.runner._inbox.put
-    closer = threading.Thread(target=desk.runner.close)
+def test_a_request_submitted_during_close_gets_a_last_event():
+    engine = FakeEngine(count_up)
+    real = engine.runner._inbox.put
+    closer = threading.Thread(target=engine.runner.close)
 
     class LateInbox:
         """The runner closes between the look whether it runs and the handing over."""
@@ -234,7 +234,7 @@ def test_a_request_that_comes_while_the_runner_closes_gets_an_end():
         def put(self, job):
             if job is not None and not closer.is_alive():
                 closer.start()
-                desk.runner._thread.join(0.2)
+                engine.runner._thread.join(0.2)
             real(job)
 
         def get(self):
@@ -243,31 +243,31 @@ def test_a_request_that_comes_while_the_runner_closes_gets_an_end():
         def empty(self):
             return inbox.empty()
 
-    inbox = desk.runner._inbox
-    desk.runner._inbox = LateInbox()
-    asked = desk.ask([2], max_tokens=3)
+    inbox = engine.runner._inbox
+    engine.runner._inbox = LateInbox()
+    asked = engine.ask([2], max_tokens=3)
     *_, end = asked.events()
     assert isinstance(end, Failed | Done)
     closer.join()
 
 
-def test_closing_twice_is_harmless():
-    desk = Desk(count_up)
-    desk.runner.close()
-    desk.runner.close()
+def test_closing_twice_does_nothing():
+    engine = FakeEngine(count_up)
+    engine.runner.close()
+    engine.runner.close()
 
 
 def test_closing_waits_for_the_batch_on_the_device():
-    desk = Desk(count_up, graphs=HeldGraphs)
-    asked = desk.ask([2])
-    wait_until(lambda: desk.graphs.steps, "a step is under way")
-    closer = threading.Thread(target=desk.runner.close)
+    engine = FakeEngine(count_up, graphs=HeldGraphs)
+    asked = engine.ask([2])
+    wait_until(lambda: engine.graphs.steps, "a step is under way")
+    closer = threading.Thread(target=engine.runner.close)
     closer.start()
-    wait_until(desk.runner._stopped.is_set, "the loop is asked to end")
+    wait_until(engine.runner._stopped.is_set, "the loop is asked to end")
     closer.join(0.02)
     assert closer.is_alive()
-    desk.graphs.let_go()
-    desk.graphs.let_go()  # the batch that was planned meanwhile
+    engine.graphs.release()
+    engine.graphs.release()  # the batch that was planned meanwhile
     closer.join(10)
     assert not closer.is_alive()
     assert "closed" in asked.answer()[2]

@@ -1,4 +1,4 @@
-"""Graphs by shape: built once, used again, and all their memory taken at the start."""
+"""Graphs: built once per shape, reused, with all memory reserved at the start."""
 
 import numpy as np
 import pytest
@@ -32,14 +32,14 @@ def load(backend, tmp_path):
         each.close()
 
 
-def test_a_step_of_the_same_shape_uses_the_graph_again(load):
+def test_a_step_of_the_same_shape_reuses_the_graph(load):
     model = load()
     model.logits(TEXT, chunk=1)
     counts = model.graphs.counts
     assert (counts.built, counts.reused, counts.evicted) == (1, len(TEXT) - 1, 0)
 
 
-def test_a_graph_that_is_used_again_gives_what_a_new_one_gives(load):
+def test_a_reused_graph_gives_the_same_result_as_a_new_one(load):
     model = load()
     for text in (TEXT, TEXT[::-1], TEXT):
         found = model.logits(text, chunk=4)
@@ -47,7 +47,7 @@ def test_a_graph_that_is_used_again_gives_what_a_new_one_gives(load):
         assert np.array_equal(found, fresh.logits(text, chunk=4))
 
 
-def test_steps_of_several_shapes_in_turns_give_what_each_gives_alone(load):
+def test_alternating_shapes_give_the_same_results_as_each_alone(load):
     model = load(attention=AttentionKind.MIXED, cells=512)
     expected = {chunk: load(cells=512).logits(TEXT * 5, chunk=chunk) for chunk in (1, 3, 20, 100)}
     for chunk in (100, 1, 20, 3, 1, 100, 3):
@@ -55,7 +55,7 @@ def test_steps_of_several_shapes_in_turns_give_what_each_gives_alone(load):
         assert relative_error(found, expected[chunk]) < 1e-4
 
 
-def test_the_graphs_least_recently_used_make_room(load):
+def test_the_least_recently_used_graphs_are_evicted(load):
     model = load(reuse=False)
     for length in (1, 2, 3, 1):
         model.logits(TEXT[:length])
@@ -66,7 +66,7 @@ def test_the_graphs_least_recently_used_make_room(load):
 @pytest.mark.seed("S39", "S40")
 @pytest.mark.parametrize("kind", AttentionKind)
 @pytest.mark.parametrize("architecture", ["llama", "gemma3"])
-def test_nothing_grows_after_the_largest_batches_were_reserved(tmp_path, kind, architecture):
+def test_memory_does_not_grow_after_the_reservation(tmp_path, kind, architecture):
     backend = Backend(threads=1)  # one whose memory nothing has used yet
     tiny = Tiny(architecture=architecture)
     model = load_tiny(backend, tmp_path, tiny, cells=512, attention=kind, cache_type="f16")
@@ -83,7 +83,7 @@ def test_nothing_grows_after_the_largest_batches_were_reserved(tmp_path, kind, a
     backend.close()
 
 
-def test_a_graph_that_outgrows_the_reservation_is_noticed(tmp_path, caplog):
+def test_a_graph_larger_than_the_reservation_is_logged(tmp_path, caplog):
     backend = Backend(threads=1)
     model = load_tiny(backend, tmp_path, cells=256)
     model.graphs.reserve(tokens=2, outputs=2)
@@ -100,7 +100,7 @@ def test_a_graph_that_outgrows_the_reservation_is_noticed(tmp_path, caplog):
 
 
 @pytest.mark.seed("S41")
-def test_memory_that_cannot_be_reserved_is_refused_and_the_graph_freed(load, monkeypatch):
+def test_a_failed_reservation_frees_its_graph(load, monkeypatch):
     model = load()
     freed = []
     real = gg.ggml_free

@@ -1,11 +1,11 @@
-"""Many requests in any order: each gets what it would get alone, and no cell is lost."""
+"""Many requests in any order: each gets the same answer as alone, and no cell leaks."""
 
 import random
 import threading
 import time
 
 import pytest
-from support.fake_graphs import EOS, Desk, FakeGraphs
+from support.fake_graphs import EOS, FakeEngine, FakeGraphs
 
 from tampu.runner.context_shift import shift_count
 
@@ -66,70 +66,70 @@ def requests(source, context, count):
 @pytest.mark.seed("S1", "S2", "S78", "S80")
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("graphs", [FakeGraphs, LateGraphs])
-def test_every_request_gets_the_tokens_that_it_would_get_alone(seed, graphs):
+def test_every_request_gets_the_same_tokens_as_alone(seed, graphs):
     source = random.Random(seed)
     context, slots = source.choice([9, 16, 33]), source.choice([1, 2, 4])
     batch = source.choice([1, 3, 8, 64])
-    with Desk(hashed, slots=slots, context=context, batch=batch, graphs=graphs) as desk:
+    with FakeEngine(hashed, slots=slots, context=context, batch=batch, graphs=graphs) as engine:
         asked = []
         for prompt, options in requests(source, context, 12):
-            asked.append((prompt, options, desk.ask(prompt, **options)))
+            asked.append((prompt, options, engine.ask(prompt, **options)))
             if source.random() < 0.3:
                 time.sleep(source.random() * 0.002)
         for prompt, options, one in asked:
             _, tokens, reason = one.answer()
             assert (tokens, reason) == alone(prompt, context=context, **options), (prompt, options)
-        desk.rest()
+        engine.wait_until_idle()
 
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("graphs", [FakeGraphs, LateGraphs])
-def test_cancelling_at_any_moment_leaves_no_cell_without_an_owner(seed, graphs):
+def test_cancelling_at_any_moment_leaks_no_cell(seed, graphs):
     source = random.Random(seed)
-    with Desk(hashed, slots=3, context=16, batch=5, graphs=graphs) as desk:
+    with FakeEngine(hashed, slots=3, context=16, batch=5, graphs=graphs) as engine:
         asked = []
         for prompt, options in requests(source, 16, 30):
-            one = desk.ask(prompt, **options)
+            one = engine.ask(prompt, **options)
             asked.append((prompt, options, one))
             for *_, other in source.sample(asked, min(len(asked), 2)):
                 if source.random() < 0.5:
                     time.sleep(source.random() * 0.0005)
-                    desk.runner.cancel(other.sequence)
+                    engine.runner.cancel(other.sequence)
         for prompt, options, one in asked:
             _, tokens, reason = one.answer()
             expected, _ = alone(prompt, context=16, **options)
             assert tokens == (expected[: len(tokens)] if reason == "cancelled" else expected)
-        desk.rest()
-        assert desk.kv_manager.groups[0].cells.available == 3 * 16
+        engine.wait_until_idle()
+        assert engine.kv_manager.groups[0].cells.available == 3 * 16
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_looking_at_texts_beside_running_sequences_disturbs_nobody(seed):
+def test_prompt_logits_do_not_affect_running_sequences(seed):
     source = random.Random(seed)
-    with Desk(hashed, slots=2, context=16, batch=5, graphs=LateGraphs) as desk:
+    with FakeEngine(hashed, slots=2, context=16, batch=5, graphs=LateGraphs) as engine:
         asked, probed = [], []
         for prompt, options in requests(source, 16, 10):
-            asked.append((prompt, options, desk.ask(prompt, **options)))
+            asked.append((prompt, options, engine.ask(prompt, **options)))
             text = [source.randrange(2, 20) for _ in range(source.randrange(1, 17))]
-            probed.append((text, desk.look(text)))
+            probed.append((text, engine.prompt_logits(text)))
             time.sleep(source.random() * 0.001)
         for prompt, options, one in asked:
             assert one.answer()[1:] == alone(prompt, context=16, **options)
         for text, one in probed:
             assert one.answer() == [hashed(text[: end + 1]) for end in range(len(text))]
-        desk.rest()
+        engine.wait_until_idle()
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_whoever_is_there_when_the_runner_closes_gets_an_end(seed):
+def test_every_request_gets_a_last_event_when_the_loop_closes(seed):
     source = random.Random(seed)
-    desk = Desk(hashed, slots=2, context=16, graphs=LateGraphs)
+    engine = FakeEngine(hashed, slots=2, context=16, graphs=LateGraphs)
     asked, probed = [], []
     for prompt, options in requests(source, 16, 8):
-        asked.append(desk.ask(prompt, **options))
-        probed.append(desk.look(prompt))
+        asked.append(engine.ask(prompt, **options))
+        probed.append(engine.prompt_logits(prompt))
     time.sleep(source.random() * 0.01)
-    desk.runner.close()
+    engine.runner.close()
     for one in asked:
         assert one.answer()[2] in {"stop", "length", "the runner has ended: it was closed"}
     for one in probed:

@@ -1,4 +1,4 @@
-"""How images lie in a sequence: rows, positions, groups, and what is left when tokens go."""
+"""The layout of images in a sequence: rows, positions, groups, and removal of tokens."""
 
 import numpy as np
 import pytest
@@ -61,14 +61,14 @@ def test_a_part_of_an_image_takes_its_own_rows():
     ("start", "count", "fitting", "whole"),
     [(0, 7, 7, 1), (0, 3, 2, 1), (2, 2, 0, 3), (2, 3, 3, 3), (3, 1, 0, 2), (5, 2, 2, 1)],
 )
-def test_a_group_is_not_cut(start, count, fitting, whole):
+def test_a_group_is_never_split(start, count, fitting, whole):
     layout = lay_out([text(5), image(7), text(6)]).layout
     assert layout.fitting(start, count) == fitting
     assert layout.whole(start) == whole
 
 
 @pytest.mark.seed("S43", "S44", "S45", "S46", "S60")
-def test_an_image_for_crossing_is_seen_from_its_own_position_on():
+def test_a_cross_attention_image_is_visible_from_its_position_on():
     inputs = lay_out(
         [text(5, 6), image(1, is_cross=True), text(7), image(2, is_cross=True), text(8)]
     )
@@ -83,14 +83,14 @@ def test_an_image_for_crossing_is_seen_from_its_own_position_on():
     assert [(each.number, each.start) for each in kept.images] == [(1, 2), (2, 3)]
 
 
-def test_images_for_crossing_without_text_between_them_are_seen_together():
+def test_adjacent_cross_attention_images_are_visible_together():
     beside = [image(number, is_cross=True) for number in range(1, 5)]
     layout = lay_out([text(5), beside[0], text(6), *beside[1:3], text(7), beside[3]]).layout
     seen = [[each.number for each in layout.visible_images(position)] for position in range(7)]
     assert seen == [[], [1], [1], [2], [2, 3], [2, 3], [4]]
 
 
-def test_positions_of_several_numbers_go_on_after_an_image():
+def test_multidimensional_positions_continue_after_an_image():
     grid = np.array(
         [[0, 0, 0, 0], [1, 1, 1, 0], [1, 1, 2, 0], [1, 2, 1, 0], [3, 3, 3, 0]], np.int32
     )
@@ -104,7 +104,7 @@ def test_positions_of_several_numbers_go_on_after_an_image():
 
 
 @given(st.data())
-def test_what_is_left_after_tokens_went_is_what_would_be_laid_out_without_them(data):
+def test_removing_inputs_gives_the_layout_of_the_rest(data):
     pieces, numbers = [], iter(range(100))
     for _ in range(data.draw(st.integers(1, 5))):
         if data.draw(st.booleans()):

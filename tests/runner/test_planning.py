@@ -1,8 +1,8 @@
-"""Who goes into a batch and when; what is counted; what a request is told."""
+"""Planning of batches, usage, cancellation and log-probabilities."""
 
 import numpy as np
 import pytest
-from support.fake_graphs import Desk, FakeGraphs
+from support.fake_graphs import FakeEngine, FakeGraphs
 from support.waiting import wait_until
 
 from tampu.kvcache import Cells, KVCacheGroup, KVCacheManager, KVCacheSpec
@@ -23,8 +23,8 @@ class Recorded(FakeGraphs):
         super().__post_init__()
         self.seen = []
 
-    def watch(self, desk):
-        plan = desk.scheduler.plan
+    def watch(self, engine):
+        plan = engine.scheduler.plan
 
         def planned():
             made = plan()
@@ -32,7 +32,7 @@ class Recorded(FakeGraphs):
                 self.seen.append(f"plan {sum(part.count for part in made.parts)}")
             return made
 
-        desk.scheduler.plan = planned
+        engine.scheduler.plan = planned
 
     def submit(self, step):
         done = super().submit(step)
@@ -53,12 +53,12 @@ class Recorded(FakeGraphs):
 
 
 @pytest.mark.seed("S1")
-def test_a_batch_is_planned_while_the_one_before_it_computes():
-    desk = Desk(count_up, graphs=Recorded)
-    desk.graphs.watch(desk)
-    desk.ask([2, 3, 4], max_tokens=3).events()
-    desk.runner.close()
-    assert desk.graphs.seen == [
+def test_a_batch_is_planned_while_the_previous_one_computes():
+    engine = FakeEngine(count_up, graphs=Recorded)
+    engine.graphs.watch(engine)
+    engine.ask([2, 3, 4], max_tokens=3).events()
+    engine.runner.close()
+    assert engine.graphs.seen == [
         "plan 3", "launch 3",
         "plan 1", "end 3", "launch 1",
         "plan 1", "end 1", "launch 1",
@@ -67,13 +67,13 @@ def test_a_batch_is_planned_while_the_one_before_it_computes():
 
 
 @pytest.mark.seed("S1", "S2")
-def test_a_batch_that_nobody_needs_any_more_is_not_launched():
-    with Desk(lambda history: 1 if len(history) == 4 else 5, graphs=Recorded) as desk:
-        desk.graphs.watch(desk)
-        desk.ask([2, 3], max_tokens=9).events()
-        desk.rest()
-        launched = [seen for seen in desk.graphs.seen if seen.startswith("launch")]
-        planned = [seen for seen in desk.graphs.seen if seen.startswith("plan")]
+def test_a_batch_that_no_sequence_needs_is_not_launched():
+    with FakeEngine(lambda history: 1 if len(history) == 4 else 5, graphs=Recorded) as engine:
+        engine.graphs.watch(engine)
+        engine.ask([2, 3], max_tokens=9).events()
+        engine.wait_until_idle()
+        launched = [seen for seen in engine.graphs.seen if seen.startswith("launch")]
+        planned = [seen for seen in engine.graphs.seen if seen.startswith("plan")]
         assert (len(planned), len(launched)) == (4, 3)
 
 
@@ -94,18 +94,18 @@ def scheduler():
 @pytest.fixture
 def sequences():
     """Make sequences of some prompt lengths, no two with a beginning in common."""
-    desk = Desk(count_up, context=32)
-    desk.runner.close()
-    desk.runner.submit = lambda _sequence: None
+    engine = FakeEngine(count_up, context=32)
+    engine.runner.close()
+    engine.runner.submit = lambda _sequence: None
     first = iter(range(2, 21))
-    return lambda *lengths: [desk.ask([next(first), *[3] * (n - 1)]).sequence for n in lengths]
+    return lambda *lengths: [engine.ask([next(first), *[3] * (n - 1)]).sequence for n in lengths]
 
 
 def parts(plan):
     return [(p.start, p.count, p.output if p.outputs else None) for p in plan.parts]
 
 
-def test_of_prompts_that_come_together_the_shorter_are_read_first(scheduler, sequences):
+def test_shorter_prompts_are_computed_first(scheduler, sequences):
     made = scheduler(batch=8)
     made.waiting.extend(sequences(9, 5, 2))
     made.start_waiting()
@@ -116,7 +116,7 @@ def test_of_prompts_that_come_together_the_shorter_are_read_first(scheduler, seq
     assert plan.inputs.outputs.tolist() == [1, 6]
 
 
-def test_a_long_prompt_that_came_much_earlier_is_read_first(scheduler, sequences):
+def test_a_much_earlier_long_prompt_is_computed_first(scheduler, sequences):
     made = scheduler(batch=8)
     long, short = sequences(9, 2)
     long.times.submitted -= 10**9
@@ -125,7 +125,7 @@ def test_a_long_prompt_that_came_much_earlier_is_read_first(scheduler, sequences
     assert parts(made.plan()) == [(0, 8, None)]
 
 
-def test_a_batch_request_waits_for_those_that_somebody_waits_for(scheduler, sequences):
+def test_interactive_requests_come_before_batch_requests(scheduler, sequences):
     made = scheduler(slots=1)
     first, second = sequences(2, 9)
     first.options = GenerateOptions(priority="batch")
@@ -138,7 +138,7 @@ def test_a_batch_request_waits_for_those_that_somebody_waits_for(scheduler, sequ
     assert made.waiting == [third]
 
 
-def test_sequences_that_generate_come_before_prompts(scheduler, sequences):
+def test_decoding_sequences_come_before_prompts(scheduler, sequences):
     made = scheduler(batch=4)
     long, short = sequences(12, 1)
     made.waiting.extend([long, short])
@@ -148,7 +148,7 @@ def test_sequences_that_generate_come_before_prompts(scheduler, sequences):
     assert parts(plan) == [(0, 1, 0), (0, 3, None)]
 
 
-def test_a_batch_never_holds_more_than_its_limit(scheduler, sequences):
+def test_a_batch_never_exceeds_its_limit(scheduler, sequences):
     made = scheduler(slots=9, batch=3)
     made.waiting.extend(sequences(*[1] * 9))
     made.start_waiting()
@@ -156,7 +156,7 @@ def test_a_batch_never_holds_more_than_its_limit(scheduler, sequences):
     assert made.plan() is None
 
 
-def test_as_many_run_as_there_are_slots(scheduler, sequences):
+def test_as_many_sequences_run_as_there_are_slots(scheduler, sequences):
     made = scheduler(slots=2)
     first, second, third = sequences(3, 3, 3)
     made.waiting.extend([first, second, third])
@@ -187,7 +187,7 @@ def test_a_plan_is_filled_when_its_tokens_are_known(scheduler, sequences):
     assert second.inputs.segments[0].cells.tolist() == [[0, 1, 2, 3]]
 
 
-def test_a_plan_that_is_undone_gives_its_cells_back(scheduler, sequences):
+def test_rolling_back_a_plan_frees_its_cells(scheduler, sequences):
     made = scheduler()
     made.waiting.extend(sequences(3, 2))
     made.start_waiting()
@@ -225,7 +225,7 @@ def test_without_a_free_cell_nothing_is_planned(scheduler, sequences):
         (10, 2, 10, 4),
     ],
 )
-def test_a_shift_frees_half_of_what_is_not_kept(length, keep, capacity, dropped):
+def test_a_shift_frees_half_of_the_tokens_not_kept(length, keep, capacity, dropped):
     assert shift_count(length, keep, capacity) == dropped
 
 
@@ -245,7 +245,7 @@ def full(scheduler, sequences):
 
 
 @pytest.mark.seed("S80")
-def test_a_shift_drops_tokens_after_those_that_are_kept(full):
+def test_a_shift_drops_tokens_after_the_kept_ones(full):
     made, sequence = full
     cells = sequence.cell_table.cells[0].tolist()
     assert made.shift(sequence, 2) == (4, [pytest.approx(cells[6:10])])
@@ -257,7 +257,7 @@ def test_a_shift_drops_tokens_after_those_that_are_kept(full):
 
 
 @pytest.mark.seed("S80")
-def test_what_a_shift_moved_is_not_found_by_others(full, sequences):
+def test_rows_moved_by_a_shift_are_not_shared(full, sequences):
     made, sequence = full
     made.shift(sequence, 2)
     made.release(sequence)
@@ -270,7 +270,7 @@ def test_what_a_shift_moved_is_not_found_by_others(full, sequences):
 
 
 @pytest.mark.seed("S80")
-def test_cells_that_others_own_are_not_moved(full):
+def test_shared_cells_are_not_moved(full):
     made, sequence = full
     other = made.kv_manager.allocate(10)
     made.kv_manager.match_prefix(other, sequence.keys[:8])
@@ -286,9 +286,9 @@ def test_cells_that_others_own_are_not_moved(full):
 
 
 def test_the_usage_counts_tokens_and_time():
-    with Desk(count_up) as desk:
-        desk.ask([2, 3, 4, 5], max_tokens=2).events()
-        *_, done = desk.ask([2, 3, 4, 5, 9], max_tokens=3).events()
+    with FakeEngine(count_up) as engine:
+        engine.ask([2, 3, 4, 5], max_tokens=2).events()
+        *_, done = engine.ask([2, 3, 4, 5, 9], max_tokens=3).events()
     usage = done.usage
     assert (usage.prompt_tokens, usage.cached_tokens, usage.generated_tokens) == (5, 4, 3)
     assert usage.dropped_tokens == 0
@@ -298,47 +298,47 @@ def test_the_usage_counts_tokens_and_time():
 
 @pytest.mark.seed("S80")
 def test_the_usage_counts_the_tokens_that_a_shift_dropped():
-    with Desk(count_up, context=16) as desk:
-        *_, done = desk.ask([2, 3], max_tokens=20, keep=0).events()
+    with FakeEngine(count_up, context=16) as engine:
+        *_, done = engine.ask([2, 3], max_tokens=20, keep=0).events()
     assert done.usage.dropped_tokens == 8
     assert done.usage.prompt_tokens == 2
 
 
-def test_a_cancelled_request_counts_what_it_had():
-    with Desk(count_up, context=16) as desk:
-        asked = desk.ask([2])
+def test_a_cancelled_request_reports_its_usage():
+    with FakeEngine(count_up, context=16) as engine:
+        asked = engine.ask([2])
         wait_until(lambda: asked.sequence.generated >= 5, "five tokens are there")
-        desk.runner.cancel(asked.sequence)
+        engine.runner.cancel(asked.sequence)
         *texts, done = asked.events()
     assert done.reason == "cancelled"
     assert done.usage.generated_tokens >= 5
     assert sum(len(text.tokens) for text in texts) <= done.usage.generated_tokens
 
 
-def test_a_request_that_waits_can_be_cancelled():
-    with Desk(count_up) as desk:
-        running = desk.ask([2])
-        waiting = desk.ask([3])
-        desk.runner.cancel(waiting.sequence)
+def test_a_waiting_request_can_be_cancelled():
+    with FakeEngine(count_up) as engine:
+        running = engine.ask([2])
+        waiting = engine.ask([3])
+        engine.runner.cancel(waiting.sequence)
         assert waiting.answer() == ("", [], "cancelled")
-        desk.runner.cancel(running.sequence)
+        engine.runner.cancel(running.sequence)
         running.events()
-        desk.rest()
+        engine.wait_until_idle()
 
 
-def test_cancelling_twice_or_after_the_end_is_harmless():
-    with Desk(count_up) as desk:
-        asked = desk.ask([2], max_tokens=2)
+def test_cancelling_twice_or_after_the_end_does_nothing():
+    with FakeEngine(count_up) as engine:
+        asked = engine.ask([2], max_tokens=2)
         assert asked.answer()[2] == "length"
-        desk.runner.cancel(asked.sequence)
-        desk.runner.cancel(asked.sequence)
-        assert desk.ask([2], max_tokens=2).answer()[1] == [3, 4]
+        engine.runner.cancel(asked.sequence)
+        engine.runner.cancel(asked.sequence)
+        assert engine.ask([2], max_tokens=2).answer()[1] == [3, 4]
         assert asked._events.empty()
 
 
-def test_each_token_has_its_logprob_if_asked_for():
-    with Desk(count_up) as desk:
-        asked = desk.ask([2], max_tokens=3, logprobs=True, top_logprobs=2)
+def test_each_token_has_its_logprob_if_requested():
+    with FakeEngine(count_up) as engine:
+        asked = engine.ask([2], max_tokens=3, logprobs=True, top_logprobs=2)
         texts = [event for event in asked.events() if isinstance(event, TextDelta)]
     entries = [entry for text in texts for entry in text.logprobs]
     assert [entry.token for entry in entries] == [3, 4, 5]
@@ -348,9 +348,9 @@ def test_each_token_has_its_logprob_if_asked_for():
         assert [token for token, _ in entry.top] == [entry.token, 0]
 
 
-def test_tokens_whose_text_is_held_back_come_with_the_text():
-    with Desk(count_up) as desk:
-        asked = desk.ask([2], max_tokens=6, stop=("cdx",))
+def test_tokens_are_sent_with_their_text():
+    with FakeEngine(count_up) as engine:
+        asked = engine.ask([2], max_tokens=6, stop=("cdx",))
         texts = [event for event in asked.events() if isinstance(event, TextDelta)]
     assert [(text.text, text.tokens) for text in texts] == [
         ("b", (3,)),
@@ -362,7 +362,7 @@ def test_tokens_whose_text_is_held_back_come_with_the_text():
 
 @pytest.mark.seed("S11")
 @pytest.mark.parametrize("end", [1, 30, 63])
-def test_any_of_the_end_tokens_ends_an_answer(end):
-    with Desk(lambda history: end if len(history) == 3 else 5) as desk:
-        desk.runner._outputs._ends = frozenset({1, 30, 63})
-        assert desk.ask([2], max_tokens=9).answer() == ("dd", [5, 5], "stop")
+def test_each_end_token_ends_an_answer(end):
+    with FakeEngine(lambda history: end if len(history) == 3 else 5) as engine:
+        engine.runner._outputs._ends = frozenset({1, 30, 63})
+        assert engine.ask([2], max_tokens=9).answer() == ("dd", [5, 5], "stop")

@@ -1,4 +1,4 @@
-"""What a caller may ask of a generation."""
+"""Options and events of a request."""
 
 import msgspec
 import pytest
@@ -14,7 +14,7 @@ def test_loose_values_become_options():
     assert (options.temperature, options.max_tokens) == (1.0, None)
 
 
-def test_what_is_drawn_is_checked_with_the_rest():
+def test_sampling_options_are_checked_too():
     with pytest.raises(RequestError, match=r"top_p must be a number from 0 to 1, not 1\.5"):
         generate_options({"top_p": 1.5})
 
@@ -36,7 +36,7 @@ def test_requests_do_not_share_a_bias():
         ({"logit_bias": {"x": 1.0}}, "logit_bias"),
     ],
 )
-def test_what_is_no_option_is_named_with_all_that_are(values, named):
+def test_an_unknown_option_is_reported_with_the_known_ones(values, named):
     with pytest.raises(RequestError, match=named) as caught:
         generate_options(values)
     known = str(caught.value).partition("known: ")[2]

@@ -6,7 +6,7 @@ import queue
 from concurrent.futures import Future
 
 import pytest
-from support.fake_graphs import Desk, FakeGraphs
+from support.fake_graphs import FakeEngine, FakeGraphs
 from support.waiting import wait_until
 
 from tampu.runner.watchdog import Watchdog
@@ -77,15 +77,19 @@ def test_the_loop_reports_what_it_waits_for_and_when_it_is_idle():
         result, computed = held.get(timeout=60)
         result.set_result(computed.result())
 
-    with Desk(lambda _: 5, graphs=Held) as desk:
-        wait_until(lambda: not desk.runner.watchdog.hang_reason(0), "the loop is idle")
-        desk.ask([2, 3], max_tokens=2)
-        told = wait_until(
-            lambda: [told] if "computing" in (told := desk.runner.watchdog.hang_reason(0.001)) else [],
+    with FakeEngine(lambda _: 5, graphs=Held) as engine:
+        wait_until(lambda: not engine.runner.watchdog.hang_reason(0), "the loop is idle")
+        engine.ask([2, 3], max_tokens=2)
+        reported = wait_until(
+            lambda: (
+                [reported]
+                if "computing" in (reported := engine.runner.watchdog.hang_reason(0.001))
+                else []
+            ),
             "the loop waits for the device",
         )
-        assert "computing 2 tokens" in told[0]
-        assert desk.runner.watchdog.hang_reason(10**6) == ""
+        assert "computing 2 tokens" in reported[0]
+        assert engine.runner.watchdog.hang_reason(10**6) == ""
         release()
         release()
-        wait_until(lambda: not desk.runner.watchdog.hang_reason(0), "the loop is idle")
+        wait_until(lambda: not engine.runner.watchdog.hang_reason(0), "the loop is idle")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from support.fake_graphs import come_to_rest
+from support.fake_graphs import wait_until_idle
 from support.tiny_model import write_tiny
 
 from tampu.engine.engine import Engine
@@ -28,4 +28,4 @@ def tiny_engine(folder: Path) -> Iterator[Engine]:
 
 def rest(engine: Engine) -> None:
     """Wait until nothing runs and each cell has the owners that it should."""
-    come_to_rest(engine._model.scheduler)
+    wait_until_idle(engine._model.scheduler)

@@ -86,7 +86,7 @@ class FakeGraphs:
         return True
 
     def shift_keys(self, cells: Sequence[Any], offset: int) -> None:
-        """Positions are not looked at."""
+        """Positions are not logits at."""
 
     def prepare(self, step: StepInputs) -> PreparedGraph:
         return PreparedGraph(step, [], False)  # type: ignore[arg-type]
@@ -151,8 +151,8 @@ class FakeGraphs:
         return logits
 
 
-def come_to_rest(scheduler: Scheduler) -> None:
-    """Wait until nothing is left to do and each cell has the owners that it should."""
+def wait_until_idle(scheduler: Scheduler) -> None:
+    """Wait until nothing is running and all reference counts are right."""
 
     def is_right() -> bool:
         try:
@@ -165,13 +165,13 @@ def come_to_rest(scheduler: Scheduler) -> None:
 
     wrong: list[AssertionError] = []
     try:
-        wait_until(is_right, "the scheduler is at rest")
+        wait_until(is_right, "the scheduler is idle")
     except pytest.fail.Exception:
         raise wrong[0] from None
 
 
-class Desk:
-    """A runner over fake graphs, and how to ask it things."""
+class FakeEngine:
+    """An engine loop over fake graphs."""
 
     def __init__(
         self, follow: Callable[[list[int]], int | None], *, slots: int = 1, context: int = 32,
@@ -189,7 +189,7 @@ class Desk:
         self.graphs = (graphs or FakeGraphs)(follow, slots * context)
         self.runner = EngineLoop(self.scheduler, self.graphs, Vocabulary())  # type: ignore[arg-type]
 
-    def __enter__(self) -> Desk:
+    def __enter__(self) -> FakeEngine:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -197,7 +197,7 @@ class Desk:
 
     def ask(
         self, prompt: Sequence[Any], collector: RowCollector | None = None, **options: Any
-    ) -> Asked:
+    ) -> FakeRequest:
         """Submit a prompt; greedy unless the options say otherwise."""
         chosen = GenerateOptions(**({"temperature": 0.0} | options))
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -221,9 +221,9 @@ class Desk:
             collector=collector,
         )
         self.runner.submit(sequence)
-        return Asked(sequence, events)
+        return FakeRequest(sequence, events)
 
-    def picture(
+    def image(
         self,
         content: int,
         rows: int,
@@ -246,22 +246,22 @@ class Desk:
         )
         return NumberedImage(image, content if number is None else number)
 
-    def look(self, tokens: Sequence[int]) -> Seen:
-        """Ask for the logits of every token of a text."""
+    def prompt_logits(self, tokens: Sequence[int]) -> PromptLogits:
+        """Request the logits of every token of a text."""
         rows: list[Any] = []
-        return Seen(rows, self.ask(tokens, RowCollector(rows.append), max_tokens=0))
+        return PromptLogits(rows, self.ask(tokens, RowCollector(rows.append), max_tokens=0))
 
-    def rest(self) -> None:
-        """Wait until nothing is left to do and each cell has the owners that it should."""
-        come_to_rest(self.scheduler)
+    def wait_until_idle(self) -> None:
+        """Wait until nothing is running and all reference counts are right."""
+        wait_until_idle(self.scheduler)
 
 
 @dataclass
-class Seen:
-    """A text whose logits were asked for, and what came of it."""
+class PromptLogits:
+    """A request for the logits of a text."""
 
     rows: list[Any]
-    asked: Asked
+    asked: FakeRequest
 
     def answer(self) -> list[int]:
         """Wait for the end and return the likeliest token after each token of the text."""
@@ -271,8 +271,8 @@ class Seen:
 
 
 @dataclass
-class Asked:
-    """A request under way, and what came of it."""
+class FakeRequest:
+    """A request under way and its events."""
 
     sequence: RunningSequence
     _events: queue.SimpleQueue[Event]
