@@ -120,9 +120,9 @@ def test_unusable_numbers_are_traced_to_the_layer_where_they_begin(tmp_path):
     with Engine.load(path, **SMALL) as bad:
         with pytest.raises(ComputeError, match="nan") as plain:
             bad.generate(PROMPT)
-        assert "begin with" not in str(plain.value)
+        assert "first NaN" not in str(plain.value)
         bad.watch_values()
-        with pytest.raises(ComputeError, match=r"begin with mul_mat, at or after blk\.1\.ffn_down"):
+        with pytest.raises(ComputeError, match=r"infinity in mul_mat, at or after blk\.1\.ffn_down"):
             bad.generate(PROMPT)
 
 
@@ -172,14 +172,14 @@ def test_the_model_says_what_it_sees(seeing):
 def test_a_picture_is_embedded_once(seeing):
     image = picture((20, 160, 40), at=(30, 50))
     first = ask(seeing, image)
-    steps = seeing.runner.records.times.steps
+    steps = seeing.runner.stats.steps
     again = ask(seeing, image)
     assert again.text == first.text
     assert again.usage.cached_tokens == again.usage.prompt_tokens - 1
-    assert seeing.runner.records.times.steps - steps == again.usage.generated_tokens
-    steps = seeing.runner.records.times.steps
+    assert seeing.runner.stats.steps - steps == again.usage.generated_tokens
+    steps = seeing.runner.stats.steps
     ask(seeing, image, "What shape do you see?")
-    other = seeing.runner.records.times.steps - steps
+    other = seeing.runner.stats.steps - steps
     assert other <= again.usage.generated_tokens + 8
 
 
