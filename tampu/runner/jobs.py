@@ -33,6 +33,11 @@ class Job(ABC):
     def size(self) -> int:
         """The number of its tokens or rows."""
 
+    @property
+    def tokens(self) -> int:
+        """The number of its tokens."""
+        return 0
+
     @abstractmethod
     def prepare(self, graphs: Graphs) -> PreparedGraph:
         """Prepare the graph and its inputs, except for tokens that are being sampled.
@@ -77,6 +82,11 @@ class BatchJob(Job):
     def size(self) -> int:
         """The number of its tokens."""
         return len(self.plan.inputs.tokens)
+
+    @property
+    def tokens(self) -> int:
+        """The number of its tokens."""
+        return self.size
 
     def prepare(self, graphs: Graphs) -> PreparedGraph:
         """Find or build the graph of its shape."""

@@ -15,13 +15,14 @@ class LoopStats:
 
     Attributes:
         steps: batches and images computed.
+        tokens: computed in them.
         compute_ns: time of them in ggml.
         total_ns: time of the loop's iterations that waited for a step.
         trace: receives an event for each step, if attached.
     """
 
     def __init__(self) -> None:
-        self.steps = self.compute_ns = self.total_ns = 0
+        self.steps = self.tokens = self.compute_ns = self.total_ns = 0
         self.trace: Trace | None = None
 
     def prepared(self, job: Job, prepared: PreparedGraph, start_ns: int, planned_ns: int) -> None:
@@ -34,6 +35,7 @@ class LoopStats:
     def computed(self, job: Job, computed: Computed, wait_ns: int) -> None:
         """Record the end of a step, awaited since `wait_ns`."""
         self.steps += 1
+        self.tokens += job.tokens
         self.compute_ns += computed.compute_ns
         if trace := self.trace:
             end_ns = computed.began_ns + computed.compute_ns

@@ -122,7 +122,9 @@ def test_unusable_numbers_are_traced_to_the_layer_where_they_begin(tmp_path):
             bad.generate(PROMPT)
         assert "first NaN" not in str(plain.value)
         bad.watch_values()
-        with pytest.raises(ComputeError, match=r"infinity in mul_mat, at or after blk\.1\.ffn_down"):
+        with pytest.raises(
+            ComputeError, match=r"infinity in mul_mat, at or after blk\.1\.ffn_down"
+        ):
             bad.generate(PROMPT)
 
 

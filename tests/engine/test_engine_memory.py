@@ -44,10 +44,10 @@ def test_sixty_four_sequences_at_once_give_what_each_gives_alone(tmp_path):
     texts = [" ".join(source.sample(TEXT.split(), source.randrange(1, 8))) for _ in range(64)]
     with Engine.load(path, context=64, slots=64, threads=1) as engine:
         alone = [engine.generate(text, max_tokens=12, **GREEDY).text for text in texts]
-        before = engine.runner.records.times.steps
+        before = engine.runner.stats.steps
         streams = [engine.stream(text, max_tokens=12, **GREEDY) for text in texts]
         together = ["".join(getattr(e, "text", "") for e in stream) for stream in streams]
-        steps = engine.runner.records.times.steps - before
+        steps = engine.runner.stats.steps - before
         assert sum(a == b for a, b in zip(alone, together, strict=True)) >= 62  # sums may differ
         assert steps < 64 * 12 / 8
         rest(engine)
@@ -81,10 +81,10 @@ def test_requests_with_a_common_beginning_read_it_once(tmp_path):
     path = write_tiny(tmp_path / "tiny.gguf")
     with Engine.load(path, context=256, slots=8, threads=1, batch=32) as engine:
         shared = engine.tokenize(TEXT * 3)[:100]
-        before = engine.runner.records.times.tokens
+        before = engine.runner.stats.tokens
         streams = [engine.stream([*shared, 300 + i], max_tokens=1, **GREEDY) for i in range(8)]
         dones = [list(stream)[-1] for stream in streams]
-        computed = engine.runner.records.times.tokens - before
+        computed = engine.runner.stats.tokens - before
         assert computed <= len(shared) + 8 + 32  # the first batch may have begun with one of them
         assert sum(done.usage.cached_tokens for done in dones) >= 7 * 100 - 32
         again = engine.generate([*shared, 300], max_tokens=1, **GREEDY)
@@ -96,12 +96,12 @@ def test_equal_prompts_at_once_cost_one(tmp_path):
     with Engine.load(path, context=256, slots=4, threads=1) as engine:
         prompt = engine.tokenize(TEXT)
         engine.generate("a", max_tokens=1)
-        before = engine.runner.records.times.tokens
+        before = engine.runner.stats.tokens
         streams = [
             engine.stream(prompt, max_tokens=4, temperature=2.0, seed=seed, ignore_eos=True)
             for seed in range(4)
         ]
         texts = ["".join(getattr(e, "text", "") for e in stream) for stream in streams]
-        computed = engine.runner.records.times.tokens - before
+        computed = engine.runner.stats.tokens - before
         assert len(set(texts)) > 1
         assert computed <= len(prompt) + 4 * 4 + 4
