@@ -46,7 +46,7 @@ def read(model: TinyModel, text: list[int], begin: int, position: int) -> np.nda
 @pytest.mark.parametrize("name", [name for name in DECODERS if name != "lfm2"])
 def test_an_answer_after_keys_that_moved_together(model: TinyModel, name: str) -> None:
     """Also with YaRN, whose factor is in the keys already, and on layers that rotate nothing."""
-    assert model.graphs.can_rotate
+    assert model.graphs.can_shift_keys
     read(model, TEXT[:-1], 0, 0)
     expected = read(model, TEXT[-1:], LENGTH, LENGTH)
     cells = [np.arange(LENGTH, dtype=np.int32)] * len(model.cache.specs)
