@@ -5,9 +5,10 @@
     with Engine.load("model.gguf") as engine:
         print(engine.generate("Once upon a time", max_tokens=50).text)
 
-`Engine` is one loaded model, and the place to begin. It answers with a `Completion`, or with a
-`Stream` of `TextDelta` and a last `Done`. Options are the fields of `GenerateOptions`. Every error
-is a `TampuError`; `tampu.errors` has them all.
+`Engine` is one loaded model, and the place to begin. `generate` returns a `Completion`, `chat` a
+`ChatCompletion`. A `Stream` yields `TextDelta`, for a chat also `ReasoningDelta` and `ToolCall`,
+and a last `Done`. Options are the fields of `GenerateOptions`. Every error is a `TampuError`;
+`tampu.errors` has them all.
 
 The names below are imported when they are first used, so that `import tampu` costs nothing.
 """
@@ -20,39 +21,46 @@ from typing import TYPE_CHECKING
 from tampu.version import __version__
 
 if TYPE_CHECKING:
-    from tampu.engine.completion import Completion, Handle, Stream
+    from tampu.chat.output.deltas import ToolCall
+    from tampu.engine.completion import ChatCompletion, Completion, RequestHandle, Stream
     from tampu.engine.engine import Engine
     from tampu.errors import TampuError
     from tampu.ml.offload import Offload
-    from tampu.runner.events import Done, TextDelta, TokenLogprob, Usage
+    from tampu.runner.events import Done, ReasoningDelta, TextDelta, TokenLogprob, Usage
     from tampu.runner.request import GenerateOptions
 
 __all__ = [
+    "ChatCompletion",
     "Completion",
     "Done",
     "Engine",
     "GenerateOptions",
-    "Handle",
     "Offload",
+    "ReasoningDelta",
+    "RequestHandle",
     "Stream",
     "TampuError",
     "TextDelta",
     "TokenLogprob",
+    "ToolCall",
     "Usage",
     "__version__",
 ]
 
 _HOMES = {
+    "ChatCompletion": "tampu.engine.completion",
     "Completion": "tampu.engine.completion",
     "Done": "tampu.runner.events",
     "Engine": "tampu.engine.engine",
     "GenerateOptions": "tampu.runner.request",
-    "Handle": "tampu.engine.completion",
     "Offload": "tampu.ml.offload",
+    "ReasoningDelta": "tampu.runner.events",
+    "RequestHandle": "tampu.engine.completion",
     "Stream": "tampu.engine.completion",
     "TampuError": "tampu.errors",
     "TextDelta": "tampu.runner.events",
     "TokenLogprob": "tampu.runner.events",
+    "ToolCall": "tampu.chat.output.deltas",
     "Usage": "tampu.runner.events",
 }
 

@@ -5,13 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import queue
-from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from tampu import errors
+from tampu.chat.output import ToolCall
+from tampu.engine.chat import Handle, OutputEvent, OutputParser
 from tampu.errors import ContextLengthError
-from tampu.runner.events import Done, Event, Failed, FinishReason, TextDelta, TokenLogprob, Usage
+from tampu.runner.events import (
+    Done,
+    Event,
+    Failed,
+    FinishReason,
+    ReasoningDelta,
+    TextDelta,
+    TokenLogprob,
+    Usage,
+)
 from tampu.runner.layout import Inputs
 from tampu.runner.loop import EngineLoop
 from tampu.runner.request import GenerateOptions
@@ -19,6 +31,8 @@ from tampu.runner.sequence import Sequence as RunningSequence
 from tampu.runner.sequence import Sink
 
 log = logging.getLogger("tampu")
+
+ChatEvent: TypeAlias = TextDelta | ReasoningDelta | ToolCall | Done
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +57,20 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True)
-class Handle:
+class ChatCompletion(Completion):
+    """A finished message of a chat; `tokens` and `logprobs` are those of all of it.
+
+    Attributes:
+        reasoning: what the model wrote before its answer, without the tags.
+        tool_calls: the functions that it wants called.
+    """
+
+    reasoning: str = ""
+    tool_calls: list[ToolCall] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHandle:
     """A request under way."""
 
     _runner: EngineLoop
@@ -55,7 +82,7 @@ class Handle:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """How many tokens of the prompt are read, and how many it has."""
+        """How many tokens of the prompt are computed, and how many it has."""
         total = self._sequence.prompt_length
         return min(self._sequence.read, total), total
 
@@ -88,7 +115,7 @@ def too_long(length: int, context: int) -> ContextLengthError:
     )
 
 
-def checked(event: Event) -> TextDelta | Done:
+def checked(event: OutputEvent) -> ChatEvent:
     """Return an event, or raise the error that it reports."""
     if isinstance(event, Failed):
         kind = vars(errors).get(event.kind, errors.TampuError)
@@ -97,41 +124,39 @@ def checked(event: Event) -> TextDelta | Done:
     return event
 
 
-class Request(Protocol):
-    """A request under way, in whichever engine."""
+class Stream(Iterator[ChatEvent]):
+    """What a request gives, `Done` last; closing or dropping it cancels the request.
 
-    @property
-    def progress(self) -> tuple[int, int]:
-        """How many tokens of the prompt are read, and how many it has."""
-        ...
+    A prompt's continuation is `TextDelta` alone; a chat has `ReasoningDelta` and `ToolCall` too.
+    """
 
-    def cancel(self) -> None:
-        """End it before its next token."""
-        ...
-
-
-class Stream(Iterator[TextDelta | Done]):
-    """What a request's sink receives, `Done` last; closing it or letting go of it cancels."""
-
-    def __init__(self, events: queue.SimpleQueue[Event], handle: Request) -> None:
+    def __init__(
+        self, events: queue.SimpleQueue[Event], handle: Handle, output: OutputParser | None = None
+    ) -> None:
+        """Read the events that a request's sink puts into a queue; without a parser as they are."""
         self._events = events
         self._handle = handle
+        self._output = output or OutputParser()
+        self._ready: deque[OutputEvent] = deque()
         self._is_over = False
 
-    def __next__(self) -> TextDelta | Done:
-        if self._is_over:
-            raise StopIteration
-        event = self._events.get()
-        self._is_over = not isinstance(event, TextDelta)
-        return checked(event)
+    def __next__(self) -> ChatEvent:
+        while not self._ready:
+            if self._is_over:
+                raise StopIteration
+            event = self._events.get()
+            self._is_over = not isinstance(event, TextDelta)
+            self._ready += self._output.feed(event)
+        return checked(self._ready.popleft())
 
     @property
     def progress(self) -> tuple[int, int]:
-        """How many tokens of the prompt are read, and how many it has."""
+        """How many tokens of the prompt are computed, and how many it has."""
         return self._handle.progress
 
     def close(self) -> None:
         """Cancel the request, if it is still under way."""
+        self._ready.clear()
         if not self._is_over:
             self._is_over = True
             self._handle.cancel()
@@ -140,23 +165,36 @@ class Stream(Iterator[TextDelta | Done]):
         self.close()
 
 
-def completion(events: Iterator[TextDelta | Done]) -> Completion:
-    """Return a whole answer from its pieces."""
-    texts: list[TextDelta] = []
+def completion(events: Iterable[ChatEvent]) -> ChatCompletion:
+    """Return a whole answer from its events."""
+    deltas: list[TextDelta | ReasoningDelta] = []
+    reasoning: list[str] = []
+    calls: list[ToolCall] = []
     for event in events:
-        if isinstance(event, Done):
-            tokens = [token for text in texts for token in text.tokens]
-            logprobs = [entry for text in texts for entry in text.logprobs]
-            answer = "".join(text.text for text in texts)
-            return Completion(
-                answer, tokens, event.reason, event.usage, logprobs, event.prompt_logprobs
+        if isinstance(event, ToolCall):
+            calls.append(event)
+        elif isinstance(event, Done):
+            return ChatCompletion(
+                text="".join(delta.text for delta in deltas if isinstance(delta, TextDelta)),
+                tokens=[token for delta in deltas for token in delta.tokens],
+                reason=event.reason,
+                usage=event.usage,
+                logprobs=[entry for delta in deltas for entry in delta.logprobs],
+                prompt_logprobs=event.prompt_logprobs,
+                reasoning="".join(reasoning),
+                tool_calls=calls,
             )
-        texts.append(event)
+        else:
+            deltas.append(event)
+            if isinstance(event, ReasoningDelta):
+                reasoning.append(event.text)
     raise errors.RunnerDiedError("the answer broke off")
 
 
-async def relayed(begin: Callable[[Sink], Request]) -> AsyncIterator[TextDelta | Done]:
-    """Begin a request and yield what its sink receives, `Done` last, to the running event loop.
+async def aiter_events(
+    begin: Callable[[Sink], tuple[Handle, OutputParser]],
+) -> AsyncIterator[ChatEvent]:
+    """Begin a request and yield its events, `Done` last, to the running event loop.
 
     Args:
         begin: takes the sink, which may be called on any thread.
@@ -167,15 +205,15 @@ async def relayed(begin: Callable[[Sink], Request]) -> AsyncIterator[TextDelta |
     def sink(event: Event) -> None:
         try:
             loop.call_soon_threadsafe(events.put_nowait, event)
-        except RuntimeError:  # the loop has ended, and with it whoever waited
-            request.cancel()
+        except RuntimeError:  # the loop has ended, and with it the caller
+            handle.cancel()
 
-    request = begin(sink)
+    handle, output = begin(sink)
     try:
         while True:
-            event = checked(await events.get())
-            yield event
-            if isinstance(event, Done):
-                return
+            for event in map(checked, output.feed(await events.get())):
+                yield event
+                if isinstance(event, Done):
+                    return
     finally:
-        request.cancel()
+        handle.cancel()

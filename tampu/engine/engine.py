@@ -14,23 +14,33 @@ import queue
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from tampu.chat.prompt import PromptBuilder
+from tampu.chat.output.reasoning import Think
 from tampu.chat.template import ChatTemplate
-from tampu.engine.completion import Completion, Handle, Stream, completion, relayed
-from tampu.engine.input_processor import Intake, Prompt
+from tampu.engine.chat import OutputParser, RequestBuilder
+from tampu.engine.completion import (
+    ChatCompletion,
+    ChatEvent,
+    Completion,
+    RequestHandle,
+    Stream,
+    aiter_events,
+    completion,
+)
+from tampu.engine.input_processor import InputProcessor, Prompt
 from tampu.engine.model_loader import LoadedModel, LoadOptions, load_model
 from tampu.errors import RequestError
 from tampu.ml.kernels.repack_cache import RepackCache
 from tampu.ml.kernels.tuning import MEASURED, Tuning
 from tampu.ml.offload import Offload
 from tampu.nn import Picture
-from tampu.runner.events import Done, Event, TextDelta
+from tampu.runner.events import Event
 from tampu.runner.layout import NumberedImage
 from tampu.runner.loop import EngineLoop
 from tampu.runner.request import GenerateOptions, generate_options, given_options
@@ -39,6 +49,7 @@ from tampu.runner.trace import Trace
 from tampu.store.catalog import Prepared, prepare
 from tampu.store.model_info import ModelInfo
 from tampu.tokenizer import Tokenizer
+from tampu.worker.protocol import ChatPrompt, Form
 
 log = logging.getLogger("tampu")
 
@@ -54,33 +65,29 @@ class Engine:
         context: the most tokens of one request, prompt and answer together.
         tokenizer: turns text into token ids and back.
         template: the chat template; None if the model has none.
+        requests: builds what `submit` takes.
         runner: the run loop, with its counters.
         load_ns: how long loading took, in nanoseconds.
         device_bytes: memory taken on devices other than the processor.
     """
 
     def __init__(self, model: LoadedModel, load_ns: int, found: Prepared | None = None) -> None:
-        """Take over a loaded model; `Engine.load` is the usual way.
-
-        Args:
-            model: the model; the engine closes it.
-            load_ns: how long loading took, in nanoseconds.
-            found: what came with the model besides its file.
-        """
+        """Take over a loaded model, and close it in the end; `Engine.load` is the usual way."""
         self._model = model
         self.info: ModelInfo = model.info
         self.context = model.options.context
         self.tokenizer: Tokenizer = model.tokenizer
-        metadata = model.info.metadata
         self.prepared = found or Prepared(model.info.path)
         self._defaults = given_options(self.prepared.parameters)
+        metadata = model.info.metadata
         self.template = self.prepared.template or ChatTemplate.from_metadata(metadata)
-        parser = self.prepared.parser
-        self._prompts = PromptBuilder.for_model(self.template, self.tokenizer, metadata, parser)
+        self.requests = RequestBuilder.for_model(
+            self, self.template, metadata, self.prepared.parser
+        )
         self.load_ns = load_ns
         self.device_bytes = sum(model.device_bytes.values())
         self.runner = EngineLoop(model.scheduler, model.graphs, model.tokenizer)
-        self._intake = Intake(model, self.runner)
+        self._inputs = InputProcessor(model, self.runner)
 
     @classmethod
     def load(
@@ -100,6 +107,7 @@ class Engine:
         tuning: Tuning = MEASURED,
         adapters: Sequence[tuple[str | Path, float]] = (),
         template: str = "",
+        parser: str = "",
         projector: str | Path | None = None,
         progress: Callable[[float], None] | None = None,
         cancelled: Callable[[], bool] | None = None,
@@ -128,9 +136,11 @@ class Engine:
             tuning: how weights are read from memory.
             adapters: low-rank adapters, GGUF files or PEFT folders, and scales (1.0: as trained).
             template: a chat template, Jinja or Go's, in place of the model's own; empty: that one.
+            parser: what reads the model's output, by Ollama's names; empty: the model's own, else
+                what the template shows.
             projector: a GGUF file with the vision tower; None: the model's own, if it has one.
             progress: called with the fraction loaded, 0 to 1, from any thread.
-            cancelled: asked from time to time; once it returns True, loading is given up.
+            cancelled: polled; loading stops once it returns True.
 
         Raises:
             ModelNotFoundError: if there is no such model.
@@ -142,6 +152,7 @@ class Engine:
         """
         began = time.monotonic_ns()
         found = prepare(str(path), adapters, template, projector)
+        found = replace(found, parser=parser or found.parser)
         options = LoadOptions(
             context=found.context if context is None else context,
             slots=slots,
@@ -168,7 +179,7 @@ class Engine:
     def close(self) -> None:
         """End all requests and free the model; closing twice is harmless."""
         self.runner.close()
-        self._intake.close()
+        self._inputs.close()
         self._model.close()
 
     def __enter__(self) -> Self:
@@ -218,115 +229,99 @@ class Engine:
     def stream(self, prompt: Prompt, **options: object) -> Stream:
         """Return an iterator over the continuation: `TextDelta` pieces, then `Done`.
 
-        Closing the iterator, or dropping it, cancels the request. Options and errors are those of
+        Closing or dropping the iterator cancels the request. Options and errors are those of
         `generate`; errors of the computation are raised while iterating.
         """
-        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        return Stream(events, self._begin(prompt, options, events.put))
+        return self._stream(lambda sink: self._begin(prompt, options, sink))
 
     def chat(
         self,
         messages: Sequence[Message],
         *,
         tools: Sequence[Message] | None = None,
+        think: Think = None,
         **options: object,
-    ) -> Completion:
+    ) -> ChatCompletion:
         """Return the model's next message in a conversation.
 
         Args:
-            messages: with `role` and `content`, as in the chat APIs, and `images`, each as `look`
-                takes it.
+            messages: with `role` and `content`, as in the chat APIs, and `images`, each as
+                `prepare_image` takes it.
             tools: the functions that the model may call, as in the chat APIs.
-            options: as for `generate`.
+            think: whether to reason first, or how hard: "low", "medium", "high" or "max"; None:
+                the model's default.
+            options: as for `generate`; a `format` holds for what follows the reasoning.
 
         Raises:
             As `generate`; RequestError also if the model has no chat template, or the template
                 rejects the conversation.
         """
-        return completion(self.stream_chat(messages, tools=tools, **options))
+        return completion(self.stream_chat(messages, tools=tools, think=think, **options))
 
-    def stream_chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Message] | None = None,
-        **options: object,
-    ) -> Stream:
-        """Return an iterator over the next message, as `stream` does for a prompt."""
-        return self.stream(self._chat(messages, tools, options), **options)
+    def stream_chat(self, messages: Sequence[Message], **options: object) -> Stream:
+        """Return an iterator over the next message; the arguments are those of `chat`.
+
+        It yields `ReasoningDelta`, `TextDelta` and `ToolCall`, then `Done`; all else is as for
+        `stream`.
+        """
+        return self._stream(lambda sink: self._begin_chat(messages, options, sink))
 
     def chat_prompt(
         self,
         messages: Sequence[Message],
         *,
         tools: Sequence[Message] | None = None,
+        think: Think = None,
         truncate: bool = False,
     ) -> list[int | NumberedImage]:
-        """Return a conversation as the prompt that `chat` would give the model.
+        """Return a conversation as `chat` would give it to the model: token ids, and images.
 
-        Args:
-            messages: as for `chat`.
-            tools: as for `chat`.
-            truncate: drop the oldest messages of a conversation longer than the context.
-
-        Returns:
-            Token ids, and images in their places.
+        With `truncate`, the oldest messages of a conversation longer than the context are dropped.
 
         Raises:
-            RequestError: if the model has no chat template, or the template rejects the
-                conversation.
-            ContextLengthError: if it is too long and may not be shortened.
+            As `chat`.
         """
-        if self._prompts is None:
-            raise RequestError(f"{self.info.path.name} has no chat template: use generate")
-        return self._prompts.tokens(
-            self.see(self.prepared.begun(messages)),
-            limit=self.context,
-            truncate=truncate,
-            tools=tools,
-        )
+        given = {"tools": tools, "think": think}
+        return self.requests.prompt(self._chat(messages, given), truncate=truncate).tokens
 
-    def look(self, image: bytes | Picture) -> NumberedImage:
-        """Return a picture prepared for the model, to be put into a prompt.
+    def prepare_image(self, image: bytes | Picture) -> NumberedImage:
+        """Return an image prepared for the model, to be put into a prompt.
 
         Args:
             image: the bytes of a PNG, JPEG, WebP, GIF or BMP file, or RGB pixels, uint8,
                 (height, width, 3).
 
         Raises:
-            RequestError: if the model takes no pictures, or cannot take this one.
+            RequestError: if the model takes no images, or cannot take this one.
         """
-        return self._intake.look(image)
+        return self._inputs.prepare_image(image)
 
-    def see(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the messages with their `images` prepared for the model; see `look`."""
+    def prepare_images(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the messages with their `images` prepared for the model; see `prepare_image`."""
         return [
-            {**message, "images": [self.look(image) for image in message["images"]]}
+            {**message, "images": [self.prepare_image(image) for image in message["images"]]}
             if message.get("images")
             else message
             for message in messages
         ]
 
-    def submit(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> Handle:
-        """Begin a request.
+    def submit(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> RequestHandle:
+        """Begin a request; `sink` is called with each event on the runner's thread.
 
-        Args:
-            prompt: text or token ids.
-            options: limits, stop strings, sampling.
-            sink: called with each event on the runner's thread; it must not block.
+        The sink must not block. Reasoning and tool calls are text here.
 
         Raises:
             RequestError: for an empty prompt or a token that is not in the vocabulary.
             ContextLengthError: for a prompt longer than the context.
             RunnerDiedError: if the engine is closed.
         """
-        return self._intake.generate(prompt, options, sink)
+        return self._inputs.generate(prompt, options, sink)
 
     def warm_up(self) -> None:
-        """Set up ahead of time what the first grammar and the first picture will need."""
-        self._intake.warm_up()
+        """Set up ahead of time what the first grammar and the first image will need."""
+        self._inputs.warm_up()
 
-    def stuck(self, patience_s: float) -> str:
+    def hang_reason(self, patience_s: float) -> str:
         """Return what the run loop has been stuck in, and for how long; empty if it is not stuck.
 
         Args:
@@ -336,43 +331,30 @@ class Engine:
 
     # -- asynchronous ----------------------------------------------------------------------------
 
-    def astream(self, prompt: Prompt, **options: object) -> AsyncIterator[TextDelta | Done]:
+    def astream(self, prompt: Prompt, **options: object) -> AsyncIterator[ChatEvent]:
         """Return an async iterator over what `stream` gives; closing it cancels."""
-        return relayed(lambda sink: self._begin(prompt, options, sink))
+        return aiter_events(lambda sink: self._begin(prompt, options, sink))
 
     def astream_chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Message] | None = None,
-        **options: object,
-    ) -> AsyncIterator[TextDelta | Done]:
+        self, messages: Sequence[Message], **options: object
+    ) -> AsyncIterator[ChatEvent]:
         """Return an async iterator over what `stream_chat` gives; closing it cancels."""
-        return relayed(
-            lambda sink: self._begin(self._chat(messages, tools, options), options, sink)
-        )
+        return aiter_events(lambda sink: self._begin_chat(messages, options, sink))
 
     async def agenerate(self, prompt: Prompt, **options: object) -> Completion:
         """Return what `generate` returns, without blocking the event loop."""
-        return completion(iter([event async for event in self.astream(prompt, **options)]))
+        return completion([event async for event in self.astream(prompt, **options)])
 
-    async def achat(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Message] | None = None,
-        **options: object,
-    ) -> Completion:
+    async def achat(self, messages: Sequence[Message], **options: object) -> ChatCompletion:
         """Return what `chat` returns, without blocking the event loop."""
-        return await self.agenerate(self._chat(messages, tools, options), **options)
+        return completion([event async for event in self.astream_chat(messages, **options)])
 
     # -- looking inside --------------------------------------------------------------------------
 
-    def watch_values(self) -> None:
-        """Check every value computed from now on, to track down a fault; this is slow.
+    def detect_nan(self) -> None:
+        """Check every value computed from now on; this is slow.
 
-        If a request fails on NaN or infinite logits, its error then names the layer where they
-        first appeared.
+        An error about NaN or infinite logits then names the layer where they first appeared.
         """
         self.runner.graphs.watch_values()
 
@@ -397,7 +379,7 @@ class Engine:
 
         Args:
             prompt: text or token ids.
-            images: pictures as `look` takes them; they come after the prompt's first token.
+            images: as `prepare_image` takes them; they come after the prompt's first token.
             chunk: how many tokens to compute at a time; None: as many as fit.
 
         Returns:
@@ -411,14 +393,13 @@ class Engine:
             raise RequestError(f"chunk must be 1 or more, not {chunk}")
         if images:
             given = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-            prompt = [*given[:1], *map(self.look, images), *given[1:]]
-        return self._intake.rows(prompt, wants_logits=True, chunk=chunk)
+            prompt = [*given[:1], *map(self.prepare_image, images), *given[1:]]
+        return self._inputs.rows(prompt, wants_logits=True, chunk=chunk)
 
     def embed(self, texts: str | Sequence[Prompt]) -> npt.NDArray[np.float32]:
-        """Return the embeddings of texts: pooled final hidden states, normalised to length 1.
+        """Return the embeddings of texts, or of token ids: pooled final hidden states of length 1.
 
-        A text may also be given as token ids. Pooling is the file's (mean, first or last token);
-        without one it is the mean.
+        Pooling is the file's (mean, first or last token); without one it is the mean.
 
         Returns:
             float32, (texts, features).
@@ -429,21 +410,38 @@ class Engine:
         pooling = self.info.metadata.integer("pooling_type", 1)
         rows = []
         for text in [texts] if isinstance(texts, str) else texts:
-            hidden = self._intake.rows(text, wants_logits=False)
+            hidden = self._inputs.rows(text, wants_logits=False)
             pooled = {2: hidden[0], 3: hidden[-1]}.get(pooling, hidden.mean(axis=0))
             rows.append(pooled / max(float(np.linalg.norm(pooled)), 1e-12))
         if not rows:
             return np.empty((0, self.info.embedding_length), np.float32)
         return np.asarray(rows, np.float32)
 
-    def _begin(self, prompt: Prompt, options: Mapping[str, object], sink: Sink) -> Handle:
-        """Begin a request whose options are loose values, over the model's own defaults."""
-        return self.submit(prompt, generate_options({**self._defaults, **options}), sink)
+    def _stream(self, begin: Callable[[Sink], tuple[RequestHandle, OutputParser]]) -> Stream:
+        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        return Stream(events, *begin(events.put))
 
-    def _chat(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Message] | None,
-        options: Mapping[str, object],
-    ) -> list[int | NumberedImage]:
-        return self.chat_prompt(messages, tools=tools, truncate=options.get("truncate") is True)
+    def _begin(
+        self, prompt: Prompt, given: Mapping[str, object], sink: Sink
+    ) -> tuple[RequestHandle, OutputParser]:
+        """Begin a request whose options are loose values, over the model's own defaults."""
+        tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        options = generate_options({**self._defaults, **given})
+        begins_thought = self.requests.ends_in_reasoning(tokens)
+        options = self.requests.with_reasoning_tags(options, begins_thought=begins_thought)
+        return self.submit(tokens, options, sink), OutputParser()
+
+    def _begin_chat(
+        self, messages: Sequence[Message], given: Mapping[str, object], sink: Sink
+    ) -> tuple[RequestHandle, OutputParser]:
+        loose = {**self._defaults, **given}
+        chat = self._chat(messages, loose)
+        form = Form(format=loose.pop("format")) if "format" in loose else None
+        request = self.requests.build(chat, generate_options(loose), form)
+        return self.submit(request.tokens, request.options, sink), request.output
+
+    def _chat(self, messages: Sequence[Message], options: dict[str, Any]) -> ChatPrompt:
+        """Return a conversation; its part of the options is taken out of them."""
+        tools, think = options.pop("tools", None), options.pop("think", None)
+        begun = tuple(map(dict, self.prepared.begun(messages)))
+        return ChatPrompt(messages=begun, tools=tools and tuple(tools), think=think)

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tampu.engine.completion import Handle, Stream, completion, fit_prompt, too_long
+from tampu.engine.completion import RequestHandle, Stream, completion, fit_prompt, too_long
 from tampu.engine.model_loader import LoadedModel
 from tampu.errors import RequestError
 from tampu.nn import Picture
@@ -33,10 +33,10 @@ TRACE = 5
 """The level at which prompts and answers are logged, token by token."""
 
 Prompt: TypeAlias = str | Sequence[int | NumberedImage]
-"""Text, or token ids and the images that `Engine.look` returned."""
+"""Text, or token ids and the images that `Engine.prepare_image` returned."""
 
 
-class Intake:
+class InputProcessor:
     """Makes the requests of one model."""
 
     def __init__(self, model: LoadedModel, runner: EngineLoop) -> None:
@@ -47,7 +47,7 @@ class Intake:
         self._constraints = Constraints(self._tokenizer)
         self._decoder = SandboxedDecoder()
 
-    def generate(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> Handle:
+    def generate(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> RequestHandle:
         """Begin an answer; see `Engine.submit`."""
         if self._model.graphs.longest_text is not None:
             name = self._model.info.path.name
@@ -75,7 +75,7 @@ class Intake:
         completion(Stream(events, self.collect(prompt, collector, events.put)))
         return np.concatenate(rows)
 
-    def collect(self, prompt: Prompt, collector: RowCollector, sink: Sink) -> Handle:
+    def collect(self, prompt: Prompt, collector: RowCollector, sink: Sink) -> RequestHandle:
         """Begin to compute every token's result; nothing is generated.
 
         Raises:
@@ -88,8 +88,8 @@ class Intake:
         sequence.collector = collector
         return self._begin(sequence)
 
-    def look(self, image: bytes | Picture) -> NumberedImage:
-        """Return a picture as the model takes it; see `Engine.look`."""
+    def prepare_image(self, image: bytes | Picture) -> NumberedImage:
+        """Return an image as the model takes it; see `Engine.prepare_image`."""
         vision = self._model.vision
         if vision is None:
             name = self._model.info.path.name
@@ -110,9 +110,9 @@ class Intake:
         self._constraints.close()
         self._decoder.close()
 
-    def _begin(self, sequence: RunningSequence) -> Handle:
+    def _begin(self, sequence: RunningSequence) -> RequestHandle:
         self._runner.submit(sequence)
-        return Handle(self._runner, sequence)
+        return RequestHandle(self._runner, sequence)
 
     def _logged(self, sink: Sink) -> Sink:
         """Return a sink that also logs what it receives."""

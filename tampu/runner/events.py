@@ -71,6 +71,14 @@ class TextDelta(msgspec.Struct, frozen=True, tag="text"):
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
+class ReasoningDelta(msgspec.Struct, frozen=True, tag="reasoning"):
+    """A piece of the reasoning before the answer; the attributes are those of `TextDelta`."""
+
+    text: str
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
 class Done(msgspec.Struct, frozen=True, tag="done"):
     """The answer is complete.
 

@@ -28,7 +28,8 @@ def reasoning_budget(
     """
     if options.think_budget is None or options.reasoning_tags is None:
         return None
-    tags, shown = options.reasoning_tags, options.shown
+    tags = options.reasoning_tags
+    shown = (*options.shown, *tags.markers)
     return ReasoningBudget(options.think_budget, tags, tokenizer, shown, inner)
 
 

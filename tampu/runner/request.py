@@ -23,12 +23,14 @@ class ReasoningTags(msgspec.Struct, frozen=True, kw_only=True):
         end: the tag after it.
         is_open: whether the prompt ends inside reasoning.
         anywhere: whether it may also begin after other text.
+        markers: control tokens in the tags, by their texts.
     """
 
     begin: str
     end: str
     is_open: bool = False
     anywhere: bool = False
+    markers: tuple[str, ...] = ()
 
 
 class GenerateOptions(SamplingOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):

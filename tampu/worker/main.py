@@ -20,10 +20,9 @@ import numpy.typing as npt
 import psutil
 
 from tampu.backends import llamacpp
-from tampu.chat.fim import Inserter
-from tampu.chat.prompt import PromptBuilder
 from tampu.chat.template import ChatTemplate
 from tampu.chat.template_loader import read_template
+from tampu.engine.chat import Handle, RequestBuilder
 from tampu.engine.engine import Engine
 from tampu.engine.fit import free_on
 from tampu.errors import RequestError
@@ -38,10 +37,9 @@ from tampu.sandbox import confinement
 from tampu.sandbox.client import FORK_SERVER
 from tampu.tokenizer import Tokenizer
 from tampu.tokenizer.loading import load_tokenizer
-from tampu.worker.backend import Handle, Loaded
 from tampu.worker.engines import LLAMACPP
 from tampu.worker.protocol import Load, Ready
-from tampu.worker.worker import Worker
+from tampu.worker.worker import Loaded, Worker
 
 _OOM_SCORE = 500
 _DEVICE_NEWS = 16  # AF_NETLINK, through which drivers find devices; no way to a network
@@ -117,10 +115,10 @@ def load_llamacpp(load: Load) -> Iterator[Loaded]:
     Raises:
         TampuError: when it cannot be loaded.
     """
-    with llamacpp.load_llamacpp(Path(load.path), load.options) as (model, prompts, inserter):
+    with llamacpp.load_llamacpp(Path(load.path), load.options) as (model, requests):
         memory_bytes = psutil.Process().memory_info().rss
         ready = Ready(model.context, memory_bytes, engine=LLAMACPP)
-        yield Loaded(model, prompts, ready, inserter)
+        yield Loaded(model, requests, ready)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +128,7 @@ class VocabularyOnly:
     tokenizer: Tokenizer
     context: int = _NO_LIMIT
 
-    def see(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    def prepare_images(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """Refuse pictures: how many inputs one takes, the weights' part of the file says."""
         if any(message.get("images") for message in messages):
             raise RequestError("this model was loaded without its weights: it sees no pictures")
@@ -147,7 +145,7 @@ class VocabularyOnly:
     def warm_up(self) -> None:
         """Do nothing: there are no answers."""
 
-    def stuck(self, _: float) -> str:
+    def hang_reason(self, _: float) -> str:
         """Return nothing: there is no loop."""
         return ""
 
@@ -162,10 +160,9 @@ def load_vocabulary(load: Load) -> Loaded:
     tokenizer = load_tokenizer(metadata)
     own = load.options.template
     template = read_template(own) if own else ChatTemplate.from_metadata(metadata)
-    prompts = PromptBuilder.for_model(template, tokenizer, metadata, load.options.parser)
-    memory_bytes = psutil.Process().memory_info().rss
-    inserter = Inserter.for_model(template, tokenizer, metadata)
-    return Loaded(VocabularyOnly(tokenizer), prompts, Ready(0, memory_bytes), inserter)
+    model = VocabularyOnly(tokenizer)
+    requests = RequestBuilder.for_model(model, template, metadata, load.options.parser)
+    return Loaded(model, requests, Ready(0, psutil.Process().memory_info().rss))
 
 
 @contextmanager
@@ -178,7 +175,7 @@ def load_engine(
         TampuError: when the model cannot be loaded.
     """
     options = msgspec.structs.asdict(load.options)
-    del options["vocabulary_only"], options["engine"], options["parser"]
+    del options["vocabulary_only"], options["engine"]
     layers, main, split = map(options.pop, ("gpu_layers", "main_gpu", "tensor_split"))
     if kept := load.options.repack_cache:
         options["repack_cache"] = RepackCache(Path(kept[0]), kept[1])
@@ -187,13 +184,9 @@ def load_engine(
     options["offload"] = Offload(None if layers < 0 else layers, main, split)
     with Engine.load(load.path, progress=progress, cancelled=cancelled, **options) as engine:
         memory_bytes = psutil.Process().memory_info().rss + engine.device_bytes
-        template, metadata = engine.template, engine.info.metadata
-        parser = load.options.parser
-        prompts = PromptBuilder.for_model(template, engine.tokenizer, metadata, parser)
-        inserter = Inserter.for_model(template, engine.tokenizer, metadata)
         free = free_on(find_devices())
         ready = Ready(engine.context, memory_bytes, engine.device_bytes, device_free=free)
-        yield Loaded(engine, prompts, ready, inserter)
+        yield Loaded(engine, engine.requests, ready)
 
 
 if __name__ == "__main__":

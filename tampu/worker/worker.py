@@ -15,25 +15,22 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import replace
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from tampu.chat.images import Item
-from tampu.chat.prompt import BuiltPrompt
-from tampu.errors import ContextLengthError, RequestError, TampuError
+from tampu.engine.chat import Backend, Handle, RequestBuilder, known_tokens
+from tampu.errors import ContextLengthError, TampuError
 from tampu.runner.events import Done, Event, Failed, TextDelta
-from tampu.sampling.grammar import Grammar
-from tampu.worker.backend import ByteVocabulary, Handle, Loaded, Loader
 from tampu.worker.output_queue import Outbox
 from tampu.worker.protocol import (
     HEADER,
     Answer,
     Cancel,
-    ChatPrompt,
     Command,
     Decode,
     Decoded,
@@ -41,24 +38,20 @@ from tampu.worker.protocol import (
     Embedded,
     Encode,
     Encoded,
-    Form,
     Generate,
-    InsertPrompt,
     Load,
     Ping,
     Pong,
     Progress,
-    Prompt,
     Prompted,
     PromptScored,
+    Ready,
     Refused,
     RequestEvent,
     TextPrompt,
-    TokensPrompt,
     to_command,
     to_frame,
 )
-from tampu.worker.structured_output import form_grammar, thoughts_of
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +59,25 @@ logger = logging.getLogger(__name__)
 _LAST_SECONDS = 10.0
 # What may be needed later is made when there was nothing to do for so long.
 _REST_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A loaded model, and what builds its requests."""
+
+    model: Backend
+    requests: RequestBuilder
+    ready: Ready
+
+
+class Loader(Protocol):
+    """Loads a model; what it returns is closed at the end."""
+
+    def __call__(
+        self, load: Load, progress: Callable[[float], None], cancelled: Callable[[], bool]
+    ) -> AbstractContextManager[Loaded]:
+        """Load the model, or raise TampuError."""
+        ...
 
 
 class _Ended:
@@ -123,8 +135,8 @@ class Worker:
 
     def _prepare(self, loaded: Loaded) -> None:
         """Have ready what first requests need: templates' process at once, the rest later."""
-        if loaded.prompts is not None:
-            loaded.prompts.prepare()
+        if loaded.requests.prompts is not None:
+            loaded.requests.prompts.prepare()
 
         def when_it_rests() -> None:
             while not self._closed.wait(_REST_SECONDS):
@@ -152,7 +164,7 @@ class Worker:
             case Decode():
                 self._answer(command.request, _decoded, loaded, command)
             case Ping(patience_s=patience_s):
-                self._outbox.put(Pong(loaded.model.stuck(patience_s)))
+                self._outbox.put(Pong(loaded.model.hang_reason(patience_s)))
             case Load():
                 logger.warning("a second load command was ignored")
 
@@ -203,18 +215,10 @@ class Worker:
                 self._inbox.put(_Ended(request))
 
         try:
-            options = command.options
-            prompt = build_prompt(loaded, command.prompt, truncate=options.truncate)
-            if loaded.prompts is not None and isinstance(command.prompt, ChatPrompt):
-                style = loaded.prompts.style
-                tags = thoughts_of(style, is_begun=prompt.begins_thought)
-                options = msgspec.structs.replace(options, shown=style.markers, reasoning_tags=tags)
-            prompt_tokens, dropped = token_ids(prompt.tokens), prompt.dropped
-            unsaid.append(Prompted(prompt_tokens, prompt.begins_thought))
-            if command.form is not None:
-                grammar = answer_grammar(loaded, command.form, command.prompt, prompt)
-                options = msgspec.structs.replace(options, grammar=grammar)
-            self._handles[request] = loaded.model.submit(prompt.tokens, options, sink)
+            built = loaded.requests.build(command.prompt, command.options, command.form)
+            prompt_tokens, dropped = token_ids(built.tokens), built.dropped
+            unsaid.append(Prompted(prompt_tokens, built.begins_thought))
+            self._handles[request] = loaded.model.submit(built.tokens, built.options, sink)
             begin()
         except TampuError as error:
             failed = Failed(type(error).__name__, str(error))
@@ -237,53 +241,6 @@ class Worker:
             logger.info("the server is gone: %s", error)
 
 
-def answer_grammar(
-    loaded: Loaded, form: Form, prompt: Prompt, built: BuiltPrompt
-) -> Grammar | None:
-    """Return the grammar of an answer that a request wants in some form.
-
-    Raises:
-        RequestError: if that cannot be had; GrammarError for a grammar that is wrong.
-    """
-    style = loaded.prompts.style if loaded.prompts else None
-    tokenizer = loaded.model.tokenizer
-    return form_grammar(form, prompt, style, tokenizer, begins_thought=built.begins_thought)
-
-
-def build_prompt(
-    loaded: Loaded, prompt: Prompt, *, truncate: bool, context: int | None = None
-) -> BuiltPrompt:
-    """Return a prompt's tokens, for a context of so many; None: the model's.
-
-    Raises:
-        RequestError: when the model has no template or its template refuses the conversation.
-        ContextLengthError: when the prompt is too long and must not be shortened.
-    """
-    tokenizer = loaded.model.tokenizer
-    if isinstance(prompt, TextPrompt):
-        return BuiltPrompt(tokenizer.encode(prompt.text))
-    if isinstance(prompt, TokensPrompt):
-        return BuiltPrompt(known_tokens(prompt.tokens, tokenizer))
-    if isinstance(prompt, InsertPrompt):
-        if loaded.inserter is None:
-            raise RequestError("the model cannot insert: it has no tokens and no template for that")
-        return BuiltPrompt([*loaded.inserter.tokens(prompt.before, prompt.behind)])
-    before = list(prompt.before)
-    if loaded.prompts is None:
-        if prompt.plain is None:
-            raise RequestError("the model has no chat template: give it a prompt, not messages")
-        return BuiltPrompt(before + tokenizer.encode(prompt.plain, add_special=not before))
-    built = loaded.prompts.build(
-        loaded.model.see(prompt.messages),
-        limit=max((context or loaded.model.context) - 1 - len(before), 1),
-        truncate=truncate,
-        tools=prompt.tools,
-        variables=prompt.variables,
-        think=prompt.think,
-    )
-    return replace(built, tokens=before + built.tokens)
-
-
 def with_dropped(done: Done, dropped: int) -> Done:
     """Return the end of an answer that did not see the first tokens of its conversation either."""
     usage = msgspec.structs.replace(done.usage, dropped_tokens=done.usage.dropped_tokens + dropped)
@@ -295,19 +252,6 @@ def token_ids(items: Sequence[Item]) -> tuple[int, ...]:
     return tuple(
         token for item in items for token in ((item,) if isinstance(item, int) else item.tokens)
     )
-
-
-def known_tokens(tokens: Sequence[int], tokenizer: ByteVocabulary) -> list[int]:
-    """Return tokens that a client gave.
-
-    Raises:
-        RequestError: naming the first that is not in the vocabulary.
-    """
-    limit = tokenizer.vocabulary_size
-    wrong = next((token for token in tokens if not 0 <= token < limit), None)
-    if wrong is not None:
-        raise RequestError(f"token {wrong} is not in the vocabulary of {limit} tokens")
-    return list(tokens)
 
 
 def _embedded(loaded: Loaded, command: Embed) -> Embedded:
@@ -337,7 +281,7 @@ def _encoded(loaded: Loaded, command: Encode) -> Encoded:
             parse_special=command.parse_special,
         )
     else:
-        built = build_prompt(loaded, command.prompt, truncate=False, context=sys.maxsize)
+        built = loaded.requests.prompt(command.prompt, context=sys.maxsize)
         tokens = [*token_ids(built.tokens)]
     return Encoded(tuple(tokens), tuple(tokenizer.token_bytes(token) for token in tokens))
 

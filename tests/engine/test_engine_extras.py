@@ -121,7 +121,7 @@ def test_unusable_numbers_are_traced_to_the_layer_where_they_begin(tmp_path):
         with pytest.raises(ComputeError, match="nan") as plain:
             bad.generate(PROMPT)
         assert "first NaN" not in str(plain.value)
-        bad.watch_values()
+        bad.detect_nan()
         with pytest.raises(
             ComputeError, match=r"infinity in mul_mat, at or after blk\.1\.ffn_down"
         ):
@@ -131,7 +131,7 @@ def test_unusable_numbers_are_traced_to_the_layer_where_they_begin(tmp_path):
 def test_looking_at_every_value_changes_none(tmp_path):
     with Engine.load(write_tiny(tmp_path / "tiny.gguf"), **SMALL) as watched:
         expected = watched.generate(PROMPT, max_tokens=5, **GREEDY).tokens
-        watched.watch_values()
+        watched.detect_nan()
         assert watched.generate(PROMPT, max_tokens=5, **GREEDY).tokens == expected
 
 
@@ -140,7 +140,7 @@ def test_looking_at_every_value_changes_none(tmp_path):
 
 def test_a_model_of_text_takes_no_pictures(engine):
     with pytest.raises(RequestError, match="takes no images: it is a model of text"):
-        engine.look(b"")
+        engine.prepare_image(b"")
     with pytest.raises(RequestError, match="takes no images"):
         engine.chat([{"role": "user", "content": "a", "images": [b"x"]}])
 

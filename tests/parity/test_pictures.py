@@ -50,7 +50,7 @@ def load(
 
 def stream_of(engine: Engine, parts: Parts) -> list[int]:
     """Return a prompt's tokens as they lie in the cache."""
-    looked = [part if isinstance(part, int) else engine.look(part) for part in parts]
+    looked = [part if isinstance(part, int) else engine.prepare_image(part) for part in parts]
     tokens = [
         [each] if isinstance(each, int) else each.image.placeholders.tokens.tolist()
         for each in looked
@@ -62,7 +62,9 @@ def require_answer(
     laboratory: Laboratory, name: str, engine: Engine, parts: Parts, count: int = COUNT
 ) -> int:
     """Require that the answer is transformers'; return how many tokens were in the cache."""
-    prompt: Prompt = [part if isinstance(part, int) else engine.look(part) for part in parts]
+    prompt: Prompt = [
+        part if isinstance(part, int) else engine.prepare_image(part) for part in parts
+    ]
     image = SIGHTS[name].image  # an answer has none
     found = engine.generate(
         prompt, temperature=0.0, max_tokens=count, ignore_eos=True, logit_bias={image: -100.0}
@@ -116,7 +118,7 @@ def test_a_picture_at_the_end_of_the_context(laboratory: Laboratory, name: str) 
     with load(laboratory, name, context=length + COUNT) as engine:
         require_answer(laboratory, name, engine, parts)
     with load(laboratory, name, context=length) as engine:
-        prompt: Prompt = [1, 1, *TEXT, engine.look(ONE)]
+        prompt: Prompt = [1, 1, *TEXT, engine.prepare_image(ONE)]
         with pytest.raises(ContextLengthError, match=str(length + 1)):
             engine.generate(prompt, max_tokens=1)
 

@@ -45,7 +45,7 @@ def test_a_projector_comes_with_its_model(
     assert "vision" in Catalog(library=library).describe(name).info.capabilities
     with loaded(whole) as one, loaded(name) as other:
         expected, found = (
-            engine.logits([1, 33, engine.look(picture(100, 150)), 11, 57])
+            engine.logits([1, 33, engine.prepare_image(picture(100, 150)), 11, 57])
             for engine in (one, other)
         )
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)

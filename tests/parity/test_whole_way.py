@@ -77,7 +77,7 @@ def answers(model: str, name: str) -> Answers:
             return Answers((engine.embed([PROMPT]),), ())
         prompts: list[list[Any]] = [list(PROMPT)]
         if name in SIGHTS:
-            prompts.append([engine.look(picture(100, 150)), *PROMPT])
+            prompts.append([engine.prepare_image(picture(100, 150)), *PROMPT])
         said = [
             engine.generate(prompt, temperature=0.0, max_tokens=COUNT, ignore_eos=True).tokens
             for prompt in prompts

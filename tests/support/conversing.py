@@ -11,8 +11,9 @@ from tampu.chat.output.message_parser import Tags
 from tampu.chat.prompt import BuiltPrompt
 from tampu.cli.repl.backend import Known
 from tampu.cli.repl.current_model import Loaded
-from tampu.errors import ComputeError, ModelNotFoundError, RequestError
-from tampu.runner.events import Done, TextDelta, Usage
+from tampu.engine.chat import RequestBuilder
+from tampu.errors import ModelNotFoundError, RequestError
+from tampu.runner.events import Done, Failed, TextDelta, Usage
 from tampu.store.catalog import Prepared
 
 USAGE = Usage(
@@ -22,31 +23,33 @@ USAGE = Usage(
 THOUGHTS = ChatFormat(name="thoughts", thought=Tags("<think>", "</think>"))
 
 
-class FakeReading:
-    """An answer that comes from a generator."""
+class Interrupt:
+    """A text at which Ctrl-C is typed."""
+
+    def __radd__(self, _):
+        raise KeyboardInterrupt
+
+
+class FakeHandle:
+    """A request; its answer is whole from the beginning."""
 
     progress = (26, 26)
 
-    def __init__(self, engine, events):
+    def __init__(self, engine):
         self.engine = engine
-        self.events = events
 
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        return next(self.events)
-
-    def close(self):
-        self.events.close()
-        self.engine.closed += 1
+    def cancel(self):
+        self.engine.cancelled += 1
 
 
 class NoMarkers:
     """A tokenizer without control tokens."""
 
-    def encode(self, text):
+    def encode(self, text, **_):
         return [*text.encode()]
+
+    def token_text(self, token):
+        return chr(token)
 
     def control_tokens(self, _):
         return {}
@@ -61,20 +64,22 @@ class FakeEngine:
     def __init__(self, info):
         self.info = info
         self.asked = []
-        self.closed = 0
+        self.cancelled = 0
 
-    def see(self, messages):
+    def prepare_images(self, messages):
         return messages
 
     def embed(self, texts):
         return np.ones((len(texts), 4), np.float32) / 2
 
-    def stream(self, prompt, **options):
-        text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
+    def submit(self, prompt, options, sink):
+        text = bytes(prompt).decode() if isinstance(prompt[0], int) else prompt[-1]["content"]
         self.asked.append((prompt, options))
         if text == "refuse":
             raise RequestError("cannot")
-        return FakeReading(self, self.events(text))
+        for event in self.events(text):
+            sink(event)
+        return FakeHandle(self)
 
     def events(self, text):
         if text == "think":
@@ -82,9 +87,9 @@ class FakeEngine:
             yield TextDelta("not sure.</think>Well: ")
         yield TextDelta("I ")
         if text == "fail":
-            raise ComputeError("NaN")
+            yield Failed("ComputeError", "NaN")
         if text == "interrupt":
-            raise KeyboardInterrupt
+            yield TextDelta(Interrupt())
         yield TextDelta("say\x1b[2J.")
         yield Done("stop", USAGE)
 
@@ -96,10 +101,10 @@ class FakePrompts:
     style: ChatFormat = THOUGHTS
     thoughts: list = field(default_factory=list)
 
-    def build(self, messages, *, limit, think=None):
-        assert limit == 99
+    def build(self, messages, *, limit, think=None, truncate, **_):
+        assert (limit, truncate) == (99, True)
         self.thoughts.append(think)
-        return BuiltPrompt(messages)
+        return BuiltPrompt([*messages])
 
 
 class FakeShelf:
@@ -133,7 +138,7 @@ class FakeShelf:
         def free():
             self.freed += 1
 
-        return Loaded(self.engine, self.prompts, free)
+        return Loaded(self.engine, RequestBuilder(self.engine, self.prompts), free)
 
 
 class Script:

@@ -18,11 +18,11 @@ import numpy as np
 
 from tampu.chat.prompt import PromptBuilder
 from tampu.chat.template import ChatTemplate
+from tampu.engine.chat import RequestBuilder
 from tampu.errors import LoadCancelledError, ModelFileError
 from tampu.runner.events import Done, Failed, TextDelta, TokenLogprob, Usage
-from tampu.worker.backend import Loaded
 from tampu.worker.protocol import Ready
-from tampu.worker.worker import Worker
+from tampu.worker.worker import Loaded, Worker
 
 
 class Characters:
@@ -65,7 +65,7 @@ class FakeModel:
     since_s = 0.0
     tokenizer = Characters()
 
-    def see(self, messages):
+    def prepare_images(self, messages):
         return messages
 
     def submit(self, prompt, _options, sink):
@@ -80,7 +80,7 @@ class FakeModel:
     def warm_up(self):
         self.is_prepared = True
 
-    def stuck(self, patience_s):
+    def hang_reason(self, patience_s):
         return self.cause if time.monotonic() > self.since_s + patience_s else ""
 
     def _run(self, text, request, sink):
@@ -130,7 +130,8 @@ def load_fake(load, progress, cancelled):
     progress(1.0)
     template = ChatTemplate("{{ messages[-1].content }}")
     prompts = PromptBuilder(template, Characters()) if "chat" in load.path else None
-    yield Loaded(FakeModel(), prompts, Ready(load.options.context, 1000))
+    model = FakeModel()
+    yield Loaded(model, RequestBuilder(model, prompts), Ready(load.options.context, 1000))
 
 
 if __name__ == "__main__":

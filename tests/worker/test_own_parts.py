@@ -25,8 +25,8 @@ def model(tmp_path: Path) -> Path:
 def test_a_template_in_place_of_the_files(model: Path) -> None:
     options = ModelOptions(template=TEMPLATE, context=32, threads=1, vocabulary_only=True)
     loaded = load_vocabulary(Load(str(model), options))
-    assert loaded.prompts is not None
-    tokens = loaded.prompts.tokens([{"role": "user", "content": "the"}], limit=100)
+    assert loaded.requests.prompts is not None
+    tokens = loaded.requests.prompts.tokens([{"role": "user", "content": "the"}], limit=100)
     assert loaded.model.tokenizer.decode(tokens).strip() == "altheou"
 
 

@@ -25,9 +25,9 @@ def test_it_reaches_the_process_that_runs_the_model(tmp_path: Path, *, is_whole:
     load = Load(str(model), ModelOptions(parser="harmony", context=32, threads=1))
     if is_whole:
         with load_engine(load, lambda _: None, lambda: False) as loaded:
-            prompts = loaded.prompts
+            prompts = loaded.requests.prompts
     else:
-        prompts = load_vocabulary(load).prompts
+        prompts = load_vocabulary(load).requests.prompts
     assert prompts is not None
     assert prompts.style.name == "harmony"
 

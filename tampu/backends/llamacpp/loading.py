@@ -13,10 +13,9 @@ from tampu.backends.llamacpp.mmproj import Eyes
 from tampu.backends.llamacpp.model import LlamaModel
 from tampu.backends.llamacpp.server import LlamaServer
 from tampu.backends.llamacpp.structured_output import Forms
-from tampu.chat.fim import Inserter
-from tampu.chat.prompt import PromptBuilder
 from tampu.chat.template import ChatTemplate
 from tampu.chat.template_loader import read_template
+from tampu.engine.chat import RequestBuilder
 from tampu.errors import OutOfMemoryError, UnsupportedModelError
 from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.nn.lora import check_adapter
@@ -29,9 +28,7 @@ _LEAST_BATCH = 32  # with fewer than the sequences it aborts
 
 
 @contextmanager
-def load_llamacpp(
-    path: Path, options: ModelOptions
-) -> Iterator[tuple[LlamaModel, PromptBuilder | None, Inserter | None]]:
+def load_llamacpp(path: Path, options: ModelOptions) -> Iterator[tuple[LlamaModel, RequestBuilder]]:
     """Load a model into llama.cpp; it is freed at the end.
 
     Raises:
@@ -70,9 +67,8 @@ def load_llamacpp(
             eyes = Eyes(server, tokenizer, decoder, options.context)
         own = options.template
         template = read_template(own) if own else ChatTemplate.from_metadata(metadata)
-        prompts = PromptBuilder.for_model(template, tokenizer, metadata, options.parser)
-        inserter = Inserter.for_model(template, tokenizer, metadata)
-        yield LlamaModel(server, tokenizer, options.context, forms, eyes), prompts, inserter
+        model = LlamaModel(server, tokenizer, options.context, forms, eyes)
+        yield model, RequestBuilder.for_model(model, template, metadata, options.parser)
         del running
 
 

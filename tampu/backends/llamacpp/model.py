@@ -56,11 +56,11 @@ class LlamaModel:
         self._untold = UntoldTokens(tokenizer)
         self._requests: WeakSet[LlamaRequest] = WeakSet()
 
-    def see(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    def prepare_images(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """Return messages whose `images` are as the model takes them.
 
         Raises:
-            RequestError: if it takes none, and for files that are no pictures.
+            RequestError: if it takes none, and for files that are not images.
         """
         if not any(message.get("images") for message in messages):
             return messages
@@ -139,12 +139,12 @@ class LlamaModel:
         return normal
 
     def warm_up(self) -> None:
-        """Make what the first grammar and the first picture need, if the model takes any."""
+        """Make what the first grammar and the first image need, if the model takes any."""
         self._forms.prepare()
         if self._eyes is not None:
             self._eyes.prepare()
 
-    def stuck(self, patience_s: float) -> str:
+    def hang_reason(self, patience_s: float) -> str:
         """Return that it gives nothing, when no request has heard anything for ten times as long.
 
         A prompt gives nothing until it is read, and requests wait for one another.

@@ -116,6 +116,11 @@ class LlamaRequest:
         """Whether more will come of it."""
         return not self._is_over
 
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Unknown: llama.cpp does not report it."""
+        return (0, 0)
+
     def cancel(self) -> None:
         """End it before its next token."""
         self._is_cancelled = True

@@ -4,79 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-from tampu.chat.output import ChatFormat
-from tampu.chat.output.reasoning import Think
-from tampu.chat.prompt import BuiltPrompt
 from tampu.cli.repl.backend import Known
+from tampu.engine.chat import Backend, RequestBuilder
 from tampu.errors import OutOfMemoryError
-from tampu.runner.events import Done, TextDelta
-from tampu.store.model_info import ModelInfo
-from tampu.worker.structured_output import ControlTokens
-
-
-class Reading(Iterator[TextDelta | Done], Protocol):
-    """An answer that comes, and how far its prompt is read."""
-
-    @property
-    def progress(self) -> tuple[int, int]:
-        """How many tokens of the prompt are read, and how many it has."""
-        ...
-
-    def close(self) -> None:
-        """Want no more of it."""
-        ...
-
-
-class Vocabulary(ControlTokens, Protocol):
-    """What a conversation needs of a tokenizer."""
-
-    def encode(self, text: str) -> list[int]:
-        """Return the tokens of a text."""
-        ...
-
-
-class Model(Protocol):
-    """What a conversation needs of an engine."""
-
-    info: ModelInfo
-    context: int
-
-    @property
-    def tokenizer(self) -> Vocabulary:
-        """Of the model."""
-        ...
-
-    def stream(self, prompt: Any, **options: Any) -> Reading:
-        """Return the continuation of a prompt, piece by piece."""
-        ...
-
-    def see(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        """Return messages whose `images` are as the model takes them."""
-        ...
-
-    def embed(self, texts: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
-        """Return the embeddings (texts, features) of texts given as tokens."""
-        ...
-
-
-class Prompts(Protocol):
-    """What makes a prompt of a conversation."""
-
-    style: ChatFormat
-
-    def build(
-        self, messages: Sequence[Mapping[str, Any]], *, limit: int, think: Think = None
-    ) -> BuiltPrompt:
-        """Return the prompt, without the oldest messages if it is too long."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +39,12 @@ class Loaded:
 
     Attributes:
         model: the engine.
-        prompts: None if it has no chat template.
+        requests: builds its requests.
         close: frees it.
     """
 
-    model: Model
-    prompts: Prompts | None
+    model: Backend
+    requests: RequestBuilder
     close: Callable[[], None]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+import queue
+from collections.abc import Generator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,14 @@ import numpy.typing as npt
 
 from tampu.chat.output import Content, Thinking
 from tampu.cli.repl.backend import Asked, Known, Reply
-from tampu.cli.repl.current_model import Desk, Loaded, Needs, Reading
+from tampu.cli.repl.current_model import Desk, Needs
+from tampu.engine.completion import Stream
 from tampu.errors import ContextLengthError
-from tampu.runner.events import Done, Usage
+from tampu.runner.events import Done, Event, ReasoningDelta, TextDelta, Usage
 from tampu.runner.request import GenerateOptions, given_options
-from tampu.sampling.grammar import grammar_of
 from tampu.settings.settings import Settings
 from tampu.store.modelfile import Modelfile
-from tampu.worker.protocol import ChatPrompt, Form, TextPrompt
-from tampu.worker.structured_output import form_grammar
+from tampu.worker.protocol import ChatPrompt, Form
 
 
 class OwnModel:
@@ -106,7 +106,7 @@ class OwnReply:
         self._max_repeated_tokens = max_repeated_tokens
         self._desk = desk
         self._asked = asked
-        self._reading: Reading | None = None
+        self._reading: Stream | None = None
         self._parts = self._run()
 
     def __iter__(self) -> OwnReply:
@@ -128,49 +128,25 @@ class OwnReply:
         asked = self._asked
         options = GenerateOptions(**given_options(asked.parameters))
         with self._desk.model(needs_of(asked.parameters)) as loaded:
-            parser = None
-            if loaded.prompts is None:
-                text = asked.messages[-1]["content"]
-                prompt: Any = f"{asked.system}\n\n{text}" if asked.system else text
-                grammar = grammar_of(asked.format)
-            else:
-                built = loaded.prompts.build(
-                    loaded.model.see(_with_pictures(asked)),
-                    limit=loaded.model.context - 1,
-                    think=asked.think,
-                )
-                prompt, style = built.tokens, loaded.prompts.style
-                parser = style.parser(thinks=built.begins_thought)
-                options = msgspec.structs.replace(options, shown=style.markers)
-                grammar = self._grammar(loaded, begins_thought=built.begins_thought)
-            if options.max_tokens is None and grammar is None:
+            options = msgspec.structs.replace(options, truncate=True)
+            form = None if asked.format is None else Form(format=asked.format)
+            if options.max_tokens is None and form is None:
                 options = msgspec.structs.replace(
                     options, max_repeated_tokens=self._max_repeated_tokens
                 )
-            values = msgspec.structs.asdict(options) | {"grammar": grammar}
-            self._reading = reading = loaded.model.stream(prompt, **values)
+            request = loaded.requests.build(_chat_prompt(asked), options, form)
+            events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+            handle = loaded.model.submit(request.tokens, request.options, events.put)
+            self._reading = reading = Stream(events, handle, request.output)
             with closing(reading):
                 for event in reading:
-                    if isinstance(event, Done):
-                        self.usage = event.usage
-                    elif parser is None:
-                        yield Content(event.text)
-                    else:
-                        yield from _told(parser.feed(event.text))
-                yield from _told(parser.finish() if parser else [])
-
-    def _grammar(self, loaded: Loaded, *, begins_thought: bool) -> Any:
-        if self._asked.format is None:
-            return None
-        style = loaded.prompts.style if loaded.prompts else None
-        prompt = ChatPrompt(messages=(), think=self._asked.think) if style else TextPrompt("")
-        return form_grammar(
-            Form(format=self._asked.format),
-            prompt,
-            style,
-            loaded.model.tokenizer,
-            begins_thought=begins_thought,
-        )
+                    match event:
+                        case Done(usage=usage):
+                            self.usage = usage
+                        case ReasoningDelta(text=text):
+                            yield Thinking(text)
+                        case TextDelta(text=text):
+                            yield Content(text)
 
 
 def needs_of(parameters: Mapping[str, Any]) -> Needs:
@@ -184,20 +160,17 @@ def needs_of(parameters: Mapping[str, Any]) -> Needs:
     )
 
 
-def _with_pictures(asked: Asked) -> list[Mapping[str, Any]]:
+def _chat_prompt(asked: Asked) -> ChatPrompt:
     """Return the whole conversation with pictures in place of photos."""
-    system = [{"role": "system", "content": asked.system}] if asked.system else []
-    return [
-        *system,
-        *(
-            {**message, "images": [photo.picture for photo in message["images"]]}
-            if message.get("images")
-            else message
-            for message in asked.messages
-        ),
+    system: list[dict[str, Any]] = []
+    if asked.system:
+        system = [{"role": "system", "content": asked.system}]
+    messages = [
+        {**message, "images": [photo.picture for photo in message["images"]]}
+        if message.get("images")
+        else dict(message)
+        for message in asked.messages
     ]
-
-
-def _told(parts: Sequence[Any]) -> list[Thinking | Content]:
-    """Return the parts that a reader is shown; without tools there are no others."""
-    return [part for part in parts if isinstance(part, Thinking | Content)]
+    text = asked.messages[-1]["content"]
+    plain = f"{asked.system}\n\n{text}" if asked.system else text
+    return ChatPrompt(messages=(*system, *messages), think=asked.think, plain=plain)

@@ -79,7 +79,6 @@ class EngineShelf:
     def _load_native(
         self, known: Known, needs: Needs, context: int, progress: Callable[[float], None]
     ) -> Loaded:
-        from tampu.chat.prompt import PromptBuilder
         from tampu.engine.engine import Engine
 
         settings = self._settings
@@ -101,13 +100,10 @@ class EngineShelf:
             )
             if self._trace:
                 stack.enter_context(engine.trace(self._trace))
-            prompts = PromptBuilder.for_model(
-                engine.template, engine.tokenizer, engine.info.metadata, engine.prepared.parser
-            )
-            return Loaded(engine, prompts, stack.pop_all().close)
+            return Loaded(engine, engine.requests, stack.pop_all().close)
 
     def _load_llamacpp(self, known: Known, needs: Needs, context: int) -> Loaded:
-        from tampu.cli.repl.llamacpp_backend import llama_engine
+        from tampu.backends.llamacpp import load_llamacpp
         from tampu.worker.protocol import ModelOptions
 
         if self._trace:
@@ -130,8 +126,8 @@ class EngineShelf:
             projector=str(prepared.projector) if prepared.projector else None,
         )
         with ExitStack() as stack:
-            engine, prompts = stack.enter_context(llama_engine(known, options))
-            return Loaded(engine, prompts, stack.pop_all().close)
+            model, requests = stack.enter_context(load_llamacpp(prepared.path, options))
+            return Loaded(model, requests, stack.pop_all().close)
 
 
 def _repack_cache(settings: Settings) -> RepackCache | None:

@@ -40,8 +40,10 @@ def files(tmp_path_factory) -> tuple[Path, Path]:
 @pytest.fixture(scope="module")
 def loaded(files) -> Iterator[tuple[LlamaModel, PromptBuilder]]:
     text, eyes = files
-    with load_llamacpp(text, ModelOptions(**OPTIONS, projector=str(eyes))) as (model, prompts, _):
-        model.see(asked(picture()))  # the decoder's process is there before the first test begins
+    with load_llamacpp(text, ModelOptions(**OPTIONS, projector=str(eyes))) as (model, requests):
+        # The decoder's process is there before the first test begins.
+        model.prepare_images(asked(picture()))
+        prompts = requests.prompts
         assert prompts is not None
         yield model, prompts
 
@@ -52,7 +54,7 @@ def asked(*images: bytes, text: str = QUESTION) -> list[dict[str, Any]]:
 
 def answer(loaded: tuple[LlamaModel, PromptBuilder], messages: list[dict[str, Any]]) -> list[Event]:
     model, prompts = loaded
-    prompt = prompts.build(model.see(messages), limit=model.context - 1)
+    prompt = prompts.build(model.prepare_images(messages), limit=model.context - 1)
     return events_of(model, prompt.tokens)
 
 
@@ -82,9 +84,9 @@ def test_a_picture_has_the_scores_of_the_native_engine(loaded, files):
     model, prompts = loaded
     text, eyes = files
     with Engine.load(text, projector=eyes, **OPTIONS) as engine:
-        prompt = prompts.build(engine.see(asked(picture())), limit=255).tokens
+        prompt = prompts.build(engine.prepare_images(asked(picture())), limit=255).tokens
         native = engine.generate(prompt, temperature=0.0, max_tokens=8, logprobs=True)
-    [message] = model.see(asked(picture()))
+    [message] = model.prepare_images(asked(picture()))
     breaks = model.tokenizer.encode("\n\n", add_special=False)
     put = [
         each
@@ -108,7 +110,7 @@ def test_pictures_stand_where_they_were_put_and_are_counted(loaded):
     model, prompts = loaded
     messages = [*asked(picture()), {"role": "assistant", "content": "Red."},
                 *asked(picture(), picture())]  # fmt: skip
-    prompt = prompts.build(model.see(messages), limit=255)
+    prompt = prompts.build(model.prepare_images(messages), limit=255)
     pictures = [item for item in prompt.tokens if not isinstance(item, int)]
     assert [len(each) for each in pictures] == [18] * 3  # 16 inputs between two marks
     events = events_of(model, prompt.tokens)
@@ -117,7 +119,7 @@ def test_pictures_stand_where_they_were_put_and_are_counted(loaded):
 
 def test_a_prompt_that_is_too_long_with_its_pictures_is_refused(loaded):
     model, _ = loaded
-    [message] = model.see(asked(*[picture()] * 14))
+    [message] = model.prepare_images(asked(*[picture()] * 14))
     prompt = [model.tokenizer.bos, *message["images"]]
     with pytest.raises(ContextLengthError, match="the prompt has 256 tokens") as caught:
         events_of(model, prompt + [5] * 3)
@@ -126,7 +128,7 @@ def test_a_prompt_that_is_too_long_with_its_pictures_is_refused(loaded):
 
 def test_an_answer_about_a_picture_ends_when_the_context_is_full(loaded):
     model, prompts = loaded
-    prompt = prompts.build(model.see(asked(picture())), limit=255)
+    prompt = prompts.build(model.prepare_images(asked(picture())), limit=255)
     [*_, done] = events_of(model, prompt.tokens, max_tokens=None, ignore_eos=True)
     assert done.reason == "length"
     assert done.usage.prompt_tokens + done.usage.generated_tokens in range(250, 258)
@@ -164,9 +166,9 @@ def test_without_a_projector_there_are_no_pictures_and_that_is_said(files):
     text, _ = files
     with load_llamacpp(text, ModelOptions(**OPTIONS)) as (model, *_):
         plain = asked()
-        assert model.see(plain) == plain
+        assert model.prepare_images(plain) == plain
         with pytest.raises(RequestError, match=r"projector in a file of its own \(mmproj\)"):
-            model.see(asked(picture()))
+            model.prepare_images(asked(picture()))
 
 
 def test_a_model_with_its_eyes_in_the_same_file_is_refused():

@@ -233,7 +233,7 @@ def test_requests_that_are_cancelled_end_and_make_room(model):
         reasons += [] if isinstance(event, TextDelta) else [event.reason]
     assert reasons == ["cancelled"] * 3
     assert said(ask(model, format={"choices": ["yes"]})) == "yes"
-    assert not model.stuck(1)
+    assert not model.hang_reason(1)
 
 
 # -- parts of models ---------------------------------------------------------------------------

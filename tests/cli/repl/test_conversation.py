@@ -40,7 +40,7 @@ def test_the_end_of_the_input_ends_the_conversation(converse):
 
 def test_an_interrupted_answer_is_stopped_and_the_conversation_goes_on(engine, converse):
     session, _, _ = converse("interrupt", "hello")
-    assert engine.closed == 2
+    assert engine.cancelled == 1
     assert [message["content"] for message in session.messages] == [
         "interrupt", "I", "hello", "I say\x1b[2J.",
     ]  # fmt: skip
@@ -86,8 +86,8 @@ def test_parameters_are_checked_and_used(engine, converse):
         "/show parameters",
     )
     assert session.parameters == {"temperature": 0.5, "stop": ["a b", "c"]}
-    assert engine.asked[0][1]["temperature"] == 0.5
-    assert engine.asked[0][1]["stop"] == ("a b", "c")
+    assert engine.asked[0][1].temperature == 0.5
+    assert engine.asked[0][1].stop == ("a b", "c")
     assert err.count("Error: ") == 3
     assert "temperature                    0.5" in out
     assert 'stop                           "a b"' in out
@@ -104,7 +104,7 @@ def test_an_answer_may_be_held_to_a_form(engine, converse):
         "/set format json", "hello", "/set format nowhere",
         "/set noformat", "hello",
     )  # fmt: skip
-    assert [options["grammar"] is not None for _, options in engine.asked] == [True, False]
+    assert [options.grammar is not None for _, options in engine.asked] == [True, False]
     assert err.count("Error: ") == 1
     assert "Disabled format." in out
 
@@ -174,7 +174,7 @@ def test_another_model_is_loaded_with_the_conversation_it_begins_with(engine, sh
     assert [message["content"] for message in engine.asked[1][0]] == [
         "Be kind.", "hi", "*ho*", "and?",
     ]  # fmt: skip
-    assert engine.asked[1][1]["temperature"] == 0.5
+    assert engine.asked[1][1].temperature == 0.5
     assert shelf.loads[1] == ("saved", Needs(context=64))
     assert session.known.name == "saved"
 
@@ -202,14 +202,14 @@ def test_a_model_without_a_template_continues_the_text(engine, shelf, begin):
     parts = [*begin().answer("Once")]
     assert "".join(part.text for part in parts) == "I say\x1b[2J."
     list(begin(system="A story.").answer("Once"))
-    assert [prompt for prompt, _ in engine.asked] == ["Once", "A story.\n\nOnce"]
+    assert [bytes(prompt).decode() for prompt, _ in engine.asked] == ["Once", "A story.\n\nOnce"]
 
 
 def test_an_answer_that_is_not_wanted_any_more_is_closed(engine, begin):
     pieces = begin().answer("hello")
     next(pieces)
     pieces.close()
-    assert engine.closed == 1
+    assert engine.cancelled == 1
 
 
 def test_a_saved_conversation_has_its_modelfile(converse):

@@ -1,0 +1,348 @@
+"""Requests put together: prompt, grammar, reasoning tags, think budget, and the output's parser.
+
+Every way to ask a model builds its requests here: the server's worker, `tampu run` and `Engine`,
+whichever engine computes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tampu.chat.fim import Inserter
+from tampu.chat.images import Item
+from tampu.chat.output import AnswerParser, ChatFormat, Content, Part, Thinking, ToolCall
+from tampu.chat.output.tool_grammar import Thought, after_thought, calls_or_answer, forced_calls
+from tampu.chat.prompt import BuiltPrompt, PromptBuilder, Vocabulary
+from tampu.chat.template_loader import PromptTemplate
+from tampu.errors import RequestError
+from tampu.runner.events import Done, Event, Failed, ReasoningDelta, TextDelta, TokenLogprob
+from tampu.runner.request import GenerateOptions, ReasoningTags
+from tampu.sampling.grammar import Grammar, grammar_of
+from tampu.worker.protocol import ChatPrompt, Form, InsertPrompt, Prompt, TextPrompt, TokensPrompt
+
+if TYPE_CHECKING:
+    from tampu.ml.metadata import Metadata
+
+OutputEvent: TypeAlias = TextDelta | ReasoningDelta | ToolCall | Done | Failed
+_TAG_TOKENS = 16  # at most, of what may begin reasoning at the end of a prompt
+
+
+class Tokenizer(Vocabulary, Protocol):
+    """What requests need of a tokenizer."""
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The number of tokens."""
+        ...
+
+    def control_tokens(self, texts: Iterable[str]) -> Mapping[str, int]:
+        """Return the ids of the control tokens among these texts."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of tokens."""
+        ...
+
+    def token_bytes(self, id: int) -> bytes:
+        """Return the bytes that a token stands for."""
+        ...
+
+
+class Handle(Protocol):
+    """A request that runs in a backend."""
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """How many tokens of the prompt are computed, and how many it has; (0, 0): unknown."""
+        ...
+
+    def cancel(self) -> None:
+        """End it soon, with `Done("cancelled")`."""
+        ...
+
+
+class Backend(Protocol):
+    """A loaded model, whichever engine computes it. Any thread may call it."""
+
+    @property
+    def context(self) -> int:
+        """The context length of a slot in tokens."""
+        ...
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        ...
+
+    def prepare_images(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """Return messages whose `images`, bytes of files, are as the model takes them."""
+        ...
+
+    def submit(
+        self, prompt: Sequence[Item], options: GenerateOptions, sink: Callable[[Event], None]
+    ) -> Handle:
+        """Begin a request; `sink` receives its events on another thread."""
+        ...
+
+    def embed(self, texts: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
+        """Return the embeddings (texts, features) of texts given as tokens."""
+        ...
+
+    def warm_up(self) -> None:
+        """Set up what the first structured output and the first image need."""
+        ...
+
+    def hang_reason(self, patience_s: float) -> str:
+        """Return why the backend has failed; empty if it is running or idle.
+
+        Args:
+            patience_s: how long anything may go without progress.
+        """
+        ...
+
+
+class OutputParser:
+    """Splits the output of one request into content, reasoning and tool calls."""
+
+    def __init__(self, parser: AnswerParser | None = None, dropped: int = 0) -> None:
+        """Begin an output.
+
+        Args:
+            parser: of the model's chat format; None: all text is content.
+            dropped: tokens cut from the conversation; they count in the usage.
+        """
+        self._parser = parser
+        self._dropped = dropped
+        self._held: list[TextDelta] = []  # events whose text the parser holds back
+
+    def feed(self, event: Event) -> Iterator[OutputEvent]:
+        """Yield what an event of the backend means; the events' tokens and logprobs are kept."""
+        if isinstance(event, TextDelta) and self._parser is not None:
+            self._held.append(event)
+            yield from self._deltas(self._parser.feed(event.text))
+            return
+        if isinstance(event, Done):
+            if self._parser is not None:
+                yield from self._deltas(self._parser.finish(), is_last=True)
+            if self._dropped:
+                dropped = event.usage.dropped_tokens + self._dropped
+                usage = msgspec.structs.replace(event.usage, dropped_tokens=dropped)
+                event = msgspec.structs.replace(event, usage=usage)
+        yield event
+
+    def _deltas(self, parts: Sequence[Part], *, is_last: bool = False) -> Iterator[OutputEvent]:
+        """Yield parts as events; the first text carries the tokens that came with it."""
+        if not parts and self._held and (is_last or self._held[-1].logprobs):
+            parts = [Content("")]
+        for part in parts:
+            match part:
+                case Content(text=text):
+                    yield TextDelta(text, *self._taken())
+                case Thinking(text=text):
+                    yield ReasoningDelta(text, *self._taken())
+                case ToolCall():
+                    if self._held:
+                        yield TextDelta("", *self._taken())
+                    yield part
+
+    def _taken(self) -> tuple[tuple[int, ...], tuple[TokenLogprob, ...]]:
+        """Take the tokens of the text that was held back, and their logprobs."""
+        held, self._held = self._held, []
+        return (
+            tuple(token for event in held for token in event.tokens),
+            tuple(entry for event in held for entry in event.logprobs),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """A request as a backend takes it.
+
+    Attributes:
+        tokens: the prompt, with prepared images at their places.
+        options: with the grammar and the reasoning tags.
+        output: reads what the backend gives.
+        dropped: tokens cut from the conversation.
+        begins_thought: whether the prompt ends inside reasoning.
+    """
+
+    tokens: list[Item]
+    options: GenerateOptions
+    output: OutputParser
+    dropped: int = 0
+    begins_thought: bool = False
+
+
+class RequestBuilder:
+    """Builds the requests of one model. Any thread may call it.
+
+    Attributes:
+        prompts: makes prompts of conversations; None without a chat template.
+    """
+
+    def __init__(
+        self, backend: Backend, prompts: PromptBuilder | None, inserter: Inserter | None = None
+    ) -> None:
+        """Take a model and what makes its prompts; without an inserter it cannot fill in."""
+        self.prompts = prompts
+        self._backend = backend
+        self._inserter = inserter
+        self._style = prompts.style if prompts else None
+
+    @classmethod
+    def for_model(
+        cls,
+        backend: Backend,
+        template: PromptTemplate | None,
+        metadata: Metadata,
+        parser: str = "",
+    ) -> RequestBuilder:
+        """Return what builds a model's requests.
+
+        Args:
+            backend: the model.
+            template: its chat template; None if it has none.
+            metadata: of its file.
+            parser: the Modelfile's name of what reads the output; "" lets the template decide.
+        """
+        tokenizer = backend.tokenizer
+        prompts = PromptBuilder.for_model(template, tokenizer, metadata, parser)
+        return cls(backend, prompts, Inserter.for_model(template, tokenizer, metadata))
+
+    def build(
+        self, prompt: Prompt, options: GenerateOptions, form: Form | None = None
+    ) -> ModelRequest:
+        """Return a request.
+
+        Args:
+            prompt: of any kind.
+            options: whose `truncate` also says whether messages may be dropped.
+            form: the structure of the output; None: that of `options`.
+
+        Raises:
+            RequestError: if the model has no template, its template refuses the conversation, or
+                its format has no tool calls.
+            ContextLengthError: for a prompt that is too long and may not be shortened.
+            GrammarError: for a grammar that is invalid or not supported.
+        """
+        built = self.prompt(prompt, truncate=options.truncate)
+        if form is not None:
+            options = msgspec.structs.replace(options, grammar=self._grammar(form, prompt, built))
+        parser = None
+        if self._style is not None and isinstance(prompt, ChatPrompt):
+            options = msgspec.structs.replace(options, shown=self._style.markers)
+            parser = self._style.parser(prompt.tools or (), thinks=built.begins_thought)
+        options = self.with_reasoning_tags(options, begins_thought=built.begins_thought)
+        output = OutputParser(parser, built.dropped)
+        return ModelRequest(built.tokens, options, output, built.dropped, built.begins_thought)
+
+    def prompt(
+        self, prompt: Prompt, *, truncate: bool = False, context: int | None = None
+    ) -> BuiltPrompt:
+        """Return a prompt's tokens.
+
+        Args:
+            prompt: of any kind.
+            truncate: drop the oldest messages of a conversation that is too long.
+            context: the most tokens; None: the model's context.
+
+        Raises:
+            As `build`.
+        """
+        tokenizer = self._backend.tokenizer
+        match prompt:
+            case TextPrompt(text=text):
+                return self._raw(tokenizer.encode(text))
+            case TokensPrompt(tokens=tokens):
+                return self._raw(known_tokens(tokens, tokenizer))
+            case InsertPrompt(before=prefix, behind=suffix):
+                if self._inserter is None:
+                    raise RequestError(
+                        "the model does not support fill-in-the-middle (no FIM tokens or template)"
+                    )
+                return BuiltPrompt([*self._inserter.tokens(prefix, suffix)])
+        before = list(prompt.before)
+        if self.prompts is None:
+            if prompt.plain is None:
+                raise RequestError("the model has no chat template: give it a prompt, not messages")
+            return self._raw(before + tokenizer.encode(prompt.plain, add_special=not before))
+        built = self.prompts.build(
+            self._backend.prepare_images(prompt.messages),
+            limit=max((context or self._backend.context) - 1 - len(before), 1),
+            truncate=truncate,
+            tools=prompt.tools,
+            variables=prompt.variables,
+            think=prompt.think,
+        )
+        return replace(built, tokens=before + built.tokens)
+
+    def ends_in_reasoning(self, tokens: Sequence[Item]) -> bool:
+        """Return whether a prompt ends inside reasoning that the output continues."""
+        if self._style is None or self._style.thought is None:
+            return False
+        text_of = self._backend.tokenizer.token_text
+        end = [token for token in tokens[-_TAG_TOKENS:] if isinstance(token, int)]
+        return self._style.begins_thought("".join(map(text_of, end)))
+
+    def with_reasoning_tags(
+        self, options: GenerateOptions, *, begins_thought: bool
+    ) -> GenerateOptions:
+        """Return options with the model's reasoning tags, which a `think_budget` needs."""
+        if self._style is None or self._style.thought is None:
+            return options
+        tags = ReasoningTags(
+            begin=self._style.thought.begin,
+            end=self._style.thought.end,
+            is_open=begins_thought,
+            anywhere=self._style.read is not None,
+            markers=self._style.markers,
+        )
+        return msgspec.structs.replace(options, reasoning_tags=tags)
+
+    def _raw(self, tokens: list[Item]) -> BuiltPrompt:
+        return BuiltPrompt(tokens, self.ends_in_reasoning(tokens))
+
+    def _grammar(self, form: Form, prompt: Prompt, built: BuiltPrompt) -> Grammar | None:
+        """Return the grammar of an output; None if it may be anything."""
+        grammar, style = grammar_of(form.format), self._style
+        if style is None or not isinstance(prompt, ChatPrompt):
+            if form.must_call:
+                raise RequestError("tool_choice needs a chat template, and this model has none")
+            return grammar
+        tokens = self._backend.tokenizer.control_tokens(style.markers)
+        thought = _thought(style, prompt, begins_thought=built.begins_thought)
+        tools, parallel = prompt.tools or (), form.is_parallel
+        if form.must_call:
+            return forced_calls(
+                style, tools, tokens, name=form.tool, parallel=parallel, thought=thought
+            )
+        if grammar and form.may_call and style.call is not None:
+            return calls_or_answer(
+                grammar, style, tools, tokens, parallel=parallel, thought=thought
+            )
+        return grammar and after_thought(grammar, style, tokens, thought)
+
+
+def _thought(style: ChatFormat, prompt: ChatPrompt, *, begins_thought: bool) -> Thought:
+    if begins_thought:
+        return "begun"
+    return "no" if prompt.think is False or style.thought is None else "may"
+
+
+def known_tokens(tokens: Sequence[int], tokenizer: Tokenizer) -> list[int]:
+    """Return tokens that a client gave.
+
+    Raises:
+        RequestError: naming the first that is not in the vocabulary.
+    """
+    limit = tokenizer.vocabulary_size
+    wrong = next((token for token in tokens if not 0 <= token < limit), None)
+    if wrong is not None:
+        raise RequestError(f"token {wrong} is not in the vocabulary of {limit} tokens")
+    return list(tokens)
