@@ -9,21 +9,9 @@ same character, the longer one, which started earlier, wins.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from tampu.errors import RequestError
-
-
-class IncrementalDecoder(Protocol):
-    """Turns tokens into text, one by one, without regard to stop strings."""
-
-    def feed(self, token: int, /) -> str:
-        """Return the text completed by this token, in whole characters."""
-        ...
-
-    def flush(self) -> str:
-        """Return the rest of an incomplete character."""
-        ...
+from tampu.tokenizer import IncrementalDecoder
 
 
 class Detokenizer:

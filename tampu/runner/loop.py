@@ -17,11 +17,12 @@ from tampu.errors import RunnerDiedError, TampuError
 from tampu.ml.backend import Computed
 from tampu.runner.graphs import Graphs, PreparedGraph
 from tampu.runner.jobs import BatchJob, ImageJob, Job
-from tampu.runner.output_processor import OutputProcessor, StepTokens, Vocabulary
+from tampu.runner.output_processor import OutputProcessor, StepTokens
 from tampu.runner.scheduler import Scheduler
 from tampu.runner.sequence import Sequence
 from tampu.runner.stats import LoopStats
 from tampu.runner.watchdog import Watchdog
+from tampu.tokenizer import Tokenizer
 
 log = logging.getLogger("tampu.runner")
 
@@ -52,7 +53,7 @@ class EngineLoop:
         watchdog: detects that the loop hangs.
     """
 
-    def __init__(self, scheduler: Scheduler, graphs: Graphs, tokenizer: Vocabulary) -> None:
+    def __init__(self, scheduler: Scheduler, graphs: Graphs, tokenizer: Tokenizer) -> None:
         self.graphs = graphs
         self.stats = LoopStats()
         self.watchdog = Watchdog()

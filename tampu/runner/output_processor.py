@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,24 +17,12 @@ from tampu.runner.graphs import Graphs
 from tampu.runner.layout import PlacedImage
 from tampu.runner.scheduler import Scheduler
 from tampu.runner.sequence import Constraint, SampledToken, Sequence, token_logprob
+from tampu.tokenizer import Tokenizer
 
 log = logging.getLogger("tampu.runner")
 
 StepTokens: TypeAlias = dict[Sequence, SampledToken | None]
 """The token that a step gave to each sequence; None if `max_tokens` is 0."""
-
-
-class Vocabulary(Protocol):
-    """The part of a tokenizer that the run loop uses."""
-
-    @property
-    def eos(self) -> frozenset[int]:
-        """The end-of-sequence tokens."""
-        ...
-
-    def token_bytes(self, token: int, /) -> bytes:
-        """Return a token's text in UTF-8, possibly part of a character."""
-        ...
 
 
 class OutputProcessor:
@@ -43,7 +31,7 @@ class OutputProcessor:
     An error that concerns one sequence ends that one; the others' tokens are not affected.
     """
 
-    def __init__(self, scheduler: Scheduler, graphs: Graphs, tokenizer: Vocabulary) -> None:
+    def __init__(self, scheduler: Scheduler, graphs: Graphs, tokenizer: Tokenizer) -> None:
         self._scheduler = scheduler
         self._graphs = graphs
         self._tokenizer = tokenizer

@@ -1,5 +1,7 @@
 """Planning of batches, usage, cancellation and log-probabilities."""
 
+import itertools
+
 import numpy as np
 import pytest
 from support.fake_graphs import FakeEngine, FakeGraphs
@@ -93,12 +95,19 @@ def scheduler():
 
 @pytest.fixture
 def sequences():
-    """Make sequences of some prompt lengths, no two with a beginning in common."""
+    """Make sequences of some prompt lengths that arrive together, without a common prefix."""
     engine = FakeEngine(count_up, context=32)
     engine.runner.close()
     engine.runner.submit = lambda _sequence: None
-    first = iter(range(2, 21))
-    return lambda *lengths: [engine.ask([next(first), *[3] * (n - 1)]).sequence for n in lengths]
+    first, order = iter(range(2, 21)), itertools.count()
+
+    def make(*lengths):
+        made = [engine.ask([next(first), *[3] * (n - 1)]).sequence for n in lengths]
+        for each in made:
+            each.times.submitted = next(order)
+        return made
+
+    return make
 
 
 def parts(plan):
@@ -131,7 +140,7 @@ def test_interactive_requests_come_before_batch_requests(scheduler, sequences):
     first.options = GenerateOptions(priority="batch")
     made.waiting.extend([first, second])
     assert made.start_waiting() == [second]
-    first.times.submitted -= 60 * 10**9  # but not for ever
+    first.times.submitted -= 60 * 10**9  # but not forever
     made.waiting.append(third := sequences(1)[0])
     made.release(second)
     assert made.start_waiting() == [first]

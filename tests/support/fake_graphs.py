@@ -26,19 +26,15 @@ from tampu.runner.scheduler import Scheduler
 from tampu.runner.sequence import RowCollector
 from tampu.runner.sequence import Sequence as RunningSequence
 from tampu.sampling import Sampler
+from tampu.tokenizer import IncrementalDecoder
 
 VOCABULARY = 64
 EOS = 1
 
 
-class Letters:
-    """Token 2 is a, 3 is b, ...; token 0 has no text."""
-
-    def feed(self, token: int) -> str:
-        return chr(ord("a") + token - 2) if token > 1 else ""
-
-    def flush(self) -> str:
-        return ""
+def letter(token: int) -> bytes:
+    """Return a token's text: token 2 is a, 3 is b, ...; 0 and 1 have none."""
+    return chr(ord("a") + token - 2).encode() if token > 1 else b""
 
 
 @dataclass(frozen=True)
@@ -46,7 +42,7 @@ class Vocabulary:
     eos: frozenset[int] = frozenset({EOS})
 
     def token_bytes(self, token: int) -> bytes:
-        return Letters().feed(token).encode()
+        return letter(token)
 
 
 @dataclass(frozen=True)
@@ -210,7 +206,7 @@ class FakeEngine:
         sequence = RunningSequence(
             options=chosen,
             sampler=Sampler(chosen, VOCABULARY),
-            detokenizer=Detokenizer(chosen.stop, Letters()),
+            detokenizer=Detokenizer(chosen.stop, IncrementalDecoder(letter)),
             sink=events.put,
             tokens=tokens,
             keys=keys if inputs.layout.images else tokens,
