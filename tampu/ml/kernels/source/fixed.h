@@ -15,6 +15,7 @@
 #define WEIGHT_ERROR 8.1e-9f  /* of a block's weights when they become integers, relative: 9e-5 squared */
 #define AS_HALVES 255         /* instead of the exponent of a block's first row: multiply floats */
 #define WORD_BYTES (2 * FIXED * ROWS) /* of a block of a strip */
+#define TURNS 4 /* in which a block is multiplied, where several strips are read at once */
 
 /* Where the parts of block `b` of a panel of N tokens are: the floats, which are seldom there, behind
  * all other blocks, so that those are read without gaps. */
@@ -115,15 +116,21 @@ INLINE void fix_block(const float *inputs, struct words to, int32_t column)
     memcpy(to.is_exact + column, &is_exact, 4);
 }
 
-/* Halves of two inputs as pairs of integers. */
-INLINE vi pairs_of(const uint8_t *w, vf factor)
-{
-    return vi_pair_words(vf_units(vf_load_half(w), factor), vf_units(vf_load_half(w + 2 * ROWS), factor));
-}
-
 INLINE vf units_of_rows(const uint8_t *exponents)
 {
     return vf_as_float(vi_left(vi_load_u8(exponents), 23));
+}
+
+/* One over the unit of each row. */
+INLINE vf scale_of_rows(const uint8_t *exponents)
+{
+    return vf_as_float(vi_left(vi_sub(vi_splat(254), vi_load_u8(exponents)), 23));
+}
+
+/* Halves of two inputs as pairs of integers. */
+INLINE vi pairs_of(const uint8_t *w, vf scale)
+{
+    return vi_pair_words(vf_units(vf_load_half(w), scale), vf_units(vf_load_half(w + 2 * ROWS), scale));
 }
 
 /* All blocks of a strip, but those that are multiplied as floats. */
@@ -132,28 +139,32 @@ static void prepare_fixed(const uint8_t *strip, int64_t inputs, uint8_t *to)
     const uint8_t *w = strip + inputs / FIXED * ROWS;
     for (int64_t b = 0; b < inputs / FIXED; b++)
         if (strip[b * ROWS] != AS_HALVES) {
-            vf factor = vf_div(vf_splat(1.0f), units_of_rows(strip + b * ROWS));
+            const vf scale = scale_of_rows(strip + b * ROWS);
             for (int64_t k = b * WORD_BYTES; k < (b + 1) * WORD_BYTES; k += 64)
-                vi_store(to + k, pairs_of(w + k, factor));
+                vi_store(to + k, pairs_of(w + k, scale));
         }
 }
 
-/* Add the products of a block of weights, prepared or not, with the integers of N tokens. */
-INLINE void multiply_words(int n, const uint8_t *w, int is_prepared, vf unit, const struct words *x, vf *sum,
-                           struct fetch fetch)
+/* Add the products of some inputs' weights, prepared or not, with the integers of N tokens: those of the pairs
+ * of inputs `first` to `last` of a block. */
+INLINE void add_words(int n, const uint8_t *w, int is_prepared, const uint8_t *exponents, const struct words *x,
+                      int first, int last, vi *dots, struct fetch fetch)
 {
-    vf factor = is_prepared ? unit : vf_div(vf_splat(1.0f), unit);
-    vi dots[COLUMNS];
-    UNROLL for (int c = 0; c < n; c++) dots[c] = vi_splat(0);
-    for (int j = 0; j < FIXED / 2; j += 4)
+    const vf scale = scale_of_rows(exponents);
+    for (int j = first; j < last; j += 4)
         UNROLL for (int k = j; k < j + 4; k++)
         {
             if (!is_prepared)
                 prefetch(n, w + 64 * k, fetch);
-            vi weights = is_prepared ? vi_load(w + 64 * k) : pairs_of(w + 64 * k, factor);
+            vi weights = is_prepared ? vi_load(w + 64 * k) : pairs_of(w + 64 * k, scale);
             UNROLL for (int c = 0; c < n; c++)
                 dots[c] = vi_dot_words(dots[c], weights, x->units + FIXED * c + 2 * k);
         }
+}
+
+INLINE void add_dots_of_words(int n, const vi *dots, const uint8_t *exponents, const struct words *x, vf *sum)
+{
+    const vf unit = units_of_rows(exponents);
     UNROLL for (int c = 0; c < n; c++)
         sum[c] = vf_fma(vf_from_int(dots[c]), vf_mul(unit, vf_splat(x->unit[c])), sum[c]);
 }
@@ -185,24 +196,15 @@ INLINE int any_exact(int n, const int32_t *is_exact)
     return any;
 }
 
-/* Block `b` of a strip by a panel. */
-INLINE void multiply_fixed(int n, const uint8_t *strip, const uint8_t *prepared, const uint8_t *panel,
-                           int64_t b, int64_t blocks, vf *sum, struct fetch fetch)
+/* What integers do not say of a block of weights times a panel. */
+INLINE void add_exact(int n, const uint8_t *w, int as_halves, const struct words *x, vf *sum)
 {
-    const struct words x = words_of(panel, n, b, blocks);
-    const uint8_t *exponents = strip + b * ROWS, *w = strip + blocks * ROWS + b * WORD_BYTES;
-    vf unit = units_of_rows(exponents);
-    if (*exponents == AS_HALVES) {
-        multiply_as_floats(n, w, &x, sum);
-    } else if (prepared) {
-        multiply_words(n, prepared + b * WORD_BYTES, 1, unit, &x, sum, fetch);
-    } else {
-        multiply_words(n, w, 0, unit, &x, sum, fetch);
-    }
-    if (any_exact(n, x.is_exact))
+    if (as_halves)
+        multiply_as_floats(n, w, x, sum);
+    if (any_exact(n, x->is_exact))
         UNROLL for (int c = 0; c < n; c++)
-            if (x.is_exact[c])
-                sum[c] = vf_add(sum[c], exact_product(w, x.exact + FIXED * c));
+            if (x->is_exact[c])
+                sum[c] = vf_add(sum[c], exact_product(w, x->exact + FIXED * c));
 }
 
 /* Neighbouring strips times a panel; `prepared` are the integers of the one strip, or NULL. */
@@ -212,13 +214,32 @@ INLINE void fixed_tile(int type, int n, const uint8_t *w, const uint8_t *prepare
     const int strips = streams_of(n, rows);
     const int64_t blocks = inputs / FIXED;
     const size_t strip_bytes = strip_bytes_of(type, inputs);
+    const int turn = strips > 1 ? FIXED / 2 / TURNS : FIXED / 2; /* pairs of inputs of one strip at a time */
     vf sum[STREAMS][COLUMNS];
     for (int s = 0; s < strips; s++)
         UNROLL for (int c = 0; c < n; c++) sum[s][c] = vf_zero();
     for (int64_t b = 0; b < blocks; b++) {
         const struct fetch here = fetch_of(fetch, strips, strip_bytes, (size_t)((blocks - b) * WORD_BYTES));
+        const struct words x = words_of(panel, n, b, blocks);
+        vi dots[STREAMS][COLUMNS];
         for (int s = 0; s < strips; s++)
-            multiply_fixed(n, w + (size_t)s * strip_bytes, prepared, panel, b, blocks, sum[s], here);
+            UNROLL for (int c = 0; c < n; c++) dots[s][c] = vi_splat(0);
+        for (int first = 0; first < FIXED / 2; first += turn)
+            for (int s = 0; s < strips; s++) {
+                const uint8_t *strip = w + (size_t)s * strip_bytes, *exponents = strip + b * ROWS;
+                const uint8_t *halves = prepared ? prepared : strip + blocks * ROWS;
+                if (*exponents != AS_HALVES)
+                    add_words(n, halves + b * WORD_BYTES, prepared != NULL, exponents, &x, first, first + turn,
+                              dots[s], here);
+            }
+        for (int s = 0; s < strips; s++) {
+            const uint8_t *strip = w + (size_t)s * strip_bytes, *exponents = strip + b * ROWS;
+            if (n <= FEW && b * ROWS % 64 == 0) /* the next strips' exponents are in no stream of weights */
+                __builtin_prefetch(exponents + (size_t)strips * strip_bytes, 0, 2);
+            if (*exponents != AS_HALVES)
+                add_dots_of_words(n, dots[s], exponents, &x, sum[s]);
+            add_exact(n, strip + blocks * ROWS + b * WORD_BYTES, *exponents == AS_HALVES, &x, sum[s]);
+        }
     }
     for (int s = 0; s < strips; s++)
         store_tile(n, sum[s], out + s * ROWS, stride, rows - s * ROWS);

@@ -14,6 +14,7 @@ INLINE vi vi_splat8(int x) { return _mm512_set1_epi8((char)x); }
 INLINE vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
 INLINE vi vi_or(vi a, vi b) { return _mm512_or_si512(a, b); }
 INLINE vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
+INLINE vi vi_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
 INLINE vi vi_left(vi a, int n) { return _mm512_slli_epi32(a, (unsigned)n); }
 INLINE vi vi_right(vi a, int n) { return _mm512_srli_epi32(a, (unsigned)n); }
 

@@ -31,6 +31,11 @@ INLINE vi vi_or(vi a, vi b)
     FOR_LANES a.lane[i] |= b.lane[i];
     return a;
 }
+INLINE vi vi_sub(vi a, vi b)
+{
+    FOR_LANES a.lane[i] -= b.lane[i];
+    return a;
+}
 INLINE vi vi_add(vi a, vi b)
 {
     FOR_LANES a.lane[i] += b.lane[i];
