@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
@@ -98,29 +99,31 @@ class Metrics:
         """Count an error."""
         self._errors.labels(type(error).__name__).inc()
 
-    async def watched(
-        self, model: str, events: AsyncGenerator[Event, None], since_s: float
-    ) -> AsyncGenerator[Event, None]:
-        """Yield the events of a request that came at `since_s` of `time.monotonic`, counting."""
+    @contextmanager
+    def request(self, model: str) -> Iterator[Callable[[Event], None]]:
+        """Count a request's error, and each event that is given to what this yields."""
+        since_s = time.monotonic()
         between = self._between.labels(model)
         last_s: dict[int, float] = {}
+
+        def count(event: Event) -> None:
+            now_s = time.monotonic()
+            if isinstance(event, Finished):
+                self._count_tokens(model, event)
+            elif not isinstance(event, Started):
+                if event.choice in last_s:
+                    between.observe(now_s - last_s[event.choice])
+                else:
+                    self._first.labels(model).observe(now_s - since_s)
+                last_s[event.choice] = now_s
+
         try:
-            async for event in events:
-                now_s = time.monotonic()
-                if isinstance(event, Finished):
-                    self._count(model, event)
-                elif not isinstance(event, Started):
-                    if event.choice in last_s:
-                        between.observe(now_s - last_s[event.choice])
-                    else:
-                        self._first.labels(model).observe(now_s - since_s)
-                    last_s[event.choice] = now_s
-                yield event
+            yield count
         except TampuError as error:
             self.failed(error)
             raise
 
-    def _count(self, model: str, event: Finished) -> None:
+    def _count_tokens(self, model: str, event: Finished) -> None:
         usage = event.usage
         self._tokens.labels(model, "prompt").inc(usage.prompt_tokens)
         self._tokens.labels(model, "cached").inc(usage.cached_tokens)

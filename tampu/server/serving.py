@@ -1,4 +1,4 @@
-"""What the API families have in common: find a model, and have it answer a job."""
+"""What the API families share: finding a model and running a request on it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tampu.server.events import (
 from tampu.server.generation_request import EmbeddingTask, GenerationRequest, Overrides, require
 from tampu.server.metrics import Metrics
 from tampu.server.model_defaults import ModelDefaults, model_defaults
-from tampu.server.model_manager import ModelManager
+from tampu.server.model_manager import ManagedModel, ModelManager
 from tampu.store.catalog import Catalog, Entry
 from tampu.store.model_info import ModelInfo
 from tampu.worker.client import Runner
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 class Embeddings(msgspec.Struct, frozen=True):
-    """Vectors, F32 (inputs, width), of length 1; how many tokens; when the model was ready."""
+    """Unit vectors, F32 (inputs, width); the number of tokens; when the model was ready."""
 
     vectors: npt.NDArray[np.float32]
     tokens: int
@@ -63,7 +63,7 @@ class Embeddings(msgspec.Struct, frozen=True):
 
 
 class Serving:
-    """The models that can be asked, and the way to ask them."""
+    """The models of a server, and their use."""
 
     def __init__(
         self,
@@ -106,10 +106,10 @@ class Serving:
             raise ModelNotFoundError(f"model '{name[:200]}' not found") from error
 
     def profile(self, entry: Entry) -> ModelDefaults:
-        """Return what a model brings along.
+        """Return the defaults that a model sets.
 
         Raises:
-            StoreError: if a store has lost a part of it.
+            StoreError: if a part of it is missing from the store.
         """
         kept = self._profiles.get(entry.name)
         if kept is None or kept[0] is not entry.info or kept[1] != entry.model.id:
@@ -117,38 +117,51 @@ class Serving:
             self._profiles[entry.name] = kept
         return kept[2]
 
-    async def generate(self, entry: Entry, job: GenerationRequest) -> AsyncGenerator[Event, None]:
-        """Yield what happens while a job is done; closing it cancels the job.
+    async def generate(
+        self, entry: Entry, request: GenerationRequest
+    ) -> AsyncGenerator[Event, None]:
+        """Yield the events of a request; closing this cancels it.
+
+        A request may arrive while a process is crashing, before the server knows: if the process
+        had not started it, another one gets it, once.
 
         Raises:
             TampuError: when the model cannot be loaded, or the request fails.
         """
-        came_s = time.monotonic()
-        with self._admission.wait() as leave_queue:
-            attempts = _events_with_retry(lambda: self._generated(entry, job))
-            async with aclosing(self._metrics.watched(entry.name, attempts, came_s)) as events:
-                async for event in events:
-                    if not isinstance(event, Started):
-                        leave_queue()
-                    yield event
+        with self._admission.wait() as leave_queue, self._metrics.request(entry.name) as count:
+            for may_retry in (True, False):
+                try:
+                    async with (
+                        self.models.use(entry, request.overrides, request.keep_alive_s) as model,
+                        aclosing(self._events(model, request)) as events,
+                    ):
+                        async for event in events:
+                            may_retry = False
+                            count(event)
+                            if not isinstance(event, Started):
+                                leave_queue()
+                            yield event
+                    return
+                except RequestNotStartedError:
+                    if not may_retry:
+                        raise
 
-    async def _generated(self, entry: Entry, job: GenerationRequest) -> AsyncGenerator[Event, None]:
-        async with self.models.use(entry, job.overrides, job.keep_alive_s) as model:
-            ready_ns = time.monotonic_ns()
-            if not job.prompts:
-                yield Finished("load", Usage(), ready_ns)
-                return
-            options = job.limited(model.runner.ready.context, self._max_repeated_tokens)
-            stored = entry.model.stored
-            parser = stored.config.parser if stored else ""
-            style = chat_format(entry.info.template, entry.info.architecture, parser)
-            choices = [
-                Choice(index, job, style, ready_ns).events(model.runner, prompt, asked)
-                for index, (prompt, asked) in enumerate(_choices(job, options))
-            ]
-            async with aclosing(choices[0] if len(choices) == 1 else _merged(choices)) as events:
-                async for event in events:
-                    yield event
+    def _events(
+        self, model: ManagedModel, request: GenerationRequest
+    ) -> AsyncGenerator[Event, None]:
+        """Return the events of a request to a model that is loaded."""
+        ready_ns = time.monotonic_ns()
+        if not request.prompts:
+            return _loaded(ready_ns)
+        info, stored = model.entry.info, model.entry.model.stored
+        parser = stored.config.parser if stored else ""
+        style = chat_format(info.template, info.architecture, parser)
+        options = request.limited(model.runner.ready.context, self._max_repeated_tokens)
+        choices = [
+            Choice(index, request, style, ready_ns).events(model.runner, prompt, own)
+            for index, (prompt, own) in enumerate(_choices(request, options))
+        ]
+        return choices[0] if len(choices) == 1 else _merged(choices)
 
     async def embed(self, entry: Entry, job: EmbeddingTask) -> Embeddings:
         """Return embeddings.
@@ -177,10 +190,10 @@ class Serving:
         add_special: bool = True,
         parse_special: bool = True,
     ) -> Encoded:
-        """Return the tokens of a prompt; the model's weights need not be loaded for it.
+        """Return the tokens of a prompt; the model's weights need not be loaded.
 
         Raises:
-            TampuError: when the file is not sound, or its template refuses.
+            TampuError: when the file is damaged, or its template fails.
         """
 
         async def encode() -> Encoded:
@@ -192,10 +205,10 @@ class Serving:
         return await _with_retry(encode)
 
     async def decode(self, entry: Entry, tokens: Sequence[int]) -> Decoded:
-        """Return the text of tokens; the model's weights need not be loaded for it.
+        """Return the text of tokens; the model's weights need not be loaded.
 
         Raises:
-            TampuError: when the file is not sound, or there is no such token.
+            TampuError: when the file is damaged, or a token does not exist.
         """
 
         async def decode() -> Decoded:
@@ -214,7 +227,7 @@ class Serving:
 
 
 class Choice:
-    """One answer on its way: from the pieces of a runner to events."""
+    """One choice of a response: turns a runner's events into those of the API families."""
 
     def __init__(
         self, index: int, job: GenerationRequest, style: ChatFormat, ready_ns: int
@@ -223,8 +236,8 @@ class Choice:
         self._job = job
         self._style = style
         self._ready_ns = ready_ns
-        self._parser: AnswerParser | None = None  # none: the answer is text as it stands
-        self._held: list[TextDelta] = []  # pieces whose text the parser holds back
+        self._parser: AnswerParser | None = None  # None: all of the answer is content
+        self._held: list[TextDelta] = []  # deltas whose text the parser holds back
         self._calls = 0
 
     async def events(
@@ -238,7 +251,10 @@ class Choice:
                         if isinstance(prompt, ChatPrompt):
                             self._parser = self._style.parser(self._job.tools, thinks=thinks)
                         yield Started(tokens, self._ready_ns, self._index)
-                    case TextDelta(text=text):
+                    case TextDelta(text=text, tokens=tokens, logprobs=logprobs):
+                        if self._parser is None and text and not self._held:
+                            yield ContentDelta(text, tokens, logprobs, self._index)
+                            continue
                         self._held.append(event)
                         parts = self._parser.feed(text) if self._parser else _plain(text)
                         for part in self._events(parts):
@@ -258,7 +274,7 @@ class Choice:
         return Finished(reason, done.usage, self._ready_ns, done.stop, self._index)
 
     def _events(self, parts: Sequence[Part], *, is_last: bool = False) -> Iterator[Event]:
-        """Yield parts as events; the first text carries the tokens and scores that came with it."""
+        """Yield parts as events; the first text carries the tokens and logprobs held so far."""
         if not parts and self._held and (is_last or self._held[-1].logprobs):
             parts = [Content("")]
         for part in parts:
@@ -278,6 +294,8 @@ class Choice:
         self, kind: type[ContentDelta] | type[ReasoningDelta], text: str
     ) -> ContentDelta | ReasoningDelta:
         held, self._held = self._held, []
+        if len(held) == 1:
+            return kind(text, held[0].tokens, held[0].logprobs, self._index)
         return kind(
             text,
             tuple(token for piece in held for token in piece.tokens),
@@ -286,31 +304,13 @@ class Choice:
         )
 
 
-async def _events_with_retry(
-    attempt: Callable[[], AsyncGenerator[Event, None]],
-) -> AsyncGenerator[Event, None]:
-    """Yield the events of an attempt; of another if the model had died before it took it up.
-
-    A request can come while a process dies, before the server knows of it.
-    """
-    has_begun = False
-    try:
-        async with aclosing(attempt()) as events:
-            async for event in events:
-                has_begun = True
-                yield event
-    except RequestNotStartedError:
-        if has_begun:  # one of several choices
-            raise
-    else:
-        return
-    async with aclosing(attempt()) as events:
-        async for event in events:
-            yield event
+async def _loaded(ready_ns: int) -> AsyncGenerator[Event, None]:
+    """Yield the event of a request that only loads the model."""
+    yield Finished("load", Usage(), ready_ns)
 
 
 async def _with_retry(attempt: Callable[[], Awaitable[T]]) -> T:
-    """Return what an attempt gives; what another does, if the model had died before it took it."""
+    """Return the attempt's result; retry once if the worker died before it accepted the request."""
     try:
         return await attempt()
     except RequestNotStartedError:
@@ -320,7 +320,7 @@ async def _with_retry(attempt: Callable[[], Awaitable[T]]) -> T:
 def _choices(
     job: GenerationRequest, options: GenerateOptions
 ) -> Iterator[tuple[Prompt, GenerateOptions]]:
-    """Yield the prompt and the options of each choice; with a seed each has one of its own."""
+    """Yield the prompt and the options of each choice; each has its own seed if one is given."""
     for prompt in job.prompts:
         for number in range(job.choices):
             seed = None if options.seed is None else options.seed + number
@@ -360,7 +360,7 @@ async def _merged(
 
 
 def _shortened(vectors: npt.NDArray[np.float32], dimensions: int | None) -> npt.NDArray[np.float32]:
-    """Return the first numbers of vectors, of length 1 again."""
+    """Return vectors cut to their first dimensions and normalized again."""
     if dimensions is None:
         return vectors
     width = vectors.shape[1]

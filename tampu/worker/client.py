@@ -12,8 +12,8 @@ import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Protocol, TypeAlias, TypeVar
@@ -138,6 +138,13 @@ class Runner(Protocol):
         ...
 
 
+class _Events(asyncio.Queue[RequestEvent | None]):
+    """The events of one request; None: the process has ended."""
+
+    is_started = False
+    is_over = False
+
+
 class WorkerProcess:
     """A model in a process of its own."""
 
@@ -159,7 +166,7 @@ class WorkerProcess:
         self._writer = writer
         self._ready: Ready | None = None
         self._loading: asyncio.Queue[Progress | Ready | Refused | None] = asyncio.Queue()
-        self._requests: dict[int, asyncio.Queue[RequestEvent | None]] = {}
+        self._requests: dict[int, _Events] = {}
         self._numbers = count(1)
         self._output: deque[str] = deque(maxlen=20)
         self._cause = ""
@@ -222,10 +229,13 @@ class WorkerProcess:
         self, prompt: Prompt, options: GenerateOptions, form: Form | None = None
     ) -> AsyncGenerator[Answering, None]:
         """Yield the events of one request; closing the iterator cancels it."""
-        async with aclosing(self._ask(lambda n: Generate(n, prompt, options, form))) as events:
-            async for event in events:
+        async with self._request(lambda n: Generate(n, prompt, options, form)) as events:
+            while True:
+                event = await self._next(events)
                 if isinstance(event, (Prompted, TextDelta, PromptScored, Done)):
                     yield event
+                if isinstance(event, Done):
+                    return
 
     async def embed(
         self, inputs: Sequence[TextPrompt | TokensPrompt], *, truncate: bool = True
@@ -244,38 +254,44 @@ class WorkerProcess:
         return await self._single(lambda n: Decode(n, tuple(tokens)), Decoded)
 
     async def _single(self, command: Callable[[int], Command], kind: type[Single]) -> Single:
-        async with aclosing(self._ask(command)) as events:
-            async for event in events:
+        async with self._request(command) as events:
+            while True:
+                event = await self._next(events)
                 if isinstance(event, kind):
                     return event
-        raise self._death()
 
-    async def _ask(self, command: Callable[[int], Command]) -> AsyncGenerator[RequestEvent, None]:
-        """Yield the events of the command made for a new number; closing it cancels."""
+    @asynccontextmanager
+    async def _request(self, command: Callable[[int], Command]) -> AsyncIterator[_Events]:
+        """Send the command made for a new number; cancel it at the end unless it is complete."""
         if not self.is_alive:
             raise self._death(RequestNotStartedError)
-        request = next(self._numbers)
-        events: asyncio.Queue[RequestEvent | None] = asyncio.Queue()
+        request, events = next(self._numbers), _Events()
         self._requests[request] = events
-        is_over = was_taken = False
         try:
             self._listen_for_beats()
             await self._send(command(request))
-            while not is_over:
-                event = await events.get()
-                is_over = event is None or isinstance(event, _LAST_EVENTS)
-                if event is None:
-                    raise self._death(RunnerDiedError if was_taken else RequestNotStartedError)
-                was_taken = True
-                if isinstance(event, Failed):
-                    if event.kind == RunnerDiedError.__name__:  # the process is of no use any more
-                        self._kill(event.message)
-                    raise to_error(event.kind, event.message)
-                yield event
+            yield events
         finally:
             del self._requests[request]
-            if not is_over:
+            if not events.is_over:
                 self._cancel(request)
+
+    async def _next(self, events: _Events) -> RequestEvent:
+        """Return the next event of a request.
+
+        Raises:
+            TampuError: if the request has failed, or the process has died.
+        """
+        event = await events.get()
+        events.is_over = event is None or isinstance(event, _LAST_EVENTS)
+        if event is None:
+            raise self._death(RunnerDiedError if events.is_started else RequestNotStartedError)
+        events.is_started = True
+        if isinstance(event, Failed):
+            if event.kind == RunnerDiedError.__name__:  # the process cannot be used any more
+                self._kill(event.message)
+            raise to_error(event.kind, event.message)
+        return event
 
     async def close(self) -> None:
         """End the process: by closing the socket, and by force if it does not follow."""
