@@ -15,18 +15,18 @@ from tampu.server.wire.anthropic_output import MessageWriter
 def anthropic_routes(serving: Serving) -> list[Route]:
     """Return the routes of Anthropic's API."""
 
-    async def messages(_: Request, wanted: wire.MessagesRequest) -> Response:
+    async def messages(_: Request, body: wire.MessagesRequest) -> Response:
         """`POST /v1/messages`: the next message of a conversation."""
-        entry = serving.find(wanted.model)
-        job = wire.parse_messages(wanted, serving.profile(entry))
-        events = serving.generate(entry, job)
-        writer = MessageWriter(job.model, hides_reasoning=wire.hides_reasoning(wanted))
-        return EventsResponse(events, writer, is_streaming=bool(wanted.stream))
+        entry = serving.find(body.model)
+        request = wire.parse_messages(body, serving.defaults(entry))
+        events = serving.generate(entry, request)
+        writer = MessageWriter(request.model, hides_reasoning=wire.hides_reasoning(body))
+        return EventsResponse(events, writer, is_streaming=bool(body.stream))
 
-    async def count(_: Request, wanted: wire.CountRequest) -> Response:
+    async def count(_: Request, body: wire.CountRequest) -> Response:
         """`POST /v1/messages/count_tokens`: how many tokens a conversation has."""
-        entry = serving.find(wanted.model)
-        [prompt] = wire.parse_count(wanted, serving.profile(entry)).prompts
+        entry = serving.find(body.model)
+        [prompt] = wire.parse_count(body, serving.defaults(entry)).prompts
 
         async def work() -> dict[str, int]:
             return {"input_tokens": len((await serving.encode(entry, prompt)).tokens)}

@@ -65,57 +65,57 @@ class OllamaAPI:
             lists.processes(models.models(), models.loading(), models.options.engine)
         )
 
-    async def show(self, request: Request, wanted: wire.ShowRequest) -> Response:
+    async def show(self, request: Request, body: wire.ShowRequest) -> Response:
         """`POST /api/show`: one model in detail."""
-        name = wanted.model or wanted.name
+        name = body.model or body.name
         entry = self._serving.find(name)
         engine = self._serving.models.options.engine
-        shown = lists.show(entry, self._serving.profile(entry), wanted, engine)
+        shown = lists.show(entry, self._serving.defaults(entry), body, engine)
         if request.headers.get("user-agent", "").startswith(_COPILOT):
             shown.model_info["general.basename"] = name
         return JSONResponse(shown)
 
-    async def generate(self, _: Request, wanted: wire.GenerateRequest) -> Response:
+    async def generate(self, _: Request, body: wire.GenerateRequest) -> Response:
         """`POST /api/generate`: the continuation of a prompt."""
         arrived_ns = time.monotonic_ns()
-        entry = self._serving.find(wanted.model)
-        writer = GenerateWriter(wanted.model or "", arrived_ns, with_context=not wanted.raw)
-        if wire.is_unload(wanted):
+        entry = self._serving.find(body.model)
+        writer = GenerateWriter(body.model or "", arrived_ns, with_context=not body.raw)
+        if wire.is_unload(body):
             await self._serving.models.unload(entry.name)
             return JSONResponse(writer.note("unload"))
-        job = wire.parse_generate(wanted, self._serving.profile(entry))
-        if wanted.debug_render_only and job.prompts:
-            return TaskResponse(self._rendered(entry, job, response=""))
-        is_streaming = wire.is_streaming(wanted) and bool(job.prompts)
-        events = self._serving.generate(entry, job)
+        request = wire.parse_generate(body, self._serving.defaults(entry))
+        if body.debug_render_only and request.prompts:
+            return TaskResponse(self._rendered(entry, request, response=""))
+        is_streaming = wire.is_streaming(body) and bool(request.prompts)
+        events = self._serving.generate(entry, request)
         return EventsResponse(events, writer, is_streaming=is_streaming)
 
-    async def chat(self, _: Request, wanted: wire.ChatRequest) -> Response:
+    async def chat(self, _: Request, body: wire.ChatRequest) -> Response:
         """`POST /api/chat`: the next message of a conversation."""
         arrived_ns = time.monotonic_ns()
-        entry = self._serving.find(wanted.model)
-        writer = ChatWriter(wanted.model or "", arrived_ns)
-        if wire.is_unload(wanted):
+        entry = self._serving.find(body.model)
+        writer = ChatWriter(body.model or "", arrived_ns)
+        if wire.is_unload(body):
             await self._serving.models.unload(entry.name)
             return JSONResponse(writer.note("unload"))
-        job = wire.parse_chat(wanted, self._serving.profile(entry))
-        if wanted.debug_render_only and job.prompts:
+        request = wire.parse_chat(body, self._serving.defaults(entry))
+        if body.debug_render_only and request.prompts:
             empty = wire.Message(role="assistant", content="")
-            return TaskResponse(self._rendered(entry, job, message=empty))
-        is_streaming = wire.is_streaming(wanted) and bool(job.prompts)
-        events = self._serving.generate(entry, job)
+            return TaskResponse(self._rendered(entry, request, message=empty))
+        is_streaming = wire.is_streaming(body) and bool(request.prompts)
+        events = self._serving.generate(entry, request)
         return EventsResponse(events, writer, is_streaming=is_streaming)
 
-    async def embed(self, _: Request, wanted: wire.EmbedRequest) -> Response:
+    async def embed(self, _: Request, body: wire.EmbedRequest) -> Response:
         """`POST /api/embed`: texts as vectors of length 1."""
         arrived_ns = time.monotonic_ns()
-        entry = self._serving.find(wanted.model)
-        job = wire.parse_embed(wanted, self._serving.profile(entry))
+        entry = self._serving.find(body.model)
+        request = wire.parse_embed(body, self._serving.defaults(entry))
 
         async def work() -> wire.EmbedResponse:
-            found = await self._serving.embed(entry, job)
+            found = await self._serving.embed(entry, request)
             return wire.EmbedResponse(
-                model=job.model,
+                model=request.model,
                 embeddings=found.vectors.tolist(),
                 total_duration=time.monotonic_ns() - arrived_ns,
                 load_duration=max(found.ready_ns - arrived_ns, 1),
@@ -124,26 +124,26 @@ class OllamaAPI:
 
         return TaskResponse(work())
 
-    async def embeddings(self, _: Request, wanted: wire.EmbeddingsRequest) -> Response:
+    async def embeddings(self, _: Request, body: wire.EmbeddingsRequest) -> Response:
         """`POST /api/embeddings`: one text as a vector, the older form."""
-        entry = self._serving.find(wanted.model)
-        job = wire.parse_embeddings(wanted, self._serving.profile(entry))
+        entry = self._serving.find(body.model)
+        request = wire.parse_embeddings(body, self._serving.defaults(entry))
 
         async def work() -> dict[str, list[float]]:
-            found = await self._serving.embed(entry, job)
-            return {"embedding": found.vectors[0].tolist() if job.inputs else []}
+            found = await self._serving.embed(entry, request)
+            return {"embedding": found.vectors[0].tolist() if request.inputs else []}
 
         return TaskResponse(work())
 
     async def _rendered(
-        self, entry: Entry, job: GenerationRequest, **empty: Any
+        self, entry: Entry, request: GenerationRequest, **empty: Any
     ) -> wire.DebugResponse:
         """Return what the model would be given, in place of an answer."""
-        [prompt] = job.prompts
+        [prompt] = request.prompts
         encoded = await self._serving.encode(entry, prompt)
         messages = prompt.messages if isinstance(prompt, ChatPrompt) else ()
         return wire.DebugResponse(
-            model=job.model,
+            model=request.model,
             created_at=wire.timestamp(),
             debug_info=wire.DebugInfo(
                 rendered_template=b"".join(encoded.pieces).decode("utf-8", "replace"),

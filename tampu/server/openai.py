@@ -39,19 +39,19 @@ class OpenAIAPI:
         self._serving = serving
         self._models = SingleFlight(lambda: encoded(_list(serving.catalog.entries())))
 
-    async def chat(self, _: Request, wanted: wire.ChatRequest) -> Response:
+    async def chat(self, _: Request, body: wire.ChatRequest) -> Response:
         """`POST /v1/chat/completions`: the next message of a conversation."""
-        entry = self._serving.find(wanted.model)
-        job = wire.parse_chat_completion(wanted, self._serving.profile(entry))
-        with_usage = wire.wants_usage(wanted)
-        writer = ChatWriter(job.model, choices=job.choices, with_usage=with_usage)
-        events = self._serving.generate(entry, job)
-        return EventsResponse(events, writer, is_streaming=bool(wanted.stream))
+        entry = self._serving.find(body.model)
+        request = wire.parse_chat_completion(body, self._serving.defaults(entry))
+        with_usage = wire.wants_usage(body)
+        writer = ChatWriter(request.model, choices=request.choices, with_usage=with_usage)
+        events = self._serving.generate(entry, request)
+        return EventsResponse(events, writer, is_streaming=bool(body.stream))
 
-    async def count(self, _: Request, wanted: wire.ChatRequest) -> Response:
+    async def count(self, _: Request, body: wire.ChatRequest) -> Response:
         """`POST /v1/chat/completions/input_tokens`: how many tokens a conversation has."""
-        entry = self._serving.find(wanted.model)
-        [prompt] = wire.parse_chat_completion(wanted, self._serving.profile(entry)).prompts
+        entry = self._serving.find(body.model)
+        [prompt] = wire.parse_chat_completion(body, self._serving.defaults(entry)).prompts
 
         async def work() -> dict[str, Any]:
             encoded = await self._serving.encode(entry, prompt)
@@ -59,28 +59,28 @@ class OpenAIAPI:
 
         return TaskResponse(work())
 
-    async def complete(self, _: Request, wanted: wire.CompletionRequest) -> Response:
+    async def complete(self, _: Request, body: wire.CompletionRequest) -> Response:
         """`POST /v1/completions`: the continuation of prompts."""
-        entry = self._serving.find(wanted.model)
-        job = wire.parse_completion(wanted, self._serving.profile(entry))
+        entry = self._serving.find(body.model)
+        request = wire.parse_completion(body, self._serving.defaults(entry))
         writer = CompletionWriter(
-            job.model,
-            choices=job.choices,
-            with_usage=wire.wants_usage(wanted),
-            echoes=await self._echoes(entry, job) if wanted.echo else (),
+            request.model,
+            choices=request.choices,
+            with_usage=wire.wants_usage(body),
+            echoes=await self._echoes(entry, request) if body.echo else (),
         )
-        events = self._serving.generate(entry, job)
-        return EventsResponse(events, writer, is_streaming=bool(wanted.stream))
+        events = self._serving.generate(entry, request)
+        return EventsResponse(events, writer, is_streaming=bool(body.stream))
 
-    async def embed(self, _: Request, wanted: wire.EmbeddingRequest) -> Response:
+    async def embed(self, _: Request, body: wire.EmbeddingRequest) -> Response:
         """`POST /v1/embeddings`: texts as vectors of length 1."""
-        entry = self._serving.find(wanted.model)
-        job = wire.parse_embedding(wanted, self._serving.profile(entry))
+        entry = self._serving.find(body.model)
+        request = wire.parse_embedding(body, self._serving.defaults(entry))
 
         async def work() -> dict[str, Any]:
-            found = await self._serving.embed(entry, job)
-            is_base64 = wanted.encoding_format == "base64"
-            return embedding_list(found.vectors, found.tokens, job.model, is_base64=is_base64)
+            found = await self._serving.embed(entry, request)
+            is_base64 = body.encoding_format == "base64"
+            return embedding_list(found.vectors, found.tokens, request.model, is_base64=is_base64)
 
         return TaskResponse(work())
 
@@ -93,9 +93,9 @@ class OpenAIAPI:
         name = str(request.path_params["model"])
         return JSONResponse(_model(self._serving.find(name), name))
 
-    async def _echoes(self, entry: Entry, job: GenerationRequest) -> list[str]:
+    async def _echoes(self, entry: Entry, request: GenerationRequest) -> list[str]:
         echoes = []
-        for prompt in job.prompts:
+        for prompt in request.prompts:
             if isinstance(prompt, TextPrompt):
                 echoes.append(prompt.text)
             elif isinstance(prompt, InsertPrompt):

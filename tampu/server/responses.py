@@ -17,17 +17,17 @@ from tampu.server.wire.responses_output import ResponseWriter
 def responses_routes(serving: Serving) -> list[Route]:
     """Return the routes of the responses."""
 
-    async def respond(_: Request, wanted: ResponsesRequest) -> Response:
+    async def respond(_: Request, body: ResponsesRequest) -> Response:
         """`POST /v1/responses`: the model's response to items."""
-        entry = serving.find(wanted.model)
-        job = parse_response(wanted, serving.profile(entry))
-        events = serving.generate(entry, job)
-        return EventsResponse(events, ResponseWriter(wanted), is_streaming=bool(wanted.stream))
+        entry = serving.find(body.model)
+        request = parse_response(body, serving.defaults(entry))
+        events = serving.generate(entry, request)
+        return EventsResponse(events, ResponseWriter(body), is_streaming=bool(body.stream))
 
-    async def count(_: Request, wanted: ResponsesRequest) -> Response:
+    async def count(_: Request, body: ResponsesRequest) -> Response:
         """`POST /v1/responses/input_tokens`: how many tokens the input has."""
-        entry = serving.find(wanted.model)
-        [prompt] = parse_response(wanted, serving.profile(entry)).prompts
+        entry = serving.find(body.model)
+        [prompt] = parse_response(body, serving.defaults(entry)).prompts
 
         async def work() -> dict[str, Any]:
             encoded = await serving.encode(entry, prompt)

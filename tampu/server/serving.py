@@ -82,7 +82,7 @@ class Serving:
         self.models = models
         self._vocabularies = vocabularies
         self.catalog = catalog
-        self._profiles: dict[str, tuple[ModelInfo, str, ModelDefaults]] = {}
+        self._defaults: dict[str, tuple[ModelInfo, str, ModelDefaults]] = {}
         self._admission = admission
         self._metrics = metrics
         self._max_repeated_tokens = max_repeated_tokens
@@ -105,16 +105,16 @@ class Serving:
         except ModelNotFoundError as error:
             raise ModelNotFoundError(f"model '{name[:200]}' not found") from error
 
-    def profile(self, entry: Entry) -> ModelDefaults:
+    def defaults(self, entry: Entry) -> ModelDefaults:
         """Return the defaults that a model sets.
 
         Raises:
             StoreError: if a part of it is missing from the store.
         """
-        kept = self._profiles.get(entry.name)
+        kept = self._defaults.get(entry.name)
         if kept is None or kept[0] is not entry.info or kept[1] != entry.model.id:
             kept = (entry.info, entry.model.id, model_defaults(entry))
-            self._profiles[entry.name] = kept
+            self._defaults[entry.name] = kept
         return kept[2]
 
     async def generate(
@@ -163,24 +163,24 @@ class Serving:
         ]
         return choices[0] if len(choices) == 1 else _merged(choices)
 
-    async def embed(self, entry: Entry, job: EmbeddingTask) -> Embeddings:
+    async def embed(self, entry: Entry, request: EmbeddingTask) -> Embeddings:
         """Return embeddings.
 
         Raises:
             TampuError: when the model cannot be loaded, or the request fails.
         """
         with self._admission.wait():
-            return await _with_retry(lambda: self._embedded(entry, job))
+            return await _with_retry(lambda: self._embedded(entry, request))
 
-    async def _embedded(self, entry: Entry, job: EmbeddingTask) -> Embeddings:
-        async with self.models.use(entry, job.overrides, job.keep_alive_s) as model:
+    async def _embedded(self, entry: Entry, request: EmbeddingTask) -> Embeddings:
+        async with self.models.use(entry, request.overrides, request.keep_alive_s) as model:
             ready_ns = time.monotonic_ns()
-            if not job.inputs:
+            if not request.inputs:
                 return Embeddings(np.empty((0, 0), np.float32), 0, ready_ns)
-            found = await model.runner.embed(job.inputs, truncate=job.truncate)
+            found = await model.runner.embed(request.inputs, truncate=request.truncate)
             self._metrics.embedded(entry.name, found.tokens)
         vectors = np.frombuffer(found.vectors, "<f4").reshape(-1, found.width)
-        return Embeddings(_shortened(vectors, job.dimensions), found.tokens, ready_ns)
+        return Embeddings(_shortened(vectors, request.dimensions), found.tokens, ready_ns)
 
     async def encode(
         self,
@@ -230,10 +230,10 @@ class Choice:
     """One choice of a response: turns a runner's events into those of the API families."""
 
     def __init__(
-        self, index: int, job: GenerationRequest, style: ChatFormat, ready_ns: int
+        self, index: int, request: GenerationRequest, style: ChatFormat, ready_ns: int
     ) -> None:
         self._index = index
-        self._job = job
+        self._request = request
         self._style = style
         self._ready_ns = ready_ns
         self._parser: AnswerParser | None = None  # None: all of the answer is content
@@ -244,12 +244,12 @@ class Choice:
         self, runner: Runner, prompt: Prompt, options: GenerateOptions
     ) -> AsyncGenerator[Event, None]:
         """Yield the events of this choice."""
-        async with aclosing(runner.generate(prompt, options, self._job.form)) as events:
+        async with aclosing(runner.generate(prompt, options, self._request.form)) as events:
             async for event in events:
                 match event:
                     case Prompted(tokens=tokens, begins_thought=thinks):
                         if isinstance(prompt, ChatPrompt):
-                            self._parser = self._style.parser(self._job.tools, thinks=thinks)
+                            self._parser = self._style.parser(self._request.tools, thinks=thinks)
                         yield Started(tokens, self._ready_ns, self._index)
                     case TextDelta(text=text, tokens=tokens, logprobs=logprobs):
                         if self._parser is None and text and not self._held:
@@ -285,7 +285,7 @@ class Choice:
                 continue
             if self._held:
                 yield self._text(ContentDelta, "")
-            if self._job.max_calls is None or self._calls < self._job.max_calls:
+            if self._request.max_calls is None or self._calls < self._request.max_calls:
                 call_id = f"call_{secrets.token_hex(4)}"
                 yield ToolCallDelta(call_id, part.name, part.arguments, self._calls, self._index)
                 self._calls += 1
@@ -318,11 +318,11 @@ async def _with_retry(attempt: Callable[[], Awaitable[T]]) -> T:
 
 
 def _choices(
-    job: GenerationRequest, options: GenerateOptions
+    request: GenerationRequest, options: GenerateOptions
 ) -> Iterator[tuple[Prompt, GenerateOptions]]:
     """Yield the prompt and the options of each choice; each has its own seed if one is given."""
-    for prompt in job.prompts:
-        for number in range(job.choices):
+    for prompt in request.prompts:
+        for number in range(request.choices):
             seed = None if options.seed is None else options.seed + number
             yield prompt, msgspec.structs.replace(options, seed=seed)
 

@@ -53,29 +53,29 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
 def token_routes(serving: Serving) -> list[Route]:
     """Return the routes that tokenise."""
 
-    async def tokenize(_: Request, wanted: TokenizeRequest) -> Response:
+    async def tokenize(_: Request, body: TokenizeRequest) -> Response:
         """`POST /api/tokenize`: the tokens of a text or a conversation."""
-        entry = serving.find(wanted.model)
-        prompt = _prompt(wanted)
+        entry = serving.find(body.model)
+        prompt = _prompt(body)
 
         async def work() -> TokenizeResponse:
             encoded = await serving.encode(
                 entry,
                 prompt,
-                add_special=wanted.add_special,
-                parse_special=wanted.parse_special,
+                add_special=body.add_special,
+                parse_special=body.parse_special,
             )
-            pieces = _pieces(encoded) if wanted.pieces else None
+            pieces = _pieces(encoded) if body.pieces else None
             return TokenizeResponse(encoded.tokens, len(encoded.tokens), pieces)
 
         return TaskResponse(work())
 
-    async def detokenize(_: Request, wanted: DetokenizeRequest) -> Response:
+    async def detokenize(_: Request, body: DetokenizeRequest) -> Response:
         """`POST /api/detokenize`: the text of tokens."""
-        entry = serving.find(wanted.model)
+        entry = serving.find(body.model)
 
         async def work() -> dict[str, str]:
-            return {"text": (await serving.decode(entry, wanted.tokens)).text}
+            return {"text": (await serving.decode(entry, body.tokens)).text}
 
         return TaskResponse(work())
 
@@ -85,15 +85,15 @@ def token_routes(serving: Serving) -> list[Route]:
     ]
 
 
-def _prompt(wanted: TokenizeRequest) -> TextPrompt | ChatPrompt:
-    if (wanted.text is None) == (wanted.messages is None):
+def _prompt(body: TokenizeRequest) -> TextPrompt | ChatPrompt:
+    if (body.text is None) == (body.messages is None):
         raise RequestError("give text or messages, one of them")
-    if wanted.text is not None:
-        return TextPrompt(wanted.text)
+    if body.text is not None:
+        return TextPrompt(body.text)
     return ChatPrompt(
         messages=tuple(
             template_message(message, f"messages[{index}]")
-            for index, message in enumerate(wanted.messages or ())
+            for index, message in enumerate(body.messages or ())
         )
     )
 

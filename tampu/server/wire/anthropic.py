@@ -18,14 +18,12 @@ from tampu.server.generation_request import GenerationRequest, require
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.wire.conversation import (
     Conversation,
-    RequestParams,
     ToolMode,
-    chat_request,
     decode_image,
+    with_conversation,
 )
-from tampu.server.wire.ollama import keep_alive_s
 from tampu.server.wire.openai_fields import refuse_fields
-from tampu.server.wire.options import OPENAI_DEFAULTS, parameter_fields, request_options
+from tampu.server.wire.options import OPENAI_DEFAULTS, parameter_fields, parse_request
 
 _IMAGE_TYPES = ("image/jpeg", "image/jpg", "image/png", "image/webp", "image/gif", "image/bmp")
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "max", "max": "max"}
@@ -69,79 +67,73 @@ class MessagesRequest(CountRequest, kw_only=True):
     keep_alive: float | str | None = None
 
 
-def parse_messages(request: MessagesRequest, profile: ModelDefaults) -> GenerationRequest:
+def parse_messages(body: MessagesRequest, defaults: ModelDefaults) -> GenerationRequest:
     """Return what a request for the next message means.
 
     Raises:
         RequestError: naming the field that cannot be had.
     """
-    limit = request.max_tokens
+    limit = body.max_tokens
     require(holds=limit is not None, message="max_tokens: field required")
     require(holds=limit is None or limit >= 1, message="max_tokens must be 1 or more")
-    fields = parameter_fields(request) | {"think_budget": _budget(request)}
-    if request.stop_sequences is not None:
-        fields["stop"] = BY_OLLAMA["stop"].check(request.stop_sequences, "stop_sequences")
-    overrides, options = request_options(
-        profile,
-        request.options,
+    fields = parameter_fields(body) | {"think_budget": _budget(body)}
+    if body.stop_sequences is not None:
+        fields["stop"] = BY_OLLAMA["stop"].check(body.stop_sequences, "stop_sequences")
+    request = parse_request(
+        body,
+        defaults,
         fields,
         OPENAI_DEFAULTS,
         max_tokens=limit,
         truncate=True,
     )
-    wishes = RequestParams(
-        model=request.model or "",
-        overrides=overrides,
-        keep_alive_s=keep_alive_s(request.keep_alive),
-        options=options,
-    )
-    return chat_request(_conversation(request, profile), wishes, profile)
+    return with_conversation(request, _conversation(body, defaults), defaults)
 
 
-def hides_reasoning(request: MessagesRequest) -> bool:
+def hides_reasoning(body: MessagesRequest) -> bool:
     """Whether the answer is to hold its thoughts as empty blocks.
 
     Raises:
         RequestError: for a way to show them that there is not.
     """
-    display = (request.thinking or {}).get("display")
+    display = (body.thinking or {}).get("display")
     fits = display in (None, "summarized", "omitted")
     require(holds=fits, message="thinking.display must be summarized or omitted")
     return display == "omitted"
 
 
-def parse_count(request: CountRequest, profile: ModelDefaults) -> GenerationRequest:
-    """Return the job whose prompt is to be counted.
+def parse_count(body: CountRequest, defaults: ModelDefaults) -> GenerationRequest:
+    """Return the request whose prompt is to be counted.
 
     Raises:
-        RequestError: naming the field that cannot be had.
+        RequestError: naming an unsupported field.
     """
-    _budget(request)
-    wishes = RequestParams(model=request.model or "")
-    return chat_request(_conversation(request, profile), wishes, profile)
+    _budget(body)
+    request = GenerationRequest(model=body.model or "")
+    return with_conversation(request, _conversation(body, defaults), defaults)
 
 
-def _conversation(request: CountRequest, profile: ModelDefaults) -> Conversation:
-    refuse_fields(request, "mcp_servers", "container", "compaction", "thread")
-    _check_edits(request.context_management or {})
-    require(holds=bool(request.messages), message="messages: at least one message is required")
-    system = _text_of(request.system or "", "system")
+def _conversation(body: CountRequest, defaults: ModelDefaults) -> Conversation:
+    refuse_fields(body, "mcp_servers", "container", "compaction", "thread")
+    _check_edits(body.context_management or {})
+    require(holds=bool(body.messages), message="messages: at least one message is required")
+    system = _text_of(body.system or "", "system")
     before = [{"role": "system", "content": system}] if system else []
     messages = [
         message
-        for index, given in enumerate(request.messages or ())
+        for index, given in enumerate(body.messages or ())
         for message in template_messages(given, f"messages[{index}]")
     ]
-    choice, tool = _tool_choice(request.tool_choice)
-    chosen = request.tool_choice or {}
+    choice, tool = _tool_choice(body.tool_choice)
+    chosen = body.tool_choice or {}
     return Conversation(
         messages=(*before, *messages),
-        tools=[_tool(tool, index) for index, tool in enumerate(request.tools or ())],
+        tools=[_tool(tool, index) for index, tool in enumerate(body.tools or ())],
         tool_choice=choice,
         tool=tool,
         is_parallel=not chosen.get("disable_parallel_tool_use", False),
-        think=_think(request, profile),
-        response_format=_format(request.output_config or {}),
+        think=_think(body, defaults),
+        response_format=_format(body.output_config or {}),
     )
 
 
@@ -280,15 +272,15 @@ def _tool_choice(given: dict[str, Any] | None) -> tuple[ToolMode, str | None]:
     raise RequestError("tool_choice.type must be auto, any, none, or tool with a name")
 
 
-def _think(request: CountRequest, profile: ModelDefaults) -> Think:
+def _think(body: CountRequest, defaults: ModelDefaults) -> Think:
     """Return whether to think; a model that cannot is asked for it by habit, and let be."""
-    thinking = request.thinking or {}
-    kind, effort = thinking.get("type"), (request.output_config or {}).get("effort")
+    thinking = body.thinking or {}
+    kind, effort = thinking.get("type"), (body.output_config or {}).get("effort")
     fits = kind in (None, "enabled", "disabled", "adaptive")
     require(holds=fits, message="thinking.type must be enabled, disabled or adaptive")
     fits = effort is None or effort in _EFFORTS
     require(holds=fits, message=f"output_config.effort must be one of {', '.join(_EFFORTS)}")
-    if "thinking" not in profile.info.capabilities:
+    if "thinking" not in defaults.info.capabilities:
         return None
     if effort is not None and kind != "disabled":
         return _EFFORTS[effort]
@@ -307,9 +299,9 @@ def _check_edits(management: dict[str, Any]) -> None:
                 raise RequestError("context_management.edits: only to keep all is supported")
 
 
-def _budget(request: CountRequest) -> int | None:
+def _budget(body: CountRequest) -> int | None:
     """Return how many tokens the thoughts may have; None: any number."""
-    budget = (request.thinking or {}).get("budget_tokens")
+    budget = (body.thinking or {}).get("budget_tokens")
     fits = budget is None or (type(budget) is int and budget >= 0)
     require(holds=fits, message="thinking.budget_tokens must be a whole number of 0 or more")
     return budget

@@ -6,14 +6,13 @@ import base64
 import binascii
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from tampu.chat.output.reasoning import EFFORTS, Think
 from tampu.errors import RequestError
-from tampu.runner.request import GenerateOptions
 from tampu.sampling.grammar import grammar_of
-from tampu.server.generation_request import GenerationRequest, Overrides, require
+from tampu.server.generation_request import GenerationRequest, require
 from tampu.server.model_defaults import ModelDefaults
 from tampu.worker.protocol import ChatPrompt, Form
 
@@ -57,58 +56,43 @@ class Conversation:
     response_format: Any = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestParams:
-    """What a request says besides its prompt: the model, how it is loaded, and how it writes."""
-
-    model: str
-    overrides: Overrides = field(default_factory=Overrides)
-    keep_alive_s: float | None = None
-    options: GenerateOptions = field(default_factory=GenerateOptions)
-    choices: int = 1
-
-
-def chat_request(
-    conversation: Conversation, wishes: RequestParams, profile: ModelDefaults
+def with_conversation(
+    request: GenerationRequest, conversation: Conversation, defaults: ModelDefaults
 ) -> GenerationRequest:
-    """Return what a conversation means.
+    """Return a request with the prompt, tools and output format of a conversation.
 
     Raises:
-        RequestError: for what the model cannot do, or too much of anything.
+        RequestError: for what the model does not support, or a size over a limit.
     """
-    check_can(profile, "completion", wishes.model, "generate")
+    check_can(defaults, "completion", request.model, "generate")
     _check_size(conversation)
-    _check_abilities(conversation, wishes.model, profile)
+    _check_abilities(conversation, request.model, defaults)
     tools = _usable_tools(conversation)
     prompt = ChatPrompt(
-        messages=_with_profile(conversation, profile),
+        messages=_with_defaults(conversation, defaults),
         tools=tuple(tools) or None,
         variables=dict(conversation.variables),
         think=conversation.think,
         before=conversation.before,
         plain=conversation.plain,
     )
-    return GenerationRequest(
-        model=wishes.model,
-        overrides=wishes.overrides,
-        keep_alive_s=wishes.keep_alive_s,
+    return replace(
+        request,
         prompts=(prompt,),
-        options=wishes.options,
         form=_form(conversation),
-        choices=wishes.choices,
         tools=tuple(tools),
         max_calls=None if conversation.is_parallel else 1,
     )
 
 
-def check_can(profile: ModelDefaults, capability: str, model: str, named: str) -> None:
+def check_can(defaults: ModelDefaults, capability: str, model: str, named: str) -> None:
     """Refuse what a model cannot do.
 
     Raises:
         RequestError: naming the model and what it lacks.
     """
     message = f'"{model[:200]}" does not support {named}'
-    require(holds=capability in profile.info.capabilities, message=message)
+    require(holds=capability in defaults.info.capabilities, message=message)
 
 
 def decode_image(text: str, where: str, *, is_uri: bool = False) -> bytes:
@@ -134,15 +118,17 @@ def decode_image(text: str, where: str, *, is_uri: bool = False) -> bytes:
     return image
 
 
-def _with_profile(conversation: Conversation, profile: ModelDefaults) -> tuple[dict[str, Any], ...]:
+def _with_defaults(
+    conversation: Conversation, defaults: ModelDefaults
+) -> tuple[dict[str, Any], ...]:
     """Return a conversation's messages after those that the model begins with."""
     messages = conversation.messages
     if conversation.is_whole:
         return messages
     has_system = bool(messages) and messages[0]["role"] == "system"
-    system = {"role": "system", "content": profile.system}
-    first = (system,) if profile.system and not has_system else ()
-    return (*first, *profile.messages, *messages)
+    system = {"role": "system", "content": defaults.system}
+    first = (system,) if defaults.system and not has_system else ()
+    return (*first, *defaults.messages, *messages)
 
 
 def _check_size(conversation: Conversation) -> None:
@@ -173,16 +159,16 @@ def _check_tools(tools: Sequence[dict[str, Any]]) -> None:
                 )
 
 
-def _check_abilities(conversation: Conversation, model: str, profile: ModelDefaults) -> None:
+def _check_abilities(conversation: Conversation, model: str, defaults: ModelDefaults) -> None:
     if conversation.tools and conversation.tool_choice != "none":
-        check_can(profile, "tools", model, "tools")
+        check_can(defaults, "tools", model, "tools")
     if any(message.get("images") for message in conversation.messages):
-        check_can(profile, "vision", model, "images")
+        check_can(defaults, "vision", model, "images")
     think = conversation.think
     message = "think must be true, false, low, medium, high or max"
     require(holds=not isinstance(think, str) or think in EFFORTS, message=message)
     if think:
-        check_can(profile, "thinking", model, "thinking")
+        check_can(defaults, "thinking", model, "thinking")
 
 
 def _usable_tools(conversation: Conversation) -> Sequence[dict[str, Any]]:

@@ -13,10 +13,7 @@ from typing import Any
 
 import msgspec
 
-from tampu.errors import RequestError
 from tampu.server.generation_request import (
-    FOREVER,
-    MAX_DURATION_S,
     EmbeddingTask,
     GenerationRequest,
     require,
@@ -24,13 +21,15 @@ from tampu.server.generation_request import (
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.wire.conversation import (
     Conversation,
-    RequestParams,
-    chat_request,
     check_can,
     decode_image,
+    with_conversation,
 )
-from tampu.server.wire.options import request_options
-from tampu.settings.durations import parse_duration
+from tampu.server.wire.options import (
+    keep_alive_s,
+    parse_request,
+    request_options,
+)
 from tampu.worker.protocol import InsertPrompt, TextPrompt
 
 VERSION = "0.20.0"
@@ -159,154 +158,132 @@ class ShowRequest(msgspec.Struct, kw_only=True):
     options: dict[str, Any] | None = None
 
 
-def is_streaming(request: _Common) -> bool:
+def is_streaming(body: _Common) -> bool:
     """Whether the answer comes line by line: unless it is switched off."""
-    return request.stream is not False
+    return body.stream is not False
 
 
-def is_unload(request: GenerateRequest | ChatRequest) -> bool:
+def is_unload(body: GenerateRequest | ChatRequest) -> bool:
     """Whether the request only wants the model out of memory."""
-    wants_text = request.messages if isinstance(request, ChatRequest) else request.prompt
-    return not wants_text and keep_alive_s(request.keep_alive) == 0
+    wants_text = body.messages if isinstance(body, ChatRequest) else body.prompt
+    return not wants_text and keep_alive_s(body.keep_alive) == 0
 
 
-def keep_alive_s(value: float | str | None) -> float | None:
-    """Return how many seconds the model stays loaded; None: the server's default.
-
-    Raises:
-        RequestError: for what is neither a number of seconds nor a duration.
-    """
-    if value is None:
-        return None
-    try:
-        seconds = parse_duration(value) if isinstance(value, str) else float(value)
-    except ValueError as error:
-        raise RequestError(f"keep_alive: {error}") from error
-    return FOREVER if seconds < 0 or seconds > MAX_DURATION_S else seconds
-
-
-def parse_generate(request: GenerateRequest, profile: ModelDefaults) -> GenerationRequest:
+def parse_generate(body: GenerateRequest, defaults: ModelDefaults) -> GenerationRequest:
     """Return what a request for text means.
 
     Raises:
         RequestError: for what the model cannot do, or tampu not yet.
     """
-    wishes = _wishes(request, profile)
-    check_can(profile, "completion", wishes.model, "generate")
-    extras = (request.system, request.template, request.context, request.suffix)
+    request = _parameters(body, defaults)
+    check_can(defaults, "completion", request.model, "generate")
+    extras = (body.system, body.template, body.context, body.suffix)
     require(
-        holds=not (request.raw and any(extras)),
+        holds=not (body.raw and any(extras)),
         message="raw mode does not support template, system, context, or suffix",
     )
-    if request.suffix:
-        check_can(profile, "insert", wishes.model, "insert")
+    if body.suffix:
+        check_can(defaults, "insert", request.model, "insert")
     message = "template: it is not taken from a request: create a model with it, by /api/create"
-    require(holds=not request.template, message=message)
-    conversation = _one_question(request, profile)
-    job = chat_request(conversation, wishes, profile)
-    if request.suffix:
-        return replace(job, prompts=(InsertPrompt(request.prompt or "", request.suffix),))
-    if not request.prompt:
-        return replace(job, prompts=())
-    return replace(job, prompts=(TextPrompt(request.prompt),)) if request.raw else job
+    require(holds=not body.template, message=message)
+    request = with_conversation(request, _one_question(body, defaults), defaults)
+    if body.suffix:
+        return replace(request, prompts=(InsertPrompt(body.prompt or "", body.suffix),))
+    if not body.prompt:
+        return replace(request, prompts=())
+    return replace(request, prompts=(TextPrompt(body.prompt),)) if body.raw else request
 
 
-def parse_chat(request: ChatRequest, profile: ModelDefaults) -> GenerationRequest:
+def parse_chat(body: ChatRequest, defaults: ModelDefaults) -> GenerationRequest:
     """Return what a conversation means.
 
     Raises:
         RequestError: for what the model cannot do, or tampu not yet.
     """
-    check_can(profile, "completion", request.model or "", "chat")
+    check_can(defaults, "completion", body.model or "", "chat")
     conversation = Conversation(
         messages=tuple(
             template_message(message, f"messages[{index}]")
-            for index, message in enumerate(request.messages or ())
+            for index, message in enumerate(body.messages or ())
         ),
-        tools=[{"type": "function", **tool} for tool in request.tools or ()],
-        think=_think(request, profile),
-        response_format=request.format,
+        tools=[{"type": "function", **tool} for tool in body.tools or ()],
+        think=_think(body, defaults),
+        response_format=body.format,
     )
-    job = chat_request(conversation, _wishes(request, profile), profile)
-    return job if request.messages else replace(job, prompts=())
+    request = with_conversation(_parameters(body, defaults), conversation, defaults)
+    return request if body.messages else replace(request, prompts=())
 
 
-def parse_embed(request: EmbedRequest, profile: ModelDefaults) -> EmbeddingTask:
+def parse_embed(body: EmbedRequest, defaults: ModelDefaults) -> EmbeddingTask:
     """Return what a request for embeddings means.
 
     Raises:
         RequestError: for an option out of its range.
     """
-    overrides, _ = request_options(profile, request.options)
-    given = request.input
+    overrides, _ = request_options(defaults, body.options)
+    given = body.input
     texts = [given] if isinstance(given, str) else given or []
     require(
         holds=len(texts) <= MAX_INPUTS, message=f"input: at most {MAX_INPUTS} texts can be given"
     )
     return EmbeddingTask(
-        model=request.model or "",
+        model=body.model or "",
         overrides=overrides,
-        keep_alive_s=keep_alive_s(request.keep_alive),
+        keep_alive_s=keep_alive_s(body.keep_alive),
         inputs=tuple(TextPrompt(text) for text in texts) if given else (),
-        truncate=request.truncate is not False,
-        dimensions=request.dimensions or None,
+        truncate=body.truncate is not False,
+        dimensions=body.dimensions or None,
     )
 
 
-def parse_embeddings(request: EmbeddingsRequest, profile: ModelDefaults) -> EmbeddingTask:
+def parse_embeddings(body: EmbeddingsRequest, defaults: ModelDefaults) -> EmbeddingTask:
     """Return what a request for an embedding in the older form means.
 
     Raises:
         RequestError: as `parse_embed`.
     """
     newer = EmbedRequest(
-        model=request.model,
-        input=request.prompt,
-        keep_alive=request.keep_alive,
-        options=request.options,
+        model=body.model,
+        input=body.prompt,
+        keep_alive=body.keep_alive,
+        options=body.options,
     )
-    return parse_embed(newer, profile)
+    return parse_embed(newer, defaults)
 
 
-def _wishes(request: _Common, profile: ModelDefaults) -> RequestParams:
-    overrides, options = request_options(
-        profile,
-        request.options,
-        truncate=request.truncate is not False,
-        shift=request.shift is not False,
-        logprobs=request.logprobs,
-        top_logprobs=request.top_logprobs,
-    )
-    return RequestParams(
-        model=request.model or "",
-        overrides=overrides,
-        keep_alive_s=keep_alive_s(request.keep_alive),
-        options=options,
+def _parameters(body: _Common, defaults: ModelDefaults) -> GenerationRequest:
+    return parse_request(
+        body,
+        defaults,
+        truncate=body.truncate is not False,
+        shift=body.shift is not False,
+        logprobs=body.logprobs,
+        top_logprobs=body.top_logprobs,
     )
 
 
-def _think(request: _Common, profile: ModelDefaults) -> bool | str | None:
+def _think(body: _Common, defaults: ModelDefaults) -> bool | str | None:
     """Return whether the model is to think first: one that can does, unless it is told not to."""
-    can_think = "thinking" in profile.info.capabilities
-    return True if request.think is None and can_think else request.think
+    can_think = "thinking" in defaults.info.capabilities
+    return True if body.think is None and can_think else body.think
 
 
-def _one_question(request: GenerateRequest, profile: ModelDefaults) -> Conversation:
+def _one_question(body: GenerateRequest, defaults: ModelDefaults) -> Conversation:
     """Return a prompt as a conversation; what the model begins with is part of a given context."""
-    text = request.prompt or ""
-    said = request.system or profile.system
+    text = body.prompt or ""
+    said = body.system or defaults.system
     system = [{"role": "system", "content": said}] if said else []
-    history = profile.messages if request.context is None else ()
+    history = defaults.messages if body.context is None else ()
     question: dict[str, Any] = {"role": "user", "content": text}
-    if request.images:
-        question["images"] = _images(request.images, "")
+    if body.images:
+        question["images"] = _images(body.images, "")
     return Conversation(
         messages=(*system, *history, question),
         is_whole=True,
-        think=_think(request, profile),
-        before=tuple(request.context or ()),
-        plain=f"{request.system}\n\n{text}" if request.system else text,
-        response_format=request.format,
+        think=_think(body, defaults),
+        before=tuple(body.context or ()),
+        plain=f"{body.system}\n\n{text}" if body.system else text,
+        response_format=body.format,
     )
 
 

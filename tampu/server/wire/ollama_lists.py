@@ -109,7 +109,7 @@ def processes(
     return {"models": sorted(there + coming, key=_expiry, reverse=True)}
 
 
-def show(entry: Entry, profile: ModelDefaults, asked: ShowRequest, engine: str) -> ModelDetails:
+def show(entry: Entry, defaults: ModelDefaults, body: ShowRequest, engine: str) -> ModelDetails:
     """Return the answer to `POST /api/show`; long arrays and tensors only if they are asked for.
 
     `engine` computes the models whose Modelfile names no other.
@@ -119,15 +119,15 @@ def show(entry: Entry, profile: ModelDefaults, asked: ShowRequest, engine: str) 
     info, stored = entry.info, entry.model.stored
     licenses = stored.licenses if stored else []
     config = stored.config if stored else ModelConfig()
-    is_verbose = bool(asked.verbose)
+    is_verbose = bool(body.verbose)
     template = (stored.template if stored else "") or info.template
     modelfile = Modelfile(
         sources=(entry.full_name,),
-        parameters={**profile.options, **(asked.options or {})},
-        template=asked.template or template or None,
-        system=asked.system or profile.system or None,
+        parameters={**defaults.options, **(body.options or {})},
+        template=body.template or template or None,
+        system=body.system or defaults.system or None,
         licenses=tuple(licenses),
-        messages=tuple(Message(said["role"], said["content"]) for said in profile.messages),
+        messages=tuple(Message(said["role"], said["content"]) for said in defaults.messages),
         renderer=config.renderer or None,
         parser=config.parser or None,
         requires=config.requires or None,
@@ -136,17 +136,17 @@ def show(entry: Entry, profile: ModelDefaults, asked: ShowRequest, engine: str) 
         license="\n".join(licenses) or info.license,
         modelfile=f"# Modelfile made by tampu\n{format_modelfile(modelfile)}",
         parameters="\n".join(parameter_texts(modelfile.parameters)),
-        template=asked.template or template,
+        template=body.template or template,
         system=modelfile.system or "",
         details=_details(info),
-        messages=list(profile.messages),
+        messages=list(defaults.messages),
         model_info=_model_info(info, verbose=is_verbose),
         capabilities=info.capabilities,
         modified_at=timestamp(entry.modified_s),
         renderer=config.renderer or msgspec.UNSET,
         parser=config.parser or msgspec.UNSET,
         requires=config.requires or msgspec.UNSET,
-        engine=choose_engine(str(profile.options.get("engine", engine)), info.architecture),
+        engine=choose_engine(str(defaults.options.get("engine", engine)), info.architecture),
         projector_info=_projector_info(entry),
         tensors=_tensors(info) if is_verbose else msgspec.UNSET,
     )

@@ -7,6 +7,7 @@ supported is refused; those that only label a request are ignored, and so are un
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -15,8 +16,7 @@ from tampu.errors import RequestError
 from tampu.runner.request import MAX_TOP_LOGPROBS
 from tampu.server.generation_request import MAX_CHOICES, EmbeddingTask, GenerationRequest, require
 from tampu.server.model_defaults import ModelDefaults
-from tampu.server.wire.conversation import Conversation, RequestParams, chat_request, check_can
-from tampu.server.wire.ollama import keep_alive_s
+from tampu.server.wire.conversation import Conversation, check_can, with_conversation
 from tampu.server.wire.openai_fields import (
     ResponseFormat,
     check_cache_options,
@@ -31,7 +31,9 @@ from tampu.server.wire.openai_fields import (
 from tampu.server.wire.openai_messages import Message, template_message
 from tampu.server.wire.options import (
     OPENAI_DEFAULTS,
+    keep_alive_s,
     parameter_fields,
+    parse_request,
     request_options,
     with_parameters,
 )
@@ -104,86 +106,73 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
     options: dict[str, Any] | None = None
 
 
-def parse_chat_completion(request: ChatRequest, profile: ModelDefaults) -> GenerationRequest:
+def parse_chat_completion(body: ChatRequest, defaults: ModelDefaults) -> GenerationRequest:
     """Return what a request for the next message means.
 
     Raises:
         RequestError: naming the field that cannot be had.
     """
-    refuse_fields(
-        request, "audio", "functions", "function_call", "moderation", "web_search_options"
-    )
-    check_verbosity(request.verbosity, "verbosity")
-    check_cache_options(request.prompt_cache_options)
-    texts_only = request.modalities in (None, ["text"])
+    refuse_fields(body, "audio", "functions", "function_call", "moderation", "web_search_options")
+    check_verbosity(body.verbosity, "verbosity")
+    check_cache_options(body.prompt_cache_options)
+    texts_only = body.modalities in (None, ["text"])
     require(holds=texts_only, message="modalities: only text can be had")
-    require(holds=bool(request.messages), message="messages: there must be at least one")
-    wish = read_tool_choice(request.tool_choice)
+    require(holds=bool(body.messages), message="messages: there must be at least one")
+    wish = read_tool_choice(body.tool_choice)
     conversation = Conversation(
         messages=tuple(
             template_message(message, f"messages[{index}]")
-            for index, message in enumerate(request.messages or ())
+            for index, message in enumerate(body.messages or ())
         ),
-        tools=wish.among(request.tools or ()),
+        tools=wish.among(body.tools or ()),
         tool_choice=wish.choice,
         tool=wish.tool,
-        is_parallel=request.parallel_tool_calls is not False,
-        think=read_effort(request.reasoning_effort, "reasoning_effort"),
-        variables=request.chat_template_kwargs or {},
-        response_format=read_format(request.response_format, "response_format"),
+        is_parallel=body.parallel_tool_calls is not False,
+        think=read_effort(body.reasoning_effort, "reasoning_effort"),
+        variables=body.chat_template_kwargs or {},
+        response_format=read_format(body.response_format, "response_format"),
     )
-    limit = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
-    wishes = _wishes(
-        request,
-        profile,
-        limit,
-        logprobs=request.logprobs,
-        top_logprobs=request.top_logprobs,
+    limit = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    request = _parameters(
+        body, defaults, limit, logprobs=body.logprobs, top_logprobs=body.top_logprobs
     )
     message = "top_logprobs is only there with logprobs: true"
-    require(holds=bool(request.logprobs) or not request.top_logprobs, message=message)
-    return chat_request(conversation, wishes, profile)
+    require(holds=bool(body.logprobs) or not body.top_logprobs, message=message)
+    return with_conversation(request, conversation, defaults)
 
 
-def parse_completion(request: CompletionRequest, profile: ModelDefaults) -> GenerationRequest:
+def parse_completion(body: CompletionRequest, defaults: ModelDefaults) -> GenerationRequest:
     """Return what a request for the continuation of prompts means.
 
     Raises:
         RequestError: naming the field that cannot be had.
     """
-    logprobs = request.logprobs
+    logprobs = body.logprobs
     in_range = logprobs is None or 0 <= logprobs <= MAX_TOP_LOGPROBS
     require(holds=in_range, message=f"logprobs must be 0 to {MAX_TOP_LOGPROBS}, not {logprobs}")
-    wishes = _wishes(
-        request,
-        profile,
+    request = _parameters(
+        body,
+        defaults,
         "max_tokens",
         default=16,
-        fewest=0 if request.echo else 1,
-        logprobs=request.logprobs is not None or None,
-        top_logprobs=request.logprobs,
+        fewest=0 if body.echo else 1,
+        logprobs=body.logprobs is not None or None,
+        top_logprobs=body.logprobs,
     )
-    check_can(profile, "completion", wishes.model, "generate")
-    if request.suffix:
-        check_can(profile, "insert", wishes.model, "suffix")
-    best_is_all = request.best_of in (None, request.n or 1)
+    check_can(defaults, "completion", request.model, "generate")
+    if body.suffix:
+        check_can(defaults, "insert", request.model, "suffix")
+    best_is_all = body.best_of in (None, body.n or 1)
     require(holds=best_is_all, message="best_of must be n: choices are not compared")
-    options = wishes.options
-    if request.echo and request.logprobs is not None:
+    options = request.options
+    if body.echo and body.logprobs is not None:
         message = "echo together with logprobs cannot be streamed"
-        require(holds=not request.stream, message=message)
+        require(holds=not body.stream, message=message)
         options = msgspec.structs.replace(options, prompt_logprobs=True)
-    prompts: tuple[Prompt, ...] = tuple(read_inputs(request.prompt, "prompt"))
-    if request.suffix:
-        prompts = tuple(_before(prompt, request.suffix) for prompt in prompts)
-    return GenerationRequest(
-        model=wishes.model,
-        overrides=wishes.overrides,
-        keep_alive_s=wishes.keep_alive_s,
-        prompts=prompts,
-        options=options,
-        choices=wishes.choices,
-    )
+    prompts: tuple[Prompt, ...] = tuple(read_inputs(body.prompt, "prompt"))
+    if body.suffix:
+        prompts = tuple(_before(prompt, body.suffix) for prompt in prompts)
+    return replace(request, prompts=prompts, options=options)
 
 
 def _before(prompt: Prompt, suffix: str) -> InsertPrompt:
@@ -192,7 +181,7 @@ def _before(prompt: Prompt, suffix: str) -> InsertPrompt:
     return InsertPrompt(prompt.text, suffix)
 
 
-def parse_embedding(request: EmbeddingRequest, profile: ModelDefaults) -> EmbeddingTask:
+def parse_embedding(body: EmbeddingRequest, defaults: ModelDefaults) -> EmbeddingTask:
     """Return what a request for embeddings means.
 
     Raises:
@@ -200,55 +189,49 @@ def parse_embedding(request: EmbeddingRequest, profile: ModelDefaults) -> Embedd
     """
     formats = (None, "float", "base64")
     message = "encoding_format must be float or base64"
-    require(holds=request.encoding_format in formats, message=message)
-    overrides, _ = request_options(profile, request.options)
+    require(holds=body.encoding_format in formats, message=message)
+    overrides, _ = request_options(defaults, body.options)
     return EmbeddingTask(
-        model=request.model or "",
+        model=body.model or "",
         overrides=overrides,
-        keep_alive_s=keep_alive_s(request.keep_alive),
-        inputs=tuple(read_inputs(request.input, "input")),
-        dimensions=request.dimensions,
+        keep_alive_s=keep_alive_s(body.keep_alive),
+        inputs=tuple(read_inputs(body.input, "input")),
+        dimensions=body.dimensions,
     )
 
 
-def wants_usage(request: _Common) -> bool:
+def wants_usage(body: _Common) -> bool:
     """Whether a stream ends with what it cost."""
-    return request.stream_options is not None and bool(request.stream_options.include_usage)
+    return body.stream_options is not None and bool(body.stream_options.include_usage)
 
 
-def _wishes(
-    request: _Common,
-    profile: ModelDefaults,
+def _parameters(
+    body: _Common,
+    defaults: ModelDefaults,
     limit: str,
     *,
     logprobs: bool | None,
     top_logprobs: int | None,
     fewest: int = 1,
     default: int | None = None,
-) -> RequestParams:
-    """Return what a request says besides its prompt; `limit` names the field for its length."""
-    fields = msgspec.structs.asdict(request)
+) -> GenerationRequest:
+    """Return a request without its prompt; `limit` names the field that limits its length."""
+    fields = msgspec.structs.asdict(body)
     max_tokens = default if fields[limit] is None else fields[limit]
     if max_tokens is not None:
         message = f"{limit} must be {fewest} or more, not {max_tokens}"
         require(holds=max_tokens >= fewest, message=message)
-    choices = 1 if request.n is None else request.n
+    choices = 1 if body.n is None else body.n
     require(holds=1 <= choices <= MAX_CHOICES, message=f"n must be 1 to {MAX_CHOICES}")
-    overrides, options = request_options(
-        profile,
-        request.options,
-        parameter_fields(request),
+    request = parse_request(
+        body,
+        defaults,
+        parameter_fields(body),
         OPENAI_DEFAULTS,
         max_tokens=max_tokens,
         truncate=True,
         logprobs=logprobs,
         top_logprobs=top_logprobs,
-        logit_bias=read_bias(request.logit_bias),
+        logit_bias=read_bias(body.logit_bias),
     )
-    return RequestParams(
-        model=request.model or "",
-        overrides=overrides,
-        keep_alive_s=keep_alive_s(request.keep_alive),
-        options=options,
-        choices=choices,
-    )
+    return replace(request, choices=choices)

@@ -75,13 +75,13 @@ class ToolChoice:
         return [tool for tool in tools if _name_of(tool) in self.only]
 
 
-def refuse_fields(request: msgspec.Struct, *fields: str) -> None:
+def refuse_fields(body: msgspec.Struct, *fields: str) -> None:
     """Refuse a request with fields that would change its answer and are not supported.
 
     Raises:
         RequestError: naming the first.
     """
-    given = msgspec.structs.asdict(request)
+    given = msgspec.structs.asdict(body)
     for name in fields:
         require(holds=not given[name], message=f"{name} is not supported")
 

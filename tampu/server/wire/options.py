@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from tampu.errors import RequestError
 from tampu.runner.request import GenerateOptions, given_options
 from tampu.sampling.parameters import BY_OLLAMA, BY_OPENAI, Use, engine_values
-from tampu.server.generation_request import Overrides, require
+from tampu.server.generation_request import (
+    FOREVER,
+    MAX_DURATION_S,
+    GenerationRequest,
+    Overrides,
+    require,
+)
 from tampu.server.model_defaults import ModelDefaults
+from tampu.settings.durations import parse_duration
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +58,31 @@ def parameter_fields(body: msgspec.Struct) -> dict[str, Any]:
     return found
 
 
+class _Body(Protocol):
+    model: str | None
+    options: dict[str, Any] | None
+    keep_alive: float | str | None
+
+
+def parse_request(
+    body: _Body,
+    model: ModelDefaults,
+    fields: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> GenerationRequest:
+    """Return the request of a body, without prompts; the arguments are `request_options`'."""
+    overrides, options = request_options(model, body.options, fields, defaults, **more)
+    return GenerationRequest(
+        model=body.model or "",
+        overrides=overrides,
+        keep_alive_s=keep_alive_s(body.keep_alive),
+        options=options,
+    )
+
+
 def request_options(
-    profile: ModelDefaults,
+    model: ModelDefaults,
     options: Mapping[str, Any] | None,
     fields: Mapping[str, Any] | None = None,
     defaults: Mapping[str, Any] | None = None,
@@ -60,7 +91,7 @@ def request_options(
     """Return what a request asks for.
 
     Args:
-        profile: of the model, whose own parameters hold where the request says nothing.
+        model: whose own parameters hold unless the request sets them.
         options: the request's object of that name, by Ollama's names.
         fields: the request's other fields that are parameters, by Ollama's names.
         defaults: what holds where neither the request nor the model says anything.
@@ -75,13 +106,28 @@ def request_options(
     _log_ignored(options)
     loading: dict[str, Any] = {}
     generation: dict[str, Any] = {}
-    for values in (defaults or {}, profile.options, options, fields or {}):
+    for values in (defaults or {}, model.options, options, fields or {}):
         if "num_ctx" in values:
-            values = {**values, "num_ctx": _context(values["num_ctx"], profile)}
+            values = {**values, "num_ctx": _context(values["num_ctx"], model)}
         loading |= engine_values(values, Use.LOADING)
         generation |= given_options(values)
     generation |= {name: value for name, value in more.items() if value is not None}
     return Overrides(**loading), GenerateOptions(**generation)
+
+
+def keep_alive_s(value: float | str | None) -> float | None:
+    """Return for how many seconds the model stays loaded; None: the server's default.
+
+    Raises:
+        RequestError: for an invalid duration.
+    """
+    if value is None:
+        return None
+    try:
+        seconds = parse_duration(value) if isinstance(value, str) else float(value)
+    except ValueError as error:
+        raise RequestError(f"keep_alive: {error}") from error
+    return FOREVER if seconds < 0 or seconds > MAX_DURATION_S else seconds
 
 
 def readable(error: msgspec.ValidationError) -> str:
@@ -89,9 +135,9 @@ def readable(error: msgspec.ValidationError) -> str:
     return str(error).replace(" | null", "")
 
 
-def _context(given: object, profile: ModelDefaults) -> object:
+def _context(given: object, model: ModelDefaults) -> object:
     """Return the length of the context, at most the model's."""
-    limit = profile.info.context
+    limit = model.info.context
     if isinstance(given, int | float) and limit and given > limit:
         logger.warning("num_ctx %s is more than the model's %d", given, limit)
         return limit

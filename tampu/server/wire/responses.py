@@ -11,8 +11,7 @@ from tampu.chat.output.reasoning import Think
 from tampu.errors import RequestError
 from tampu.server.generation_request import GenerationRequest, require
 from tampu.server.model_defaults import ModelDefaults
-from tampu.server.wire.conversation import Conversation, RequestParams, chat_request
-from tampu.server.wire.ollama import keep_alive_s
+from tampu.server.wire.conversation import Conversation, with_conversation
 from tampu.server.wire.openai_fields import (
     ResponseFormat,
     check_cache_options,
@@ -23,7 +22,7 @@ from tampu.server.wire.openai_fields import (
     refuse_fields,
 )
 from tampu.server.wire.openai_messages import read_arguments, read_content
-from tampu.server.wire.options import OPENAI_DEFAULTS, parameter_fields, readable, request_options
+from tampu.server.wire.options import OPENAI_DEFAULTS, parameter_fields, parse_request, readable
 
 _LOGPROBS = "message.output_text.logprobs"
 # What may be asked for besides the answer: scores, and parts of what cannot come about here.
@@ -70,33 +69,33 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     image: Any = None
 
 
-def parse_response(request: ResponsesRequest, profile: ModelDefaults) -> GenerationRequest:
+def parse_response(body: ResponsesRequest, defaults: ModelDefaults) -> GenerationRequest:
     """Return what a request for a response means.
 
     Raises:
         RequestError: naming the field that cannot be had.
     """
     refuse_fields(
-        request,
+        body,
         "previous_response_id", "conversation", "background", "background_options", "prompt",
         "moderation", "personality", "max_tool_calls", "context_management", "image",
     )  # fmt: skip
-    check_cache_options(request.prompt_cache_options)
-    wish = read_tool_choice(request.tool_choice)
-    tools = [_tool(tool, index) for index, tool in enumerate(request.tools or ())]
+    check_cache_options(body.prompt_cache_options)
+    wish = read_tool_choice(body.tool_choice)
+    tools = [_tool(tool, index) for index, tool in enumerate(body.tools or ())]
     conversation = Conversation(
-        messages=tuple(template_messages(request)),
+        messages=tuple(template_messages(body)),
         tools=wish.among(tools),
         tool_choice=wish.choice,
         tool=wish.tool,
-        is_parallel=request.parallel_tool_calls is not False,
-        think=_effort(request.reasoning or {}),
-        response_format=_format(request.text or {}),
+        is_parallel=body.parallel_tool_calls is not False,
+        think=_effort(body.reasoning or {}),
+        response_format=_format(body.text or {}),
     )
-    return chat_request(conversation, _wishes(request, profile), profile)
+    return with_conversation(_parameters(body, defaults), conversation, defaults)
 
 
-def template_messages(request: ResponsesRequest) -> Iterator[dict[str, Any]]:
+def template_messages(body: ResponsesRequest) -> Iterator[dict[str, Any]]:
     """Yield the conversation in the form of Hugging Face's templates.
 
     Thoughts and calls of functions, items of their own here, go into the message that they are of.
@@ -104,14 +103,14 @@ def template_messages(request: ResponsesRequest) -> Iterator[dict[str, Any]]:
     Raises:
         RequestError: for items that cannot be read.
     """
-    if request.instructions:
-        yield {"role": "system", "content": request.instructions}
-    require(holds=bool(request.input), message="input: a text or a list of items is needed")
-    if isinstance(request.input, str):
-        yield {"role": "user", "content": request.input}
+    if body.instructions:
+        yield {"role": "system", "content": body.instructions}
+    require(holds=bool(body.input), message="input: a text or a list of items is needed")
+    if isinstance(body.input, str):
+        yield {"role": "user", "content": body.input}
         return
     held: dict[str, Any] = {}  # the assistant's message that may go on
-    for index, item in enumerate(request.input or ()):
+    for index, item in enumerate(body.input or ()):
         for message in _messages(item, f"input[{index}]"):
             if held and _goes_on(held, message):
                 held = _joined(held, message)
@@ -208,28 +207,22 @@ def _format(text: dict[str, Any]) -> str | dict[str, Any] | None:
     raise RequestError("text.format must have a type")
 
 
-def _wishes(request: ResponsesRequest, profile: ModelDefaults) -> RequestParams:
-    limit = request.max_output_tokens
+def _parameters(body: ResponsesRequest, defaults: ModelDefaults) -> GenerationRequest:
+    limit = body.max_output_tokens
     require(holds=limit is None or limit >= 1, message="max_output_tokens must be 1 or more")
     ways = (None, "auto", "disabled")
-    require(holds=request.truncation in ways, message="truncation must be auto or disabled")
-    for wanted in request.include or ():
+    require(holds=body.truncation in ways, message="truncation must be auto or disabled")
+    for wanted in body.include or ():
         message = f"include: {wanted[:50]!r} is not supported; {', '.join(_INCLUDED)} are"
         require(holds=wanted in _INCLUDED, message=message)
-    with_logprobs = bool(request.top_logprobs) or _LOGPROBS in (request.include or ())
-    overrides, options = request_options(
-        profile,
-        request.options,
-        parameter_fields(request),
+    with_logprobs = bool(body.top_logprobs) or _LOGPROBS in (body.include or ())
+    return parse_request(
+        body,
+        defaults,
+        parameter_fields(body),
         OPENAI_DEFAULTS,
         max_tokens=limit,
-        truncate=request.truncation == "auto",
+        truncate=body.truncation == "auto",
         logprobs=with_logprobs,
-        top_logprobs=request.top_logprobs,
-    )
-    return RequestParams(
-        model=request.model or "",
-        overrides=overrides,
-        keep_alive_s=keep_alive_s(request.keep_alive),
-        options=options,
+        top_logprobs=body.top_logprobs,
     )
