@@ -32,7 +32,7 @@ from tampu.server.app import ServerOptions, create_app
 from tampu.server.routes import Route
 from tampu.store.catalog import Catalog
 from tampu.store.catalog import Entry as Model
-from tampu.worker.client import Runner
+from tampu.worker.client import WorkerProcess
 from tampu.worker.protocol import ModelOptions
 
 CANARY = request(
@@ -66,7 +66,7 @@ BROKEN = (
 def routes() -> list[Route]:
     """Return the table of routes, but for those that are left out."""
 
-    async def never(_: Model, __: ModelOptions) -> Runner:
+    async def never(_: Model, __: ModelOptions) -> WorkerProcess:
         raise NotImplementedError
 
     with tempfile.TemporaryDirectory() as folder:

@@ -22,12 +22,12 @@ from tampu.server.crash_loop import CrashLoopBackoff
 from tampu.server.generation_request import FOREVER, Overrides
 from tampu.server.model_defaults import with_model_files
 from tampu.store.catalog import Entry
-from tampu.worker.client import Runner
+from tampu.worker.client import WorkerProcess
 from tampu.worker.protocol import ModelOptions, Ready
 
 logger = logging.getLogger(__name__)
 
-Start = Callable[[Entry, ModelOptions], Awaitable[Runner]]
+Start = Callable[[Entry, ModelOptions], Awaitable[WorkerProcess]]
 
 # Of the memory that is free, what a model may take; the rest is for everything else.
 _USABLE_SHARE_OF_FREE = 0.9
@@ -50,7 +50,7 @@ class ManagedModel:
 
     entry: Entry
     options: ModelOptions
-    runner: Runner
+    runner: WorkerProcess
     keep_alive_s: float
     users: int = 0
     used_s: float = field(default_factory=time.monotonic)
@@ -249,7 +249,7 @@ class ModelManager:
         finally:
             del self._loading[entry.name]
 
-    async def _started(self, entry: Entry, options: ModelOptions) -> Runner:
+    async def _started(self, entry: Entry, options: ModelOptions) -> WorkerProcess:
         """Load a model; as long as it does not fit and there are others, one of them goes."""
         while True:
             began_s = time.monotonic()

@@ -41,7 +41,7 @@ from tampu.server.model_defaults import ModelDefaults, model_defaults
 from tampu.server.model_manager import ManagedModel, ModelManager
 from tampu.store.catalog import Catalog, Entry
 from tampu.store.model_info import ModelInfo
-from tampu.worker.client import Runner
+from tampu.worker.client import WorkerProcess
 from tampu.worker.protocol import (
     ChatPrompt,
     Decoded,
@@ -218,7 +218,7 @@ class Serving:
         return await _with_retry(decode)
 
     @asynccontextmanager
-    async def _vocabulary(self, entry: Entry) -> AsyncIterator[Runner]:
+    async def _vocabulary(self, entry: Entry) -> AsyncIterator[WorkerProcess]:
         loaded = self.models.find(entry.name)
         keeper = self._vocabularies if loaded is None else self.models
         keep_alive_s = None if loaded is None else loaded.keep_alive_s
@@ -241,7 +241,7 @@ class Choice:
         self._calls = 0
 
     async def events(
-        self, runner: Runner, prompt: Prompt, options: GenerateOptions
+        self, runner: WorkerProcess, prompt: Prompt, options: GenerateOptions
     ) -> AsyncGenerator[Event, None]:
         """Yield the events of this choice."""
         async with aclosing(runner.generate(prompt, options, self._request.form)) as events:

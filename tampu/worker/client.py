@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from tampu.chat.sandboxed_template import RENDERING
 from tampu.errors import RequestNotStartedError, RunnerDiedError
@@ -74,68 +74,6 @@ _MEANINGS = {
     signal.SIGKILL: " (ended from outside: by the system if memory was short)",
 }
 _LAST_EVENTS = (Done, Failed, Embedded, Encoded, Decoded)
-
-
-class Runner(Protocol):
-    """A loaded model, wherever it runs."""
-
-    @property
-    def ready(self) -> Ready:
-        """What loading it has given."""
-        ...
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether it takes requests."""
-        ...
-
-    @property
-    def cause(self) -> str:
-        """Why it has died; empty while it has not, or was closed."""
-        ...
-
-    def generate(
-        self, prompt: Prompt, options: GenerateOptions, form: Form | None = None
-    ) -> AsyncGenerator[Answering, None]:
-        """Yield the events of one request; closing the iterator cancels it.
-
-        Raises:
-            TampuError: when the request fails; RunnerDiedError when the model has died,
-                RequestNotStartedError when it did so before it took up the request.
-        """
-        ...
-
-    async def embed(
-        self, inputs: Sequence[TextPrompt | TokensPrompt], *, truncate: bool = True
-    ) -> Embedded:
-        """Return the embeddings of texts.
-
-        Raises:
-            TampuError: as `generate`; ContextLengthError for one too long unless `truncate`.
-        """
-        ...
-
-    async def encode(
-        self, prompt: Prompt, *, add_special: bool = True, parse_special: bool = True
-    ) -> Encoded:
-        """Return the tokens of a prompt.
-
-        Raises:
-            TampuError: as `generate`.
-        """
-        ...
-
-    async def decode(self, tokens: Sequence[int]) -> Decoded:
-        """Return the text of tokens.
-
-        Raises:
-            TampuError: as `generate`.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Free the model; what still runs ends with RunnerDiedError."""
-        ...
 
 
 class _Events(asyncio.Queue[RequestEvent | None]):
@@ -228,7 +166,12 @@ class WorkerProcess:
     async def generate(
         self, prompt: Prompt, options: GenerateOptions, form: Form | None = None
     ) -> AsyncGenerator[Answering, None]:
-        """Yield the events of one request; closing the iterator cancels it."""
+        """Yield the events of one request; closing the iterator cancels it.
+
+        Raises:
+            TampuError: when the request fails; RunnerDiedError when the process has died,
+                RequestNotStartedError when it did so before it took up the request.
+        """
         async with self._request(lambda n: Generate(n, prompt, options, form)) as events:
             while True:
                 event = await self._next(events)
@@ -240,17 +183,17 @@ class WorkerProcess:
     async def embed(
         self, inputs: Sequence[TextPrompt | TokensPrompt], *, truncate: bool = True
     ) -> Embedded:
-        """Return the embeddings of texts."""
+        """Return the embeddings of texts; raises as `generate`, or ContextLengthError."""
         return await self._single(lambda n: Embed(n, tuple(inputs), truncate), Embedded)
 
     async def encode(
         self, prompt: Prompt, *, add_special: bool = True, parse_special: bool = True
     ) -> Encoded:
-        """Return the tokens of a prompt."""
+        """Return the tokens of a prompt; raises as `generate`."""
         return await self._single(lambda n: Encode(n, prompt, add_special, parse_special), Encoded)
 
     async def decode(self, tokens: Sequence[int]) -> Decoded:
-        """Return the text of tokens."""
+        """Return the text of tokens; raises as `generate`."""
         return await self._single(lambda n: Decode(n, tuple(tokens)), Decoded)
 
     async def _single(self, command: Callable[[int], Command], kind: type[Single]) -> Single:
