@@ -5,6 +5,7 @@ python -m tools.parameters_table
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from tampu.sampling.parameters import PARAMETERS, Parameter, Use
@@ -32,7 +33,7 @@ def _table(use: Use, heading: str) -> str:
 
 
 def _line(row: Parameter) -> str:
-    default = {None: "", (): "none"}.get(row.default, f"`{row.default}`".lower())
+    default = "" if row.default in (None, ()) else f"`{json.dumps(row.default)}`"
     names = f"`{row.ollama}`" + (f" (Python: `{row.name}`)" if row.name != row.ollama else "")
     return f"| {names} | {row.range_text} | {default} | {row.doc} |"
 

@@ -39,7 +39,8 @@ def read_assignments(assignments: Sequence[str]) -> dict[str, Any]:
         if not equals:
             raise RequestError(f"{assignment!r} is not an option: write name=value")
         value = read_parameter(name.strip(), [text])
-        values[name.strip()] = values.get("stop", []) + value if name == "stop" else value
+        name = name.strip()
+        values[name] = values.get(name, []) + value if isinstance(value, list) else value
     return values
 
 

@@ -25,6 +25,7 @@ from tampu.runner.sequence import Constraint, LogprobCollector, RowCollector, Ro
 from tampu.runner.sequence import Sequence as RunningSequence
 from tampu.sampling import Sampler
 from tampu.sampling.constraint import Constraints
+from tampu.sampling.dry import SequenceBreakers
 from tampu.vision.sandboxed import SandboxedDecoder
 
 log = logging.getLogger("tampu.engine.input_processor")
@@ -45,6 +46,7 @@ class InputProcessor:
         self._tokenizer = model.tokenizer
         self._context = model.options.context
         self._constraints = Constraints(self._tokenizer)
+        self._breakers = SequenceBreakers(self._shown_spellings, self._tokenizer.encode_inside)
         self._decoder = SandboxedDecoder()
 
     def generate(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> RequestHandle:
@@ -138,7 +140,8 @@ class InputProcessor:
         self, inputs: Inputs, options: GenerateOptions, sink: Sink, *, is_private: bool
     ) -> RunningSequence:
         length = len(inputs.tokens)
-        sampler = Sampler(options, self._tokenizer.vocabulary_size)
+        breakers = self._breakers.find(options.dry_sequence_breakers) if options.has_dry else {}
+        sampler = Sampler(options, self._tokenizer.vocabulary_size, breakers)
         sampler.prime(inputs.tokens.tolist())
         tokens = self._room(inputs.tokens)
         return RunningSequence(
@@ -155,6 +158,13 @@ class InputProcessor:
             ),
             layout=inputs.layout,
         )
+
+    def _shown_spellings(self) -> list[bytes]:
+        """Return the bytes of every token, of control tokens too."""
+        spellings = self._tokenizer.spellings()
+        for token, text in self._tokenizer.control_texts().items():
+            spellings[token] = text.encode()
+        return spellings
 
     def _room(self, given: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         """Return these values with room for an answer."""

@@ -99,7 +99,7 @@ def given_options(values: Mapping[str, object]) -> dict[str, Any]:
         RequestError: for a wrong type or a value out of range.
     """
     found = engine_values(values, Use.SAMPLING, Use.GENERATION)
-    return found | {"stop": tuple(found["stop"])} if "stop" in found else found
+    return {k: tuple(value) if isinstance(value, list) else value for k, value in found.items()}
 
 
 def generate_options(values: dict[str, object]) -> GenerateOptions:

@@ -1,93 +1,85 @@
-"""Drawing from a whole vocabulary, with top-p and min-p but without sorting it.
+"""Sampling from a full vocabulary with top-p and min-p, but without sorting it.
 
-Both filters keep a prefix of the tokens in descending order, and whether a token is in the
-prefix can be told from the token alone: top-p keeps it if the tokens before it have together at
-most p of the mass, min-p if its own weight is large enough. So a token is drawn from everything
-first, which takes one pass, and judged then. Given that it is kept, it has the right
-distribution. If not, the next is drawn from the tokens before it: those that follow are not kept
-either. Few rounds are needed, 1 + ln(1 / p) on average, whatever the distribution.
+Both filters keep a prefix of the tokens in descending order, and whether a token is in the prefix
+follows from the token alone: top-p keeps it if the tokens before it have together at most p of the
+mass, min-p if its own weight is large enough. So this is rejection sampling: a token is sampled
+from everything, which takes one pass, and then accepted or rejected. Given that it is accepted, it
+has the right distribution. If not, the next is sampled from the tokens before it: those that follow
+are rejected too. That takes 1 + ln(1 / p) rounds on average, whatever the distribution.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tampu.sampling.transforms import Doubles, Floats, drawn, running_total
+from tampu.sampling.chain import Uniform
+from tampu.sampling.transforms import Doubles, Floats, cumsum, multinomial
 
 _ROWS = 128  # divides the vocabulary of most models
 
 
-class Shares(Protocol):
-    """A source of random numbers, uniformly from 0 to 1."""
-
-    def random(self) -> float:
-        """Return the next number."""
-        ...
-
-
-class WholeVocabulary:
-    """Room to work in for a vocabulary; draws from its weights, in the order of the tokens."""
+class FullVocabulary:
+    """Room to work in for a vocabulary; samples from its weights in the order of the tokens."""
 
     def __init__(self, vocabulary_size: int) -> None:
         self._kept = np.empty(vocabulary_size, np.float32)
         self._mask = np.empty(vocabulary_size, np.bool_)
 
-    def draw(self, weights: Floats, top_p: float, min_p: float, random: Shares) -> int:
+    def sample(self, weights: Floats, top_p: float, min_p: float, random: Uniform) -> int:
         """Return a token with the probability of its weight among those that are kept.
 
         Args:
-            weights: (vocabulary,), unnormalised; the best token's is 1. Not changed.
+            weights: (vocabulary,), unnormalized; the best token's is 1. Not changed.
             top_p: 1 keeps all.
             min_p: 0 keeps all.
-            random: where the draws come from.
+            random: where the shares come from.
         """
-        columns = column_totals(weights)
+        columns = column_cumsum(weights)
         total = float(columns[-1])
         limit = top_p * total if top_p < 1.0 else math.inf
         if min_p > 0.0:
             weights = self._keep(np.greater_equal(weights, min_p, out=self._mask), weights)
-            columns = column_totals(weights)
+            columns = column_cumsum(weights)
         while True:
-            token = draw_from(weights, columns, random.random())
+            token = multinomial_in_columns(weights, columns, random.random())
             weight = weights[token]
             if weight >= total - limit:  # so much that what is before it cannot exceed the limit
                 return token
             equal = np.equal(weights, weight, out=self._mask).nonzero()[0]
             weights = self._keep(np.greater(weights, weight, out=self._mask), weights)
-            columns = column_totals(weights)
+            columns = column_cumsum(weights)
             fitting = _count_fitting(limit - float(columns[-1]), float(weight))
             if token in equal[:fitting]:
                 return token
             if fitting > 0:  # the limit lies among equals: the first of them are kept
                 weights[equal[:fitting]] = weight
-                columns, limit = column_totals(weights), math.inf
+                columns, limit = column_cumsum(weights), math.inf
 
     def _keep(self, mask: NDArray[np.bool_], weights: Floats) -> Floats:
         return np.multiply(weights, mask, out=self._kept)
 
 
-def column_totals(weights: Floats) -> Doubles:
-    """Return the running total of the columns of a table of weights, the odd rest at the end."""
+def column_cumsum(weights: Floats) -> Doubles:
+    """Return the cumulative sum of the columns of a table of weights, the odd rest at the end."""
     columns = len(weights) // _ROWS
     table, rest = weights[: _ROWS * columns].reshape(_ROWS, columns), weights[_ROWS * columns :]
     totals = table.sum(axis=0)
-    return running_total(np.append(totals, rest.sum()) if len(rest) else totals)
+    return cumsum(np.append(totals, rest.sum()) if len(rest) else totals)
 
 
-def draw_from(weights: Floats, columns: Doubles, share: float) -> int:
+def multinomial_in_columns(weights: Floats, columns: Doubles, share: float) -> int:
     """Return a token by its weight: first a column by its total, then a row of that column."""
-    column = drawn(columns, share)
+    column = multinomial(columns, share)
     before = columns[column - 1] if column else 0.0
     within = float((share * columns[-1] - before) / (columns[column] - before))
     count = len(weights) // _ROWS
     if column == count:
-        return _ROWS * count + drawn(running_total(weights[_ROWS * count :]), within)
+        return _ROWS * count + multinomial(cumsum(weights[_ROWS * count :]), within)
     entries = weights[column : _ROWS * count : count]
-    return column + count * drawn(running_total(entries), within)
+    return column + count * multinomial(cumsum(entries), within)
 
 
 def _count_fitting(room: float, weight: float) -> int:

@@ -10,6 +10,7 @@ from tampu.errors import RequestError
 from tampu.sampling.parameters import DEFAULTS, PARAMETERS
 
 MAX_BIAS = 1000.0
+XTC_MAX_THRESHOLD = 0.5  # two tokens cannot both be above it
 
 
 class CheckedOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +47,14 @@ class SamplingOptions(CheckedOptions, frozen=True, kw_only=True):
     repeat_penalty: float = DEFAULTS["repeat_penalty"]
     presence_penalty: float = DEFAULTS["presence_penalty"]
     frequency_penalty: float = DEFAULTS["frequency_penalty"]
+    top_n_sigma: float = DEFAULTS["top_n_sigma"]
+    xtc_probability: float = DEFAULTS["xtc_probability"]
+    xtc_threshold: float = DEFAULTS["xtc_threshold"]
+    dry_multiplier: float = DEFAULTS["dry_multiplier"]
+    dry_base: float = DEFAULTS["dry_base"]
+    dry_allowed_length: int = DEFAULTS["dry_allowed_length"]
+    dry_penalty_last_n: int = DEFAULTS["dry_penalty_last_n"]
+    dry_sequence_breakers: tuple[str, ...] = DEFAULTS["dry_sequence_breakers"]
     seed: int | None = DEFAULTS["seed"]
     logit_bias: dict[int, float] = {}
 
@@ -78,3 +87,13 @@ class SamplingOptions(CheckedOptions, frozen=True, kw_only=True):
             or self.presence_penalty != 0.0
             or self.frequency_penalty != 0.0
         )
+
+    @property
+    def has_dry(self) -> bool:
+        """Whether repetitions make tokens less likely."""
+        return self.dry_multiplier > 0.0 and self.dry_penalty_last_n != 0
+
+    @property
+    def has_xtc(self) -> bool:
+        """Whether the best tokens may be left out."""
+        return self.xtc_probability > 0.0 and self.xtc_threshold <= XTC_MAX_THRESHOLD

@@ -212,6 +212,25 @@ _ROWS = (
          "is subtracted from the logit of a token among the last ones"),
     _row(Use.SAMPLING, "frequency_penalty", float, 0.0, -1000, 1000,
          "is subtracted from the logit of a token for each time that it is among the last ones"),
+    _row(Use.SAMPLING, "top_n_sigma", float, -1.0, -1, 100,
+         "keeps the tokens at most so many standard deviations of all logits below the best; 0 or "
+         "less keeps all"),
+    _row(Use.SAMPLING, "xtc_probability", float, 0.0, 0, 1,
+         "how often XTC leaves out the best tokens; 0: never"),
+    _row(Use.SAMPLING, "xtc_threshold", float, 0.1, 0, 1,
+         "XTC leaves out all tokens with this probability or more but the least likely of them; "
+         "above 0.5 it never does"),
+    _row(Use.SAMPLING, "dry_multiplier", float, 0.0, 0, 100,
+         "a token that would continue a repetition of n tokens loses `dry_multiplier` × "
+         "`dry_base`^(n − `dry_allowed_length`) of its logit; 0: nothing"),
+    _row(Use.SAMPLING, "dry_base", float, 1.75, 1, 100, "see `dry_multiplier`"),
+    _row(Use.SAMPLING, "dry_allowed_length", int, 2, 0, _INT32,
+         "shorter repetitions lose nothing; see `dry_multiplier`"),
+    _row(Use.SAMPLING, "dry_penalty_last_n", int, 64, -1, 1_000_000,
+         "how many of the last tokens, the prompt's too, are searched for repetitions; 0: none, "
+         "-1: all"),
+    _row(Use.SAMPLING, "dry_sequence_breakers", list, ("\n", ":", '"', "*"), 0, 0,
+         "strings across which nothing counts as a repetition"),
     _row(Use.GENERATION, "seed", int, None, -1, math.inf,
          "the same seed gives the same tokens; below 0 they differ each time",
          special=Special.NEGATIVE_IS_NONE),

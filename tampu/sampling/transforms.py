@@ -1,8 +1,7 @@
 """The steps of sampling as pure functions on arrays; none of them knows a token id.
 
-`weights` are unnormalised probabilities: the best token's is 1. The filters get them in
-descending order and return how many to keep, always at least one, because what they keep is a
-prefix.
+`weights` are unnormalized probabilities: the best token's is 1. The filters get them in
+descending order; those that return a number keep so many of the first, always at least one.
 """
 
 from __future__ import annotations
@@ -28,7 +27,18 @@ def penalized(
     return logits * factor - (counts * np.float32(frequency) + np.float32(presence))
 
 
-def weigh(
+def top_n_sigma(logits: Floats, n: float) -> float:
+    """Return the lowest logit to keep: `n` standard deviations below the best.
+
+    Tang et al. 2024; as in llama.cpp forbidden tokens (-inf) do not count.
+    """
+    possible = logits[logits > -np.inf]
+    if not len(possible):
+        return -np.inf
+    return float(possible.max()) - n * float(possible.std(dtype=np.float64))
+
+
+def softmax_weights(
     values: Floats, best: np.float32, temperature: float, out: Floats | None = None
 ) -> Floats:
     """Return exp((values - best) / temperature), in `out` if given; 1 for the best value."""
@@ -39,16 +49,16 @@ def weigh(
     return np.exp(out, out=out)
 
 
-def running_total(weights: Floats) -> Doubles:
+def cumsum(weights: Floats) -> Doubles:
     """Return the sums of the first one, two, three ... weights."""
     return weights.astype(np.float64).cumsum()
 
 
-def top_p(running: Doubles, p: float) -> int:
+def top_p(cumulative: Doubles, p: float) -> int:
     """Count the best tokens up to and including the one that takes their share beyond `p`."""
     if p >= 1.0:
-        return len(running)
-    return min(int(running.searchsorted(p * running[-1], "right")) + 1, len(running))
+        return len(cumulative)
+    return min(int(cumulative.searchsorted(p * cumulative[-1], "right")) + 1, len(cumulative))
 
 
 def min_p(weights: Floats, p: float) -> int:
@@ -73,12 +83,21 @@ def typical_p(weights: Floats, p: float) -> NDArray[np.intp]:
     return np.sort(order[:kept])
 
 
-def drawn(running: Doubles, share: float) -> int:
-    """Return the index whose weight takes the running total beyond `share` of the whole.
+def xtc(weights: Floats, threshold: float) -> int:
+    """Count the best tokens to leave out ("exclude top choices", as in llama.cpp).
 
-    With a share that is random, uniformly from 0 to 1, this draws an index with the probability
+    Those are all whose probability is `threshold` or more, but for the least likely of them.
+    """
+    least = threshold * float(weights.sum(dtype=np.float64))
+    return max(int(np.count_nonzero(weights >= least)) - 1, 0)
+
+
+def multinomial(cumulative: Doubles, share: float) -> int:
+    """Return the index whose weight takes the cumulative sum beyond `share` of the total.
+
+    With a share that is random, uniformly from 0 to 1, this samples an index with the probability
     of its weight; one of weight 0 never.
     """
-    whole = running[-1]
-    index = int(running.searchsorted(share * whole, "right"))
-    return index if index < len(running) else int(running.searchsorted(whole))
+    total = cumulative[-1]
+    index = int(cumulative.searchsorted(share * total, "right"))
+    return index if index < len(cumulative) else int(cumulative.searchsorted(total))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from support import sampling as reference
 
-from tampu.sampling.full_vocab import WholeVocabulary, column_totals, draw_from
+from tampu.sampling.full_vocab import FullVocabulary, column_cumsum, multinomial_in_columns
 
 
 class Scripted:
@@ -32,16 +32,16 @@ SHARES = st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=5)
 
 
 @given(WEIGHTS, SIXTEENTHS.filter(lambda p: p < 1), SHARES)
-def test_top_p_draws_only_from_the_nucleus(weights, p, shares):
+def test_top_p_samples_only_from_the_nucleus(weights, p, shares):
     shares = [*shares, 0.0]  # the best ends any series of refusals
-    token = WholeVocabulary(len(weights)).draw(weights, p, 0.0, Scripted(shares))
+    token = FullVocabulary(len(weights)).sample(weights, p, 0.0, Scripted(shares))
     assert token in reference.nucleus(weights, p)
 
 
 @given(WEIGHTS, SIXTEENTHS, SIXTEENTHS, SHARES)
 def test_both_filters_hold_and_the_weights_stay_as_they_were(weights, p, least, shares):
     before = weights.copy()
-    token = WholeVocabulary(len(weights)).draw(weights, p, least, Scripted([*shares, 0.0]))
+    token = FullVocabulary(len(weights)).sample(weights, p, least, Scripted([*shares, 0.0]))
     assert weights[token] >= least
     assert weights[token] > 0
     if p < 1:
@@ -50,11 +50,11 @@ def test_both_filters_hold_and_the_weights_stay_as_they_were(weights, p, least, 
 
 
 @pytest.mark.parametrize("size", [3, 127, 128, 129, 1000])
-def test_everything_can_be_drawn_by_its_share(size):
+def test_every_token_is_sampled_by_its_share(size):
     weights = np.random.default_rng(size).uniform(0.1, 1, size).astype(np.float32)
-    columns = column_totals(weights)
+    columns = column_cumsum(weights)
     shares = (np.arange(50_000) + 0.5) / 50_000
-    tokens = [draw_from(weights, columns, share) for share in shares]
+    tokens = [multinomial_in_columns(weights, columns, share) for share in shares]
     observed = reference.frequencies(tokens, size)
     np.testing.assert_allclose(observed, weights / weights.sum(), atol=3 / 50_000)
 
@@ -62,9 +62,10 @@ def test_everything_can_be_drawn_by_its_share(size):
 def test_forbidden_tokens_are_never_drawn():
     weights = np.zeros(1001, np.float32)
     weights[[5, 600, 1000]] = 1.0
-    columns = column_totals(weights)
-    drawn = {draw_from(weights, columns, share) for share in np.linspace(0, 1, 1000)}
-    assert drawn == {5, 600, 1000}
+    columns = column_cumsum(weights)
+    shares = np.linspace(0, 1, 1000)
+    sampled = {multinomial_in_columns(weights, columns, share) for share in shares}
+    assert sampled == {5, 600, 1000}
 
 
 @pytest.mark.parametrize(
@@ -77,8 +78,8 @@ def test_what_is_kept_comes_with_its_probability(p, least):
         inside = reference.nucleus(weights, p)
         kept[[token for token in range(len(weights)) if token not in inside]] = 0
     random = np.random.default_rng(7)
-    whole = WholeVocabulary(len(weights))
-    tokens = [whole.draw(weights, p, least, random) for _ in range(5_000)]
+    full = FullVocabulary(len(weights))
+    tokens = [full.sample(weights, p, least, random) for _ in range(5_000)]
     observed = reference.frequencies(tokens, len(weights))
     assert reference.close(observed, kept / kept.sum(dtype=np.float64), 5_000)
 
@@ -94,6 +95,6 @@ def test_few_rounds_are_needed_for_a_tiny_nucleus():
 
     weights = np.linspace(1.0, 0.5, 50_000, dtype=np.float32)
     random = Counting()
-    whole = WholeVocabulary(len(weights))
-    assert max(whole.draw(weights, 1e-9, 0.0, random) for _ in range(20)) == 0
+    full = FullVocabulary(len(weights))
+    assert max(full.sample(weights, 1e-9, 0.0, random) for _ in range(20)) == 0
     assert random.rounds < 20 * 30

@@ -251,3 +251,55 @@ def fastest(call):
         call()
         times.append(time.perf_counter_ns() - start)
     return min(times)
+
+
+def slowly(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, **options):
+    """The distribution that top-n-sigma and XTC leave as well, by sorting."""
+    n, chance = options.get("top_n_sigma", 0), options.get("xtc_probability", 0)
+    if n > 0:
+        bound = logits.max() - n * logits.std()
+        logits = np.where(logits >= bound, logits, -np.inf).astype(np.float32)
+    before = kept(logits, temperature, top_k, top_p, min_p)
+    above = np.flatnonzero(before >= options.get("xtc_threshold", 0.1))
+    after = before.copy()
+    after[above[np.argsort(-before[above], kind="stable")][:-1]] = 0
+    return (1 - chance) * before + chance * after / after.sum()
+
+
+@pytest.mark.parametrize("top_k", [0, 6])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"top_n_sigma": 1.0},
+        {"top_n_sigma": 1.5, "top_p": 0.8, "temperature": 3.0},
+        {"xtc_probability": 1.0},
+        {"xtc_probability": 0.5, "xtc_threshold": 0.2, "top_p": 0.9},
+        {"xtc_probability": 0.5, "min_p": 0.1},
+        {"xtc_probability": 0.5, "top_n_sigma": 1.2, "min_p": 0.1, "top_p": 0.95},
+        {"xtc_probability": 1.0, "xtc_threshold": 0.51},
+    ],
+)
+def test_top_n_sigma_and_xtc_with_and_without_top_k(options, top_k):
+    logits = np.float32([0.2, 1.9, -1.0, 1.1, 0.0, 2.0, -3.0, 0.7, 1.0])
+    options = {"temperature": 1.0, "top_p": 1.0, **options, "top_k": top_k}
+    assert reference.close(distribution(logits, **options), slowly(logits, **options), 5_000)
+
+
+@pytest.mark.parametrize("options", [{"top_n_sigma": 0.5}, {"xtc_probability": 1.0}])
+@pytest.mark.parametrize("count", [3, 400])
+def test_the_new_filters_see_only_what_a_grammar_allows(options, count):
+    logits = np.linspace(4, 0, 16_000, dtype=np.float32)
+    mask = np.zeros(-(-16_000 // 32), np.uint32)
+    allowed = np.arange(32, 32 * count + 32, 32)
+    mask[allowed // 32] = 1
+    masked = np.full(16_000, -np.inf, np.float32)
+    masked[allowed] = logits[allowed]
+    one, two = (sampler(16_000, top_k=0, top_p=1.0, **options) for _ in range(2))
+    found = [(one.sample(logits, mask), two.sample(masked)) for _ in range(200)]
+    assert all(a == b for a, b in found)
+
+
+def test_without_the_new_samplers_the_random_numbers_are_the_same():
+    logits = np.random.default_rng(3).normal(0, 2, 500).astype(np.float32)
+    one, two = sampler(500), sampler(500, xtc_threshold=0.6, xtc_probability=0.5, dry_base=2.0)
+    assert [one.sample(logits) for _ in range(50)] == [two.sample(logits) for _ in range(50)]

@@ -3,16 +3,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from support import llama_samplers
 from support import sampling as reference
 
 from tampu.sampling.transforms import (
-    drawn,
+    cumsum,
     min_p,
+    multinomial,
     penalized,
-    running_total,
+    softmax_weights,
+    top_n_sigma,
     top_p,
     typical_p,
-    weigh,
+    xtc,
 )
 
 SHARES = st.floats(0.0, 1.0, exclude_max=True)
@@ -23,7 +26,7 @@ LOGITS = arrays.arrays(
 
 def weights_of(logits, temperature=1.0):
     values = np.sort(logits)[::-1]
-    return weigh(values, values[0], temperature)
+    return softmax_weights(values, values[0], temperature)
 
 
 @given(LOGITS, st.floats(0.05, 5.0))
@@ -41,17 +44,19 @@ def test_weights_are_probabilities_but_for_a_factor(logits, temperature):
 
 def test_huge_logits_and_a_tiny_temperature_give_weights():
     values = np.array([3e38, 1.0, -3e38, -np.inf], np.float32)
-    np.testing.assert_array_equal(weigh(values, values[0], 1e-30), [1, 0, 0, 0])
+    np.testing.assert_array_equal(softmax_weights(values, values[0], 1e-30), [1, 0, 0, 0])
 
 
 def test_an_almost_cold_temperature_leaves_only_the_best():
-    np.testing.assert_array_equal(weigh(np.float32([2, 1, -4]), np.float32(2), 0.001), [1, 0, 0])
+    np.testing.assert_array_equal(
+        softmax_weights(np.float32([2, 1, -4]), np.float32(2), 0.001), [1, 0, 0]
+    )
 
 
 def test_weights_go_where_the_caller_says():
     values = np.float32([0, -1])
     out = np.empty(2, np.float32)
-    assert weigh(values, values[0], 1.0, out=out) is out
+    assert softmax_weights(values, values[0], 1.0, out=out) is out
     np.testing.assert_array_equal(values, [0, -1])
 
 
@@ -59,7 +64,7 @@ def test_weights_go_where_the_caller_says():
     ("p", "count"), [(0.0, 1), (0.49, 1), (0.5, 2), (0.74, 2), (0.75, 3), (0.99, 4), (1.0, 4)]
 )
 def test_top_p_keeps_the_token_that_goes_beyond(p, count):
-    assert top_p(running_total(np.float32([1.0, 0.5, 0.25, 0.25])), p) == count
+    assert top_p(cumsum(np.float32([1.0, 0.5, 0.25, 0.25])), p) == count
 
 
 @pytest.mark.parametrize(
@@ -73,7 +78,7 @@ def test_min_p_is_relative_to_the_best(p, count):
 def test_the_filters_nest(logits, one, other):
     low, high = sorted((one, other))
     weights = weights_of(logits)
-    running = running_total(weights)
+    running = cumsum(weights)
     assert 1 <= top_p(running, low) <= top_p(running, high) <= len(logits)
     assert len(logits) >= min_p(weights, low) >= min_p(weights, high) >= 1
     assert set(typical_p(weights, low)) <= set(typical_p(weights, high))
@@ -83,7 +88,7 @@ def test_the_filters_nest(logits, one, other):
 @given(LOGITS, SHARES)
 def test_top_p_equals_adding_up_one_by_one(logits, p):
     weights = weights_of(logits)
-    assert top_p(running_total(weights), p) == len(reference.nucleus(weights, p))
+    assert top_p(cumsum(weights), p) == len(reference.nucleus(weights, p))
 
 
 def test_typical_p_prefers_the_surprise_that_is_expected():
@@ -101,16 +106,16 @@ def test_typical_p_leaves_out_what_cannot_come():
 @given(LOGITS, SHARES)
 def test_what_is_drawn_is_where_the_running_total_passes_the_share(logits, share):
     weights = weights_of(logits)
-    running = running_total(weights)
-    index = drawn(running, share)
+    running = cumsum(weights)
+    index = multinomial(running, share)
     assert weights[index] > 0
     assert running[index] > share * running[-1]
     assert index == 0 or running[index - 1] <= share * running[-1]
 
 
 def test_a_weight_of_zero_is_never_drawn():
-    running = running_total(np.float32([0, 1, 0, 2, 0]))
-    assert {drawn(running, share) for share in np.linspace(0, 1, 100)} == {1, 3}
+    running = cumsum(np.float32([0, 1, 0, 2, 0]))
+    assert {multinomial(running, share) for share in np.linspace(0, 1, 100)} == {1, 3}
 
 
 @pytest.mark.parametrize(
@@ -133,3 +138,36 @@ def test_penalties_follow_the_published_formulas(options, expected):
     )
     assert result.dtype == np.float32
     np.testing.assert_allclose(result, expected)
+
+
+@given(LOGITS, st.floats(0.1, 4.0))
+def test_top_n_sigma_is_that_of_the_definition_and_of_llama_cpp(logits, n):
+    kept = logits >= top_n_sigma(logits, n)
+    values = logits.astype(np.float64)
+    bound = values.max() - n * np.sqrt(((values - values.mean()) ** 2).mean())
+    is_clear = np.abs(values - bound) > 1e-4
+    np.testing.assert_array_equal(kept[is_clear], (values >= bound)[is_clear])
+    with llama_samplers.top_n_sigma(n) as theirs:
+        found = theirs.apply(logits) > -np.inf
+    if len(logits) > 1:
+        np.testing.assert_array_equal(kept[is_clear], found[is_clear])
+
+
+def test_top_n_sigma_does_not_count_forbidden_tokens():
+    logits = np.float32([3, 1, -np.inf, 0])
+    assert top_n_sigma(logits, 1.0) == pytest.approx(3 - np.std([3, 1, 0]))
+    assert top_n_sigma(np.float32([-np.inf]), 1.0) == -np.inf
+
+
+@given(LOGITS, st.floats(0.01, 0.5))
+def test_xtc_leaves_out_what_llama_cpp_leaves_out(logits, threshold):
+    weights = weights_of(logits)
+    left_out = xtc(weights, threshold)
+    probabilities = weights / weights.sum(dtype=np.float64)
+    above = [p for p in probabilities if p >= threshold]
+    assert left_out == max(len(above) - 1, 0)
+    with llama_samplers.xtc(1.0, threshold) as theirs:
+        found = theirs.apply(np.sort(logits)[::-1])
+    if np.abs(probabilities - threshold).min() > 1e-5:
+        kept = np.sort(found[found > -np.inf])  # of equals any may be left out
+        np.testing.assert_array_equal(kept, np.sort(logits)[: len(logits) - left_out])

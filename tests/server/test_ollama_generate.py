@@ -69,12 +69,15 @@ def test_the_options_reach_the_model(site, post):
         "num_keep": 5, "seed": 42, "num_predict": 7, "top_k": 3, "top_p": 0.5, "min_p": 0.1,
         "typical_p": 0.7, "temperature": 0, "repeat_last_n": 8, "repeat_penalty": 1.1,
         "presence_penalty": 0.2, "frequency_penalty": 0.3, "stop": ["a", "b"],
+        "top_n_sigma": 1.5, "xtc_probability": 0.5, "dry_multiplier": 0.8,
+        "dry_sequence_breakers": ["."],
     }  # fmt: skip
     post("/api/generate", model="m", prompt="x", options=options, shift=False, truncate=False)
     assert site.start.runners[0][1].requests[0][1] == GenerateOptions(
         max_tokens=7, stop=("a", "b"), keep=5, shift=False, truncate=False, temperature=0.0,
         top_k=3, top_p=0.5, min_p=0.1, typical_p=0.7, repeat_last_n=8, repeat_penalty=1.1,
-        presence_penalty=0.2, frequency_penalty=0.3, seed=42,
+        presence_penalty=0.2, frequency_penalty=0.3, seed=42, top_n_sigma=1.5, xtc_probability=0.5,
+        dry_multiplier=0.8, dry_sequence_breakers=(".",),
     )  # fmt: skip
 
 

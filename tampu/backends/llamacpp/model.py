@@ -166,8 +166,10 @@ class LlamaModel:
         if wrong is not None:
             raise RequestError(f"logit_bias: token {wrong} is not among the {limit} tokens")
         asked: dict[str, Any] = {name: getattr(options, name) for name in names_of(Use.SAMPLING)}
-        if options.repeat_last_n < 0:
-            asked["repeat_last_n"] = self.context
+        for name in ("repeat_last_n", "dry_penalty_last_n"):
+            if asked[name] < 0:
+                asked[name] = self.context
+        asked["dry_sequence_breakers"] = [*options.dry_sequence_breakers] or [""]  # not none
         room = self.context - length(items)
         most = options.max_tokens if options.shift else min(options.max_tokens or room, room)
         asked |= {

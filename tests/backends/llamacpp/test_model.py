@@ -285,3 +285,21 @@ def test_an_answer_that_only_repeats_its_last_token_ends_where_it_is_told(tmp_pa
         assert said(events) == "Well" + " la" * 31
         assert (events[-1].reason, events[-1].usage.generated_tokens) == ("length", 32)
         assert len(tokens_of(ask(model, temperature=0.0, max_tokens=100))) == 100
+
+
+@pytest.mark.parametrize(
+    "options", [{"top_n_sigma": 1.0}, {"xtc_probability": 1.0, "xtc_threshold": 0.05}]
+)
+def test_top_n_sigma_and_xtc_reach_llama_cpp(model, options):
+    warm = {"temperature": 1.0, "seed": 1, "top_k": 0, "top_p": 1.0, "max_tokens": 20}
+    assert said(ask(model, **warm, **options)) != said(ask(model, **warm))
+
+
+@pytest.mark.parametrize(
+    "options", [{"dry_penalty_last_n": -1}, {"dry_sequence_breakers": ()}], ids=["all", "none"]
+)
+def test_dry_reaches_llama_cpp(model, options):
+    three = {"temperature": 0.5, "seed": 1, "logit_bias": dict.fromkeys((10, 11, 12), 20.0)}
+    dry = {"dry_multiplier": 50.0, "dry_allowed_length": 0, **options}
+    plain = said(ask(model, **three, max_tokens=20))
+    assert said(ask(model, **three, **dry, max_tokens=20)) != plain

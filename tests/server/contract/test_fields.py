@@ -106,7 +106,10 @@ OPTIONS = (
     "use_mmap num_thread draft_num_predict penalize_newline low_vram f16_kv logits_all "
     "vocab_only use_mlock mirostat mirostat_tau mirostat_eta numa tfs_z"
 )
-MORE_OPTIONS = {"think_budget", "engine"}
+MORE_OPTIONS = {
+    "think_budget", "engine", "top_n_sigma", "xtc_probability", "xtc_threshold", "dry_multiplier",
+    "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers",
+}  # fmt: skip
 
 
 def names_of(struct):
