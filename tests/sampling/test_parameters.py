@@ -25,7 +25,7 @@ from tampu.sampling.parameters import (
     engine_values,
     names_of,
 )
-from tampu.server.model_defaults import Profile
+from tampu.server.model_defaults import ModelDefaults
 from tampu.server.wire.openai import ChatRequest, CompletionRequest
 from tampu.server.wire.options import parameter_fields, request_options
 from tampu.store.model_info import read_model_info
@@ -43,10 +43,10 @@ WRONG: dict[type, list[Any]] = {
 
 
 @pytest.fixture(scope="module")
-def profile(tmp_path_factory: pytest.TempPathFactory) -> Profile:
+def profile(tmp_path_factory: pytest.TempPathFactory) -> ModelDefaults:
     path = tmp_path_factory.mktemp("model") / "tiny.gguf"
     write_tiny(path)
-    return Profile(replace(read_model_info(path), context=0))
+    return ModelDefaults(replace(read_model_info(path), context=0))
 
 
 def wrong_values(row: Parameter) -> Iterator[Any]:
@@ -78,7 +78,7 @@ def test_a_wrong_value_is_refused_with_the_range(row: Parameter) -> None:
 
 
 @pytest.mark.parametrize("row", PARAMETERS.values(), ids=lambda row: row.ollama)
-def test_a_modelfile_and_a_request_agree(row: Parameter, profile: Profile) -> None:
+def test_a_modelfile_and_a_request_agree(row: Parameter, profile: ModelDefaults) -> None:
     for value in (*wrong_values(row), *right_values(row)):
         is_fine = accepts(row.check_given, value)
         assert accepts(check_parameters, {row.ollama: value}) is is_fine
@@ -140,7 +140,9 @@ def test_a_body_of_openai_has_a_field_for_each_of_its_parameters(
     assert parameter_fields(request) == {"min_p": 0.25, "num_ctx": 8, "seed": -3}
 
 
-def test_the_request_comes_before_the_model_and_both_before_the_defaults(profile: Profile) -> None:
+def test_the_request_comes_before_the_model_and_both_before_the_defaults(
+    profile: ModelDefaults,
+) -> None:
     own = replace(profile, options={"top_k": 3, "temperature": 0.5})
     _, options = request_options(own, {"top_k": 4, "min_p": None}, {"seed": 5}, {"top_p": 1.0})
     assert options == GenerateOptions(top_k=4, temperature=0.5, seed=5, top_p=1.0)
