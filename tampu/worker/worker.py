@@ -1,8 +1,9 @@
 """What a model's process does: serve one engine over a socket, in `tampu.worker.protocol`.
 
-Three threads: the caller's loads, renders, tokenises and submits; one reads commands; one writes
-replies, so that the engine's thread never waits for the server. A fourth makes what answers in a
-form will need, when there is nothing else to do.
+The main thread loads the model. One thread reads commands, and handles Cancel and Ping at once; one
+writes replies, so that the engine's thread never waits for the server. A small pool prepares
+requests (templates, images, grammars, tokens), so that a slow one delays none of these; another
+thread computes embeddings. What structured output needs is set up when there is nothing to do.
 """
 
 from __future__ import annotations
@@ -13,19 +14,20 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from tampu.chat.images import Item
 from tampu.engine.chat import Backend, Handle, RequestBuilder, known_tokens
-from tampu.errors import ContextLengthError, TampuError
-from tampu.runner.events import Done, Event, Failed, TextDelta
+from tampu.errors import ComputeError, ContextLengthError, TampuError
+from tampu.runner.events import Done, Event, Failed, TextDelta, Usage
 from tampu.worker.output_queue import Outbox
 from tampu.worker.protocol import (
     HEADER,
@@ -59,6 +61,8 @@ logger = logging.getLogger(__name__)
 _LAST_SECONDS = 10.0
 # What may be needed later is made when there was nothing to do for so long.
 _REST_SECONDS = 0.5
+# Requests that are prepared at once; templates and images wait for their sandboxes anyway.
+_PREPARERS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +84,92 @@ class Loader(Protocol):
         ...
 
 
-class _Ended:
-    """In the inbox: the engine is done with this request."""
-
-    def __init__(self, request: int) -> None:
-        self.request = request
-
-
 AnyCommand = TypeVar("AnyCommand", Embed, Encode, Decode)
 
-_Inbox: TypeAlias = SimpleQueue[Command | _Ended | None]
+
+class _Generation:
+    """A request to generate, from its command to its last event. Any thread may call it."""
+
+    def __init__(self, request: int, outbox: Outbox, ended: Callable[[int], object]) -> None:
+        self.since_s = 0.0  # when its preparation began; 0: it has not, or is over
+        self._request = request
+        self._outbox = outbox
+        self._ended = ended
+        self._lock = threading.Lock()
+        self._handle: Handle | None = None
+        self._prompted: Prompted | None = None
+        self._first = b""
+        self._dropped = 0
+        self._has_begun = self._is_over = False
+
+    def begin(self, loaded: Loaded, command: Generate) -> None:
+        """Build the request and submit it, unless it was cancelled meanwhile.
+
+        Raises:
+            TampuError: if it is refused.
+        """
+        self.since_s = time.monotonic()
+        try:
+            built = loaded.requests.build(command.prompt, command.options, command.form)
+            if self._is_over:
+                return
+            tokens, self._dropped = token_ids(built.tokens), built.dropped
+            self._first = b"".join(map(loaded.model.tokenizer.token_bytes, tokens[:1]))
+            self._prompted = Prompted(tokens, built.begins_thought)
+            handle = loaded.model.submit(built.tokens, built.options, self._sink)
+            self._announce()
+        finally:
+            self.since_s = 0.0
+        self._keep(handle)
+
+    def cancel(self) -> None:
+        """End it with `Done("cancelled")`: at once if it is still being prepared."""
+        with self._lock:
+            handle = self._handle
+        if handle is not None:
+            handle.cancel()
+        else:
+            self.end(Done("cancelled", Usage()))
+
+    def end(self, event: Done | Failed) -> None:
+        """Send its last event; what comes after it is ignored."""
+        with self._lock:
+            is_over, self._is_over = self._is_over, True
+        if not is_over:
+            self._outbox.put(Answer(self._request, event))
+            self._ended(self._request)
+
+    def _keep(self, handle: Handle) -> None:
+        """Take the handle that cancels it; what was cancelled meanwhile is cancelled now."""
+        with self._lock:
+            self._handle = handle
+            is_over = self._is_over
+        if is_over:
+            handle.cancel()
+
+    def _announce(self) -> None:
+        """Send the prompt, once; a request that is refused has none."""
+        with self._lock:
+            prompted, self._prompted = self._prompted, None
+        if prompted is not None and not self._is_over:
+            self._outbox.put(Answer(self._request, prompted))
+
+    def _sink(self, event: Event) -> None:
+        self._announce()
+        if self._is_over:
+            return
+        if isinstance(event, TextDelta):
+            self._outbox.put(Answer(self._request, event), may_wait=self._has_begun)
+            self._has_begun = True
+            return
+        if isinstance(event, Done) and event.prompt_logprobs:
+            self._outbox.put(
+                Answer(self._request, PromptScored(self._first, event.prompt_logprobs))
+            )
+            event = msgspec.structs.replace(event, prompt_logprobs=())
+        if isinstance(event, Done) and self._dropped:
+            event = with_dropped(event, self._dropped)
+        self.end(event)
 
 
 class Worker:
@@ -98,10 +178,14 @@ class Worker:
     def __init__(self, connection: socket.socket, loader: Loader) -> None:
         self._connection = connection
         self._loader = loader
-        self._inbox: _Inbox = SimpleQueue()
+        self._loads: SimpleQueue[Load | None] = SimpleQueue()
+        self._loaded: Loaded | None = None
         self._outbox = Outbox()
         self._closed = threading.Event()
-        self._handles: dict[int, Handle] = {}
+        self._last = threading.Timer(_LAST_SECONDS, os._exit, (1,))
+        self._last.daemon = True
+        self._generations: dict[int, _Generation] = {}
+        self._preparers = ThreadPoolExecutor(_PREPARERS, thread_name_prefix="tampu-preparer")
         self._embedder = ThreadPoolExecutor(1, thread_name_prefix="tampu-embedder")
 
     def run(self) -> None:
@@ -110,12 +194,14 @@ class Worker:
         writer = threading.Thread(target=self._write, name="tampu-writer", daemon=True)
         reader.start()
         writer.start()
-        load = self._inbox.get()
-        if isinstance(load, Load):
+        load = self._loads.get()
+        if load is not None:
             self._serve(load)
-        self._embedder.shutdown(cancel_futures=True)
+        for pool in (self._preparers, self._embedder):
+            pool.shutdown(cancel_futures=True)
         self._outbox.close()
         writer.join()
+        self._last.cancel()
 
     def _serve(self, load: Load) -> None:
         def progress(fraction: float) -> None:
@@ -128,10 +214,10 @@ class Worker:
             except TampuError as error:
                 self._outbox.put(Refused(type(error).__name__, str(error)))
                 return
+            self._loaded = loaded
             self._outbox.put(loaded.ready)
             self._prepare(loaded)
-            while (command := self._inbox.get()) is not None:
-                self._obey(loaded, command)
+            self._closed.wait()
 
     def _prepare(self, loaded: Loaded) -> None:
         """Have ready what first requests need: templates' process at once, the rest later."""
@@ -140,7 +226,7 @@ class Worker:
 
         def when_it_rests() -> None:
             while not self._closed.wait(_REST_SECONDS):
-                if not self._handles:
+                if not self._generations:
                     loaded.model.warm_up()
                     gc.collect()
                     gc.freeze()  # what stays until the end need not be looked through again
@@ -148,25 +234,42 @@ class Worker:
 
         threading.Thread(target=when_it_rests, name="tampu-prepare", daemon=True).start()
 
-    def _obey(self, loaded: Loaded, command: Command | _Ended) -> None:
+    def _handle(self, loaded: Loaded, command: Command) -> None:
+        """Begin what a command asks for; on the reader's thread, so it must not take long."""
         match command:
-            case Generate():
-                self._begin(loaded, command)
+            case Generate(request=request):
+                generation = _Generation(request, self._outbox, self._generations.pop)
+                self._generations[request] = generation
+                self._preparers.submit(self._generate, generation, loaded, command)
             case Cancel(request=request):
-                if request in self._handles:
-                    self._handles[request].cancel()
-            case _Ended(request=request):
-                self._handles.pop(request, None)
+                if known := self._generations.get(request):
+                    known.cancel()
             case Embed():
                 self._embedder.submit(self._answer, command.request, _embedded, loaded, command)
             case Encode():
-                self._answer(command.request, _encoded, loaded, command)
+                self._preparers.submit(self._answer, command.request, _encoded, loaded, command)
             case Decode():
-                self._answer(command.request, _decoded, loaded, command)
+                self._preparers.submit(self._answer, command.request, _decoded, loaded, command)
             case Ping(patience_s=patience_s):
-                self._outbox.put(Pong(loaded.model.hang_reason(patience_s)))
+                reason = self._hang_reason(patience_s) or loaded.model.hang_reason(patience_s)
+                self._outbox.put(Pong(reason))
             case Load():
                 logger.warning("a second load command was ignored")
+
+    def _hang_reason(self, patience_s: float) -> str:
+        """Return why preparing requests has failed; empty if it has not."""
+        since = [each.since_s for each in [*self._generations.values()] if each.since_s]
+        taken_s = time.monotonic() - min(since, default=time.monotonic())
+        limit_s = _PREPARERS * patience_s  # they may wait for one another
+        if taken_s <= limit_s:
+            return ""
+        return f"hung: preparing a request for {taken_s:.0f} s (limit {limit_s:g} s)"
+
+    def _generate(self, generation: _Generation, loaded: Loaded, command: Generate) -> None:
+        try:
+            generation.begin(loaded, command)
+        except Exception as error:  # noqa: BLE001 - its request waits for an event
+            generation.end(_failed(error))
 
     def _answer(
         self,
@@ -178,60 +281,20 @@ class Worker:
         """Answer a command that has one event only."""
         try:
             event = work(loaded, command)
-        except TampuError as error:
-            event = Failed(type(error).__name__, str(error))
+        except Exception as error:  # noqa: BLE001 - its request waits for an event
+            event = _failed(error)
         self._outbox.put(Answer(request, event))
-
-    def _begin(self, loaded: Loaded, command: Generate) -> None:
-        request = command.request
-        tokenizer = loaded.model.tokenizer
-
-        has_begun = False
-
-        prompt_tokens: tuple[int, ...] = ()
-        dropped = 0
-        unsaid: list[Prompted] = []
-        door = threading.Lock()
-
-        def begin() -> None:
-            """Tell what the prompt is, once; one that is refused has not begun."""
-            with door:
-                while unsaid:
-                    self._outbox.put(Answer(request, unsaid.pop()))
-
-        def sink(event: Event) -> None:
-            nonlocal has_begun
-            begin()
-            if isinstance(event, Done) and event.prompt_logprobs:
-                first = b"".join(map(tokenizer.token_bytes, prompt_tokens[:1]))
-                self._outbox.put(Answer(request, PromptScored(first, event.prompt_logprobs)))
-                event = msgspec.structs.replace(event, prompt_logprobs=())
-            if isinstance(event, Done) and dropped:
-                event = with_dropped(event, dropped)
-            is_text = isinstance(event, TextDelta)
-            self._outbox.put(Answer(request, event), may_wait=is_text and has_begun)
-            has_begun = True
-            if not is_text:
-                self._inbox.put(_Ended(request))
-
-        try:
-            built = loaded.requests.build(command.prompt, command.options, command.form)
-            prompt_tokens, dropped = token_ids(built.tokens), built.dropped
-            unsaid.append(Prompted(prompt_tokens, built.begins_thought))
-            self._handles[request] = loaded.model.submit(built.tokens, built.options, sink)
-            begin()
-        except TampuError as error:
-            failed = Failed(type(error).__name__, str(error))
-            self._outbox.put(Answer(request, failed))
 
     def _read(self) -> None:
         for body in read_frames(self._connection):
-            self._inbox.put(to_command(body))
+            command = to_command(body)
+            if self._loaded is not None:
+                self._handle(self._loaded, command)
+            elif isinstance(command, Load):
+                self._loads.put(command)
+        self._last.start()
         self._closed.set()
-        self._inbox.put(None)
-        last = threading.Timer(_LAST_SECONDS, os._exit, (1,))
-        last.daemon = True
-        last.start()
+        self._loads.put(None)
 
     def _write(self) -> None:
         try:
@@ -239,6 +302,14 @@ class Worker:
                 self._connection.sendall(b"".join(map(to_frame, replies)))
         except OSError as error:
             logger.info("the server is gone: %s", error)
+
+
+def _failed(error: Exception) -> Failed:
+    """Return the last event of a request that raised an error."""
+    if not isinstance(error, TampuError):
+        logger.error("a request could not be prepared", exc_info=error)
+        error = ComputeError(f"a bug in preparing the request: {type(error).__name__}")
+    return Failed(type(error).__name__, str(error))
 
 
 def with_dropped(done: Done, dropped: int) -> Done:

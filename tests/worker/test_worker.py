@@ -1,0 +1,200 @@
+"""The worker's threads: what is slow to prepare delays no other request's events."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from support.fake_model import Characters, FakeModel
+from support.waiting import PATIENCE_S
+
+from tampu.chat.output import chat_format
+from tampu.chat.prompt import PromptBuilder
+from tampu.chat.template import ChatTemplate
+from tampu.engine.chat import RequestBuilder
+from tampu.errors import RequestError
+from tampu.runner.events import Done, Failed, TextDelta
+from tampu.runner.request import GenerateOptions
+from tampu.worker.protocol import (
+    Answer,
+    Cancel,
+    ChatPrompt,
+    Decode,
+    Generate,
+    Load,
+    ModelOptions,
+    Ping,
+    Pong,
+    Prompted,
+    Ready,
+    TextPrompt,
+    to_frame,
+    to_reply,
+)
+from tampu.worker.worker import Loaded, Worker, read_frames
+
+# Takes all the time that a template may have.
+ENDLESS = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"
+CHAT = ChatPrompt(messages=({"role": "user", "content": "hi"},))
+
+
+class SlowPrompts:
+    """A template that takes until it is released."""
+
+    style = chat_format("")
+
+    def __init__(self):
+        self.entered = threading.Event()
+        self.released = threading.Event()
+
+    def prepare(self):
+        pass
+
+    def build(self, *_, **__):
+        self.entered.set()
+        self.released.wait(PATIENCE_S)
+        raise RequestError("too slow")
+
+
+class Client:
+    """The server's end of the socket."""
+
+    def __init__(self, connection):
+        self.connection = connection
+        self.replies = map(to_reply, read_frames(connection))
+
+    def send(self, *commands):
+        self.connection.sendall(b"".join(map(to_frame, commands)))
+
+    def until(self, holds):
+        """Return the replies up to the first for which something holds."""
+        found = []
+        for reply in self.replies:
+            found.append(reply)
+            if holds(reply):
+                return found
+        pytest.fail(f"it did not come: {found}")
+
+
+@contextmanager
+def served(prompts) -> Iterator[Client]:
+    """Run a worker, loaded, in a thread."""
+
+    @contextmanager
+    def load(*_):
+        model = FakeModel()
+        yield Loaded(model, RequestBuilder(model, prompts), Ready(100, 1000))
+
+    ours, theirs = socket.socketpair()
+    ours.settimeout(PATIENCE_S)
+    worker = threading.Thread(target=Worker(theirs, load).run)
+    worker.start()
+    client = Client(ours)
+    client.send(Load("model", ModelOptions()))
+    assert isinstance(next(client.replies), Ready)
+    try:
+        yield client
+    finally:
+        ours.shutdown(socket.SHUT_RDWR)
+        worker.join()
+        ours.close()
+        theirs.close()
+
+
+def generate(request, prompt):
+    return Generate(request, prompt, GenerateOptions())
+
+
+def is_end_of(request):
+    return lambda reply: (
+        isinstance(reply, Answer)
+        and reply.request == request
+        and isinstance(reply.event, Done | Failed)
+    )
+
+
+def is_text(reply):
+    return isinstance(reply, Answer) and isinstance(reply.event, TextDelta)
+
+
+@pytest.fixture
+def slow():
+    prompts = SlowPrompts()
+    yield prompts
+    prompts.released.set()
+
+
+def test_a_slow_template_delays_no_cancel_and_no_ping(slow):
+    with served(slow) as client:
+        client.send(generate(1, TextPrompt("forever")))
+        client.until(is_text)
+        client.send(generate(2, CHAT))
+        assert slow.entered.wait(PATIENCE_S)
+        client.send(Cancel(1), Ping(60.0))
+        client.until(lambda reply: isinstance(reply, Pong) and not reply.stuck)
+        assert not slow.released.is_set()
+        client.send(generate(3, TextPrompt("ok")), Decode(4, (104,)))
+        client.until(is_end_of(3))
+        slow.released.set()
+        [*_, last] = client.until(is_end_of(2))
+        assert last.event == Failed("RequestError", "too slow")
+
+
+def test_the_cancelled_request_ends_before_the_slow_template(slow):
+    with served(slow) as client:
+        client.send(generate(1, TextPrompt("forever")))
+        client.until(is_text)
+        client.send(generate(2, CHAT))
+        assert slow.entered.wait(PATIENCE_S)
+        client.send(Cancel(1))
+        [*_, last] = client.until(is_end_of(1))
+        assert last.event.reason == "cancelled"
+        assert not slow.released.is_set()
+        slow.released.set()
+        client.until(is_end_of(2))
+
+
+def test_a_request_that_is_being_prepared_is_cancelled_at_once(slow):
+    with served(slow) as client:
+        client.send(generate(1, CHAT))
+        assert slow.entered.wait(PATIENCE_S)
+        client.send(Cancel(1))
+        assert next(client.replies).event.reason == "cancelled"
+        slow.released.set()
+        client.send(generate(2, TextPrompt("ok")))
+        replies = client.until(is_end_of(2))
+        assert {reply.request for reply in replies} == {2}
+
+
+def test_a_template_that_uses_its_whole_budget_delays_no_cancel():
+    prompts = PromptBuilder.for_model(ChatTemplate(ENDLESS), Characters(), NoMetadata())
+    with served(prompts) as client:
+        client.send(generate(1, TextPrompt("forever")))
+        client.until(is_text)
+        client.send(generate(2, CHAT), Cancel(1))
+        ended = client.until(is_end_of(1))
+        assert not any(map(is_end_of(2), ended))
+        [*_, last] = client.until(is_end_of(2))
+        assert isinstance(last.event, Failed)
+
+
+def test_a_bug_in_preparing_ends_its_request_alone(slow, caplog):
+    slow.build = None
+    with served(slow) as client:
+        client.send(generate(1, CHAT))
+        [last] = client.until(is_end_of(1))
+        assert last.event == Failed("ComputeError", "a bug in preparing the request: TypeError")
+        client.send(generate(2, TextPrompt("ok")))
+        first, *_ = client.until(is_end_of(2))
+        assert first.event == Prompted((111, 107))
+    assert "a request could not be prepared" in caplog.text
+
+
+class NoMetadata:
+    def integer(self, _, default):
+        return default
+
+    string = integer
