@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from tampu.sampling import Sampler, SamplingOptions
 from tampu.sampling.constraint import Constraint, Constraints
 from tampu.sampling.grammar import Grammar
+from tampu.sandbox.client import ForkServerClient
 
 RECORD = {
     "type": "object",
@@ -81,7 +82,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=300)
     parser.add_argument("--step-ms", type=float, default=20.0, help="a decode step, for the share")
     arguments = parser.parse_args()
-    constraints = Constraints(MadeUpVocabulary(arguments.vocabulary))
+    constraints = Constraints(MadeUpVocabulary(arguments.vocabulary), ForkServerClient())
     print(f"trie of {arguments.vocabulary} tokens: {_timed(constraints.prepare) * 1e3:.0f} ms")
     for name, grammar in GRAMMARS.items():
         _measure(constraints, name, grammar, arguments)

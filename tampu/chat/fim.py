@@ -13,6 +13,7 @@ from tampu.chat.ollama_template import OllamaTemplate
 from tampu.chat.prompt import Vocabulary
 from tampu.chat.sandboxed_template import SandboxedTemplate
 from tampu.chat.template_loader import PromptTemplate
+from tampu.sandbox.client import ForkServerClient
 
 if TYPE_CHECKING:
     from tampu.ml.metadata import Metadata
@@ -33,11 +34,15 @@ class Inserter:
 
     @classmethod
     def for_model(
-        cls, template: PromptTemplate | None, vocabulary: Vocabulary, metadata: Metadata
+        cls,
+        template: PromptTemplate | None,
+        vocabulary: Vocabulary,
+        metadata: Metadata,
+        fork_server: ForkServerClient,
     ) -> Inserter | None:
         """Return what makes them for a model; None if it cannot insert."""
         if isinstance(template, OllamaTemplate) and template.supports_insert:
-            return cls(vocabulary, SandboxedTemplate(template), ())
+            return cls(vocabulary, SandboxedTemplate(template, fork_server), ())
         marks = insert_marks(metadata)
         return cls(vocabulary, None, marks) if marks else None
 

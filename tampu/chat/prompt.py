@@ -13,6 +13,7 @@ from tampu.chat.sandboxed_template import SandboxedTemplate
 from tampu.chat.segments import PieceEncoder, text_of, trusted, untrusted
 from tampu.chat.template_loader import PromptTemplate
 from tampu.errors import ContextLengthError
+from tampu.sandbox.client import ForkServerClient
 
 if TYPE_CHECKING:
     from tampu.ml.metadata import Metadata
@@ -74,6 +75,7 @@ class PromptBuilder:
         template: PromptTemplate | None,
         vocabulary: Vocabulary,
         metadata: Metadata,
+        fork_server: ForkServerClient,
         parser: str = "",
     ) -> PromptBuilder | None:
         """Return what makes prompts for a model, in a sandbox; None if it has no template.
@@ -85,7 +87,9 @@ class PromptBuilder:
         eos = metadata.integer("tokenizer.ggml.eos_token_id", default=-1)
         architecture = metadata.string("general.architecture", default="")
         style = chat_format(template.source, architecture, parser)
-        return cls(SandboxedTemplate(template), vocabulary, None if eos < 0 else eos, style)
+        return cls(
+            SandboxedTemplate(template, fork_server), vocabulary, None if eos < 0 else eos, style
+        )
 
     def prepare(self) -> None:
         """Start what renders, without waiting for it; else the first conversation starts it."""

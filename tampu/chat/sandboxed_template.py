@@ -21,6 +21,7 @@ from tampu.chat.segments import Prompt
 from tampu.chat.template import ChatTemplate, fault
 from tampu.chat.template_loader import PromptTemplate
 from tampu.errors import RequestError, SandboxLimitError, TampuError
+from tampu.sandbox.client import ForkServerClient
 from tampu.sandbox.process import SandboxedProcess, SandboxLimits
 
 RENDERING = "tampu.chat.sandboxed_template:serve"
@@ -48,10 +49,10 @@ class SandboxedTemplate:
         source: the template's text.
     """
 
-    def __init__(self, template: PromptTemplate) -> None:
+    def __init__(self, template: PromptTemplate, fork_server: ForkServerClient) -> None:
         self.source = template.source
         self._template = template
-        self._process = SandboxedProcess(RENDERING, RENDER_LIMITS)
+        self._process = SandboxedProcess(RENDERING, fork_server, RENDER_LIMITS)
 
     @property
     def supports_tools(self) -> bool:

@@ -44,6 +44,7 @@ def serve_command(
 ) -> None:
     """Serve models with the APIs of Ollama, OpenAI and Anthropic."""
     from tampu.errors import SettingsError
+    from tampu.sandbox.client import ForkServerClient
     from tampu.server.serve import (
         Certificate,
         check_exposure,
@@ -81,7 +82,9 @@ def serve_command(
     else:
         listener = listen(host, settings.address.port if port is None else port)
         where = str(Address(host, listener.getsockname()[1], "https" if certificate else "http"))
-    start = process_starter(runner_environment(), settings.load_timeout_s, settings.hang_s)
+    start = process_starter(
+        runner_environment(), ForkServerClient(), settings.load_timeout_s, settings.hang_s
+    )
     names = sorted(catalog.names())
     options = server_options(settings, host)
     serve(options, listener, catalog, start, certificate, lambda: _greet(where, names))

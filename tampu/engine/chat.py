@@ -24,6 +24,7 @@ from tampu.errors import RequestError
 from tampu.runner.events import Done, Event, Failed, ReasoningDelta, TextDelta, TokenLogprob
 from tampu.runner.request import GenerateOptions, ReasoningTags
 from tampu.sampling.grammar import Grammar, grammar_of
+from tampu.sandbox.client import ForkServerClient
 from tampu.worker.protocol import ChatPrompt, Form, InsertPrompt, Prompt, TextPrompt, TokensPrompt
 
 if TYPE_CHECKING:
@@ -201,6 +202,7 @@ class RequestBuilder:
         backend: Backend,
         template: PromptTemplate | None,
         metadata: Metadata,
+        fork_server: ForkServerClient,
         parser: str = "",
     ) -> RequestBuilder:
         """Return what builds a model's requests.
@@ -209,11 +211,13 @@ class RequestBuilder:
             backend: the model.
             template: its chat template; None if it has none.
             metadata: of its file.
+            fork_server: what the processes that render are forked from.
             parser: the Modelfile's name of what reads the output; "" lets the template decide.
         """
         tokenizer = backend.tokenizer
-        prompts = PromptBuilder.for_model(template, tokenizer, metadata, parser)
-        return cls(backend, prompts, Inserter.for_model(template, tokenizer, metadata))
+        prompts = PromptBuilder.for_model(template, tokenizer, metadata, fork_server, parser)
+        inserter = Inserter.for_model(template, tokenizer, metadata, fork_server)
+        return cls(backend, prompts, inserter)
 
     def build(
         self, prompt: Prompt, options: GenerateOptions, form: Form | None = None

@@ -46,6 +46,8 @@ from tampu.runner.loop import EngineLoop
 from tampu.runner.request import GenerateOptions, generate_options, given_options
 from tampu.runner.sequence import Sink
 from tampu.runner.trace import Trace
+from tampu.sandbox.client import ForkServerClient
+from tampu.settings.settings import Settings
 from tampu.store.catalog import Prepared, prepare
 from tampu.store.model_info import ModelInfo
 from tampu.tokenizer import Tokenizer
@@ -71,23 +73,25 @@ class Engine:
         device_bytes: memory taken on devices other than the processor.
     """
 
-    def __init__(self, model: LoadedModel, load_ns: int, found: Prepared | None = None) -> None:
+    def __init__(
+        self, model: LoadedModel, load_ns: int, found: Prepared, fork_server: ForkServerClient
+    ) -> None:
         """Take over a loaded model, and close it in the end; `Engine.load` is the usual way."""
         self._model = model
         self.info: ModelInfo = model.info
         self.context = model.options.context
         self.tokenizer: Tokenizer = model.tokenizer
-        self.prepared = found or Prepared(model.info.path)
+        self.prepared = found
         self._defaults = given_options(self.prepared.parameters)
         metadata = model.info.metadata
         self.template = self.prepared.template or ChatTemplate.from_metadata(metadata)
         self.requests = RequestBuilder.for_model(
-            self, self.template, metadata, self.prepared.parser
+            self, self.template, metadata, fork_server, self.prepared.parser
         )
         self.load_ns = load_ns
         self.device_bytes = sum(model.device_bytes.values())
         self.runner = EngineLoop(model.scheduler, model.graphs, model.tokenizer)
-        self._inputs = InputProcessor(model, self.runner)
+        self._inputs = InputProcessor(model, self.runner, fork_server)
 
     @classmethod
     def load(
@@ -111,36 +115,34 @@ class Engine:
         projector: str | Path | None = None,
         progress: Callable[[float], None] | None = None,
         cancelled: Callable[[], bool] | None = None,
+        settings: Settings | None = None,
+        fork_server: ForkServerClient | None = None,
     ) -> Self:
         """Load a model.
 
         Args:
             path: a GGUF file, a checkpoint's folder, or a model's name; a model from a store brings
                 its own template and adapters.
-            context: the most tokens of one request, prompt and answer together; None: the model's
-                own setting, else 4096.
+            context: the most tokens of a request and its answer; None: the model's own, else 4096.
             slots: how many requests are computed together at most.
-            threads: threads of the processor; None: one per physical core, a single one for a tiny
-                model.
+            threads: CPU threads; None: one per physical core, a single one for a tiny model.
             batch: the most tokens computed in one step.
             cache_type: element type of keys and values: "f32", "f16", "q8_0" or "q4_0"; a pair such
                 as "q8_0/f16" sets them apart.
             flash_attention: fused attention always (True), never (False) or where it is faster.
-            kernels: what the package's own C kernels compute: "on" (all they can), "off",
-                "products", "experts" or "attention".
-            offload: which layers go to devices other than the processor; None: the model's own
-                setting, else as many as fit.
-            use_mmap: use weights where they lie in the memory-mapped file, where that is possible;
-                False: copy them all.
+            kernels: which of tampu's C kernels: "on", "off", "products", "experts" or "attention".
+            offload: layers on devices other than the CPU; None: the model's own, else all that fit.
+            use_mmap: use weights in the memory-mapped file where possible; False: copy them all.
             repack_cache: where packed weights are kept for the next start; None: nowhere.
             tuning: how weights are read from memory.
             adapters: low-rank adapters, GGUF files or PEFT folders, and scales (1.0: as trained).
             template: a chat template, Jinja or Go's, in place of the model's own; empty: that one.
-            parser: what reads the model's output, by Ollama's names; empty: the model's own, else
-                what the template shows.
+            parser: Ollama's name of an output parser; empty: the model's, else by its template.
             projector: a GGUF file with the vision tower; None: the model's own, if it has one.
             progress: called with the fraction loaded, 0 to 1, from any thread.
             cancelled: polled; loading stops once it returns True.
+            settings: where models are; None: those of the environment, read if `path` is a name.
+            fork_server: shared by engines for their sandboxes; None: one of its own.
 
         Raises:
             ModelNotFoundError: if there is no such model.
@@ -151,7 +153,7 @@ class Engine:
             RequestError: for an option out of its range.
         """
         began = time.monotonic_ns()
-        found = prepare(str(path), adapters, template, projector)
+        found = prepare(str(path), adapters, template, projector, settings)
         found = replace(found, parser=parser or found.parser)
         options = LoadOptions(
             context=found.context if context is None else context,
@@ -174,7 +176,7 @@ class Engine:
             progress=progress,
             cancelled=cancelled,
         )
-        return cls(model, time.monotonic_ns() - began, found)
+        return cls(model, time.monotonic_ns() - began, found, fork_server or ForkServerClient())
 
     def close(self) -> None:
         """End all requests and free the model; closing twice is harmless."""

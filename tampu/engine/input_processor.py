@@ -26,6 +26,7 @@ from tampu.runner.sequence import Sequence as RunningSequence
 from tampu.sampling import Sampler
 from tampu.sampling.constraint import Constraints
 from tampu.sampling.dry import SequenceBreakers
+from tampu.sandbox.client import ForkServerClient
 from tampu.vision.sandboxed import SandboxedDecoder
 
 log = logging.getLogger("tampu.engine.input_processor")
@@ -40,14 +41,16 @@ Prompt: TypeAlias = str | Sequence[int | NumberedImage]
 class InputProcessor:
     """Makes the requests of one model."""
 
-    def __init__(self, model: LoadedModel, runner: EngineLoop) -> None:
+    def __init__(
+        self, model: LoadedModel, runner: EngineLoop, fork_server: ForkServerClient
+    ) -> None:
         self._model = model
         self._runner = runner
         self._tokenizer = model.tokenizer
         self._context = model.options.context
-        self._constraints = Constraints(self._tokenizer)
+        self._constraints = Constraints(self._tokenizer, fork_server)
         self._breakers = SequenceBreakers(self._shown_spellings, self._tokenizer.encode_inside)
-        self._decoder = SandboxedDecoder()
+        self._decoder = SandboxedDecoder(fork_server)
 
     def generate(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> RequestHandle:
         """Begin an answer; see `Engine.submit`."""

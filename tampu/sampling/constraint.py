@@ -1,6 +1,6 @@
 """Answers that follow a grammar: which tokens may come next, worked out while the device computes.
 
-    constraints = Constraints(tokenizer)              # once per model; nothing is built yet
+    constraints = Constraints(tokenizer, fork_server)  # once per model; nothing is built yet
     constraint = constraints.compile(grammar)         # once per answer
     constraint.begin()                                # the batch has been launched
     allowed = constraint.allowed()                    # its logits are there
@@ -35,6 +35,7 @@ from tampu.sampling.grammar_check import (
     reason,
     request,
 )
+from tampu.sandbox.client import ForkServerClient
 from tampu.sandbox.process import SandboxedProcess, SandboxLimits
 
 COMPILE_LIMITS = SandboxLimits(cpu_s=2.0, memory_bytes=256 << 20, result_bytes=1 << 16)
@@ -179,11 +180,13 @@ class Constraint:
 class Constraints:
     """Compiles the grammars of one model's answers; may be used by several threads."""
 
-    def __init__(self, tokenizer: Spelling) -> None:
+    def __init__(self, tokenizer: Spelling, fork_server: ForkServerClient) -> None:
         self._vocabulary = tokenizer
         self._lock = threading.Lock()
         self._trie: LLTokenizer | None = None
-        self._trial = SandboxedProcess("tampu.sampling.grammar_check:serve", COMPILE_LIMITS)
+        self._trial = SandboxedProcess(
+            "tampu.sampling.grammar_check:serve", fork_server, COMPILE_LIMITS
+        )
         self._remembered: OrderedDict[str, LLMatcher] = OrderedDict()
         self._workers = ThreadPoolExecutor(1, thread_name_prefix="tampu-grammar")
 

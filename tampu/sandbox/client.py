@@ -113,7 +113,3 @@ class ForkServerClient:
             self._process.kill()
             self._process.wait()
         self._channel = self._process = None
-
-
-FORK_SERVER = ForkServerClient()
-"""This process's."""

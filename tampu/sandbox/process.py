@@ -4,12 +4,13 @@ Python's threads cannot be stopped, and neither can native code. So templates ar
 compiled and images decoded in processes of their own. Each has limits for a single task, is
 killed when a task exceeds them, and is replaced for the next task:
 
-    process = SandboxedProcess("tampu.chat.sandboxed_template:serve", SandboxLimits(cpu_s=2.0))
+    fork_server = ForkServerClient()  # one for the whole program
+    process = SandboxedProcess("tampu.vision.sandboxed:serve", fork_server, SandboxLimits(cpu_s=2))
     result = process.call(task)
 
 Such a process is forked when it is needed and exits when it has been idle. It is forked from the
-fork server (`tampu.sandbox.fork_server`), which all sandboxed processes of this process share, and
-of a server's model processes too: imported modules are in memory once.
+fork server (`tampu.sandbox.fork_server`), which all sandboxed processes of a program share, and the
+model processes of a server too: imported modules are in memory once.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from signal import SIGPROF
 
 from tampu.errors import SandboxLimitError
-from tampu.sandbox.client import FORK_SERVER
+from tampu.sandbox.client import ForkServerClient
 from tampu.sandbox.fork_server import FAILED, HEADER, IDLE, NO_MEMORY, READY, STATUS
 
 _WALL_TIME_FACTOR = 5.0  # how much wall time a task may take, in multiples of its CPU time
@@ -54,14 +55,14 @@ class SandboxLimits:
 class _Child:
     """Our ends of a forked process's sockets."""
 
-    def __init__(self, function: str, limits: SandboxLimits) -> None:
+    def __init__(self, function: str, fork_server: ForkServerClient, limits: SandboxLimits) -> None:
         self.tasks, theirs = socket.socketpair()
         self.lease, its_lease = socket.socketpair()
         self.is_ready = False
         request = (function, limits.cpu_s, limits.memory_bytes, limits.idle_s)
         try:
             with theirs, its_lease:
-                FORK_SERVER.request(*request, sockets=(theirs, its_lease))
+                fork_server.request(*request, sockets=(theirs, its_lease))
         except OSError as error:
             self.tasks.close()
             self.lease.close()
@@ -91,7 +92,8 @@ class _Child:
 class _Resources:
     """What a `SandboxedProcess` holds; apart from it, so that its finalizer can close this."""
 
-    def __init__(self) -> None:
+    def __init__(self, fork_server: ForkServerClient) -> None:
+        self.fork_server = fork_server
         self.child: _Child | None = None
         self.uses_fork_server = False
 
@@ -106,7 +108,7 @@ class _Resources:
         self.end_child()
         if self.uses_fork_server:
             self.uses_fork_server = False
-            FORK_SERVER.release()
+            self.fork_server.release()
 
 
 class _RestartError(Exception):
@@ -119,24 +121,31 @@ class SandboxedProcess:
     Any thread may call it; calls wait for one another.
     """
 
-    def __init__(self, function: str, limits: SandboxLimits | None = None) -> None:
+    def __init__(
+        self,
+        function: str,
+        fork_server: ForkServerClient,
+        limits: SandboxLimits | None = None,
+    ) -> None:
         """Set what runs in the process; it starts with the first call, or `start`.
 
         Args:
             function: "module:function", from bytes to bytes.
+            fork_server: what forks it.
             limits: of each task.
         """
         self._function = function
         self._limits = limits or SandboxLimits()
         self._lock = threading.Lock()
-        self._resources = _Resources()
+        self._fork_server = fork_server
+        self._resources = _Resources(fork_server)
         weakref.finalize(self, self._resources.close)
 
     def prepare(self) -> None:
         """Have the fork server import the function's module; does not wait for it."""
         with self._lock, suppress(OSError):  # the next call raises it
             self._acquire()
-            FORK_SERVER.request(self._function)
+            self._fork_server.request(self._function)
 
     def start(self) -> None:
         """Start the process unless it runs; does not wait until it is ready."""
@@ -171,12 +180,12 @@ class SandboxedProcess:
             resources.end_child()
         if resources.child is None:
             self._acquire()
-            resources.child = _Child(self._function, self._limits)
+            resources.child = _Child(self._function, self._fork_server, self._limits)
         return resources.child
 
     def _acquire(self) -> None:
         if not self._resources.uses_fork_server:
-            FORK_SERVER.acquire()
+            self._fork_server.acquire()
             self._resources.uses_fork_server = True
 
     def _exchange(self, child: _Child, task: bytes) -> bytes:
@@ -184,7 +193,7 @@ class SandboxedProcess:
             try:
                 self._receive(child, len(READY), time.monotonic() + _START_S)
             except TimeoutError:
-                FORK_SERVER.restart()
+                self._fork_server.restart()
                 raise SandboxLimitError("its process does not start") from None
             child.is_ready = True
         try:

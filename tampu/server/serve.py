@@ -18,6 +18,7 @@ from types import FrameType
 import uvicorn
 
 from tampu.errors import SettingsError
+from tampu.sandbox.client import ForkServerClient
 from tampu.server.app import ServerOptions, create_app
 from tampu.server.connection import ACCEPTED_AT_ONCE, MAX_CONNECTIONS, Connection, QuietServer
 from tampu.server.model_manager import Start
@@ -43,12 +44,16 @@ class Certificate:
 
 
 def process_starter(
-    environment: Mapping[str, str], stall_s: float | None, hang_s: float = HANG_SECONDS
+    environment: Mapping[str, str],
+    fork_server: ForkServerClient,
+    stall_s: float | None,
+    hang_s: float = HANG_SECONDS,
 ) -> Start:
     """Return what loads a model into a process of its own.
 
     Args:
         environment: the whole environment of the process.
+        fork_server: shared with the process.
         stall_s: loading is given up after so many seconds without progress; None: never.
         hang_s: a process that has requests and does not answer for so long is killed.
     """
@@ -59,6 +64,7 @@ def process_starter(
             options,
             name=entry.name,
             environment=environment,
+            fork_server=fork_server,
             stall_s=_FOR_EVER_S if stall_s is None else stall_s,
             hang_s=hang_s,
         )

@@ -11,6 +11,7 @@ import struct
 import numpy as np
 
 from tampu.errors import RequestError, SandboxLimitError
+from tampu.sandbox.client import ForkServerClient
 from tampu.sandbox.process import SandboxedProcess, SandboxLimits
 from tampu.vision.decoding import DEFAULT_LIMITS, decode
 from tampu.vision.pixels import Picture
@@ -30,8 +31,8 @@ class SandboxedDecoder:
     Any thread may call it; calls wait for one another.
     """
 
-    def __init__(self) -> None:
-        self._process = SandboxedProcess("tampu.vision.sandboxed:serve", DECODE_LIMITS)
+    def __init__(self, fork_server: ForkServerClient) -> None:
+        self._process = SandboxedProcess("tampu.vision.sandboxed:serve", fork_server, DECODE_LIMITS)
 
     def prepare(self) -> None:
         """Have ready what starting the process needs, without waiting for it."""

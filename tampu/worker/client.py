@@ -22,7 +22,7 @@ from tampu.chat.sandboxed_template import RENDERING
 from tampu.errors import RequestNotStartedError, RunnerDiedError
 from tampu.runner.events import Done, Failed, TextDelta
 from tampu.runner.request import GenerateOptions
-from tampu.sandbox.client import FORK_SERVER
+from tampu.sandbox.client import ForkServerClient
 from tampu.worker.protocol import (
     Cancel,
     Command,
@@ -92,10 +92,12 @@ class WorkerProcess:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         name: str,
+        fork_server: ForkServerClient,
         hang_s: float = HANG_SECONDS,
     ) -> None:
         """Take over a process and our end of its socket; `start_worker` does it all."""
         self.name = name
+        self._fork_server = fork_server
         self._hang_s = hang_s
         self._loop = asyncio.get_running_loop()
         self._silent_s = self._beaten_s = 0.0
@@ -294,7 +296,7 @@ class WorkerProcess:
     async def _end(self) -> None:
         """The socket has closed: find out why, and tell all who wait."""
         self._is_gone = True
-        FORK_SERVER.release()
+        self._fork_server.release()
         try:
             async with asyncio.timeout(_CLOSE_SECONDS if self._is_closing else _EXIT_SECONDS):
                 await self._process.wait()
@@ -345,6 +347,7 @@ async def start_worker(
     *,
     name: str,
     environment: Mapping[str, str],
+    fork_server: ForkServerClient,
     progress: Progressed = lambda _: None,
     stall_s: float = 300.0,
     hang_s: float = HANG_SECONDS,
@@ -357,6 +360,7 @@ async def start_worker(
         options: how it is loaded.
         name: what the model is called in messages.
         environment: the process's whole environment.
+        fork_server: shared with the process.
         progress: is told how much (0 to 1) is loaded.
         stall_s: loading is given up after so many seconds without progress.
         hang_s: it is killed when it has requests and does not answer for so many seconds.
@@ -365,12 +369,12 @@ async def start_worker(
     Raises:
         TampuError: when the model cannot be loaded; the process has ended then.
     """
-    channel = FORK_SERVER.share()
-    FORK_SERVER.acquire()
+    channel = fork_server.share()
+    fork_server.acquire()
     ours, theirs = socket.socketpair()
     with channel, theirs:
         try:
-            FORK_SERVER.request(RENDERING)  # imported beside the loading
+            fork_server.request(RENDERING)  # imported beside the loading
             channels = ("--fork-server", str(channel.fileno()), "--socket", str(theirs.fileno()))
             process = await asyncio.create_subprocess_exec(
                 *(*program, *channels),
@@ -383,10 +387,10 @@ async def start_worker(
             )
         except BaseException:
             ours.close()
-            FORK_SERVER.release()
+            fork_server.release()
             raise
     reader, writer = await asyncio.open_unix_connection(sock=ours)
-    worker = WorkerProcess(process, reader, writer, name, hang_s)
+    worker = WorkerProcess(process, reader, writer, name, fork_server, hang_s)
     try:
         await worker.load(path, options, progress, stall_s)
     except BaseException:

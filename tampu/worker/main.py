@@ -11,6 +11,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from tampu.ml.offload import Offload
 from tampu.runner.events import Event
 from tampu.runner.request import GenerateOptions
 from tampu.sandbox import confinement
-from tampu.sandbox.client import FORK_SERVER
+from tampu.sandbox.client import ForkServerClient
 from tampu.tokenizer import Tokenizer
 from tampu.tokenizer.loading import load_tokenizer
 from tampu.worker.engines import LLAMACPP
@@ -81,16 +82,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
     confine()
+    fork_server = ForkServerClient()
     if options.fork_server is not None:
-        FORK_SERVER.attach(socket.socket(fileno=options.fork_server))
+        fork_server.attach(socket.socket(fileno=options.fork_server))
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     with socket.socket(fileno=options.socket) as connection:
-        Worker(connection, load_model).run()
+        Worker(connection, partial(load_model, fork_server=fork_server)).run()
 
 
 @contextmanager
 def load_model(
-    load: Load, progress: Callable[[float], None], cancelled: Callable[[], bool]
+    load: Load,
+    progress: Callable[[float], None],
+    cancelled: Callable[[], bool],
+    fork_server: ForkServerClient,
 ) -> Iterator[Loaded]:
     """Load what a load command asks for; it is closed at the end.
 
@@ -98,24 +103,25 @@ def load_model(
         TampuError: when the model cannot be loaded.
     """
     if load.options.vocabulary_only:
-        yield load_vocabulary(load)
+        yield load_vocabulary(load, fork_server)
         return
     if load.options.engine == LLAMACPP:
-        with load_llamacpp(load) as loaded:
+        with load_llamacpp(load, fork_server) as loaded:
             yield loaded
         return
-    with load_engine(load, progress, cancelled) as loaded:
+    with load_engine(load, progress, cancelled, fork_server) as loaded:
         yield loaded
 
 
 @contextmanager
-def load_llamacpp(load: Load) -> Iterator[Loaded]:
+def load_llamacpp(load: Load, fork_server: ForkServerClient) -> Iterator[Loaded]:
     """Load the model into the other engine; it is freed at the end.
 
     Raises:
         TampuError: when it cannot be loaded.
     """
-    with llamacpp.load_llamacpp(Path(load.path), load.options) as (model, requests):
+    loaded = llamacpp.load_llamacpp(Path(load.path), load.options, fork_server)
+    with loaded as (model, requests):
         memory_bytes = psutil.Process().memory_info().rss
         ready = Ready(model.context, memory_bytes, engine=LLAMACPP)
         yield Loaded(model, requests, ready)
@@ -150,7 +156,7 @@ class VocabularyOnly:
         return ""
 
 
-def load_vocabulary(load: Load) -> Loaded:
+def load_vocabulary(load: Load, fork_server: ForkServerClient) -> Loaded:
     """Load a model's tokenizer and template alone.
 
     Raises:
@@ -161,13 +167,16 @@ def load_vocabulary(load: Load) -> Loaded:
     own = load.options.template
     template = read_template(own) if own else ChatTemplate.from_metadata(metadata)
     model = VocabularyOnly(tokenizer)
-    requests = RequestBuilder.for_model(model, template, metadata, load.options.parser)
+    requests = RequestBuilder.for_model(model, template, metadata, fork_server, load.options.parser)
     return Loaded(model, requests, Ready(0, psutil.Process().memory_info().rss))
 
 
 @contextmanager
 def load_engine(
-    load: Load, progress: Callable[[float], None], cancelled: Callable[[], bool]
+    load: Load,
+    progress: Callable[[float], None],
+    cancelled: Callable[[], bool],
+    fork_server: ForkServerClient,
 ) -> Iterator[Loaded]:
     """Load the engine for a load command; it is closed at the end.
 
@@ -182,7 +191,8 @@ def load_engine(
     fetch, folder = load.options.tuning
     options["tuning"] = Tuning(fetch, Path(folder) if folder else None)
     options["offload"] = Offload(None if layers < 0 else layers, main, split)
-    with Engine.load(load.path, progress=progress, cancelled=cancelled, **options) as engine:
+    options |= {"progress": progress, "cancelled": cancelled, "fork_server": fork_server}
+    with Engine.load(load.path, **options) as engine:
         memory_bytes = psutil.Process().memory_info().rss + engine.device_bytes
         free = free_on(find_devices())
         ready = Ready(engine.context, memory_bytes, engine.device_bytes, device_free=free)

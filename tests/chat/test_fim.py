@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.fork_server import FORK_SERVER
 
 from tampu.chat.fim import Inserter, insert_marks
 from tampu.chat.ollama_template import OllamaTemplate
@@ -37,7 +38,7 @@ class Letters:
 
 @pytest.fixture
 def placed():
-    inserter = Inserter.for_model(PLACED, Letters(), Metadata(KINDS))
+    inserter = Inserter.for_model(PLACED, Letters(), Metadata(KINDS), FORK_SERVER)
     yield inserter
     inserter._template.close()
 
@@ -49,11 +50,13 @@ def test_a_templates_place_is_used_and_others_texts_are_not_trusted(placed):
 
 
 def test_without_a_place_the_vocabularys_tokens_are_put_around_the_texts():
-    inserter = Inserter.for_model(ChatTemplate("{{ x }}"), Letters(), Metadata(KINDS | MARKS))
+    inserter = Inserter.for_model(
+        ChatTemplate("{{ x }}"), Letters(), Metadata(KINDS | MARKS), FORK_SERVER
+    )
     assert inserter.tokens("a<", "b") == [1, 1001, 97, 60, 1002, 98, 1003]
 
 
 def test_a_model_with_neither_cannot_insert():
     some = KINDS | dict(list(MARKS.items())[:2])
     assert insert_marks(Metadata(some)) == ()
-    assert Inserter.for_model(None, Letters(), Metadata(some)) is None
+    assert Inserter.for_model(None, Letters(), Metadata(some), FORK_SERVER) is None

@@ -6,6 +6,7 @@ import time
 
 import pytest
 from support.cost import cost, yardstick_by_the_clock
+from support.fork_server import FORK_SERVER
 
 from tampu.chat.ollama_template import OllamaTemplate
 from tampu.chat.sandboxed_template import SandboxedTemplate
@@ -25,7 +26,7 @@ def sandboxed():
     made = []
 
     def make(source):
-        made.append(SandboxedTemplate(ChatTemplate(source)))
+        made.append(SandboxedTemplate(ChatTemplate(source), FORK_SERVER))
         return made[-1]
 
     yield make
@@ -48,7 +49,8 @@ def test_lone_surrogates_and_long_conversations_go_through(sandboxed):
 
 def test_templates_of_ollama_render_there_too():
     template = SandboxedTemplate(
-        OllamaTemplate("{{ range .Messages }}<{{ .Role }}>{{ .Content }}{{ end }}")
+        OllamaTemplate("{{ range .Messages }}<{{ .Role }}>{{ .Content }}{{ end }}"),
+        FORK_SERVER,
     )
     assert text_of(template.render(USER, **TOKENS)) == "<user> hi <|end|> "
     template.close()

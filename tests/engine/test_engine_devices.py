@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.devices import StandIn
 from support.engines import GREEDY, rest
+from support.fork_server import FORK_SERVER
 from support.tiny_model import Tiny, tiny_weights, write_tiny
 
 from tampu.engine import model_loader
@@ -187,12 +188,16 @@ def test_a_model_that_sees_sees_the_same(devices):
 @pytest.mark.seed("S75")
 def test_a_models_process_says_what_it_takes_of_devices(path, devices):
     options = ModelOptions(context=64, threads=1, gpu_layers=LAYERS + 1, tensor_split=(1.0, 1.0))
-    with load_engine(Load(str(path), options), lambda _: None, lambda: False) as loaded:
+    with load_engine(
+        Load(str(path), options), lambda _: None, lambda: False, FORK_SERVER
+    ) as loaded:
         assert 0 < loaded.ready.device_bytes == sum(each.taken for each in devices)
         assert loaded.ready.memory_bytes > loaded.ready.device_bytes
         assert min(each.taken for each in devices) > 0
     nowhere = ModelOptions(context=64, threads=1, gpu_layers=0)
-    with load_engine(Load(str(path), nowhere), lambda _: None, lambda: False) as loaded:
+    with load_engine(
+        Load(str(path), nowhere), lambda _: None, lambda: False, FORK_SERVER
+    ) as loaded:
         assert loaded.ready.device_bytes == 0
 
 

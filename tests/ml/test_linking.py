@@ -36,13 +36,20 @@ with Engine.load("demo", context=256, threads=1) as engine:
 WORKER = """
 import asyncio, sys
 from pathlib import Path
+from tampu.sandbox.client import ForkServerClient
 from tampu.worker.client import start_worker
 from tampu.worker.protocol import ModelOptions, TokensPrompt
 from tampu.runner.request import GenerateOptions
 
 async def main(model, libraries):
     environment = {"LD_LIBRARY_PATH": libraries}
-    worker = await start_worker(Path(model), ModelOptions(), name="m", environment=environment)
+    worker = await start_worker(
+        Path(model),
+        ModelOptions(),
+        name="m",
+        environment=environment,
+        fork_server=ForkServerClient(),
+    )
     options = GenerateOptions(max_tokens=2)
     events = [event async for event in worker.generate(TokensPrompt((1, 2, 3)), options)]
     await worker.close()

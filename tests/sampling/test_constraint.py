@@ -14,6 +14,7 @@ import jsonschema
 import numpy as np
 import pytest
 from support import nonsense
+from support.fork_server import FORK_SERVER
 from support.schemas import SUPPORTED, UNSUPPORTED
 from support.vocabularies import CONTROL, byte_level, sentence_piece
 
@@ -71,7 +72,7 @@ def tokenizers():
 
 @pytest.fixture(scope="module")
 def all_constraints(tokenizers):
-    made = {family: Constraints(tokenizers[family]) for family in tokenizers}
+    made = {family: Constraints(tokenizers[family], FORK_SERVER) for family in tokenizers}
     yield made
     for constraints in made.values():
         constraints.close()
@@ -266,7 +267,7 @@ def test_a_model_whose_tokens_do_not_fit_is_told_so():
         def spellings(self):
             return [bytes([t]) if t in letters else b"" for t in range(self.vocabulary_size)]
 
-    constraints = Constraints(WithoutQ())
+    constraints = Constraints(WithoutQ(), FORK_SERVER)
     constraint = constraints.compile(Grammar.regex("a[q]|a[q]q"))
     constraint.accept(ord("a"))
     with pytest.raises(GrammarError, match="no token of the model fits"):
@@ -311,7 +312,7 @@ def test_control_tokens_can_stand_in_a_grammar(constraints, tokenizers):
 
 def test_closing_ends_the_thread_and_the_process(tokenizers):
     before = set(threading.enumerate())
-    constraints = Constraints(tokenizers["bytes"])
+    constraints = Constraints(tokenizers["bytes"], FORK_SERVER)
     constraints.prepare()
     constraints.compile(Grammar.choices(["a"])).mask()
     constraints.close()

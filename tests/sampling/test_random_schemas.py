@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import nonsense
+from support.fork_server import FORK_SERVER
 from support.vocabularies import CONTROL, byte_level
 
 from tampu.errors import GrammarError
@@ -74,7 +75,7 @@ SIMPLE = st.booleans() | st.lists(
 
 @pytest.fixture(scope="module")
 def constraints():
-    made = Constraints(TOKENIZER)
+    made = Constraints(TOKENIZER, FORK_SERVER)
     yield made
     made.close()
 

@@ -35,19 +35,16 @@ REAL = (
 pytestmark = pytest.mark.server
 
 
-@pytest.fixture(autouse=True)
-def own(monkeypatch):
+@pytest.fixture
+def own():
     """Return a client that nothing else in this process uses."""
-    own = ForkServerClient()
-    for module in ("tampu.sandbox.process", "tampu.worker.client"):
-        monkeypatch.setattr(f"{module}.FORK_SERVER", own)
-    return own
+    return ForkServerClient()
 
 
 @pytest.fixture
-def sandboxes(monkeypatch, own):  # noqa: ARG001 - the fork server first
+def sandboxes(monkeypatch, own):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
-    made = [SandboxedProcess(WORK, SandboxLimits(cpu_s=1.0)) for _ in range(3)]
+    made = [SandboxedProcess(WORK, own, SandboxLimits(cpu_s=1.0)) for _ in range(3)]
     yield made
     for sandbox in made:
         sandbox.close()
@@ -84,7 +81,7 @@ def test_fork_server_stays_single_threaded_after_imports(sandboxes, own):
     fork_server = fork_server_of(sandboxes[0])
     for work in REAL:
         own.request(work)
-    made = SandboxedProcess("tampu.sampling.grammar_check:serve")
+    made = SandboxedProcess("tampu.sampling.grammar_check:serve", own)
     with pytest.raises(SandboxLimitError):
         made.call(b"")  # all is imported when this comes back
     made.close()
@@ -139,9 +136,9 @@ def test_random_kills_change_no_result(sandboxes):
     assert len(children(but=others)) <= 4
 
 
-def test_failed_import_affects_only_its_own_sandbox(sandboxes, capfd):
+def test_failed_import_affects_only_its_own_sandbox(sandboxes, own, capfd):
     fork_server = fork_server_of(sandboxes[0])
-    wrong = SandboxedProcess("support.no_such_module:work")
+    wrong = SandboxedProcess("support.no_such_module:work", own)
     with pytest.raises(SandboxLimitError, match="ended its process"):
         wrong.call(b"")
     wrong.close()
@@ -194,8 +191,9 @@ def test_killed_program_leaves_no_processes_behind():
     program = f"""
 import sys, time
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from tampu.sandbox.client import ForkServerClient
 from tampu.sandbox.process import SandboxedProcess, SandboxLimits
-sandbox = SandboxedProcess({WORK!r}, SandboxLimits(cpu_s=60, idle_s=None))
+sandbox = SandboxedProcess({WORK!r}, ForkServerClient(), SandboxLimits(cpu_s=60, idle_s=None))
 print(sandbox.call(b"fork_server").decode(), sandbox.call(b"pid").decode(), flush=True)
 sandbox.call(b"spin")
 """
@@ -209,11 +207,14 @@ sandbox.call(b"spin")
     wait_until(lambda: not any(map(psutil.pid_exists, pids)), "all processes end")
 
 
-def test_models_of_a_server_share_the_fork_server_until_the_last_is_closed():
+def test_models_of_a_server_share_the_fork_server_until_the_last_is_closed(own):
     async def load(name):
         options = ModelOptions(vocabulary_only=True)
         environment = {"PYTHONPATH": ":".join(filter(None, sys.path))}
-        return await start_worker(resolve("demo"), options, name=name, environment=environment)
+        path = resolve("demo")
+        return await start_worker(
+            path, options, name=name, environment=environment, fork_server=own
+        )
 
     others = children()
 

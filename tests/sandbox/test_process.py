@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.serving import is_alive
+from support.fork_server import FORK_SERVER
 from support.waiting import wait_until
 
 from tampu.errors import SandboxLimitError
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.server
 @pytest.fixture
 def sandbox(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
-    process = SandboxedProcess(WORK, LIMITS)
+    process = SandboxedProcess(WORK, FORK_SERVER, LIMITS)
     yield process
     process.close()
 
@@ -68,7 +68,7 @@ def test_environment_is_hidden_from_it(sandbox, monkeypatch):
 
 def test_garbage_collection_ends_its_process(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
-    sandbox = SandboxedProcess(WORK, LIMITS)
+    sandbox = SandboxedProcess(WORK, FORK_SERVER, LIMITS)
     sandbox.start()
     pid = int(sandbox.call(b"pid"))
     del sandbox
@@ -78,7 +78,7 @@ def test_garbage_collection_ends_its_process(monkeypatch):
 
 def test_idle_process_exits_and_is_forked_again(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
-    sandbox = SandboxedProcess(WORK, SandboxLimits(idle_s=0.1))
+    sandbox = SandboxedProcess(WORK, FORK_SERVER, SandboxLimits(idle_s=0.1))
     before, fork_server = int(sandbox.call(b"pid")), sandbox.call(b"fork_server")
     wait_until(lambda: not psutil.pid_exists(before), "the idle process exits")
     assert psutil.Process(int(fork_server)).children() == []
@@ -105,12 +105,12 @@ def test_it_has_only_its_socket_open_and_may_start_threads(sandbox):
 def test_process_that_died_while_idle_is_replaced(sandbox):
     process = psutil.Process(int(sandbox.call(b"pid")))
     process.kill()
-    wait_until(lambda: not is_alive(process), "the process ends")
+    wait_until(lambda: not psutil.pid_exists(process.pid), "the fork server reaps the process")
     assert sandbox.call(b"abc") == b"cba"
 
 
 def test_function_that_cannot_be_imported_is_an_error(capfd):
-    sandbox = SandboxedProcess("support.no_such_module:work", LIMITS)
+    sandbox = SandboxedProcess("support.no_such_module:work", FORK_SERVER, LIMITS)
     with pytest.raises(SandboxLimitError, match="ended its process"):
         sandbox.call(b"")
     sandbox.close()

@@ -8,13 +8,14 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from itertools import count
 
+from tampu.sandbox.client import ForkServerClient
 from tampu.worker.main import load_model
 from tampu.worker.worker import Worker
 
 
 @contextmanager
 def load_stuck(load, progress, cancelled):
-    with load_model(load, progress, cancelled) as loaded:
+    with load_model(load, progress, cancelled, ForkServerClient()) as loaded:
         graphs, steps = loaded.model.runner.graphs, count()
         launch = graphs.launch
         graphs.launch = lambda prepared: launch(prepared) if next(steps) < 10 else Future()

@@ -5,6 +5,7 @@ import io
 import numpy as np
 import pytest
 from PIL import Image
+from support.fork_server import FORK_SERVER
 
 from tampu.errors import RequestError
 from tampu.sandbox.process import SandboxLimits
@@ -22,7 +23,7 @@ def png(width: int, height: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def decoder():
-    made = SandboxedDecoder()
+    made = SandboxedDecoder(FORK_SERVER)
     yield made
     made.close()
 
@@ -55,7 +56,7 @@ def test_a_picture_that_takes_too_much_is_refused_and_the_next_is_decoded(
     monkeypatch, limits, reason
 ):
     monkeypatch.setattr(sandboxed, "DECODE_LIMITS", limits)
-    decoder = SandboxedDecoder()
+    decoder = SandboxedDecoder(FORK_SERVER)
     with pytest.raises(RequestError, match=reason):
         decoder.decode(png(6000, 4000))
     assert decoder.decode(png(5, 4)).shape == (4, 5, 3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.fork_server import FORK_SERVER
 from support.tiny_model import Tiny, write_tiny
 
 from tampu import Engine
@@ -24,10 +25,10 @@ def test_it_reaches_the_process_that_runs_the_model(tmp_path: Path, *, is_whole:
     model = write_tiny(tmp_path / "m.gguf", Tiny(context=64), template="{{ messages }}")
     load = Load(str(model), ModelOptions(parser="harmony", context=32, threads=1))
     if is_whole:
-        with load_engine(load, lambda _: None, lambda: False) as loaded:
+        with load_engine(load, lambda _: None, lambda: False, FORK_SERVER) as loaded:
             prompts = loaded.requests.prompts
     else:
-        prompts = load_vocabulary(load).requests.prompts
+        prompts = load_vocabulary(load, FORK_SERVER).requests.prompts
     assert prompts is not None
     assert prompts.style.name == "harmony"
 

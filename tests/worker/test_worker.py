@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 from support.fake_model import Characters, FakeModel
+from support.fork_server import FORK_SERVER
 from support.waiting import PATIENCE_S
 
 from tampu.chat.output import chat_format
@@ -170,7 +171,9 @@ def test_a_request_that_is_being_prepared_is_cancelled_at_once(slow):
 
 
 def test_a_template_that_uses_its_whole_budget_delays_no_cancel():
-    prompts = PromptBuilder.for_model(ChatTemplate(ENDLESS), Characters(), NoMetadata())
+    prompts = PromptBuilder.for_model(
+        ChatTemplate(ENDLESS), Characters(), NoMetadata(), FORK_SERVER
+    )
     with served(prompts) as client:
         client.send(generate(1, TextPrompt("forever")))
         client.until(is_text)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from support import fake_model, stuck_model
 from support.endless import make_endless_model
+from support.fork_server import FORK_SERVER
 from support.waiting import PATIENCE_S, until
 
 from tampu.errors import (
@@ -65,7 +66,13 @@ def run(test, patience_s=PATIENCE_S):
 async def start(path="model", **options):
     environment = {"PATH": os.defpath}
     return await start_worker(
-        Path(path), ModelOptions(), name="m", environment=environment, program=PROGRAM, **options
+        Path(path),
+        ModelOptions(),
+        name="m",
+        environment=environment,
+        fork_server=FORK_SERVER,
+        program=PROGRAM,
+        **options,
     )
 
 
@@ -331,6 +338,7 @@ def test_a_device_that_never_answers_is_found_out(tmp_path):
             ModelOptions(context=256, threads=1),
             name="m",
             environment={"PATH": os.defpath},
+            fork_server=FORK_SERVER,
             program=program,
             hang_s=1.5,
         )
@@ -350,6 +358,7 @@ def test_a_file_cut_short_under_a_loaded_model_is_named_as_the_cause(tmp_path):
             ModelOptions(context=256, threads=1, kernels="off"),
             name="m",
             environment={"PATH": os.defpath},
+            fork_server=FORK_SERVER,
         )
         os.truncate(model, 0)
         with pytest.raises(RunnerDiedError, match=r"SIGBUS \(the model's file was changed"):

@@ -20,6 +20,7 @@ from tampu.errors import OutOfMemoryError, UnsupportedModelError
 from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.nn.lora import check_adapter
 from tampu.sampling.constraint import Constraints
+from tampu.sandbox.client import ForkServerClient
 from tampu.tokenizer.loading import load_tokenizer
 from tampu.vision.sandboxed import SandboxedDecoder
 from tampu.worker.protocol import ModelOptions
@@ -28,7 +29,9 @@ _LEAST_BATCH = 32  # with fewer than the sequences it aborts
 
 
 @contextmanager
-def load_llamacpp(path: Path, options: ModelOptions) -> Iterator[tuple[LlamaModel, RequestBuilder]]:
+def load_llamacpp(
+    path: Path, options: ModelOptions, fork_server: ForkServerClient
+) -> Iterator[tuple[LlamaModel, RequestBuilder]]:
     """Load a model into llama.cpp; it is freed at the end.
 
     Raises:
@@ -60,15 +63,18 @@ def load_llamacpp(path: Path, options: ModelOptions) -> Iterator[tuple[LlamaMode
                 f"llama.cpp cannot load {path.name}: its memory or its tensors do not fit"
             ) from error
         server = LlamaServer(folder / "llama.sock", parameters.api_keys[0])
-        forms = Forms(tokenizer, stack.enter_context(closing(Constraints(tokenizer))))
+        forms = Forms(tokenizer, stack.enter_context(closing(Constraints(tokenizer, fork_server))))
         eyes = None
         if options.projector is not None:
-            decoder = stack.enter_context(closing(SandboxedDecoder()))
+            decoder = stack.enter_context(closing(SandboxedDecoder(fork_server)))
             eyes = Eyes(server, tokenizer, decoder, options.context)
         own = options.template
         template = read_template(own) if own else ChatTemplate.from_metadata(metadata)
         model = LlamaModel(server, tokenizer, options.context, forms, eyes)
-        yield model, RequestBuilder.for_model(model, template, metadata, options.parser)
+        yield (
+            model,
+            RequestBuilder.for_model(model, template, metadata, fork_server, options.parser),
+        )
         del running
 
 

@@ -14,6 +14,7 @@ from tampu.errors import RequestError, SettingsError
 from tampu.ml.kernels.repack_cache import RepackCache
 from tampu.ml.kernels.tuning import Tuning
 from tampu.ml.offload import Offload
+from tampu.sandbox.client import ForkServerClient
 from tampu.settings.parsers import existing_path
 from tampu.settings.settings import ENGINES, Settings
 from tampu.store.catalog import DEFAULT_CONTEXT, Catalog, prepare, resolve
@@ -26,12 +27,17 @@ class EngineShelf:
     """Loads models into engines of this process."""
 
     def __init__(
-        self, settings: Settings, trace: Path | None = None, engine: str | None = None
+        self,
+        settings: Settings,
+        fork_server: ForkServerClient,
+        trace: Path | None = None,
+        engine: str | None = None,
     ) -> None:
         """Load models as the settings say.
 
         Args:
             settings: of the user.
+            fork_server: for the sandboxes of the models.
             trace: a file for what the engine does; None: nobody looks.
             engine: native, llamacpp or auto; None: as the model or the settings say.
 
@@ -42,6 +48,7 @@ class EngineShelf:
             raise SettingsError(f"--engine is {engine!r}; it must be one of {', '.join(ENGINES)}")
         self._settings = settings
         self._catalog = Catalog(library=Library.from_settings(settings))
+        self._fork_server = fork_server
         self._trace = trace
         self._engine = engine
 
@@ -96,6 +103,8 @@ class EngineShelf:
                     offload=_offload(needs, settings),
                     use_mmap=needs.mapped is not False,
                     progress=progress,
+                    settings=settings,
+                    fork_server=self._fork_server,
                 )
             )
             if self._trace:
@@ -126,7 +135,9 @@ class EngineShelf:
             projector=str(prepared.projector) if prepared.projector else None,
         )
         with ExitStack() as stack:
-            model, requests = stack.enter_context(load_llamacpp(prepared.path, options))
+            model, requests = stack.enter_context(
+                load_llamacpp(prepared.path, options, self._fork_server)
+            )
             return Loaded(model, requests, stack.pop_all().close)
 
 

@@ -12,6 +12,7 @@ from tampu.cli.repl.local_backend import OwnModel
 from tampu.cli.repl.model_loader import EngineShelf
 from tampu.cli.repl.remote_backend import find_server, has_model, pulled_there, served_model
 from tampu.errors import ModelNotFoundError
+from tampu.sandbox.client import ForkServerClient
 from tampu.settings.parsers import existing_path
 from tampu.settings.settings import Settings
 from tampu.store.library import Library
@@ -46,7 +47,7 @@ def choose_partner(
     found = None if is_own else _served(model, keep_s, settings, insecure=insecure)
     if found is not None:
         return found
-    shelf = EngineShelf(settings, trace, engine)
+    shelf = EngineShelf(settings, ForkServerClient(), trace, engine)
     bring_if_missing(model, settings, insecure)
     rests_s = None if keep_s == float("inf") else keep_s
     return OwnModel(Desk(shelf, shelf.find(model), rests_s), settings)

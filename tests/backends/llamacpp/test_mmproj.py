@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from support.fork_server import FORK_SERVER
 from support.projectors import LAYOUTS, take_apart
 
 from tampu.backends.llamacpp import LlamaModel, load_llamacpp
@@ -40,7 +41,10 @@ def files(tmp_path_factory) -> tuple[Path, Path]:
 @pytest.fixture(scope="module")
 def loaded(files) -> Iterator[tuple[LlamaModel, PromptBuilder]]:
     text, eyes = files
-    with load_llamacpp(text, ModelOptions(**OPTIONS, projector=str(eyes))) as (model, requests):
+    with load_llamacpp(text, ModelOptions(**OPTIONS, projector=str(eyes)), FORK_SERVER) as (
+        model,
+        requests,
+    ):
         # The decoder's process is there before the first test begins.
         model.prepare_images(asked(picture()))
         prompts = requests.prompts
@@ -164,7 +168,7 @@ def test_more_pixels_than_llama_cpp_is_given_are_refused(loaded):
 
 def test_without_a_projector_there_are_no_pictures_and_that_is_said(files):
     text, _ = files
-    with load_llamacpp(text, ModelOptions(**OPTIONS)) as (model, *_):
+    with load_llamacpp(text, ModelOptions(**OPTIONS), FORK_SERVER) as (model, *_):
         plain = asked()
         assert model.prepare_images(plain) == plain
         with pytest.raises(RequestError, match=r"projector in a file of its own \(mmproj\)"):
@@ -173,5 +177,5 @@ def test_without_a_projector_there_are_no_pictures_and_that_is_said(files):
 
 def test_a_model_with_its_eyes_in_the_same_file_is_refused():
     with pytest.raises(UnsupportedModelError, match="in a file of its own"), \
-         load_llamacpp(built_in_path(), ModelOptions(**OPTIONS)):  # fmt: skip
+         load_llamacpp(built_in_path(), ModelOptions(**OPTIONS), FORK_SERVER):  # fmt: skip
         pass

@@ -8,6 +8,7 @@ import re
 import jsonschema
 import pytest
 from support import nonsense
+from support.fork_server import FORK_SERVER
 from support.vocabularies import CONTROL, USER_DEFINED, byte_level
 
 from tampu.chat.output import Content, Thinking, ToolCall
@@ -63,7 +64,7 @@ def tokenizer(name, kind):
 def model(request):
     name, kind = request.param
     vocabulary = tokenizer(name, kind)
-    constraints = Constraints(vocabulary)
+    constraints = Constraints(vocabulary, FORK_SERVER)
     yield STYLES[name], vocabulary, constraints
     constraints.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.endless import make_endless_model
+from support.fork_server import FORK_SERVER
 from support.renamed import write_renamed
 
 from tampu.cli.repl.current_model import Desk
@@ -26,7 +27,7 @@ def path(tmp_path_factory):
 
 
 def test_a_model_that_the_native_engine_lacks_answers_all_the_same(path):
-    shelf = EngineShelf(SETTINGS)
+    shelf = EngineShelf(SETTINGS, FORK_SERVER)
     desk = Desk(shelf, shelf.find(path))
     try:
         session = Session(
@@ -40,6 +41,6 @@ def test_a_model_that_the_native_engine_lacks_answers_all_the_same(path):
 
 
 def test_there_is_no_trace_of_it(path, tmp_path):
-    shelf = EngineShelf(SETTINGS, tmp_path / "trace.json")
+    shelf = EngineShelf(SETTINGS, FORK_SERVER, tmp_path / "trace.json")
     with pytest.raises(RequestError, match="--trace"):
         Session(OwnModel(Desk(shelf, shelf.find(path)), SETTINGS)).load()
