@@ -63,7 +63,7 @@ class MadeUpVocabulary:
         self.vocabulary_size = size
         self.eos = frozenset({size - 1})
 
-    def spellings(self) -> list[bytes]:
+    def all_token_bytes(self) -> list[bytes]:
         """Return the bytes of every token."""
         return self._words + [b""] * (self.vocabulary_size - len(self._words))
 

@@ -39,7 +39,7 @@ from tampu.errors import RequestError
 from tampu.ml.kernels.repack_cache import RepackCache
 from tampu.ml.kernels.tuning import MEASURED, Tuning
 from tampu.ml.offload import Offload
-from tampu.nn import Picture
+from tampu.nn import RGBImage
 from tampu.runner.events import Event
 from tampu.runner.layout import NumberedImage
 from tampu.runner.loop import EngineLoop
@@ -286,7 +286,7 @@ class Engine:
         given = {"tools": tools, "think": think}
         return self.requests.prompt(self._chat(messages, given), truncate=truncate).tokens
 
-    def prepare_image(self, image: bytes | Picture) -> NumberedImage:
+    def prepare_image(self, image: bytes | RGBImage) -> NumberedImage:
         """Return an image prepared for the model, to be put into a prompt.
 
         Args:
@@ -375,7 +375,7 @@ class Engine:
                 self.runner.stats.trace = None
 
     def logits(
-        self, prompt: Prompt, images: Sequence[bytes | Picture] = (), *, chunk: int | None = None
+        self, prompt: Prompt, images: Sequence[bytes | RGBImage] = (), *, chunk: int | None = None
     ) -> npt.NDArray[np.float32]:
         """Return the logits at every position of a prompt.
 

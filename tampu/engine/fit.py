@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tampu.engine.memory import PROCESSOR, Footprint
 from tampu.errors import RequestError
-from tampu.ml.device_map import Placement
+from tampu.ml.device_map import DeviceMap
 from tampu.ml.devices import Device
 from tampu.ml.offload import Offload
 
@@ -62,7 +62,7 @@ def free_on(devices: Sequence[Device]) -> int | None:
     return sum(machine.available[device.label] for device in machine.devices)
 
 
-def place(footprint: Footprint, machine: Machine, asked: Offload) -> Placement:
+def place(footprint: Footprint, machine: Machine, asked: Offload) -> DeviceMap:
     """Return which device has which layer.
 
     Raises:
@@ -72,9 +72,9 @@ def place(footprint: Footprint, machine: Machine, asked: Offload) -> Placement:
     if asked.layers == 0 or not machine.devices:
         if asked.layers or asked.split or asked.main:
             log.warning("there is no device for layers besides the processor: it computes all")
-        placement = Placement()
-        footprint.check(placement, machine.available)
-        return placement
+        device_map = DeviceMap()
+        footprint.check(device_map, machine.available)
+        return device_map
     _check_devices(machine, asked)
     every = footprint.blocks + 1
     counts = range(every, 0, -1) if asked.layers is None else [min(asked.layers, every)]
@@ -82,8 +82,8 @@ def place(footprint: Footprint, machine: Machine, asked: Offload) -> Placement:
         if found := _fitting(footprint, machine, asked, count):
             return found
     if asked.layers is None:
-        footprint.check(Placement(), machine.available)
-        return Placement()
+        footprint.check(DeviceMap(), machine.available)
+        return DeviceMap()
     *_, last = _candidates(footprint, machine, asked, counts[0])
     fewer = next(
         (n for n in range(counts[0] - 1, 0, -1) if _fitting(footprint, machine, asked, n)), 0
@@ -102,17 +102,17 @@ def _check_devices(machine: Machine, asked: Offload) -> None:
 
 def _fitting(
     footprint: Footprint, machine: Machine, asked: Offload, count: int
-) -> Placement | None:
-    """Return the first placement of the last `count` layers that fits."""
-    for placement in _candidates(footprint, machine, asked, count):
-        if not footprint.shortage(placement, machine.available):
-            return placement
+) -> DeviceMap | None:
+    """Return the first device map of the last `count` layers that fits."""
+    for device_map in _candidates(footprint, machine, asked, count):
+        if not footprint.shortage(device_map, machine.available):
+            return device_map
     return None
 
 
 def _candidates(
     footprint: Footprint, machine: Machine, asked: Offload, count: int
-) -> Iterator[Placement]:
+) -> Iterator[DeviceMap]:
     """Yield placements of the last `count` layers, the best first: few devices, all experts."""
     first = max(0, footprint.blocks - count)
     layers = range(first, min(first + count, footprint.blocks + 1))
@@ -143,7 +143,7 @@ def _spread(
     group: Sequence[Device],
     layers: range,
     kept: int,
-) -> Placement:
+) -> DeviceMap:
     """Share layers out among devices, one behind the other, the first `kept` without experts."""
     shares = [
         (asked.split[index] if index < len(asked.split) else 0.0)
@@ -158,7 +158,7 @@ def _spread(
         places[index] = next((i for i, end in enumerate(ends) if end > part), len(ends) - 1)
     used = sorted(set(places) - {-1})
     mixtures = [index for index in layers if footprint.weights.experts[index]]
-    return Placement(
+    return DeviceMap(
         tuple(group[index] for index in used),
         tuple(used.index(each) if each >= 0 else -1 for each in places),
         frozenset(mixtures[:kept]),

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tampu.engine.completion import RequestHandle, Stream, completion, fit_prompt, too_long
 from tampu.engine.model_loader import LoadedModel
 from tampu.errors import RequestError
-from tampu.nn import Picture
+from tampu.nn import RGBImage
 from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.events import Event, TextDelta
 from tampu.runner.layout import Inputs, NumberedImage, as_one_group, lay_out
@@ -93,7 +93,7 @@ class InputProcessor:
         sequence.collector = collector
         return self._begin(sequence)
 
-    def prepare_image(self, image: bytes | Picture) -> NumberedImage:
+    def prepare_image(self, image: bytes | RGBImage) -> NumberedImage:
         """Return an image as the model takes it; see `Engine.prepare_image`."""
         vision = self._model.vision
         if vision is None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tampu.errors import OutOfMemoryError
 from tampu.kvcache import CacheSize, layer_bytes
-from tampu.ml.device_map import Placement, is_of_experts, layer_of
+from tampu.ml.device_map import DeviceMap, is_of_experts, layer_of
 from tampu.nn import CacheShape
 from tampu.store.model_info import ModelInfo
 
@@ -100,22 +100,22 @@ class Footprint:
         """How many layers there are before the output layer."""
         return len(self.weights.layers) - 1
 
-    def needs(self, placement: Placement) -> dict[str, MemoryNeed]:
+    def needs(self, device_map: DeviceMap) -> dict[str, MemoryNeed]:
         """Return what each device must hold, by its label."""
-        labels = [device.label for device in placement.devices] + [PROCESSOR]
+        labels = [device.label for device in device_map.devices] + [PROCESSOR]
         weights, stored = dict.fromkeys(labels, 0), dict.fromkeys(labels, 0)
         weights[PROCESSOR] += self.weights.first
         for index, (size, experts) in enumerate(
             zip(self.weights.layers, self.weights.experts, strict=True)
         ):
-            device = placement.of_layer(index)
+            device = device_map.of_layer(index)
             label = device.label if device else PROCESSOR
             weights[label] += size
-            weights[PROCESSOR if index in placement.kept_experts else label] += experts
+            weights[PROCESSOR if index in device_map.kept_experts else label] += experts
         for index, size in enumerate(layer_bytes(self.shapes, self.size, *self.types)):
-            device = placement.of_layer(index)
+            device = device_map.of_layer(index)
             stored[device.label if device else PROCESSOR] += size
-        output = placement.of_output()
+        output = device_map.of_output()
         hidden, logits = self._graph_sizes()
         return {
             label: MemoryNeed(
@@ -126,30 +126,30 @@ class Footprint:
             for label in labels
         }
 
-    def shortage(self, placement: Placement, available: Mapping[str, int]) -> list[str]:
+    def shortage(self, device_map: DeviceMap, available: Mapping[str, int]) -> list[str]:
         """Return the labels of the devices that have too little."""
-        needs = self.needs(placement)
+        needs = self.needs(device_map)
         return [label for label, need in needs.items() if need.total > available[label]]
 
-    def check(self, placement: Placement, available: Mapping[str, int], fewer: str = "") -> None:
+    def check(self, device_map: DeviceMap, available: Mapping[str, int], fewer: str = "") -> None:
         """Refuse what cannot fit.
 
         Args:
-            placement: which device is to have what.
+            device_map: which device is to have what.
             available: bytes that each device has, by its label.
             fewer: what fewer layers on devices would fit, in words.
 
         Raises:
             OutOfMemoryError: with the numbers, and what would fit.
         """
-        short, needs = self.shortage(placement, available), self.needs(placement)
+        short, needs = self.shortage(device_map, available), self.needs(device_map)
         if not short:
             return
         where = ", nor ".join(
             f"on {label}: {needs[label]}; {readable(available[label])} are available"
             for label in short
         )
-        instead = [*([fewer] if fewer else []), *self._fitting(placement, available)]
+        instead = [*([fewer] if fewer else []), *self._fitting(device_map, available)]
         raise OutOfMemoryError(
             f"{self.info.path.name} with a context of {self.size.context} tokens in "
             f"{self.size.slots} slots does not fit {where}. "
@@ -166,26 +166,26 @@ class Footprint:
         logits = most_outputs(self.size, vocabulary) * vocabulary
         return 4 * self.size.batch * (_HIDDEN * hidden + _INNER * inner), 4 * logits
 
-    def _fitting(self, placement: Placement, available: Mapping[str, int]) -> Iterator[str]:
+    def _fitting(self, device_map: DeviceMap, available: Mapping[str, int]) -> Iterator[str]:
         """Yield what could be asked for instead."""
-        if (context := self._longest(placement, available)) > 0:
+        if (context := self._longest(device_map, available)) > 0:
             yield f"a context of at most {context}"
         if self.types != ("q8_0", "q8_0"):
             smaller = replace(self, types=("q8_0", "q8_0"))
-            if not smaller.shortage(placement, available):
+            if not smaller.shortage(device_map, available):
                 yield "the cache type q8_0"
         if self.size.slots > 1:
             single = replace(self, size=replace(self.size, slots=1))
-            if not single.shortage(placement, available):
+            if not single.shortage(device_map, available):
                 yield "fewer slots"
 
-    def _longest(self, placement: Placement, available: Mapping[str, int]) -> int:
+    def _longest(self, device_map: DeviceMap, available: Mapping[str, int]) -> int:
         """Return the longest context that fits, a multiple of 256; 0 if none does."""
         low, high = 0, self.size.context // 256
         while low < high:
             middle = (low + high + 1) // 2
             shorter = replace(self, size=replace(self.size, context=256 * middle))
-            if not shorter.shortage(placement, available):
+            if not shorter.shortage(device_map, available):
                 low = middle
             else:
                 high = middle - 1

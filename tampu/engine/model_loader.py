@@ -16,7 +16,7 @@ from tampu.errors import ModelFileError, OutOfMemoryError, RequestError, ShapeEr
 from tampu.kvcache import AttentionKind, Cache, CacheSize, KVCacheManager
 from tampu.kvcache.causal import CACHE_TYPES
 from tampu.ml import Backend, GGMLType, Weights
-from tampu.ml.device_map import Placement
+from tampu.ml.device_map import DeviceMap
 from tampu.ml.devices import Device, find_devices
 from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.ml.kernels import KernelChoice, Kernels
@@ -171,11 +171,11 @@ def _load(
         bound = _bind(path, adapters, projector, resources)
         footprint = bound.footprint(options)
         machine = survey(find_devices(), Backend.available_memory(), part)
-        placement = place(footprint, machine, options.offload)
-        if placement.devices and options.offload.layers is None and part > 0:
+        device_map = place(footprint, machine, options.offload)
+        if device_map.devices and options.offload.layers is None and part > 0:
             resources.enter_context(_fewer_if_full())
         reading = _read_tokenizer(bound.file.metadata, resources)
-        backend = _backend(bound, options, placement, resources)
+        backend = _backend(bound, options, device_map, resources)
         cache = _cache(backend, footprint.shapes, options, resources)
         for each in bound.parts:
             each.load(
@@ -286,14 +286,14 @@ def _read_tokenizer(metadata: Metadata, resources: ExitStack) -> Future[Tokenize
 
 
 def _backend(
-    bound: _Bound, options: LoadOptions, placement: Placement, resources: ExitStack
+    bound: _Bound, options: LoadOptions, device_map: DeviceMap, resources: ExitStack
 ) -> Backend:
     """Start the devices."""
     backend = Backend(
         threads=options.threads or (1 if bound.file.size_bytes < _SMALL_BYTES else None),
         max_nodes=_most_nodes(bound.parts, bound.model, options.cache_size),
         kernels=KernelChoice.from_word(options.kernels),
-        placement=placement,
+        device_map=device_map,
     )
     resources.callback(backend.close)
     return backend
@@ -310,7 +310,7 @@ def _cache(
         options.cache_size,
         key_type=keys,
         value_type=values,
-        attention=_attention_kind(options, backend.kernels, shapes, backend.placement.devices),
+        attention=_attention_kind(options, backend.kernels, shapes, backend.device_map.devices),
     )
     resources.callback(cache.close)
     return cache
@@ -328,10 +328,10 @@ def _device_bytes(
     parts: Sequence[Weights], footprint: Footprint, backend: Backend
 ) -> dict[str, int]:
     """Return what a model takes on each device besides the processor."""
-    needs, graphs = footprint.needs(backend.placement), backend.graph_sizes()
+    needs, graphs = footprint.needs(backend.device_map), backend.graph_sizes()
     return {
         label: sum(part.device_bytes[label] for part in parts) + needs[label].cache + graphs[label]
-        for label in (device.label for device in backend.placement.devices)
+        for label in (device.label for device in backend.device_map.devices)
     }
 
 
@@ -401,6 +401,6 @@ def _log_memory(bound: _Bound, footprint: Footprint, cache: Cache, backend: Back
     }
     message = "loaded %s: weights %d MiB mapped and %d MiB packed, cache %d MiB, graphs %d MiB"
     log.info(message, bound.info.path.name, *(size // 2**20 for size in taken.values()))
-    if backend.placement.devices:
-        for label, need in footprint.needs(backend.placement).items():
+    if backend.device_map.devices:
+        for label, need in footprint.needs(backend.device_map).items():
             log.info("%s has %s", label, need)

@@ -20,11 +20,11 @@ import numpy.typing as npt
 from tampu.errors import ComputeError, OutOfMemoryError, ShapeError
 from tampu.ml.available_memory import read_available_memory
 from tampu.ml.context import Context
-from tampu.ml.device_map import Placement
+from tampu.ml.device_map import DeviceMap
 from tampu.ml.devices import Device, default_threads, find_devices, log_system
 from tampu.ml.kernels import KernelChoice, find_kernels
 from tampu.ml.library import OpaquePointer, gg
-from tampu.ml.nan_detector import ValueWatch
+from tampu.ml.nan_detector import NaNDetector
 from tampu.ml.tensor import Tensor
 from tampu.ml.threads import FittingThreads
 from tampu.ml.types import GGMLType
@@ -45,7 +45,7 @@ class Computed:
         outputs: copies of the tensors asked for.
         compute_ns: time spent in ggml.
         began_ns: when that began, of `time.perf_counter_ns`.
-        fault: where unusable numbers begin, if somebody looks for them and there are some.
+        fault: where the first NaN or infinity is, if `detect_nan` was called and there is one.
     """
 
     outputs: list[npt.NDArray[np.generic]]
@@ -63,27 +63,27 @@ class Backend:
         threads: int | None = None,
         max_nodes: int = 8192,
         kernels: KernelChoice | None = None,
-        placement: Placement | None = None,
+        device_map: DeviceMap | None = None,
     ) -> None:
         """Start the devices.
 
         Args:
             threads: for the CPU, at most (see `ml/threads.py`); None: one for each physical core.
             max_nodes: the most tensors that a graph may have.
-            kernels: which of the package's kernels to use; None: all that this processor can.
-            placement: which device has which layer of the model; None: the processor has all.
+            kernels: which of the package's kernels to use; None: all that this CPU can.
+            device_map: which device has which layer of the model; None: the CPU has all.
 
         Raises:
             ComputeError: if a device cannot be started.
-            RequestError: for kernels that this processor cannot use.
+            RequestError: for kernels that this CPU cannot use.
         """
         self.kernels = find_kernels(kernels or KernelChoice())
         self.threads = threads or default_threads()
         self.max_nodes = max_nodes
         self.devices = find_devices()
-        self.placement = placement or Placement()
+        self.device_map = device_map or DeviceMap()
         self._cpu = next(device for device in self.devices if device.kind == "cpu")
-        self._working = (*self.placement.devices, self._cpu)  # ggml wants the processor last
+        self._working = (*self.device_map.devices, self._cpu)  # ggml wants the CPU last
         self._handles = _start(self._working)
         self._handle = self._handles[-1]
         self._fitting = FittingThreads(self.threads)
@@ -95,7 +95,7 @@ class Backend:
         self._scheduler = int(
             gg.ggml_backend_sched_new(handles, types, count, size, False, True) or 0  # noqa: FBT003
         )
-        self._watch: ValueWatch | None = None
+        self._nan_detector: NaNDetector | None = None
         # The graph whose tensors have their places now, and how many nodes it had then.
         self._placed: tuple[Context, int] | None = None
         self._staying: dict[int, npt.NDArray[np.generic]] = {}  # what is in inputs that stay
@@ -124,7 +124,7 @@ class Backend:
 
     def layer_buffer_type(self, index: int) -> OpaquePointer:
         """Where the cache of a layer lives: with the device that computes the layer."""
-        return (self.placement.of_layer(index) or self._cpu).buffer_type
+        return (self.device_map.of_layer(index) or self._cpu).buffer_type
 
     @property
     def is_divided(self) -> bool:
@@ -206,10 +206,10 @@ class Backend:
         self._begun.wait()  # else this thread's Python would keep the other from starting
         return computed
 
-    def watch_values(self) -> None:
-        """Look at the values of every node from now on; see `Computed.fault`. This is slow."""
-        self._watch = ValueWatch()
-        self._watch.attach(self._scheduler)
+    def detect_nan(self) -> None:
+        """Check the values of every node from now on; see `Computed.fault`. This is slow."""
+        self._nan_detector = NaNDetector()
+        self._nan_detector.attach(self._scheduler)
 
     def wait(self) -> None:
         """Return once nothing is being computed."""
@@ -291,9 +291,9 @@ class Backend:
             self._fitting.end()
             if status != 0:
                 raise ComputeError(f"ggml failed to compute a graph (status {status})")
-            fault = self._watch.found if self._watch else ""
-            if self._watch:
-                self._watch.found = ""
+            fault = self._nan_detector.found if self._nan_detector else ""
+            if self._nan_detector:
+                self._nan_detector.found = ""
             return Computed([_read(tensor) for tensor in outputs], elapsed, began, fault)
         finally:
             self._busy.release()

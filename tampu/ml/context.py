@@ -64,7 +64,7 @@ class Context:
     Attributes:
         plan: which of the backend's buffers the graph's places are in; None: it has none yet.
         staying: inputs whose memory is theirs alone.
-        custom: nodes that the package's own code computes, which only the processor can.
+        custom: nodes that the package's own code computes, which only the CPU can.
         pauses: what `pause` does; None: nothing.
     """
 
@@ -214,7 +214,7 @@ class Context:
     def kernels_for(self, operand: Tensor) -> Kernels | None:
         """Return the package's kernels if they can read this operand of theirs, a cache's or not.
 
-        With devices besides the processor, only what certainly lives with the processor.
+        With devices besides the CPU, only what certainly lives with the CPU.
         """
         if not self._devices.is_divided:
             return self._devices.kernels

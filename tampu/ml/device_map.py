@@ -1,6 +1,6 @@
 """Which device holds each layer of a model: its weights, its cache, and with them its computing.
 
-What the first layer takes, rows of the table of embeddings, stays with the processor. The output
+What the first layer takes, rows of the table of embeddings, stays with the CPU. The output
 layer counts as one more layer behind the others; so does all that belongs to no layer of the text.
 """
 
@@ -18,13 +18,13 @@ _EXPERTS = re.compile(r"_(ch)?exps\.")
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
-    """Where the layers are; without devices, all are the processor's.
+class DeviceMap:
+    """Where the layers are; without devices, all are the CPU's.
 
     Attributes:
-        devices: that take part besides the processor.
-        layers: for each layer, the output layer last, which of them has it; -1: the processor.
-        kept_experts: layers of a device whose experts stay with the processor all the same.
+        devices: that take part besides the CPU.
+        layers: for each layer, the output layer last, which of them has it; -1: the CPU.
+        kept_experts: layers of a device whose experts stay with the CPU all the same.
     """
 
     devices: tuple[Device, ...] = ()
@@ -37,19 +37,19 @@ class Placement:
         return sum(place >= 0 for place in self.layers)
 
     def of_layer(self, index: int) -> Device | None:
-        """Return the device that has a layer; None: the processor."""
+        """Return the device that has a layer; None: the CPU."""
         place = self.layers[index] if 0 <= index < len(self.layers) else -1
         return self.devices[place] if place >= 0 else None
 
     def of_weight(self, name: str) -> Device | None:
-        """Return the device that has a weight; None: the processor."""
+        """Return the device that has a weight; None: the CPU."""
         index = layer_of(name, len(self.layers) - 1)
         if index is None or (index in self.kept_experts and is_of_experts(name)):
             return None
         return self.of_layer(index)
 
     def of_output(self) -> Device | None:
-        """Return the device that has the output layer; None: the processor."""
+        """Return the device that has the output layer; None: the CPU."""
         return self.of_layer(len(self.layers) - 1)
 
 

@@ -185,10 +185,10 @@ def default_threads(system: Path = _SYSTEM, process: Path = _PROCESS) -> int:
     Processors that share a core count as one. Where cores differ, the slow ones are left out: all
     threads wait for the last one after each operation. The cores of all NUMA nodes count, since
     all threads write the packed weights, which so lie on all nodes. A container's quota counts as
-    its whole processors.
+    its whole CPUs.
 
     Args:
-        system: where Linux tells of its processors and quotas.
+        system: where Linux tells of its CPUs and quotas.
         process: where it tells of this process.
     """
     if psutil.MACOS:  # does not bind processes to cores
@@ -212,7 +212,7 @@ def second_cache_bytes(system: Path = _SYSTEM) -> int:
 
 
 def _fast_on_macos() -> int:
-    """Return the number of performance cores of Apple's processors; 0 where it is not told."""
+    """Return the number of performance cores of Apple's CPUs; 0 where it is not told."""
     try:
         sysctl = ctypes.CDLL(None).sysctlbyname
     except (OSError, AttributeError):
@@ -224,9 +224,9 @@ def _fast_on_macos() -> int:
 
 
 def _fast(usable: Sequence[int], system: Path) -> Sequence[int]:
-    """Return those of some processors that are not slow beside the others.
+    """Return those of some CPUs that are not slow beside the others.
 
-    Intel's hybrid processors list their performance cores; ARM's cores have a capacity each, and
+    Intel's hybrid CPUs list their performance cores; ARM's cores have a capacity each, and
     those of less than two thirds of the largest are slow.
     """
     listed = _numbers(_told(system / "devices/cpu_core/cpus"))
@@ -239,7 +239,7 @@ def _fast(usable: Sequence[int], system: Path) -> Sequence[int]:
 
 
 def _core(topology: Path) -> str:
-    """Return the processors that share a core, as Linux lists them; before 5.2 by another name."""
+    """Return the CPUs that share a core, as Linux lists them; before 5.2 by another name."""
     return _told(topology / "core_cpus_list") or _told(topology / "thread_siblings_list")
 
 
@@ -253,7 +253,7 @@ def _numbers(text: str) -> set[int]:
 
 
 def _quota(groups: Path, process: Path) -> int | None:
-    """Return how many processors the control groups allow, in whole; None: as many as there are.
+    """Return how many CPUs the control groups allow, in whole; None: as many as there are.
 
     The quotas of a process's own group and of all its parents apply. In a container, often only
     its own group is visible, mounted at the root, so the root is read too.

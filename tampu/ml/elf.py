@@ -18,7 +18,7 @@ _NULL, _NEEDED, _HASH, _STRINGS, _SYMBOLS, _STRINGS_SIZE, _SYMBOL_SIZE, _RPATH =
     *(0, 1, 4, 5, 6, 10, 11, 15),
 )  # tags of the dynamic section
 _READ_WRITE = 6  # the linker writes addresses into the dynamic section
-_ALIGNMENT = 1 << 16  # the largest pages of these processors
+_ALIGNMENT = 1 << 16  # the largest pages of these CPUs
 _HEADER, _PROGRAM_HEADER, _SYMBOL, _ENTRY = 64, 56, 24, 16  # sizes in bytes
 
 
@@ -28,7 +28,7 @@ def needing(names: Sequence[str], folder: str, like: bytes) -> bytes | None:
     Args:
         names: of the files that it needs, in the order in which they are loaded.
         folder: where they are.
-        like: the first 64 bytes of a library for the same processor.
+        like: the first 64 bytes of a library for the same CPU.
 
     Returns:
         The bytes of the file; None where libraries are no 64-bit ELF files.

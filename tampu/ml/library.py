@@ -31,7 +31,7 @@ GraphPointer: TypeAlias = Any
 OpaquePointer: TypeAlias = int
 
 VARIANT: str = getattr(gg.lib, "variant", "native")
-"""For which processors ggml's CPU library was compiled: as ggml calls them, or for this one."""
+"""For which CPUs ggml's CPU library was compiled: as ggml calls them, or for this one."""
 
 log = logging.getLogger("tampu.ml")
 

@@ -1,6 +1,6 @@
-"""Where unusable numbers begin: every node of every graph is looked at. For hunting faults only.
+"""Finds the first node of a graph whose result is NaN or infinite, for debugging.
 
-Computing is many times slower meanwhile, as ggml stops after each node.
+Computing is many times slower with it, since ggml stops after each node.
 """
 
 from __future__ import annotations
@@ -17,33 +17,34 @@ log = logging.getLogger("tampu.ml")
 _SOURCES = 3  # operands of a node that may be weights
 
 
-class ValueWatch:
+class NaNDetector:
     """Finds the first node of a graph whose values are NaN or infinite.
 
     Attributes:
-        found: what it is, in words; empty while all is well. It is for the owner to clear.
+        found: the operation and the weight that it used or that preceded it; empty if there is no
+            such node. The owner resets it.
     """
 
     def __init__(self) -> None:
         self.found = ""
-        self._near = "the inputs"
+        self._last_weight = "the inputs"
         # ggml keeps the bare address: hold a reference.
-        self._callback = gg.ggml_backend_sched_eval_callback(self._look)
+        self._callback = gg.ggml_backend_sched_eval_callback(self._check)
 
     def attach(self, scheduler: OpaquePointer) -> None:
-        """Look at whatever a scheduler computes from now on."""
+        """Check everything that a scheduler computes from now on."""
         gg.ggml_backend_sched_set_eval_callback(scheduler, self._callback, None)
 
-    def _look(self, tensor: TensorPointer, is_question: bool, _user: object) -> bool:  # noqa: FBT001
-        """Answer ggml's question whether to stop after a node, or look at its values."""
+    def _check(self, tensor: TensorPointer, is_question: bool, _user: object) -> bool:  # noqa: FBT001
+        """Answer whether ggml must stop after a node, or check the values of that node."""
         if is_question:
             return not self.found
-        self._near = _weight_of(tensor) or self._near
+        self._last_weight = _weight_of(tensor) or self._last_weight
         values = _values(tensor)
         if values is not None and not np.isfinite(values).all():
             operation = gg.ggml_op_name(tensor.contents.op).decode().lower()
-            self.found = f"{operation}, at or after {self._near}"
-            log.error("unusable numbers begin with %s", self.found)
+            self.found = f"{operation}, at or after {self._last_weight}"
+            log.error("first NaN or Inf in %s", self.found)
         return True
 
 

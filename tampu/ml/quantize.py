@@ -62,7 +62,7 @@ def quantize(
         ComputeError: if a value is NaN or infinite and the type has blocks, which it would spoil.
     """
     if kind not in QUANTIZABLE:
-        raise RequestError(f"cannot quantise to {kind.name}; choose one of {_names()}")
+        raise RequestError(f"cannot quantize to {kind.name}; choose one of {_names()}")
     if values.dtype != np.float32 or values.ndim < 1:
         raise ShapeError(f"quantise takes an array of float32, not {values.dtype}{values.shape}")
     columns = values.shape[-1]
@@ -73,7 +73,7 @@ def quantize(
     def convert(start: int, stop: int) -> None:
         part = source[start:stop]
         if kind.is_quantized and not np.isfinite(part).all():
-            raise ComputeError(f"cannot quantise to {kind.name}: a value is NaN or infinite")
+            raise ComputeError(f"cannot quantize to {kind.name}: a value is NaN or infinite")
         gg.ggml_quantize_chunk(
             kind,
             part.ctypes.data_as(_FLOATS),

@@ -21,7 +21,7 @@ from tampu.ml.metadata import Metadata
 from tampu.ml.split_names import part_name, read_part_name
 
 PREFIX = "split."
-MOST_PARTS = 1024
+MAX_PARTS = 1024
 
 
 def part_count(metadata: Metadata) -> int:
@@ -31,8 +31,8 @@ def part_count(metadata: Metadata) -> int:
         ModelFileError: for a number that cannot be right.
     """
     count = metadata.integer("split.count", default=1)
-    if not 0 <= count <= MOST_PARTS:
-        raise ModelFileError("key 'split.count'", f"{count} is not from 0 to {MOST_PARTS}")
+    if not 0 <= count <= MAX_PARTS:
+        raise ModelFileError("key 'split.count'", f"{count} is not from 0 to {MAX_PARTS}")
     return max(count, 1)
 
 

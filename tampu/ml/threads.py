@@ -1,8 +1,8 @@
-"""How many threads compute: fewer while other processes need the processors.
+"""How many threads compute: fewer while other processes need the CPUs.
 
 Threads that compute a graph wait for each other after each operation. If one of them shares its
 core with somebody else, all are held up, and spin meanwhile: one thread less is faster then than
-all of them. So while graphs are computed it is measured from time to time how many processors
+all of them. So while graphs are computed it is measured from time to time how many CPUs
 others use.
 """
 
@@ -19,7 +19,7 @@ log = logging.getLogger("tampu.ml")
 
 WINDOW_S = 0.25  # over which the use is measured: ticks of 10 ms are its unit
 REST_S = 0.05  # without a graph; what others did before it does not count
-_SHARE = 0.35  # of a processor: if others use more, one thread less computes
+_SHARE = 0.35  # of a CPU: if others use more, one thread less computes
 _NOT_BUSY = frozenset({"idle", "iowait", "steal", "guest", "guest_nice", "interrupt", "dpc"})
 
 
@@ -29,7 +29,7 @@ class Sample:
 
     Attributes:
         wall: the time.
-        busy: by all processes together, on the processors that this one may use.
+        busy: by all processes together, on the CPUs that this one may use.
         own: by this process.
     """
 
@@ -46,19 +46,19 @@ class FittingThreads:
     """
 
     def __init__(
-        self, most: int, processors: int | None = None, measure: Callable[[], Sample] | None = None
+        self, most: int, cpus: int | None = None, measure: Callable[[], Sample] | None = None
     ) -> None:
         """Begin with all threads.
 
         Args:
             most: threads at once.
-            processors: that this process may use; None: what the system says.
+            cpus: that this process may use; None: what the system says.
             measure: what has been used so far; None: what the system says.
         """
         usable = usable_processors()
         self.count = most
         self._most = most
-        self._processors = max(most, processors or len(usable) or psutil.cpu_count() or 1)
+        self._processors = max(most, cpus or len(usable) or psutil.cpu_count() or 1)
         self._measure = measure or (lambda: use_so_far(usable))
         self._from: Sample | None = None  # where the window began
         self._ended = 0.0  # when the last graph did
@@ -80,20 +80,20 @@ class FittingThreads:
         used = others / (now.wall - before.wall)
         fitting = max(1, min(self._most, self._processors - int(used + 1 - _SHARE)))
         if fitting != self.count:
-            log.debug("%d threads compute: others use %.1f processors", fitting, used)
+            log.debug("%d threads compute: others use %.1f CPUs", fitting, used)
         self.count = fitting
 
 
 def usable_processors() -> tuple[int, ...]:
-    """Return the numbers of the processors that this process may use; empty: not known."""
+    """Return the numbers of the CPUs that this process may use; empty: not known."""
     process = psutil.Process()
     return tuple(process.cpu_affinity() or ()) if hasattr(process, "cpu_affinity") else ()
 
 
-def use_so_far(processors: tuple[int, ...]) -> Sample:
-    """Return what has been used of these processors (of all, if there are none)."""
+def use_so_far(cpus: tuple[int, ...]) -> Sample:
+    """Return what has been used of these CPUs (of all, if there are none)."""
     times = psutil.cpu_times(percpu=True)
-    chosen = [times[i] for i in processors if i < len(times)] or times
+    chosen = [times[i] for i in cpus if i < len(times)] or times
     busy = sum(
         value for each in chosen for name, value in each._asdict().items() if name not in _NOT_BUSY
     )

@@ -1,4 +1,4 @@
-"""ggml as a wheel has it: one CPU library for each kind of processor, of which one is loaded.
+"""ggml as a wheel has it: one CPU library for each kind of CPU, of which one is loaded.
 
 `make wheel` puts ggml's bindings and libraries into the folder `bundled` beside this file. Where
 ggml was compiled at install time, that folder does not exist and this module does nothing.
@@ -22,7 +22,7 @@ BASE = BUNDLED / "lib" / "libtampu-ggml-base.so"
 
 _PREFIX = "libggml-cpu-"
 _CPUINFO = Path("/proc/cpuinfo")
-# ggml asks the processor alone. What the system does not save between threads (an old kernel, a
+# ggml asks the CPU alone. What the system does not save between threads (an old kernel, a
 # virtual machine that hides it) must not be used, and is not among the flags that Linux lists.
 _FLAGS = {"avx": "ggml_cpu_has_avx", "avx512f": "ggml_cpu_has_avx512"}
 
@@ -31,14 +31,14 @@ class Libraries:
     """ggml's libraries, seen as one: its bindings look their functions up here.
 
     Attributes:
-        variant: for which processors the CPU library was compiled, as ggml calls them: `zen4`.
+        variant: for which CPUs the CPU library was compiled, as ggml calls them: `zen4`.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Load the libraries of a folder and register the processor with ggml.
+        """Load the libraries of a folder and register the CPU with ggml.
 
         Raises:
-            LibraryError: if one is missing or cannot be loaded, none is for this processor, or
+            LibraryError: if one is missing or cannot be loaded, none is for this CPU, or
                 another ggml was loaded for all to use, whose functions these would call.
         """
         check_mixture("this process", ctypes.CDLL(None), [folder / BASE.name])
@@ -78,7 +78,7 @@ def fastest(folder: Path, cpuinfo: Path = _CPUINFO) -> Path:
 
     Args:
         folder: of the libraries.
-        cpuinfo: where Linux lists the processor's flags.
+        cpuinfo: where Linux lists the CPU's flags.
 
     Raises:
         LibraryError: if none runs here.
@@ -88,7 +88,7 @@ def fastest(folder: Path, cpuinfo: Path = _CPUINFO) -> Path:
     scores = {path: _score(path, flags) for path in sorted(folder.glob(f"{_PREFIX}*.so"))}
     best = max(scores, key=scores.__getitem__, default=None)
     if best is None or scores[best] == 0:
-        raise LibraryError(f"none of the ggml libraries in {folder} runs on this processor")
+        raise LibraryError(f"none of the ggml libraries in {folder} runs on this CPU")
     return best
 
 
@@ -105,7 +105,7 @@ def _score(path: Path, flags: frozenset[str]) -> int:
 
 
 def _told_flags(cpuinfo: Path) -> frozenset[str]:
-    """Return the flags that Linux lists for an x86 processor; none: not known."""
+    """Return the flags that Linux lists for an x86 CPU; none: not known."""
     try:
         lines = cpuinfo.read_text().splitlines()
     except OSError:

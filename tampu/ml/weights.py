@@ -2,7 +2,7 @@
 
 First the tensors are only declared, so that a model can be bound to them and say how it uses each;
 `load` then gives each one its memory. A weight of a layer that another device has goes there. One
-of the processor's that is multiplied goes to a packed layout where there is one for its type; the
+of the CPU's that is multiplied goes to a packed layout where there is one for its type; the
 others stay in the file, mapped and not copied.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError
 from tampu.ml.backend import Backend
-from tampu.ml.buffer_types import Use, find_homes
+from tampu.ml.buffer_types import WeightUse, choose_buffer_types
 from tampu.ml.devices import Device
 from tampu.ml.gguf import GGUFFile, TensorInfo
 from tampu.ml.kernels.matmul import STRIP, PackedMemory, PackedWeight, places_of
@@ -59,7 +59,7 @@ class Weights:
         if not self._arena:
             raise OutOfMemoryError(f"no memory for the headers of {len(file.tensors)} tensors")
         self._tensors = {info.name: self._declare(info) for info in file.tensors.values()}
-        self._uses: defaultdict[str, set[Use]] = defaultdict(set)
+        self._uses: defaultdict[str, set[WeightUse]] = defaultdict(set)
         self._buffers: list[OpaquePointer] = []
         self._packed: PackedMemory | None = None
         self.packed: list[PackedWeight] = []
@@ -73,7 +73,7 @@ class Weights:
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
 
-    def use(self, name: str, use: Use) -> Tensor:
+    def use(self, name: str, use: WeightUse) -> Tensor:
         """Return a tensor and note how it is used.
 
         Raises:
@@ -116,10 +116,10 @@ class Weights:
         cancelled = cancelled or (lambda: False)
         _check(cancelled)
         self._map()
-        homes = find_homes(backend, self._uses, self._tensors, mapped=mapped)
-        self._use_in_place(backend, homes.in_place)
+        buffers = choose_buffer_types(backend, self._uses, self._tensors, mapped=mapped)
+        self._use_in_place(backend, buffers.in_place)
         report = progress or (lambda _part: None)
-        layout = self._layout(backend, homes.own) if cache and mapped else None
+        layout = self._layout(backend, buffers.repacked) if cache and mapped else None
         if cache and layout:
 
             def watch(part: float) -> None:
@@ -128,9 +128,9 @@ class Weights:
 
             self._kept = cache.find(layout, backend.threads, watch)
         jobs = [
-            *self._send(backend, homes.twice),
-            *self._pack_own(backend, homes.own),
-            *self._pack(homes.packed),
+            *self._send(backend, buffers.copied),
+            *self._pack_own(backend, buffers.repacked),
+            *self._pack(buffers.packed),
         ]
         self._run(jobs, backend.threads, report, cancelled)
         if cache and layout and self._packed and not self._kept:
@@ -241,8 +241,8 @@ class Weights:
 
     def _send(self, backend: Backend, twice: dict[str, Device]) -> Iterator[Job]:
         """Give weights their places on other devices; yield the jobs that fill them."""
-        devices = {name: backend.placement.of_weight(name) for name in self._uses} | twice
-        for device in backend.placement.devices:
+        devices = {name: backend.device_map.of_weight(name) for name in self._uses} | twice
+        for device in backend.device_map.devices:
             names = [name for name in self._uses if devices[name] == device]
             for tensor in (self._tensors[name] for name in names if name in twice):
                 tensor.factor = gg.ggml_dup_tensor(self._arena, tensor.pointer)

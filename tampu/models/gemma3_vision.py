@@ -1,4 +1,4 @@
-"""Gemma 3's tower: SigLIP over a square picture, pooled to few tokens, projected.
+"""Gemma 3's tower: SigLIP over a square image, pooled to few tokens, projected.
 
 Sources: arXiv:2303.15343 (SigLIP), arXiv:2503.19786.
 """
@@ -21,9 +21,9 @@ from tampu.nn import (
     LayerNorm,
     Module,
     PatchEmbedding,
-    Picture,
     Placeholders,
     PreparedImage,
+    RGBImage,
     RMSNorm,
     VisionModel,
     Words,
@@ -60,7 +60,7 @@ class Options:
 
     @property
     def rows(self) -> int:
-        """Tokens of a picture."""
+        """Tokens of an image."""
         return (self.side // self.pool) ** 2
 
 
@@ -93,7 +93,7 @@ class Gemma3Vision(VisionModel):
     }
     options: Options
 
-    def prepare(self, image: Picture) -> PreparedImage:
+    def prepare(self, image: RGBImage) -> PreparedImage:
         o = self.options
         pixels = HALF(resize(image, o.image, o.image, Filter.BILINEAR))
         cut = patches(pixels[: o.side * o.patch, : o.side * o.patch], o.patch)
@@ -114,7 +114,7 @@ class Gemma3Vision(VisionModel):
         return self.projector(pooled, o.epsilon)
 
     def _placeholders(self) -> Placeholders:
-        """Return the tokens: two line breaks, the start, the picture, the end, two line breaks."""
+        """Return the tokens: two line breaks, the start, the image, the end, two line breaks."""
         t, rows = self.tokens, self.options.rows
         before = (*t["breaks"], *t["start"])
         tokens = [*before, *t["image"] * rows, *t["end"], *t["breaks"]]

@@ -1,4 +1,4 @@
-"""Llama 4's tower: tiles of a large picture and a small view of all of it, each seen by itself.
+"""Llama 4's tower: tiles of a large image and a small view of all of it, each seen by itself.
 
 Source: transformers' Llama4VisionModel. Squares of patches become one token (pixel shuffle).
 """
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.ml import Context, RopeMode, Tensor
-from tampu.ml.buffer_types import Use
+from tampu.ml.buffer_types import WeightUse
 from tampu.ml.metadata import Metadata
 from tampu.ml.moe import repeat
 from tampu.nn import (
@@ -23,9 +23,9 @@ from tampu.nn import (
     Linear,
     Module,
     PatchEmbedding,
-    Picture,
     Placeholders,
     PreparedImage,
+    RGBImage,
     VisionModel,
     Words,
     axis_arrays,
@@ -80,7 +80,7 @@ class Llama4Vision(VisionModel):
     patch: PatchEmbedding = gguf("v.patch_embedding", or_="v.patch_embd")
     last: Tensor = gguf("v.class_embedding", or_="v.class_embd")
     position: Tensor = gguf(
-        "v.positional_embedding_vlm", or_="v.position_embd.weight", use=Use.ROWS
+        "v.positional_embedding_vlm", or_="v.position_embd.weight", use=WeightUse.ROWS
     )
     norm_before: LayerNorm = gguf("v.layernorm_pre", or_="v.pre_ln")
     layers: list[EncoderLayer] = gguf("v.blk", count="layers")
@@ -100,7 +100,7 @@ class Llama4Vision(VisionModel):
     }
     options: Options
 
-    def prepare(self, image: Picture) -> PreparedImage:
+    def prepare(self, image: RGBImage) -> PreparedImage:
         o = self.options
         plan = arrange(*image.shape[:2], side=o.image, most=o.tiles)
         small = resize(image, plan.height, plan.width, Filter.BILINEAR)

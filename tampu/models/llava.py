@@ -1,4 +1,4 @@
-"""LLaVA: CLIP's tower over the middle of a picture, and a projector of two layers.
+"""LLaVA: CLIP's tower over the middle of an image, and a projector of two layers.
 
 Sources: arXiv:2103.00020 (CLIP), arXiv:2310.03744 (LLaVA 1.5). The last layer but one is projected;
 files leave the last one out.
@@ -20,9 +20,9 @@ from tampu.nn import (
     Linear,
     Module,
     PatchEmbedding,
-    Picture,
     Placeholders,
     PreparedImage,
+    RGBImage,
     VisionModel,
     Words,
     gguf,
@@ -42,7 +42,7 @@ class Options:
 
     @property
     def rows(self) -> int:
-        """Tokens of a picture."""
+        """Tokens of an image."""
         return (self.image // self.patch) ** 2
 
 
@@ -68,7 +68,7 @@ class Llava(VisionModel):
     words: ClassVar[Words] = {"image": (("<image>",), ("<unk>",), ("<|endoftext|>",))}
     options: Options
 
-    def prepare(self, image: Picture) -> PreparedImage:
+    def prepare(self, image: RGBImage) -> PreparedImage:
         o = self.options
         pixels = CLIP(fit_crop(image, o.image, Filter.BICUBIC))
         side = o.image // o.patch * o.patch

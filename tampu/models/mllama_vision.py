@@ -1,4 +1,4 @@
-"""Llama 3.2 Vision's tower: up to four tiles of a picture seen together, after layers and again.
+"""Llama 3.2 Vision's tower: up to four tiles of an image seen together, after layers and again.
 
 Sources: arXiv:2407.21783, section 7; models/llama3/multimodal in meta-llama/llama-models, which
 transformers 5 no longer follows in all (docs/models.md). What some layers take is put beside what
@@ -27,9 +27,9 @@ from tampu.nn import (
     Linear,
     Module,
     PatchEmbedding,
-    Picture,
     Placeholders,
     PreparedImage,
+    RGBImage,
     RMSNorm,
     VisionModel,
     Words,
@@ -133,7 +133,7 @@ class MllamaVision(VisionModel):
     words: ClassVar[Words] = {"image": (("<|image|>",),)}
     options: Options
 
-    def prepare(self, image: Picture) -> PreparedImage:
+    def prepare(self, image: RGBImage) -> PreparedImage:
         o = self.options
         plan = arrange(*image.shape[:2], side=o.image, most=o.tiles)
         small = resize(image, plan.height, plan.width, Filter.BILINEAR)

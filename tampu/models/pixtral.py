@@ -1,4 +1,4 @@
-"""Pixtral, the tower of Mistral Small 3 and Ministral 3: pictures of any shape, rotary places.
+"""Pixtral, the tower of Mistral Small 3 and Ministral 3: images of any shape, rotary places.
 
 Source: arXiv:2410.07073. Squares of patches are merged to one token, and each row of tokens ends
 with a token of the text model.
@@ -20,9 +20,9 @@ from tampu.nn import (
     Linear,
     Module,
     PatchEmbedding,
-    Picture,
     Placeholders,
     PreparedImage,
+    RGBImage,
     RMSNorm,
     VisionModel,
     Words,
@@ -62,7 +62,7 @@ class Options:
 
     @property
     def longest(self) -> int:
-        """The longest side of a picture, in pixels."""
+        """The longest side of an image, in pixels."""
         return self.longest_edge or self.image
 
     @property
@@ -100,7 +100,7 @@ class Pixtral(VisionModel):
     }
     options: Options
 
-    def prepare(self, image: Picture) -> PreparedImage:
+    def prepare(self, image: RGBImage) -> PreparedImage:
         o = self.options
         multiple = o.patch * o.merge
         size = fit_long_side(*image.shape[:2], longest=o.longest, multiple=multiple)

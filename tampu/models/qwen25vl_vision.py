@@ -1,4 +1,4 @@
-"""Qwen 2.5-VL's tower: pictures of any shape, most layers see windows of them alone.
+"""Qwen 2.5-VL's tower: images of any shape, most layers see windows of them alone.
 
 Source: arXiv:2502.13923. Squares of four patches, and windows of squares, come one after the other,
 so that a window is a range; the squares' order is restored at the end.
@@ -20,9 +20,9 @@ from tampu.nn import (
     GatedEncoderLayer,
     Linear,
     Module,
-    Picture,
     Placeholders,
     PreparedImage,
+    RGBImage,
     RMSNorm,
     VisionModel,
     Words,
@@ -35,11 +35,11 @@ from tampu.nn import (
 from tampu.vision import CLIP, Filter, fit_pixels, patches, places, resize
 
 _ROPE_BASE = 10_000.0
-_USUAL_PERIOD = 8  # every eighth layer sees the whole picture
+_USUAL_PERIOD = 8  # every eighth layer sees the whole image
 
 
 def _whole_layers(metadata: Metadata) -> tuple[int, ...]:
-    """Return the layers that see the whole picture: Ollama lists them, llama.cpp has a period."""
+    """Return the layers that see the whole image: Ollama lists them, llama.cpp has a period."""
     key = "vision.fullatt_block_indexes"
     if metadata.has(key):
         return tuple(int(index) for index in metadata.integers(key))
@@ -90,7 +90,7 @@ class Qwen25VLVision(VisionModel):
     }
     options: Options
 
-    def prepare(self, image: Picture) -> PreparedImage:
+    def prepare(self, image: RGBImage) -> PreparedImage:
         o = self.options
         size = fit_pixels(*image.shape[:2], multiple=o.square, fewest=o.fewest, most=o.most)
         pixels = CLIP(resize(image, *size, Filter.BICUBIC))
@@ -125,7 +125,7 @@ class Qwen25VLVision(VisionModel):
     def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002
         o = self.options
         turn = AxisRope.of(inputs, RopeMode.HALVES)
-        cut = inputs["patches"]  # a still picture is two equal frames
+        cut = inputs["patches"]  # a still image is two equal frames
         x = project_patches(cut, self.first) + project_patches(cut, self.second)
         for index, layer in enumerate(self.layers):
             mask = None if index in o.whole_layers else inputs["mask"]
@@ -156,7 +156,7 @@ class Qwen25VLVision(VisionModel):
 def windows(
     rows: int, columns: int, side: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the squares of a picture, window by window, and the window of each of them.
+    """Return the squares of an image, window by window, and the window of each of them.
 
     Args:
         rows: of squares.

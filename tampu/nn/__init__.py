@@ -26,9 +26,9 @@ from tampu.nn.encoder import (
 )
 from tampu.nn.experts import ExpertLinear, Gating, GatingFunction, SharedExpert, SparseMoE
 from tampu.nn.image import (
-    Picture,
     Placeholders,
     PreparedImage,
+    RGBImage,
     Vision,
     VisionModel,
     Words,
@@ -66,12 +66,12 @@ __all__ = [
     "Model",
     "Module",
     "PatchEmbedding",
-    "Picture",
     "Placeholders",
     "PreNormDecoder",
     "PreNormLayer",
     "PreNormOptions",
     "PreparedImage",
+    "RGBImage",
     "RMSNorm",
     "Rope",
     "SandwichNormLayer",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tampu.ml import Tensor
-from tampu.ml.buffer_types import Use
+from tampu.ml.buffer_types import WeightUse
 from tampu.ml.moe import (
     add_expert_bias,
     expert_linear,
@@ -103,7 +103,7 @@ def route(
 class ExpertLinear(Module):
     """A projection of each expert: weight (experts, outputs, inputs), bias (experts, outputs)."""
 
-    weight: Tensor = gguf("weight", use=Use.CHOSEN)
+    weight: Tensor = gguf("weight", use=WeightUse.EXPERTS)
     bias: Tensor | None = gguf("bias")
 
     def __call__(self, x: Tensor, choice: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """What a model that sees gives the runner: encoder graphs, and how an image lies in the inputs.
 
-The runner knows nothing of any model's pictures. It has a picture prepared, computes the encoder's
+The runner knows nothing of any model's images. It has an image prepared, computes the encoder's
 graph once, keeps the embedding, and lays the placeholders into the sequence as they say.
 """
 
@@ -19,7 +19,7 @@ from tampu.ml import Context, Tensor
 from tampu.ml.metadata import Metadata
 from tampu.nn.module import Module
 
-Picture: TypeAlias = npt.NDArray[np.uint8]
+RGBImage: TypeAlias = npt.NDArray[np.uint8]
 """A decoded image: RGB, (height, width, 3)."""
 
 Words: TypeAlias = Mapping[str, tuple[tuple[str, ...], ...]]
@@ -53,7 +53,7 @@ class Placeholders:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedImage:
-    """A picture as the encoder takes it.
+    """An image as the encoder takes it.
 
     Attributes:
         arrays: data of the encoder's inputs, by name: F32, F16, I32 or I64.
@@ -71,11 +71,11 @@ class PreparedImage:
 class Vision(Protocol):
     """The part of a model that sees."""
 
-    def prepare(self, image: Picture) -> PreparedImage:
-        """Resize, cut and normalise a picture; on the host alone, from any thread.
+    def prepare(self, image: RGBImage) -> PreparedImage:
+        """Resize, cut and normalize an image; on the host alone, from any thread.
 
         Raises:
-            RequestError: for a picture that the model cannot take.
+            RequestError: for an image that the model cannot take.
         """
         ...
 
@@ -115,7 +115,7 @@ class VisionModel(Module):
     tokens: Mapping[str, tuple[int, ...]]
 
     @abstractmethod
-    def prepare(self, image: Picture) -> PreparedImage:
+    def prepare(self, image: RGBImage) -> PreparedImage:
         """As `Vision` says."""
 
     @abstractmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tampu.ml import Tensor
-from tampu.ml.buffer_types import Use
+from tampu.ml.buffer_types import WeightUse
 from tampu.ml.checks import require
 from tampu.nn.module import Module, gguf
 
@@ -17,7 +17,7 @@ class Linear(Module):
         adapters: what is added to x · Wᵀ, each a function of x; see `nn.lora`.
     """
 
-    weight: Tensor = gguf("weight", use=Use.PRODUCT)
+    weight: Tensor = gguf("weight", use=WeightUse.PRODUCT)
     bias: Tensor | None = gguf("bias")
     adapters: tuple[Callable[[Tensor], Tensor], ...] = ()
 
@@ -35,7 +35,7 @@ class Linear(Module):
 class Embedding(Module):
     """A table (entries, features) whose rows are looked up."""
 
-    weight: Tensor = gguf("weight", use=Use.ROWS)
+    weight: Tensor = gguf("weight", use=WeightUse.ROWS)
 
     def __call__(self, indices: Tensor) -> Tensor:
         """Return (n, features) for I32 indices (n,)."""

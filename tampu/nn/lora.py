@@ -1,6 +1,6 @@
 """Low-rank adapters: what is added to the results of projections, computed beside them.
 
-The weights themselves stay as they are, mapped and quantised: (W + s B A) x = W x + s B (A x), and
+The weights themselves stay as they are, mapped and quantized: (W + s B A) x = W x + s B (A x), and
 the second part costs rank / inputs of the first. Source: arXiv:2106.09685.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.ml import Tensor, Weights
-from tampu.ml.buffer_types import Use
+from tampu.ml.buffer_types import WeightUse
 from tampu.ml.gguf import GGUFFile
 from tampu.nn.linear import Linear
 from tampu.nn.module import Module
@@ -77,7 +77,7 @@ def attach(model: Module, base: Weights, adapter: Weights, scale: float) -> None
         linear = linears.get(name)
         if linear is None:
             raise UnsupportedModelError(f"{where}: {name} is no projection of this model")
-        a, b = (adapter.use(f"{name}{end}", Use.PRODUCT) for end in _ENDS)
+        a, b = (adapter.use(f"{name}{end}", WeightUse.PRODUCT) for end in _ENDS)
         if a.shape[0] != b.shape[-1] or (b.shape[0], a.shape[-1]) != linear.weight.shape:
             raise ModelFileError(
                 where, f"{a.shape} and {b.shape} do not go with {name}, {linear.weight.shape}"

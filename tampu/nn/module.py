@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from tampu.errors import ModelFileError
 from tampu.ml import Tensor, Weights
-from tampu.ml.buffer_types import Use
+from tampu.ml.buffer_types import WeightUse
 
 M = TypeVar("M", bound="Module")
 
@@ -30,7 +30,7 @@ class _Declaration:
 
     names: tuple[str, ...]
     count: str | None
-    use: Use
+    use: WeightUse
 
 
 def gguf(
@@ -38,7 +38,7 @@ def gguf(
     *,
     or_: str | tuple[str, ...] = (),
     count: str | None = None,
-    use: Use = Use.ELEMENTS,
+    use: WeightUse = WeightUse.ELEMENTS,
 ) -> Any:
     """Declare where an attribute's tensors are in the file.
 
@@ -99,7 +99,8 @@ class _Binding:
             (part,) = typing.get_args(wanted)
             length = _length(self.options, declaration.count)
             each = (
-                _Declaration((f"{name}.{index}",), None, Use.ELEMENTS) for index in range(length)
+                _Declaration((f"{name}.{index}",), None, WeightUse.ELEMENTS)
+                for index in range(length)
             )
             return [self._value(one, part, "") for one in each]
         return self.module(wanted, _dotted(name))
@@ -110,7 +111,7 @@ class _Binding:
             self._declared[kind] = _declarations(kind)
         return self._declared[kind]
 
-    def _tensor(self, name: str, use: Use) -> Tensor | None:
+    def _tensor(self, name: str, use: WeightUse) -> Tensor | None:
         if name in self.weights:
             return self.weights.use(name, use)
         self.missing.append(name)

@@ -198,7 +198,7 @@ class Graphs:
 
     def watch_values(self) -> None:
         """Check everything computed from now on for NaN and infinity; this is slow."""
-        self._backend.watch_values()
+        self._backend.detect_nan()
 
     def prepare(self, step: StepInputs) -> PreparedGraph:
         """Prepare the graph and the data of a step; computes nothing."""

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.ml import Context, GGMLType, Tensor
-from tampu.nn.image import Picture
+from tampu.nn.image import RGBImage
 
 Embedding = npt.NDArray[np.float32]
 
@@ -89,7 +89,7 @@ class ImageStore:
         self._joined: tuple[tuple[int, ...], Embedding] | None = None
         self._bytes = 0
 
-    def number(self, picture: Picture) -> int:
+    def number(self, picture: RGBImage) -> int:
         """Return the number of an image's content; equal pixels have equal numbers.
 
         The least recently seen of very many images is forgotten. It gets another number when it

@@ -57,7 +57,7 @@ class Spelling(Protocol):
         """The tokens that end a text."""
         ...
 
-    def spellings(self) -> list[bytes]:
+    def all_token_bytes(self) -> list[bytes]:
         """Return the bytes of every token; b"" for control tokens."""
         ...
 
@@ -245,7 +245,7 @@ class Constraints:
 
 
 def _trie_of(vocabulary: Spelling) -> LLTokenizer:
-    tokens = vocabulary.spellings()
+    tokens = vocabulary.all_token_bytes()
     special = vocabulary.control_texts()
     for token, text in special.items():
         tokens[token] = text.encode()

@@ -49,7 +49,7 @@ class BytePair:
 
         Raises:
             ModelFileError: if the merges are missing or a special token is wrong.
-            UnsupportedModelError: if the pre-tokeniser is not known.
+            UnsupportedModelError: if the pre-tokenizer is not known.
         """
         self._vocabulary = vocabulary
         self._pretokenizer = find(metadata.string("tokenizer.ggml.pre", "default"))
@@ -61,7 +61,7 @@ class BytePair:
         """Return the text as it is."""
         return text
 
-    def spell(self, token: int) -> bytes:
+    def token_bytes(self, token: int) -> bytes:
         """Return the bytes for which a token stands."""
         text = self._vocabulary.texts[token]
         if self._vocabulary.is_type(token, TokenType.NORMAL, TokenType.UNUSED):

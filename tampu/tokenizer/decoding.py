@@ -18,24 +18,24 @@ class IncrementalDecoder:
     U+FFFD at once, one for each longest beginning of a character (as Unicode recommends).
     """
 
-    def __init__(self, spell: Callable[[int], bytes], *, strip_space: bool = False) -> None:
+    def __init__(self, token_bytes: Callable[[int], bytes], *, strip_space: bool = False) -> None:
         """Begin a text.
 
         Args:
-            spell: gives the bytes of a token.
+            token_bytes: returns the bytes of a token.
             strip_space: whether one space at the beginning of the text is left out.
         """
-        self._spell = spell
+        self._token_bytes = token_bytes
         self._strip_space = strip_space
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, token: int) -> str:
         """Return the characters that are complete with this token; often "" for a while."""
-        spelling = self._spell(token)
-        if self._strip_space and spelling:
-            spelling = spelling.removeprefix(b" ")
+        data = self._token_bytes(token)
+        if self._strip_space and data:
+            data = data.removeprefix(b" ")
             self._strip_space = False
-        text = self._utf8.decode(spelling)
+        text = self._utf8.decode(data)
         logger.log(TRACE, "decode %d -> %r", token, text, extra={"ids": [token], "text": text})
         return text
 

@@ -1,4 +1,4 @@
-"""The tokeniser that a model file describes."""
+"""The tokenizer that a model file describes."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _FAMILIES: dict[str, Callable[[Metadata, Vocabulary], Family]] = {
 
 
 def load_tokenizer(metadata: Metadata) -> Tokenizer:
-    """Return the tokeniser that `tokenizer.ggml.*` describes.
+    """Return the tokenizer that `tokenizer.ggml.*` describes.
 
     Takes a few milliseconds; the dictionaries for encoding are built at the first `encode` or by
     `Tokenizer.prepare`.
 
     Raises:
         ModelFileError: naming the key and what is wrong with it.
-        UnsupportedModelError: if the kind of tokeniser is not known.
+        UnsupportedModelError: if the kind of tokenizer is not known.
     """
     name = metadata.string("tokenizer.ggml.model")
     if name not in _FAMILIES:
         raise UnsupportedModelError(
-            f"the tokeniser {name!r} (tokenizer.ggml.model) is not known; "
+            f"the tokenizer {name!r} (tokenizer.ggml.model) is not known; "
             f"known are {', '.join(sorted(_FAMILIES))}"
         )
     vocabulary = read_vocabulary(metadata)

@@ -2,7 +2,7 @@
 
 One table: the name in the file, and the stages through which the text goes. A stage is a regular
 expression whose matches become words of their own, as do the stretches between them. The
-expressions are those of the families' own tokenisers (data, in the syntax of the Oniguruma library
+expressions are those of the families' own tokenizers (data, in the syntax of the Oniguruma library
 that `tokenizers` uses), the names and flags those of llama.cpp's converter.
 """
 
@@ -169,6 +169,6 @@ def find(name: str) -> PreTokenizer:
     if name in _BY_NAME:
         return _BY_NAME[name]
     raise UnsupportedModelError(
-        f"the pre-tokeniser {name!r} (tokenizer.ggml.pre) is not known; "
+        f"the pre-tokenizer {name!r} (tokenizer.ggml.pre) is not known; "
         f"known are {', '.join(known_names())}"
     )

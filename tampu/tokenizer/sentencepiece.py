@@ -6,7 +6,7 @@ the unknown token if the vocabulary has no bytes; unknown tokens in a row are on
 
 The space before a text: where `tokenizer.ggml.add_space_prefix` holds (it does unless the file says
 otherwise), a text gets a space in front at its beginning and after each special token, as llama.cpp
-and Hugging Face's converted tokenisers do it; SentencePiece itself knows no special tokens in a
+and Hugging Face's converted tokenizers do it; SentencePiece itself knows no special tokens in a
 text.
 
 User-defined tokens: SentencePiece looks for them after replacing the spaces, so texts are compared
@@ -66,7 +66,7 @@ class SentencePiece:
         """Return the text with U+2581 for each space."""
         return text.replace(" ", SPACE)
 
-    def spell(self, token: int) -> bytes:
+    def token_bytes(self, token: int) -> bytes:
         """Return the bytes for which a token stands."""
         text = self._vocabulary.texts[token]
         if self._vocabulary.is_type(token, TokenType.BYTE) and (byte := _BYTE.fullmatch(text)):
@@ -86,7 +86,7 @@ class SentencePiece:
 
     def _byte_ids(self) -> list[int]:
         """Return the tokens of the 256 bytes, or nothing if one of them is missing."""
-        tokens = {self.spell(token): token for token in self._vocabulary.ids(TokenType.BYTE)}
+        tokens = {self.token_bytes(token): token for token in self._vocabulary.ids(TokenType.BYTE)}
         ids = [tokens[byte] for byte in (bytes([value]) for value in range(256)) if byte in tokens]
         return ids if len(ids) == 256 else []
 

@@ -1,6 +1,6 @@
 """Special tokens in a text: found leftmost first, and of those that begin there the longest.
 
-This is how Hugging Face's tokenisers and SentencePiece find them. llama.cpp looks for one token
+This is how Hugging Face's tokenizers and SentencePiece find them. llama.cpp looks for one token
 after the other, longest first over the whole text; the two differ only where special tokens overlap
 each other.
 """

@@ -1,10 +1,10 @@
-"""The tokeniser of one model: text to tokens and back, the same for all families.
+"""The tokenizer of one model: text to tokens and back, the same for all families.
 
 Special tokens in a text. Control tokens are looked for only if the caller asks for it
 (`parse_special`): text from a user must not be able to end a turn. User-defined tokens are looked
-for always, as Hugging Face's tokenisers and llama.cpp do it, because they are text that the model
+for always, as Hugging Face's tokenizers and llama.cpp do it, because they are text that the model
 knows as one token. The beginning and end of sequence are added only if the caller asks for it
-(`add_special`), for the first piece of a text that is tokenised in pieces.
+(`add_special`), for the first piece of a text that is tokenized in pieces.
 """
 
 from __future__ import annotations
@@ -111,19 +111,19 @@ class Tokenizer:
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
         """Return the text of tokens.
 
-        A space in front that the model's own tokeniser adds when it encodes is taken off again.
+        A space in front that the model's own tokenizer adds when it encodes is taken off again.
 
         Args:
             ids: the tokens.
             special: whether control tokens are shown as they are written, or left out.
         """
         ids = list(ids)
-        spell = self._spell_shown if special else self.token_bytes
-        spellings = {token: spell(token) for token in set(ids)}
-        spelling = b"".join(map(spellings.__getitem__, ids))
+        bytes_of = self._visible_bytes if special else self.token_bytes
+        each = {token: bytes_of(token) for token in set(ids)}
+        data = b"".join(map(each.__getitem__, ids))
         if self.adds_space:
-            spelling = spelling.removeprefix(b" ")
-        text = spelling.decode("utf-8", "replace")
+            data = data.removeprefix(b" ")
+        text = data.decode("utf-8", "replace")
         logger.log(TRACE, "decode %s -> %r", ids, text, extra={"text": text, "ids": ids})
         return text
 
@@ -143,7 +143,7 @@ class Tokenizer:
                 space at its beginning then counts. If not, the outcome is that of `decode`.
         """
         return IncrementalDecoder(
-            self._spell_shown if special else self._spell_with(self.control_tokens(shown)),
+            self._visible_bytes if special else self._bytes_with(self.control_tokens(shown)),
             strip_space=self.adds_space and not continues,
         )
 
@@ -153,11 +153,11 @@ class Tokenizer:
         Raises:
             RequestError: if there is no such token.
         """
-        return b"" if self.is_control(token) else self._family.spell(token)
+        return b"" if self.is_control(token) else self._family.token_bytes(token)
 
     def token_text(self, token: int) -> str:
         """Return a token as text for people: control tokens as written, broken bytes as U+FFFD."""
-        return self._spell_shown(token).decode("utf-8", "replace")
+        return self._visible_bytes(token).decode("utf-8", "replace")
 
     def is_control(self, token: int) -> bool:
         """Return whether a token is no text: a control token or the unknown token."""
@@ -173,18 +173,19 @@ class Tokenizer:
         """Return all control tokens with their texts."""
         return {token: self.vocabulary.texts[token] for token in self.vocabulary.ids(*HIDDEN_TYPES)}
 
-    def spellings(self) -> list[bytes]:
+    def all_token_bytes(self) -> list[bytes]:
         """Return the bytes of every token, b"" for control tokens; takes a while."""
-        spell, hidden = self._family.spell, set(self.vocabulary.ids(*HIDDEN_TYPES))
-        return [b"" if token in hidden else spell(token) for token in range(self.vocabulary_size)]
+        bytes_of, hidden = self._family.token_bytes, set(self.vocabulary.ids(*HIDDEN_TYPES))
+        tokens = range(self.vocabulary_size)
+        return [b"" if token in hidden else bytes_of(token) for token in tokens]
 
     def is_end(self, token: int) -> bool:
         """Return whether a token ends a text."""
         return token in self.eos
 
-    def _spell_shown(self, token: int) -> bytes:
+    def _visible_bytes(self, token: int) -> bytes:
         self._check(token)
-        return self._family.spell(token)
+        return self._family.token_bytes(token)
 
     def _encode_parts(self, parts: Iterable[str | int]) -> list[int]:
         """Return the tokens of texts without special tokens, and of these between them."""
@@ -213,11 +214,11 @@ class Tokenizer:
                     self._built = self._family.build_encoder()
         return self._built
 
-    def _spell_with(self, shown: Mapping[str, int]) -> Callable[[int], bytes]:
-        spellings = {token: text.encode() for text, token in shown.items()}
-        if not spellings:
+    def _bytes_with(self, shown: Mapping[str, int]) -> Callable[[int], bytes]:
+        visible = {token: text.encode() for text, token in shown.items()}
+        if not visible:
             return self.token_bytes
-        return lambda token: spellings.get(token) or self.token_bytes(token)
+        return lambda token: visible.get(token) or self.token_bytes(token)
 
     @cached_property
     def _control(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What the three families of tokenisers have in common: the two interfaces that each implements."""
+"""What the three families of tokenizers have in common: the two interfaces that each implements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Encoder(Protocol):
 
 
 class Family(Protocol):
-    """One kind of tokeniser with its vocabulary; cheap to build."""
+    """One kind of tokenizer with its vocabulary; cheap to build."""
 
     specials: Specials
     # Whether the first token of a text begins with a space that isn't in the text.
@@ -31,7 +31,7 @@ class Family(Protocol):
         """Return the text, or a special token's, in the form in which the two are compared."""
         ...
 
-    def spell(self, token: int) -> bytes:
+    def token_bytes(self, token: int) -> bytes:
         """Return the bytes for which a token stands, be it a control token; maybe half a letter."""
         ...
 

@@ -143,7 +143,7 @@ class Specials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
-    """What a family of tokenisers takes where the file says nothing; an id of None means none."""
+    """What a family of tokenizers takes where the file says nothing; an id of None means none."""
 
     bos: int | None = None
     eos: int | None = None

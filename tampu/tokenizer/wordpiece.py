@@ -1,4 +1,4 @@
-"""WordPiece, `tokenizer.ggml.model` = "bert": the tokeniser of embedding models, by the library.
+"""WordPiece, `tokenizer.ggml.model` = "bert": the tokenizer of embedding models, by the library.
 
 GGUF turns the spelling of the original vocabulary round: a piece that begins a word has U+2581 in
 front (the original has nothing), one that goes on has nothing (the original has "##"), and tokens
@@ -6,7 +6,7 @@ in square brackets stay as they are. Here it is turned back.
 
 Whether capitals are lowered: `tokenizer.ggml.normalizer.lowercase`, else whether the vocabulary has
 no capitals; whether accents are taken off: `...strip_accents`, else as for capitals (that is what
-the library's BERT normaliser does).
+the library's BERT normalizer does).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tampu.tokenizer.vocabulary import (
     read_specials,
 )
 
-_LONGEST_WORD = 100  # characters; a longer one is unknown, as in the original
+_MAX_WORD = 100  # characters; a longer one is unknown, as in the original
 _TIGHT = frozenset({".", "?", "!", ","})  # written without a space before them
 
 
@@ -51,7 +51,7 @@ class WordPiece:
         """Return the text as it is."""
         return text
 
-    def spell(self, token: int) -> bytes:
+    def token_bytes(self, token: int) -> bytes:
         """Return the bytes for which a token stands, a space before each word."""
         original = _original(self._vocabulary.texts[token])
         if original.startswith("##"):
@@ -72,7 +72,7 @@ class WordPiece:
             models.WordPiece(
                 dict(zip(texts, range(len(texts)), strict=True)),
                 unk_token=texts[self._unknown],
-                max_input_chars_per_word=_LONGEST_WORD,
+                max_input_chars_per_word=_MAX_WORD,
             )
         )
         tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowers, strip_accents=strips)

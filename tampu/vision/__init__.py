@@ -1,11 +1,11 @@
-"""Pictures: from the bytes of a file to what a model's encoder takes. Pillow and NumPy alone.
+"""Images: from the bytes of a file to what a model's encoder takes. Pillow and NumPy alone.
 
-Everything here runs on the host and holds no state. Pictures are RGB arrays (height, width, 3) of
+Everything here runs on the host and holds no state. Images are RGB arrays (height, width, 3) of
 bytes; what encoders take are floats, cut into patches.
 """
 
 from tampu.vision.decoding import ImageLimits, decode
-from tampu.vision.pixels import CLIP, HALF, Filter, Look, patches, places, resize
+from tampu.vision.pixels import CLIP, HALF, Filter, Normalization, patches, places, resize
 from tampu.vision.sizes import fit_crop, fit_long_side, fit_pixels
 from tampu.vision.tiles import Arrangement, arrange, arrangements, cut_tiles, paste
 
@@ -15,7 +15,7 @@ __all__ = [
     "Arrangement",
     "Filter",
     "ImageLimits",
-    "Look",
+    "Normalization",
     "arrange",
     "arrangements",
     "cut_tiles",

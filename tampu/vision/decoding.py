@@ -1,4 +1,4 @@
-"""The bytes of an image file become a picture, whatever they are, within limits.
+"""The bytes of an image file become an image, whatever they are, within limits.
 
 The reader is chosen by the first bytes of the file, among five; Pillow's registry of formats, its
 other readers and its warnings are not used. Size is checked before pixels are decoded.
@@ -25,7 +25,7 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from tampu.errors import RequestError
-from tampu.vision.pixels import Picture
+from tampu.vision.pixels import RGBImage
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class ImageLimits:
 
     Attributes:
         size_bytes: of a file.
-        pixels: of a picture.
+        pixels: of an image.
         side: its width or height in pixels.
     """
 
@@ -59,8 +59,8 @@ class ImageLimits:
 DEFAULT_LIMITS = ImageLimits()
 
 
-def decode(data: bytes, limits: ImageLimits = DEFAULT_LIMITS) -> Picture:
-    """Return the picture in an image file: RGB, (height, width, 3).
+def decode(data: bytes, limits: ImageLimits = DEFAULT_LIMITS) -> RGBImage:
+    """Return the image in an image file: RGB, (height, width, 3).
 
     Of an animation it is the first frame. The orientation that a camera noted is applied, and what
     is transparent shows white.
@@ -115,7 +115,7 @@ def _check_size(size: tuple[int, int], limits: ImageLimits) -> None:
 
 
 def _turn_upright(image: Image.Image) -> None:
-    """Turn a picture as its camera noted; a note that cannot be read is none."""
+    """Turn an image as its camera noted; a note that cannot be read is none."""
     with suppress(*_DAMAGE):
         ImageOps.exif_transpose(image, in_place=True)
 

@@ -1,4 +1,4 @@
-"""Resampling, normalising and cutting pictures into patches."""
+"""Resampling, normalizing and cutting images into patches."""
 
 from __future__ import annotations
 
@@ -10,63 +10,63 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-Picture: TypeAlias = npt.NDArray[np.uint8]
+RGBImage: TypeAlias = npt.NDArray[np.uint8]
 Floats: TypeAlias = npt.NDArray[np.float32]
 
 
 class Filter(enum.IntEnum):
-    """How pixels are made of others when a picture changes its size (Pillow's numbers)."""
+    """How pixels are made of others when an image changes its size (Pillow's numbers)."""
 
     BILINEAR = Image.Resampling.BILINEAR
     BICUBIC = Image.Resampling.BICUBIC
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Normalization:
     """What turns bytes into the numbers that an encoder was trained on.
 
     Attributes:
         mean: of each colour, in parts of 255; subtracted.
-        deviation: divides what is left.
+        std: divides what is left.
     """
 
     mean: tuple[float, float, float]
-    deviation: tuple[float, float, float]
+    std: tuple[float, float, float]
 
-    def __call__(self, picture: Picture) -> Floats:
+    def __call__(self, image: RGBImage) -> Floats:
         """Return (height, width, 3) as floats."""
-        scale = (1 / (255 * np.asarray(self.deviation))).astype(np.float32)
-        shift = (np.asarray(self.mean) / self.deviation).astype(np.float32)
-        values: Floats = picture.astype(np.float32) * scale - shift
+        scale = (1 / (255 * np.asarray(self.std))).astype(np.float32)
+        shift = (np.asarray(self.mean) / self.std).astype(np.float32)
+        values: Floats = image.astype(np.float32) * scale - shift
         return values
 
 
-HALF = Look((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+HALF = Normalization((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 """SigLIP's, Llama 4's: -1 to 1."""
-CLIP = Look((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
-"""The statistics of CLIP's training pictures."""
+CLIP = Normalization((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+"""The statistics of CLIP's training images."""
 
 
 def resize(
-    picture: Picture,
+    image: RGBImage,
     height: int,
     width: int,
     method: Filter,
     box: tuple[float, float, float, float] | None = None,
-) -> Picture:
-    """Return the picture in another size; each pixel is made of all that it covers.
+) -> RGBImage:
+    """Return the image in another size; each pixel is made of all that it covers.
 
     Args:
-        picture: (any height, any width, 3).
+        image: (any height, any width, 3).
         height: of the result.
         width: of the result.
         method: how pixels are made of others.
         box: left, upper, right and lower edge of the part to take; None: all of it.
     """
-    if box is None and picture.shape[:2] == (height, width):
-        return picture
-    image = Image.fromarray(picture)
-    return np.asarray(image.resize((width, height), Image.Resampling(method), box))
+    if box is None and image.shape[:2] == (height, width):
+        return image
+    source = Image.fromarray(image)
+    return np.asarray(source.resize((width, height), Image.Resampling(method), box))
 
 
 def patches(pixels: Floats, side: int, block: int = 1) -> Floats:

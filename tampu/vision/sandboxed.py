@@ -1,4 +1,4 @@
-"""Image files decoded in a process of their own: readers of pictures are native code.
+"""Image files decoded in a process of their own: readers of images are native code.
 
 A file that stops, fills or breaks its reader costs one request; the model's process, which others
 share, never sees anything but pixels. `decode` says which files are read and which are refused.
@@ -14,7 +14,7 @@ from tampu.errors import RequestError, SandboxLimitError
 from tampu.sandbox.client import ForkServerClient
 from tampu.sandbox.process import SandboxedProcess, SandboxLimits
 from tampu.vision.decoding import DEFAULT_LIMITS, decode
-from tampu.vision.pixels import Picture
+from tampu.vision.pixels import RGBImage
 
 _SIZE = struct.Struct("<II")  # height and width, then the pixels; 0 and 0, then why it is refused
 
@@ -42,8 +42,8 @@ class SandboxedDecoder:
         """End the process."""
         self._process.close()
 
-    def decode(self, data: bytes) -> Picture:
-        """Return the picture in an image file: RGB, (height, width, 3), not to be written to.
+    def decode(self, data: bytes) -> RGBImage:
+        """Return the image in an image file: RGB, (height, width, 3), not to be written to.
 
         Raises:
             RequestError: as `decode`, and if reading takes too much time or memory.
@@ -63,7 +63,7 @@ class SandboxedDecoder:
 def serve(request: bytes) -> bytes:
     """Decode a file, in the sandboxed process."""
     try:
-        picture = decode(request)
+        image = decode(request)
     except RequestError as error:
         return _SIZE.pack(0, 0) + str(error).encode()
-    return b"".join([_SIZE.pack(*picture.shape[:2]), picture.data])
+    return b"".join([_SIZE.pack(*image.shape[:2]), image.data])

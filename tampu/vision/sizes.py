@@ -1,32 +1,32 @@
-"""The size in which an encoder takes a picture, as transformers' processors choose it."""
+"""The size in which an encoder takes an image, as transformers' processors choose it."""
 
 from __future__ import annotations
 
 import math
 
 from tampu.errors import RequestError
-from tampu.vision.pixels import Filter, Picture, resize
+from tampu.vision.pixels import Filter, RGBImage, resize
 
-_MOST_ELONGATED = 200
+_MAX_ELONGATION = 200
 _RIBBON = 8
 
 
-def fit_crop(picture: Picture, side: int, method: Filter) -> Picture:
-    """Return the middle of a picture whose shorter side was made `side` long (CLIP).
+def fit_crop(image: RGBImage, side: int, method: Filter) -> RGBImage:
+    """Return the middle of an image whose shorter side was made `side` long (CLIP).
 
     Of a ribbon only the middle is resampled: it would else become a very long one. The result may
     then differ by one level in a few pixels.
     """
-    height, width = picture.shape[:2]
+    height, width = image.shape[:2]
     shorter = min(height, width)
     whole = (side * height // shorter, side * width // shorter)
     upper, left = ((length - side) // 2 for length in whole)
     if max(whole) <= _RIBBON * side:
-        resized = resize(picture, *whole, method)
+        resized = resize(image, *whole, method)
         return resized[upper : upper + side, left : left + side]
     down, across = height / whole[0], width / whole[1]
     right, lower = min((left + side) * across, width), min((upper + side) * down, height)
-    return resize(picture, side, side, method, (left * across, upper * down, right, lower))
+    return resize(image, side, side, method, (left * across, upper * down, right, lower))
 
 
 def fit_long_side(height: int, width: int, *, longest: int, multiple: int) -> tuple[int, int]:
@@ -45,10 +45,10 @@ def fit_pixels(
     Raises:
         RequestError: if one side is more than 200 times the other.
     """
-    if max(height, width) > _MOST_ELONGATED * min(height, width):
+    if max(height, width) > _MAX_ELONGATION * min(height, width):
         raise RequestError(
             f"the image is too elongated for this model: {width} x {height}, at most "
-            f"{_MOST_ELONGATED} to 1"
+            f"{_MAX_ELONGATION} to 1"
         )
     rows, columns = round(height / multiple), round(width / multiple)
     if rows * columns * multiple**2 > most:

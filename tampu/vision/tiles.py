@@ -1,6 +1,6 @@
-"""Large pictures on several tiles: which arrangement fits best, as Llama 3.2 and Llama 4 choose.
+"""Large images on several tiles: which arrangement fits best, as Llama 3.2 and Llama 4 choose.
 
-Both take, of all arrangements of up to so many tiles, the one on which the picture grows least, or
+Both take, of all arrangements of up to so many tiles, the one on which the image grows least, or
 if it must shrink, shrinks least; of those that are alike, the smallest.
 """
 
@@ -11,18 +11,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tampu.vision.pixels import Floats, Picture
+from tampu.vision.pixels import Floats, RGBImage
 
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """Tiles, and the size that the picture takes in their upper left corner.
+    """Tiles, and the size that the image takes in their upper left corner.
 
     Attributes:
         rows: of tiles.
         columns: of tiles.
-        height: of the picture.
-        width: of the picture.
+        height: of the image.
+        width: of the image.
     """
 
     rows: int
@@ -38,11 +38,11 @@ def arrangements(most: int) -> list[tuple[int, int]]:
 
 
 def arrange(height: int, width: int, *, side: int, most: int) -> Arrangement:
-    """Arrange a picture on tiles, keeping its shape; it is enlarged until it fills one at most.
+    """Arrange an image on tiles, keeping its shape; it is enlarged until it fills one at most.
 
     Args:
-        height: of the picture.
-        width: of the picture.
+        height: of the image.
+        width: of the image.
         side: of a tile, in pixels.
         most: tiles.
     """
@@ -52,7 +52,7 @@ def arrange(height: int, width: int, *, side: int, most: int) -> Arrangement:
 
 
 def _best(height: int, width: int, side: int, most: int) -> tuple[int, int]:
-    """Return the rows and columns of the arrangement that changes the picture's size least."""
+    """Return the rows and columns of the arrangement that changes the image's size least."""
     known = arrangements(most)
     scales = [min(r * side / height, c * side / width) for r, c in known]
     enlarging = [scale for scale in scales if scale >= 1]
@@ -69,10 +69,10 @@ def _within(height: int, width: int, most_rows: int, most_columns: int) -> tuple
     return most_rows, min(max(1, math.floor(width * by_height)), most_columns)
 
 
-def paste(picture: Picture, arrangement: Arrangement, side: int) -> Picture:
-    """Return a black canvas of all tiles with the picture in its upper left corner."""
+def paste(image: RGBImage, arrangement: Arrangement, side: int) -> RGBImage:
+    """Return a black canvas of all tiles with the image in its upper left corner."""
     canvas = np.zeros((arrangement.rows * side, arrangement.columns * side, 3), np.uint8)
-    canvas[: picture.shape[0], : picture.shape[1]] = picture
+    canvas[: image.shape[0], : image.shape[1]] = image
     return canvas
 
 

@@ -54,8 +54,8 @@ def expected(path):
 
 def places(engine):
     """The device of each layer, "-" for the processor."""
-    placement = engine.runner.graphs._backend.placement
-    found = [placement.of_layer(n) for n in range(LAYERS + 1)]
+    device_map = engine.runner.graphs._backend.device_map
+    found = [device_map.of_layer(n) for n in range(LAYERS + 1)]
     return "".join("-" if each is None else str(each.index) for each in found)
 
 
@@ -132,9 +132,9 @@ def test_when_space_is_short_experts_are_kept_and_the_answers_stay_the_same(tmp_
         devices[0].free = memory
         devices[1].free = 0
         with Engine.load(path, **SMALL) as engine:
-            placement = engine.runner.graphs._backend.placement
+            device_map = engine.runner.graphs._backend.device_map
             assert places(engine) == "00000"
-            kept.append(len(placement.kept_experts))
+            kept.append(len(device_map.kept_experts))
             assert answers(engine) == wanted
     assert kept[0] == 0 < kept[1] < kept[2]
 

@@ -41,9 +41,9 @@ def machine(*sizes, processor=4096):
     return Machine(devices, {**available, "CPU.0": processor * MB})
 
 
-def names(placement):
+def names(device_map):
     """The index of each layer's device, "-" for the processor's."""
-    found = [placement.of_layer(n) for n in range(BLOCKS + 1)]
+    found = [device_map.of_layer(n) for n in range(BLOCKS + 1)]
     return "".join("-" if each is None else str(each.index) for each in found)
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from tampu.ml.device_map import Placement, is_of_experts, layer_of
+from tampu.ml.device_map import DeviceMap, is_of_experts, layer_of
 from tampu.ml.devices import Device
 
 FIRST, SECOND = (Device(n + 1, "CUDA", n, "gpu", "product") for n in range(2))
-PLACEMENT = Placement((FIRST, SECOND), (-1, 0, 1, 1), frozenset({2}))
+PLACEMENT = DeviceMap((FIRST, SECOND), (-1, 0, 1, 1), frozenset({2}))
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_a_weight_is_where_its_layer_is_but_for_experts_that_stay(name, device):
 
 
 def test_without_devices_all_is_the_processors():
-    nowhere = Placement()
+    nowhere = DeviceMap()
     assert nowhere.offloaded == 0
     assert nowhere.of_output() is None
     assert nowhere.of_layer(0) is None

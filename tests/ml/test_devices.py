@@ -21,7 +21,7 @@ NAMES = [("CUDA", 1), ("CUDA", 1), ("BLAS", 3), ("CPU", 0)]
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A machine with two graphics processors; the handles are positions from 1."""
+    """A machine with two GPUs; the handles are positions from 1."""
     monkeypatch.setattr(gg, "ggml_backend_dev_count", lambda: len(NAMES))
     monkeypatch.setattr(gg, "ggml_backend_dev_get", lambda position: position + 1)
     monkeypatch.setattr(gg, "ggml_backend_dev_backend_reg", lambda handle: handle)
@@ -176,7 +176,7 @@ def test_a_system_that_cannot_bind_processes_has_all_its_cores(monkeypatch):
 
 
 def cores(root, count, siblings=1, **more):
-    """A machine's processors as Linux lists them: a core's siblings are `count` apart."""
+    """A machine's CPUs as Linux lists them: a core's siblings are `count` apart."""
     for n in range(count * siblings):
         shared = ",".join(str(n % count + count * i) for i in range(siblings))
         told(root, **{f"devices/system/cpu/cpu{n}/topology/core_cpus_list": shared})

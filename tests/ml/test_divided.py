@@ -1,4 +1,4 @@
-"""Graphs that several devices compute, two stand-ins and the processor."""
+"""Graphs that several devices compute, two stand-ins and the CPU."""
 
 import gc
 
@@ -9,7 +9,7 @@ from support.graphs import floats
 
 from tampu.errors import ComputeError, OutOfMemoryError
 from tampu.ml import Backend, GGMLType
-from tampu.ml.device_map import Placement
+from tampu.ml.device_map import DeviceMap
 from tampu.ml.kernels.matmul import custom
 from tampu.ml.library import gg
 
@@ -23,9 +23,9 @@ def devices():
 
 @pytest.fixture
 def divided(devices):
-    """A backend whose layers 0, 1 and 2 are the processor's, the first's and the second's."""
-    placement = Placement(tuple(each.device for each in devices), (-1, 0, 1))
-    backend = Backend(threads=1, max_nodes=256, placement=placement)
+    """A backend whose layers 0, 1 and 2 are the CPU's, the first's and the second's."""
+    device_map = DeviceMap(tuple(each.device for each in devices), (-1, 0, 1))
+    backend = Backend(threads=1, max_nodes=256, device_map=device_map)
     yield backend
     backend.close()
     assert [each.taken for each in devices] == [0, 0]
@@ -169,7 +169,7 @@ def test_the_packages_own_operations_stay_with_the_processor(divided, chain):
 
 def test_values_are_watched_wherever_they_are(divided, chain):
     graph = chain(16)
-    divided.watch_values()
+    divided.detect_nan()
     data = floats(4, 16)
     check(graph, 0)
     data[0, 0] = np.nan
@@ -180,8 +180,8 @@ def test_values_are_watched_wherever_they_are(divided, chain):
 @pytest.mark.seed("S6", "S41")
 def test_a_device_without_room_for_a_graph_is_reported(devices):
     devices[0].limit = 20_000
-    placement = Placement((devices[0].device,), (-1, 0, 0))
-    backend = Backend(threads=1, max_nodes=256, placement=placement)
+    device_map = DeviceMap((devices[0].device,), (-1, 0, 0))
+    backend = Backend(threads=1, max_nodes=256, device_map=device_map)
     small, large = Chain(backend, 16), Chain(backend, 32, times=3)
     check(small, 0)
     devices[0].limit = devices[0].taken
@@ -202,7 +202,7 @@ def test_a_device_that_cannot_be_started_is_named_and_the_others_are_freed(devic
     monkeypatch.setattr(gg, "ggml_backend_dev_init", lambda h, p: None if h == bad else real(h, p))
     free = gg.ggml_backend_free
     monkeypatch.setattr(gg, "ggml_backend_free", lambda h: (freed.append(h), free(h)))
-    placement = Placement(tuple(each.device for each in devices), (0, 1))
+    device_map = DeviceMap(tuple(each.device for each in devices), (0, 1))
     with pytest.raises(ComputeError, match=r"cannot start the device GPU\.1, a stand-in"):
-        Backend(threads=1, placement=placement)
+        Backend(threads=1, device_map=device_map)
     assert len(freed) == 1

@@ -105,7 +105,7 @@ def test_data_must_have_the_size_of_the_shape() -> None:
         dequantize(b"\0" * 34, GGMLType.Q8_0, (2, 32))
 
 
-def test_only_float32_is_quantised() -> None:
+def test_only_float32_is_quantized() -> None:
     with pytest.raises(ShapeError, match="float64"):
         quantize(np.zeros((2, 32)), GGMLType.Q4_0)
 

@@ -61,7 +61,7 @@ def test_a_split_model_answers_as_the_whole_one(whole: Path, parts: list[Path]) 
         np.testing.assert_array_equal(other.logits(PROMPT), one.logits(PROMPT))
 
 
-def test_quantising_makes_one_file_of_it(whole: Path, parts: list[Path], tmp_path: Path) -> None:
+def test_quantizing_makes_one_file_of_it(whole: Path, parts: list[Path], tmp_path: Path) -> None:
     quantize_file(whole, tmp_path / "one.gguf", "Q8_0")
     quantize_file(parts[0], tmp_path / "other.gguf", "Q8_0")
     one, other = read_gguf(tmp_path / "one.gguf"), read_gguf(tmp_path / "other.gguf")

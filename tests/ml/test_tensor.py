@@ -28,7 +28,7 @@ def test_a_tensor_names_its_shape_slowest_dimension_first(context):
     assert repr(x) == "Tensor('x', (2, 3, 5), F32)"
 
 
-def test_a_quantised_tensor_counts_its_blocks(context):
+def test_a_quantized_tensor_counts_its_blocks(context):
     x = context.input("x", (2, 64), GGMLType.Q8_0)
     assert x.size_bytes == 2 * 2 * 34
 

@@ -18,7 +18,7 @@ class Machine:
         return Sample(self.wall, self.busy, self.own)
 
     def run(self, fitting, others, seconds=1.0):
-        """Let one graph run while others use so many processors; return what comes of it."""
+        """Let one graph run while others use so many CPUs; return what comes of it."""
         used = fitting.begin()
         self.wall += seconds
         self.own += used * seconds
@@ -38,7 +38,7 @@ def clock(machine, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("most", "processors", "others", "expected"),
+    ("most", "cpus", "others", "expected"),
     [
         (2, 2, 0.0, 2),
         (2, 2, 0.3, 2),
@@ -53,8 +53,8 @@ def clock(machine, monkeypatch):
         (4, 4, 99.0, 1),
     ],
 )
-def test_others_get_the_processors_that_they_use(machine, most, processors, others, expected):
-    fitting = FittingThreads(most, processors, machine.measure)
+def test_others_get_the_cpus_that_they_use(machine, most, cpus, others, expected):
+    fitting = FittingThreads(most, cpus, machine.measure)
     assert machine.run(fitting, others) == expected
 
 

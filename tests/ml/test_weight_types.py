@@ -9,7 +9,7 @@ from support.graphs import floats
 from support.kernels import error
 
 from tampu.ml import Backend, GGMLType, Weights
-from tampu.ml.buffer_types import Use
+from tampu.ml.buffer_types import WeightUse
 from tampu.ml.gguf import read_gguf
 from tampu.ml.kernels import KernelChoice
 from tampu.ml.kernels.library import WORDS
@@ -23,7 +23,7 @@ FLOATS = ctypes.POINTER(ctypes.c_float)
 
 
 def multiplied():
-    """The types of weights that ggml's code for processors has a dot product for."""
+    """The types of weights that ggml's code for CPUs has a dot product for."""
     traits = gg.ggml_get_type_traits_cpu
     return [kind for kind in GGMLType if traits(int(kind)).contents.vec_dot]
 
@@ -88,7 +88,10 @@ def test_products_with_every_type_are_right(worded, tmp_path, kind):
     writer.write_tensors_to_file()
     writer.close()
     with Weights(read_gguf(file)) as weights:
-        weight, experts = weights.use("matrix", Use.PRODUCT), weights.use("stack", Use.CHOSEN)
+        weight, experts = (
+            weights.use("matrix", WeightUse.PRODUCT),
+            weights.use("stack", WeightUse.EXPERTS),
+        )
         weights.load(worded)
         for tokens in (1, 40):
             context = worded.context(64)

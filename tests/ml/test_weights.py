@@ -9,7 +9,7 @@ from support.graphs import floats
 
 from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError
 from tampu.ml import GGMLType, Weights
-from tampu.ml.buffer_types import Use
+from tampu.ml.buffer_types import WeightUse
 from tampu.ml.gguf import read_gguf
 from tampu.ml.library import gg
 
@@ -46,7 +46,7 @@ def weights(tmp_path):
 
 @pytest.fixture
 def packs(backend):
-    """Whether this processor's code has a packed layout for Q4_0."""
+    """Whether this CPU's code has a packed layout for Q4_0."""
     if not backend.cpu.packed_buffer_types:
         pytest.skip("no packed layouts in this build")
 
@@ -79,8 +79,8 @@ def is_mapped(weights, tensor):
 def test_without_a_mapping_every_weight_is_copied(backend, weights):
     matrix, table = floats(5, 32), floats(7, 6, seed=1)
     opened = weights(matrix=matrix, table=table, packed=(floats(8, 64), "Q4_0"))
-    tensors = [opened.use("matrix", Use.PRODUCT), opened.use("table", Use.ROWS)]
-    opened.use("packed", Use.PRODUCT)
+    tensors = [opened.use("matrix", WeightUse.PRODUCT), opened.use("table", WeightUse.ROWS)]
+    opened.use("packed", WeightUse.PRODUCT)
     opened.load(backend, mapped=False)
     assert opened.mapped_bytes == 0
     assert opened.packed_bytes >= 5 * 128 + 7 * 24
@@ -93,10 +93,10 @@ def test_without_a_mapping_every_weight_is_copied(backend, weights):
 
 def test_tensors_are_declared_before_they_have_memory(weights):
     opened = weights(matrix=floats(4, 32), cube=floats(2, 3, 4), packed=(floats(8, 64), "Q4_0"))
-    matrix = opened.use("matrix", Use.PRODUCT)
+    matrix = opened.use("matrix", WeightUse.PRODUCT)
     assert (matrix.shape, matrix.type, matrix.name) == ((4, 32), GGMLType.F32, "matrix")
-    assert opened.use("cube", Use.ELEMENTS).shape == (2, 3, 4)
-    assert opened.use("packed", Use.PRODUCT).type is GGMLType.Q4_0
+    assert opened.use("cube", WeightUse.ELEMENTS).shape == (2, 3, 4)
+    assert opened.use("packed", WeightUse.PRODUCT).type is GGMLType.Q4_0
     assert not matrix.pointer.contents.data
     assert "matrix" in opened
     assert "other" not in opened
@@ -104,13 +104,13 @@ def test_tensors_are_declared_before_they_have_memory(weights):
 
 def test_a_missing_tensor_is_named(weights):
     with pytest.raises(ModelFileError, match=r"tensor blk\.7: missing from the file"):
-        weights(matrix=floats(4, 32)).use("blk.7", Use.ROWS)
+        weights(matrix=floats(4, 32)).use("blk.7", WeightUse.ROWS)
 
 
 def test_unused_tensors_are_named_in_the_files_order(weights):
     opened = weights(b=floats(4), a=floats(4), c=floats(4))
     assert opened.unused() == ["b", "a", "c"]
-    opened.use("a", Use.ELEMENTS)
+    opened.use("a", WeightUse.ELEMENTS)
     assert opened.unused() == ["b", "c"]
 
 
@@ -120,8 +120,12 @@ def test_unused_tensors_are_named_in_the_files_order(weights):
 def test_plain_weights_are_used_where_the_file_is_mapped(backend, weights):
     matrix, table = floats(5, 32), floats(7, 6, seed=1)
     opened = weights(matrix=matrix, half=(floats(3, 32), "F16"), table=table, unused=floats(9))
-    w, half, t = opened.use("matrix", Use.PRODUCT), opened.use("half", Use.PRODUCT), None
-    t = opened.use("table", Use.ROWS)
+    w, half, t = (
+        opened.use("matrix", WeightUse.PRODUCT),
+        opened.use("half", WeightUse.PRODUCT),
+        None,
+    )
+    t = opened.use("table", WeightUse.ROWS)
     opened.load(backend)
     x = floats(2, 32, seed=2)
     assert all(is_mapped(opened, tensor) for tensor in (w, half, t))
@@ -134,13 +138,18 @@ def test_plain_weights_are_used_where_the_file_is_mapped(backend, weights):
 @pytest.mark.parametrize(
     ("shape", "kind", "uses", "is_packed"),
     [
-        ((8, 64), "Q4_0", {Use.PRODUCT}, True),
-        ((24, 32), "Q4_0", {Use.PRODUCT}, True),
-        ((12, 64), "Q4_0", {Use.PRODUCT}, False),  # not a multiple of 8 rows
-        ((8, 64), "Q4_0", {Use.PRODUCT, Use.ROWS}, False),  # tied: rows are looked up too
-        ((8, 64), "Q4_0", {Use.ROWS}, False),
-        ((8, 64), "F16", {Use.PRODUCT}, False),
-        ((8, 64), "F32", {Use.PRODUCT}, False),
+        ((8, 64), "Q4_0", {WeightUse.PRODUCT}, True),
+        ((24, 32), "Q4_0", {WeightUse.PRODUCT}, True),
+        ((12, 64), "Q4_0", {WeightUse.PRODUCT}, False),  # not a multiple of 8 rows
+        (
+            (8, 64),
+            "Q4_0",
+            {WeightUse.PRODUCT, WeightUse.ROWS},
+            False,
+        ),  # tied: rows are looked up too
+        ((8, 64), "Q4_0", {WeightUse.ROWS}, False),
+        ((8, 64), "F16", {WeightUse.PRODUCT}, False),
+        ((8, 64), "F32", {WeightUse.PRODUCT}, False),
     ],
 )
 def test_a_weight_is_packed_if_it_is_only_multiplied_and_fits(
@@ -150,13 +159,13 @@ def test_a_weight_is_packed_if_it_is_only_multiplied_and_fits(
     opened = weights(w=(values, kind), other=floats(3))
     for use in uses:
         w = opened.use("w", use)
-    opened.use("other", Use.ELEMENTS)
+    opened.use("other", WeightUse.ELEMENTS)
     opened.load(backend)
     size = opened.file.tensors["w"].size_bytes
     assert opened.packed_bytes == (size if is_packed else 0)
     assert opened.mapped_bytes == 12 + (0 if is_packed else size)
     assert is_mapped(opened, w) is not is_packed
-    if Use.PRODUCT in uses:
+    if WeightUse.PRODUCT in uses:
         kind_ = gguf.GGMLQuantizationType[kind]
         stored = gguf.quants.dequantize(gguf.quants.quantize(values, kind_), kind_)
         x = floats(3, shape[1], seed=1)
@@ -166,7 +175,7 @@ def test_a_weight_is_packed_if_it_is_only_multiplied_and_fits(
 
 def test_weights_are_marked_as_weights(backend, weights):
     opened = weights(w=floats(4, 32))
-    w = opened.use("w", Use.PRODUCT)
+    w = opened.use("w", WeightUse.PRODUCT)
     opened.load(backend)
     usage = gg.ggml_backend_buffer_get_usage(w.pointer.contents.buffer)
     assert usage == gg.GGML_BACKEND_BUFFER_USAGE_WEIGHTS
@@ -187,7 +196,7 @@ MANY = {f"w{index}": (floats(8, 64, seed=index), "Q4_0") for index in range(6)}
 def test_progress_only_grows_and_ends_at_one(backend, weights, plain):
     opened = weights(**MANY, **({"norm": floats(64)} if plain else {}))
     for name in opened.unused():
-        opened.use(name, Use.ELEMENTS if name == "norm" else Use.PRODUCT)
+        opened.use(name, WeightUse.ELEMENTS if name == "norm" else WeightUse.PRODUCT)
     seen = []
     opened.load(backend, progress=seen.append)
     assert seen == sorted(seen)
@@ -203,7 +212,7 @@ def test_progress_only_grows_and_ends_at_one(backend, weights, plain):
 def test_cancelling_ends_the_load_before_the_next_tensor(backend, weights, allowed):
     opened = weights(**MANY)
     for name in opened.unused():
-        opened.use(name, Use.PRODUCT)
+        opened.use(name, WeightUse.PRODUCT)
     asked, seen = [], []
 
     def cancelled():
@@ -218,7 +227,7 @@ def test_cancelling_ends_the_load_before_the_next_tensor(backend, weights, allow
 
 def test_a_load_without_packing_can_be_cancelled_too(backend, weights):
     opened = weights(norm=floats(64))
-    opened.use("norm", Use.ELEMENTS)
+    opened.use("norm", WeightUse.ELEMENTS)
     with pytest.raises(LoadCancelledError):
         opened.load(backend, cancelled=lambda: True)
 
@@ -226,7 +235,7 @@ def test_a_load_without_packing_can_be_cancelled_too(backend, weights):
 def test_an_error_in_the_callers_progress_reaches_the_caller(backend, weights):
     opened = weights(**MANY)
     for name in opened.unused():
-        opened.use(name, Use.PRODUCT)
+        opened.use(name, WeightUse.PRODUCT)
 
     def progress(part):
         if part > 0.3:
@@ -241,7 +250,7 @@ def test_an_error_in_the_callers_progress_reaches_the_caller(backend, weights):
 
 def test_a_file_cut_between_its_header_and_its_load_is_refused(backend, weights):
     opened = weights(matrix=floats(64, 64))
-    opened.use("matrix", Use.PRODUCT)
+    opened.use("matrix", WeightUse.PRODUCT)
     path = opened.file.path
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ModelFileError, match="file: became shorter"):
@@ -250,7 +259,7 @@ def test_a_file_cut_between_its_header_and_its_load_is_refused(backend, weights)
 
 def test_a_file_emptied_between_its_header_and_its_load_is_refused(backend, weights):
     opened = weights(matrix=floats(4, 4))
-    opened.use("matrix", Use.PRODUCT)
+    opened.use("matrix", WeightUse.PRODUCT)
     opened.file.path.write_bytes(b"")
     with pytest.raises(ModelFileError, match="file: became shorter"):
         opened.load(backend)
@@ -268,7 +277,7 @@ def test_a_file_removed_between_its_header_and_its_load_is_named(backend, weight
 def test_no_memory_for_packed_weights_is_reported_with_the_number(backend, weights, monkeypatch):
     opened = weights(**MANY)
     for name in opened.unused():
-        opened.use(name, Use.PRODUCT)
+        opened.use(name, WeightUse.PRODUCT)
     real = gg.ggml_backend_buft_alloc_buffer
     monkeypatch.setattr(
         gg, "ggml_backend_buft_alloc_buffer", lambda kind, size: None if size else real(kind, size)
@@ -288,7 +297,7 @@ def test_closing_frees_every_buffer_once(backend, weights, monkeypatch):
     freed = []
     opened = weights(**MANY, norm=floats(64))
     for name in opened.unused():
-        opened.use(name, Use.ELEMENTS if name == "norm" else Use.PRODUCT)
+        opened.use(name, WeightUse.ELEMENTS if name == "norm" else WeightUse.PRODUCT)
     opened.load(backend)
     real = gg.ggml_backend_buffer_free
     monkeypatch.setattr(
@@ -305,7 +314,7 @@ def test_closing_frees_every_buffer_once(backend, weights, monkeypatch):
 def test_ggmls_own_lines_come_out_of_the_log(backend, weights, caplog):
     opened = weights(**MANY)
     for name in opened.unused():
-        opened.use(name, Use.PRODUCT)
+        opened.use(name, WeightUse.PRODUCT)
     with caplog.at_level(logging.DEBUG, "tampu.ml"):
         opened.load(backend)
     assert all(record.levelno < logging.WARNING for record in caplog.records)

@@ -8,7 +8,7 @@ import pytest
 
 from tampu.errors import ModelFileError
 from tampu.ml import Tensor, Weights
-from tampu.ml.buffer_types import Use
+from tampu.ml.buffer_types import WeightUse
 from tampu.ml.gguf import read_gguf
 from tampu.nn import Embedding, Linear, Module, RMSNorm, bind
 from tampu.nn import gguf as declared
@@ -96,9 +96,9 @@ def test_a_list_is_as_long_as_its_option_says(weights):
 def test_the_uses_of_a_tensor_are_noted(weights):
     opened = weights("token_embd.weight", *FULL[3:])
     bind(Decoder, opened, Options())
-    assert opened._uses["token_embd.weight"] == {Use.ROWS, Use.PRODUCT}
-    assert opened._uses["blk.0.attn_q.weight"] == {Use.PRODUCT}
-    assert opened._uses["blk.0.attn_norm.weight"] == {Use.ELEMENTS}
+    assert opened._uses["token_embd.weight"] == {WeightUse.ROWS, WeightUse.PRODUCT}
+    assert opened._uses["blk.0.attn_q.weight"] == {WeightUse.PRODUCT}
+    assert opened._uses["blk.0.attn_norm.weight"] == {WeightUse.ELEMENTS}
 
 
 # Alternatives and what may be missing

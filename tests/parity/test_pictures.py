@@ -22,7 +22,7 @@ from support.sights import SIGHTS, as_published
 from tampu.engine.engine import Engine
 from tampu.engine.input_processor import Prompt
 from tampu.errors import ContextLengthError
-from tampu.nn import Picture
+from tampu.nn import RGBImage
 
 pytestmark = pytest.mark.parity
 
@@ -32,7 +32,7 @@ ONE, OTHER = picture(100, 150), picture(90, 60, seed=1)
 TWIN = picture(100, 150, seed=2)  # as large as the first
 COUNT = 6
 
-Parts = Sequence[int | Picture]
+Parts = Sequence[int | RGBImage]
 _REFERENCE = Lock()  # transformers' models answer one at a time
 
 

@@ -264,7 +264,7 @@ def test_a_model_whose_tokens_do_not_fit_is_told_so():
         def encode_inside(self, text):
             return [token for token in text.encode() if token in letters]
 
-        def spellings(self):
+        def all_token_bytes(self):
             return [bytes([t]) if t in letters else b"" for t in range(self.vocabulary_size)]
 
     constraints = Constraints(WithoutQ(), FORK_SERVER)

@@ -23,7 +23,7 @@ def answer(constraint, tokenizer, seed=0, shown=(), endings=(), **options):
     """
     random = np.random.default_rng(seed)
     sampler = Sampler(SamplingOptions(seed=seed, **options), tokenizer.vocabulary_size)
-    spelled = tokenizer.spellings()
+    spelled = tokenizer.all_token_bytes()
     closes = np.array([bool(text) and set(text) <= CLOSING for text in spelled])
     closes[[*tokenizer.control_texts()]] = True
     marks = tokenizer.vocabulary.ids(TokenType.USER_DEFINED)

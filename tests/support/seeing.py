@@ -21,8 +21,8 @@ from tampu.nn import (
     Gating,
     History,
     LayerShape,
-    Picture,
     PreparedImage,
+    RGBImage,
     Vision,
     experts,
 )
@@ -110,10 +110,10 @@ class Seer:
         assert found.shape[0] == prepared.rows
         return np.asarray(found, np.float32)
 
-    def see(self, picture: Picture) -> Floats:
+    def see(self, picture: RGBImage) -> Floats:
         return self.encode(self.vision.prepare(picture))
 
-    def stream(self, parts: Sequence[list[int] | Picture]) -> Stream:
+    def stream(self, parts: Sequence[list[int] | RGBImage]) -> Stream:
         """Lay texts and pictures one after the other, as the model says."""
         tokens: list[int] = []
         positions: list[Array] = []
@@ -136,12 +136,12 @@ class Seer:
             place += lies.advance
         return Stream(tokens, np.concatenate(positions), images)
 
-    def logits(self, parts: Sequence[list[int] | Picture]) -> Floats:
+    def logits(self, parts: Sequence[list[int] | RGBImage]) -> Floats:
         """Return the logits (inputs, vocabulary) of a sequence."""
         return self.logits_and_scores(parts)[0]
 
     def logits_and_scores(
-        self, parts: Sequence[list[int] | Picture]
+        self, parts: Sequence[list[int] | RGBImage]
     ) -> tuple[Floats, list[Floats]]:
         """Return the logits of a sequence, and of each mixture its experts' scores of all inputs.
 
@@ -229,7 +229,7 @@ def mask(stream: Stream, shape: LayerShape) -> npt.NDArray[np.float16]:
     return np.where(shown, np.float16(0), np.float16(-np.inf))
 
 
-def picture(height: int, width: int, seed: int = 0) -> Picture:
+def picture(height: int, width: int, seed: int = 0) -> RGBImage:
     """Return a picture with soft and hard edges; another seed, another picture."""
     y, x = np.mgrid[:height, :width]
     waves = [127 + 127 * np.sin(x / (9 + seed)), 255 * y / height, 127 + 100 * np.cos((x + y) / 5)]

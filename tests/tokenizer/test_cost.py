@@ -1,4 +1,4 @@
-"""What a tokeniser may cost, compared with other work that is measured beside it.
+"""What a tokenizer may cost, compared with other work that is measured beside it.
 
 The limits are several times what it takes: they are to find what is quadratic, or a vocabulary that
 is turned into objects one by one.

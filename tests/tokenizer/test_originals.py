@@ -1,4 +1,4 @@
-"""Our tokens are the original tokeniser's, id for id, on ten thousand texts of each family."""
+"""Our tokens are the original tokenizer's, id for id, on ten thousand texts of each family."""
 
 import pytest
 from hypothesis import given, settings

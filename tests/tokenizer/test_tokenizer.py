@@ -33,7 +33,7 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def with_space():
-    """Give a SentencePiece tokeniser that puts a space in front."""
+    """Give a SentencePiece tokenizer that puts a space in front."""
     pieces = [("▁", -9.0), ("h", -8.0), ("i", -7.0), ("▁h", -1.0), ("hi", -3.0), ("▁hi", -2.0)]
     return load_tokenizer(made.sentence_piece(*pieces, ("<t>", 0.0), types={"<t>": 4}))
 

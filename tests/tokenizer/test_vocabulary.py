@@ -54,7 +54,7 @@ def test_bad_metadata_is_refused_with_key_and_reason(metadata, key, reason):
     assert "\n" not in str(caught.value)
 
 
-def test_an_unknown_pretokeniser_is_named_with_those_that_are_known():
+def test_an_unknown_pretokenizer_is_named_with_those_that_are_known():
     with pytest.raises(UnsupportedModelError, match=r"'klingon'.*deepseek-v3.*llama-bpe.*tekken"):
         load_tokenizer(made.byte_level(pre="klingon"))
 

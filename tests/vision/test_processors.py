@@ -65,7 +65,7 @@ def test_clip_takes_the_middle(size):
         size={"shortest_edge": 56}, crop_size={"height": 56, "width": 56}
     )(Image.fromarray(image), return_tensors="np")["pixel_values"][0]
     ours = channels_first(CLIP(fit_crop(image, 56, Filter.BICUBIC)))
-    assert np.abs(ours - theirs).max() * min(CLIP.deviation) < CLOSE
+    assert np.abs(ours - theirs).max() * min(CLIP.std) < CLOSE
 
 
 def test_a_ribbon_is_not_made_a_long_one():
@@ -82,7 +82,7 @@ def test_pixtral_rounds_up_to_whole_patches(size):
     height, width = fit_long_side(*size, longest=280, multiple=28)
     assert [height, width] == list(theirs["image_sizes"][0])
     ours = channels_first(CLIP(resize(image, height, width, Filter.BICUBIC)))
-    assert np.abs(ours - theirs["pixel_values"][0]).max() * min(CLIP.deviation) < CLOSE
+    assert np.abs(ours - theirs["pixel_values"][0]).max() * min(CLIP.std) < CLOSE
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -93,7 +93,7 @@ def test_qwen_keeps_the_number_of_pixels_within_bounds(size):
     assert [1, height // 14, width // 14] == theirs["image_grid_thw"][0].tolist()
     cut = patches(CLIP(resize(image, height, width, Filter.BICUBIC)), 14, 2)
     twice = np.repeat(cut.reshape(-1, 3, 1, 14, 14), 2, 2).reshape(len(cut), -1)
-    assert np.abs(twice - theirs["pixel_values"]).max() * min(CLIP.deviation) < CLOSE
+    assert np.abs(twice - theirs["pixel_values"]).max() * min(CLIP.std) < CLOSE
 
 
 def test_qwen_refuses_ribbons():

@@ -17,7 +17,7 @@ from tampu.backends.llamacpp.request import error_of
 from tampu.backends.llamacpp.server import LlamaServer, Message
 from tampu.chat.images import Item
 from tampu.errors import ComputeError, RequestError
-from tampu.vision.pixels import Picture
+from tampu.vision.pixels import RGBImage
 
 _LENGTHS = 256  # that are remembered
 _PIXELS = 4096 * 4096  # they travel as text, several copies of which are in memory
@@ -30,7 +30,7 @@ class Decoder(Protocol):
         """Start what it needs."""
         ...
 
-    def decode(self, data: bytes) -> Picture:
+    def decode(self, data: bytes) -> RGBImage:
         """Return the picture in a file, RGB (height, width, 3)."""
         ...
 

@@ -17,7 +17,7 @@ _BROKEN = b"\xff"  # a byte of no character, as what was replaced
 class Spelling(Protocol):
     """What this needs of a tokenizer."""
 
-    def spellings(self) -> list[bytes]:
+    def all_token_bytes(self) -> list[bytes]:
         """Return the bytes of every token; b"" for control tokens."""
         ...
 
@@ -59,7 +59,9 @@ class UntoldTokens:
 
     @cached_property
     def _ids(self) -> dict[bytes, int]:
-        return {spelled: id for id, spelled in enumerate(self._tokenizer.spellings()) if spelled}
+        return {
+            spelled: id for id, spelled in enumerate(self._tokenizer.all_token_bytes()) if spelled
+        }
 
     @cached_property
     def _longest(self) -> int:

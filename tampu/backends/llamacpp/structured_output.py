@@ -65,7 +65,7 @@ class Forms:
 
     @cached_property
     def _misspelled(self) -> list[int]:
-        spelled = enumerate(self._tokenizer.spellings())
+        spelled = enumerate(self._tokenizer.all_token_bytes())
         return [token for token, text in spelled if any(each in text for each in _CLEANED)]
 
     @cached_property

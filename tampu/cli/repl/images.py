@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tampu.errors import RequestError
 from tampu.vision import ImageLimits, decode
-from tampu.vision.pixels import Picture
+from tampu.vision.pixels import RGBImage
 
 _BEGIN = re.compile(r"""(?<![^\s'"(])(?:(?P<quote>['"])|(?=\.{0,2}/|~/))""")
 _ENDING = re.compile(r"\.(?:png|jpe?g|webp|gif|bmp)(?![\w.])", re.IGNORECASE)
@@ -50,7 +50,7 @@ class Photo:
 
     path: Path
     content: bytes
-    picture: Picture
+    picture: RGBImage
 
 
 def mentions(text: str) -> Iterator[Mention]:

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from tampu.ml.tensor import Tensor
 
 CACHE_TYPES = frozenset({GGMLType.F16, GGMLType.F32, GGMLType.Q8_0})
-_MOST_FEATURES = 256
+_MAX_FEATURES = 256
 _TURNED = 4  # features that are turned at a time
 
 
 def attends_to(kernels: Kernels | None, features: int) -> bool:
     """Whether the kernels know heads of this many features."""
     is_wanted = kernels is not None and kernels.choice.attention
-    return is_wanted and features <= _MOST_FEATURES and features % _TURNED == 0
+    return is_wanted and features <= _MAX_FEATURES and features % _TURNED == 0
 
 
 def can_attend(kernels: Kernels | None, keys: Tensor, values: Tensor) -> bool:

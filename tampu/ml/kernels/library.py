@@ -1,6 +1,6 @@
 """The compiled library: found, checked against ggml's bindings, and one level of it chosen.
 
-A level is all kernels for one set of processor features: `avx512`, `avx2` or `portable`.
+A level is all kernels for one set of CPU features: `avx512`, `avx2` or `portable`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger("tampu.ml")
 LAYOUT_VERSION = 4
 STREAMS = 16  # strips that a thread can read at once, at most
 OWN_PARAMS = 6  # the first of ggml's parameters of an operation that is ours
-_LEAST_CHUNK, _MOST_CHUNK = 64 * 2**10, 2**20
+_MIN_CHUNK, _MAX_CHUNK = 64 * 2**10, 2**20
 # Plain C, for comparison; never measured beside ggml.
 _UNPROVEN = ("portable", "amx_emulated", "neon", "i8mm")
 WORDS = ("on", "off", "products", "experts", "attention")
@@ -33,13 +33,13 @@ _OPERATIONS = ("quantise", "interleave", "product", "group", "product_each", "at
 _FIELDS = ("ne", "nb", "op_params", "src", "data")
 
 FLOATING = frozenset({GGMLType.F16, GGMLType.BF16})
-"""Weights whose activations are not those of the quantised ones: each layout has its own."""
+"""Weights whose activations are not those of the quantized ones: each layout has its own."""
 
 
 class Hint(IntEnum):
     """The instruction that asks for memory ahead of its use, as the library numbers them.
 
-    The caches that x86 processors bring it to: `T0` all, `T1` the second and beyond, `T2` as `T1`
+    The caches that x86 CPUs bring it to: `T0` all, `T1` the second and beyond, `T2` as `T1`
     or the third alone, `NTA` the first, past the others. ARM has the like.
     """
 
@@ -73,8 +73,8 @@ class KernelChoice:
         products: matrix products.
         experts: products with the matrices of experts.
         attention: attention over the cache.
-        level: which level to use; None: the fastest that the processor has.
-        or_fastest: whether the fastest will do where the processor does not have that level.
+        level: which level to use; None: the fastest that the CPU has.
+        or_fastest: whether the fastest will do where the CPU does not have that level.
     """
 
     products: bool = True
@@ -121,7 +121,7 @@ class Kernels:
         self.choice = choice
         self.level: str = library.tampu_level_name(number).decode()
         self.fetch = DEFAULT_FETCH
-        self.chunk_bytes = min(max(second_cache_bytes() // 4, _LEAST_CHUNK), _MOST_CHUNK)
+        self.chunk_bytes = min(max(second_cache_bytes() // 4, _MIN_CHUNK), _MAX_CHUNK)
         self._library = library
         self._number = number
         self._operations: dict[str, Any] = {}  # typed by the bindings as ctypes functions
@@ -205,7 +205,7 @@ def find_kernels(choice: KernelChoice, path: Path | None = None) -> Kernels | No
         log.warning("kernels: %s", problem)
         level = None
     if level is None and names[0] in _UNPROVEN:
-        log.info("kernels: not used, ggml may be faster on this processor")
+        log.info("kernels: not used, ggml may be faster on this CPU")
         return None
     kernels = Kernels(library, choice, names.index(level) if level else 0)
     log.info("kernels: %s", kernels.level)

@@ -1,13 +1,13 @@
-"""How weights for few tokens are read from memory: measured once for a processor, and kept.
+"""How weights for few tokens are read from memory: measured once for a CPU, and kept.
 
-One token's products wait for memory, and processors differ in what makes it fastest: a hint that
+One token's products wait for memory, and CPUs differ in what makes it fastest: a hint that
 is best on one takes twice as long on another, and some need several places of memory to be read at
 once. So when a model is loaded, products with its own weights are timed in each of some ways, on
 the threads that will compute; this takes 0.1 to 0.2 s, once.
 
     <folder>/fetch-<digits>.json
 
-keeps what was found, by what it depends on: the processor, the number of threads, the level of the
+keeps what was found, by what it depends on: the CPU, the number of threads, the level of the
 kernels and the version of their layouts.
 """
 
@@ -59,12 +59,12 @@ CANDIDATES = (
 )
 _ROUNDS = 3
 _SLICE_BYTES = 16 * 2**20  # that a way is timed with at a time
-_LEAST_BYTES = 256 * 2**20  # of weights of one shape: fewer would be in a cache the second time
+_MIN_BYTES = 256 * 2**20  # of weights of one shape: fewer would be in a cache the second time
 _GAIN = 0.97  # of the default's time: what is not faster than this is not worth a change
-_MOST_AHEAD = 2**20  # bytes
+_MAX_AHEAD = 2**20  # bytes
 _WORD = re.compile(r"(none|nta|t[012]):(\d{1,7}):(\d{1,2})")
 _CPUINFO = Path("/proc/cpuinfo")
-_NAMING = (  # lines of /proc/cpuinfo that say which processor it is
+_NAMING = (  # lines of /proc/cpuinfo that say which CPU it is
     *("vendor_id", "cpu family", "model", "model name", "stepping", "cache size"),
     *("CPU implementer", "CPU architecture", "CPU variant", "CPU part"),
 )
@@ -93,11 +93,11 @@ def parse_fetch(word: str) -> Fetch:
         RequestError: for any other word, or numbers out of their range.
     """
     found = _WORD.fullmatch(word)
-    if found and int(found[2]) <= _MOST_AHEAD and 1 <= int(found[3]) <= STREAMS:
+    if found and int(found[2]) <= _MAX_AHEAD and 1 <= int(found[3]) <= STREAMS:
         return Fetch(Hint[found[1].upper()], int(found[2]), int(found[3]))
     raise RequestError(
         f"fetch is {AUTOMATIC} or HINT:AHEAD:STREAMS with a hint of none, nta, t0, t1, t2, up to "
-        f"{_MOST_AHEAD} bytes ahead and 1 to {STREAMS} streams, such as t0:1024:8; not {word!r}"
+        f"{_MAX_AHEAD} bytes ahead and 1 to {STREAMS} streams, such as t0:1024:8; not {word!r}"
     )
 
 
@@ -132,7 +132,7 @@ def choose_fetch(
             kernels.fetch, origin = known, "as measured before"
         else:
             same = _most_alike(weights)
-            if sum(weight.matrix_bytes for weight in same) < _LEAST_BYTES:
+            if sum(weight.matrix_bytes for weight in same) < _MIN_BYTES:
                 return
             kernels.fetch, origin = measure_fetch(backend, same), "measured"
             if kept:
@@ -197,7 +197,7 @@ def _most_alike(weights: Iterable[PackedWeight]) -> list[PackedWeight]:
 
 
 def processor_name(cpuinfo: Path = _CPUINFO) -> str:
-    """Return what tells this model of processor from others."""
+    """Return what tells this model of CPU from others."""
     try:
         lines = cpuinfo.read_text(errors="replace").partition("\n\n")[0].splitlines()
     except OSError:
@@ -209,7 +209,7 @@ def processor_name(cpuinfo: Path = _CPUINFO) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The file of what was measured for this processor.
+    """The file of what was measured for this CPU.
 
     Attributes:
         path: of the file.
@@ -221,7 +221,7 @@ class Kept:
 
     @classmethod
     def of(cls, folder: Path, level: str, threads: int) -> Kept:
-        """Return the file for this processor and so many threads."""
+        """Return the file for this CPU and so many threads."""
         key: dict[str, str | int] = {
             "format": FORMAT,
             "layouts": LAYOUT_VERSION,

@@ -154,11 +154,11 @@ def test_characters_of_several_tokens_come_whole(model):
 
 def test_tokens_that_were_not_told_are_found_from_their_bytes():
     class Bytes:
-        def spellings(self) -> list[bytes]:
+        def all_token_bytes(self) -> list[bytes]:
             return [b"", *(bytes([byte]) for byte in range(1, 256)), b"\xf0\x9f", b"ab"]
 
         def token_bytes(self, token: int) -> bytes:
-            return self.spellings()[token]
+            return self.all_token_bytes()[token]
 
     untold = UntoldTokens(Bytes())
     assert untold.before(0x80, "😀", 2) == [256, 0x98]

@@ -6,7 +6,7 @@ from support.graphs import _compute_once
 from support.kernels import exact, levels
 
 from tampu.ml import Backend, GGMLType, Weights
-from tampu.ml.buffer_types import Use
+from tampu.ml.buffer_types import WeightUse
 from tampu.ml.gguf import read_gguf
 from tampu.ml.kernels import KernelChoice
 from tampu.ml.quantize import quantize
@@ -36,11 +36,11 @@ def load(tmp_path):
     """Store a matrix as a type in a file; return its values as stored, and a loader for it."""
     opened = []
 
-    def write(values, kind, uses=(Use.PRODUCT,)):
+    def write(values, kind, uses=(WeightUse.PRODUCT,)):
         stored = quantize(values, kind)
         return write_stored(stored, kind, uses)
 
-    def write_stored(stored, kind, uses=(Use.PRODUCT,)):
+    def write_stored(stored, kind, uses=(WeightUse.PRODUCT,)):
         path = tmp_path / f"{len(list(tmp_path.iterdir()))}.gguf"
         writer = gguf.GGUFWriter(path, "llama")
         writer.add_tensor("w", stored, raw_dtype=gguf.GGMLQuantizationType[kind.name])

@@ -1,4 +1,4 @@
-"""The kernels on a 64-bit ARM processor: cross-compiled, and run in an emulator."""
+"""The kernels on a 64-bit ARM CPU: cross-compiled, and run in an emulator."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from support.kernels import run_every_kernel
 ARM = Path(sys.prefix, "arm", "bin")  # tools/setup/arm.sh puts it there
 
 
-# What each of qemu's processors has: products of 2 x 8 bytes, of four bytes, neither.
+# What each of qemu's CPUs has: products of 2 x 8 bytes, of four bytes, neither.
 PROCESSORS = {
     "max": ["i8mm", "neon", "amx_emulated", "portable"],
     "neoverse-n1": ["neon", "amx_emulated", "portable"],
@@ -38,7 +38,7 @@ def test_the_compiler_uses_the_libraries_that_were_unpacked_with_it(tmp_path):
 
 @pytest.mark.slow
 def test_every_kernel_gives_on_arm_what_the_portable_level_gives(tmp_path):
-    """Products, experts and attention, each level where it is the best that a processor has."""
+    """Products, experts and attention, each level where it is the best that a CPU has."""
     assert Path(ARM, "cc").exists(), "no compiler for ARM here; tools/setup/arm.sh says why"
     tool = Path(__file__).parents[3] / "tools" / "setup" / "compile_kernels.py"
     command = [sys.executable, str(tool), str(tmp_path), "-O1"]

@@ -5,7 +5,7 @@ import pytest
 from support.kernels import KINDS, WITH_TILES, error, levels, normal
 
 from tampu.ml import Backend, GGMLType
-from tampu.ml.buffer_types import Use
+from tampu.ml.buffer_types import WeightUse
 from tampu.ml.kernels import KernelChoice
 from tampu.ml.moe import expert_linear
 from tampu.ml.quantize import quantize
@@ -32,7 +32,7 @@ def stack(load):
 
     def write(matrices, kind):
         stored = quantize(matrices.reshape(-1, matrices.shape[-1]), kind)
-        return load.stored(stored.reshape(*matrices.shape[:2], -1), kind, [Use.CHOSEN])
+        return load.stored(stored.reshape(*matrices.shape[:2], -1), kind, [WeightUse.EXPERTS])
 
     return write
 
@@ -178,15 +178,15 @@ def test_a_token_that_is_not_finite_spoils_itself_alone(
 def test_gate_and_up_share_what_is_packed_of_their_input(level_backends, stack):
     """Another choice, or weights that are floats, get a packed form of their own."""
     backend = level_backends(None)
-    quantised = [stack(normal(4, 16, 256, seed=i), GGMLType.Q4_0)[1](backend) for i in range(2)]
+    quantized = [stack(normal(4, 16, 256, seed=i), GGMLType.Q4_0)[1](backend) for i in range(2)]
     _, bind = stack(normal(4, 16, 256), GGMLType.F16)
     context = backend.context(64)
     x = context.input("x", (3, 1, 256), GGMLType.F32)
     first, second = (context.input("choice", (3, 2), GGMLType.I32) for _ in range(2))
     for weight, choice in [
-        *((weight, first) for weight in quantised),
+        *((weight, first) for weight in quantized),
         (bind(backend), first),
-        (quantised[0], second),
+        (quantized[0], second),
     ]:
         context.output(expert_linear(x, weight, choice))
     assert [pack.uses for pack in x.activations.values()] == [2, 1, 1]
@@ -210,7 +210,7 @@ def test_experts_are_switched_by_a_word(stack, multiply_experts, word, has_exper
 def test_experts_of_a_type_without_a_layout_are_ggmls(level_backends, load, multiply_experts):
     values = normal(3, 8, 32)
     stored = values.view(np.uint8)
-    _, bind = load.stored(stored, GGMLType.F32, [Use.CHOSEN])
+    _, bind = load.stored(stored, GGMLType.F32, [WeightUse.EXPERTS])
     backend, choice = level_backends(None), choices(4, 2, 3)
     weight = bind(backend)
     assert weight.packed is None

@@ -72,7 +72,7 @@ def test_scales_of_weights_may_be_zero_subnormal_or_the_largest(
     level_backends, load, multiply, kind, level
 ):
     x = np.random.default_rng(1).integers(-127, 128, (5, INPUTS)).astype(np.float32)
-    x[:, ::32] = 127.0  # whole numbers are quantised without error
+    x[:, ::32] = 127.0  # whole numbers are quantized without error
     for scales in ([0.0], [6e-8], [6e-8, 6e-5], [65504.0], [0.0, 6e-8, 1.0, 65504.0]):
         blocks = random_blocks(kind, 40, INPUTS, np.array(scales, np.float16))
         values, bind = load.stored(blocks, kind)
@@ -84,7 +84,7 @@ def test_scales_of_weights_may_be_zero_subnormal_or_the_largest(
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("kind", [GGMLType.F16, GGMLType.BF16], **BY_NAME)
 def test_floats_may_be_subnormal_or_the_largest(level_backends, load, multiply, kind, level):
-    """BF16 products of processors take subnormal numbers as zeros, ggml's too."""
+    """BF16 products of CPUs take subnormal numbers as zeros, ggml's too."""
     limits = {GGMLType.F16: (6e-8, 65504.0), GGMLType.BF16: (1e-40, 1e37)}
     for scale in limits[kind]:
         values, bind = load(np.sign(normal(40, INPUTS)) * np.float32(scale), kind)
@@ -126,7 +126,7 @@ def test_a_weight_that_is_not_finite_spoils_its_row_alone_as_in_ggml(
 @pytest.mark.parametrize("kind", KINDS, **BY_NAME)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_in_ggml_is_not_finite_here(level_backends, load, multiply, kind, bad):
-    """ggml loses a NaN before products with quantised weights: what it gives is then any number."""
+    """ggml loses a NaN before products with quantized weights: what it gives is then any number."""
     _, bind = load(normal(16, INPUTS), kind)
     x = normal(3, INPUTS, seed=1)
     x[1, 77] = bad

@@ -116,7 +116,7 @@ def test_an_amx_that_does_not_work_is_left_out_with_one_line(monkeypatch, caplog
     ],
 )
 def test_what_a_processor_says_of_amx_is_tried(tmp_path, lie, problem):
-    """A program that has the trial as it is, on a processor that seems to have AMX."""
+    """A program that has the trial as it is, on a CPU that seems to have AMX."""
     source = tmp_path / "trial.c"
     source.write_text(f"""
 #define TRIAL_OF_AMX

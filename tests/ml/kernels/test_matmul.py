@@ -14,7 +14,7 @@ from support.kernels import (
 )
 
 from tampu.ml import GGMLType
-from tampu.ml.buffer_types import Use
+from tampu.ml.buffer_types import WeightUse
 from tampu.ml.kernels.matmul import PackedWeight
 
 
@@ -122,7 +122,7 @@ def test_every_stored_byte_has_its_place(level_backends, load, multiply, kind, l
     scales = np.linspace(0.1, 2.0, 50).astype(np.float16)
     values, bind = load.stored(random_blocks(kind, 48, 512, scales), kind)
     weight = bind(level_backends(level))
-    # Whole numbers up to 127 are quantised without error.
+    # Whole numbers up to 127 are quantized without error.
     x = np.random.default_rng(1).integers(-127, 128, (6, 512)).astype(np.float32)
     x[:, ::32] = 127.0
     found = multiply(level_backends(level), x, weight)
@@ -210,7 +210,7 @@ def test_batches_of_more_dimensions_are_multiplied_row_by_row(level_backends, lo
 
 
 def test_rows_of_a_packed_weight_can_still_be_looked_up(level_backends, load):
-    values, bind = load(normal(40, 256), GGMLType.Q6_K, (Use.ROWS, Use.PRODUCT))
+    values, bind = load(normal(40, 256), GGMLType.Q6_K, (WeightUse.ROWS, WeightUse.PRODUCT))
     backend = level_backends(None)
     weight = bind(backend)
     context = backend.context(16)

@@ -16,7 +16,7 @@ from tampu.engine.engine import Engine
 from tampu.errors import LoadCancelledError
 from tampu.ml import Weights
 from tampu.ml.atomic_file import remove_unlocked
-from tampu.ml.buffer_types import Use
+from tampu.ml.buffer_types import WeightUse
 from tampu.ml.gguf import read_gguf
 from tampu.ml.kernels import Kernels, repack_cache
 from tampu.ml.kernels.repack_cache import RepackCache
@@ -66,7 +66,7 @@ def loaded(model, cache, backend, cancelled=None):
     with Weights(read_gguf(model)) as weights:
         for name, info in weights.file.tensors.items():
             if len(info.shape) == 2:
-                weights.use(name, Use.PRODUCT)
+                weights.use(name, WeightUse.PRODUCT)
         weights.load(backend, cache=cache, cancelled=cancelled)
         yield weights
 
@@ -183,7 +183,7 @@ def test_a_blob_is_known_by_its_digest(model, tmp_path, cache, backend, packings
 def test_weights_that_must_be_copied_do_not_come_from_a_mapping(model, cache, backend):
     for _ in range(2):
         with Weights(read_gguf(model)) as weights:
-            weights.use("output.weight", Use.PRODUCT)
+            weights.use("output.weight", WeightUse.PRODUCT)
             weights.load(backend, mapped=False, cache=cache)
             assert weights.mapped_bytes == 0
     assert not cache.folder.exists()

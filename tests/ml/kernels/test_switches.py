@@ -9,7 +9,7 @@ from support.kernels import error, normal
 from tampu.engine.engine import Engine
 from tampu.ml import Backend, GGMLType
 from tampu.ml.attention import flash_attention
-from tampu.ml.buffer_types import Use
+from tampu.ml.buffer_types import WeightUse
 from tampu.ml.kernels import KernelChoice, library
 from tampu.ml.kernels.library import WORDS
 from tampu.ml.moe import expert_linear
@@ -24,7 +24,7 @@ def compute(load):
         values, bind = load(normal(32, 256), GGMLType.Q8_0)
         stack = normal(3, 16, 256, seed=1)
         rows = quantize(stack.reshape(48, 256), GGMLType.Q8_0).reshape(3, 16, -1)
-        stacked, bind_stack = load.stored(rows, GGMLType.Q8_0, [Use.CHOSEN])
+        stacked, bind_stack = load.stored(rows, GGMLType.Q8_0, [WeightUse.EXPERTS])
         weight, experts = bind(backend), bind_stack(backend)
         context = backend.context(64)
         x = context.input("x", (4, 1, 256), GGMLType.F32)

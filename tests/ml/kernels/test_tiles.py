@@ -92,7 +92,7 @@ def test_a_token_that_is_not_finite_spoils_itself_alone(
 
 @pytest.mark.parametrize("kind", KINDS, **BY_NAME)
 def test_the_instructions_give_what_they_give_in_plain_c(level_backends, load, multiply, kind):
-    """On a processor without AMX it is the plain C twice: the levels that there are."""
+    """On a CPU without AMX it is the plain C twice: the levels that there are."""
     _, bind = load(normal(40, 512), kind)
     x = normal(50, 512, seed=1)
     first, *others = (

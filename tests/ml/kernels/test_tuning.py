@@ -1,4 +1,4 @@
-"""How weights are read from memory: chosen by measuring, kept for the processor, or asked for."""
+"""How weights are read from memory: chosen by measuring, kept for the CPU, or asked for."""
 
 import json
 import logging
@@ -62,7 +62,7 @@ def scripted(monkeypatch):
             return int(1000 * {FASTEST: factor, SLOWEST: 3}.get(fetch, 1))
 
         monkeypatch.setattr(tuning, "_time", time)
-        monkeypatch.setattr(tuning, "_LEAST_BYTES", 1)
+        monkeypatch.setattr(tuning, "_MIN_BYTES", 1)
         return timed
 
     return script
@@ -128,7 +128,7 @@ def test_every_candidate_computes_the_same(backend, weights):
 
 
 def test_the_real_clock_chooses_one_of_the_candidates(backend, weights, monkeypatch):
-    monkeypatch.setattr(tuning, "_LEAST_BYTES", 1)
+    monkeypatch.setattr(tuning, "_MIN_BYTES", 1)
     choose_fetch(backend, weights)
     assert backend.kernels.fetch in CANDIDATES
 
