@@ -1,9 +1,9 @@
-"""Tensors, graphs, devices and weight files: all that touches ggml.
+"""Tensors, graphs, devices and weight files: everything that touches ggml.
 
 The other packages see `Tensor` (a typed handle with shapes in NumPy's order, slowest dimension
 first), `Context` (a graph being built), `Backend` (devices, memory, computing) and `Weights` (the
-tensors of a file, each where it is fastest). They are imported when first used: reading the head of
-a file (`tampu.ml.gguf`) loads no native code.
+tensors of a file, each in the fastest memory). They are imported when first used: reading the
+header of a file (`tampu.ml.gguf`) loads no native code.
 """
 
 from __future__ import annotations

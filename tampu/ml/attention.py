@@ -1,4 +1,4 @@
-"""Attention without storing its scores: the package's kernels where they can, else ggml's."""
+"""Flash attention: by the package's kernels where they support it, otherwise by ggml."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The devices at work: where memory comes from, and the one place where graphs are computed.
+"""The devices in use: allocates memory and computes graphs.
 
-All computing happens on one thread of the backend's own, because OpenMP keeps a team of workers
-for each thread that computes. From the writing of a graph's inputs to the copying of its outputs
-one lock is held, so that no other graph can come between and reuse the memory.
+All graphs are computed on one thread that the backend owns, because OpenMP keeps a team of workers
+for each computing thread. One lock is held from the writing of a graph's inputs to the copying of
+its outputs, so that no other graph can reuse the memory in between.
 """
 
 from __future__ import annotations
@@ -324,7 +324,7 @@ def _write(tensor: Tensor, data: npt.NDArray[np.generic]) -> None:
 def _read(tensor: Tensor) -> npt.NDArray[np.generic]:
     """Copy a computed tensor out."""
     if tensor.type not in _DATA_TYPES or not tensor.pointer.contents.buffer:
-        raise ShapeError(f"{tensor!r} is no output of the graph")
+        raise ShapeError(f"{tensor!r} is not an output of the graph")
     data = np.empty(tensor.shape, _DATA_TYPES[tensor.type])
     gg.ggml_backend_tensor_get(tensor.pointer, data.ctypes.data, 0, data.nbytes)
     return data

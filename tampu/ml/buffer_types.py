@@ -1,4 +1,4 @@
-"""Where each weight of a file goes, by how a model uses it: decided before anything is loaded."""
+"""Chooses the device and buffer type of each weight by how the model uses it, before loading."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tampu.ml.tensor import Tensor
 
 
 class WeightUse(enum.Enum):
-    """What a model does with a weight."""
+    """How a model uses a weight."""
 
     ELEMENTS = "elements"  # multiplied or added element by element
     ROWS = "rows"  # rows are looked up
@@ -28,13 +28,13 @@ _ONLY_PRODUCTS = ({WeightUse.PRODUCT}, {WeightUse.EXPERTS})
 
 @dataclass(frozen=True, slots=True)
 class BufferTypes:
-    """Where the weights of a file go, by name; those of other devices' layers are not among them.
+    """The CPU weights of a file by the kind of memory that they go to.
 
     Attributes:
-        copied: the CPU's that a device needs as well.
-        repacked: in the layout of the package's kernels, with the bytes that they take there.
-        packed: in a packed layout of ggml's, or copied as they are, with the type of buffer.
-        in_place: in the mapped file.
+        copied: also copied to a device.
+        repacked: in the layout of the package's kernels, with their bytes in it.
+        packed: in a buffer of this ggml type, repacked by ggml or as they are.
+        in_place: used in the mapped file.
     """
 
     copied: dict[str, Device]
@@ -50,7 +50,7 @@ def choose_buffer_types(
     *,
     mapped: bool,
 ) -> BufferTypes:
-    """Decide where each weight goes.
+    """Choose the memory of each weight.
 
     Args:
         backend: whose devices compute with them.

@@ -1,7 +1,7 @@
-"""A cursor over the head of a file: bounded reads, each named by the field it is for.
+"""A cursor over the header of a file: bounded reads, each with the name of its field for errors.
 
-The file is read as far as asked for and not further (in growing steps), with plain reads: unlike
-a memory map, a file that shrinks meanwhile gives an error here and not a dead process.
+The file is read only as far as needed, in growing steps, with plain reads: if it shrinks meanwhile,
+that is an error, whereas a memory map would crash the process.
 """
 
 from __future__ import annotations

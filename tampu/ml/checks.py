@@ -1,4 +1,4 @@
-"""What ggml's operations take. ggml ends the process on anything else, so it is checked before."""
+"""Checks of operands. ggml aborts the process on invalid ones, so they are checked before."""
 
 from __future__ import annotations
 

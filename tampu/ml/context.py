@@ -64,7 +64,7 @@ class Context:
     Attributes:
         plan: which of the backend's buffers the graph's places are in; None: it has none yet.
         staying: inputs whose memory is theirs alone.
-        custom: nodes that the package's own code computes, which only the CPU can.
+        custom: nodes that the package's own code computes, which only the CPU can run.
         pauses: what `pause` does; None: nothing.
     """
 
@@ -130,7 +130,7 @@ class Context:
             name: for people.
             shape: of the tensor.
             type: of its elements.
-            stays: keep its memory for it alone: an array that is given again, and that nobody can
+            stays: keep its memory for it alone: an array that is given again, and that nothing can
                 write to, is then not copied again.
         """
         tensor = self.declare(shape, type)
@@ -201,7 +201,7 @@ class Context:
             self._sources = headers["sources"].copy()
 
     def _headers(self) -> npt.NDArray[np.void]:
-        """Return the headers of all tensors, which lie one behind the other, as one array."""
+        """Return the headers of all tensors, which are adjacent, as one array."""
         first = gg.ggml_get_first_tensor(self._arena)
         if not first:
             return np.zeros(0, _HEADER)

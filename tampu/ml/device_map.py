@@ -1,7 +1,7 @@
-"""Which device holds each layer of a model: its weights, its cache, and with them its computing.
+"""Maps layers to devices: the weights, cache and computation of a layer are on one device.
 
-What the first layer takes, rows of the table of embeddings, stays with the CPU. The output
-layer counts as one more layer behind the others; so does all that belongs to no layer of the text.
+The token embeddings stay on the CPU. The output layer counts as one more layer after the others,
+and so does everything that belongs to no layer of the text.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _EXPERTS = re.compile(r"_(ch)?exps\.")
 
 @dataclass(frozen=True, slots=True)
 class DeviceMap:
-    """Where the layers are; without devices, all are the CPU's.
+    """The device of each layer; without devices, all layers are on the CPU.
 
     Attributes:
-        devices: that take part besides the CPU.
-        layers: for each layer, the output layer last, which of them has it; -1: the CPU.
-        kept_experts: layers of a device whose experts stay with the CPU all the same.
+        devices: in use besides the CPU.
+        layers: index in `devices` for each layer, the output layer last; -1: the CPU.
+        kept_experts: layers on a device whose experts stay on the CPU.
     """
 
     devices: tuple[Device, ...] = ()
@@ -37,24 +37,24 @@ class DeviceMap:
         return sum(place >= 0 for place in self.layers)
 
     def of_layer(self, index: int) -> Device | None:
-        """Return the device that has a layer; None: the CPU."""
+        """Return the device of a layer; None: the CPU."""
         place = self.layers[index] if 0 <= index < len(self.layers) else -1
         return self.devices[place] if place >= 0 else None
 
     def of_weight(self, name: str) -> Device | None:
-        """Return the device that has a weight; None: the CPU."""
+        """Return the device of a weight; None: the CPU."""
         index = layer_of(name, len(self.layers) - 1)
         if index is None or (index in self.kept_experts and is_of_experts(name)):
             return None
         return self.of_layer(index)
 
     def of_output(self) -> Device | None:
-        """Return the device that has the output layer; None: the CPU."""
+        """Return the device of the output layer; None: the CPU."""
         return self.of_layer(len(self.layers) - 1)
 
 
 def layer_of(name: str, blocks: int) -> int | None:
-    """Return which layer a tensor of a file belongs to; None: to what goes into the first.
+    """Return the layer that a tensor belongs to; None: the input embeddings.
 
     Args:
         name: of the tensor.

@@ -73,7 +73,9 @@ class Device:
         """
         handle = int(gg.ggml_backend_dev_init(self.handle, b"") or 0)
         if not handle:
-            raise ComputeError(f"ggml cannot start the device {self.label}, {self.description}")
+            raise ComputeError(
+                f"ggml cannot initialize the device {self.label}, {self.description}"
+            )
         return handle
 
     def memory(self) -> tuple[int, int]:
@@ -188,8 +190,8 @@ def default_threads(system: Path = _SYSTEM, process: Path = _PROCESS) -> int:
     its whole CPUs.
 
     Args:
-        system: where Linux tells of its CPUs and quotas.
-        process: where it tells of this process.
+        system: where Linux lists CPUs and quotas.
+        process: where it lists the control groups of this process.
     """
     if psutil.MACOS:  # does not bind processes to cores
         return _fast_on_macos() or psutil.cpu_count(logical=False) or 1
@@ -203,16 +205,16 @@ def default_threads(system: Path = _SYSTEM, process: Path = _PROCESS) -> int:
 
 
 def second_cache_bytes(system: Path = _SYSTEM) -> int:
-    """Return the size of a core's second cache; 1 MiB where it is not told."""
+    """Return the size of a core's second cache; 1 MiB if unknown."""
     for index in sorted((system / "devices/system/cpu/cpu0/cache").glob("index*")):
-        size = re.fullmatch(r"(\d+)([KM])", _told(index / "size"))
-        if _told(index / "level") == "2" and size:
+        size = re.fullmatch(r"(\d+)([KM])", _read(index / "size"))
+        if _read(index / "level") == "2" and size:
             return int(size[1]) * (2**10 if size[2] == "K" else 2**20)
     return _USUAL_CACHE
 
 
 def _fast_on_macos() -> int:
-    """Return the number of performance cores of Apple's CPUs; 0 where it is not told."""
+    """Return the number of performance cores of Apple's CPUs; 0 if unknown."""
     try:
         sysctl = ctypes.CDLL(None).sysctlbyname
     except (OSError, AttributeError):
@@ -229,18 +231,18 @@ def _fast(usable: Sequence[int], system: Path) -> Sequence[int]:
     Intel's hybrid CPUs list their performance cores; ARM's cores have a capacity each, and
     those of less than two thirds of the largest are slow.
     """
-    listed = _numbers(_told(system / "devices/cpu_core/cpus"))
+    listed = _numbers(_read(system / "devices/cpu_core/cpus"))
     if fast := [n for n in usable if n in listed]:
         return fast
-    told = {n: _told(system / f"devices/system/cpu/cpu{n}/cpu_capacity") for n in usable}
-    capacity = {n: int(text) for n, text in told.items() if text.isdigit()}
+    texts = {n: _read(system / f"devices/system/cpu/cpu{n}/cpu_capacity") for n in usable}
+    capacity = {n: int(text) for n, text in texts.items() if text.isdigit()}
     most = max(capacity.values(), default=0)
     return [n for n in usable if 3 * capacity.get(n, most) >= 2 * most]
 
 
 def _core(topology: Path) -> str:
     """Return the CPUs that share a core, as Linux lists them; before 5.2 by another name."""
-    return _told(topology / "core_cpus_list") or _told(topology / "thread_siblings_list")
+    return _read(topology / "core_cpus_list") or _read(topology / "thread_siblings_list")
 
 
 def _numbers(text: str) -> set[int]:
@@ -259,7 +261,7 @@ def _quota(groups: Path, process: Path) -> int | None:
     its own group is visible, mounted at the root, so the root is read too.
     """
     places = {groups, groups / "cpu"}
-    for line in _told(process).splitlines():
+    for line in _read(process).splitlines():
         _, controllers, name = [*line.split(":", 2), "", ""][:3]
         if controllers and "cpu" not in controllers.split(","):
             continue
@@ -270,14 +272,14 @@ def _quota(groups: Path, process: Path) -> int | None:
 
 
 def _quota_of(group: Path) -> int | None:
-    told = _told(group / "cpu.max").split()  # version 2; else version 1
-    told = told or [_told(group / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
-    if len(told) != 2 or not all(part.isdigit() and int(part) for part in told):
+    quota = _read(group / "cpu.max").split()  # version 2; else version 1
+    quota = quota or [_read(group / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+    if len(quota) != 2 or not all(part.isdigit() and int(part) for part in quota):
         return None
-    return max(1, int(told[0]) // int(told[1]))
+    return max(1, int(quota[0]) // int(quota[1]))
 
 
-def _told(path: Path) -> str:
+def _read(path: Path) -> str:
     """Return what a file of the system's says; empty if it does not."""
     try:
         return path.read_text().strip()

@@ -1,4 +1,4 @@
-"""A shared library of nothing but names: what it needs, and the folder where that is.
+"""Writes a shared library that only names the libraries it needs and their folder.
 
 The dynamic linker looks for what a library needs by its bare name, in LD_LIBRARY_PATH before the
 library's own RUNPATH, unless one of that name is loaded already. One that was opened by its path
@@ -31,7 +31,7 @@ def needing(names: Sequence[str], folder: str, like: bytes) -> bytes | None:
         like: the first 64 bytes of a library for the same CPU.
 
     Returns:
-        The bytes of the file; None where libraries are no 64-bit ELF files.
+        The bytes of the file; None where libraries are not 64-bit ELF files.
     """
     if len(like) < _HEADER or like[:5] != b"\x7fELF\x02":
         return None

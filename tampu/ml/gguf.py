@@ -1,8 +1,8 @@
-"""The only door for GGUF files: a bounded reader of their head, versions 2 and 3, little endian.
+"""Reads and validates the header of GGUF files, versions 2 and 3, little endian.
 
 Every count, length, type, dimension and offset is compared with what is left of the file before it
 is used or memory is taken for it, so that a hostile file costs no more time or memory than its own
-size. No tensor data is read. Native code sees a file only after it passed here.
+size. No tensor data is read. Native code sees a file only after it was validated here.
 
     magic version tensors keys | key type value ... | name dims type offset ... | pad | tensor data
                                                                                 data_offset ^
@@ -130,12 +130,14 @@ def _read(path: Path, cursor: Cursor) -> GGUFFile:
 
 def _read_version(cursor: Cursor) -> int:
     if cursor.size < 4 or cursor.take(4, "magic") != b"GGUF":
-        raise ModelFileError("magic", "is not GGUF; this is no GGUF file")
+        raise ModelFileError("magic", "is not 'GGUF': this is not a GGUF file")
     version = cursor.u32("version")
     if version in _VERSIONS:
         return version
     if version & 0xFFFF == 0 and version:
-        raise ModelFileError("version", "is that of a big-endian file; only little-endian is read")
+        raise ModelFileError(
+            "version", "is that of a big-endian file; only little-endian files are supported"
+        )
     raise ModelFileError("version", f"{version} is not known; versions 2 and 3 are")
 
 

@@ -1,4 +1,4 @@
-"""The head of a GGUF file: what it says of itself, and where its tensors lie."""
+"""The header of a GGUF file: its metadata and the offsets of its tensors."""
 
 from __future__ import annotations
 

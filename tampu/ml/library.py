@@ -1,4 +1,4 @@
-"""The ggml library: its bindings, what is wrong in them set right, and its log.
+"""The ggml library: its bindings with corrections, and its log.
 
 Everything in `ml/` takes `gg` from here, so that the corrections always hold. Pointers that ggml
 keeps opaque are integers; tensors and graphs are ctypes pointers.

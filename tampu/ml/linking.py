@@ -1,8 +1,8 @@
-"""ggml's shared libraries: those of the installed package, whatever else the linker could find.
+"""Loads ggml's shared libraries from the installed package, not others on the library path.
 
-`link` loads them, before the bindings do, and looks at what was really loaded: other libraries of
+`link` loads them before the bindings do, and checks which files were loaded: other libraries of
 the same names (of a llama.cpp in LD_LIBRARY_PATH, or loaded by another package) number operations
-in another way, and a mixture of both computes nonsense or ends the process.
+differently, and mixing both gives wrong results or a crash.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NO_OTHER = "take it out of LD_LIBRARY_PATH and LD_PRELOAD, or import tampu.ml.l
 
 
 class _Symbol(ctypes.Structure):
-    """What `dladdr` tells of an address: Dl_info of dlfcn.h."""
+    """What `dladdr` reports about an address: Dl_info of dlfcn.h."""
 
     _fields_ = (
         ("file", ctypes.c_char_p),
@@ -85,7 +85,7 @@ def link(files: Sequence[Path]) -> None:
         if other is None:
             raise LibraryError(f"ggml cannot be loaded: {error}; {_REMEDY}") from error
         raise LibraryError(
-            f"{files[0]} does not go with {other}, which was loaded before ({error}); {_NO_OTHER}"
+            f"{files[0]} is incompatible with {other}, already loaded ({error}); {_NO_OTHER}"
         ) from error
     for file, library in loaded.items():
         check_mixture(str(file), library, files)
@@ -180,7 +180,7 @@ def check_mixture(user: str, library: ctypes.CDLL, files: Sequence[Path]) -> Non
 
 
 def _loaded_before(files: Sequence[Path]) -> Path | None:
-    """Return a library of another ggml that is in this process, if Linux tells of one."""
+    """Return a library of another ggml that is in this process, if Linux lists one."""
     try:
         lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -217,7 +217,7 @@ def _is_same(one: Path, other: Path) -> bool:
 def _other_operation(gg: ModuleType, base: Path) -> str:
     """Return which operation has another number in ggml than in the bindings, if one has.
 
-    ggml does not tell how many there are: beyond the last its table of names has any address.
+    ggml does not say how many there are: its table of names has arbitrary addresses after the last.
     """
     name_of = ctypes.CDLL(str(base)).ggml_op_name
     name_of.restype = ctypes.c_void_p

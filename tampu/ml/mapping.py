@@ -1,4 +1,4 @@
-"""The bytes of a model's file in memory, mapped and not copied; those of a split one in a row."""
+"""Maps a model's file into memory; the parts of a split model are mapped next to each other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 def map_file(file: GGUFFile) -> mmap.mmap:
-    """Return the file's bytes, to be read; they are unmapped with the last who looks into them.
+    """Return the file's bytes, read-only; they are unmapped with the last view of them.
 
     Raises:
         ModelFileError: if it cannot be opened, or is shorter than it was when its head was read.

@@ -1,4 +1,4 @@
-"""A model's metadata: the keys and values at the head of a GGUF file, behind typed getters.
+"""A model's metadata: the keys and values in the header of a GGUF file, with typed getters.
 
 Nothing here reads files. `Metadata` is built from any mapping, so a test needs no file, and
 `StringArray` holds a large array of strings (a vocabulary) as the bytes that were in the file.
@@ -23,7 +23,7 @@ _LENGTH_BYTES = 8
 
 
 class StringArray(Sequence[str]):
-    """An array of strings kept as GGUF stores it: each string behind its length of 8 bytes.
+    """An array of strings as GGUF stores it: each string after its length of 8 bytes.
 
     Reading one string decodes that one; iterating decodes all of them in one pass. Bytes that are
     not UTF-8 (legal in a vocabulary) become lone surrogates, as `surrogateescape` defines.
@@ -75,7 +75,7 @@ class StringArray(Sequence[str]):
 
     @property
     def data(self) -> bytes:
-        """The bytes of all strings as they are in the file, each behind its length."""
+        """The bytes of all strings as they are in the file, each after its length."""
         return self._data
 
     @property
@@ -179,7 +179,7 @@ class Metadata(Mapping[str, Value]):
         raise self._mistyped(key, "true or false")
 
     def strings(self, key: str, default: Sequence[str] | None = None) -> Sequence[str]:
-        """Return an array of texts; iterate over it (or `list()` it) to decode all at once."""
+        """Return an array of texts; iterate over it (or `list()` it) to decode them all."""
         value = self._find(key, default)
         if isinstance(value, StringArray):
             return value

@@ -1,4 +1,4 @@
-"""Operations of mixtures of experts: choosing them, and products with those that were chosen.
+"""Operations of mixtures of experts: choosing experts, and products with the chosen ones.
 
 Shapes are slowest dimension first: the weights of all experts are (experts, outputs, inputs), a
 choice is (tokens, used) of I32.

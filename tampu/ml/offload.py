@@ -1,4 +1,4 @@
-"""What is asked for of devices besides the CPU."""
+"""Which layers the user wants on devices besides the CPU."""
 
 from __future__ import annotations
 

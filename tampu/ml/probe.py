@@ -1,4 +1,4 @@
-"""Questions to a device: which operations it computes, and on weights that live where."""
+"""Asks a device which operations it supports, for weights in which buffer types."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def quantize(
     if kind not in QUANTIZABLE:
         raise RequestError(f"cannot quantize to {kind.name}; choose one of {_names()}")
     if values.dtype != np.float32 or values.ndim < 1:
-        raise ShapeError(f"quantise takes an array of float32, not {values.dtype}{values.shape}")
+        raise ShapeError(f"quantize takes an array of float32, not {values.dtype}{values.shape}")
     columns = values.shape[-1]
     row_bytes = _row_bytes(columns, kind)
     source = np.ascontiguousarray(values).reshape(-1, columns)

@@ -5,7 +5,7 @@
     model-00003-of-00003.gguf
 
 The parts are read as one file: the first part's metadata, the tensors of all, and offsets as if
-each part lay behind the one before it, at the next border of pages.
+each part followed the one before it at the next page boundary.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class Tensor:
         return self
 
     def short_convolution(self, kernel: Tensor) -> Tensor:
-        """Slide a kernel along the tokens of each feature by itself.
+        """Convolve the tokens of each feature with its own kernel.
 
         Args:
             kernel: F32, (features, width).
@@ -248,7 +248,7 @@ class Tensor:
     # -- shape -----------------------------------------------------------------------------------
 
     def concat(self, other: Tensor, axis: int) -> Tensor:
-        """Return both, one behind the other along an axis, counted from the first."""
+        """Return both, concatenated along an axis, counted from the first."""
         mine, theirs = list(self.shape), list(other.shape)
         mine[axis] += theirs.pop(axis)
         fits = (
@@ -326,7 +326,7 @@ class Tensor:
         Args:
             shape: of the view.
             strides: bytes between neighbours, for all dimensions but the last.
-            offset: bytes from this tensor's beginning.
+            offset: bytes from this tensor's start.
             context: the graph to add the view to, for a weight or cache that has none.
         """
         kind = self.type
@@ -334,7 +334,9 @@ class Tensor:
         fits = fits and min(shape) >= 1 and min((*strides, offset)) >= 0
         fits = fits and all(n % kind.block_bytes == 0 for n in (*strides, offset))
         if not fits or shape[-1] % kind.block_size:
-            raise ShapeError(f"strided: {shape} by {strides} from {offset} is no view of {self!r}")
+            raise ShapeError(
+                f"strided: {shape} by {strides} from {offset} is not a view of {self!r}"
+            )
         last = kind.size_of(shape[-1])
         reach = offset + last + sum((n - 1) * s for n, s in zip(shape, strides, strict=False))
         if reach > self.size_bytes:

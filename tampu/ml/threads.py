@@ -1,9 +1,8 @@
-"""How many threads compute: fewer while other processes need the CPUs.
+"""Chooses the number of computing threads: fewer while other processes use the CPUs.
 
 Threads that compute a graph wait for each other after each operation. If one of them shares its
-core with somebody else, all are held up, and spin meanwhile: one thread less is faster then than
-all of them. So while graphs are computed it is measured from time to time how many CPUs
-others use.
+core with another process, all of them spin until it arrives, and one thread less is faster. So the
+CPU use of other processes is measured from time to time while graphs are computed.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class FittingThreads:
     def __init__(
         self, most: int, cpus: int | None = None, measure: Callable[[], Sample] | None = None
     ) -> None:
-        """Begin with all threads.
+        """Start with all threads.
 
         Args:
             most: threads at once.
@@ -64,7 +63,7 @@ class FittingThreads:
         self._ended = 0.0  # when the last graph did
 
     def begin(self) -> int:
-        """Return how many threads shall compute the graph that begins now."""
+        """Return the number of threads for the next graph."""
         if self._from is None or time.perf_counter() - self._ended > REST_S:
             self._from = self._measure()
         return self.count

@@ -1,4 +1,4 @@
-"""ggml as a wheel has it: one CPU library for each kind of CPU, of which one is loaded.
+"""ggml in a wheel: one CPU library for each kind of CPU, of which one is loaded.
 
 `make wheel` puts ggml's bindings and libraries into the folder `bundled` beside this file. Where
 ggml was compiled at install time, that folder does not exist and this module does nothing.
@@ -48,7 +48,7 @@ class Libraries:
             path = fastest(folder)
             cpu = ctypes.CDLL(str(path))
         except OSError as error:
-            raise LibraryError(f"ggml cannot be loaded, install tampu anew: {error}") from error
+            raise LibraryError(f"ggml cannot be loaded, reinstall tampu: {error}") from error
         self.variant = _variant(path)
         self._libraries = (ggml, base, cpu)
         cpu.ggml_backend_init.restype = ctypes.c_void_p
@@ -84,7 +84,7 @@ def fastest(folder: Path, cpuinfo: Path = _CPUINFO) -> Path:
         LibraryError: if none runs here.
         OSError: if one cannot be loaded.
     """
-    flags = _told_flags(cpuinfo)
+    flags = _listed_flags(cpuinfo)
     scores = {path: _score(path, flags) for path in sorted(folder.glob(f"{_PREFIX}*.so"))}
     best = max(scores, key=scores.__getitem__, default=None)
     if best is None or scores[best] == 0:
@@ -104,7 +104,7 @@ def _score(path: Path, flags: frozenset[str]) -> int:
         _ctypes.dlclose(library._handle)
 
 
-def _told_flags(cpuinfo: Path) -> frozenset[str]:
+def _listed_flags(cpuinfo: Path) -> frozenset[str]:
     """Return the flags that Linux lists for an x86 CPU; none: not known."""
     try:
         lines = cpuinfo.read_text().splitlines()

@@ -1,9 +1,8 @@
 """The tensors of a model file, each in the memory where it is fastest.
 
 First the tensors are only declared, so that a model can be bound to them and say how it uses each;
-`load` then gives each one its memory. A weight of a layer that another device has goes there. One
-of the CPU's that is multiplied goes to a packed layout where there is one for its type; the
-others stay in the file, mapped and not copied.
+`load` then gives each one its memory. Weights of a layer on a device go there. CPU weights that are
+multiplied go to a packed layout if there is one for their type; the others stay in the mapped file.
 """
 
 from __future__ import annotations
@@ -107,7 +106,7 @@ class Weights:
                 them.
             cache: of weights in the layouts of the package's kernels.
             progress: called with the part of the bytes that is ready, 0 to 1, from any thread.
-            cancelled: asked at the beginning and before each tensor that is packed.
+            cancelled: called at the start and before each tensor that is packed.
 
         Raises:
             LoadCancelledError: if `cancelled` says so.

@@ -1,4 +1,4 @@
-"""The table of architectures, and how a file becomes a model."""
+"""The architectures by name, and the loading of a model's weights into its architecture."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ def bind_model(weights: Weights, projector: Weights | None = None) -> Model:
 
     Args:
         weights: of the file.
-        projector: of a second file with the part that sees, in llama.cpp's layout; None: that part
-            is in the first file, or there is none.
+        projector: of a second file with the vision encoder, in llama.cpp's layout; None: it is in
+            the first file, or there is none.
 
     Raises:
         UnsupportedModelError: for an architecture that is not known, or a projector for a model
-            that cannot see.
+            without vision.
         ModelFileError: for options or tensors that are missing, wrong or too many.
     """
     metadata = weights.file.metadata
@@ -88,7 +88,7 @@ def bind_model(weights: Weights, projector: Weights | None = None) -> Model:
     if entry is None:
         names = ", ".join(sorted(known))
         raise UnsupportedModelError(
-            f"architecture '{metadata.architecture}' is not known; known are: {names}"
+            f"architecture '{metadata.architecture}' is not known; known: {names}"
         )
     kind = entry.load()
     options = read_options(kind.options_type, metadata, entry.constants)
@@ -106,32 +106,32 @@ def bind_model(weights: Weights, projector: Weights | None = None) -> Model:
 def _bind_vision(
     kind: type[Model], weights: Weights, projector: Weights | None
 ) -> VisionModel | None:
-    """Return the part that sees, None if there are no tensors of it."""
+    """Return the vision encoder, None if the file has no tensors of it."""
     source = projector or weights
     if projector is None and not any(name.startswith("v.") for name in weights.file.tensors):
         return None
-    sees = _vision_type(kind, projector)
-    if sees is None:
+    vision_type = _vision_type(kind, projector)
+    if vision_type is None:
         return None
     text = weights.file.metadata
-    options = read_options(sees.options_type, source.file.metadata, {}, text)
-    vision = bind(sees, source, options)
+    options = read_options(vision_type.options_type, source.file.metadata, {}, text)
+    vision = bind(vision_type, source, options)
     vision.options = options
-    vision.tokens = find_tokens(text, sees.words)
+    vision.tokens = find_tokens(text, vision_type.words)
     return vision
 
 
 def _vision_type(kind: type[Model], projector: Weights | None) -> type[VisionModel] | None:
-    """Return the kind of the part that sees, None if the architecture has none."""
+    """Return the class of the vision encoder, None if the architecture has none."""
     known = kind.vision_types
     if projector is None:
         return known[0] if known else None
     metadata = projector.file.metadata
     stated = metadata.string("projector_type", metadata.string("vision.projector_type", "mlp"))
-    for sees in known:
-        if stated in sees.projectors:
-            return sees
-    names = ", ".join(name for sees in known for name in sees.projectors) or "none"
+    for each in known:
+        if stated in each.projectors:
+            return each
+    names = ", ".join(name for each in known for name in each.projectors) or "none"
     raise UnsupportedModelError(
-        f"a projector of type '{stated}' does not go with {kind.__name__}; those that do: {names}"
+        f"{kind.__name__} does not support a projector of type '{stated}'; supported: {names}"
     )

@@ -1,4 +1,4 @@
-"""Gemma 3's tower: SigLIP over a square image, pooled to few tokens, projected.
+"""Gemma 3's vision encoder: SigLIP on a square image, pooled to few tokens and projected.
 
 Sources: arXiv:2303.15343 (SigLIP), arXiv:2503.19786.
 """

@@ -81,11 +81,11 @@ class ShortConvolution(Module):
         """Slide over the last inputs, which are the state, and the new ones."""
         (x,), (past,) = inputs, states
         sequences, tokens, features = x.shape
-        behind = self.kernel.shape[1] - 1
+        history = self.kernel.shape[1] - 1
         window = past.concat(x.transpose(0, 2, 1).contiguous(), 2)
         step = window.strides[1]
         last = window.strided(
-            (sequences, features, behind), window.strides[:2], tokens * step // (behind + tokens)
+            (sequences, features, history), window.strides[:2], tokens * step // (history + tokens)
         )
         return window.short_convolution(self.kernel), (last.contiguous(),)
 

@@ -2,7 +2,7 @@
 
 Source: transformers' Llama4TextModel. Queries and keys are normed after RoPE, and only where there
 is RoPE; on the other layers queries grow with their position (arXiv:2501.19399). The experts'
-weights multiply what they take, not what they give.
+weights multiply their inputs, not their outputs.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Options:
         return AttentionScale(self.strength, self.length, first=1) if self.has_scale else None
 
     def has_rope(self, layer: int) -> bool:
-        """Whether the layer rotates queries and keys, and sees its own chunk only."""
+        """Whether the layer rotates queries and keys, and attends to its own chunk only."""
         return (layer + 1) % self.no_rope_interval != 0
 
 

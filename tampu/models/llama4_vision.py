@@ -1,4 +1,4 @@
-"""Llama 4's tower: tiles of a large image and a small view of all of it, each seen by itself.
+"""Llama 4's vision encoder: tiles of a large image and a thumbnail, encoded separately.
 
 Source: transformers' Llama4VisionModel. Squares of patches become one token (pixel shuffle).
 """

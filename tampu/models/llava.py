@@ -1,4 +1,4 @@
-"""LLaVA: CLIP's tower over the middle of an image, and a projector of two layers.
+"""LLaVA: CLIP's vision encoder on a center crop, and a projector of two layers.
 
 Sources: arXiv:2103.00020 (CLIP), arXiv:2310.03744 (LLaVA 1.5). The last layer but one is projected;
 files leave the last one out.

@@ -1,7 +1,7 @@
 """Llama 3.2 Vision, text: a Llama with layers that attend to an image beside the text.
 
 Source: arXiv:2407.21783, section 7. What those layers read of an image depends on the image alone:
-the tower computes their keys and values once. Without an image they are skipped.
+the vision encoder computes their keys and values once. Without an image they are skipped.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Llama 3.2 Vision's tower: up to four tiles of an image seen together, after layers and again.
+"""Llama 3.2 Vision's encoder: up to four tiles of an image encoded together, in two stages.
 
 Sources: arXiv:2407.21783, section 7; models/llama3/multimodal in meta-llama/llama-models, which
-transformers 5 no longer follows in all (docs/models.md). What some layers take is put beside what
-the last one gives.
-The embedding is not laid into the text: it is the keys and values of the text's cross-attention.
-Absent tiles and the patches that fill up a multiple of eight are seen by real patches, but not by
-one another, as in the reference.
+transformers 5 no longer follows in all (docs/models.md). The inputs of some layers are
+concatenated with the output of the last one.
+The embedding is not part of the text: it is the keys and values of the text's cross-attention.
+Real patches attend to absent tiles and to the padding to a multiple of eight, which do not attend
+to one another, as in the reference.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pixtral, the tower of Mistral Small 3 and Ministral 3: images of any shape, rotary places.
+"""Pixtral, the vision encoder of Mistral Small 3 and Ministral 3: any image shape, 2D RoPE.
 
 Source: arXiv:2410.07073. Squares of patches are merged to one token, and each row of tokens ends
 with a token of the text model.
@@ -134,7 +134,7 @@ class Pixtral(VisionModel):
         return self.projector(x, o.merge**2, o.text_epsilon)
 
     def _placeholders(self, rows: int, columns: int) -> Placeholders:
-        """Return rows of image tokens, each with a break behind it, the last with the end."""
+        """Return rows of image tokens, each followed by a break, the last by the end."""
         image, stop, end = (self.tokens[name] for name in ("image", "break", "end"))
         row = [*image * columns, *stop]
         tokens = np.array([*row * rows], np.int32)

@@ -27,7 +27,10 @@ def read_sections(metadata: Metadata) -> Sections:
     key = next((key for key in keys if metadata.has(key)), keys[0])
     sections = [int(each) for each in metadata.integers(key)]
     if not 3 <= len(sections) <= 4 or min(sections) < 0:
-        raise ModelFileError(f"key '{metadata.full_key(key)}'", f"{sections} are no sections")
+        raise ModelFileError(
+            f"key '{metadata.full_key(key)}'",
+            f"{sections} are not three or four numbers of 0 or more",
+        )
     first, second, third, fourth = (*sections, 0)[:4]
     return first, second, third, fourth
 

@@ -1,4 +1,4 @@
-"""Qwen 2.5-VL's tower: images of any shape, most layers see windows of them alone.
+"""Qwen 2.5-VL's vision encoder: images of any shape, window attention in most layers.
 
 Source: arXiv:2502.13923. Squares of four patches, and windows of squares, come one after the other,
 so that a window is a range; the squares' order is restored at the end.
@@ -35,11 +35,11 @@ from tampu.nn import (
 from tampu.vision import CLIP, Filter, fit_pixels, patches, places, resize
 
 _ROPE_BASE = 10_000.0
-_USUAL_PERIOD = 8  # every eighth layer sees the whole image
+_USUAL_PERIOD = 8  # every eighth layer attends to the whole image
 
 
 def _whole_layers(metadata: Metadata) -> tuple[int, ...]:
-    """Return the layers that see the whole image: Ollama lists them, llama.cpp has a period."""
+    """Return the layers that attend to all patches: Ollama lists them, llama.cpp has a period."""
     key = "vision.fullatt_block_indexes"
     if metadata.has(key):
         return tuple(int(index) for index in metadata.integers(key))

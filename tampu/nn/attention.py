@@ -1,4 +1,4 @@
-"""Scaled dot-product attention over a cached history, and the layer with its projections."""
+"""Scaled dot-product attention over the cache, and self-attention with its projections."""
 
 from __future__ import annotations
 

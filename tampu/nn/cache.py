@@ -1,4 +1,4 @@
-"""What layers see of the cache while a graph is built."""
+"""The interface of the cache to the layers of a graph."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class History:
 
 
 class LayerCache(Protocol):
-    """What a layer sees of the cache; it uses the method that fits what it asked for."""
+    """The cache of one layer; the layer uses the method for the shape that it asked for."""
 
     def update(self, keys: Tensor | None, values: Tensor | None) -> History:
         """Store this batch's keys and values and return all that the batch may attend to.
@@ -56,7 +56,7 @@ class LayerCache(Protocol):
         ...
 
     def advance(self, inputs: Tensors, advance: Advance) -> Tensor:
-        """Take each sequence from the state before its tokens to the one behind them.
+        """Compute the tokens of each sequence, from the state before them to the one after.
 
         Args:
             inputs: (tokens, features) each.

@@ -1,4 +1,4 @@
-"""Parts of vision towers: patches, attention without a cache, layers of the ViT kind.
+"""Parts of vision encoders: patches, attention without a cache, ViT layers.
 
 Source: arXiv:2010.11929. Files name the same tensors in several ways: Ollama's name comes first.
 """
@@ -28,13 +28,13 @@ Numbers: TypeAlias = npt.NDArray[Any]
 
 
 class PatchEmbedding(Module):
-    """A convolution whose steps are its size, so that each patch is projected by itself."""
+    """A convolution whose stride is its size: a projection of each patch."""
 
     weight: Tensor = gguf("weight")
     bias: Tensor | None = gguf("bias")
 
     def __call__(self, patches: Tensor) -> Tensor:
-        """Return (n, features) for patches F32 (n, colours * side * side), colours slowest."""
+        """Return (n, features) for patches F32 (n, colors * side * side), colors slowest."""
         y = project_patches(patches, self.weight)
         return y + self.bias if self.bias else y
 

@@ -1,7 +1,7 @@
-"""What a model that sees gives the runner: encoder graphs, and how an image lies in the inputs.
+"""The interface of vision models to the runner: encoder graphs and the placeholders of images.
 
-The runner knows nothing of any model's images. It has an image prepared, computes the encoder's
-graph once, keeps the embedding, and lays the placeholders into the sequence as they say.
+The runner has an image prepared, computes the encoder's graph once, keeps the embedding, and puts
+the placeholders into the sequence.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ RGBImage: TypeAlias = npt.NDArray[np.uint8]
 """A decoded image: RGB, (height, width, 3)."""
 
 Words: TypeAlias = Mapping[str, tuple[tuple[str, ...], ...]]
-"""Spellings of each word: the texts of its tokens, the preferred one first."""
+"""The texts of each special token, or sequence of them; the preferred one first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placeholders:
-    """How one image lies in the stream of inputs: one token for each entry of the cache.
+    """The inputs of one image: one token for each entry of the cache.
 
     Attributes:
         tokens: I32, (n,): exactly as they will sit in the cache.
@@ -53,13 +53,13 @@ class Placeholders:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedImage:
-    """An image as the encoder takes it.
+    """The input of an encoder for one image.
 
     Attributes:
         arrays: data of the encoder's inputs, by name: F32, F16, I32 or I64.
         key: images with equal keys use the same encoder graph.
         rows: how many rows the embedding has.
-        placeholders: how the image lies in the inputs.
+        placeholders: the tokens of the image.
     """
 
     arrays: Mapping[str, npt.NDArray[np.generic]] = field(repr=False)
@@ -69,7 +69,7 @@ class PreparedImage:
 
 
 class Vision(Protocol):
-    """The part of a model that sees."""
+    """The vision part of a model."""
 
     def prepare(self, image: RGBImage) -> PreparedImage:
         """Resize, cut and normalize an image; on the host alone, from any thread.
@@ -95,14 +95,14 @@ class Vision(Protocol):
 
 
 class VisionModel(Module):
-    """A tower with its projector, in the text model's file or in one of its own: a `Vision`.
+    """A vision encoder with its projector, in the text model's file or its own: a `Vision`.
 
     Attributes:
         options_type: the dataclass of its options, under the file's architecture or under `clip`.
         projectors: what a projector's file calls this kind, in `clip.projector_type`.
-        unused: beginnings of names of tensors that files may hold and that it does not need.
-        words: what it lays around images, by a name of its own; the first of the spellings whose
-            tokens the vocabulary has.
+        unused: prefixes of tensors that files may hold and that it does not use.
+        words: special tokens around images, by name; the first of the texts whose tokens the
+            vocabulary has is used.
         options: of this file.
         tokens: the ids of the words, by the same names.
     """

@@ -1,4 +1,4 @@
-"""Projections and look-ups."""
+"""Linear projections and embedding tables."""
 
 from __future__ import annotations
 

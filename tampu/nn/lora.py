@@ -1,4 +1,4 @@
-"""Low-rank adapters: what is added to the results of projections, computed beside them.
+"""LoRA adapters: computed beside the projections that they change.
 
 The weights themselves stay as they are, mapped and quantized: (W + s B A) x = W x + s B (A x), and
 the second part costs rank / inputs of the first. Source: arXiv:2106.09685.
@@ -65,7 +65,7 @@ def attach(model: Module, base: Weights, adapter: Weights, scale: float) -> None
         scale: how much of it; 1 is as it was trained.
 
     Raises:
-        ModelFileError: if it is no adapter, or does not fit the model.
+        ModelFileError: if it is not an adapter, or does not fit the model.
         UnsupportedModelError: for a kind of adapter, or of tensor, that is not applied.
     """
     check_adapter(adapter.file, base.file.metadata.architecture)
@@ -76,17 +76,17 @@ def attach(model: Module, base: Weights, adapter: Weights, scale: float) -> None
                               for end in _ENDS if name.endswith(end)):  # fmt: skip
         linear = linears.get(name)
         if linear is None:
-            raise UnsupportedModelError(f"{where}: {name} is no projection of this model")
+            raise UnsupportedModelError(f"{where}: {name} is not a projection of this model")
         a, b = (adapter.use(f"{name}{end}", WeightUse.PRODUCT) for end in _ENDS)
         if a.shape[0] != b.shape[-1] or (b.shape[0], a.shape[-1]) != linear.weight.shape:
             raise ModelFileError(
-                where, f"{a.shape} and {b.shape} do not go with {name}, {linear.weight.shape}"
+                where, f"{a.shape} and {b.shape} do not fit {name} of shape {linear.weight.shape}"
             )
         factor = scale * (alpha / a.shape[0] if alpha else 1.0)
         linear.adapters = (*linear.adapters, LowRank(a, b, factor))
     left = adapter.unused()
     if left:
-        raise UnsupportedModelError(f"{where}: {left[0]} is no part of a low-rank adapter")
+        raise UnsupportedModelError(f"{where}: {left[0]} is not part of a low-rank adapter")
 
 
 def _linears(module: Module) -> Iterator[Linear]:

@@ -1,4 +1,4 @@
-"""What every architecture is to the runner."""
+"""The interface of every architecture to the runner."""
 
 from __future__ import annotations
 
@@ -135,13 +135,13 @@ class Model(Module):
 
     Attributes:
         options_type: the dataclass of its options.
-        unused: beginnings of names of tensors that files may hold and that it does not need.
-        vision_types: kinds of the part that sees, bound if a file has its tensors; the first is
-            that of a file with text and vision.
+        unused: prefixes of tensors that files may hold and that it does not use.
+        vision_types: vision encoders, bound if a file has their tensors; the first is that of a
+            file with text and vision.
         positions_per_token: how many numbers a token's position is made of.
         pads_logits: whether files have fewer rows of the output than tokens, and `head` adds them.
         options: of this file.
-        vision: the part that sees; None for a model or a file of text alone.
+        vision: the vision encoder; None for a model or a file of text alone.
     """
 
     options_type: ClassVar[type[Any]]

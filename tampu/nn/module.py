@@ -7,7 +7,7 @@
 An attribute of two types of modules, `A | B`, becomes the first of which the file has all parts,
 and so does each entry of a list of them.
 Binding is strict both ways: every tensor that is declared and not optional must be in the file (all
-that are missing are named at once), and the caller learns which tensors nothing used.
+that are missing are named in one error), and the caller learns which tensors are unused.
 """
 
 from __future__ import annotations

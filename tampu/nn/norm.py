@@ -1,4 +1,4 @@
-"""Normalisation."""
+"""Normalization layers."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def option(
         default: the value when the file does not have the key.
         at_least: the smallest integer allowed; numbers with a fraction must be above 0.
         at_most: the largest number allowed.
-        of_text: whether the part that sees takes it from the text model's file, if it has its own.
+        of_text: whether a vision encoder in a file of its own takes it from the text model's file.
     """
     return dataclasses.field(metadata={"gguf": _Key(key, default, at_least, at_most, of_text)})
 

@@ -70,7 +70,9 @@ def read_rope_scaling(metadata: Metadata) -> RopeScaling:
     key = "rope.scaling.factor" if metadata.has("rope.scaling.factor") else "rope.scale_linear"
     factor = metadata.number(key, 1.0) or 1.0  # some converters write 0 for none
     if not 0 < factor < math.inf:
-        raise ModelFileError(f"key '{metadata.full_key(key)}'", f"{factor} is no positive number")
+        raise ModelFileError(
+            f"key '{metadata.full_key(key)}'", f"{factor} is not a positive number"
+        )
     kind = metadata.string("rope.scaling.type", "linear" if factor != 1.0 else "none")
     if kind == "none":
         return UNSCALED
@@ -79,7 +81,7 @@ def read_rope_scaling(metadata: Metadata) -> RopeScaling:
     if kind == "yarn":
         return _yarn(metadata, factor)
     raise UnsupportedModelError(
-        f"RoPE scaling of type '{kind}' is not known: none, linear, yarn are"
+        f"RoPE scaling of type '{kind}' is not known; known: none, linear, yarn"
     )
 
 

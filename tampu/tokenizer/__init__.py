@@ -4,11 +4,11 @@
 - tokenizer.py: `Tokenizer`, what all families share
 - vocabulary.py: tokens, types, scores; special tokens and their roles
 - special.py: special tokens in a text
-- family.py: the interfaces that the three families implement
+- types.py: the interfaces that the three families implement
 - bytepair.py: byte-level BPE (pretokenizers.py: how texts are cut into words)
-- sentencepiece.py: SentencePiece BPE (cuts.py: where a text falls into parts)
+- sentencepiece.py: SentencePiece BPE (splits.py: where a text can be split)
 - wordpiece.py: BERT's WordPiece
-- merging.py: the merging that both kinds of BPE share (memo.py remembers words)
+- merging.py: the merging that both kinds of BPE share (cache.py keeps merged words)
 - decoding.py: tokens to text, one by one
 """
 

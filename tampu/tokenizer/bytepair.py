@@ -10,7 +10,7 @@ Sources: GPT-2's published encoder for the alphabet; Hugging Face's `tokenizers`
 from __future__ import annotations
 
 from tampu.ml.gguf import Metadata
-from tampu.tokenizer.cache import Memo
+from tampu.tokenizer.cache import WordCache
 from tampu.tokenizer.index import ABSENT, TextIndex
 from tampu.tokenizer.merging import NEVER, Merger
 from tampu.tokenizer.pretokenizers import PreTokenizer, find
@@ -89,12 +89,12 @@ class BytePairEncoder:
             merges: finds the place of "left right" in the order of merges.
             pretokenizer: how texts are cut into words.
         """
-        self._ids = Memo(tokens.find)
-        self._order = Memo(merges.find)
+        self._ids = WordCache(tokens.find)
+        self._order = WordCache(merges.find)
         self._cut = pretokenizer.build().pre_tokenize_str
         self._whole_words = pretokenizer.whole_words
         self._merger = Merger(self._rank)
-        self._words = Memo(self._encode_word)
+        self._words = WordCache(self._encode_word)
 
     def encode(self, text: str, *, after_special: bool) -> list[int]:  # noqa: ARG002
         """Return the ids of a text; what comes before it makes no difference."""

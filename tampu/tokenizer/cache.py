@@ -1,4 +1,4 @@
-"""A dictionary that fills itself and forgets everything when it is full."""
+"""A cache of computed values that is cleared when it is full."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _MAX_ITEMS = 65_536  # some 10 MB; a text of 300,000 tokens has about 20,000 dif
 _MAX_LENGTH = 64  # characters; longer texts hardly ever come again
 
 
-class Memo(dict[str, V]):
+class WordCache(dict[str, V]):
     """What `compute` returned: `memo[text]` computes it for a new text and remembers it.
 
-    Several threads may use it at once: at worst something is computed twice.
+    Thread-safe: at worst something is computed twice.
     """
 
     def __init__(self, compute: Callable[[str], V]) -> None:

@@ -15,15 +15,15 @@ class IncrementalDecoder:
     """Turns the tokens of one text into its characters as they come.
 
     Bytes that may still become a character are kept back. Bytes that cannot become one any more are
-    U+FFFD at once, one for each longest beginning of a character (as Unicode recommends).
+    U+FFFD immediately, one for each longest prefix of a character (as Unicode recommends).
     """
 
     def __init__(self, token_bytes: Callable[[int], bytes], *, strip_space: bool = False) -> None:
-        """Begin a text.
+        """Start a text.
 
         Args:
             token_bytes: returns the bytes of a token.
-            strip_space: whether one space at the beginning of the text is left out.
+            strip_space: whether one space at the start of the text is left out.
         """
         self._token_bytes = token_bytes
         self._strip_space = strip_space

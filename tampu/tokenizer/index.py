@@ -7,7 +7,7 @@ operations in a fifth of the time:
     table:  |  . |  7 |  . |  3 | 12 |  . | ...     at a text's hash, or a few places on: its number
 
 Texts of more than 64 bytes, and the few for which there is no free place near, are in a dictionary.
-The hash is multiplied by a number drawn anew each time, so that no file can be made to be slow.
+The hash is multiplied by a random number, so that no file can be crafted to be slow.
 """
 
 from __future__ import annotations

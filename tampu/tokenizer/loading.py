@@ -34,7 +34,7 @@ def load_tokenizer(metadata: Metadata) -> Tokenizer:
     if name not in _FAMILIES:
         raise UnsupportedModelError(
             f"the tokenizer {name!r} (tokenizer.ggml.model) is not known; "
-            f"known are {', '.join(sorted(_FAMILIES))}"
+            f"known: {', '.join(sorted(_FAMILIES))}"
         )
     vocabulary = read_vocabulary(metadata)
     return Tokenizer(vocabulary, _FAMILIES[name](metadata, vocabulary))

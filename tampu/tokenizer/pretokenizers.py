@@ -170,5 +170,5 @@ def find(name: str) -> PreTokenizer:
         return _BY_NAME[name]
     raise UnsupportedModelError(
         f"the pre-tokenizer {name!r} (tokenizer.ggml.pre) is not known; "
-        f"known are {', '.join(known_names())}"
+        f"known: {', '.join(known_names())}"
     )

@@ -1,11 +1,11 @@
 """SentencePiece's byte-pair encoding, `tokenizer.ggml.model` = "llama": Llama 2, Mistral, Gemma.
 
 Spaces become U+2581; then the adjacent pair whose joined text is the token with the highest score
-is merged, the leftmost of equals, over and over. A character that is no token becomes its bytes, or
-the unknown token if the vocabulary has no bytes; unknown tokens in a row are one.
+is merged, the leftmost of equals, repeatedly. A character that is not a token becomes its bytes,
+or the unknown token if the vocabulary has no bytes; unknown tokens in a row are one.
 
 The space before a text: where `tokenizer.ggml.add_space_prefix` holds (it does unless the file says
-otherwise), a text gets a space in front at its beginning and after each special token, as llama.cpp
+otherwise), a space is put in front of a text and after each special token, as llama.cpp
 and Hugging Face's converted tokenizers do it; SentencePiece itself knows no special tokens in a
 text.
 
@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from tampu.errors import ModelFileError
 from tampu.ml.gguf import Metadata
-from tampu.tokenizer.cache import Memo
+from tampu.tokenizer.cache import WordCache
 from tampu.tokenizer.index import ABSENT
 from tampu.tokenizer.merging import NEVER, Merger
 from tampu.tokenizer.splits import SafeCuts
@@ -107,17 +107,17 @@ class SentencePieceEncoder:
         Args:
             vocabulary: the tokens and their scores.
             byte_ids: the tokens of the 256 bytes, or none.
-            unknown: what stands for a character that is no token and has no bytes.
+            unknown: what stands for a character that is not a token and has no bytes.
             adds_space: whether texts get a space in front.
         """
-        self._ids = Memo(vocabulary.mergeable().find)
+        self._ids = WordCache(vocabulary.mergeable().find)
         self._ranks = _ranks(vocabulary.scores).data
         self._byte_ids = byte_ids
         self._unknown = [] if unknown is None else [unknown]
         self._adds_space = adds_space
         self._cuts = SafeCuts(vocabulary.texts)
         self._merger = Merger(self._rank)
-        self._parts = Memo(self._encode_part)
+        self._parts = WordCache(self._encode_part)
 
     def encode(self, text: str, *, after_special: bool) -> list[int]:
         """Return the ids of a text in which U+2581 stands for a space."""

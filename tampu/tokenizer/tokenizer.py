@@ -22,7 +22,7 @@ from tampu.tokenizer.vocabulary import HIDDEN_TYPES, TokenType, Vocabulary
 
 
 class Tokenizer:
-    """Text to tokens and back; may be used by several threads at once.
+    """Text to tokens and back; thread-safe.
 
     Attributes:
         vocabulary: the tokens and what they are.
@@ -140,7 +140,7 @@ class Tokenizer:
             special: as for `decode`.
             shown: texts of control tokens that are shown even if the others are not.
             continues: whether the text goes on from another, such as an answer from its prompt; a
-                space at its beginning then counts. If not, the outcome is that of `decode`.
+                space at its start then counts. If not, the outcome is that of `decode`.
         """
         return IncrementalDecoder(
             self._visible_bytes if special else self._bytes_with(self.control_tokens(shown)),
@@ -160,7 +160,7 @@ class Tokenizer:
         return self._visible_bytes(token).decode("utf-8", "replace")
 
     def is_control(self, token: int) -> bool:
-        """Return whether a token is no text: a control token or the unknown token."""
+        """Return whether a token has no text: a control token or the unknown token."""
         self._check(token)
         return self.vocabulary.is_type(token, *HIDDEN_TYPES)
 
@@ -246,7 +246,7 @@ class Tokenizer:
 
 
 def _well_formed(text: str) -> str:
-    """Return the text with U+FFFD for surrogates that are no pair, and pairs joined."""
+    """Return the text with U+FFFD for unpaired surrogates, and pairs joined."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,4 +1,4 @@
-"""What the three families of tokenizers have in common: the two interfaces that each implements."""
+"""The two interfaces that each family of tokenizers implements."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Images: from the bytes of a file to what a model's encoder takes. Pillow and NumPy alone.
+"""Image decoding and preprocessing, from a file's bytes to an encoder's inputs; Pillow and NumPy.
 
 Everything here runs on the host and holds no state. Images are RGB arrays (height, width, 3) of
-bytes; what encoders take are floats, cut into patches.
+bytes; the inputs of encoders are floats, cut into patches.
 """
 
 from tampu.vision.decoding import ImageLimits, decode

@@ -1,4 +1,4 @@
-"""The bytes of an image file become an image, whatever they are, within limits.
+"""Decodes untrusted image files within limits.
 
 The reader is chosen by the first bytes of the file, among five; Pillow's registry of formats, its
 other readers and its warnings are not used. Size is checked before pixels are decoded.
@@ -84,9 +84,9 @@ def decode(data: bytes, limits: ImageLimits = DEFAULT_LIMITS) -> RGBImage:
         raise RequestError(f"no memory to decode the {name} image") from error
     except Image.DecompressionBombError as error:
         raise RequestError(f"the {name} image is too large") from error
-    except _DAMAGE as error:  # whose text may tell of this machine: it is for the log alone
+    except _DAMAGE as error:  # its text may have details of this machine: for the log only
         logger.info("a %s image is damaged: %r", name, error)
-        raise RequestError(f"the {name} image is damaged or ends too early") from error
+        raise RequestError(f"the {name} image is damaged or truncated") from error
 
 
 def _reader(data: bytes) -> tuple[str, _Reader]:
@@ -100,7 +100,7 @@ def _reader(data: bytes) -> tuple[str, _Reader]:
         return "WebP", WebPImageFile
     if data.startswith(b"BM"):
         return "BMP", BmpImageFile
-    raise RequestError("the image's format is not supported: PNG, JPEG, WebP, GIF and BMP are")
+    raise RequestError("the image format is not supported; supported: PNG, JPEG, WebP, GIF and BMP")
 
 
 def _check_size(size: tuple[int, int], limits: ImageLimits) -> None:

@@ -15,7 +15,7 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 
 
 class Filter(enum.IntEnum):
-    """How pixels are made of others when an image changes its size (Pillow's numbers)."""
+    """The resampling filter (Pillow's numbers)."""
 
     BILINEAR = Image.Resampling.BILINEAR
     BICUBIC = Image.Resampling.BICUBIC
@@ -23,11 +23,11 @@ class Filter(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Normalization:
-    """What turns bytes into the numbers that an encoder was trained on.
+    """Normalizes pixels as the encoder was trained: `image_mean` and `image_std` in transformers.
 
     Attributes:
-        mean: of each colour, in parts of 255; subtracted.
-        std: divides what is left.
+        mean: of each color, in parts of 255; subtracted.
+        std: of each color; divides the difference.
     """
 
     mean: tuple[float, float, float]
@@ -54,13 +54,13 @@ def resize(
     method: Filter,
     box: tuple[float, float, float, float] | None = None,
 ) -> RGBImage:
-    """Return the image in another size; each pixel is made of all that it covers.
+    """Return the image in another size; each pixel is resampled from all that it covers.
 
     Args:
         image: (any height, any width, 3).
         height: of the result.
         width: of the result.
-        method: how pixels are made of others.
+        method: the resampling filter.
         box: left, upper, right and lower edge of the part to take; None: all of it.
     """
     if box is None and image.shape[:2] == (height, width):
@@ -70,18 +70,18 @@ def resize(
 
 
 def patches(pixels: Floats, side: int, block: int = 1) -> Floats:
-    """Cut (height, width, 3) into squares: (patches, 3 * side * side), colours slowest.
+    """Cut (height, width, 3) into squares: (patches, 3 * side * side), colors slowest.
 
     Args:
         pixels: whose height and width are multiples of `side` * `block`.
         side: of a patch, in pixels.
         block: patches come row by row in squares of so many on a side, and these row by row.
     """
-    height, width, colours = pixels.shape
+    height, width, colors = pixels.shape
     rows, columns = height // (side * block), width // (side * block)
-    grid = pixels.reshape(rows, block, side, columns, block, side, colours)
-    cut = grid.transpose(0, 3, 1, 4, 6, 2, 5)  # rows, columns, in the block, colours, in the patch
-    return np.ascontiguousarray(cut).reshape(-1, colours * side * side)
+    grid = pixels.reshape(rows, block, side, columns, block, side, colors)
+    cut = grid.transpose(0, 3, 1, 4, 6, 2, 5)  # rows, columns, in the block, colors, in the patch
+    return np.ascontiguousarray(cut).reshape(-1, colors * side * side)
 
 
 def places(rows: int, columns: int, block: int = 1) -> npt.NDArray[np.int32]:

@@ -1,7 +1,7 @@
-"""Image files decoded in a process of their own: readers of images are native code.
+"""Decodes image files in a sandboxed process, because image decoders are native code.
 
-A file that stops, fills or breaks its reader costs one request; the model's process, which others
-share, never sees anything but pixels. `decode` says which files are read and which are refused.
+A file that hangs or crashes the decoder or exhausts its memory fails one request; the model's
+process, which others share, gets only pixels. `decode` says which files are supported.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ DECODE_LIMITS = SandboxLimits(
 
 
 class SandboxedDecoder:
-    """Decodes as `decode` does, in a process that starts when it is first needed.
+    """Runs `decode` in a process that starts when it is first needed.
 
-    Any thread may call it; calls wait for one another.
+    Thread-safe; calls wait for one another.
     """
 
     def __init__(self, fork_server: ForkServerClient) -> None:
         self._process = SandboxedProcess("tampu.vision.sandboxed:serve", fork_server, DECODE_LIMITS)
 
     def prepare(self) -> None:
-        """Have ready what starting the process needs, without waiting for it."""
+        """Prepare the start of the process, without waiting for it."""
         self._process.prepare()
 
     def close(self) -> None:
@@ -46,7 +46,7 @@ class SandboxedDecoder:
         """Return the image in an image file: RGB, (height, width, 3), not to be written to.
 
         Raises:
-            RequestError: as `decode`, and if reading takes too much time or memory.
+            RequestError: as `decode`, and if decoding takes too much time or memory.
         """
         try:
             answer = self._process.call(data)
@@ -56,7 +56,9 @@ class SandboxedDecoder:
         if not height:
             raise RequestError(answer[_SIZE.size :].decode("utf-8", "replace"))
         if len(answer) != _SIZE.size + 3 * height * width:
-            raise RequestError("the image cannot be decoded: its reader's answer makes no sense")
+            raise RequestError(
+                "the image cannot be decoded: unexpected response from the decoder process"
+            )
         return np.frombuffer(answer, np.uint8, offset=_SIZE.size).reshape(height, width, 3)
 
 

@@ -1,4 +1,4 @@
-"""The size in which an encoder takes an image, as transformers' processors choose it."""
+"""The size that an image is resized to for an encoder, as transformers' processors choose it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Large images on several tiles: which arrangement fits best, as Llama 3.2 and Llama 4 choose.
+"""Arranges large images on several tiles, as Llama 3.2 and Llama 4 do.
 
 Both take, of all arrangements of up to so many tiles, the one on which the image grows least, or
 if it must shrink, shrinks least; of those that are alike, the smallest.

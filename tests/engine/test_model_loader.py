@@ -167,7 +167,7 @@ def test_a_file_that_was_cut_is_refused(path, part):
 
 def test_an_unknown_architecture_is_named(path):
     write_tiny(path, Tiny(architecture="mamba"))
-    refused(UnsupportedModelError, "architecture 'mamba' is not known; known are: bert", path)
+    refused(UnsupportedModelError, "architecture 'mamba' is not known; known: bert", path)
 
 
 def test_a_missing_tensor_is_named(path):

@@ -252,7 +252,7 @@ def test_the_number_of_threads_is_the_one_asked_for():
 
 def test_a_processor_that_cannot_be_started_is_reported(monkeypatch):
     monkeypatch.setattr(gg, "ggml_backend_dev_init", lambda *_: None)
-    with pytest.raises(ComputeError, match=r"cannot start the device CPU\.0"):
+    with pytest.raises(ComputeError, match=r"cannot initialize the device CPU\.0"):
         Backend(threads=1)
 
 

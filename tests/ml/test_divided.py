@@ -203,6 +203,6 @@ def test_a_device_that_cannot_be_started_is_named_and_the_others_are_freed(devic
     free = gg.ggml_backend_free
     monkeypatch.setattr(gg, "ggml_backend_free", lambda h: (freed.append(h), free(h)))
     device_map = DeviceMap(tuple(each.device for each in devices), (0, 1))
-    with pytest.raises(ComputeError, match=r"cannot start the device GPU\.1, a stand-in"):
+    with pytest.raises(ComputeError, match=r"cannot initialize the device GPU\.1, a stand-in"):
         Backend(threads=1, device_map=device_map)
     assert len(freed) == 1

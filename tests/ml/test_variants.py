@@ -79,7 +79,7 @@ libraries = Libraries(pathlib.Path({str(folder)!r}))
 
 def test_a_missing_library_is_one_clear_error(folder):
     said = loaded(folder)
-    assert "LibraryError: ggml cannot be loaded, install tampu anew: " in said
+    assert "LibraryError: ggml cannot be loaded, reinstall tampu: " in said
     assert "libtampu-ggml-base.so" in said
 
 

@@ -58,7 +58,7 @@ def test_an_unknown_architecture_is_named_with_those_that_are_known(bound):
     with pytest.raises(UnsupportedModelError) as caught:
         bound(Tiny(architecture="mamba"))
     assert str(caught.value) == (
-        "architecture 'mamba' is not known; known are: bert, gemma2, gemma3, gpt-oss, gptoss, "
+        "architecture 'mamba' is not known; known: bert, gemma2, gemma3, gpt-oss, gptoss, "
         "lfm2, llama, llama4, mistral3, mllama, qwen2, qwen25vl, qwen2moe, qwen2vl, qwen3, "
         "qwen3moe"
     )
@@ -117,7 +117,7 @@ def test_a_projector_of_another_kind_is_refused(tmp_path):
     ):
         bind_model(text, projector)
     assert str(caught.value) == (
-        "a projector of type 'gemma3' does not go with Llama; those that do: mlp, pixtral"
+        "Llama does not support a projector of type 'gemma3'; supported: mlp, pixtral"
     )
 
 
@@ -152,7 +152,7 @@ def test_a_window_reaches_the_cache(bound):
         ("attention.head_count", 0, "0 is not"),
         ("attention.layer_norm_rms_epsilon", float("nan"), "nan is not"),
         ("rope.freq_base", -1.0, "-1.0 is not"),
-        ("rope.scaling.factor", float("inf"), "inf is no positive number"),
+        ("rope.scaling.factor", float("inf"), "inf is not a positive number"),
     ],
 )
 def test_a_file_with_an_option_that_cannot_be_is_refused_by_its_key(bound, key, value, reason):

@@ -107,11 +107,11 @@ PAST_END = "past the end of the file"
 GOOD = key("k", UINT32, u32(1))
 
 HEADER: dict[str, Hostile] = {
-    "an empty file": Hostile(b"", "magic", "no GGUF file"),
-    "three bytes": Hostile(b"GGU", "magic", "no GGUF file"),
+    "an empty file": Hostile(b"", "magic", "not a GGUF file"),
+    "three bytes": Hostile(b"GGU", "magic", "not a GGUF file"),
     "a magic alone": Hostile(b"GGUF", "version", "0 left"),
     "23 bytes": Hostile(header(0, 0)[:23], "key count", "7 left"),
-    "another magic": Hostile(header(0, 0, magic=b"GGML"), "magic", "no GGUF file"),
+    "another magic": Hostile(header(0, 0, magic=b"GGML"), "magic", "not a GGUF file"),
     "version 0": Hostile(header(0, 0, version=0), "version", "0 is not known"),
     "version 1": Hostile(header(0, 0, version=1), "version", "1 is not known"),
     "version 4": Hostile(header(0, 0, version=4), "version", "4 is not known"),

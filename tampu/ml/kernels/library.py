@@ -1,4 +1,4 @@
-"""The compiled library: found, checked against ggml's bindings, and one level of it chosen.
+"""Finds the compiled library, checks it against ggml's bindings and chooses one of its levels.
 
 A level is all kernels for one set of CPU features: `avx512`, `avx2` or `portable`.
 """

@@ -3,11 +3,11 @@
     <folder>/<digits of the key>.packed
 
 The key is what the bytes follow from: the model's file, the layouts' version, the level of the
-kernels, and which weights are packed in which order. A file begins with a head that follows from
-the key too, and a CRC-32 of each piece of the weights; all are compared before a weight is used.
+kernels, and which weights are packed in which order. A file starts with a header that follows
+from the key too, and a CRC-32 of each piece of the weights; all are checked before use.
 
-Whoever uses a file holds a shared lock of it, and whoever writes one holds a lock of its own until
-the file has its name; only what nobody has locked is deleted. All locks go with their process.
+A process holds a shared lock on each file that it uses, and an exclusive lock on one that it writes
+until the file has its name; only unlocked files are deleted. Locks end with their process.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Layout:
 
     @property
     def head(self) -> bytes:
-        """What the file begins with; the checksums follow."""
+        """The header of the file; the checksums follow."""
         return _HEAD.pack(_MAGIC, FORMAT, LAYOUT_VERSION, self.size_bytes, self.key)
 
     @property
@@ -107,7 +107,7 @@ class Layout:
 
 
 class KeptWeights:
-    """A file of packed weights, mapped to be read; nobody deletes it until it is closed.
+    """A file of packed weights, mapped read-only; it is not deleted until it is closed.
 
     Attributes:
         weights: all their bytes.
@@ -138,7 +138,7 @@ class KeptWeights:
         return True
 
     def close(self) -> None:
-        """Let the file be deleted; the mapping goes with the last who looks into it."""
+        """Release the lock; the memory is unmapped with the last view of it."""
         os.close(self._descriptor)
 
 
@@ -178,7 +178,7 @@ class RepackCache:
                 with suppress(OSError):  # of others, or where nothing can be written
                     os.utime(descriptor)
                 return kept
-            log.warning("packed weights: %s is damaged, they are packed anew", path)
+            log.warning("packed weights: %s is damaged; packing the weights again", path)
         except BlockingIOError:  # it is just being deleted
             pass
         except OSError as error:
@@ -208,16 +208,16 @@ class RepackCache:
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if not self._make_room(size, layout.name):
-                log.warning("packed weights are not kept: %d bytes are above the limit", size)
+                log.warning("packed weights are not cached: %d bytes are above the limit", size)
                 return False
             with atomic_file(path, partial=partial, mode=0o600) as file:
                 _fill(file, layout, weights)
         except BlockingIOError:
             return False
         except OSError as error:
-            log.warning("packed weights are not kept: %s: %s", path, error.strerror)
+            log.warning("packed weights are not cached: %s: %s", path, error.strerror)
             return False
-        log.info("packed weights: %d MiB kept in %s", size // 2**20, path)
+        log.info("packed weights: %d MiB cached in %s", size // 2**20, path)
         return True
 
     def _make_room(self, size: int, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""How near each kernel comes to what this machine can do: measured times beside measured limits.
+"""Compares the measured time of each kernel with the measured limits of this machine.
 
 An operation cannot be faster than reading its bytes, nor than its products and sums: the slower of
 the two is its limit, and what it reaches is the limit's time by its own. Times are those of a graph
@@ -97,7 +97,7 @@ class Work:
     Attributes:
         operation: its name.
         type: of the weights or of the cache.
-        tokens: at once.
+        tokens: in one batch.
         bytes: to read from memory; 0: they may be in a cache.
         operations: products and sums.
         kind: of these products: `int8`, `int16`, `f32` or `bf16`.
@@ -118,7 +118,7 @@ class Rate:
     Attributes:
         operation: what was computed.
         type: of the weights or of the cache.
-        tokens: at once.
+        tokens: in one batch.
         rate: bytes or operations per second.
         limit: the machine's peak of the same kind.
         kind: which limit it is: `memory`, `int8`, `int16`, `f32` or `bf16`.

@@ -1,4 +1,4 @@
-"""How weights for few tokens are read from memory: measured once for a CPU, and kept.
+"""Measures once per CPU how weights are best read from memory for few tokens, and caches it.
 
 One token's products wait for memory, and CPUs differ in what makes it fastest: a hint that
 is best on one takes twice as long on another, and some need several places of memory to be read at
@@ -7,8 +7,8 @@ the threads that will compute; this takes 0.1 to 0.2 s, once.
 
     <folder>/fetch-<digits>.json
 
-keeps what was found, by what it depends on: the CPU, the number of threads, the level of the
-kernels and the version of their layouts.
+holds the result and what it depends on: the CPU, the number of threads, the level of the kernels
+and the version of their layouts.
 """
 
 from __future__ import annotations
@@ -197,14 +197,14 @@ def _most_alike(weights: Iterable[PackedWeight]) -> list[PackedWeight]:
 
 
 def processor_name(cpuinfo: Path = _CPUINFO) -> str:
-    """Return what tells this model of CPU from others."""
+    """Return the name of this CPU model."""
     try:
         lines = cpuinfo.read_text(errors="replace").partition("\n\n")[0].splitlines()
     except OSError:
         return f"{platform.machine()} {platform.processor()}"
     pairs = (line.partition(":") for line in lines)
-    told = {name.strip(): value.strip() for name, _, value in pairs}
-    return ", ".join(told[name] for name in _NAMING if name in told) or platform.machine()
+    fields = {name.strip(): value.strip() for name, _, value in pairs}
+    return ", ".join(fields[name] for name in _NAMING if name in fields) or platform.machine()
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,12 +242,12 @@ class Kept:
             log.warning("fetch: %s cannot be read: %s", self.path, error.strerror)
             return None
         try:
-            told = json.loads(content)
-            if told["for"] == self.key:
-                return parse_fetch(told["fetch"])
+            stored = json.loads(content)
+            if stored["for"] == self.key:
+                return parse_fetch(stored["fetch"])
         except (ValueError, TypeError, KeyError, RecursionError, RequestError):
             pass
-        log.warning("fetch: %s is damaged, it is measured anew", self.path)
+        log.warning("fetch: %s is damaged; measuring again", self.path)
         return None
 
     def write(self, fetch: Fetch) -> None:
@@ -258,4 +258,4 @@ class Kept:
             with atomic_file(self.path, mode=0o600, is_durable=False) as file:
                 file.write(f"{content}\n".encode())
         except OSError as error:
-            log.warning("fetch: %s is not kept: %s", self.path, error.strerror)
+            log.warning("fetch: %s cannot be written: %s", self.path, error.strerror)

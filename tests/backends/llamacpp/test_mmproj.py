@@ -156,7 +156,7 @@ def test_a_text_that_has_llama_cpps_mark_is_refused(loaded):
 def test_what_is_no_picture_is_refused(loaded):
     with pytest.raises(RequestError, match="format is not supported"):
         answer(loaded, asked(b"not a picture"))
-    with pytest.raises(RequestError, match="damaged or ends"):
+    with pytest.raises(RequestError, match="damaged or truncated"):
         answer(loaded, asked(picture()[:100]))
 
 
