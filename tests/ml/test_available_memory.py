@@ -27,7 +27,7 @@ def test_without_control_groups_it_is_the_machines(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["/a/b", "/", "/elsewhere"])
-def test_the_second_version_s_limit_counts_wherever_above_it_stands(tmp_path, path):
+def test_a_version_2_limit_of_any_parent_group_counts(tmp_path, path):
     (tmp_path / "own").write_text(f"0::{path}\n")
     stat = f"anon 5\ninactive_file {3 * MIB}\nactive_file {2 * MIB}"
     limits = {"memory__current": 60 * MIB, "memory__stat": stat}
@@ -36,7 +36,7 @@ def test_the_second_version_s_limit_counts_wherever_above_it_stands(tmp_path, pa
     assert read_available_memory(tmp_path / "own", tmp_path) == AvailableMemory(45 * MIB, 100 * MIB)
 
 
-def test_the_first_version_s_limit_counts_too(tmp_path):
+def test_a_version_1_limit_counts(tmp_path):
     (tmp_path / "own").write_text("9:cpu:/a\n4:memory:/a\n0::/\n")
     stat = f"total_inactive_file {MIB}"
     write(
@@ -48,7 +48,7 @@ def test_the_first_version_s_limit_counts_too(tmp_path):
     assert read_available_memory(tmp_path / "own", tmp_path) == AvailableMemory(0, 50 * MIB)
 
 
-def test_a_limit_of_addresses_counts():
+def test_the_address_space_limit_counts():
     code = "from tampu.ml import available_memory as m; print(m.read_available_memory().total)"
     limit = 2048 * MIB
 

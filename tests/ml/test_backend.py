@@ -69,7 +69,7 @@ def test_graphs_in_turns_keep_their_results(graph):
         assert np.array_equal(product(floats(16, 64, seed=2)), alone[1])
 
 
-def test_a_graph_does_not_take_the_places_of_another_with_as_many_nodes(graph):
+def test_graphs_of_equal_size_keep_their_own_memory_plans(graph):
     x = floats(3, 4)
     norm = graph((3, 4), lambda x: x.reshape(4, 3).rms_norm(1.0))  # overwrites its operand
     norm(x)
@@ -77,7 +77,7 @@ def test_a_graph_does_not_take_the_places_of_another_with_as_many_nodes(graph):
     assert np.array_equal(turn(x), x.T)
 
 
-def test_a_graph_finds_its_place_again_when_a_larger_one_has_taken_it(backend):
+def test_a_graph_is_replanned_after_a_larger_one(backend):
     context = backend.context(3)  # full: x, x + x and the sum of both
     x = context.input("x", (2,), F32)
     y = context.output(x + x + x)
@@ -118,7 +118,7 @@ def test_computing_takes_time(graph, backend):
     assert backend.compute(double.context, data, [double.y]).compute_ns > 0
 
 
-def test_threads_that_compute_at_once_do_not_disturb_each_other(graph):
+def test_threads_that_compute_concurrently_do_not_interfere(graph):
     graphs = [graph((8,), lambda x, n=n: x * float(n)) for n in range(4)]
     wrong = []
 
@@ -140,7 +140,7 @@ def test_threads_that_compute_at_once_do_not_disturb_each_other(graph):
 
 
 @pytest.mark.seed("S28")
-def test_an_input_that_nothing_uses_takes_data_all_the_same(backend, context):
+def test_an_unused_input_accepts_data(backend, context):
     unused, x = context.input("unused", (5,), I32), context.input("x", (2,), F32)
     y = context.output(x + x)
     data = [(unused, integers(1, 2, 3, 4, 5)), (x, np.float32([1, 2]))]
@@ -250,13 +250,13 @@ def test_the_number_of_threads_is_the_one_asked_for():
     backend.close()
 
 
-def test_a_processor_that_cannot_be_started_is_reported(monkeypatch):
+def test_a_cpu_that_fails_to_initialize_is_reported(monkeypatch):
     monkeypatch.setattr(gg, "ggml_backend_dev_init", lambda *_: None)
     with pytest.raises(ComputeError, match=r"cannot initialize the device CPU\.0"):
         Backend(threads=1)
 
 
-def test_closing_waits_for_what_is_being_computed_and_twice_is_harmless():
+def test_close_waits_for_computing_and_may_be_called_twice():
     backend = Backend(threads=1, max_nodes=64)
     chain = Graph(backend, (256, 256), lambda x: x.linear(x).linear(x))
     done = backend.submit(chain.context, [(chain.x, floats(256, 256))], [chain.y])
@@ -272,7 +272,7 @@ def test_closing_waits_for_what_is_being_computed_and_twice_is_harmless():
     chain.close()
 
 
-def test_what_stays_in_an_input_is_written_once(backend, monkeypatch):
+def test_a_persistent_input_is_written_once(backend, monkeypatch):
     """Its memory is not used for anything else, so the next computing finds it there."""
     context = backend.context(64)
     kept = context.input("kept", (4, 8), F32, stays=True)

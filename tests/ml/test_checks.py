@@ -182,7 +182,7 @@ def test_flash_attention_refuses_types_that_ggml_does_not_take(t, q, k, v, mask)
 
 
 @pytest.mark.parametrize("which", range(4))
-def test_flash_attention_refuses_turned_operands(t, turned, which):
+def test_flash_attention_refuses_transposed_operands(t, turned, which):
     operands = [t(*Q), t(*K), t(*V), t(*MASK, type=F16)]
     shape = (Q, K, V, MASK)[which]
     operands[which] = turned(*shape, type=F16 if which == 3 else F32)
@@ -191,7 +191,7 @@ def test_flash_attention_refuses_turned_operands(t, turned, which):
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
-def test_types_that_are_no_weights_are_refused(t, name):
+def test_types_other_than_weights_are_refused(t, name):
     kind = GGMLType[name]
     for call in (
         lambda: t(2, 256).linear(t(4, 256, type=kind)),

@@ -33,7 +33,7 @@ def read(backend, context, tensor):
 
 @pytest.mark.seed("S4", "S5", "S8")
 @pytest.mark.parametrize("way", WAYS)
-def test_each_way_of_making_a_tensor_gives_its_shape(storage, way):
+def test_each_constructor_of_tensors_gives_its_shape(storage, way):
     tensor = WAYS[way](storage, (2, 3))
     assert tensor.shape == (2, 3)
     assert tensor.size_bytes == 24
@@ -43,7 +43,7 @@ def test_each_way_of_making_a_tensor_gives_its_shape(storage, way):
 @pytest.mark.seed("S4", "S5", "S8", "S98")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("shape", NOT_SHAPES)
-def test_each_way_refuses_what_is_no_shape(storage, way, shape):
+def test_each_constructor_refuses_an_invalid_shape(storage, way, shape):
     with pytest.raises(ShapeError):
         WAYS[way](storage, shape)
 
@@ -58,7 +58,7 @@ def test_data_must_fill_the_shape_exactly(storage, way, count):
 
 @pytest.mark.seed("S6", "S8", "S41")
 @pytest.mark.parametrize("way", WAYS)
-def test_each_way_raises_when_there_is_no_memory(storage, way, monkeypatch):
+def test_each_constructor_raises_without_memory(storage, way, monkeypatch):
     monkeypatch.setattr(gg, "ggml_backend_buft_alloc_buffer", lambda *_: None)
     with pytest.raises(
         OutOfMemoryError, match=r"no memory for a tensor \(2, 3\) of .32: \d+ bytes"
@@ -67,7 +67,7 @@ def test_each_way_raises_when_there_is_no_memory(storage, way, monkeypatch):
 
 
 @pytest.mark.seed("S7")
-def test_what_the_program_supplies_lives_in_the_processors_memory(context):
+def test_host_tensors_are_in_the_cpus_memory(context):
     tensor = context.host.zeros((2, 3), GGMLType.F32)
     kind = gg.ggml_backend_buffer_get_type(tensor.pointer.contents.buffer)
     assert gg.ggml_backend_buft_name(kind) == b"CPU"
@@ -163,7 +163,7 @@ def test_a_closed_graph_makes_no_tensors(backend):
         context.input("x", (2,), GGMLType.F32)
 
 
-def test_a_graph_that_finds_no_memory_for_its_headers_is_refused(backend, monkeypatch):
+def test_a_graph_without_memory_for_its_headers_is_refused(backend, monkeypatch):
     monkeypatch.setattr(gg, "ggml_init", lambda *_: None)
     with pytest.raises(OutOfMemoryError, match="no memory for a graph of 4 tensors"):
         backend.context(4)

@@ -33,11 +33,11 @@ def test_a_tensor_belongs_to_the_layer_that_its_name_says(name, layer):
         ("blk.9.attn_q.weight", None),
     ],
 )  # fmt: skip
-def test_a_weight_is_where_its_layer_is_but_for_experts_that_stay(name, device):
+def test_a_weight_is_on_the_device_of_its_layer_except_kept_experts(name, device):
     assert PLACEMENT.of_weight(name) is device
 
 
-def test_without_devices_all_is_the_processors():
+def test_without_devices_all_is_on_the_cpu():
     nowhere = DeviceMap()
     assert nowhere.offloaded == 0
     assert nowhere.of_output() is None
@@ -51,5 +51,5 @@ def test_without_devices_all_is_the_processors():
     [("blk.0.ffn_gate_exps.weight", True), ("blk.0.ffn_gate_chexps.weight", True),
      ("blk.0.ffn_gate_shexp.weight", False), ("blk.0.ffn_gate_inp.weight", False)],
 )  # fmt: skip
-def test_experts_are_told_by_their_names(name, is_experts):
+def test_expert_tensors_are_recognized_by_name(name, is_experts):
     assert is_of_experts(name) is is_experts

@@ -69,21 +69,21 @@ def test_a_backend_logs_the_system_when_it_starts(caplog):
     assert len(features) > 1  # the features of the code that computes, such as AVX2
 
 
-def test_the_processor_is_one_of_the_devices():
+def test_the_cpu_is_one_of_the_devices():
     (cpu,) = [device for device in find_devices() if device.kind == "cpu"]
     assert (cpu.name, cpu.index) == ("CPU", 0)
     assert cpu.buffer_type
     assert isinstance(cpu.packed_buffer_types, tuple)
 
 
-def test_the_processors_memory_is_the_machines():
+def test_the_cpus_memory_is_the_machines():
     cpu = next(device for device in find_devices() if device.kind == "cpu")
     free, total = cpu.memory()
     assert 0 < free <= total <= psutil.virtual_memory().total
 
 
 @pytest.mark.usefixtures("machine")
-def test_a_device_without_further_abilities_has_none():
+def test_a_device_without_features_lists_none():
     device = Device(1, "CUDA", 0, "gpu", "product")
     assert device.features() == {}
     assert device.packed_buffer_types == ()
@@ -117,7 +117,7 @@ def test_weights_do_not_go_to_ggmls_amx_buffers_and_one_line_says_so(caplog):
 
 
 @pytest.mark.usefixtures("machine")
-def test_nothing_is_said_of_amx_where_ggml_does_not_offer_it(caplog):
+def test_amx_is_not_logged_without_ggml_support(caplog):
     with caplog.at_level(logging.INFO, "tampu.ml"):
         log_system(find_devices(), threads=1)
     assert [record for record in caplog.records if "AMX" in record.getMessage()] == []
@@ -145,7 +145,7 @@ def told(root, **files):
 @pytest.mark.parametrize(
     ("usable", "threads"), [([0, 1, 2, 3], 2), ([0, 2], 1), ([1], 1), ([0, 1], 2)]
 )
-def test_processors_that_share_a_core_count_as_one(monkeypatch, tmp_path, usable, threads):
+def test_cpus_that_share_a_core_count_as_one(monkeypatch, tmp_path, usable, threads):
     monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: usable)
     for n in range(4):
         siblings = f"{n % 2},{n % 2 + 2}"
@@ -161,14 +161,14 @@ def test_processors_that_share_a_core_count_as_one(monkeypatch, tmp_path, usable
      ({"cpu/cpu.cfs_quota_us": "250000", "cpu/cpu.cfs_period_us": "100000"}, 2),
      ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8)],
 )  # fmt: skip
-def test_a_containers_quota_is_kept_to(monkeypatch, tmp_path, files, threads):
+def test_the_cpu_quota_of_a_container_limits_threads(monkeypatch, tmp_path, files, threads):
     monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: list(range(8)))
     monkeypatch.setattr(psutil, "cpu_count", lambda **_: 8)
     told(tmp_path, **{f"fs/cgroup/{name}": text for name, text in files.items()})
     assert default_threads(tmp_path, tmp_path) == threads
 
 
-def test_a_system_that_cannot_bind_processes_has_all_its_cores(monkeypatch):
+def test_without_cpu_affinity_all_cores_count(monkeypatch):
     monkeypatch.delattr(psutil.Process, "cpu_affinity")
     monkeypatch.setattr(psutil, "MACOS", True)
     monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 8 if logical else 4)
@@ -226,7 +226,7 @@ def test_efficiency_cores_are_left_out_unless_there_are_no_others(
     [((1024, 1024, 1024, 1024), 4), ((446, 446, 446, 446, 1024, 1024, 1024, 1024), 4),
      ((160, 160, 160, 160, 498, 498, 1024, 1024), 2), ((879, 879, 1024, 1024), 4)],
 )  # fmt: skip
-def test_slow_cores_of_arms_processors_are_left_out(monkeypatch, tmp_path, capacities, threads):
+def test_slow_cores_of_arm_cpus_are_left_out(monkeypatch, tmp_path, capacities, threads):
     monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: list(range(len(capacities))))
     cores(tmp_path, len(capacities))
     for n, capacity in enumerate(capacities):

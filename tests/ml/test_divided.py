@@ -103,7 +103,7 @@ def test_graphs_are_kept_and_computed_in_turns(chain):
         gc.collect()
 
 
-def test_a_graph_that_grew_is_divided_again(divided, chain):
+def test_a_larger_graph_is_split_again(divided, chain):
     graph, other = chain(16), chain(32)
     data = floats(4, 16)
     check(graph, 0)
@@ -133,7 +133,7 @@ def test_after_reserving_the_largest_nothing_grows_on_any_device(divided, chain,
 
 
 @pytest.mark.seed("S7")
-def test_inputs_are_the_processors_and_caches_with_their_layers(divided, devices):
+def test_inputs_are_on_the_cpu_and_caches_with_their_layers(divided, devices):
     context = divided.context(16)
     near = context.host.zeros((4, 4), F32)
     kept = [context.layer(n).zeros((4, 4), F32) for n in range(3)]
@@ -143,7 +143,7 @@ def test_inputs_are_the_processors_and_caches_with_their_layers(divided, devices
     context.close()
 
 
-def test_the_packages_own_operations_stay_with_the_processor(divided, chain):
+def test_the_packages_own_operations_run_on_the_cpu(divided, chain):
     graph = chain(16)
     noted = []
 
@@ -167,7 +167,7 @@ def test_the_packages_own_operations_stay_with_the_processor(divided, chain):
     assert noted == [0, 0]
 
 
-def test_values_are_watched_wherever_they_are(divided, chain):
+def test_nan_is_detected_on_any_device(divided, chain):
     graph = chain(16)
     divided.detect_nan()
     data = floats(4, 16)
@@ -178,7 +178,7 @@ def test_values_are_watched_wherever_they_are(divided, chain):
 
 
 @pytest.mark.seed("S6", "S41")
-def test_a_device_without_room_for_a_graph_is_reported(devices):
+def test_a_device_without_memory_for_a_graph_is_reported(devices):
     devices[0].limit = 20_000
     device_map = DeviceMap((devices[0].device,), (-1, 0, 0))
     backend = Backend(threads=1, max_nodes=256, device_map=device_map)
@@ -196,7 +196,7 @@ def test_a_device_without_room_for_a_graph_is_reported(devices):
     assert devices[0].taken == 0
 
 
-def test_a_device_that_cannot_be_started_is_named_and_the_others_are_freed(devices, monkeypatch):
+def test_a_device_that_fails_to_initialize_is_named_and_the_others_are_freed(devices, monkeypatch):
     freed, real = [], gg.ggml_backend_dev_init
     bad = devices[1].device.handle
     monkeypatch.setattr(gg, "ggml_backend_dev_init", lambda h, p: None if h == bad else real(h, p))

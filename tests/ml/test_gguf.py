@@ -46,7 +46,7 @@ def read(tmp_path: Path):
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_a_sound_file_gives_its_keys_and_tensors(read, version: int) -> None:
+def test_a_valid_file_gives_its_keys_and_tensors(read, version: int) -> None:
     file = read(good_file(version=version))
     assert file.version == version
     assert file.alignment == 32
@@ -103,7 +103,7 @@ def test_an_index_past_the_array_is_an_error(read) -> None:
         tokens[len(tokens)]
 
 
-def test_a_file_without_keys_and_tensors_is_sound(read) -> None:
+def test_a_file_without_keys_and_tensors_is_valid(read) -> None:
     file = read(header(0, 0))
     assert len(file.metadata) == 0
     assert file.tensors == {}
@@ -154,7 +154,7 @@ def test_a_split_model_of_one_part_is_read(read) -> None:
 @pytest.mark.parametrize(
     ("count", "told"), [(3, "cannot be found"), (1025, "is not from 0"), (2**31, "is not from 0")]
 )
-def test_a_split_model_whose_parts_cannot_be_told_is_refused(read, count: int, told: str) -> None:
+def test_a_split_model_with_unnumbered_parts_is_refused(read, count: int, told: str) -> None:
     with pytest.raises(ModelFileError, match=told):
         read(one_key(key("split.count", UINT32, u32(count))))
 
@@ -210,7 +210,7 @@ def test_forty_thousand_keys_are_read_in_linear_time(read) -> None:
     assert cost(lambda: read(many)) < 40 * cost(lambda: read(few), times=10)
 
 
-def test_a_large_vocabulary_is_kept_whole(read) -> None:
+def test_a_large_vocabulary_is_complete(read) -> None:
     tokens = [f"token{index}" * (index % 7) for index in range(100_000)]
     tokens[5_000] = "x" * 256  # lengths that the fast path does not follow
     tokens[70_000] = "y" * 300_000
@@ -255,7 +255,7 @@ def test_a_mutated_file_is_read_or_refused(tmp_path_factory, cut, changes) -> No
 
 @settings(max_examples=100)
 @given(st.lists(st.binary(max_size=600), max_size=60))
-def test_any_strings_come_back(tmp_path_factory, values: list[bytes]) -> None:
+def test_any_strings_round_trip(tmp_path_factory, values: list[bytes]) -> None:
     path = tmp_path_factory.getbasetemp() / "strings.gguf"
     path.write_bytes(header(0, 1) + strings("tokenizer.ggml.tokens", values))
     found = read_gguf(path).metadata["tokenizer.ggml.tokens"]
@@ -357,6 +357,6 @@ def test_a_float_key_keeps_its_precision(read) -> None:
     assert file.metadata.number("general.x") == 0.1
 
 
-def test_a_general_text_is_read(read) -> None:
+def test_a_general_string_is_read(read) -> None:
     file = read(one_key(key("general.name", STRING, string("Zoë"))))
     assert file.metadata.string("general.name") == "Zoë"

@@ -171,7 +171,7 @@ def test_a_missing_library_is_named(monkeypatch, tmp_path):
         find_libraries()
 
 
-def test_files_that_are_no_64_bit_elf_are_loaded_by_their_paths_alone():
+def test_files_other_than_64_bit_elf_are_loaded_by_path():
     assert needing(["a"], "/b", b"\xcf\xfa\xed\xfe" + bytes(60)) is None
     assert needing(["a"], "/b", b"\x7fELF\x01" + bytes(59)) is None
     assert needing(["a"], "/b", b"") is None

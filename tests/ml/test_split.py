@@ -74,7 +74,7 @@ def test_quantizing_makes_one_file_of_it(whole: Path, parts: list[Path], tmp_pat
         assert ours[place : place + info.size_bytes] == expected
 
 
-def test_the_first_part_is_asked_for(parts: list[Path]) -> None:
+def test_an_error_names_the_first_part(parts: list[Path]) -> None:
     with pytest.raises(UnsupportedModelError, match=f"part 2 of .*: give {parts[0].name}"):
         read_gguf(parts[1])
 
@@ -128,13 +128,13 @@ def test_a_part_of_another_architecture_is_refused(parts: list[Path]) -> None:
         read_gguf(parts[0])
 
 
-def test_a_first_part_with_another_name_is_told(parts: list[Path], tmp_path: Path) -> None:
+def test_a_first_part_with_an_unexpected_name_is_refused(parts: list[Path], tmp_path: Path) -> None:
     parts[0].rename(tmp_path / "renamed.gguf")
     with pytest.raises(ModelFileError, match="not named NAME-00001-of-"):
         read_gguf(tmp_path / "renamed.gguf")
 
 
-def test_a_name_that_says_another_count_is_told(parts: list[Path], tmp_path: Path) -> None:
+def test_a_name_with_another_count_is_refused(parts: list[Path], tmp_path: Path) -> None:
     renamed = tmp_path / part_name("tiny", 1, len(parts) + 1)
     parts[0].rename(renamed)
     with pytest.raises(ModelFileError, match="the other parts cannot be found"):

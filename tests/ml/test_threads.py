@@ -58,19 +58,19 @@ def test_others_get_the_cpus_that_they_use(machine, most, cpus, others, expected
     assert machine.run(fitting, others) == expected
 
 
-def test_threads_come_back_when_others_have_ended(machine):
+def test_threads_return_when_other_processes_have_ended(machine):
     fitting = FittingThreads(2, 2, machine.measure)
     assert [machine.run(fitting, others) for others in (0, 1, 1, 0, 0)] == [2, 1, 1, 2, 2]
 
 
-def test_short_graphs_are_looked_at_together(machine):
+def test_short_graphs_are_measured_together(machine):
     fitting = FittingThreads(2, 2, machine.measure)
     counts = [machine.run(fitting, 1, seconds=0.02) for _ in range(14)]
     assert counts[:12] == [2] * 12
     assert counts[-1] == 1
 
 
-def test_what_others_did_during_a_rest_does_not_count(machine):
+def test_use_by_others_while_idle_does_not_count(machine):
     fitting = FittingThreads(2, 2, machine.measure)
     machine.run(fitting, 0, seconds=0.02)
     machine.wall += 60
@@ -78,7 +78,7 @@ def test_what_others_did_during_a_rest_does_not_count(machine):
     assert machine.run(fitting, 0) == 2
 
 
-def test_this_machine_says_what_is_used(monkeypatch):
+def test_this_machine_reports_cpu_use(monkeypatch):
     monkeypatch.undo()
     usable = threads.usable_processors()
     before = threads.use_so_far(usable)

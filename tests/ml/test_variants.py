@@ -51,7 +51,7 @@ def test_the_highest_score_is_chosen(folder, cpuinfo):
 @pytest.mark.parametrize(
     ("flags", "chosen"), [("fpu sse2 avx avx2", "haswell"), ("fpu sse2", "x64")]
 )
-def test_registers_that_the_system_does_not_keep_are_not_used(folder, cpuinfo, flags, chosen):
+def test_registers_that_the_kernel_does_not_save_are_not_used(folder, cpuinfo, flags, chosen):
     assert fastest(folder, cpuinfo(flags)).name == f"libggml-cpu-{chosen}.so"
 
 
@@ -103,10 +103,10 @@ def complete(folder):
         ("hasattr(libraries, 'ggml_nothing')", "False"),
     ],
 )
-def test_the_functions_of_all_libraries_are_seen_as_one(complete, code, said):
+def test_the_functions_of_all_libraries_are_found(complete, code, said):
     assert loaded(complete, f"print({code})") == said
 
 
-def test_another_ggml_that_all_would_use_is_one_clear_error(complete):
+def test_a_ggml_that_shadows_ours_is_one_clear_error(complete):
     with pytest.raises(LibraryError, match=r"this process would use .*/libggml-base.so instead"):
         Libraries(complete)  # the tests' own ggml was loaded for all to use

@@ -181,7 +181,7 @@ def test_weights_are_marked_as_weights(backend, weights):
     assert usage == gg.GGML_BACKEND_BUFFER_USAGE_WEIGHTS
 
 
-def test_a_file_of_which_nothing_is_used_loads(backend, weights):
+def test_a_file_without_used_tensors_loads(backend, weights):
     seen = []
     weights(w=floats(4, 32)).load(backend, progress=seen.append)
     assert seen[-1] == 1.0

@@ -20,7 +20,7 @@ def vision():
         yield bind_model(weights).vision
 
 
-def test_every_picture_becomes_a_square_of_patches(vision):
+def test_every_image_becomes_a_square_of_patches(vision):
     for size in [(10, 300), (64, 64), (700, 200)]:
         prepared = vision.prepare(np.full((*size, 3), 255, np.uint8))
         assert prepared.arrays["patches"].shape == (64, 3 * 8 * 8)
@@ -28,7 +28,7 @@ def test_every_picture_becomes_a_square_of_patches(vision):
         assert np.all(prepared.arrays["patches"] == 1)
 
 
-def test_all_pictures_use_one_graph_and_none_takes_more(vision):
+def test_all_images_use_one_graph(vision):
     one = vision.prepare(np.zeros((10, 300, 3), np.uint8))
     largest = vision.largest()
     assert one.key == largest.key
@@ -38,7 +38,7 @@ def test_all_pictures_use_one_graph_and_none_takes_more(vision):
 
 
 @pytest.mark.seed("S33", "S53", "S54", "S55", "S61")
-def test_the_batch_is_asked_for_the_pictures_own_inputs_alone(vision):
+def test_a_group_starts_with_the_images_own_inputs(vision):
     lies = vision.prepare(np.zeros((8, 8, 3), np.uint8)).placeholders
     ((first, length),) = lies.groups
     assert length == 16

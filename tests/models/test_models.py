@@ -106,7 +106,7 @@ def test_the_logits_depend_little_on_the_type_of_the_cache(load, cache_type, lim
 @pytest.mark.seed("S78")
 @pytest.mark.parametrize("kind", AttentionKind)
 @pytest.mark.parametrize("name", ["llama", "mistral with a window", "gemma3"])
-def test_sequences_in_a_batch_do_not_see_each_other(load, name, kind):
+def test_sequences_in_a_batch_do_not_attend_to_each_other(load, name, kind):
     model = load(RECIPES[name], attention=kind)
     first, second = TEXT[:9], TEXT[11:]
     alone = [model.logits(first), model.logits(second)]
@@ -126,7 +126,7 @@ def test_it_does_not_matter_which_cells_a_sequence_has(load):
     assert relative_error(found, expected[12:]) < 1e-4
 
 
-def test_a_shared_beginning_is_read_by_both(load):
+def test_a_shared_prefix_is_read_by_both(load):
     model = load()
     expected = [model.logits([*TEXT[:10], *end]) for end in ([5, 6], [7, 8, 9])]
     model.step([(TEXT[:10], range(10), 0)])
@@ -170,7 +170,7 @@ def test_a_graph_is_built_before_any_token_is_known(backend, load, name):
 
 
 @pytest.mark.seed("S15")
-def test_the_graph_of_a_text_has_nothing_of_pictures(backend, load):
+def test_the_graph_of_a_text_has_no_image_operations(backend, load):
     loaded = load(RECIPES["gemma3"])
     context = backend.context()
     inputs = [context.input("x", (3,), GGMLType.I32) for _ in range(3)]

@@ -108,7 +108,7 @@ def test_a_vision_tower_without_its_settings_is_an_error(bound):
         bound(GEMMA, weights)
 
 
-def test_a_projector_of_another_kind_is_refused(tmp_path):
+def test_a_projector_of_another_model_is_refused(tmp_path):
     other = Tiny(architecture="clip", keys={"projector_type": "gemma3"})
     with (
         Weights(read_gguf(write_tiny(tmp_path / "a.gguf"))) as text,
@@ -133,7 +133,7 @@ def test_a_projector_of_another_kind_is_refused(tmp_path):
         (Tiny(keys={"attention.head_count_kv": None}, kv_heads=4), 4, 16),
     ],
 )
-def test_what_a_file_leaves_out_follows_from_the_rest(bound, tiny, kv_heads, head_dim):
+def test_missing_options_are_derived(bound, tiny, kv_heads, head_dim):
     model = bound(tiny)
     assert model.cache_shapes() == [LayerShape(kv_heads, head_dim)] * 2
 
@@ -155,7 +155,7 @@ def test_a_window_reaches_the_cache(bound):
         ("rope.scaling.factor", float("inf"), "inf is not a positive number"),
     ],
 )
-def test_a_file_with_an_option_that_cannot_be_is_refused_by_its_key(bound, key, value, reason):
+def test_an_invalid_option_is_refused_with_its_key(bound, key, value, reason):
     with pytest.raises(ModelFileError, match=reason) as caught:
         bound(Tiny(keys={key: value}))
     assert caught.value.field == f"key 'llama.{key}'"
@@ -168,7 +168,7 @@ def test_a_file_with_an_option_that_cannot_be_is_refused_by_its_key(bound, key, 
     ("period", "pattern"),
     [(6, "nnnnngnnnnng"), (2, "ngngngngngng"), (1, "gggggggggggg"), (13, "nnnnnnnnnnnn")],
 )
-def test_every_so_many_layers_of_gemma_see_the_whole_history(bound, period, pattern):
+def test_the_period_of_gemmas_global_layers_is_the_files(bound, period, pattern):
     tiny = Tiny(
         architecture="gemma3",
         layers=12,

@@ -32,7 +32,7 @@ def test_a_key_that_was_moved_is_the_key_at_the_new_position(backend, mode, scal
 
 @pytest.mark.seed("S80")
 @pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma3"])
-def test_the_keys_of_the_first_layer_are_those_of_a_new_reading(backend, tmp_path, architecture):
+def test_shifted_keys_of_the_first_layer_equal_recomputed_ones(backend, tmp_path, architecture):
     """In the first layer, keys depend on a token and its position alone."""
     text = [1, 259, 286, 264, 7, 7, 300, 12]
     moved = load_tiny(backend, tmp_path, Tiny(architecture=architecture))

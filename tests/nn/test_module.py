@@ -135,7 +135,7 @@ def test_alternatives_of_tensors_are_taken_in_order(weights):
         bind(Named, weights("other"), Options())
 
 
-def test_all_missing_tensors_are_named_at_once(weights):
+def test_all_missing_tensors_are_named_in_one_error(weights):
     names = [name for name in FULL if "attn_norm" not in name and "token" not in name]
     with pytest.raises(ModelFileError) as caught:
         bind(Decoder, weights(*names), Options(layers=3))
@@ -149,7 +149,7 @@ def test_all_missing_tensors_are_named_at_once(weights):
     ]
 
 
-def test_a_list_without_a_count_is_a_mistake_of_the_program(weights):
+def test_a_list_without_a_count_is_a_type_error(weights):
     class Endless(Module):
         layers: list[Norm] = declared("blk")
 
@@ -168,7 +168,7 @@ def test_a_module_has_the_declarations_of_its_base(weights):
     assert (model.query.weight.name, model.key.weight.name) == ("attn_q.weight", "attn_k.weight")
 
 
-def test_a_module_may_declare_anew_what_its_base_declared(weights):
+def test_a_module_may_override_declarations_of_its_base(weights):
     class Fused(Attention):
         query: Linear = declared("attn_qkv")
 
@@ -211,13 +211,13 @@ class Either(Module):
     layers: list[Dense | Gated] = declared("blk", count="layers")
 
 
-def test_of_two_kinds_the_one_that_is_there_with_all_its_parts_is_taken(weights):
+def test_the_complete_one_of_two_alternatives_is_bound(weights):
     opened = weights("blk.0.ffn_up.weight", "blk.0.ffn_down.weight", "blk.1.weight")
     kinds = [type(layer) for layer in bind(Chosen, opened, Options()).layers]
     assert kinds == [Dense, Norm]
 
 
-def test_of_two_kinds_that_are_both_broken_the_first_is_asked_for(weights):
+def test_missing_tensors_of_alternatives_are_those_of_the_first(weights):
     opened = weights("blk.0.ffn_up.weight", "blk.1.ffn_up.weight", "blk.1.ffn_down.weight")
     with pytest.raises(ModelFileError, match=r"missing from the file: blk\.0\.ffn_down\.weight$"):
         bind(Either, opened, Options())

@@ -57,7 +57,7 @@ def test_keys_that_are_there_come_before_defaults():
     assert (found.heads, found.base, found.causal, found.kind) == (8, 5e5, False, "other")
 
 
-def test_a_whole_number_is_taken_where_a_number_is_wanted():
+def test_an_integer_is_accepted_as_a_float():
     assert read(rope__freq_base=10).base == 10.0
 
 
@@ -105,7 +105,7 @@ def test_an_option_that_takes_several_keys_reports_their_errors():
         read_options(Options, Metadata(values), {"mode": "halves"})
 
 
-def test_what_a_part_takes_from_the_text_is_read_there():
+def test_options_of_the_text_are_read_from_its_file():
     @dataclass(frozen=True, kw_only=True)
     class Seeing:
         layers: int = option("block_count")
@@ -184,6 +184,6 @@ def test_an_unknown_scaling_is_refused_with_those_that_are_known():
 
 
 @pytest.mark.parametrize("factor", [-1.0, math.nan, math.inf, -math.inf])
-def test_a_factor_that_scales_to_nothing_sensible_is_refused(factor):
+def test_an_invalid_scale_factor_is_refused(factor):
     with pytest.raises(ModelFileError, match=r"rope\.scaling\.factor"):
         scaling(rope__scaling__factor=factor)

@@ -40,7 +40,7 @@ def words(count):
 @pytest.mark.slow
 @pytest.mark.parametrize("unit", ["a", " ", "\n", "ab", "\u0301"])
 @pytest.mark.parametrize("family", ["byte_level", "sentence_piece"])
-def test_a_million_characters_without_a_break_take_time_in_proportion(family, unit, request):
+def test_a_million_characters_without_a_break_take_linear_time(family, unit, request):
     tokenizer = request.getfixturevalue(family)
     text = unit * (MILLION // len(unit) // len(unit.encode()))
     quarter = text[: len(text) // 4]
@@ -52,14 +52,14 @@ def test_a_million_characters_without_a_break_take_time_in_proportion(family, un
 
 
 @pytest.mark.slow
-def test_a_long_word_of_many_kinds_of_letters_takes_time_in_proportion(byte_level):
+def test_a_long_word_takes_linear_time(byte_level):
     text = "".join(words(60_000))
     short_s = cost(lambda: byte_level.encode(text[: len(text) // 4]))
     assert cost(lambda: byte_level.encode(text)) < 9 * short_s
 
 
 @pytest.mark.slow
-def test_llama_3s_vocabulary_is_ready_at_once():
+def test_llama_3s_vocabulary_loads_fast():
     texts = words(128_000)
     merges = [f"{text[:-1]} {text[-1]}" for text in texts if len(text) > 1]
     merges += [f"{text[0]} {text[1:]}" for text in texts if len(text) > 2]
@@ -78,7 +78,7 @@ def test_llama_3s_vocabulary_is_ready_at_once():
 
 
 @pytest.mark.slow
-def test_gemmas_vocabulary_is_ready_at_once():
+def test_gemmas_vocabulary_loads_fast():
     texts = words(262_144 - 260)
     size = len(texts) + 260
     tokens = StringArray.of(["<unk>", "<s>", "</s>", *made.BYTES, "▁", *texts])

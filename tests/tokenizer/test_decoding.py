@@ -44,18 +44,18 @@ def test_a_character_comes_with_its_last_byte(byte_tokens, text):
         (b"", [""]),
     ],
 )
-def test_broken_bytes_are_replaced_when_it_is_certain_that_they_are(byte_tokens, data, expected):
+def test_invalid_utf8_is_replaced_as_soon_as_it_is_certain(byte_tokens, data, expected):
     assert pieces(byte_tokens, data) == expected
 
 
 @given(st.lists(st.integers(0, 255), max_size=30))
-def test_one_by_one_gives_what_the_whole_gives(data):
+def test_decoding_token_by_token_equals_decoding_all(data):
     assert "".join(pieces(PLAIN, data)) == PLAIN.decode(data)
     assert PLAIN.decode(data) == bytes(data).decode("utf-8", "replace")
 
 
 @given(st.text(), st.data())
-def test_a_text_may_be_cut_anywhere(text, data):
+def test_a_text_may_be_split_anywhere(text, data):
     raw = text.encode()
     cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=10)))
     parts = [raw[a:b] for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
@@ -90,7 +90,7 @@ def test_every_byte_comes_back():
     assert b"".join(map(spm.token_bytes, range(3, 259))) == bytes(range(256))
 
 
-def test_the_space_in_front_is_taken_off_a_whole_text_but_not_off_an_answer():
+def test_the_leading_space_is_removed_from_a_whole_text_but_not_from_a_response():
     tokenizer = load_tokenizer(made.sentence_piece(("▁hi", -1.0), ("▁", -2.0)))
     assert tokenizer.decode([1, 259, 259]) == "hi hi"
     assert tokenizer.decode([260, 259]) == " hi"

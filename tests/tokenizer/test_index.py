@@ -25,7 +25,7 @@ def test_it_finds_what_a_dictionary_finds(present, others):
 
 
 @given(texts, st.data())
-def test_only_what_may_be_found_is_found(present, data):
+def test_only_allowed_special_tokens_are_found(present, data):
     findable = [data.draw(st.booleans()) for _ in present]
     found = TextIndex(StringArray.of(present), np.array(findable, dtype=bool))
     for number, text in enumerate(present):
@@ -33,14 +33,14 @@ def test_only_what_may_be_found_is_found(present, data):
 
 
 @pytest.mark.parametrize("length", [*range(1, 20), 63, 64, 65, 66, 1000])
-def test_texts_of_any_length_are_told_apart(length):
+def test_texts_of_any_length_are_distinguished(length):
     same = "x" * (length - 1)
     found = TextIndex(StringArray.of([f"{same}a", f"a{same}"] if length > 1 else ["a"]))
     assert found.find(f"{same}a") == 0
     assert found.find(f"{same}b") == ABSENT
 
 
-def test_texts_without_a_place_in_the_table_are_found_all_the_same(monkeypatch):
+def test_texts_outside_the_table_are_found(monkeypatch):
     monkeypatch.setattr(index, "_PROBES", 1)
     monkeypatch.setattr(index, "_SPARSITY", 1)
     present = [f"text {number}" for number in range(2000)]

@@ -45,7 +45,7 @@ def test_a_scan_and_a_heap_do_what_the_definition_says(table, word):
 
 
 @given(pair_tables, words)
-def test_a_rank_may_depend_on_where_the_two_meet(table, word):
+def test_a_rank_may_depend_on_the_position(table, word):
     def rank(left, right):
         return table.get((left, right), NEVER)
 
@@ -69,9 +69,9 @@ def test_the_leftmost_of_equals_is_joined_first():
     assert Merger(ranked({"aa": 1})).merge(list("aaaaa")) == ["aa", "aa", "a"]
 
 
-def test_a_new_pair_that_is_better_comes_before_the_other_joins():
+def test_a_better_new_pair_is_merged_first():
     assert Merger(ranked({"ab": 2, "aba": 1})).merge(list("abab")) == ["aba", "b"]
 
 
-def test_nothing_is_nothing():
+def test_an_empty_text_has_no_tokens():
     assert Merger(ranked({})).merge([]) == []

@@ -18,14 +18,14 @@ def slowly(ids, text):
     return [part for part in parts if part != ""]
 
 
-def test_the_longest_of_those_that_begin_first_is_taken():
+def test_the_leftmost_longest_special_token_is_found():
     matcher = SpecialMatcher({"<a>": 1, "<a><b>": 2, "b><c>": 3, "<": 4})
     assert list(matcher.split("x<a><b><c>")) == ["x", 2, 4, "c>"]
     assert list(matcher.split("x<a><c>")) == ["x", 1, 4, "c>"]
     assert list(matcher.split("<b><c>")) == [4, 3]
 
 
-def test_without_special_tokens_a_text_is_one_part_and_nothing_is_none():
+def test_without_special_tokens_a_text_is_one_part():
     assert list(SpecialMatcher({}).split("x<a>")) == ["x<a>"]
     assert list(SpecialMatcher({"<a>": 1}).split("")) == []
 

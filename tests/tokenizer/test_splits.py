@@ -20,6 +20,6 @@ def test_the_parts_are_the_text_and_no_token_reaches_across(tokens, text):
         assert not any(left[-1] + right[0] in token for token in tokens)
 
 
-def test_words_fall_apart_where_no_token_has_a_space_inside():
+def test_text_is_split_into_words_where_no_token_has_an_inner_space():
     cuts = SafeCuts(StringArray.of(["▁he", "el", "llo", "▁wor", "rld"]))
     assert cuts.split("▁hello▁world▁hello") == ["▁hello", "▁world", "▁hello"]

@@ -78,7 +78,7 @@ def test_image_markers_are_text():
 
 
 @pytest.mark.seed("S66")
-def test_the_beginning_is_added_to_the_first_piece_only_be_it_empty(tokenizer):
+def test_bos_is_added_to_the_first_piece_only(tokenizer):
     pieces = ["", "<tool>", " b", ""]
     ids = [
         token
@@ -90,7 +90,7 @@ def test_the_beginning_is_added_to_the_first_piece_only_be_it_empty(tokenizer):
     assert tokenizer.encode("", add_special=False) == []
 
 
-def test_a_beginning_that_is_there_already_is_doubled_with_a_warning(tokenizer, caplog):
+def test_a_doubled_bos_is_logged(tokenizer, caplog):
     assert tokenizer.encode("<|bos|>a") == [256, 256, 97]
     assert "gets another in front" in caplog.text
     caplog.clear()
@@ -98,7 +98,7 @@ def test_a_beginning_that_is_there_already_is_doubled_with_a_warning(tokenizer, 
     assert not caplog.records
 
 
-def test_a_space_is_put_in_front_at_the_beginning_and_after_special_tokens(with_space):
+def test_a_space_is_added_at_the_start_and_after_special_tokens(with_space):
     assert with_space.encode("hi") == [1, 264]
     assert with_space.encode(" hi") == [1, 259, 264]
     assert with_space.encode("hi</s>hi") == [1, 264, 2, 264]
@@ -110,7 +110,7 @@ def test_a_space_is_put_in_front_at_the_beginning_and_after_special_tokens(with_
 
 
 @pytest.mark.seed("S12")
-def test_traces_have_texts_and_tokens_for_both_ways(tokenizer, caplog):
+def test_traces_have_texts_and_tokens_in_both_directions(tokenizer, caplog):
     with caplog.at_level(TRACE, logger="tampu.tokenizer"):
         tokenizer.encode("ab")
         tokenizer.decode([256, 97])
@@ -177,7 +177,7 @@ def test_byte_level_gives_back_any_text(text):
     assert PLAIN.decode(PLAIN.encode(text)) == text
 
 
-def test_a_full_memory_of_words_is_emptied(monkeypatch):
+def test_a_full_word_cache_is_cleared(monkeypatch):
     monkeypatch.setattr("tampu.tokenizer.cache._MAX_ITEMS", 8)
     original = originals.byte_level("gpt-2")
     tokenizer = load_tokenizer(original.metadata)

@@ -59,7 +59,7 @@ def test_an_unknown_pretokenizer_is_named_with_those_that_are_known():
         load_tokenizer(made.byte_level(pre="klingon"))
 
 
-def test_an_unknown_tokeniser_is_named_with_those_that_are_known():
+def test_an_unknown_tokenizer_is_named_with_those_that_are_known():
     with pytest.raises(UnsupportedModelError, match=r"'t5'.*bert, gpt2, llama"):
         load_tokenizer(made.byte_level(model="t5"))
 
@@ -84,7 +84,7 @@ def test_malformed_byte_tokens_do_no_harm():
     assert tokenizer.token_bytes(259) == b"<0xZZ>"
 
 
-def test_without_all_bytes_a_strange_character_is_the_unknown_token():
+def test_without_byte_tokens_a_missing_character_is_unknown():
     metadata = made.sentence_piece(("a", -1.0))
     tokens = ["<0xZZ>" if text == "<0x41>" else text for text in metadata["tokenizer.ggml.tokens"]]
     tokenizer = load_tokenizer(
@@ -103,7 +103,7 @@ def test_tokens_that_are_not_utf8_are_kept_as_bytes():
     assert tokenizer.encode("hi") == [ord("h"), ord("i")]
 
 
-def test_of_a_token_that_occurs_twice_one_is_used_and_both_are_decoded():
+def test_of_duplicate_tokens_one_is_used_and_both_are_decoded():
     tokenizer = load_tokenizer(made.byte_level("ab", "ab", merges=["a b"]))
     assert tokenizer.encode("ab") in ([256], [257])
     assert tokenizer.decode([256, 257]) == "abab"
@@ -124,12 +124,12 @@ def test_a_token_of_a_million_characters_is_found():
 # Beginning and end of a text
 
 
-def test_sentencepiece_adds_the_beginning_unless_told_otherwise():
+def test_sentencepiece_adds_bos_by_default():
     assert load_tokenizer(spm()).encode("", add_special=True) == [1]
     assert load_tokenizer(spm(add_bos_token=False)).encode("") == []
 
 
-def test_byte_level_adds_nothing_unless_told_otherwise():
+def test_byte_level_adds_no_special_tokens_by_default():
     ids = {"bos_token_id": 7, "eos_token_id": 8}
     assert load_tokenizer(made.byte_level(**ids)).encode("") == []
     both = made.byte_level(**ids, add_bos_token=True, add_eos_token=True)
@@ -137,7 +137,7 @@ def test_byte_level_adds_nothing_unless_told_otherwise():
 
 
 @pytest.mark.parametrize("pre", ["llama-bpe", "tekken"])
-def test_llama_3_and_tekken_add_the_beginning_as_llama_cpp_does(pre):
+def test_llama_3_and_tekken_add_bos_as_llama_cpp_does(pre):
     assert load_tokenizer(made.byte_level(pre=pre, bos_token_id=7)).encode("") == [7]
     assert load_tokenizer(made.byte_level(pre=pre)).encode("") == []
 
@@ -155,7 +155,7 @@ def test_wordpiece_adds_both():
 
 
 @pytest.mark.seed("S10", "S11")
-def test_all_ends_that_the_file_names_count():
+def test_all_eos_tokens_of_the_file_end_a_text():
     tokenizer = load_tokenizer(
         made.byte_level(
             eos_token_id=1, eos_token_ids=np.array([2, 3]), eot_token_id=4, eom_token_id=5
@@ -183,7 +183,7 @@ def test_a_normal_token_that_looks_like_an_end_marker_is_text():
     assert load_tokenizer(made.byte_level("</s>")).eos == frozenset()
 
 
-def test_the_end_of_one_message_of_several_is_no_end():
+def test_end_of_message_is_not_end_of_text():
     harmony = ["<|return|>", "<|call|>", "<|end|>"]
     types = dict.fromkeys(harmony, made.CONTROL)
     assert load_tokenizer(made.byte_level(*harmony, types=types)).eos == {256, 257}

@@ -44,7 +44,7 @@ def test_exact_formats_give_the_pixels_that_were_saved(format, options):
 
 
 @pytest.mark.parametrize("format", ["JPEG", "WEBP", "GIF"])
-def test_formats_that_lose_something_give_nearly_the_same(format):
+def test_lossy_formats_give_nearly_the_same_pixels(format):
     plain = np.full((16, 24, 3), (200, 40, 90), np.uint8)
     picture = decode(encoded(Image.fromarray(plain), format))
     assert picture.shape == plain.shape
@@ -52,7 +52,7 @@ def test_formats_that_lose_something_give_nearly_the_same(format):
 
 
 @pytest.mark.parametrize("format", ["GIF", "WEBP", "PNG"])
-def test_of_an_animation_the_first_frame_is_taken(format):
+def test_the_first_frame_of_an_animation_is_used(format):
     frames = [Image.new("RGB", (4, 3), colour) for colour in ("red", "blue")]
     data = encoded(frames[0], format, save_all=True, append_images=frames[1:], duration=100)
     picture = decode(data)
@@ -79,12 +79,12 @@ def test_the_orientation_that_a_camera_noted_is_applied(orientation):
         assert np.abs(picture.astype(int) - upright).mean() < 3, format
 
 
-def test_a_note_of_the_camera_that_is_garbage_is_no_reason_to_refuse():
+def test_invalid_exif_data_is_ignored():
     data = encoded(Image.fromarray(PLAIN), "JPEG", exif=b"Exif\0\0garbage that is no TIFF")
     assert decode(data).shape == PLAIN.shape
 
 
-def test_what_is_transparent_shows_white():
+def test_transparent_pixels_become_white():
     layer = np.zeros((2, 2, 4), np.uint8)
     layer[0, 0] = (10, 20, 30, 255)
     layer[0, 1] = (0, 0, 0, 128)
@@ -129,7 +129,7 @@ def test_every_mode_becomes_rgb(mode):
         (bytes(21 << 20), "bytes, the limit is"),
     ],
 )
-def test_what_is_no_picture_is_refused_with_a_reason(data, words):
+def test_files_that_are_not_images_are_refused_with_a_reason(data, words):
     with pytest.raises(RequestError, match=words) as caught:
         decode(data)
     assert "\n" not in str(caught.value)
@@ -137,7 +137,7 @@ def test_what_is_no_picture_is_refused_with_a_reason(data, words):
 
 @pytest.mark.parametrize("format", ["PNG", "JPEG", "WEBP", "GIF", "BMP"])
 @pytest.mark.parametrize("part", range(1, 16))
-def test_a_file_that_ends_too_early_is_refused(format, part):
+def test_a_truncated_file_is_refused(format, part):
     noise = np.random.default_rng(0).integers(0, 256, (40, 40, 3), np.uint8)
     data = encoded(Image.fromarray(noise), format)
     with pytest.raises(RequestError):
@@ -154,7 +154,7 @@ def test_limits_are_the_callers():
     assert decode(data, ImageLimits(len(data), 20, 5)).shape == (5, 4, 3)
 
 
-def test_a_bomb_is_refused_before_it_is_unpacked():
+def test_a_decompression_bomb_is_refused_before_decoding():
     data = png(7_000, 7_000, b"")  # within the limits, but without its pixels
     with pytest.raises(RequestError, match="damaged"):
         decode(data)
@@ -170,7 +170,7 @@ SEEDS = [
     st.sampled_from(SEEDS),
     st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=8),
 )
-def test_damaged_bytes_give_a_picture_or_a_request_error(data, changes):
+def test_damaged_bytes_give_an_image_or_a_request_error(data, changes):
     mutated = bytearray(data)
     for where, value in changes:
         mutated[int(where * len(mutated))] = value

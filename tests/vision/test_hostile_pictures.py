@@ -26,7 +26,7 @@ def assert_quick(action):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_it_is_refused_in_words_of_our_own(name):
+def test_a_hostile_image_is_refused_with_our_message(name):
     data, words = REFUSED[name]
     caught = []
 
@@ -41,14 +41,14 @@ def test_it_is_refused_in_words_of_our_own(name):
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF")
 @pytest.mark.parametrize("name", TAKEN)
-def test_it_is_a_picture_all_the_same(name):
+def test_an_unusual_but_valid_image_is_decoded(name):
     shapes = []
     assert_quick(lambda: shapes.append(decode(TAKEN[name]).shape))
     assert shapes[0][2] == 3
 
 
 @pytest.mark.parametrize("name", EITHER)
-def test_it_does_not_take_long(name):
+def test_tokenizing_takes_linear_time(name):
     def take():
         with suppress(RequestError):
             decode(EITHER[name])
@@ -56,7 +56,7 @@ def test_it_does_not_take_long(name):
     assert_quick(take)
 
 
-def test_bytes_in_another_shape_are_another_picture():
+def test_equal_bytes_of_another_shape_are_another_image():
     wide = decode(encoded(PLAIN, "PNG"))
     high = wide.reshape(wide.shape[1], wide.shape[0], 3)
     assert hashlib.sha256(wide.tobytes()).digest() == hashlib.sha256(high.tobytes()).digest()

@@ -49,7 +49,7 @@ def channels_first(pixels):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_gemma3_makes_a_square_of_every_picture(size):
+def test_gemma3_resizes_every_image_to_a_square(size):
     image = picture(*size)
     theirs = Gemma3ImageProcessorPil(size={"height": 112, "width": 112})(
         Image.fromarray(image), return_tensors="np"
@@ -59,7 +59,7 @@ def test_gemma3_makes_a_square_of_every_picture(size):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_clip_takes_the_middle(size):
+def test_clip_crops_the_center(size):
     image = picture(*size)
     theirs = CLIPImageProcessorPil(
         size={"shortest_edge": 56}, crop_size={"height": 56, "width": 56}
@@ -68,7 +68,7 @@ def test_clip_takes_the_middle(size):
     assert np.abs(ours - theirs).max() * min(CLIP.std) < CLOSE
 
 
-def test_a_ribbon_is_not_made_a_long_one():
+def test_an_elongated_image_is_not_stretched():
     """In transformers it would become a million pixels long before its middle is taken."""
     assert fit_crop(picture(1, 16_384), 336, Filter.BICUBIC).shape == (336, 336, 3)
 
@@ -96,14 +96,14 @@ def test_qwen_keeps_the_number_of_pixels_within_bounds(size):
     assert np.abs(twice - theirs["pixel_values"]).max() * min(CLIP.std) < CLOSE
 
 
-def test_qwen_refuses_ribbons():
+def test_qwen_refuses_elongated_images():
     with pytest.raises(RequestError, match="too elongated"):
         fit_pixels(1, 201, multiple=28, fewest=56 * 56, most=256 * 256)
     fit_pixels(1, 200, multiple=28, fewest=56 * 56, most=256 * 256)
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_mllama_lays_a_picture_on_tiles(size):
+def test_mllama_arranges_an_image_on_tiles(size):
     image = picture(*size)
     theirs = MllamaImageProcessorPil(size={"height": 112, "width": 112}, max_image_tiles=4)(
         [[Image.fromarray(image)]], return_tensors="np"
@@ -144,7 +144,7 @@ def test_llama4_chooses_its_tiles_by_the_same_rules(size):
     assert (plan.height, plan.width) == (max(1, height), max(1, width))
 
 
-def test_patches_come_in_the_order_of_their_places():
+def test_patches_are_in_the_order_of_their_positions():
     pixels = np.arange(8 * 12, dtype=np.float32).reshape(8, 12, 1).repeat(3, 2)
     for block in (1, 2):
         cut, where = patches(pixels, 2, block), places(4, 6, block)

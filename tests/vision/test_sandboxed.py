@@ -34,7 +34,7 @@ def test_sandboxed_decoder_gives_the_same_image(decoder, size):
 
 
 @pytest.mark.parametrize("data", [b"", b"%PDF-1.7", png(5, 4)[:40], b"\xff\xd8\xff" + bytes(100)])
-def test_what_is_refused_is_refused_in_the_same_words(decoder, data):
+def test_sandboxed_errors_equal_direct_ones(decoder, data):
     with pytest.raises(RequestError) as plain:
         decode(data)
     with pytest.raises(RequestError) as caught:
@@ -52,9 +52,7 @@ def test_what_is_refused_is_refused_in_the_same_words(decoder, data):
         ),
     ],
 )
-def test_a_picture_that_takes_too_much_is_refused_and_the_next_is_decoded(
-    monkeypatch, limits, reason
-):
+def test_an_image_over_the_limits_is_refused_and_the_next_is_decoded(monkeypatch, limits, reason):
     monkeypatch.setattr(sandboxed, "DECODE_LIMITS", limits)
     decoder = SandboxedDecoder(FORK_SERVER)
     with pytest.raises(RequestError, match=reason):
@@ -66,7 +64,7 @@ def test_a_picture_that_takes_too_much_is_refused_and_the_next_is_decoded(
 @pytest.mark.parametrize(
     "answer", [b"", b"\0" * 7, b"\1\0\0\0" * 2, b"\xff" * 20, bytes(8) + b"\xff"]
 )
-def test_an_answer_without_sense_is_refused(monkeypatch, decoder, answer):
+def test_an_invalid_response_is_refused(monkeypatch, decoder, answer):
     monkeypatch.setattr("tampu.sandbox.process.SandboxedProcess.call", lambda *_: answer)
     with pytest.raises(RequestError):
         decoder.decode(b"")

@@ -128,7 +128,7 @@ def test_caches_of_every_type_are_read_exactly(level_backends, attend, level, ki
 
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("kind", [GGMLType.F16, GGMLType.F32], ids=lambda kind: kind.name)
-def test_many_tokens_see_one_another(level_backends, attend, level, kind):
+def test_many_tokens_attend_to_one_another(level_backends, attend, level, kind):
     """As in towers: heads of 72 features, so many rows that tasks are larger than usual."""
     q, k, v = normal(4, 300, 72), normal(4, 300, 72, seed=1), normal(4, 300, 72, seed=2)
     found = attend(level_backends(level), q, k, v, None, kind=kind)
@@ -199,7 +199,7 @@ def test_a_token_that_sees_nothing_gets_zeros(level_backends, attend, level):
 
 
 @pytest.mark.parametrize("level", levels())
-def test_a_query_that_is_no_number_spoils_its_token_alone(level_backends, attend, level):
+def test_a_nan_query_affects_its_own_token_only(level_backends, attend, level):
     q, k, v = normal(2, 3, 64), normal(1, 64, 64, seed=1), normal(1, 64, 64, seed=2)
     q[:, 1, 7] = np.nan
     found = attend(level_backends(level), q, k, v, None)
@@ -255,9 +255,7 @@ def test_a_token_does_not_depend_on_its_neighbours(level_backends, attend, level
 
 @pytest.mark.parametrize("level", [level for level in levels() if level in WITH_TILES])
 @pytest.mark.parametrize("kind", [GGMLType.F16, GGMLType.Q8_0], ids=lambda kind: kind.name)
-def test_by_tiles_too_a_token_does_not_depend_on_its_neighbours(
-    level_backends, attend, level, kind
-):
+def test_with_tiles_a_token_does_not_depend_on_its_neighbours(level_backends, attend, level, kind):
     q, k, v = normal(8, 21, 64), normal(2, 192, 64, seed=1), normal(2, 192, 64, seed=2)
     mask = causal(21, 192)
     together = attend(level_backends(level), q, k, v, mask, kind=kind)
@@ -268,7 +266,7 @@ def test_by_tiles_too_a_token_does_not_depend_on_its_neighbours(
         assert np.array_equal(alone, together[some])
 
 
-def test_other_places_in_the_cache_change_the_last_bits(level_backends, attend):
+def test_other_cells_change_only_the_last_bits(level_backends, attend):
     """The price of tiles: the same cells, but sixty behind other sequences' cells."""
     q, k, v = normal(8, 1, 64), normal(2, 100, 64, seed=1), normal(2, 100, 64, seed=2)
     first = attend(level_backends(None), q, k, v, np.zeros((1, 100), np.float16))

@@ -163,7 +163,7 @@ def test_the_number_of_threads_changes_no_bit(level_backends, stack, multiply_ex
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("name", ["Q4_0", "BF16"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_token_that_is_not_finite_spoils_itself_alone(
+def test_a_token_that_is_not_finite_affects_itself_only(
     level_backends, stack, multiply_experts, level, name, bad
 ):
     _, bind = stack(normal(3, 16, 256), GGMLType[name])
@@ -196,7 +196,7 @@ def test_gate_and_up_share_what_is_packed_of_their_input(level_backends, stack):
 @pytest.mark.parametrize(
     ("word", "has_experts"), [("on", True), ("experts", True), ("products", False), ("off", False)]
 )
-def test_experts_are_switched_by_a_word(stack, multiply_experts, word, has_experts):
+def test_expert_kernels_have_a_switch(stack, multiply_experts, word, has_experts):
     values, bind = stack(normal(4, 16, 256), GGMLType.Q8_0)
     backend = Backend(threads=1, max_nodes=64, kernels=KernelChoice.from_word(word))
     weight = bind(backend)

@@ -84,7 +84,7 @@ def test_numbers_of_any_size_meet_in_a_block(
 
 
 @pytest.mark.parametrize("level", FIXED)
-def test_a_token_that_needs_more_bits_changes_no_neighbour(level_backends, load, multiply, level):
+def test_a_token_with_large_values_changes_no_other(level_backends, load, multiply, level):
     _, bind = load(normal(32, 256), GGMLType.F16)
     weight, x = bind(level_backends(level)), normal(12, 256, seed=1)
     alone = multiply(level_backends(level), x, weight)
@@ -95,7 +95,9 @@ def test_a_token_that_needs_more_bits_changes_no_neighbour(level_backends, load,
 
 @pytest.mark.parametrize("level", FIXED)
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_weight_that_is_not_finite_spoils_its_own_row(level_backends, load, multiply, level, bad):
+def test_a_weight_that_is_not_finite_affects_its_own_row(
+    level_backends, load, multiply, level, bad
+):
     weights = normal(20, 128)
     weights[7, 100] = bad
     _, bind = load(weights, GGMLType.F16)

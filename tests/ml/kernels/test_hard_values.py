@@ -53,7 +53,7 @@ PATTERNS = (
 
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("kind", KINDS, **BY_NAME)
-def test_the_error_is_at_most_ggmls_on_activations_that_are_hard(
+def test_the_error_on_hard_activations_is_at_most_ggmls(
     level_backends, load, multiply, kind, level
 ):
     values, bind = load(normal(200, INPUTS), kind)
@@ -97,7 +97,7 @@ def test_floats_may_be_subnormal_or_the_largest(level_backends, load, multiply, 
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("kind", KINDS, **BY_NAME)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_weight_that_is_not_finite_spoils_its_row_alone_as_in_ggml(
+def test_a_weight_that_is_not_finite_affects_only_its_row_as_in_ggml(
     level_backends, load, multiply, kind, level, bad
 ):
     stored = random_blocks(kind, 20, INPUTS, np.ones(1, np.float16)) if kind.is_quantized else None
@@ -125,7 +125,9 @@ def test_a_weight_that_is_not_finite_spoils_its_row_alone_as_in_ggml(
 
 @pytest.mark.parametrize("kind", KINDS, **BY_NAME)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_in_ggml_is_not_finite_here(level_backends, load, multiply, kind, bad):
+def test_results_that_are_not_finite_in_ggml_are_not_finite_here(
+    level_backends, load, multiply, kind, bad
+):
     """ggml loses a NaN before products with quantized weights: what it gives is then any number."""
     _, bind = load(normal(16, INPUTS), kind)
     x = normal(3, INPUTS, seed=1)

@@ -32,13 +32,13 @@ def unloaded():
         ("attention", (False, False, True)),
     ],
 )
-def test_a_word_chooses_the_operations(word, operations):
+def test_the_setting_selects_the_operations(word, operations):
     choice = KernelChoice.from_word(word)
     assert (choice.products, choice.experts, choice.attention) == operations
     assert choice.level is None
 
 
-def test_another_word_is_refused():
+def test_an_unknown_word_is_refused():
     with pytest.raises(RequestError, match=r"on, off, products, experts, .*portable, not 'fast'"):
         KernelChoice.from_word("fast")
 
@@ -67,12 +67,12 @@ def test_a_ggml_with_other_tensors_is_not_used(caplog, monkeypatch):
     assert "laid out in another way" in caplog.text
 
 
-def test_a_level_that_is_not_there_is_refused_with_those_that_are():
+def test_a_missing_level_is_refused_with_the_known_ones():
     with pytest.raises(RequestError, match=r"no kernels for mmx here; there are: .*portable"):
         find_kernels(KernelChoice(level="mmx"))
 
 
-def test_a_level_of_the_setting_that_is_not_there_costs_one_line(caplog):
+def test_a_missing_level_of_the_setting_is_logged(caplog):
     missing = next(level for level in ("i8mm", "avx2") if level not in levels())
     with caplog.at_level(logging.WARNING, "tampu.ml"):
         kernels = find_kernels(KernelChoice.from_word(missing))
@@ -91,7 +91,7 @@ def test_the_settings_know_the_words_and_the_levels():
     assert (*library.WORDS, *library.LEVELS) == settings.KERNELS
 
 
-def test_an_amx_that_does_not_work_is_left_out_with_one_line(monkeypatch, caplog):
+def test_broken_amx_is_disabled_and_logged(monkeypatch, caplog):
     real = library._load(Path(library.__file__).with_name(library.LIBRARY))
 
     class Lying:
@@ -115,7 +115,7 @@ def test_an_amx_that_does_not_work_is_left_out_with_one_line(monkeypatch, caplog
         ("-DLIE=", None),
     ],
 )
-def test_what_a_processor_says_of_amx_is_tried(tmp_path, lie, problem):
+def test_reported_amx_support_is_tested(tmp_path, lie, problem):
     """A program that has the trial as it is, on a CPU that seems to have AMX."""
     source = tmp_path / "trial.c"
     source.write_text(f"""
@@ -130,7 +130,7 @@ int main(void) {{ const char *problem = tampu_amx_problem(); puts(problem ? prob
     assert done.stdout.startswith(problem or "works")
 
 
-def test_the_portable_level_is_everywhere():
+def test_the_portable_level_is_always_available():
     kernels = find_kernels(KernelChoice(level="portable"))
     assert kernels is not None
     assert kernels.level == "portable"
@@ -146,7 +146,7 @@ def test_the_portable_level_is_everywhere():
         (GGMLType.Q3_K, (16, 256)),
     ],
 )
-def test_what_has_no_layout_has_no_size(kind, shape):
+def test_a_type_without_a_layout_has_no_size(kind, shape):
     assert find_kernels(KernelChoice()).packed_bytes(kind, *shape) == 0
 
 

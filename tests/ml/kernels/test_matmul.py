@@ -118,7 +118,7 @@ def test_all_levels_agree(level_backends, load, multiply, kind):
 
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("kind", QUANTISED, ids=lambda kind: kind.name)
-def test_every_stored_byte_has_its_place(level_backends, load, multiply, kind, level):
+def test_every_stored_byte_counts(level_backends, load, multiply, kind, level):
     scales = np.linspace(0.1, 2.0, 50).astype(np.float16)
     values, bind = load.stored(random_blocks(kind, 48, 512, scales), kind)
     weight = bind(level_backends(level))
@@ -158,7 +158,7 @@ def test_the_scale_of_the_activations_does_not_matter(
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_token_that_is_not_finite_spoils_itself_alone(
+def test_a_token_that_is_not_finite_affects_itself_only(
     level_backends, load, multiply, kind, level, bad
 ):
     _, bind = load(normal(16, 256), kind)

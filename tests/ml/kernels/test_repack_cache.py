@@ -129,7 +129,7 @@ def _cut(path):
         pytest.param(lambda path: change(path, -100, by=1), id="a bit near the end"),
     ],
 )
-def test_what_is_damaged_is_packed_anew(damage, model, cache, backend, packings, caplog):
+def test_damaged_files_are_packed_again(damage, model, cache, backend, packings, caplog):
     with loaded(model, cache, backend):
         pass
     right = kept(cache).read_bytes()
@@ -189,7 +189,7 @@ def test_weights_that_must_be_copied_do_not_come_from_a_mapping(model, cache, ba
     assert not cache.folder.exists()
 
 
-def test_looking_at_checksums_can_be_cancelled(model, cache, backend):
+def test_verifying_checksums_can_be_cancelled(model, cache, backend):
     with loaded(model, cache, backend):
         pass
     asked = iter([False, True])
@@ -201,9 +201,7 @@ def test_looking_at_checksums_can_be_cancelled(model, cache, backend):
     assert remove_unlocked(kept(cache))  # its lock went too
 
 
-def test_a_folder_that_cannot_be_written_is_done_without(
-    model, cache, backend, caplog, monkeypatch
-):
+def test_an_unwritable_folder_is_ignored(model, cache, backend, caplog, monkeypatch):
     really_open = os.open
 
     def refuse(path, flags, *rest):
@@ -224,7 +222,7 @@ def test_a_folder_that_cannot_be_written_is_done_without(
         pass
 
 
-def test_a_place_that_is_no_folder_is_done_without(model, tmp_path, backend, caplog):
+def test_a_path_that_is_not_a_folder_is_ignored(model, tmp_path, backend, caplog):
     (tmp_path / "file").write_bytes(b"")
     with loaded(model, RepackCache(tmp_path / "file" / "packed", LIMIT), backend):
         assert True
@@ -232,7 +230,7 @@ def test_a_place_that_is_no_folder_is_done_without(model, tmp_path, backend, cap
     assert "not kept" in line
 
 
-def test_a_full_disk_leaves_nothing(model, cache, backend, caplog, monkeypatch):
+def test_a_full_disk_leaves_no_partial_file(model, cache, backend, caplog, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -263,7 +261,7 @@ def start(model, cache):
     )  # fmt: skip
 
 
-def test_two_processes_at_once_keep_one_and_answer_alike(model, cache):
+def test_two_concurrent_processes_share_one_cached_file(model, cache):
     both = [start(model, cache) for _ in range(2)]
     outputs = [process.communicate()[0] for process in both]
     assert outputs[0] == outputs[1]
@@ -271,7 +269,7 @@ def test_two_processes_at_once_keep_one_and_answer_alike(model, cache):
     assert kept(cache).suffix == ".packed"
 
 
-def test_what_another_process_uses_is_not_deleted(model, tmp_path, cache):
+def test_a_file_in_use_by_another_process_is_not_deleted(model, tmp_path, cache):
     logits(model, cache)
     path = kept(cache)
     other = write(tmp_path / "other.gguf", 5)
@@ -286,7 +284,7 @@ def test_what_another_process_uses_is_not_deleted(model, tmp_path, cache):
     assert kept(cache) != path
 
 
-def test_what_was_not_used_for_longest_goes_first(tmp_path, cache, backend):
+def test_the_least_recently_used_file_is_deleted_first(tmp_path, cache, backend):
     models = [write(tmp_path / f"{seed}.gguf", seed) for seed in range(1, 4)]
     with loaded(models[0], cache, backend):
         pass
@@ -307,7 +305,7 @@ def test_what_was_not_used_for_longest_goes_first(tmp_path, cache, backend):
     assert second not in left
 
 
-def test_what_is_larger_than_the_limit_is_not_kept(model, cache, backend, caplog):
+def test_packed_weights_above_the_limit_are_not_cached(model, cache, backend, caplog):
     with loaded(model, cache, backend):
         pass
     before = kept(cache)
@@ -317,7 +315,7 @@ def test_what_is_larger_than_the_limit_is_not_kept(model, cache, backend, caplog
     assert any("above the limit" in line for line in warnings(caplog))
 
 
-def test_what_a_dead_process_left_half_is_deleted(model, cache, backend):
+def test_a_partial_file_of_a_dead_process_is_deleted(model, cache, backend):
     cache.folder.mkdir(parents=True)
     (cache.folder / "0123.packed.growing").write_bytes(b"half")
     with loaded(model, cache, backend):
@@ -325,7 +323,7 @@ def test_what_a_dead_process_left_half_is_deleted(model, cache, backend):
     assert kept(cache).suffix == ".packed"
 
 
-def test_kernels_that_pack_nothing_keep_nothing(model, cache):
+def test_kernels_without_packed_weights_cache_nothing(model, cache):
     with Engine.load(model, repack_cache=cache, kernels="off", **SMALL):
         pass
     assert not cache.folder.exists()

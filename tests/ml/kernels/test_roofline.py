@@ -39,7 +39,7 @@ def test_every_operation_and_type_is_measured_at_each_number_of_tokens(level_bac
 
 
 @pytest.mark.parametrize("level", levels())
-def test_the_peaks_are_those_that_a_level_has(level_backends, level):
+def test_the_peaks_are_those_of_the_level(level_backends, level):
     backend = level_backends(level)
     peaks = roofline.measure_peaks(roofline.kernels_of(backend), 2)
     assert min(peaks.int8, peaks.f32, peaks.bandwidth) > 0

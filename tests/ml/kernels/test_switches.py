@@ -51,7 +51,7 @@ def compute(load):
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_each_path_is_switched_by_its_word(compute, word):
+def test_each_kernel_path_has_its_switch(compute, word):
     backend = Backend(threads=1, max_nodes=256, kernels=KernelChoice.from_word(word))
     found, expected, own, data = compute(backend)
     assert own == [word in ("on", path) for path in ("products", "experts", "attention")]
@@ -74,7 +74,7 @@ def test_without_the_library_ggml_computes_all_and_one_line_says_so(compute, mon
     assert "not used, ggml computes alone" in line
 
 
-def test_a_processor_without_a_level_of_its_own_gets_ggml_and_one_line(monkeypatch, caplog):
+def test_a_cpu_without_a_level_uses_ggml_and_logs_it(monkeypatch, caplog):
     class Bare:
         tampu_level_count = staticmethod(lambda: 1)
         tampu_level_name = staticmethod(lambda _: b"portable")

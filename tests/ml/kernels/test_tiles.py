@@ -20,7 +20,7 @@ BY_NAME = {"ids": lambda kind: kind.name}
 BRAIN = 2.0**-8  # the relative error of a number as BF16, at most twice this for a product
 
 
-def test_the_tiles_in_plain_c_are_everywhere():
+def test_the_tiles_in_plain_c_are_always_available():
     assert "amx_emulated" in LEVELS
 
 
@@ -78,7 +78,7 @@ def test_every_bit_of_a_block_counts_whatever_its_scale(
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("kind", KINDS, **BY_NAME)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_token_that_is_not_finite_spoils_itself_alone(
+def test_a_token_that_is_not_finite_affects_itself_only(
     level_backends, load, multiply, kind, level, bad
 ):
     _, bind = load(normal(16, 256), kind)

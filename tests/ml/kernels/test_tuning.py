@@ -68,9 +68,7 @@ def scripted(monkeypatch):
     return script
 
 
-def test_the_fastest_way_is_taken_kept_and_taken_again(
-    backend, weights, scripted, tmp_path, caplog
-):
+def test_the_fastest_fetch_is_used_and_cached(backend, weights, scripted, tmp_path, caplog):
     timed = scripted(0.5)
     folder = tmp_path / "new" / "tuning"
     with caplog.at_level(logging.INFO, "tampu.ml"):
@@ -93,7 +91,7 @@ def test_the_fastest_way_is_taken_kept_and_taken_again(
     ]
 
 
-def test_what_is_hardly_faster_is_no_reason_to_change(backend, weights, scripted):
+def test_a_small_gain_keeps_the_default(backend, weights, scripted):
     scripted(0.98)
     choose_fetch(backend, weights)
     assert backend.kernels.fetch == DEFAULT_FETCH
@@ -133,14 +131,14 @@ def test_the_real_clock_chooses_one_of_the_candidates(backend, weights, monkeypa
     assert backend.kernels.fetch in CANDIDATES
 
 
-def test_a_model_that_caches_hold_is_not_measured(backend, weights, tmp_path, caplog):
+def test_a_model_that_fits_into_caches_is_not_measured(backend, weights, tmp_path, caplog):
     with caplog.at_level(logging.INFO, "tampu.ml"):
         choose_fetch(backend, weights, Tuning(folder=tmp_path))
     assert (backend.kernels.fetch, caplog.records) == (DEFAULT_FETCH, [])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_asked_for_is_not_measured(backend, weights, scripted, tmp_path, caplog):
+def test_a_chosen_fetch_is_not_measured(backend, weights, scripted, tmp_path, caplog):
     timed = scripted(0.5)
     with caplog.at_level(logging.INFO, "tampu.ml"):
         choose_fetch(backend, weights, Tuning("nta:4096:1", tmp_path))
@@ -152,7 +150,7 @@ def test_what_is_asked_for_is_not_measured(backend, weights, scripted, tmp_path,
 @pytest.mark.parametrize(
     "word", ["fast", "", "t3:1:1", "t0:1024", "t0:1024:0", "t0:1024:17", "t0:9999999:1", "T0:1:1"]
 )
-def test_a_way_that_is_none_is_refused_with_what_there_is(backend, word):
+def test_an_unknown_fetch_word_is_refused_with_the_known_ones(backend, word):
     with pytest.raises(RequestError, match=r"HINT:AHEAD:STREAMS .* such as t0:1024:8; not '"):
         choose_fetch(backend, [], Tuning(word))
 
@@ -161,7 +159,7 @@ def test_a_way_that_is_none_is_refused_with_what_there_is(backend, word):
     "content",
     [b"", b"\xff\xfe", b"[]", b"null", b"{}", b'{"for": 1, "fetch": "t0:1024:8"}', b"[" * 100_000],
 )
-def test_a_damaged_file_is_logged_measured_anew_and_replaced(
+def test_a_damaged_file_is_logged_and_replaced(
     backend, weights, scripted, tmp_path, caplog, content
 ):
     scripted(0.5)
@@ -177,7 +175,7 @@ def test_a_damaged_file_is_logged_measured_anew_and_replaced(
 @pytest.mark.parametrize(
     "change", [{"fetch": "t9:1:1"}, {"fetch": None}, {"for": {"processor": "another"}}]
 )
-def test_a_file_of_another_machine_or_meaning_is_not_used(backend, tmp_path, change):
+def test_a_file_of_another_machine_or_version_is_not_used(backend, tmp_path, change):
     kept = Kept.of(tmp_path, backend.kernels.level, 1)
     kept.write(FASTEST)
     assert kept.read() == FASTEST
@@ -185,9 +183,7 @@ def test_a_file_of_another_machine_or_meaning_is_not_used(backend, tmp_path, cha
     assert kept.read() is None
 
 
-def test_a_folder_that_cannot_be_written_costs_a_line_in_the_log(
-    backend, weights, scripted, tmp_path, caplog
-):
+def test_an_unwritable_folder_is_logged(backend, weights, scripted, tmp_path, caplog):
     scripted(0.5)
     (tmp_path / "file").write_text("no folder")
     choose_fetch(backend, weights, Tuning(folder=tmp_path / "file"))
@@ -195,7 +191,7 @@ def test_a_folder_that_cannot_be_written_costs_a_line_in_the_log(
     assert "cannot be written" in caplog.text
 
 
-def test_each_processor_level_and_number_of_threads_has_a_file(monkeypatch, tmp_path):
+def test_each_cpu_level_and_number_of_threads_has_a_file(monkeypatch, tmp_path):
     names = {Kept.of(tmp_path, level, n).path for level in ("avx2", "avx512") for n in (1, 2)}
     monkeypatch.setattr(tuning, "processor_name", lambda: "another")
     names.add(Kept.of(tmp_path, "avx2", 1).path)
@@ -204,7 +200,7 @@ def test_each_processor_level_and_number_of_threads_has_a_file(monkeypatch, tmp_
     assert len(names) == 6
 
 
-def test_a_processor_is_known_by_its_model_not_by_its_state(tmp_path):
+def test_a_cpu_is_identified_by_its_model_only(tmp_path):
     path = tmp_path / "cpuinfo"
     path.write_text(CPUINFO.format(microcode="0x1"))
     name = tuning.processor_name(path)
@@ -222,6 +218,6 @@ def test_without_kernels_there_is_nothing_to_choose(plain_backend):
         choose_fetch(plain_backend, [], Tuning("fast"))
 
 
-def test_the_candidates_are_ways_that_the_library_has():
+def test_the_candidates_are_supported_by_the_library():
     assert all(1 <= fetch.streams <= STREAMS for fetch in CANDIDATES)
     assert len(set(CANDIDATES)) == len(CANDIDATES)
