@@ -26,7 +26,7 @@ MODELS = {
     "lfm2": "LFM2",
     "llama": "Llama 1 to 3.3, Mistral, Mixtral, LLaVA 1.5",
     "llama4": "Llama 4, text and vision",
-    "mistral3": "Mistral Small 3, Ministral 3, with Pixtral's tower",
+    "mistral3": "Mistral Small 3, Ministral 3, with Pixtral's vision encoder",
     "mllama": "Llama 3.2 Vision",
     "qwen2": "Qwen 2, 2.5",
     "qwen25vl": "Qwen 2.5-VL (also `qwen2vl`)",
@@ -49,7 +49,7 @@ COLUMNS: dict[str, Callable[[str], bool]] = {
     ),
     "text, F16 cache": lambda what: what.startswith("F32, cache F16"),
     "text, Q8_0 weights": lambda what: what.startswith(("Q8_0", "MXFP4")),
-    "pictures, F32": lambda what: what.startswith("F32") and "picture" in what,
+    "images, F32": lambda what: what.startswith("F32") and "picture" in what,
 }
 
 
