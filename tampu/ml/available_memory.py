@@ -1,7 +1,7 @@
-"""How much memory this process can still allocate.
+"""The memory that this process can still allocate.
 
-That is what the machine has available, within the limits of the container (a control group, version
-1 or 2) and of the process's address space: the system kills a process that takes more.
+That is the available memory of the machine, within the limits of the container (control groups of
+version 1 or 2) and of the process's address space: the system kills a process that takes more.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class AvailableMemory:
     total: int
 
     def within(self, limit: int, used: int) -> AvailableMemory:
-        """Return what is available under a limit, of which so much is used."""
+        """Return the available memory under a limit of which some is used."""
         return AvailableMemory(max(min(self.free, limit - used), 0), min(self.total, limit))
 
 

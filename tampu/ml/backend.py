@@ -39,7 +39,7 @@ _DATA_TYPES: dict[GGMLType, np.dtype[np.generic]] = {
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """What a graph gave.
+    """The results of a graph.
 
     Attributes:
         outputs: copies of the tensors asked for.
@@ -119,11 +119,11 @@ class Backend:
 
     @property
     def host_buffer_type(self) -> OpaquePointer:
-        """Where inputs and constants live."""
+        """The buffer type of inputs and constants."""
         return self._cpu.buffer_type
 
     def layer_buffer_type(self, index: int) -> OpaquePointer:
-        """Where the cache of a layer lives: with the device that computes the layer."""
+        """The buffer type of the cache of a layer, on the device that computes the layer."""
         return (self.device_map.of_layer(index) or self._cpu).buffer_type
 
     @property
@@ -269,7 +269,7 @@ class Backend:
                 self._staying[id(tensor)] = data
 
     def _reset(self, context: Context) -> None:
-        """Have ggml forget the graph it has, and make another ready for it."""
+        """Reset the scheduler and allocate another graph."""
         gg.ggml_backend_sched_reset(self._scheduler)
         if self.is_divided:
             context.make_whole()

@@ -119,7 +119,7 @@ class Cursor:
         return self.position
 
     def _fill(self, end: int) -> None:
-        """Have the data up to `end` (or the end of the file), reading in growing steps."""
+        """Read the data up to `end` (or the end of the file), reading in growing steps."""
         have = len(self._data)
         if have >= min(end, self.size):
             return

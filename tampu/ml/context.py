@@ -39,7 +39,7 @@ _HEADER = np.dtype({
 
 
 class Devices(Protocol):
-    """What a graph asks of the devices that compute it, which are a `Backend`'s."""
+    """The interface of a `Backend` to its graphs."""
 
     kernels: Kernels | None
 
@@ -50,11 +50,11 @@ class Devices(Protocol):
 
     @property
     def host_buffer_type(self) -> OpaquePointer:
-        """Where inputs and constants live."""
+        """The buffer type of inputs and constants."""
         ...
 
     def layer_buffer_type(self, index: int) -> OpaquePointer:
-        """Where the cache of a layer lives."""
+        """The buffer type of the cache of a layer."""
         ...
 
 

@@ -33,7 +33,7 @@ class DeviceMap:
 
     @property
     def offloaded(self) -> int:
-        """How many layers devices have, the output layer among them."""
+        """The number of layers on devices, including the output layer."""
         return sum(place >= 0 for place in self.layers)
 
     def of_layer(self, index: int) -> Device | None:

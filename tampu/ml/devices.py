@@ -57,7 +57,7 @@ class Device:
 
     @property
     def label(self) -> str:
-        """What people call it: its name and index."""
+        """Its name and index, for messages and settings."""
         return f"{self.name}.{self.index}"
 
     @property
@@ -121,7 +121,7 @@ class Device:
         return found
 
     def features(self) -> dict[str, str]:
-        """Return what the device's code was built for and found, such as `AVX512: 1`."""
+        """Return the features of the device's code, such as `AVX512: 1`."""
         function = self._procedure(b"ggml_backend_get_features")
         if not function:
             return {}
@@ -280,7 +280,7 @@ def _quota_of(group: Path) -> int | None:
 
 
 def _read(path: Path) -> str:
-    """Return what a file of the system's says; empty if it does not."""
+    """Return the text of a system file; empty if it cannot be read."""
     try:
         return path.read_text().strip()
     except OSError:

@@ -12,7 +12,7 @@ from tampu.ml.types import GGMLType
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Where one tensor lies in the file and how to read it.
+    """The name, type, shape and offset of a tensor.
 
     `shape` has the slowest dimension first and 1 to 4 dimensions; `offset` counts from the start
     of the file, or of the first of a split one.

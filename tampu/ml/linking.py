@@ -121,7 +121,7 @@ def _bindings() -> Path:
 
 
 def _load(files: Sequence[Path]) -> None:
-    """Have the dynamic linker load the libraries under their bare names too, by way of an RPATH.
+    """Make the dynamic linker register the libraries under their bare names too, by an RPATH.
 
     Where that is not possible (macOS, no /proc), they are loaded by their paths alone.
     """

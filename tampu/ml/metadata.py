@@ -80,7 +80,7 @@ class StringArray(Sequence[str]):
 
     @property
     def starts(self) -> npt.NDArray[np.int64]:
-        """Where in `data` each string's length begins, and the end of the last string."""
+        """Offsets in `data` of each string's length, and of the end of the last string."""
         return self._starts
 
     def raw(self, index: int) -> bytes:

@@ -9,7 +9,7 @@ from tampu.errors import RequestError
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """What is asked for.
+    """The layers that the user wants on devices.
 
     Attributes:
         layers: how many of the last layers go to devices, as Ollama and llama.cpp count them: one

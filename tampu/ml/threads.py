@@ -24,7 +24,7 @@ _NOT_BUSY = frozenset({"idle", "iowait", "steal", "guest", "guest_nice", "interr
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What had been used at some time, in seconds.
+    """CPU time used up to some moment, in seconds.
 
     Attributes:
         wall: the time.
@@ -90,7 +90,7 @@ def usable_processors() -> tuple[int, ...]:
 
 
 def use_so_far(cpus: tuple[int, ...]) -> Sample:
-    """Return what has been used of these CPUs (of all, if there are none)."""
+    """Return the use of these CPUs so far; of all, if none are given."""
     times = psutil.cpu_times(percpu=True)
     chosen = [times[i] for i in cpus if i < len(times)] or times
     busy = sum(

@@ -214,7 +214,7 @@ class Weights:
                 yield from self._pack_matrix(packed, expert, offset, stored // rows)
 
     def _layout(self, backend: Backend, sizes: dict[str, int]) -> Layout | None:
-        """Return what the packed weights are known by in a cache."""
+        """Return the key of the packed weights in a cache."""
         if backend.kernels is None or not sizes:
             return None
         *_, total = places_of(sizes.values())

@@ -17,7 +17,7 @@ __all__ = ["Architecture", "architectures", "bind_model"]
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """Where an architecture's class is, and what its files leave unsaid.
+    """The class of an architecture, and options that its files do not have.
 
     Attributes:
         path: `module:class`.

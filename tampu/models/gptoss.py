@@ -124,7 +124,7 @@ class GptOss(Decoder):
 
 
 def yarn_divisors(dimensions: int, base: float, scaling: RopeScaling) -> npt.NDArray[np.float32]:
-    """Return what YaRN divides each pair's frequency by (arXiv:2309.00071), borders not rounded."""
+    """Return YaRN's divisor of each pair's frequency (arXiv:2309.00071), borders not rounded."""
 
     def pair_of(rotations: float) -> float:
         length = scaling.original_context / (rotations * 2 * math.pi)

@@ -104,7 +104,7 @@ class Mllama(Decoder):
     options: Options
 
     def cache_shapes(self) -> list[LayerShape]:
-        """Return what the layers that attend to the text need; the others have no cache."""
+        """Return the shapes of the layers that attend to the text; the others have no cache."""
         o = self.options
         count = sum(isinstance(layer, PreNormLayer) for layer in self.layers)
         return [LayerShape(o.kv_heads, o.head_dim)] * count

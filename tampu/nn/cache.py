@@ -11,7 +11,7 @@ from tampu.ml import Tensor
 Tensors: TypeAlias = tuple[Tensor, ...]
 
 Advance: TypeAlias = Callable[[Tensors, Tensors], tuple[Tensor, Tensors]]
-"""What a recurrent layer does with some sequences' next tokens and the states before them.
+"""Computes the next tokens of some sequences from the states before them, in a recurrent layer.
 
 It is given inputs (sequences, tokens, features), in the order in which they were handed over, and
 states (sequences, ...) of the shapes and in the order of the layer's `StateShape`; it returns the

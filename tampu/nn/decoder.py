@@ -1,4 +1,4 @@
-"""What decoders share: feed-forward parts, layers, and a model made of a stack of layers.
+"""Parts of decoders: feed-forward parts, layers, and models made of a stack of layers.
 
 A part that a file may lack (biases, norms of queries and keys, shared experts) is an optional
 attribute. An architecture with another order of operations has its own layer in its own file.

@@ -28,7 +28,7 @@ Activation: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
 class GatingFunction(enum.Enum):
-    """What turns the router's logits into the scores of the experts."""
+    """The function that turns the router's logits into scores."""
 
     SOFTMAX = "softmax"
     SIGMOID = "sigmoid"

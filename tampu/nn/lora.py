@@ -21,7 +21,7 @@ _ENDS = (".lora_a", ".lora_b")
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """What an adapter adds to one projection.
+    """The low-rank update of one projection.
 
     Attributes:
         a: (rank, inputs).

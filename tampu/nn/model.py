@@ -71,7 +71,7 @@ class CrossAttentionInputs:
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """What a layer with attention needs of the cache.
+    """The shape of the cache of a layer with attention.
 
     Attributes:
         kv_heads: key and value heads.
@@ -110,7 +110,7 @@ class LayerShape:
 
 @dataclass(frozen=True, slots=True)
 class StateShape:
-    """What a recurrent layer needs of the cache: states, F32.
+    """The shape of the cache of a recurrent layer: its states, F32.
 
     Attributes:
         shapes: of each of its states, for one sequence: vectors, matrices, ...
@@ -162,7 +162,7 @@ class Model(Module):
 
     @abstractmethod
     def cache_shapes(self) -> Sequence[CacheShape]:
-        """Return what each layer needs of the cache."""
+        """Return the shape of the cache of each layer."""
 
     @abstractmethod
     def hidden(self, batch: Batch, caches: Sequence[LayerCache]) -> Tensor:

@@ -26,7 +26,7 @@ M = TypeVar("M", bound="Module")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Declaration:
-    """Where in the file an attribute's tensors are."""
+    """The names of an attribute's tensors in the file."""
 
     names: tuple[str, ...]
     count: str | None
@@ -106,7 +106,7 @@ class _Binding:
         return self.module(wanted, _dotted(name))
 
     def _parts(self, kind: type[Module]) -> list[tuple[str, _Declaration, Any]]:
-        """Return what a kind of module declares; it is found out once."""
+        """Return the declarations of a class of modules; they are cached."""
         if kind not in self._declared:
             self._declared[kind] = _declarations(kind)
         return self._declared[kind]

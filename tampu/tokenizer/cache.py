@@ -12,7 +12,7 @@ _MAX_LENGTH = 64  # characters; longer texts hardly ever come again
 
 
 class WordCache(dict[str, V]):
-    """What `compute` returned: `memo[text]` computes it for a new text and remembers it.
+    """Results of `compute`: `cache[text]` computes the value of a new text and keeps it.
 
     Thread-safe: at worst something is computed twice.
     """

@@ -76,7 +76,7 @@ class TextIndex:
         return value * self._factor & _MASK
 
     def _hashes(self, texts: StringArray, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-        """Return what `_hash` would return for each of these texts, one word of all at a time."""
+        """Return `_hash` of each of these texts, one word of all texts at a time."""
         padded = texts.data + bytes(_WORD_BYTES)
         words = np.ndarray(len(texts.data) + 1, dtype="<u8", buffer=padded, strides=(1,))
         masks = np.array([(1 << 8 * size) - 1 for size in range(_WORD_BYTES + 1)], dtype=np.uint64)

@@ -35,7 +35,7 @@ class Merger:
         self._rank = rank
 
     def merge(self, symbols: list[str]) -> list[str]:
-        """Return what becomes of these symbols; takes n log n steps for n of them."""
+        """Return the merged symbols; takes n log n steps for n symbols."""
         if len(symbols) <= _SHORT:
             return self._merge_short(symbols)
         if len(symbols) >= _LONG:

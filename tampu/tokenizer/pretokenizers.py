@@ -1,4 +1,4 @@
-"""How byte-level BPE families cut a text into words before merging: `tokenizer.ggml.pre`.
+"""Pre-tokenizers: how byte-level BPE splits a text into words, by `tokenizer.ggml.pre`.
 
 One table: the name in the file, and the stages through which the text goes. A stage is a regular
 expression whose matches become words of their own, as do the stretches between them. The

@@ -30,7 +30,7 @@ TYPES = "tokenizer.ggml.token_type"
 
 
 class TokenType(IntEnum):
-    """What a token is; the numbers are GGUF's."""
+    """The type of a token; the numbers are GGUF's."""
 
     UNDEFINED = 0
     NORMAL = 1
@@ -143,7 +143,7 @@ class Specials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
-    """What a family of tokenizers takes where the file says nothing; an id of None means none."""
+    """Special tokens of a family if the file names none; None: no such token."""
 
     bos: int | None = None
     eos: int | None = None

@@ -43,7 +43,7 @@ _WHITE = (255, 255, 255)
 
 @dataclass(frozen=True, slots=True)
 class ImageLimits:
-    """What is refused.
+    """Limits of images.
 
     Attributes:
         size_bytes: of a file.

@@ -52,7 +52,7 @@ class Hint(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """How weights for few tokens are asked for while others are multiplied.
+    """How weights for few tokens are prefetched.
 
     Attributes:
         hint: the instruction.
@@ -85,7 +85,7 @@ class KernelChoice:
 
     @classmethod
     def from_word(cls, word: str) -> KernelChoice:
-        """Return what `on`, `off`, one operation's name (that one alone) or a level stands for.
+        """Return the choice for `on`, `off`, the name of an operation (only that one) or a level.
 
         Raises:
             RequestError: for any other word.
@@ -103,7 +103,7 @@ class KernelChoice:
 
 
 DEFAULT_FETCH = Fetch(Hint.T0, 1024, 8)
-"""What no measurement has chosen."""
+"""The default, without a measurement."""
 
 
 class Kernels:
@@ -130,7 +130,7 @@ class Kernels:
             self._operations[name] = gg.ggml_custom_op_t(address)
 
     def operation(self, name: str) -> Any:
-        """Return what ggml calls for an operation of this name, as `ggml_custom_4d` takes it."""
+        """Return the function of an operation, for `ggml_custom_4d`."""
         return self._operations[name]
 
     def layout(self, type: GGMLType, inputs: int) -> int:
@@ -259,7 +259,7 @@ def _load(path: Path) -> ctypes.CDLL | None:
 
 
 def _mismatch(library: ctypes.CDLL) -> str | None:
-    """Return what does not fit: the library, this package or ggml's tensors; None: all do."""
+    """Return why the library cannot be used with this package and ggml; None if it can."""
     if library.tampu_layout_version() != LAYOUT_VERSION:
         return "the library is of another version; install the package anew"
     expected = [getattr(gg.ggml_tensor, name).offset for name in _FIELDS]

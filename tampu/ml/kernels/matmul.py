@@ -49,7 +49,7 @@ class PackedWeight:
 
     @property
     def address(self) -> int:
-        """Where its bytes are."""
+        """The address of its bytes."""
         return int(self.pointer.contents.data)
 
     @property

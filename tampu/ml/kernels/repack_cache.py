@@ -92,7 +92,7 @@ class Layout:
 
     @property
     def pieces(self) -> int:
-        """How many checksums there are."""
+        """The number of checksums."""
         return -(-self.size_bytes // PIECE)
 
     @property
@@ -102,7 +102,7 @@ class Layout:
 
     @property
     def start(self) -> int:
-        """Where in the file the weights begin: at a page."""
+        """The offset of the weights in the file: a page boundary."""
         return -(-(_HEAD.size + 4 * self.pieces) // _PAGE) * _PAGE
 
 

@@ -53,7 +53,7 @@ _BYTE = 0x11  # weights full of it have small scales and codes: the values do no
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """What the machine can do: operations and bytes per second, all threads together.
+    """The limits of the machine: operations and bytes per second of all threads together.
 
     Attributes:
         int8: products of bytes.
@@ -92,7 +92,7 @@ class Peaks:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one run of an operation has to do at least.
+    """The minimal work of one run of an operation.
 
     Attributes:
         operation: its name.
@@ -183,7 +183,7 @@ def measure_bandwidth(kernels: Kernels, threads: int, runs: int = _RUNS) -> floa
 
 
 def _together(threads: int, work: Callable[[int], float], runs: int = _RUNS) -> float:
-    """Return what all threads do in a second, in the best of several runs."""
+    """Return the rate of all threads together, per second, in the best of several runs."""
     best = 0.0
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(lambda _: None, range(threads)))
@@ -216,7 +216,7 @@ def measure(
 
 
 def kernels_of(backend: Backend) -> Kernels:
-    """Return what there is to measure.
+    """Return the cases to measure.
 
     Raises:
         RequestError: if the kernels are not used here.

@@ -72,7 +72,7 @@ _NAMING = (  # lines of /proc/cpuinfo that say which CPU it is
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How weights shall be read from memory.
+    """A way to read weights from memory.
 
     Attributes:
         fetch: `auto` to measure what is fastest, or a word for `parse_fetch`.
@@ -102,7 +102,7 @@ def parse_fetch(word: str) -> Fetch:
 
 
 def word_of(fetch: Fetch) -> str:
-    """Return what `parse_fetch` reads."""
+    """Return the word for `parse_fetch`."""
     return f"{fetch.hint.name.lower()}:{fetch.ahead}:{fetch.streams}"
 
 
@@ -233,7 +233,7 @@ class Kept:
         return cls(folder / f"fetch-{digits}.json", key)
 
     def read(self) -> Fetch | None:
-        """Return what was measured; None if it was not, or the file is damaged (then logged)."""
+        """Return the cached result; None without one. A damaged file is logged and counts as none."""
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
