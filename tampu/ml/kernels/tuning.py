@@ -233,7 +233,7 @@ class Kept:
         return cls(folder / f"fetch-{digits}.json", key)
 
     def read(self) -> Fetch | None:
-        """Return the cached result; None without one. A damaged file is logged and counts as none."""
+        """Return the cached result; None without one, or for a damaged file, which is logged."""
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:

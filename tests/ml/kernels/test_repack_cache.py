@@ -213,7 +213,7 @@ def test_an_unwritable_folder_is_ignored(model, cache, backend, caplog, monkeypa
     without = logits(model, None)
     np.testing.assert_array_equal(logits(model, cache), without)
     (line,) = warnings(caplog)
-    assert "not kept" in line
+    assert "not cached" in line
     monkeypatch.undo()
     np.testing.assert_array_equal(logits(model, cache), without)
     monkeypatch.setattr(os, "open", refuse)
@@ -227,7 +227,7 @@ def test_a_path_that_is_not_a_folder_is_ignored(model, tmp_path, backend, caplog
     with loaded(model, RepackCache(tmp_path / "file" / "packed", LIMIT), backend):
         assert True
     (line,) = warnings(caplog)
-    assert "not kept" in line
+    assert "not cached" in line
 
 
 def test_a_full_disk_leaves_no_partial_file(model, cache, backend, caplog, monkeypatch):
@@ -238,7 +238,7 @@ def test_a_full_disk_leaves_no_partial_file(model, cache, backend, caplog, monke
     with loaded(model, cache, backend):
         pass
     assert list(cache.folder.iterdir()) == []
-    assert ["not kept" in line for line in warnings(caplog)] == [True]
+    assert ["not cached" in line for line in warnings(caplog)] == [True]
 
 
 SCRIPT = """
