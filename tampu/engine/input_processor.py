@@ -164,7 +164,7 @@ class InputProcessor:
 
     def _shown_spellings(self) -> list[bytes]:
         """Return the bytes of every token, of control tokens too."""
-        spellings = self._tokenizer.spellings()
+        spellings = self._tokenizer.all_token_bytes()
         for token, text in self._tokenizer.control_texts().items():
             spellings[token] = text.encode()
         return spellings
