@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _KEYS = ("fim_pre_token_id", "fim_suf_token_id", "fim_mid_token_id")
 
 
-class Inserter:
+class FillInTheMiddle:
     """Makes such prompts for one model."""
 
     def __init__(
@@ -39,11 +39,11 @@ class Inserter:
         vocabulary: Vocabulary,
         metadata: Metadata,
         fork_server: ForkServerClient,
-    ) -> Inserter | None:
+    ) -> FillInTheMiddle | None:
         """Return what makes them for a model; None if it cannot insert."""
         if isinstance(template, OllamaTemplate) and template.supports_insert:
             return cls(vocabulary, SandboxedTemplate(template, fork_server), ())
-        marks = insert_marks(metadata)
+        marks = fim_tokens(metadata)
         return cls(vocabulary, None, marks) if marks else None
 
     def tokens(self, before: str, behind: str) -> list[int]:
@@ -65,7 +65,7 @@ class Inserter:
         return [*start, begin, *first, middle, *second, end]
 
 
-def insert_marks(metadata: Metadata) -> tuple[int, ...]:
+def fim_tokens(metadata: Metadata) -> tuple[int, ...]:
     """Return a vocabulary's tokens for filling in the middle; empty if it lacks one of them."""
     marks = tuple(metadata.integer(f"tokenizer.ggml.{key}", default=-1) for key in _KEYS)
     return marks if min(marks) >= 0 else ()

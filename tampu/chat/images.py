@@ -32,7 +32,7 @@ Item: TypeAlias = int | Any
 """A token, or a `Picture`."""
 
 
-class Marks:
+class ImagePlaceholders:
     """The marks of one conversation's pictures."""
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 from tampu.chat.taint import (
-    MarkedText,
+    TaintedStr,
     brace_formatted,
     is_marked,
     joined,
@@ -194,7 +194,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
                 args = tuple(list(arg) for arg in args)
             self._check_string_method(owner, function.__name__, args)
             if is_marked((args, kwargs)):
-                function = getattr(MarkedText.of(owner, marks_of(owner)), function.__name__)
+                function = getattr(TaintedStr.of(owner, marks_of(owner)), function.__name__)
         result = super().call(context, function, *args, **kwargs)
         return result if isinstance(function, _WRITING) else _followed(result, args, kwargs)
 
@@ -255,12 +255,12 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             shown(item if attribute is None else self.getitem(item, attribute)) for item in items
         ]
         self._spend_joining(separator, texts)
-        return MarkedText.of(separator, marks_of(separator)).join(texts)
+        return TaintedStr.of(separator, marks_of(separator)).join(texts)
 
     def _replace(self, text: Any, old: str, new: str, count: int = -1) -> str:
         text = shown(text)
         self._spend_replacing(text, old, new)
-        return MarkedText.of(text, marks_of(text)).replace(old, new, count)
+        return TaintedStr.of(text, marks_of(text)).replace(old, new, count)
 
     def _indent(self, text: str, width: int | str = 4, first: bool = False) -> str:  # noqa: FBT001, FBT002
         if isinstance(width, int):
@@ -268,7 +268,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             width = " " * width
         self.budget.spend_work(len(text) + (text.count("\n") + 1) * len(width))
         lines = text.split("\n")
-        newline = MarkedText.of("\n") if is_marked(text) else "\n"
+        newline = TaintedStr.of("\n") if is_marked(text) else "\n"
         body = [newline + (width if line else "") + line for line in lines[1:]]
         return joined([width if first else "", lines[0], *body])
 
@@ -300,8 +300,8 @@ def _following(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _followed(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    is_plain = isinstance(result, str) and not isinstance(result, MarkedText)
-    return MarkedText.of(result) if is_plain and is_marked((args, kwargs)) else result
+    is_plain = isinstance(result, str) and not isinstance(result, TaintedStr)
+    return TaintedStr.of(result) if is_plain and is_marked((args, kwargs)) else result
 
 
 def _escape(value: object) -> str:

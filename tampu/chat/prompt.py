@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tampu.chat.images import Item, Marks, length
+from tampu.chat.images import ImagePlaceholders, Item, length
 from tampu.chat.output import ChatFormat, chat_format
 from tampu.chat.output.reasoning import Think
 from tampu.chat.sandboxed_template import SandboxedTemplate
@@ -168,7 +168,7 @@ class PromptBuilder:
         tools: Sequence[Mapping[str, Any]] | None,
         values: Mapping[str, Any],
     ) -> BuiltPrompt:
-        marks = Marks()
+        marks = ImagePlaceholders()
         begun = self._begun_answer(messages)
         prompt = self._template.render(
             marks.place(messages[:-1] if begun else messages),

@@ -1,6 +1,6 @@
 """Text that knows, for each of its characters, whether it came from outside the template.
 
-`MarkedText` is a `str`: templates compare, search and cut it as they do any other. What they make
+`TaintedStr` is a `str`: templates compare, search and cut it as they do any other. What they make
 of it by slicing, stripping, splitting, joining, replacing, adding or formatting keeps the mark of
 each character; what they make of it in any other way is marked as a whole. So no way through a
 template leads from a marked character to an unmarked one.
@@ -26,14 +26,14 @@ _MISSING = object()
 _ATOMS = (bool, int, float, type(None), Undefined)  # what is written for them is no one's text
 
 
-class MarkedText(str):
+class TaintedStr(str):
     """A text with a mark for each character: 1 if it came from outside, 0 if from the template."""
 
     __slots__ = ("_marks",)
     _marks: bytes
 
     @classmethod
-    def of(cls, text: str, marks: bytes | None = None) -> MarkedText:
+    def of(cls, text: str, marks: bytes | None = None) -> TaintedStr:
         """Return text with its marks; all from outside if none are given."""
         marked = cls(text)
         marked._marks = _OUTSIDE * len(marked) if marks is None else marks
@@ -44,34 +44,34 @@ class MarkedText(str):
     def __str__(self) -> str:
         return self
 
-    def __getitem__(self, key: SupportsIndex | slice) -> MarkedText:
+    def __getitem__(self, key: SupportsIndex | slice) -> TaintedStr:
         text = str.__getitem__(self, key)
         if isinstance(key, slice):
-            return MarkedText.of(text, self._marks[key])
+            return TaintedStr.of(text, self._marks[key])
         index = key.__index__() % len(self)
-        return MarkedText.of(text, self._marks[index : index + 1])
+        return TaintedStr.of(text, self._marks[index : index + 1])
 
     def __iter__(self) -> Iterator[str]:
         for index in range(len(self)):
             yield self[index]
 
-    def strip(self, characters: str | None = None, /) -> MarkedText:
+    def strip(self, characters: str | None = None, /) -> TaintedStr:
         """As `str` has it."""
         return self.lstrip(characters).rstrip(characters)
 
-    def lstrip(self, characters: str | None = None, /) -> MarkedText:
+    def lstrip(self, characters: str | None = None, /) -> TaintedStr:
         """As `str` has it."""
         return self[len(self) - len(str.lstrip(self, characters)) :]
 
-    def rstrip(self, characters: str | None = None, /) -> MarkedText:
+    def rstrip(self, characters: str | None = None, /) -> TaintedStr:
         """As `str` has it."""
         return self[: len(str.rstrip(self, characters))]
 
-    def removeprefix(self, prefix: str, /) -> MarkedText:
+    def removeprefix(self, prefix: str, /) -> TaintedStr:
         """As `str` has it."""
         return self[len(prefix) :] if prefix and self.startswith(prefix) else self
 
-    def removesuffix(self, suffix: str, /) -> MarkedText:
+    def removesuffix(self, suffix: str, /) -> TaintedStr:
         """As `str` has it."""
         return self[: -len(suffix)] if suffix and self.endswith(suffix) else self
 
@@ -109,33 +109,33 @@ class MarkedText(str):
 
     # -- together with others --------------------------------------------------------------------
 
-    def __add__(self, other: str, /) -> MarkedText:
-        return MarkedText.of(str.__add__(self, other), self._marks + marks_of(other))
+    def __add__(self, other: str, /) -> TaintedStr:
+        return TaintedStr.of(str.__add__(self, other), self._marks + marks_of(other))
 
-    def __radd__(self, other: str, /) -> MarkedText:
-        return MarkedText.of(str.__add__(other, self), marks_of(other) + self._marks)
+    def __radd__(self, other: str, /) -> TaintedStr:
+        return TaintedStr.of(str.__add__(other, self), marks_of(other) + self._marks)
 
-    def __mul__(self, times: SupportsIndex, /) -> MarkedText:
-        return MarkedText.of(str.__mul__(self, times), self._marks * times.__index__())
+    def __mul__(self, times: SupportsIndex, /) -> TaintedStr:
+        return TaintedStr.of(str.__mul__(self, times), self._marks * times.__index__())
 
     __rmul__ = __mul__
 
-    def join(self, parts: Iterable[str], /) -> MarkedText:
+    def join(self, parts: Iterable[str], /) -> TaintedStr:
         """As `str` has it."""
         parts = list(parts)
-        return MarkedText.of(str.join(self, parts), self._marks.join(map(marks_of, parts)))
+        return TaintedStr.of(str.join(self, parts), self._marks.join(map(marks_of, parts)))
 
     def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> str:
         """As `str` has it; what stands for text from outside counts as from outside."""
         if not old:
-            return MarkedText.of(str.replace(self, old, new, count))
+            return TaintedStr.of(str.replace(self, old, new, count))
         parts = str.split(self, old, count)
         pieces: list[str] = []
         position = 0
         for part in parts:
             if position:
                 replaced = self._marks[position - len(old) : position]
-                pieces.append(MarkedText.of(new) if _OUTSIDE in replaced else new)
+                pieces.append(TaintedStr.of(new) if _OUTSIDE in replaced else new)
             pieces.append(self[position : position + len(part)])
             position += len(part) + len(old)
         return joined(pieces)
@@ -151,7 +151,7 @@ class MarkedText(str):
     def __format__(self, specification: str) -> str:
         if not specification:
             return self
-        return MarkedText.of(str.__format__(str.__str__(self), specification))
+        return TaintedStr.of(str.__format__(str.__str__(self), specification))
 
     def format(self, *values: object, **named: object) -> str:
         """As `str` has it."""
@@ -163,29 +163,29 @@ class MarkedText(str):
 
     # -- letter by letter ------------------------------------------------------------------------
 
-    def _mapped(self, text: str) -> MarkedText:
-        return MarkedText.of(text, self._marks if len(text) == len(self) else None)
+    def _mapped(self, text: str) -> TaintedStr:
+        return TaintedStr.of(text, self._marks if len(text) == len(self) else None)
 
-    def lower(self) -> MarkedText:
+    def lower(self) -> TaintedStr:
         """As `str` has it."""
         return self._mapped(str.lower(self))
 
-    def upper(self) -> MarkedText:
+    def upper(self) -> TaintedStr:
         """As `str` has it."""
         return self._mapped(str.upper(self))
 
-    def capitalize(self) -> MarkedText:
+    def capitalize(self) -> TaintedStr:
         """As `str` has it."""
         return self._mapped(str.capitalize(self))
 
-    def title(self) -> MarkedText:
+    def title(self) -> TaintedStr:
         """As `str` has it."""
         return self._mapped(str.title(self))
 
 
-def _whole(name: str) -> Callable[..., MarkedText]:
-    def method(self: MarkedText, *args: Any) -> MarkedText:
-        return MarkedText.of(getattr(str, name)(self, *args))
+def _whole(name: str) -> Callable[..., TaintedStr]:
+    def method(self: TaintedStr, *args: Any) -> TaintedStr:
+        return TaintedStr.of(getattr(str, name)(self, *args))
 
     method.__name__ = name
     method.__doc__ = "As `str` has it; the result is from outside as a whole."
@@ -195,18 +195,18 @@ def _whole(name: str) -> Callable[..., MarkedText]:
 # The rest of what makes a string of a string; `encode` is refused to templates.
 OTHERS = ("casefold", "center", "expandtabs", "ljust", "rjust", "swapcase", "translate", "zfill")
 for _name in OTHERS:
-    setattr(MarkedText, _name, _whole(_name))
+    setattr(TaintedStr, _name, _whole(_name))
 
 
 def marks_of(text: str) -> bytes:
     """Return the marks of a text; one without any is the template's."""
-    return text._marks if isinstance(text, MarkedText) else _TEMPLATE * len(text)
+    return text._marks if isinstance(text, TaintedStr) else _TEMPLATE * len(text)
 
 
 def marked(value: Any) -> Any:
     """Return plain data with every string in it, keys too, marked as from outside."""
     if isinstance(value, str):
-        return MarkedText.of(value)
+        return TaintedStr.of(value)
     if isinstance(value, Mapping):
         return {marked(key): marked(value[key]) for key in value}
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
@@ -219,7 +219,7 @@ def is_marked(value: object) -> bool:
     waiting = [value]
     while waiting:
         item = waiting.pop()
-        if isinstance(item, MarkedText):
+        if isinstance(item, TaintedStr):
             if _OUTSIDE in item._marks:
                 return True
         elif isinstance(item, Mapping):
@@ -233,15 +233,15 @@ def shown(value: object) -> str:
     """Return what a template writes for a value; lists and the like are from outside as a whole."""
     if isinstance(value, str):
         return value
-    return str(value) if isinstance(value, _ATOMS) else MarkedText.of(str(value))
+    return str(value) if isinstance(value, _ATOMS) else TaintedStr.of(str(value))
 
 
 def joined(parts: Iterable[str]) -> str:
     """Return the parts as one text with their marks."""
     parts = list(parts)
-    if not any(isinstance(part, MarkedText) for part in parts):
+    if not any(isinstance(part, TaintedStr) for part in parts):
         return "".join(parts)
-    return MarkedText.of("".join(parts), b"".join(map(marks_of, parts)))
+    return TaintedStr.of("".join(parts), b"".join(map(marks_of, parts)))
 
 
 def percent_formatted(template: str, values: object) -> str:
@@ -269,13 +269,13 @@ def percent_formatted(template: str, values: object) -> str:
             parts.append(shown(value))
         else:
             text = str.__mod__(conversion, (value,))
-            parts.append(MarkedText.of(text) if is_marked(value) else text)
+            parts.append(TaintedStr.of(text) if is_marked(value) else text)
     parts.append(_part(plain, marks, position, len(plain)))
     return joined(parts)
 
 
 def _part(plain: str, marks: bytes, start: int, end: int) -> str:
-    return MarkedText.of(plain[start:end], marks[start:end])
+    return TaintedStr.of(plain[start:end], marks[start:end])
 
 
 def brace_formatted(template: str, values: Sequence[object], named: Mapping[str, object]) -> str:
@@ -288,7 +288,7 @@ def brace_formatted(template: str, values: Sequence[object], named: Mapping[str,
     is_outside = _OUTSIDE in marks_of(template)
     following = iter(range(len(values) + 1))
     for literal, field, specification, conversion in _FORMATTER.parse(template):
-        parts.append(MarkedText.of(literal) if is_outside else literal)
+        parts.append(TaintedStr.of(literal) if is_outside else literal)
         if field is None:
             continue
         if re.search(r"[.\[]", field) or "{" in (specification or ""):
@@ -301,7 +301,7 @@ def brace_formatted(template: str, values: Sequence[object], named: Mapping[str,
             text = _FORMATTER.format_field(
                 _FORMATTER.convert_field(value, conversion), specification or ""
             )
-            parts.append(MarkedText.of(text) if is_marked(value) else text)
+            parts.append(TaintedStr.of(text) if is_marked(value) else text)
     return joined(parts)
 
 
@@ -310,7 +310,7 @@ def pieces(texts: Iterable[str]) -> Prompt:
 
     def runs() -> Iterator[tuple[str, bool]]:
         for text in texts:
-            if not isinstance(text, MarkedText):
+            if not isinstance(text, TaintedStr):
                 yield text, True
                 continue
             plain = str.__str__(text)

@@ -14,10 +14,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tampu.chat.fim import Inserter
+from tampu.chat.fim import FillInTheMiddle
 from tampu.chat.images import Item
-from tampu.chat.output import AnswerParser, ChatFormat, Content, Part, Thinking, ToolCall
-from tampu.chat.output.tool_grammar import Thought, after_thought, calls_or_answer, forced_calls
+from tampu.chat.output import ChatFormat, Content, MessageParser, Part, Thinking, ToolCall
+from tampu.chat.output.tool_grammar import (
+    Thought,
+    after_reasoning,
+    tool_call_grammar,
+    tool_calls_or_content,
+)
 from tampu.chat.prompt import BuiltPrompt, PromptBuilder, Vocabulary
 from tampu.chat.template_loader import PromptTemplate
 from tampu.errors import RequestError
@@ -25,7 +30,14 @@ from tampu.runner.events import Done, Event, Failed, ReasoningDelta, TextDelta, 
 from tampu.runner.request import GenerateOptions, ReasoningTags
 from tampu.sampling.grammar import Grammar, grammar_of
 from tampu.sandbox.client import ForkServerClient
-from tampu.worker.protocol import ChatPrompt, Form, InsertPrompt, Prompt, TextPrompt, TokensPrompt
+from tampu.worker.protocol import (
+    ChatPrompt,
+    FIMPrompt,
+    Prompt,
+    StructuredOutput,
+    TextPrompt,
+    TokensPrompt,
+)
 
 if TYPE_CHECKING:
     from tampu.ml.metadata import Metadata
@@ -111,7 +123,7 @@ class Backend(Protocol):
 class OutputParser:
     """Splits the output of one request into content, reasoning and tool calls."""
 
-    def __init__(self, parser: AnswerParser | None = None, dropped: int = 0) -> None:
+    def __init__(self, parser: MessageParser | None = None, dropped: int = 0) -> None:
         """Begin an output.
 
         Args:
@@ -188,12 +200,12 @@ class RequestBuilder:
     """
 
     def __init__(
-        self, backend: Backend, prompts: PromptBuilder | None, inserter: Inserter | None = None
+        self, backend: Backend, prompts: PromptBuilder | None, fim: FillInTheMiddle | None = None
     ) -> None:
-        """Take a model and what makes its prompts; without an inserter it cannot fill in."""
+        """Take a model and what makes its prompts; without an fim it cannot fill in."""
         self.prompts = prompts
         self._backend = backend
-        self._inserter = inserter
+        self._fim = fim
         self._style = prompts.style if prompts else None
 
     @classmethod
@@ -216,11 +228,11 @@ class RequestBuilder:
         """
         tokenizer = backend.tokenizer
         prompts = PromptBuilder.for_model(template, tokenizer, metadata, fork_server, parser)
-        inserter = Inserter.for_model(template, tokenizer, metadata, fork_server)
-        return cls(backend, prompts, inserter)
+        fim = FillInTheMiddle.for_model(template, tokenizer, metadata, fork_server)
+        return cls(backend, prompts, fim)
 
     def build(
-        self, prompt: Prompt, options: GenerateOptions, form: Form | None = None
+        self, prompt: Prompt, options: GenerateOptions, form: StructuredOutput | None = None
     ) -> ModelRequest:
         """Return a request.
 
@@ -265,12 +277,12 @@ class RequestBuilder:
                 return self._raw(tokenizer.encode(text))
             case TokensPrompt(tokens=tokens):
                 return self._raw(known_tokens(tokens, tokenizer))
-            case InsertPrompt(before=prefix, behind=suffix):
-                if self._inserter is None:
+            case FIMPrompt(before=prefix, behind=suffix):
+                if self._fim is None:
                     raise RequestError(
                         "the model does not support fill-in-the-middle (no FIM tokens or template)"
                     )
-                return BuiltPrompt([*self._inserter.tokens(prefix, suffix)])
+                return BuiltPrompt([*self._fim.tokens(prefix, suffix)])
         before = list(prompt.before)
         if self.prompts is None:
             if prompt.plain is None:
@@ -312,7 +324,9 @@ class RequestBuilder:
     def _raw(self, tokens: list[Item]) -> BuiltPrompt:
         return BuiltPrompt(tokens, self.ends_in_reasoning(tokens))
 
-    def _grammar(self, form: Form, prompt: Prompt, built: BuiltPrompt) -> Grammar | None:
+    def _grammar(
+        self, form: StructuredOutput, prompt: Prompt, built: BuiltPrompt
+    ) -> Grammar | None:
         """Return the grammar of an output; None if it may be anything."""
         grammar, style = grammar_of(form.format), self._style
         if style is None or not isinstance(prompt, ChatPrompt):
@@ -323,14 +337,14 @@ class RequestBuilder:
         thought = _thought(style, prompt, begins_thought=built.begins_thought)
         tools, parallel = prompt.tools or (), form.is_parallel
         if form.must_call:
-            return forced_calls(
+            return tool_call_grammar(
                 style, tools, tokens, name=form.tool, parallel=parallel, thought=thought
             )
         if grammar and form.may_call and style.call is not None:
-            return calls_or_answer(
+            return tool_calls_or_content(
                 grammar, style, tools, tokens, parallel=parallel, thought=thought
             )
-        return grammar and after_thought(grammar, style, tokens, thought)
+        return grammar and after_reasoning(grammar, style, tokens, thought)
 
 
 def _thought(style: ChatFormat, prompt: ChatPrompt, *, begins_thought: bool) -> Thought:

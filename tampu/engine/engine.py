@@ -51,7 +51,7 @@ from tampu.settings.settings import Settings
 from tampu.store.catalog import Prepared, prepare
 from tampu.store.model_info import ModelInfo
 from tampu.tokenizer import Tokenizer
-from tampu.worker.protocol import ChatPrompt, Form
+from tampu.worker.protocol import ChatPrompt, StructuredOutput
 
 log = logging.getLogger("tampu")
 
@@ -438,7 +438,7 @@ class Engine:
     ) -> tuple[RequestHandle, OutputParser]:
         loose = {**self._defaults, **given}
         chat = self._chat(messages, loose)
-        form = Form(format=loose.pop("format")) if "format" in loose else None
+        form = StructuredOutput(format=loose.pop("format")) if "format" in loose else None
         request = self.requests.build(chat, generate_options(loose), form)
         return self.submit(request.tokens, request.options, sink), request.output
 

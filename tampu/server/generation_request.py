@@ -9,7 +9,7 @@ import msgspec
 
 from tampu.errors import RequestError
 from tampu.runner.request import GenerateOptions
-from tampu.worker.protocol import Form, ModelOptions, Prompt, TextPrompt, TokensPrompt
+from tampu.worker.protocol import ModelOptions, Prompt, StructuredOutput, TextPrompt, TokensPrompt
 
 MAX_CHOICES = 128
 FOREVER = float("inf")
@@ -59,7 +59,7 @@ class GenerationRequest:
     keep_alive_s: float | None = None
     prompts: tuple[Prompt, ...] = ()
     options: GenerateOptions = field(default_factory=GenerateOptions)
-    form: Form | None = None
+    form: StructuredOutput | None = None
     choices: int = 1
     tools: tuple[dict[str, Any], ...] = ()
     max_calls: int | None = None

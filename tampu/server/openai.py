@@ -16,7 +16,7 @@ from tampu.server.single_flight import SingleFlight
 from tampu.server.wire import openai as wire
 from tampu.server.wire.openai_output import ChatWriter, CompletionWriter, embedding_list
 from tampu.store.catalog import Entry
-from tampu.worker.protocol import InsertPrompt, TextPrompt, TokensPrompt
+from tampu.worker.protocol import FIMPrompt, TextPrompt, TokensPrompt
 
 
 def openai_routes(serving: Serving) -> list[Route]:
@@ -98,7 +98,7 @@ class OpenAIAPI:
         for prompt in request.prompts:
             if isinstance(prompt, TextPrompt):
                 echoes.append(prompt.text)
-            elif isinstance(prompt, InsertPrompt):
+            elif isinstance(prompt, FIMPrompt):
                 echoes.append(prompt.before)
             elif isinstance(prompt, TokensPrompt):
                 echoes.append((await self._serving.decode(entry, prompt.tokens)).text)

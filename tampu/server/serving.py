@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tampu.chat.output import AnswerParser, ChatFormat, Content, Part, ToolCall, chat_format
+from tampu.chat.output import ChatFormat, Content, MessageParser, Part, ToolCall, chat_format
 from tampu.errors import ModelNotFoundError, RequestError, RequestNotStartedError
 from tampu.runner.events import Done, TextDelta, Usage
 from tampu.runner.request import GenerateOptions
@@ -47,8 +47,8 @@ from tampu.worker.protocol import (
     Decoded,
     Encoded,
     Prompt,
-    Prompted,
-    PromptScored,
+    PromptProcessed,
+    PromptTokenLogprobs,
 )
 
 T = TypeVar("T")
@@ -236,7 +236,7 @@ class Choice:
         self._request = request
         self._style = style
         self._ready_ns = ready_ns
-        self._parser: AnswerParser | None = None  # None: all of the answer is content
+        self._parser: MessageParser | None = None  # None: all of the answer is content
         self._held: list[TextDelta] = []  # deltas whose text the parser holds back
         self._calls = 0
 
@@ -247,7 +247,7 @@ class Choice:
         async with aclosing(runner.generate(prompt, options, self._request.form)) as events:
             async for event in events:
                 match event:
-                    case Prompted(tokens=tokens, begins_thought=thinks):
+                    case PromptProcessed(tokens=tokens, begins_thought=thinks):
                         if isinstance(prompt, ChatPrompt):
                             self._parser = self._style.parser(self._request.tools, thinks=thinks)
                         yield Started(tokens, self._ready_ns, self._index)
@@ -259,7 +259,7 @@ class Choice:
                         parts = self._parser.feed(text) if self._parser else _plain(text)
                         for part in self._events(parts):
                             yield part
-                    case PromptScored(first=first, logprobs=logprobs):
+                    case PromptTokenLogprobs(first=first, logprobs=logprobs):
                         yield PromptLogprobs(first, logprobs, self._index)
                     case Done():
                         parts = self._parser.finish() if self._parser else []

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tampu.chat.fim import insert_marks
+from tampu.chat.fim import fim_tokens
 from tampu.chat.ollama_template import OllamaTemplate
 from tampu.chat.template import ChatTemplate
 from tampu.chat.template_loader import PromptTemplate
@@ -159,7 +159,7 @@ def _capabilities_of(template: PromptTemplate | None, metadata: Metadata) -> lis
     held = (
         template is not None and template.supports_tools,
         template is not None and template.supports_thinking,
-        inserts or bool(insert_marks(metadata)),
+        inserts or bool(fim_tokens(metadata)),
     )
     return [name for name, is_there in zip(_OF_TEMPLATES, held, strict=True) if is_there]
 

@@ -32,20 +32,20 @@ from tampu.worker.protocol import (
     Embedded,
     Encode,
     Encoded,
-    Form,
     Generate,
     Load,
+    LoadFailed,
     ModelOptions,
     Ping,
     Pong,
     Progress,
     Prompt,
-    Prompted,
-    PromptScored,
+    PromptProcessed,
+    PromptTokenLogprobs,
     Ready,
-    Refused,
     Reply,
     RequestEvent,
+    StructuredOutput,
     TextPrompt,
     TokensPrompt,
     take_frames,
@@ -60,7 +60,7 @@ Progressed: TypeAlias = Callable[[float], None]
 
 PROGRAM = (sys.executable, "-P", "-m", "tampu.worker.main")
 
-Answering: TypeAlias = Prompted | TextDelta | PromptScored | Done
+Answering: TypeAlias = PromptProcessed | TextDelta | PromptTokenLogprobs | Done
 Single = TypeVar("Single", Embedded, Encoded, Decoded)
 
 HANG_SECONDS = 60.0
@@ -105,7 +105,7 @@ class WorkerProcess:
         self._process = process
         self._writer = writer
         self._ready: Ready | None = None
-        self._loading: asyncio.Queue[Progress | Ready | Refused | None] = asyncio.Queue()
+        self._loading: asyncio.Queue[Progress | Ready | LoadFailed | None] = asyncio.Queue()
         self._requests: dict[int, _Events] = {}
         self._numbers = count(1)
         self._output: deque[str] = deque(maxlen=20)
@@ -160,13 +160,13 @@ class WorkerProcess:
                     progress(fraction)
                 case Ready():
                     self._ready = reply
-                case Refused(kind=kind, message=message):
+                case LoadFailed(kind=kind, message=message):
                     raise to_error(kind, message)
                 case None:
                     raise self._death()
 
     async def generate(
-        self, prompt: Prompt, options: GenerateOptions, form: Form | None = None
+        self, prompt: Prompt, options: GenerateOptions, form: StructuredOutput | None = None
     ) -> AsyncGenerator[Answering, None]:
         """Yield the events of one request; closing the iterator cancels it.
 
@@ -177,7 +177,7 @@ class WorkerProcess:
         async with self._request(lambda n: Generate(n, prompt, options, form)) as events:
             while True:
                 event = await self._next(events)
-                if isinstance(event, (Prompted, TextDelta, PromptScored, Done)):
+                if isinstance(event, (PromptProcessed, TextDelta, PromptTokenLogprobs, Done)):
                     yield event
                 if isinstance(event, Done):
                     return
@@ -285,7 +285,7 @@ class WorkerProcess:
 
     def _receive(self, reply: Reply) -> None:
         self._silent_s = 0.0
-        if isinstance(reply, (Progress, Ready, Refused)):
+        if isinstance(reply, (Progress, Ready, LoadFailed)):
             self._loading.put_nowait(reply)
         elif isinstance(reply, Pong):
             if reply.stuck:

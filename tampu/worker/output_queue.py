@@ -24,7 +24,7 @@ _EACH_SECONDS = 0.004
 _LONGEST_SECONDS = 0.1
 
 
-class Outbox:
+class OutputQueue:
     """A queue whose reader gets all there is at once, pieces not more often than need be.
 
     Any number of threads may put; one takes.

@@ -1,10 +1,11 @@
 """What the server and a model's process say to each other, as msgpack frames over a socket pair.
 
 The server sends one `Load`, then any number of `Generate` and `Cancel`; closing the socket ends
-the process. The process answers with `Progress` until it is `Ready` or has `Refused`, then with an
-`Answer` per event of a request: at most one `Prompted`, any number of `TextDelta`, then one `Done`
-or `Failed`. `Embed`, `Encode` and `Decode` have one event each; a `Ping` has its `Pong`, so that a
-process that hangs is noticed. A frame is its length (4 bytes, little-endian) and that many bytes.
+the process. The process answers with `Progress` until it sends `Ready` or `LoadFailed`, then with
+an `Answer` per event of a request: at most one `PromptProcessed`, any number of `TextDelta`, then
+one `Done` or `Failed`. `Embed`, `Encode` and `Decode` have one event each; a `Ping` has its `Pong`,
+so that a process that hangs is noticed. A frame is its length (4 bytes, little-endian) and that
+many bytes.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class TokensPrompt(msgspec.Struct, frozen=True, tag="tokens"):
     tokens: tuple[int, ...]
 
 
-class InsertPrompt(msgspec.Struct, frozen=True, tag="insert"):
+class FIMPrompt(msgspec.Struct, frozen=True, tag="insert"):
     """The texts before and behind what is wanted: fill in the middle."""
 
     before: str
@@ -111,7 +112,7 @@ class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="chat"):
     plain: str | None = None
 
 
-Prompt: TypeAlias = TextPrompt | TokensPrompt | InsertPrompt | ChatPrompt
+Prompt: TypeAlias = TextPrompt | TokensPrompt | FIMPrompt | ChatPrompt
 
 
 class Load(msgspec.Struct, frozen=True, tag="load"):
@@ -121,8 +122,8 @@ class Load(msgspec.Struct, frozen=True, tag="load"):
     options: ModelOptions
 
 
-class Form(msgspec.Struct, frozen=True, kw_only=True):
-    """What an answer must be like.
+class StructuredOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """The structure that an answer must have.
 
     Attributes:
         format: "json", a JSON schema, or an object with `regex`, `lark`, `gbnf` or `choices`; None:
@@ -146,7 +147,7 @@ class Generate(msgspec.Struct, frozen=True, tag="generate"):
     request: int
     prompt: Prompt
     options: GenerateOptions
-    form: Form | None = None
+    form: StructuredOutput | None = None
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
@@ -216,21 +217,21 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     device_free: int | None = None
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused"):
+class LoadFailed(msgspec.Struct, frozen=True, tag="refused"):
     """The model could not be loaded; `kind` names a class of `tampu.errors`."""
 
     kind: str
     message: str
 
 
-class Prompted(msgspec.Struct, frozen=True, tag="prompted"):
+class PromptProcessed(msgspec.Struct, frozen=True, tag="prompted"):
     """The request's prompt is these tokens; it may end inside a thought that the answer goes on."""
 
     tokens: tuple[int, ...]
     begins_thought: bool = False
 
 
-class PromptScored(msgspec.Struct, frozen=True, tag="prompt_scored"):
+class PromptTokenLogprobs(msgspec.Struct, frozen=True, tag="prompt_scored"):
     """The first prompt token, and the log-probabilities of the others; before `Done`, if wanted."""
 
     first: bytes
@@ -259,7 +260,7 @@ class Decoded(msgspec.Struct, frozen=True, tag="decoded"):
 
 
 RequestEvent: TypeAlias = (
-    Prompted | TextDelta | PromptScored | Done | Failed | Embedded | Encoded | Decoded
+    PromptProcessed | TextDelta | PromptTokenLogprobs | Done | Failed | Embedded | Encoded | Decoded
 )
 
 
@@ -276,7 +277,7 @@ class Pong(msgspec.Struct, frozen=True, tag="pong"):
     stuck: str = ""
 
 
-Reply: TypeAlias = Progress | Ready | Refused | Answer | Pong
+Reply: TypeAlias = Progress | Ready | LoadFailed | Answer | Pong
 
 _encoder = msgspec.msgpack.Encoder()
 _commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
@@ -321,7 +322,7 @@ def to_reply(body: bytes) -> Reply:
 
 
 def to_error(kind: str, message: str) -> TampuError:
-    """Return the exception that a `Failed` or `Refused` stands for."""
+    """Return the exception that a `Failed` or `LoadFailed` stands for."""
     if kind == ModelFileError.__name__:
         field, _, reason = message.partition(": ")
         return ModelFileError(field, reason)

@@ -28,7 +28,7 @@ from tampu.chat.images import Item
 from tampu.engine.chat import Backend, Handle, RequestBuilder, known_tokens
 from tampu.errors import ComputeError, ContextLengthError, TampuError
 from tampu.runner.events import Done, Event, Failed, TextDelta, Usage
-from tampu.worker.output_queue import Outbox
+from tampu.worker.output_queue import OutputQueue
 from tampu.worker.protocol import (
     HEADER,
     Answer,
@@ -42,13 +42,13 @@ from tampu.worker.protocol import (
     Encoded,
     Generate,
     Load,
+    LoadFailed,
     Ping,
     Pong,
     Progress,
-    Prompted,
-    PromptScored,
+    PromptProcessed,
+    PromptTokenLogprobs,
     Ready,
-    Refused,
     RequestEvent,
     TextPrompt,
     to_command,
@@ -90,14 +90,14 @@ AnyCommand = TypeVar("AnyCommand", Embed, Encode, Decode)
 class _Generation:
     """A request to generate, from its command to its last event. Any thread may call it."""
 
-    def __init__(self, request: int, outbox: Outbox, ended: Callable[[int], object]) -> None:
+    def __init__(self, request: int, outbox: OutputQueue, ended: Callable[[int], object]) -> None:
         self.since_s = 0.0  # when its preparation began; 0: it has not, or is over
         self._request = request
         self._outbox = outbox
         self._ended = ended
         self._lock = threading.Lock()
         self._handle: Handle | None = None
-        self._prompted: Prompted | None = None
+        self._prompted: PromptProcessed | None = None
         self._first = b""
         self._dropped = 0
         self._has_begun = self._is_over = False
@@ -115,7 +115,7 @@ class _Generation:
                 return
             tokens, self._dropped = token_ids(built.tokens), built.dropped
             self._first = b"".join(map(loaded.model.tokenizer.token_bytes, tokens[:1]))
-            self._prompted = Prompted(tokens, built.begins_thought)
+            self._prompted = PromptProcessed(tokens, built.begins_thought)
             handle = loaded.model.submit(built.tokens, built.options, self._sink)
             self._announce()
         finally:
@@ -164,7 +164,7 @@ class _Generation:
             return
         if isinstance(event, Done) and event.prompt_logprobs:
             self._outbox.put(
-                Answer(self._request, PromptScored(self._first, event.prompt_logprobs))
+                Answer(self._request, PromptTokenLogprobs(self._first, event.prompt_logprobs))
             )
             event = msgspec.structs.replace(event, prompt_logprobs=())
         if isinstance(event, Done) and self._dropped:
@@ -180,7 +180,7 @@ class Worker:
         self._loader = loader
         self._loads: SimpleQueue[Load | None] = SimpleQueue()
         self._loaded: Loaded | None = None
-        self._outbox = Outbox()
+        self._outbox = OutputQueue()
         self._closed = threading.Event()
         self._last = threading.Timer(_LAST_SECONDS, os._exit, (1,))
         self._last.daemon = True
@@ -212,7 +212,7 @@ class Worker:
                 loading = self._loader(load, progress, self._closed.is_set)
                 loaded = stack.enter_context(loading)
             except TampuError as error:
-                self._outbox.put(Refused(type(error).__name__, str(error)))
+                self._outbox.put(LoadFailed(type(error).__name__, str(error)))
                 return
             self._loaded = loaded
             self._outbox.put(loaded.ready)

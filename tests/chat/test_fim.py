@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.fork_server import FORK_SERVER
 
-from tampu.chat.fim import Inserter, insert_marks
+from tampu.chat.fim import FillInTheMiddle, fim_tokens
 from tampu.chat.ollama_template import OllamaTemplate
 from tampu.chat.template import ChatTemplate
 from tampu.ml.metadata import Metadata
@@ -38,9 +38,9 @@ class Letters:
 
 @pytest.fixture
 def placed():
-    inserter = Inserter.for_model(PLACED, Letters(), Metadata(KINDS), FORK_SERVER)
-    yield inserter
-    inserter._template.close()
+    fim = FillInTheMiddle.for_model(PLACED, Letters(), Metadata(KINDS), FORK_SERVER)
+    yield fim
+    fim._template.close()
 
 
 def test_a_templates_place_is_used_and_others_texts_are_not_trusted(placed):
@@ -50,13 +50,13 @@ def test_a_templates_place_is_used_and_others_texts_are_not_trusted(placed):
 
 
 def test_without_a_place_the_vocabularys_tokens_are_put_around_the_texts():
-    inserter = Inserter.for_model(
+    fim = FillInTheMiddle.for_model(
         ChatTemplate("{{ x }}"), Letters(), Metadata(KINDS | MARKS), FORK_SERVER
     )
-    assert inserter.tokens("a<", "b") == [1, 1001, 97, 60, 1002, 98, 1003]
+    assert fim.tokens("a<", "b") == [1, 1001, 97, 60, 1002, 98, 1003]
 
 
 def test_a_model_with_neither_cannot_insert():
     some = KINDS | dict(list(MARKS.items())[:2])
-    assert insert_marks(Metadata(some)) == ()
-    assert Inserter.for_model(None, Letters(), Metadata(some), FORK_SERVER) is None
+    assert fim_tokens(Metadata(some)) == ()
+    assert FillInTheMiddle.for_model(None, Letters(), Metadata(some), FORK_SERVER) is None

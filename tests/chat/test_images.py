@@ -2,7 +2,7 @@
 
 import pytest
 
-from tampu.chat.images import Marks, length
+from tampu.chat.images import ImagePlaceholders, length
 from tampu.errors import RequestError
 
 
@@ -28,7 +28,7 @@ def spell(items):
 
 
 def encode(messages, render):
-    marks = Marks()
+    marks = ImagePlaceholders()
     return marks.encode(Letters(), render([m["content"] for m in marks.place(messages)]))
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.vocabularies import CONTROL, USER_DEFINED, byte_level, sentence_piece
 
 from tampu.chat.segments import encode_prompt, text_of
-from tampu.chat.taint import MarkedText, is_marked, marked, pieces
+from tampu.chat.taint import TaintedStr, is_marked, marked, pieces
 from tampu.chat.template import ChatTemplate
 from tampu.tokenizer import load_tokenizer
 from tampu.tokenizer.vocabulary import HIDDEN_TYPES
@@ -102,7 +102,7 @@ def test_methods_do_what_those_of_plain_text_do_and_keep_a_mark_for_each_charact
 ):
     name, *arguments = call
     marks = bytes(random.randrange(2) for _ in text)
-    result = getattr(MarkedText.of(text, marks), name)(*arguments)
+    result = getattr(TaintedStr.of(text, marks), name)(*arguments)
     expected = getattr(text, name)(*arguments)
     for part, plain in zip(
         [result] if isinstance(result, str) else result,

@@ -19,7 +19,7 @@ def engine(tmp_path_factory):
         yield engine
 
 
-# Forms
+# Structured output
 
 
 @pytest.mark.parametrize("choices", [["yes", "no"], ["cat"]])

@@ -9,7 +9,7 @@ from support.tiny_gguf import write_gguf
 from tampu.runner.request import GenerateOptions
 from tampu.sampling.parameters import BY_OLLAMA
 from tampu.server.app import ServerOptions
-from tampu.worker.protocol import ChatPrompt, InsertPrompt, TextPrompt
+from tampu.worker.protocol import ChatPrompt, FIMPrompt, TextPrompt
 from tests.server.conftest import Site
 
 
@@ -269,7 +269,7 @@ def test_what_belongs_between_two_texts_is_asked_for_with_both(site, model_folde
         assert "insert" in shown.json()["capabilities"]
         assert [answer.status_code for answer in answers] == [200, 200]
         [(_, runner)] = site.start.runners
-        assert [prompt for prompt, _ in runner.requests] == [InsertPrompt("a", "b")] * 2
+        assert [prompt for prompt, _ in runner.requests] == [FIMPrompt("a", "b")] * 2
         tokens = asked | {"prompt": [1, 2]}
         [refused] = site.call(("POST", "/v1/completions", {"json": tokens}))
         assert "suffix needs a prompt that is a text" in refused.json()["error"]["message"]

@@ -14,8 +14,8 @@ from tampu.worker.protocol import (
     Decoded,
     Embedded,
     Encoded,
-    InsertPrompt,
-    Prompted,
+    FIMPrompt,
+    PromptProcessed,
     Ready,
     TextPrompt,
     TokensPrompt,
@@ -43,7 +43,7 @@ class FakeRunner:
         self.requests.append((prompt, options))
         self.forms.append(form)
         match prompt:
-            case TextPrompt(text=text) | InsertPrompt(before=text):
+            case TextPrompt(text=text) | FIMPrompt(before=text):
                 pass
             case TokensPrompt(tokens=tokens):
                 text = " ".join(map(str, tokens))
@@ -62,7 +62,7 @@ class FakeRunner:
     async def _say(self, text, options):
         if text == "refuse":
             raise ComputeError("logits are NaN in /home/user/models/x.gguf")
-        yield Prompted((1, 2, 3))
+        yield PromptProcessed((1, 2, 3))
         words = text.split(" ")
         for index, word in enumerate(words):
             if word == "die":

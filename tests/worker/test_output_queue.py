@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tampu.runner.events import Done, TextDelta, TokenLogprob, Usage
-from tampu.worker.output_queue import Outbox, joined
-from tampu.worker.protocol import Answer, Pong, Prompted
+from tampu.worker.output_queue import OutputQueue, joined
+from tampu.worker.protocol import Answer, Pong, PromptProcessed
 
 DONE = Done("stop", Usage())
 
@@ -24,7 +24,7 @@ def piece(request, text):
 
 events = st.one_of(
     st.builds(piece, st.integers(1, 3), st.text("abc", min_size=1, max_size=2)),
-    st.builds(Answer, st.integers(1, 3), st.sampled_from([DONE, Prompted((1,))])),
+    st.builds(Answer, st.integers(1, 3), st.sampled_from([DONE, PromptProcessed((1,))])),
     st.just(Pong()),
 )
 
@@ -84,7 +84,7 @@ def calls():
 
 
 def timed(calls, gather_s):
-    return Outbox(gather_s, clock=lambda: calls.now_s, calls=calls)
+    return OutputQueue(gather_s, clock=lambda: calls.now_s, calls=calls)
 
 
 def test_pieces_that_may_wait_are_gathered(calls):
@@ -131,7 +131,7 @@ def test_what_cannot_wait_takes_along_what_waits(calls):
 
 
 def test_a_reader_that_waits_is_woken_from_another_thread():
-    outbox = Outbox(gather_s=10**6)
+    outbox = OutputQueue(gather_s=10**6)
     outbox.put(piece(1, "a"))
     outbox.take()
     outbox.put(piece(1, "b"), may_wait=True)
@@ -142,7 +142,7 @@ def test_a_reader_that_waits_is_woken_from_another_thread():
 
 
 def test_the_reader_gets_all_from_any_thread_and_then_the_end():
-    outbox = Outbox(gather_s=0.001)
+    outbox = OutputQueue(gather_s=0.001)
     texts = ["".join(map(chr, range(97, 97 + size))) for size in range(1, 20)]
 
     def write(request):

@@ -29,7 +29,7 @@ from tampu.worker.protocol import (
     ModelOptions,
     Ping,
     Pong,
-    Prompted,
+    PromptProcessed,
     Ready,
     TextPrompt,
     to_frame,
@@ -192,7 +192,7 @@ def test_a_bug_in_preparing_ends_its_request_alone(slow, caplog):
         assert last.event == Failed("ComputeError", "a bug in preparing the request: TypeError")
         client.send(generate(2, TextPrompt("ok")))
         first, *_ = client.until(is_end_of(2))
-        assert first.event == Prompted((111, 107))
+        assert first.event == PromptProcessed((111, 107))
     assert "a request could not be prepared" in caplog.text
 
 

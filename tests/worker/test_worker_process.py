@@ -32,7 +32,7 @@ from tampu.worker.protocol import (
     ChatPrompt,
     Encoded,
     ModelOptions,
-    Prompted,
+    PromptProcessed,
     TextPrompt,
     TokensPrompt,
     to_error,
@@ -114,7 +114,7 @@ def test_a_request_comes_back_as_its_events():
         await worker.close()
         logprobs = tuple(TokenLogprob(ord(c), -1.0, (), c.encode()) for c in "hé")
         pieces = [event for event in events if isinstance(event, TextDelta)]
-        assert events == [Prompted((104, 233)), *pieces, events[-1]]
+        assert events == [PromptProcessed((104, 233)), *pieces, events[-1]]
         assert joined_piece(pieces) == TextDelta("hé", (104, 233), logprobs)
         assert isinstance(events[-1], Done)
         assert not is_running(worker.pid)
@@ -140,7 +140,7 @@ def test_a_conversation_goes_through_the_models_template():
         prompt = ChatPrompt(messages=({"role": "user", "content": "hi"},), before=(65,))
         events = [event async for event in worker.generate(prompt, OPTIONS)]
         await worker.close()
-        assert events[0] == Prompted((65, 104, 105))
+        assert events[0] == PromptProcessed((65, 104, 105))
 
     run(test())
 
@@ -152,7 +152,7 @@ def test_a_model_without_a_template_refuses_messages_unless_there_is_a_plain_pro
         with pytest.raises(RequestError, match="no chat template"):
             await anext(worker.generate(ChatPrompt(messages=messages), OPTIONS))
         plain = ChatPrompt(messages=messages, plain="yo")
-        assert await anext(worker.generate(plain, OPTIONS)) == Prompted((121, 111))
+        assert await anext(worker.generate(plain, OPTIONS)) == PromptProcessed((121, 111))
         await worker.close()
 
     run(test())
@@ -162,7 +162,7 @@ def test_an_iterator_that_is_closed_cancels_its_request():
     async def test():
         worker = await start()
         events = worker.generate(TextPrompt("forever"), OPTIONS)
-        assert await anext(events) == Prompted(tuple(map(ord, "forever")))
+        assert await anext(events) == PromptProcessed(tuple(map(ord, "forever")))
         await anext(events)
         await events.aclose()
         assert joined_piece((await collect(worker, "ok"))[1:-1]).text == "ok"

@@ -9,10 +9,10 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tampu.backends.llamacpp.mmproj import Eyes
+from tampu.backends.llamacpp.mmproj import MultimodalProjector
 from tampu.backends.llamacpp.model import LlamaModel
 from tampu.backends.llamacpp.server import LlamaServer
-from tampu.backends.llamacpp.structured_output import Forms
+from tampu.backends.llamacpp.structured_output import StructuredOutputs
 from tampu.chat.template import ChatTemplate
 from tampu.chat.template_loader import read_template
 from tampu.engine.chat import RequestBuilder
@@ -63,11 +63,13 @@ def load_llamacpp(
                 f"llama.cpp cannot load {path.name}: its memory or its tensors do not fit"
             ) from error
         server = LlamaServer(folder / "llama.sock", parameters.api_keys[0])
-        forms = Forms(tokenizer, stack.enter_context(closing(Constraints(tokenizer, fork_server))))
+        forms = StructuredOutputs(
+            tokenizer, stack.enter_context(closing(Constraints(tokenizer, fork_server)))
+        )
         eyes = None
         if options.projector is not None:
             decoder = stack.enter_context(closing(SandboxedDecoder(fork_server)))
-            eyes = Eyes(server, tokenizer, decoder, options.context)
+            eyes = MultimodalProjector(server, tokenizer, decoder, options.context)
         own = options.template
         template = read_template(own) if own else ChatTemplate.from_metadata(metadata)
         model = LlamaModel(server, tokenizer, options.context, forms, eyes)

@@ -48,7 +48,7 @@ class TextTokenizer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class LlamaPicture:
+class LlamaImage:
     """A picture as llama.cpp takes it.
 
     Attributes:
@@ -65,7 +65,7 @@ class LlamaPicture:
         return self.length
 
 
-class Eyes:
+class MultimodalProjector:
     """What lets a model in llama.cpp see."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Eyes:
         """Start what decodes files, without waiting for it."""
         self._decoder.prepare()
 
-    def look(self, file: bytes) -> LlamaPicture:
+    def look(self, file: bytes) -> LlamaImage:
         """Return the picture in an image file.
 
         Raises:
@@ -103,7 +103,7 @@ class Eyes:
             if len(self._lengths) >= _LENGTHS:
                 self._lengths.clear()
             self._lengths[size] = self._length(data)
-        return LlamaPicture(data, self._lengths[size])
+        return LlamaImage(data, self._lengths[size])
 
     def prompt(self, items: Sequence[Item]) -> Message:
         """Return a prompt with pictures in it.
@@ -111,10 +111,10 @@ class Eyes:
         Raises:
             RequestError: if llama.cpp would not read it as it is meant.
         """
-        pictures = [item for item in items if isinstance(item, LlamaPicture)]
+        pictures = [item for item in items if isinstance(item, LlamaImage)]
         texts: list[list[int]] = [[]]
         for item in items:
-            if isinstance(item, LlamaPicture):
+            if isinstance(item, LlamaImage):
                 texts.append([])
             else:
                 texts[-1].append(item)

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.backends.llamacpp.logprobs import prompt_scores
-from tampu.backends.llamacpp.mmproj import Eyes
+from tampu.backends.llamacpp.mmproj import MultimodalProjector
 from tampu.backends.llamacpp.request import LlamaRequest, error_of
-from tampu.backends.llamacpp.retokenize import UntoldTokens
+from tampu.backends.llamacpp.retokenize import Retokenizer
 from tampu.backends.llamacpp.server import LlamaServer, Pieces
-from tampu.backends.llamacpp.structured_output import Forms
+from tampu.backends.llamacpp.structured_output import StructuredOutputs
 from tampu.chat.images import Item, length
 from tampu.errors import ContextLengthError, RequestError
 from tampu.runner.detokenizer import Detokenizer
@@ -36,8 +36,8 @@ class LlamaModel:
         server: LlamaServer,
         tokenizer: Tokenizer,
         context: int,
-        forms: Forms,
-        eyes: Eyes | None = None,
+        forms: StructuredOutputs,
+        eyes: MultimodalProjector | None = None,
     ) -> None:
         """Take the model that a server has.
 
@@ -53,7 +53,7 @@ class LlamaModel:
         self._eyes = eyes
         self.tokenizer = tokenizer
         self.context = context
-        self._untold = UntoldTokens(tokenizer)
+        self._untold = Retokenizer(tokenizer)
         self._requests: WeakSet[LlamaRequest] = WeakSet()
 
     def prepare_images(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from typing import Protocol
 
-from tampu.backends.llamacpp.retokenize import UntoldTokens
+from tampu.backends.llamacpp.retokenize import Retokenizer
 from tampu.backends.llamacpp.server import Message, Pieces
 from tampu.errors import ComputeError, ContextLengthError, GrammarError, RequestError, TampuError
 from tampu.runner.detokenizer import Detokenizer
@@ -70,7 +70,7 @@ class LlamaRequest:
         sink: Callable[[Event], None],
         text: Detokenizer,
         ends: frozenset[int],
-        untold: UntoldTokens,
+        untold: Retokenizer,
         token_bytes: Callable[[int], bytes],
         constraint: Constraint | None = None,
         budget: Budget | None = None,

@@ -26,7 +26,7 @@ class Spelling(Protocol):
         ...
 
 
-class UntoldTokens:
+class Retokenizer:
     """Finds them. Any thread may ask."""
 
     def __init__(self, tokenizer: Spelling) -> None:

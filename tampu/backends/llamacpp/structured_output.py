@@ -23,7 +23,7 @@ _CLEANED = tuple(b" " + bytes([mark]) for mark in b"?!.,'")
 _NEVER = -1e9
 
 
-class Forms:
+class StructuredOutputs:
     """The forms of one model's answers. Any thread may ask."""
 
     def __init__(self, tokenizer: Tokenizer, constraints: Constraints) -> None:

@@ -17,7 +17,7 @@ from tampu.chat.gotemplate.values import (
     text_of,
     to_json,
 )
-from tampu.chat.taint import MarkedText, is_marked, joined, marks_of
+from tampu.chat.taint import TaintedStr, is_marked, joined, marks_of
 
 MAX_WIDTH = 1_000
 
@@ -218,7 +218,7 @@ def _go_quoted(text: str) -> str:
         if found is None:
             is_shown = character.isprintable()
             found = character if is_shown else f"\\u{ord(character):04x}"
-        parts.append(MarkedText.of(found) if any(marks_of(character)) else found)
+        parts.append(TaintedStr.of(found) if any(marks_of(character)) else found)
     return joined([*parts, '"'])
 
 
@@ -249,7 +249,7 @@ def _typescript(arguments: Arguments) -> str:
     names = [types] if isinstance(types, str) else list(types)
     if not names:
         return "any"
-    texts = [MarkedText.of(_TYPES.get(name, name)) if is_marked(name) else name for name in names]
+    texts = [TaintedStr.of(_TYPES.get(name, name)) if is_marked(name) else name for name in names]
     return joined(_between(" | ", texts))
 
 

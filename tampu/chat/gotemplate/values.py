@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from tampu.chat.taint import MarkedText, is_marked, joined
+from tampu.chat.taint import TaintedStr, is_marked, joined
 from tampu.errors import RequestError
 
 MAX_DEPTH = 100
@@ -209,7 +209,7 @@ def _atom(value: object) -> str:
 def _quoted(text: str) -> str:
     plain = str.__str__(text).encode("utf-8", "replace").decode()  # half characters are none
     quoted = f'"{plain.translate(_ESCAPED)}"'
-    return MarkedText.of(quoted) if is_marked(text) else quoted
+    return TaintedStr.of(quoted) if is_marked(text) else quoted
 
 
 def _float_text(value: float, *, lowest: int, digits: int = 2) -> str:

@@ -72,14 +72,14 @@ class ChatFormat:
 
     def parser(
         self, tools: Sequence[Mapping[str, Any]] = (), *, thinks: bool = False
-    ) -> AnswerParser:
+    ) -> MessageParser:
         """Return a parser of one answer.
 
         Args:
             tools: that the model may call; without any, nothing is read as a call.
             thinks: whether the prompt ends inside a thought (`begins_thought`).
         """
-        return AnswerParser(self, tools, thinks=thinks)
+        return MessageParser(self, tools, thinks=thinks)
 
     def begins_thought(self, prompt: str) -> bool:
         """Return whether a prompt ends inside a thought that the answer goes on with."""
@@ -88,7 +88,7 @@ class ChatFormat:
         return prompt.rstrip().endswith(self.thought.begin.rstrip())
 
 
-class AnswerParser:
+class MessageParser:
     """Takes one answer apart as it comes.
 
     It never raises, whatever the model writes: what only looks like a call is content. Any split of

@@ -77,7 +77,7 @@ _WIRES = {
 }  # fmt: skip
 
 
-def forced_calls(
+def tool_call_grammar(
     style: ChatFormat,
     tools: Sequence[Mapping[str, Any]],
     tokens: Mapping[str, int],
@@ -113,7 +113,7 @@ def forced_calls(
     return Grammar.lark("\n".join([start, *lines, *rules.lines]))
 
 
-def calls_or_answer(
+def tool_calls_or_content(
     grammar: Grammar,
     style: ChatFormat,
     tools: Sequence[Mapping[str, Any]],
@@ -127,13 +127,13 @@ def calls_or_answer(
     Args:
         grammar: of the content.
         style: of the model.
-        tools: as `forced_calls` takes them.
+        tools: as `tool_call_grammar` takes them.
         tokens: likewise.
         parallel: likewise.
         thought: likewise.
 
     Raises:
-        As `forced_calls`.
+        As `tool_call_grammar`.
     """
     wire = _wire(style, tokens)
     rules = ArgumentRules(tokens)
@@ -143,7 +143,7 @@ def calls_or_answer(
     return grammar.within("\n".join([start, *lines, *rules.lines]))
 
 
-def after_thought(
+def after_reasoning(
     grammar: Grammar, style: ChatFormat, tokens: Mapping[str, int], thought: Thought
 ) -> Grammar:
     """Return a grammar for the content of an answer that may begin with a thought."""

@@ -21,7 +21,7 @@ from tampu.runner.events import Done, Event, ReasoningDelta, TextDelta, Usage
 from tampu.runner.request import GenerateOptions, given_options
 from tampu.settings.settings import Settings
 from tampu.store.modelfile import Modelfile
-from tampu.worker.protocol import ChatPrompt, Form
+from tampu.worker.protocol import ChatPrompt, StructuredOutput
 
 
 class OwnModel:
@@ -129,7 +129,7 @@ class OwnReply:
         options = GenerateOptions(**given_options(asked.parameters))
         with self._desk.model(needs_of(asked.parameters)) as loaded:
             options = msgspec.structs.replace(options, truncate=True)
-            form = None if asked.format is None else Form(format=asked.format)
+            form = None if asked.format is None else StructuredOutput(format=asked.format)
             if options.max_tokens is None and form is None:
                 options = msgspec.structs.replace(
                     options, max_repeated_tokens=self._max_repeated_tokens

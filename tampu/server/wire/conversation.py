@@ -14,7 +14,7 @@ from tampu.errors import RequestError
 from tampu.sampling.grammar import grammar_of
 from tampu.server.generation_request import GenerationRequest, require
 from tampu.server.model_defaults import ModelDefaults
-from tampu.worker.protocol import ChatPrompt, Form
+from tampu.worker.protocol import ChatPrompt, StructuredOutput
 
 MAX_MESSAGES = 10_000
 MAX_TOOLS = 128
@@ -187,18 +187,20 @@ def _usable_tools(conversation: Conversation) -> Sequence[dict[str, Any]]:
     return conversation.tools
 
 
-def _form(conversation: Conversation) -> Form | None:
+def _form(conversation: Conversation) -> StructuredOutput | None:
     """Return what the answer must be like.
 
     Raises:
         GrammarError: for a format that is none.
     """
     if conversation.tools and conversation.tool_choice == "required":
-        return Form(must_call=True, tool=conversation.tool, is_parallel=conversation.is_parallel)
+        return StructuredOutput(
+            must_call=True, tool=conversation.tool, is_parallel=conversation.is_parallel
+        )
     if grammar_of(conversation.response_format) is None:
         return None
     may_call = bool(conversation.tools) and conversation.tool_choice == "auto"
-    return Form(
+    return StructuredOutput(
         format=conversation.response_format,
         may_call=may_call,
         is_parallel=conversation.is_parallel,

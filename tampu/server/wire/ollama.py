@@ -30,7 +30,7 @@ from tampu.server.wire.options import (
     parse_request,
     request_options,
 )
-from tampu.worker.protocol import InsertPrompt, TextPrompt
+from tampu.worker.protocol import FIMPrompt, TextPrompt
 
 VERSION = "0.20.0"
 MAX_INPUTS = 2_048
@@ -188,7 +188,7 @@ def parse_generate(body: GenerateRequest, defaults: ModelDefaults) -> Generation
     require(holds=not body.template, message=message)
     request = with_conversation(request, _one_question(body, defaults), defaults)
     if body.suffix:
-        return replace(request, prompts=(InsertPrompt(body.prompt or "", body.suffix),))
+        return replace(request, prompts=(FIMPrompt(body.prompt or "", body.suffix),))
     if not body.prompt:
         return replace(request, prompts=())
     return replace(request, prompts=(TextPrompt(body.prompt),)) if body.raw else request

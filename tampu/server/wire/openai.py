@@ -37,7 +37,7 @@ from tampu.server.wire.options import (
     request_options,
     with_parameters,
 )
-from tampu.worker.protocol import InsertPrompt, Prompt, TextPrompt
+from tampu.worker.protocol import FIMPrompt, Prompt, TextPrompt
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
@@ -175,10 +175,10 @@ def parse_completion(body: CompletionRequest, defaults: ModelDefaults) -> Genera
     return replace(request, prompts=prompts, options=options)
 
 
-def _before(prompt: Prompt, suffix: str) -> InsertPrompt:
+def _before(prompt: Prompt, suffix: str) -> FIMPrompt:
     if not isinstance(prompt, TextPrompt):
         raise RequestError("suffix needs a prompt that is a text, not tokens")
-    return InsertPrompt(prompt.text, suffix)
+    return FIMPrompt(prompt.text, suffix)
 
 
 def parse_embedding(body: EmbeddingRequest, defaults: ModelDefaults) -> EmbeddingTask:

@@ -18,7 +18,7 @@ from support.fork_server import FORK_SERVER
 from support.scripted import write_scripted
 
 from tampu.backends.llamacpp import LlamaModel, load_llamacpp
-from tampu.backends.llamacpp.retokenize import UntoldTokens
+from tampu.backends.llamacpp.retokenize import Retokenizer
 from tampu.engine.engine import Engine
 from tampu.errors import ModelFileError, RequestError
 from tampu.runner.events import Done, Event, Failed, TextDelta
@@ -160,7 +160,7 @@ def test_tokens_that_were_not_told_are_found_from_their_bytes():
         def token_bytes(self, token: int) -> bytes:
             return self.all_token_bytes()[token]
 
-    untold = UntoldTokens(Bytes())
+    untold = Retokenizer(Bytes())
     assert untold.before(0x80, "😀", 2) == [256, 0x98]
     assert untold.before(0x80, "😀", 3) == [0xF0, 0x9F, 0x98]
     assert untold.before(0x63, "�c", 1) == [0xFF]

@@ -14,7 +14,7 @@ from support.vocabularies import CONTROL, USER_DEFINED, byte_level
 from tampu.chat.output import Content, Thinking, ToolCall
 from tampu.chat.output.message_parser import Tags
 from tampu.chat.output.parser_registry import FORMATS
-from tampu.chat.output.tool_grammar import after_thought, calls_or_answer, forced_calls
+from tampu.chat.output.tool_grammar import after_reasoning, tool_call_grammar, tool_calls_or_content
 from tampu.errors import GrammarError, RequestError
 from tampu.sampling.constraint import Constraints
 from tampu.sampling.grammar import Grammar
@@ -91,7 +91,7 @@ def test_every_answer_is_calls_whose_arguments_follow_their_schemas(model):
     tokens = vocabulary.control_tokens(style.markers)
     schemas = {item["function"]["name"]: item["function"].get("parameters", {"maxProperties": 0})
                for item in TOOLS}  # fmt: skip
-    for text in answers(model, forced_calls(style, TOOLS, tokens, thought="no")):
+    for text in answers(model, tool_call_grammar(style, TOOLS, tokens, thought="no")):
         calls = parts(style, text)
         assert calls, text
         for call in calls:
@@ -102,7 +102,7 @@ def test_every_answer_is_calls_whose_arguments_follow_their_schemas(model):
 def test_one_tool_can_be_asked_for_and_called_once_only(model):
     style, vocabulary, _ = model
     tokens = vocabulary.control_tokens(style.markers)
-    grammar = forced_calls(style, TOOLS, tokens, name="book", parallel=False, thought="no")
+    grammar = tool_call_grammar(style, TOOLS, tokens, name="book", parallel=False, thought="no")
     for text in answers(model, grammar, 2):
         [call] = parts(style, text)
         assert call.name == "book"
@@ -113,7 +113,7 @@ def test_a_thought_may_come_first(model):
     tokens = vocabulary.control_tokens(style.markers)
     if style.thought is None:
         return
-    grammar = forced_calls(style, TOOLS, tokens, parallel=False, thought="begun")
+    grammar = tool_call_grammar(style, TOOLS, tokens, parallel=False, thought="begun")
     for text in answers(model, grammar, endings=[style.thought.end]):
         if style.name != "harmony":
             *thoughts, _ = parts(style, text, thinks=True)
@@ -124,7 +124,7 @@ def test_content_after_a_thought_follows_its_grammar(model):
     style, vocabulary, _ = model
     tokens = vocabulary.control_tokens(style.markers)
     for thought in ("no", "may"):
-        grammar = after_thought(Grammar.choices(["yes", "no"]), style, tokens, thought)
+        grammar = after_reasoning(Grammar.choices(["yes", "no"]), style, tokens, thought)
         ends = [style.thought.end] if style.thought else []
         for text in answers(model, grammar, 2, ends):
             *_, last = parts(style, text)
@@ -136,7 +136,7 @@ def test_content_that_follows_a_grammar_or_calls(model):
     style, vocabulary, _ = model
     tokens = vocabulary.control_tokens(style.markers)
     content = Grammar.choices(["yes", "no"])
-    grammar = calls_or_answer(content, style, TOOLS, tokens, parallel=False, thought="no")
+    grammar = tool_calls_or_content(content, style, TOOLS, tokens, parallel=False, thought="no")
     seen = set()
     for text in answers(model, grammar, 6):
         [part] = parts(style, text)
@@ -151,7 +151,7 @@ def test_texts_may_hold_what_they_like(model):
     style, vocabulary, _ = model
     tokens = vocabulary.control_tokens(style.markers)
     tools = [tool("say", "text", text={"type": "string"}, more=WORD)]
-    grammar = forced_calls(style, tools, tokens, parallel=False, thought="no")
+    grammar = tool_call_grammar(style, tools, tokens, parallel=False, thought="no")
     endings = [TEXT_ENDS[style.name]] if style.name in TEXT_ENDS else []
     for text in answers(model, grammar, endings=endings):
         [call] = parts(style, text)
@@ -162,12 +162,12 @@ def test_texts_may_hold_what_they_like(model):
 def test_what_cannot_be_forced_is_an_error():
     style = STYLES["hermes"]
     with pytest.raises(RequestError, match="no tool 'x'"):
-        forced_calls(style, TOOLS, {}, name="x")
+        tool_call_grammar(style, TOOLS, {}, name="x")
     with pytest.raises(RequestError, match="tools: none"):
-        forced_calls(style, [], {})
+        tool_call_grammar(style, [], {})
     with pytest.raises(RequestError, match="needs a name"):
-        forced_calls(style, [{"function": {}}], {})
+        tool_call_grammar(style, [{"function": {}}], {})
     with pytest.raises(GrammarError, match=re.escape("/properties/a/uniqueItems")):
-        forced_calls(style, [tool("f", a={"uniqueItems": True})], {})
+        tool_call_grammar(style, [tool("f", a={"uniqueItems": True})], {})
     with pytest.raises(RequestError, match="no form for calls"):
-        forced_calls(type(style)(name="none", thought=Tags("a", "b")), TOOLS, {})
+        tool_call_grammar(type(style)(name="none", thought=Tags("a", "b")), TOOLS, {})
