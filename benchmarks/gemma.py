@@ -12,7 +12,7 @@ from pathlib import Path
 
 import gguf
 
-from benchmarks.making import MIXTURES, Decoder, Mixture, Planned, arguments_of, write_file
+from benchmarks.making import QUANT_MIXES, Decoder, Mixture, Planned, arguments_of, write_file
 from benchmarks.vision import TEXT_FILE, TOWER_FILE
 from benchmarks.vocabulary import CONSONANTS, VOWELS, make_words
 from tampu.ml.types import GGMLType
@@ -106,7 +106,7 @@ def _norm(name: str) -> Iterator[Planned]:
 
 def add_text_metadata(writer: gguf.GGUFWriter) -> None:
     """Say what the text model is."""
-    DECODER.add_metadata(writer, "Random Gemma 4B Q4_K_M", MIXTURES["Q4_K_M"])
+    DECODER.add_metadata(writer, "Random Gemma 4B Q4_K_M", QUANT_MIXES["Q4_K_M"])
     writer.add_sliding_window(WINDOW)
     writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
     writer.add_rope_scaling_factor(ROPE_FACTOR)
@@ -128,7 +128,7 @@ def add_text_metadata(writer: gguf.GGUFWriter) -> None:
 def add_tower_metadata(writer: gguf.GGUFWriter) -> None:
     """Say what the tower is, as llama.cpp's files do."""
     writer.add_name("Random SigLIP 400M F16")
-    writer.add_file_type(MIXTURES["F16"].file_type)
+    writer.add_file_type(QUANT_MIXES["F16"].file_type)
     writer.add_clip_has_vision_encoder(value=True)
     writer.add_clip_projector_type("gemma3")
     writer.add_vision_projection_dim(DECODER.hidden)
@@ -148,7 +148,7 @@ def main() -> None:
     arguments = arguments_of("Make a model that sees, to measure with.").parse_args()
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
-    text = plan_text(MIXTURES["Q4_K_M"])
+    text = plan_text(QUANT_MIXES["Q4_K_M"])
     write_file(out / TEXT_FILE, "gemma3", add_text_metadata, text, arguments.threads)
     write_file(out / TOWER_FILE, "clip", add_tower_metadata, plan_tower(), arguments.threads)
 

@@ -37,7 +37,7 @@ class Mixture:
     better: GGMLType  # of attn_v and ffn_down in the layers that get more bits
 
 
-MIXTURES = {
+QUANT_MIXES = {
     "F16": Mixture(1, GGMLType.F16, GGMLType.F16, GGMLType.F16),
     "Q8_0": Mixture(7, GGMLType.Q8_0, GGMLType.Q8_0, GGMLType.Q8_0),
     "Q4_0": Mixture(2, GGMLType.Q6_K, GGMLType.Q4_0, GGMLType.Q4_0),

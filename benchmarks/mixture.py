@@ -12,7 +12,7 @@ from pathlib import Path
 
 import gguf
 
-from benchmarks.making import MIXTURES, Decoder, Mixture, Planned, arguments_of, write_file
+from benchmarks.making import QUANT_MIXES, Decoder, Mixture, Planned, arguments_of, write_file
 from benchmarks.vocabulary import SPACE, byte_alphabet, make_words
 from tampu.ml.types import GGMLType
 
@@ -53,7 +53,7 @@ def plan(mixture: Mixture) -> Iterator[Planned]:
 def add_metadata(writer: gguf.GGUFWriter) -> None:
     """Say what the model is."""
     name = "Random Qwen3 30B-A3B, eight layers, Q4_K_M"
-    DECODER.add_metadata(writer, name, MIXTURES["Q4_K_M"])
+    DECODER.add_metadata(writer, name, QUANT_MIXES["Q4_K_M"])
     writer.add_expert_feed_forward_length(DECODER.expert_feed_forward)
     writer.add_expert_count(DECODER.experts)
     writer.add_expert_used_count(USED_EXPERTS)
@@ -83,7 +83,7 @@ def main() -> None:
     arguments = arguments_of("Make a mixture of experts, to measure with.").parse_args()
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
-    planned = plan(MIXTURES["Q4_K_M"])
+    planned = plan(QUANT_MIXES["Q4_K_M"])
     write_file(out / FILE, "qwen3moe", add_metadata, planned, arguments.threads)
 
 

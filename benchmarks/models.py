@@ -15,7 +15,7 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.making import MIXTURES, Decoder, Mixture, Planned, arguments_of, write_file
+from benchmarks.making import QUANT_MIXES, Decoder, Mixture, Planned, arguments_of, write_file
 from benchmarks.vocabulary import make_vocabulary
 from tampu.ml.types import GGMLType
 
@@ -63,7 +63,7 @@ def rope_factors() -> npt.NDArray[np.float32]:
 
 def write_model(path: Path, kind: str, layers: int, threads: int) -> None:
     """Write one model."""
-    mixture = MIXTURES[kind]
+    mixture = QUANT_MIXES[kind]
     decoder = replace(DECODER, layers=layers)
 
     def add_metadata(writer: gguf.GGUFWriter) -> None:
@@ -92,13 +92,13 @@ def add_vocabulary(writer: gguf.GGUFWriter) -> None:
 
 def main() -> None:
     parser = arguments_of("Make models with random weights to measure with.")
-    parser.add_argument("--types", default=",".join(MIXTURES), help="F16,Q8_0,Q4_0,Q4_K_M")
+    parser.add_argument("--types", default=",".join(QUANT_MIXES), help="F16,Q8_0,Q4_0,Q4_K_M")
     parser.add_argument("--layers", type=int, default=DECODER.layers)
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     for kind in arguments.types.split(","):
-        if kind not in MIXTURES:
-            parser.error(f"unknown type {kind!r}; choose from {', '.join(MIXTURES)}")
+        if kind not in QUANT_MIXES:
+            parser.error(f"unknown type {kind!r}; choose from {', '.join(QUANT_MIXES)}")
         suffix = "" if arguments.layers == DECODER.layers else f"-{arguments.layers}layers"
         path = arguments.out / f"llama-1b-{kind}{suffix}.gguf"
         if path.exists():

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tampu.convert.quant_mix import file_type
 from tampu.convert.quantize import quantize_file
-from tools.record_mixtures import Peer
+from tools.record_quant_mixes import Peer
 
 
 def seconds(who: str, model: Path, made: Path, kind: str, library: Path, threads: int) -> float:

@@ -28,13 +28,26 @@ from tampu.convert.llava import LLAVA
 from tampu.convert.mistral3 import MISTRAL3, MISTRAL3_TEXT
 from tampu.convert.mllama import MLLAMA
 from tampu.convert.pooling import pooling_metadata
-from tampu.convert.quant_mix import FILE_TYPES, Facts, FileType, Override, choose_types, file_type
+from tampu.convert.quant_mix import (
+    FILE_TYPES,
+    FileType,
+    ModelShape,
+    Override,
+    choose_types,
+    file_type,
+)
 from tampu.convert.quantize import QUANTIZATION_VERSION
 from tampu.convert.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
 from tampu.convert.qwen25vl import QWEN25VL
 from tampu.convert.storage import encoded_parts, storage_type
 from tampu.convert.vocabulary import tokenizer_metadata
-from tampu.convert.writer import Part, PlannedFile, Progress, Span, TensorToWrite
+from tampu.convert.writer import (
+    ChunkSource,
+    FileRange,
+    PlannedFile,
+    ProgressCallback,
+    TensorToWrite,
+)
 from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.ml.types import GGMLType
 
@@ -81,10 +94,10 @@ def families() -> dict[str, Family]:
     Raises:
         UnsupportedModelError: if what a plug-in names is not there, or no family.
     """
-    return FAMILIES | {point.name: _plugged(point) for point in entry_points(group=_PLUG_INS)}
+    return FAMILIES | {point.name: _load_plug_in(point) for point in entry_points(group=_PLUG_INS)}
 
 
-def _plugged(point: EntryPoint) -> Family:
+def _load_plug_in(point: EntryPoint) -> Family:
     what = f"the converter of {point.name}, {point.value} in a plug-in package,"
     try:
         family = point.load()
@@ -103,7 +116,7 @@ def convert(
     metadata: Mapping[str, str | int | float | bool] | None = None,
     overrides: Sequence[Override] = (),
     threads: int | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> None:
     """Write the checkpoint in the folder `source` as the GGUF file `destination`.
 
@@ -162,22 +175,25 @@ def plan_conversion(
         **(metadata or {}),
     }
     shapes = {name: tensor.shape or (1,) for name, tensor in plan.items()}
-    facts = Facts.of(family.architecture, parameters)
-    types = _types(shapes, kind, facts, overrides)
-    tensors = [*_made(family.made(config)), *_stored(plan, family, parameters, types)]
+    model = ModelShape.of(family.architecture, parameters)
+    types = _types(shapes, kind, model, overrides)
+    tensors = [
+        *_generated_tensors(family.generated(config)),
+        *_checkpoint_tensors(plan, family, parameters, types),
+    ]
     return PlannedFile(keys, tensors)
 
 
 def _types(
     shapes: Mapping[str, tuple[int, ...]],
     kind: FileType,
-    facts: Facts,
+    model: ModelShape,
     overrides: Sequence[Override],
 ) -> dict[str, GGMLType]:
     """Return the type of each tensor: what the mixture says, else that of a file of its base."""
     types = {name: storage_type(name, shape, kind.base) for name, shape in shapes.items()}
     if kind.base.is_quantized or overrides:
-        types |= choose_types(shapes, kind, facts, overrides)
+        types |= choose_types(shapes, kind, model, overrides)
     return types
 
 
@@ -201,13 +217,13 @@ def _training(checkpoint: Checkpoint) -> dict[str, object]:
     }
 
 
-def _made(arrays: Mapping[str, npt.NDArray[np.float32]]) -> Iterator[TensorToWrite]:
+def _generated_tensors(arrays: Mapping[str, npt.NDArray[np.float32]]) -> Iterator[TensorToWrite]:
     for name, values in arrays.items():
         parts = partial(encoded_parts, name, values, GGMLType.F32)
         yield TensorToWrite(name, values.shape, GGMLType.F32, parts)
 
 
-def _stored(
+def _checkpoint_tensors(
     plan: Mapping[str, StoredTensor],
     family: Family,
     parameters: Parameters,
@@ -221,7 +237,7 @@ def _stored(
 
 def _parts(
     name: str, tensor: StoredTensor, family: Family, parameters: Parameters, kind: GGMLType
-) -> Iterator[Part]:
+) -> Iterator[ChunkSource]:
     """Yield a tensor's bytes; what is stored already as it shall be is copied."""
     stored = np.atleast_1d(tensor.read())
     try:
@@ -230,6 +246,6 @@ def _parts(
         reason = f"the shape {list(stored.shape)} does not go with config.json"
         raise ModelFileError(tensor.name, reason) from error
     if values is stored and tensor.dtype == kind.name:
-        yield Span(tensor.path, tensor.offset, tensor.size_bytes)
+        yield FileRange(tensor.path, tensor.offset, tensor.size_bytes)
     else:
         yield from encoded_parts(name, values, kind)

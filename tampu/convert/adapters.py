@@ -21,7 +21,7 @@ from tampu.convert import families
 from tampu.convert.checkpoint import StoredTensor, read_json, read_safetensors, to_float32
 from tampu.convert.family import Family, Parameters
 from tampu.convert.storage import Floats, encoded_parts
-from tampu.convert.writer import Part, PlannedFile, TensorToWrite
+from tampu.convert.writer import ChunkSource, PlannedFile, TensorToWrite
 from tampu.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
 from tampu.ml.gguf import GGUFFile
 from tampu.ml.types import GGMLType
@@ -192,5 +192,5 @@ def _tensors(pair: _Pair, settings: _Settings, parameters: Parameters) -> Iterat
         yield TensorToWrite(name, shape, GGMLType.F32, partial(_parts, name, values))
 
 
-def _parts(name: str, values: Callable[[], Floats]) -> Iterator[Part]:
+def _parts(name: str, values: Callable[[], Floats]) -> Iterator[ChunkSource]:
     yield from encoded_parts(name, values(), GGMLType.F32)

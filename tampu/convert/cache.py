@@ -20,7 +20,7 @@ from pathlib import Path
 from tampu.convert import convert
 from tampu.convert.adapters import plan_adapter
 from tampu.convert.checkpoint import Checkpoint
-from tampu.convert.writer import Progress, translate_os_errors
+from tampu.convert.writer import ProgressCallback, translate_os_errors
 from tampu.ml.gguf import GGUFFile
 
 CONFIG_FILE = "config.json"
@@ -34,7 +34,7 @@ def is_checkpoint(path: Path) -> bool:
     return (path / CONFIG_FILE).is_file()
 
 
-def converted_file(folder: Path, cache: Path, *, progress: Progress | None = None) -> Path:
+def converted_file(folder: Path, cache: Path, *, progress: ProgressCallback | None = None) -> Path:
     """Return the GGUF file of a checkpoint, converting it if that is not done yet.
 
     Processes that want the same one wait for each other.
@@ -50,9 +50,9 @@ def converted_file(folder: Path, cache: Path, *, progress: Progress | None = Non
     folder = folder.resolve()
 
     def write(path: Path) -> None:
-        convert(folder, path, own_type(folder), progress=progress)
+        convert(folder, path, most_common_type(folder), progress=progress)
 
-    return _once(cache, folder, str(folder), write)
+    return _cached(cache, folder, str(folder), write)
 
 
 def converted_adapter(folder: Path, base: GGUFFile, cache: Path) -> Path:
@@ -68,16 +68,16 @@ def converted_adapter(folder: Path, base: GGUFFile, cache: Path) -> Path:
     """
     folder = folder.resolve()
     identity = f"{folder}\0{base.path.resolve()}"
-    return _once(cache, folder, identity, lambda path: plan_adapter(folder, base).write(path))
+    return _cached(cache, folder, identity, lambda path: plan_adapter(folder, base).write(path))
 
 
-def _once(cache: Path, folder: Path, identity: str, write: Callable[[Path], None]) -> Path:
+def _cached(cache: Path, folder: Path, identity: str, write: Callable[[Path], None]) -> Path:
     place = cache / "converted"
     stem = f"{folder.name}-{_digits(identity)}-"
     wanted = place / f"{stem}{_digits(_state(folder))}.gguf"
     if wanted.is_file():
         return wanted
-    with _alone(place, stem):
+    with _conversion_lock(place, stem):
         if not wanted.is_file():
             write(wanted)
             for path in place.glob(f"{glob.escape(stem)}*.gguf"):
@@ -86,7 +86,7 @@ def _once(cache: Path, folder: Path, identity: str, write: Callable[[Path], None
     return wanted
 
 
-def own_type(folder: Path) -> str:
+def most_common_type(folder: Path) -> str:
     """Return the type that most of a checkpoint's weights have: F32, F16 or BF16."""
     sizes: Counter[str] = Counter()
     for tensor in Checkpoint.open(folder).tensors.values():
@@ -110,7 +110,7 @@ def _digits(text: str) -> str:
 
 
 @contextmanager
-def _alone(place: Path, stem: str) -> Iterator[None]:
+def _conversion_lock(place: Path, stem: str) -> Iterator[None]:
     """Hold the lock of one checkpoint's conversion."""
     with translate_os_errors(place):
         place.mkdir(parents=True, exist_ok=True)

@@ -163,7 +163,7 @@ def _yarn_metadata(settings: Config, *, truncates: bool) -> dict[str, object]:
     }
     factor = settings.number("factor")
     usual = _magnitude(factor, 1.0)  # what readers multiply by anyway
-    magnitude = _stated_magnitude(settings, factor)
+    magnitude = _attention_factor(settings, factor)
     if magnitude != usual:
         keys["rope.scaling.attn_factor"] = magnitude / usual
     for key in ("beta_fast", "beta_slow"):
@@ -172,7 +172,7 @@ def _yarn_metadata(settings: Config, *, truncates: bool) -> dict[str, object]:
     return keys
 
 
-def _stated_magnitude(settings: Config, factor: float) -> float:
+def _attention_factor(settings: Config, factor: float) -> float:
     """Return what rotated queries and keys are multiplied by (arXiv:2309.00071, section 3.4)."""
     if "attention_factor" in settings:
         return settings.number("attention_factor")

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tampu.convert.checkpoint import Stored, StoredTensor
 from tampu.convert.config import Config, read_rope
-from tampu.convert.lazy_tensor import Cut, Piece, Stack
+from tampu.convert.lazy_tensor import StackedTensor, TensorView, View
 from tampu.errors import ModelFileError, UnsupportedModelError
 
 Parameters = dict[str, object]
@@ -24,12 +24,12 @@ _NUMBER = re.compile(r"\.(\d+)\.")
 _SHOWN = 5
 
 
-def keep(name: str, values: Stored, parameters: Parameters) -> Stored:  # noqa: ARG001
+def unchanged(name: str, values: Stored, parameters: Parameters) -> Stored:  # noqa: ARG001
     """Return the values unchanged: the transformation of families that have none."""
     return values
 
 
-def nothing(config: Config) -> dict[str, npt.NDArray[np.float32]]:  # noqa: ARG001
+def no_tensors(config: Config) -> dict[str, npt.NDArray[np.float32]]:  # noqa: ARG001
     """Return no tensors: for families that make none from their configuration."""
     return {}
 
@@ -50,9 +50,9 @@ class Family:
         optional: names that a checkpoint may lack.
         tied: whether the output is the token embedding if config.json doesn't say.
         transform: (GGUF name, values, parameters) -> values, as the architecture stores them.
-        made: tensors that come from config.json.
+        generated: tensors that come from config.json.
         stacks: names with a layer's and an expert's number -> GGUF's name of all experts' tensors.
-        cuts: whole names -> what GGUF keeps apart, by GGUF's whole name, with how to cut it out.
+        splits: whole names -> what GGUF keeps apart, by GGUF's whole name, with how to cut it out.
         gather: joins stored tensors that only together are values, before all else.
     """
 
@@ -64,10 +64,10 @@ class Family:
     ignored: frozenset[str] = frozenset()
     optional: frozenset[str] = frozenset()
     tied: bool = False
-    transform: Callable[[str, Stored, Parameters], Stored] = keep
-    made: Callable[[Config], dict[str, npt.NDArray[np.float32]]] = nothing
+    transform: Callable[[str, Stored, Parameters], Stored] = unchanged
+    generated: Callable[[Config], dict[str, npt.NDArray[np.float32]]] = no_tensors
     stacks: Mapping[str, str] = field(default_factory=dict)
-    cuts: Mapping[str, Mapping[str, Cut]] = field(default_factory=dict)
+    splits: Mapping[str, Mapping[str, View]] = field(default_factory=dict)
     gather: Callable[[Iterable[StoredTensor]], Iterable[StoredTensor]] = iter
 
     def rename(self, name: str) -> str | None:
@@ -115,7 +115,7 @@ class Family:
         if missing:
             shown = ", ".join(missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
             raise ModelFileError("checkpoint", f"{len(missing)} tensors are missing: {shown}")
-        return dict(sorted(plan.items(), key=lambda item: _reading_order(item[0])))
+        return dict(sorted(plan.items(), key=lambda item: _model_order(item[0])))
 
     def _named(self, tensors: Iterable[StoredTensor]) -> Iterable[tuple[str, StoredTensor]]:
         """Give each of GGUF's names with its tensor, put together or cut out where it must be."""
@@ -123,9 +123,9 @@ class Family:
         for tensor in self.gather(tensors):
             template, numbers = self._template(tensor.name)
             stem, _, leaf = template.rpartition(".")
-            if template in self.cuts:
-                for name, cut in self.cuts[template].items():
-                    yield name.format(*numbers), Piece.of(tensor, cut)
+            if template in self.splits:
+                for name, cut in self.splits[template].items():
+                    yield name.format(*numbers), TensorView.of(tensor, cut)
             elif stem in self.stacks:
                 name = f"{self.stacks[stem].format(numbers[0])}.{leaf}"
                 stacks.setdefault(name, {})[int(numbers[1])] = tensor
@@ -135,10 +135,10 @@ class Family:
             if max(members) >= len(members):
                 reason = f"{len(members)} experts, the last with number {max(members)}"
                 raise ModelFileError(name, reason)
-            yield name, Stack.of([members[index] for index in range(len(members))])
+            yield name, StackedTensor.of([members[index] for index in range(len(members))])
 
     def _expected(self, parameters: Parameters, *, tied: bool) -> Iterable[str]:
-        cut = [name for parts in self.cuts.values() for name in parts]
+        cut = [name for parts in self.splits.values() for name in parts]
         for name in [*self.names.values(), *self.stacks.values(), *cut]:
             if name in self.optional or (tied and name == "output"):
                 continue
@@ -150,7 +150,7 @@ class Family:
                 yield from (name.format(index) + leaf for index in range(count))
 
 
-def _reading_order(name: str) -> tuple[int, int, str]:
+def _model_order(name: str) -> tuple[int, int, str]:
     """Order as a model reads: embedding, layers by number, output, projector, vision tower.
 
     What no architecture of tampu's own has comes last.
@@ -214,7 +214,7 @@ def with_window(parameters: Parameters, window: int | None) -> Parameters:
     return parameters | {"attention.sliding_window": window}
 
 
-def mixture_parameters(config: Config, *, width: str) -> Parameters:
+def moe_parameters(config: Config, *, width: str) -> Parameters:
     """Return the keys of a mixture of experts.
 
     Args:

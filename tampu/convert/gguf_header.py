@@ -1,4 +1,4 @@
-"""The head of a GGUF file, version 3, as bytes: counts, keys with their values, the tensor table.
+"""The header of a GGUF file, version 3, as bytes: counts, keys with their values, the tensor table.
 
     magic version tensors keys | key type value ... | name dims type offset ... | padding
 
@@ -35,7 +35,7 @@ _ITEM_KINDS = {np.dtype(name): kind for kind, name in _FORMATS.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TensorEntry:
     """One line of the tensor table; `offset` counts from the start of the tensor data."""
 
     name: str
@@ -44,32 +44,32 @@ class Place:
     offset: int
 
 
-def encode_head(
+def encode_header(
     metadata: Mapping[str, object],
-    places: Sequence[Place],
+    entries: Sequence[TensorEntry],
     kinds: Mapping[str, int] | None = None,
 ) -> bytes:
     """Return everything in front of the tensor data, padded to the file's alignment.
 
     Args:
         metadata: keys and values.
-        places: the tensors, in the order of the file.
+        entries: the tensors, in the order of the file.
         kinds: GGUF's number of the type of keys that are to keep theirs.
 
     Raises:
         ModelFileError: if a value is of no GGUF type.
     """
     kinds = kinds or {}
-    parts = [_MAGIC, struct.pack("<IQQ", _VERSION, len(places), len(metadata))]
+    parts = [_MAGIC, struct.pack("<IQQ", _VERSION, len(entries), len(metadata))]
     for key, value in metadata.items():
         parts += [_text(key), _value(key, value, kinds.get(key))]
-    for place in places:
-        sizes = place.shape[::-1]
-        parts.append(_text(place.name))
+    for entry in entries:
+        sizes = entry.shape[::-1]
+        parts.append(_text(entry.name))
         parts.append(struct.pack(f"<I{len(sizes)}Q", len(sizes), *sizes))
-        parts.append(struct.pack("<IQ", int(place.type), place.offset))
-    head = b"".join(parts)
-    return head + bytes(-len(head) % alignment_of(metadata))
+        parts.append(struct.pack("<IQ", int(entry.type), entry.offset))
+    header = b"".join(parts)
+    return header + bytes(-len(header) % alignment_of(metadata))
 
 
 def alignment_of(metadata: Mapping[str, object]) -> int:

@@ -14,8 +14,8 @@ import numpy as np
 
 from tampu.convert.checkpoint import Stored, StoredTensor
 from tampu.convert.config import Config
-from tampu.convert.family import Family, Parameters, mixture_parameters, text_parameters
-from tampu.convert.lazy_tensor import every_second, swapped
+from tampu.convert.family import Family, Parameters, moe_parameters, text_parameters
+from tampu.convert.lazy_tensor import strided, transposed
 from tampu.convert.llama import NAMES
 from tampu.errors import ModelFileError, UnsupportedModelError
 
@@ -27,14 +27,14 @@ _TABLE = np.concatenate([_VALUES, -_VALUES])
 
 
 @dataclass(frozen=True, slots=True)
-class FourBit(StoredTensor):
+class MXFP4Tensor(StoredTensor):
     """A tensor in MXFP4: (experts, inputs, outputs), stored as (experts, outputs, inputs)."""
 
     blocks: StoredTensor  # (experts, outputs, inputs / 32, 16), two values in a byte
     scales: StoredTensor  # (experts, outputs, inputs / 32), exponents of two
 
     @classmethod
-    def of(cls, blocks: StoredTensor, scales: StoredTensor) -> FourBit:
+    def of(cls, blocks: StoredTensor, scales: StoredTensor) -> MXFP4Tensor:
         """Return the tensor that its parts make.
 
         Raises:
@@ -67,7 +67,7 @@ def gather(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
             scales = by_name.get(name.removesuffix(_BLOCKS) + _SCALES)
             if scales is None:
                 raise ModelFileError(name, "has no scales")
-            yield FourBit.of(tensor, scales)
+            yield MXFP4Tensor.of(tensor, scales)
         elif not name.endswith(_SCALES):
             yield tensor
 
@@ -87,7 +87,7 @@ def parameters(config: Config) -> Parameters:
         keys["swiglu_limit"] = limit
     return (
         keys
-        | mixture_parameters(config, width="intermediate_size")
+        | moe_parameters(config, width="intermediate_size")
         | {"attention.sliding_window": config.integer("sliding_window", 128)}
     )
 
@@ -104,16 +104,16 @@ GPT_OSS = Family(
         "model.layers.{}.mlp.router": "blk.{}.ffn_gate_inp",
         _EXPERTS + "down_proj_bias": "blk.{}.ffn_down_exps.bias",
     },
-    cuts={
+    splits={
         _EXPERTS + "gate_up_proj": {
-            "blk.{}.ffn_gate_exps.weight": swapped(every_second(0, axis=-1)),
-            "blk.{}.ffn_up_exps.weight": swapped(every_second(1, axis=-1)),
+            "blk.{}.ffn_gate_exps.weight": transposed(strided(0, axis=-1)),
+            "blk.{}.ffn_up_exps.weight": transposed(strided(1, axis=-1)),
         },
         _EXPERTS + "gate_up_proj_bias": {
-            "blk.{}.ffn_gate_exps.bias": every_second(0, axis=-1),
-            "blk.{}.ffn_up_exps.bias": every_second(1, axis=-1),
+            "blk.{}.ffn_gate_exps.bias": strided(0, axis=-1),
+            "blk.{}.ffn_up_exps.bias": strided(1, axis=-1),
         },
-        _EXPERTS + "down_proj": {"blk.{}.ffn_down_exps.weight": swapped()},
+        _EXPERTS + "down_proj": {"blk.{}.ffn_down_exps.weight": transposed()},
     },
     parameters=parameters,
     gather=gather,

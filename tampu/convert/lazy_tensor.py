@@ -1,4 +1,4 @@
-"""Tensors put together of stored ones, or cut out of them, and read only when their turn comes."""
+"""Tensors put together of stored ones, or view out of them, and read only when their turn comes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tampu.errors import ModelFileError
 
 _COMPUTED = ""  # in place of a stored type: the bytes are nowhere to be copied from
 
-Cut: TypeAlias = Callable[[Stored], Stored]
+View: TypeAlias = Callable[[Stored], Stored]
 """Slices, transposes or reshapes elements, as views."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stack(StoredTensor):
+class StackedTensor(StoredTensor):
     """Several tensors of one shape, as one with a further, slowest dimension."""
 
     members: tuple[StoredTensor, ...]
 
     @classmethod
-    def of(cls, members: Sequence[StoredTensor]) -> Stack:
+    def of(cls, members: Sequence[StoredTensor]) -> StackedTensor:
         """Return the stack of these tensors, in this order.
 
         Raises:
@@ -44,55 +44,55 @@ class Stack(StoredTensor):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece(StoredTensor):
+class TensorView(StoredTensor):
     """A part of a tensor, or all of it in another order."""
 
     whole: StoredTensor
-    cut: Cut
+    view: View
 
     @classmethod
-    def of(cls, whole: StoredTensor, cut: Cut) -> Piece:
-        """Return what `cut` leaves of a tensor.
+    def of(cls, whole: StoredTensor, view: View) -> TensorView:
+        """Return what `view` leaves of a tensor.
 
         Raises:
-            ModelFileError: if the tensor does not have the dimensions that `cut` wants.
+            ModelFileError: if the tensor does not have the dimensions that `view` wants.
         """
         try:
-            shape = cut(whole.read()).shape
+            shape = view(whole.read()).shape
         except (ValueError, IndexError) as error:
             raise ModelFileError(whole.name, f"cannot be taken apart: {whole.shape}") from error
         size = int(np.prod(shape)) * whole.size_bytes // max(1, int(np.prod(whole.shape)))
-        return cls(whole.name, _COMPUTED, shape, whole.path, 0, size, whole, cut)
+        return cls(whole.name, _COMPUTED, shape, whole.path, 0, size, whole, view)
 
     def read(self) -> Stored:
         """Return the elements, in the order of the shape."""
-        return np.ascontiguousarray(self.cut(self.whole.read()))
+        return np.ascontiguousarray(self.view(self.whole.read()))
 
 
-def half(index: int, *, axis: int, count: int = 2) -> Cut:
-    """Return the cut of one of `count` equal parts along an axis."""
+def nth_part(index: int, *, axis: int, count: int = 2) -> View:
+    """Return the view of one of `count` equal parts along an axis."""
 
-    def cut(values: Stored) -> Stored:
+    def view(values: Stored) -> Stored:
         return np.split(values, count, axis)[index]
 
-    return cut
+    return view
 
 
-def swapped(cut: Cut | None = None) -> Cut:
-    """Return the cut that exchanges the last two dimensions, of what another cut leaves."""
+def transposed(view: View | None = None) -> View:
+    """Return the view that exchanges the last two dimensions, of what another view leaves."""
 
     def swap(values: Stored) -> Stored:
-        return (cut(values) if cut else values).swapaxes(-1, -2)
+        return (view(values) if view else values).swapaxes(-1, -2)
 
     return swap
 
 
-def every_second(first: int, *, axis: int) -> Cut:
-    """Return the cut of every second entry along an axis."""
+def strided(first: int, *, axis: int) -> View:
+    """Return the view of every second entry along an axis."""
 
-    def cut(values: Stored) -> Stored:
+    def view(values: Stored) -> Stored:
         places = [slice(None)] * values.ndim
         places[axis] = slice(first, None, 2)
         return values[tuple(places)]
 
-    return cut
+    return view

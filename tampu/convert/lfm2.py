@@ -69,7 +69,7 @@ LFM2 = Family(
     checkpoints=("Lfm2ForCausalLM",),
     names=NAMES | _CONVOLUTION | _ATTENTION,
     optional=frozenset({*_CONVOLUTION.values(), *_ATTENTION.values(), _KERNEL}),
-    cuts={"model.layers.{}.conv.conv.weight": {_KERNEL: channel}},
+    splits={"model.layers.{}.conv.conv.weight": {_KERNEL: channel}},
     parameters=parameters,
     tied=True,
 )

@@ -16,7 +16,7 @@ from tampu.convert.config import Config, read_rope
 from tampu.convert.family import (
     Family,
     Parameters,
-    mixture_parameters,
+    moe_parameters,
     text_parameters,
     with_window,
 )
@@ -105,7 +105,7 @@ LLAMA = Family(
         {"model.rotary_emb.inv_freq", "model.layers.{}.self_attn.rotary_emb.inv_freq"}
     ),
     transform=transform,
-    made=rope_factors,
+    generated=rope_factors,
 )
 
 _DENSE = {name for name in NAMES if ".mlp." in name}
@@ -121,8 +121,8 @@ MIXTRAL = Family(
         "model.layers.{}.block_sparse_moe.experts.{}.w3": "blk.{}.ffn_up_exps",
     },
     parameters=lambda config: (
-        parameters(config) | mixture_parameters(config, width="intermediate_size")
+        parameters(config) | moe_parameters(config, width="intermediate_size")
     ),
     transform=transform,
-    made=rope_factors,
+    generated=rope_factors,
 )

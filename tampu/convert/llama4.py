@@ -7,8 +7,8 @@ as GGUF's architecture does: no rows are reordered.
 from __future__ import annotations
 
 from tampu.convert.config import Config
-from tampu.convert.family import Family, Parameters, mixture_parameters, text_parameters
-from tampu.convert.lazy_tensor import half, swapped
+from tampu.convert.family import Family, Parameters, moe_parameters, text_parameters
+from tampu.convert.lazy_tensor import nth_part, transposed
 from tampu.convert.llama import NAMES, rope_factors
 from tampu.convert.vision import ATTENTION, PREFIXES, tower_keys, tower_names
 from tampu.errors import UnsupportedModelError
@@ -24,17 +24,17 @@ TEXT_NAMES = {name: target for name, target in NAMES.items() if ".mlp." not in n
         for part in ("gate", "up", "down")
     },
 }
-CUTS = {
+SPLITS = {
     "model.layers.{}.feed_forward.experts.gate_up_proj": {
-        "blk.{}.ffn_gate_exps.weight": swapped(half(0, axis=-1)),
-        "blk.{}.ffn_up_exps.weight": swapped(half(1, axis=-1)),
+        "blk.{}.ffn_gate_exps.weight": transposed(nth_part(0, axis=-1)),
+        "blk.{}.ffn_up_exps.weight": transposed(nth_part(1, axis=-1)),
     },
-    "model.layers.{}.feed_forward.experts.down_proj": {"blk.{}.ffn_down_exps.weight": swapped()},
+    "model.layers.{}.feed_forward.experts.down_proj": {"blk.{}.ffn_down_exps.weight": transposed()},
 }
 # A layer has either a dense part or experts.
 OPTIONAL = frozenset(
     name
-    for name in [*TEXT_NAMES.values(), *(name for cut in CUTS.values() for name in cut)]
+    for name in [*TEXT_NAMES.values(), *(name for cut in SPLITS.values() for name in cut)]
     if ".ffn_" in name and "norm" not in name
 )
 
@@ -45,7 +45,7 @@ def text_keys(config: Config) -> Parameters:
     """Return the keys of `llama4` for a text model's configuration."""
     config.require("hidden_act", ("silu",), "silu")
     keys = text_parameters(config, scalings=("none", "llama3"))
-    keys |= mixture_parameters(config, width="intermediate_size")
+    keys |= moe_parameters(config, width="intermediate_size")
     step = config.integer("interleave_moe_layer_step", 1)
     layers = config.layers()
     mixtures = config.values.get("moe_layers") or list(range(step - 1, layers, step))
@@ -82,10 +82,10 @@ LLAMA4_TEXT = Family(
     architecture="llama4",
     checkpoints=("Llama4ForCausalLM",),
     names=TEXT_NAMES,
-    cuts=CUTS,
+    splits=SPLITS,
     optional=OPTIONAL,
     parameters=text_keys,
-    made=rope_factors,
+    generated=rope_factors,
 )
 
 VISION_NAMES = {
@@ -132,9 +132,9 @@ LLAMA4 = Family(
     architecture="llama4",
     checkpoints=("Llama4ForConditionalGeneration",),
     names=TEXT_NAMES | VISION_NAMES,
-    cuts=CUTS,
+    splits=SPLITS,
     optional=OPTIONAL | _WITHOUT_LEAF,
     parameters=keys,
     prefixes=PREFIXES,
-    made=lambda config: rope_factors(config.section("text_config")),
+    generated=lambda config: rope_factors(config.section("text_config")),
 )

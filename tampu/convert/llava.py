@@ -84,6 +84,6 @@ LLAVA = Family(
     optional=frozenset({"v.class_embd", "v.post_ln"}),
     ignored=frozenset({"vision_tower.embeddings.position_ids"}),
     transform=transform,
-    made=lambda config: rope_factors(config.section("text_config")),
+    generated=lambda config: rope_factors(config.section("text_config")),
     gather=gather,
 )

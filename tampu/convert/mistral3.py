@@ -84,7 +84,7 @@ MISTRAL3_TEXT = Family(
     names=LLAMA.names,
     parameters=text_keys,
     transform=transform,
-    made=rope_factors,
+    generated=rope_factors,
 )
 
 MISTRAL3 = Family(
@@ -94,5 +94,5 @@ MISTRAL3 = Family(
     parameters=keys,
     prefixes=PREFIXES,
     transform=transform,
-    made=lambda config: rope_factors(config.section("text_config")),
+    generated=lambda config: rope_factors(config.section("text_config")),
 )

@@ -12,7 +12,7 @@ import numpy as np
 from tampu.convert.checkpoint import Stored, to_float32
 from tampu.convert.config import Config
 from tampu.convert.family import Family, Parameters
-from tampu.convert.lazy_tensor import Cut
+from tampu.convert.lazy_tensor import View
 from tampu.convert.llama import NAMES, interleave, parameters, rope_factors
 from tampu.convert.vision import ATTENTION, PREFIXES, tower_keys, tower_names
 
@@ -59,7 +59,7 @@ def _same(values: Stored) -> Stored:
     return values
 
 
-CUTS: dict[str, dict[str, Cut]] = {  # one number, used twice
+SPLITS: dict[str, dict[str, View]] = {  # one number, used twice
     "vision_model.gated_positional_embedding.gate": {
         "v.position_embd.gate": _same,
         "v.tile_position_embd.gate": _same,
@@ -124,10 +124,10 @@ MLLAMA = Family(
     architecture="mllama",
     checkpoints=("MllamaForConditionalGeneration",),
     names={**TEXT_NAMES, **GATES, **VISION_NAMES, **OTHER_NAMES},
-    cuts=CUTS,
+    splits=SPLITS,
     optional=_OPTIONAL,
     parameters=keys,
     prefixes=PREFIXES,
     transform=transform,
-    made=lambda config: rope_factors(config.section("text_config")),
+    generated=lambda config: rope_factors(config.section("text_config")),
 )

@@ -97,7 +97,7 @@ def file_type(name: str) -> FileType:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ModelShape:
     """What the choice depends on besides a tensor's name and shape."""
 
     layers: int
@@ -106,8 +106,8 @@ class Facts:
     is_70b: bool = False
 
     @classmethod
-    def of(cls, architecture: str, keys: Mapping[str, object]) -> Facts:
-        """Return the facts of a model.
+    def of(cls, architecture: str, keys: Mapping[str, object]) -> ModelShape:
+        """Return the model of a model.
 
         Args:
             architecture: the name.
@@ -174,7 +174,7 @@ def is_matrix(name: str, shape: Shape) -> bool:
 def choose_types(
     shapes: Mapping[str, Shape],
     kind: FileType,
-    facts: Facts,
+    model: ModelShape,
     overrides: Sequence[Override] = (),
 ) -> dict[str, GGMLType]:
     """Return the type of each matrix; the tensors left out stay as they are.
@@ -182,11 +182,11 @@ def choose_types(
     Args:
         shapes: of all tensors, slowest dimension first.
         kind: the mixture.
-        facts: of the model.
+        model: of the model.
         overrides: the first that matches a name wins over the mixture.
     """
     matrices = [name for name in shapes if is_matrix(name, shapes[name])]
-    chooser = _Chooser(kind, facts, shapes)
+    chooser = _Chooser(kind, model, shapes)
     chosen = {}
     for name in sorted(matrices, key=lambda name: (_layer(name), name)):
         wanted = next((o.type for o in overrides if o.pattern.search(name)), None)
@@ -218,9 +218,9 @@ def _gets_more_bits(layer: int, layers: int) -> bool:
 class _Chooser:
     """Chooses matrix by matrix, in the order of the layers."""
 
-    def __init__(self, kind: FileType, facts: Facts, shapes: Mapping[str, Shape]) -> None:
+    def __init__(self, kind: FileType, model: ModelShape, shapes: Mapping[str, Shape]) -> None:
         self.kind = kind
-        self.facts = facts
+        self.model = model
         self.shapes = shapes
         self.tied = "output.weight" not in shapes
         self.values = sum(name.endswith(_VALUES) for name in shapes)
@@ -230,7 +230,7 @@ class _Chooser:
     def choose(self, name: str) -> GGMLType:
         if name == "output.weight" or (self.tied and name in _EMBEDDINGS):
             return self._output(name)
-        if self.kind.name == "MXFP4" and self.facts.experts:
+        if self.kind.name == "MXFP4" and self.model.experts:
             return MXFP4 if len(self.shapes[name]) > 2 else Q8_0
         if name in _EMBEDDINGS:
             return self.kind.base
@@ -249,12 +249,12 @@ class _Chooser:
         """Choose for the values of attention."""
         index, self.values_seen = self.values_seen, self.values_seen + 1
         chosen = self._value(index)
-        if self.facts.experts == 8:
+        if self.model.experts == 8:
             return Q8_0
-        return Q5_K if self.facts.is_70b and chosen in (Q3_K, Q4_K) else chosen
+        return Q5_K if self.model.is_70b and chosen in (Q3_K, Q4_K) else chosen
 
     def _value(self, index: int) -> GGMLType:
-        grouped = self.facts.heads_per_kv >= 4
+        grouped = self.model.heads_per_kv >= 4
         match self.kind.name:
             case "Q2_K":
                 return Q4_K if grouped else Q3_K
@@ -272,14 +272,14 @@ class _Chooser:
 
     def key(self, name: str) -> GGMLType:  # noqa: ARG002
         """Choose for the keys of attention."""
-        return Q8_0 if self.facts.experts == 8 else self.kind.base
+        return Q8_0 if self.model.experts == 8 else self.kind.base
 
     def down(self, name: str) -> GGMLType:
         """Choose for the second matrix of a feed-forward."""
         index, self.downs_seen = self.downs_seen, self.downs_seen + 1
-        if self.facts.experts > 1:
+        if self.model.experts > 1:
             index = _layer(name)
-        layers = self.facts.layers
+        layers = self.model.layers
         match self.kind.name:
             case "Q2_K":
                 return Q3_K
@@ -296,7 +296,7 @@ class _Chooser:
     def attention_output(self, name: str) -> GGMLType:  # noqa: ARG002
         """Choose for the projection behind attention."""
         mixture = self.kind.name
-        if self.facts.experts == 8:
+        if self.model.experts == 8:
             few = ("Q2_K", "Q3_K_S", "Q3_K_M", "Q4_K_S", "Q4_K_M", "IQ4_NL", "IQ4_XS")
             return Q5_K if mixture in few else self.kind.base
         return {"Q2_K": Q3_K, "Q3_K_M": Q4_K, "Q3_K_L": Q5_K}.get(mixture, self.kind.base)

@@ -14,9 +14,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tampu.convert.quant_mix import Facts, FileType, Override, choose_types, file_type
+from tampu.convert.quant_mix import FileType, ModelShape, Override, choose_types, file_type
 from tampu.convert.storage import encode_rows, row_ranges
-from tampu.convert.writer import Part, PlannedFile, Progress, Span, TensorToWrite
+from tampu.convert.writer import (
+    ChunkSource,
+    FileRange,
+    PlannedFile,
+    ProgressCallback,
+    TensorToWrite,
+)
 from tampu.errors import RequestError, UnsupportedModelError
 from tampu.ml.gguf import GGUFFile, TensorInfo, read_gguf
 from tampu.ml.mapping import map_file
@@ -36,7 +42,7 @@ def quantize_file(
     overrides: Sequence[Override] = (),
     requantize: bool = False,
     threads: int | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> None:
     """Write the model `source` as `destination` with its matrices in other types.
 
@@ -76,7 +82,7 @@ def plan_quantization(
     file = read_gguf(source)
     chosen = planned_types(file, kind, overrides)
     if not requantize:
-        _refuse_quantized(file, chosen)
+        _check_unquantized(file, chosen)
     ours: dict[str, object] = {
         "general.file_type": kind.number,
         "general.quantization_version": QUANTIZATION_VERSION,
@@ -95,10 +101,10 @@ def planned_types(
     shapes = {info.name: info.shape for info in file.tensors.values()}
     architecture = file.metadata.architecture
     keys = {key.removeprefix(f"{architecture}."): value for key, value in file.metadata.items()}
-    return choose_types(shapes, kind, Facts.of(architecture, keys), overrides)
+    return choose_types(shapes, kind, ModelShape.of(architecture, keys), overrides)
 
 
-def _refuse_quantized(file: GGUFFile, chosen: Mapping[str, GGMLType]) -> None:
+def _check_unquantized(file: GGUFFile, chosen: Mapping[str, GGMLType]) -> None:
     for name, wanted in chosen.items():
         stored = file.tensors[name].type
         if stored.is_quantized and stored != wanted:
@@ -112,7 +118,7 @@ def _tensor(
     file: GGUFFile, mapping: mmap.mmap, info: TensorInfo, chosen: Mapping[str, GGMLType]
 ) -> TensorToWrite:
     kind = chosen.get(info.name, info.type)
-    parts: Callable[[], Iterable[Part]]
+    parts: Callable[[], Iterable[ChunkSource]]
     if kind == info.type:
         parts = partial(_copied, *file.find(info.offset), info.size_bytes)
     else:
@@ -120,12 +126,12 @@ def _tensor(
     return TensorToWrite(info.name, info.shape, kind, parts)
 
 
-def _copied(path: Path, offset: int, size: int) -> Iterator[Span]:
+def _copied(path: Path, offset: int, size: int) -> Iterator[FileRange]:
     for begin in range(0, size, _COPY_BYTES):
-        yield Span(path, offset + begin, min(_COPY_BYTES, size - begin))
+        yield FileRange(path, offset + begin, min(_COPY_BYTES, size - begin))
 
 
-def _converted(mapping: mmap.mmap, info: TensorInfo, kind: GGMLType) -> Iterator[Part]:
+def _converted(mapping: mmap.mmap, info: TensorInfo, kind: GGMLType) -> Iterator[ChunkSource]:
     columns = info.shape[-1]
     row_bytes = info.type.size_of(columns)
     for first, last in row_ranges(info.size_bytes // row_bytes, columns):

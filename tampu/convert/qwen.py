@@ -10,7 +10,7 @@ from tampu.convert.config import Config
 from tampu.convert.family import (
     Family,
     Parameters,
-    mixture_parameters,
+    moe_parameters,
     text_parameters,
     with_window,
 )
@@ -64,27 +64,27 @@ QWEN3 = Family(
 )
 
 
-def mixture(config: Config) -> Parameters:
+def moe_keys(config: Config) -> Parameters:
     """Return the keys of `qwen2moe` and `qwen3moe`, all of whose layers are mixtures."""
     config.require("decoder_sparse_step", (1,), 1)
     config.require("mlp_only_layers", ([], None), [])
-    return parameters(config) | mixture_parameters(config, width="moe_intermediate_size")
+    return parameters(config) | moe_parameters(config, width="moe_intermediate_size")
 
 
-def qwen2_mixture(config: Config) -> Parameters:
+def qwen2_moe_parameters(config: Config) -> Parameters:
     """Return the keys of `qwen2moe`, whose readers never renormalise the experts' weights."""
     config.require("norm_topk_prob", (False,), default=False)
     width = config.integer("shared_expert_intermediate_size")
-    return mixture(config) | {"expert_shared_feed_forward_length": width}
+    return moe_keys(config) | {"expert_shared_feed_forward_length": width}
 
 
-def qwen3_mixture(config: Config) -> Parameters:
+def qwen3_moe_parameters(config: Config) -> Parameters:
     """Return the keys of `qwen3moe`, whose readers always renormalise the experts' weights."""
     config.require("norm_topk_prob", (True,), default=False)
-    return mixture(config)
+    return moe_keys(config)
 
 
-_MIXTURE_NAMES = {name: target for name, target in NAMES.items() if ".mlp." not in name} | {
+_MOE_NAMES = {name: target for name, target in NAMES.items() if ".mlp." not in name} | {
     "model.layers.{}.mlp.gate": "blk.{}.ffn_gate_inp"
 }
 _STACKS = {
@@ -95,7 +95,7 @@ _STACKS = {
 QWEN2_MOE = Family(
     architecture="qwen2moe",
     checkpoints=("Qwen2MoeForCausalLM",),
-    names=_MIXTURE_NAMES
+    names=_MOE_NAMES
     | {
         "model.layers.{}.mlp.shared_expert.gate_proj": "blk.{}.ffn_gate_shexp",
         "model.layers.{}.mlp.shared_expert.up_proj": "blk.{}.ffn_up_shexp",
@@ -103,12 +103,12 @@ QWEN2_MOE = Family(
         "model.layers.{}.mlp.shared_expert_gate": "blk.{}.ffn_gate_inp_shexp",
     },
     stacks=_STACKS,
-    parameters=qwen2_mixture,
+    parameters=qwen2_moe_parameters,
 )
 QWEN3_MOE = Family(
     architecture="qwen3moe",
     checkpoints=("Qwen3MoeForCausalLM",),
-    names=_MIXTURE_NAMES | _NORMS,
+    names=_MOE_NAMES | _NORMS,
     stacks=_STACKS,
-    parameters=qwen3_mixture,
+    parameters=qwen3_moe_parameters,
 )

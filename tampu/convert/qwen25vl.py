@@ -8,7 +8,7 @@ from __future__ import annotations
 from tampu.convert.checkpoint import Stored
 from tampu.convert.config import Config
 from tampu.convert.family import Family, Parameters, text_parameters
-from tampu.convert.lazy_tensor import Cut, half
+from tampu.convert.lazy_tensor import View, nth_part
 from tampu.convert.llama import NAMES
 from tampu.convert.vision import PREFIXES, tower_keys, tower_names
 
@@ -30,20 +30,20 @@ VISION_NAMES = {
 }
 
 
-def _frame(index: int) -> Cut:
+def _frame(index: int) -> View:
     def cut(values: Stored) -> Stored:
         return values[:, :, index]
 
     return cut
 
 
-CUTS = {
+SPLITS = {
     "visual.patch_embed.proj.weight": {
         f"v.patch_embd_{index}.weight": _frame(index) for index in range(2)
     },
     **{
         f"{_LAYER}.attn.qkv.{leaf}": {
-            f"v.blk.{{}}.attn_{part}.{leaf}": half(index, axis=0, count=3)
+            f"v.blk.{{}}.attn_{part}.{leaf}": nth_part(index, axis=0, count=3)
             for index, part in enumerate("qkv")
         }
         for leaf in ("weight", "bias")
@@ -97,7 +97,7 @@ QWEN25VL = Family(
     architecture="qwen25vl",
     checkpoints=("Qwen2_5_VLForConditionalGeneration",),
     names={**NAMES, **VISION_NAMES},
-    cuts=CUTS,
+    splits=SPLITS,
     optional=frozenset({"v.merger.mlp.{}"}),
     parameters=keys,
     prefixes=(*PREFIXES, ("model.visual.", "visual.")),

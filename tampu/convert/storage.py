@@ -53,7 +53,7 @@ def encoded_parts(
     into blocks.
     """
     table = values.reshape(-1, values.shape[-1])
-    if _is_stored_so(values, kind):
+    if _is_stored_as(values, kind):
         yield lambda: table
         return
     for first, last in row_ranges(*table.shape):
@@ -78,19 +78,19 @@ def encode_rows(name: str, read: Callable[[], Floats], kind: GGMLType) -> npt.ND
     if kind == GGMLType.F32:
         return values
     if kind == GGMLType.F16:
-        _require_half_range(name, values)
+        _check_f16_range(name, values)
     try:
         return quantize(values, kind)
     except ComputeError as error:
         raise ModelFileError(name, str(error)) from error
 
 
-def _is_stored_so(values: Stored, kind: GGMLType) -> bool:
+def _is_stored_as(values: Stored, kind: GGMLType) -> bool:
     stored = {"float32": GGMLType.F32, "float16": GGMLType.F16, "uint16": GGMLType.BF16}
     return stored[values.dtype.name] == kind
 
 
-def _require_half_range(name: str, values: Floats) -> None:
+def _check_f16_range(name: str, values: Floats) -> None:
     largest = np.max(np.abs(values), initial=0.0, where=np.isfinite(values))
     if largest > _F16_MAX:
         raise ModelFileError(name, f"{largest:g} is beyond the range of F16: choose BF16 or F32")

@@ -19,7 +19,7 @@ FILE = "tokenizer.json"
 
 
 @dataclass(slots=True)
-class Pieces:
+class TokenTable:
     """A vocabulary by id, before added tokens and padding."""
 
     model: str  # tokenizer.ggml.model: gpt2, llama or bert
@@ -40,7 +40,7 @@ def is_byte_level(tokenizer: Mapping[str, Any]) -> bool:
     return any(part.get("type") == "ByteLevel" for part in parts)
 
 
-def read_pieces(tokenizer: Mapping[str, Any]) -> Pieces:
+def read_token_table(tokenizer: Mapping[str, Any]) -> TokenTable:
     """Return the vocabulary of a tokenizer.json.
 
     Raises:
@@ -55,15 +55,15 @@ def read_pieces(tokenizer: Mapping[str, Any]) -> Pieces:
         raise UnsupportedModelError(f"{FILE}: a {kind} tokeniser; BPE and WordPiece are supported")
     tokens, types = _by_id(model.get("vocab"))
     if kind == "WordPiece":
-        return Pieces("bert", list(map(_turned_round, tokens)), types)
+        return TokenTable("bert", list(map(_gguf_wordpiece, tokens)), types)
     if is_byte_level(tokenizer):
         pre = pretokenizer_name(tokenizer.get("pre_tokenizer"))
-        return Pieces("gpt2", tokens, types, merges=_merge_texts(model.get("merges")), pre=pre)
+        return TokenTable("gpt2", tokens, types, merges=_merge_texts(model.get("merges")), pre=pre)
     pairs = _pairs(model.get("merges"))
     if not model.get("byte_fallback"):
         raise UnsupportedModelError(f"{FILE}: a BPE without bytes is not supported")
     _mark_bytes(tokens, types, model.get("unk_token"))
-    return Pieces(
+    return TokenTable(
         "llama",
         tokens,
         types,
@@ -87,7 +87,7 @@ def added_tokens(tokenizer: Mapping[str, Any]) -> list[tuple[int, str, bool]]:
     return result
 
 
-def adds_first(tokenizer: Mapping[str, Any]) -> str | None:
+def prefix_token(tokenizer: Mapping[str, Any]) -> str | None:
     """Return the token that the post-processor puts in front of a text, None if there is none."""
     for part in flatten(tokenizer.get("post_processor"), "processors"):
         match part:
@@ -180,7 +180,7 @@ def _adds_space_prefix(tokenizer: Mapping[str, Any]) -> bool:
     )
 
 
-def _turned_round(token: str) -> str:
+def _gguf_wordpiece(token: str) -> str:
     """Return a WordPiece token as GGUF spells it: words are marked, not what continues them."""
     if token.startswith("##"):
         return token[2:]

@@ -16,11 +16,11 @@ from tampu.convert.tokenizer_json import (
     UNKNOWN,
     UNUSED,
     USER_DEFINED,
-    Pieces,
+    TokenTable,
     added_tokens,
-    adds_first,
     is_byte_level,
-    read_pieces,
+    prefix_token,
+    read_token_table,
 )
 from tampu.errors import ModelFileError
 
@@ -34,7 +34,7 @@ _SPECIAL = {
     "mask": "mask",
     "cls": "cls",
 }
-_MOST_DIGITS = 10  # of an id
+_MAX_ID_DIGITS = 10  # of an id
 _ADDED_SCORE = -1000.0
 
 
@@ -47,40 +47,40 @@ def tokenizer_metadata(checkpoint: Checkpoint, size: int) -> dict[str, object]:
     """
     tokenizer = checkpoint.json("tokenizer.json")
     settings = checkpoint.json(_CONFIG) or {}
-    pieces = _read_pieces(checkpoint, tokenizer)
-    if len(pieces.tokens) > size:
-        reason = f"{len(pieces.tokens)} tokens for a model with {size}"
+    table = _read_token_table(checkpoint, tokenizer)
+    if len(table.tokens) > size:
+        reason = f"{len(table.tokens)} tokens for a model with {size}"
         raise ModelFileError("tokenizer", reason)
-    _place_added(pieces, _all_added(checkpoint, tokenizer, settings), size)
-    _pad(pieces, size)
-    ids = dict(zip(pieces.tokens, range(len(pieces.tokens)), strict=True))
+    _add_tokens(table, _added_tokens(checkpoint, tokenizer, settings), size)
+    _pad(table, size)
+    ids = dict(zip(table.tokens, range(len(table.tokens)), strict=True))
     keys: dict[str, object] = {
-        "tokenizer.ggml.model": pieces.model,
-        "tokenizer.ggml.pre": pieces.pre,
-        "tokenizer.ggml.tokens": pieces.tokens,
-        "tokenizer.ggml.token_type": pieces.types,
+        "tokenizer.ggml.model": table.model,
+        "tokenizer.ggml.pre": table.pre,
+        "tokenizer.ggml.tokens": table.tokens,
+        "tokenizer.ggml.token_type": table.types,
     }
-    if pieces.scores is not None:
-        keys["tokenizer.ggml.scores"] = pieces.scores
-    if pieces.merges is not None:
-        keys["tokenizer.ggml.merges"] = pieces.merges
-    if pieces.add_space_prefix is not None:
-        keys["tokenizer.ggml.add_space_prefix"] = pieces.add_space_prefix
+    if table.scores is not None:
+        keys["tokenizer.ggml.scores"] = table.scores
+    if table.merges is not None:
+        keys["tokenizer.ggml.merges"] = table.merges
+    if table.add_space_prefix is not None:
+        keys["tokenizer.ggml.add_space_prefix"] = table.add_space_prefix
     keys |= _special_ids(checkpoint, settings, ids)
     keys |= _end_ids(checkpoint, settings, ids)
-    keys |= _added_around(tokenizer, settings, pieces.model)
+    keys |= _bos_eos_flags(tokenizer, settings, table.model)
     keys |= _templates(checkpoint, settings)
     return keys
 
 
-def _read_pieces(checkpoint: Checkpoint, tokenizer: Mapping[str, Any] | None) -> Pieces:
+def _read_token_table(checkpoint: Checkpoint, tokenizer: Mapping[str, Any] | None) -> TokenTable:
     """Return the vocabulary; a SentencePiece file is nearer to its source than its twin in JSON."""
     if tokenizer is not None and is_byte_level(tokenizer):
-        return read_pieces(tokenizer)
+        return read_token_table(tokenizer)
     data = checkpoint.data("tokenizer.model")
     if data is not None:
         model = read_sentencepiece(data)
-        return Pieces(
+        return TokenTable(
             "llama",
             model.pieces,
             model.types,
@@ -89,10 +89,10 @@ def _read_pieces(checkpoint: Checkpoint, tokenizer: Mapping[str, Any] | None) ->
         )
     if tokenizer is None:
         raise ModelFileError(str(checkpoint.folder), "no tokenizer.json and no tokenizer.model")
-    return read_pieces(tokenizer)
+    return read_token_table(tokenizer)
 
 
-def _all_added(
+def _added_tokens(
     checkpoint: Checkpoint, tokenizer: Mapping[str, Any] | None, settings: Mapping[str, Any]
 ) -> dict[int, tuple[str, bool]]:
     """Return id -> (text, whether it is special); the newest kind of file has the last word."""
@@ -106,7 +106,7 @@ def _all_added(
         raise ModelFileError(_CONFIG, "added_tokens_decoder is not an object")
     for key, token in decoder.items():
         match token:
-            case {"content": str(text)} if key.isdecimal() and len(key) < _MOST_DIGITS:
+            case {"content": str(text)} if key.isdecimal() and len(key) < _MAX_ID_DIGITS:
                 added[int(key)] = (text, token.get("special") is True)
             case _:
                 raise ModelFileError(_CONFIG, f"a bad added token: {key[:20]!r}")
@@ -115,30 +115,30 @@ def _all_added(
     return added
 
 
-def _place_added(pieces: Pieces, added: Mapping[int, tuple[str, bool]], size: int) -> None:
+def _add_tokens(table: TokenTable, added: Mapping[int, tuple[str, bool]], size: int) -> None:
     """Put added tokens at their ids; one that the model has no row for can never be used."""
-    _pad(pieces, max((id_ + 1 for id_ in added if id_ < size), default=0))
+    _pad(table, max((id_ + 1 for id_ in added if id_ < size), default=0))
     for id_, (text, special) in added.items():
         if id_ < 0:
             raise ModelFileError("tokenizer", f"the added token {text!r} has the id {id_}")
         if id_ < size:
-            if pieces.scores is not None and pieces.tokens[id_] != text:
-                pieces.scores[id_] = _ADDED_SCORE
-            if pieces.types[id_] != UNKNOWN:
-                pieces.types[id_] = CONTROL if special else USER_DEFINED
-            pieces.tokens[id_] = text
+            if table.scores is not None and table.tokens[id_] != text:
+                table.scores[id_] = _ADDED_SCORE
+            if table.types[id_] != UNKNOWN:
+                table.types[id_] = CONTROL if special else USER_DEFINED
+            table.tokens[id_] = text
 
 
-def _pad(pieces: Pieces, size: int) -> None:
+def _pad(table: TokenTable, size: int) -> None:
     """Fill the vocabulary up to `size` with tokens that no text contains."""
-    count = len(pieces.tokens)
-    pieces.tokens += [f"[PAD{id_}]" for id_ in range(count, size)]
-    pieces.types += [UNUSED] * (size - count)
-    if pieces.scores is not None:
-        pieces.scores += [_ADDED_SCORE] * (size - count)
+    count = len(table.tokens)
+    table.tokens += [f"[PAD{id_}]" for id_ in range(count, size)]
+    table.types += [UNUSED] * (size - count)
+    if table.scores is not None:
+        table.scores += [_ADDED_SCORE] * (size - count)
 
 
-def _named_id(settings: Mapping[str, Any], key: str, ids: Mapping[str, int]) -> int | None:
+def _token_id(settings: Mapping[str, Any], key: str, ids: Mapping[str, int]) -> int | None:
     """Return the id of a special token that tokenizer_config.json names, if it has one."""
     match settings.get(f"{key}_token"):
         case str(text) | {"content": str(text)}:
@@ -159,7 +159,7 @@ def _special_ids(
 ) -> dict[str, object]:
     keys: dict[str, object] = {}
     for key, name in _SPECIAL.items():
-        id_ = _named_id(settings, key, ids)
+        id_ = _token_id(settings, key, ids)
         if id_ is None:
             stated = _text_config(checkpoint).get(f"{key}_token_id")
             id_ = stated if type(stated) is int and 0 <= stated < len(ids) else None
@@ -181,7 +181,7 @@ def _end_ids(
     The tokeniser's own end is recorded as the end of a turn if generation_config.json lacks it.
     """
     generation = checkpoint.json("generation_config.json") or {}
-    named = _named_id(settings, "eos", ids)
+    named = _token_id(settings, "eos", ids)
     ends = (
         _id_list(generation.get("eos_token_id"), "generation_config.json: eos_token_id", ids)
         or _id_list(_text_config(checkpoint).get("eos_token_id"), "config.json: eos_token_id", ids)
@@ -197,7 +197,7 @@ def _end_ids(
     return keys
 
 
-def _added_around(
+def _bos_eos_flags(
     tokenizer: Mapping[str, Any] | None, settings: Mapping[str, Any], model: str
 ) -> dict[str, object]:
     """Return whether the first and the last special token are put around a text."""
@@ -205,7 +205,7 @@ def _added_around(
         return {"tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.add_eos_token": True}
     first = settings.get("add_bos_token")
     if not isinstance(first, bool):
-        first = adds_first(tokenizer) is not None if tokenizer is not None else model == "llama"
+        first = prefix_token(tokenizer) is not None if tokenizer is not None else model == "llama"
     last = settings.get("add_eos_token")
     return {
         "tokenizer.ggml.add_bos_token": first,

@@ -22,20 +22,20 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from tampu.convert.gguf_header import Place, alignment_of, encode_head
+from tampu.convert.gguf_header import TensorEntry, alignment_of, encode_header
 from tampu.errors import DiskFullError, ModelFileError
 from tampu.ml.atomic_file import atomic_file, check_free_space
 from tampu.ml.types import GGMLType
 
-Progress: TypeAlias = Callable[[int, int], None]
-Chunk: TypeAlias = npt.NDArray[np.generic]
+ProgressCallback: TypeAlias = Callable[[int, int], None]
+TensorChunk: TypeAlias = npt.NDArray[np.generic]
 
 _AHEAD = 2  # chunks computed or waiting, for each thread
 _BUFFER_BYTES = 256 << 10  # of a copy: small enough for a processor's own cache
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class FileRange:
     """Bytes of another file that are copied as they are."""
 
     path: Path
@@ -43,7 +43,7 @@ class Span:
     size_bytes: int
 
 
-Part: TypeAlias = Callable[[], Chunk] | Span
+ChunkSource: TypeAlias = Callable[[], TensorChunk] | FileRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class TensorToWrite:
     name: str
     shape: tuple[int, ...]  # slowest dimension first
     type: GGMLType
-    parts: Callable[[], Iterable[Part]]
+    parts: Callable[[], Iterable[ChunkSource]]
 
     @property
     def size_bytes(self) -> int:
@@ -95,12 +95,12 @@ class PlannedFile:
         return [0, *accumulate(sizes)]
 
     @cached_property
-    def _head(self) -> bytes:
-        places = [
-            Place(tensor.name, tensor.shape, tensor.type, offset)
+    def _header(self) -> bytes:
+        entries = [
+            TensorEntry(tensor.name, tensor.shape, tensor.type, offset)
             for tensor, offset in zip(self.tensors, self._offsets, strict=False)
         ]
-        return encode_head(self.metadata, places, self.kinds)
+        return encode_header(self.metadata, entries, self.kinds)
 
     @property
     def size_bytes(self) -> int:
@@ -109,10 +109,14 @@ class PlannedFile:
         Raises:
             ModelFileError: if a metadata value is of no GGUF type.
         """
-        return len(self._head) + self._offsets[-1]
+        return len(self._header) + self._offsets[-1]
 
     def write(
-        self, destination: Path, *, threads: int | None = None, progress: Progress | None = None
+        self,
+        destination: Path,
+        *,
+        threads: int | None = None,
+        progress: ProgressCallback | None = None,
     ) -> None:
         """Write the file; it appears under its name when it is whole.
 
@@ -130,12 +134,12 @@ class PlannedFile:
             self.write_to(file, threads=threads, progress=progress)
 
     def write_to(
-        self, sink: Sink, *, threads: int | None = None, progress: Progress | None = None
+        self, sink: Sink, *, threads: int | None = None, progress: ProgressCallback | None = None
     ) -> None:
         """Write the file's bytes in their order; the arguments are those of `write`."""
-        sink.write(self._head)
+        sink.write(self._header)
         done = 0
-        for index, data in _in_order(self.tensors, threads or usable_cores()):
+        for index, data in _in_order(self.tensors, threads or usable_cpus()):
             done += _put(sink, data)
             end = self._offsets[index] + self.tensors[index].size_bytes
             if done > end:
@@ -165,7 +169,7 @@ def translate_os_errors(path: Path) -> Iterator[None]:
         raise ModelFileError(str(path), f"cannot be written: {error.strerror}") from error
 
 
-def usable_cores() -> int:
+def usable_cpus() -> int:
     """Return how many processors this process may use."""
     process = psutil.Process()
     if hasattr(process, "cpu_affinity"):  # not on macOS
@@ -175,14 +179,14 @@ def usable_cores() -> int:
 
 def _in_order(
     tensors: Sequence[TensorToWrite], threads: int
-) -> Iterator[tuple[int, memoryview | Span]]:
+) -> Iterator[tuple[int, memoryview | FileRange]]:
     """Yield each tensor's index with its bytes, computed a little ahead of the reader."""
-    flight: deque[tuple[int, Future[Chunk] | Span]] = deque()
+    flight: deque[tuple[int, Future[TensorChunk] | FileRange]] = deque()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="tampu-write")
     try:
         for index, tensor in enumerate(tensors):
             for part in tensor.parts():
-                flight.append((index, part if isinstance(part, Span) else pool.submit(part)))
+                flight.append((index, part if isinstance(part, FileRange) else pool.submit(part)))
                 if len(flight) > _AHEAD * threads:
                     yield _bytes_of(*flight.popleft())
         while flight:
@@ -191,15 +195,17 @@ def _in_order(
         pool.shutdown(cancel_futures=True)
 
 
-def _bytes_of(index: int, part: Future[Chunk] | Span) -> tuple[int, memoryview | Span]:
-    if isinstance(part, Span):
+def _bytes_of(
+    index: int, part: Future[TensorChunk] | FileRange
+) -> tuple[int, memoryview | FileRange]:
+    if isinstance(part, FileRange):
         return index, part
     return index, np.ascontiguousarray(part.result()).data.cast("B")
 
 
-def _put(sink: Sink, data: memoryview | Span) -> int:
+def _put(sink: Sink, data: memoryview | FileRange) -> int:
     """Write bytes, or copy them from where they are; return how many."""
-    if not isinstance(data, Span):
+    if not isinstance(data, FileRange):
         sink.write(data)
         return len(data)
     with data.path.open("rb", buffering=0) as source:
@@ -209,18 +215,18 @@ def _put(sink: Sink, data: memoryview | Span) -> int:
     return data.size_bytes
 
 
-def _pump(sink: Sink, source: FileIO, span: Span) -> None:
+def _pump(sink: Sink, source: FileIO, source_range: FileRange) -> None:
     """Read and write through one small buffer.
 
     New pages would cost more than the copy. So would sendfile, which copies page by page where the
-    two files' places differ by less than a page, as they do.
+    two files' offsets differ within a page, as they do.
     """
-    buffer = memoryview(bytearray(min(_BUFFER_BYTES, span.size_bytes)))
-    source.seek(span.offset)
-    left = span.size_bytes
+    buffer = memoryview(bytearray(min(_BUFFER_BYTES, source_range.size_bytes)))
+    source.seek(source_range.offset)
+    left = source_range.size_bytes
     while left:
         count = source.readinto(buffer[:left])
         if not count:
-            raise ModelFileError(span.path.name, "the file ends inside its data")
+            raise ModelFileError(source_range.path.name, "the file ends inside its data")
         sink.write(buffer[:count])
         left -= count

@@ -76,7 +76,7 @@ def create(
         config = _config(ingredients, recipe.modelfile)
         head = encode_config(config)
         described = Descriptor(CONFIG_TYPE, store.blobs.put(head, lease), len(head))
-        ingredients.tell_existing()
+        ingredients.report_existing()
         report(Progress("writing manifest"))
         made = store.write(name, Manifest(config=described, layers=layers))
     for warning in (*_of_renderer(made, ingredients), *_without_effect(config)):

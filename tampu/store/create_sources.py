@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from tampu.convert import plan_conversion
 from tampu.convert.adapters import CONFIG_FILE as ADAPTER_CONFIG
 from tampu.convert.adapters import is_adapter, plan_adapter
-from tampu.convert.cache import CONFIG_FILE, is_checkpoint, own_type
+from tampu.convert.cache import CONFIG_FILE, is_checkpoint, most_common_type
 from tampu.convert.quant_mix import file_type
 from tampu.convert.quantize import plan_quantization
 from tampu.convert.writer import PlannedFile
@@ -128,7 +128,7 @@ class Ingredients:
         self._store.blobs.put(content, self._lease)
         return self._new(layer)
 
-    def tell_existing(self) -> None:
+    def report_existing(self) -> None:
         """Report the layers that were there before; last, so that what is wrong comes first."""
         for layer in self._existing_layers:
             self._report(Progress(f"using existing layer {layer.digest}", str(layer.digest)))
@@ -176,7 +176,7 @@ class Ingredients:
                 raise ModelFileError(ADAPTER_CONFIG, _NO_MODEL)
             if not is_checkpoint(path):
                 raise ModelNotFoundError(f"{path}: a folder without config.json is no checkpoint")
-            kind = recipe.quantize or own_type(path)
+            kind = recipe.quantize or most_common_type(path)
             plan = plan_conversion(path, kind)
             self._set_weights(lambda: [self._written(Media.MODEL, plan, "converting model")])
             return

@@ -226,7 +226,7 @@ def _pair(value: str, what: str) -> tuple[str, str]:
     return name, _text(rest[0])
 
 
-def _once(name: str, read: Callable[[str], str]) -> Callable[[Modelfile, str], Modelfile]:
+def _cached(name: str, read: Callable[[str], str]) -> Callable[[Modelfile, str], Modelfile]:
     def reader(modelfile: Modelfile, value: str) -> Modelfile:
         changes: dict[str, Any] = {name: read(value)}
         return replace(modelfile, **changes)
@@ -245,14 +245,14 @@ def _more(name: str) -> Callable[[Modelfile, str], Modelfile]:
 _READERS: Mapping[str, Callable[[Modelfile, str], Modelfile]] = {
     "FROM": _more("sources"),
     "PARAMETER": _parameter,
-    "TEMPLATE": _once("template", _text),
-    "SYSTEM": _once("system", _text),
+    "TEMPLATE": _cached("template", _text),
+    "SYSTEM": _cached("system", _text),
     "ADAPTER": _more("adapters"),
     "LICENSE": _more("licenses"),
     "MESSAGE": _message,
-    "REQUIRES": _once("requires", _needed),
-    "RENDERER": _once("renderer", _needed),
-    "PARSER": _once("parser", _needed),
+    "REQUIRES": _cached("requires", _needed),
+    "RENDERER": _cached("renderer", _needed),
+    "PARSER": _cached("parser", _needed),
 }
 _SINGLE = ("TEMPLATE", "SYSTEM", "REQUIRES", "RENDERER", "PARSER")
 

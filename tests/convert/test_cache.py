@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support import handmade_checkpoints as handmade
 
-from tampu.convert.cache import converted_file, is_checkpoint, own_type
+from tampu.convert.cache import converted_file, is_checkpoint, most_common_type
 from tampu.engine.engine import Engine
 from tampu.errors import ModelFileError, ModelNotFoundError
 from tampu.ml.gguf import read_gguf
@@ -51,7 +51,7 @@ def test_weights_keep_their_type(tmp_path: Path, type_: str) -> None:
     dtype = {"F32": np.float32, "F16": np.float16}[type_]
     tensors = {name: array.astype(dtype) for name, array in handmade.weights().items()}
     folder = handmade.write(tmp_path / "tiny", tensors=tensors)
-    assert own_type(folder) == type_
+    assert most_common_type(folder) == type_
     path = converted_file(folder, tmp_path / "cache")
     assert read_gguf(path).tensors["blk.0.attn_q.weight"].type.name == type_
 

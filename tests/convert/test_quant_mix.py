@@ -10,7 +10,7 @@ import pytest
 
 from tampu.convert.quant_mix import (
     FILE_TYPES,
-    Facts,
+    ModelShape,
     Override,
     choose_types,
     file_type,
@@ -21,7 +21,7 @@ from tampu.errors import UnsupportedModelError
 from tampu.ml.types import GGMLType
 from tampu.store.model_info import FILE_TYPES as NAMES_BY_NUMBER
 
-# Written by tools/record_mixtures.py from llama-cpp-python 0.3.36.
+# Written by tools/record_quant_mixes.py from llama-cpp-python 0.3.36.
 RECORDED: dict[str, Any] = json.loads(
     (Path(__file__).parent / "libllama_quant_mixes.json").read_text("utf-8")
 )
@@ -49,7 +49,7 @@ def recorded(rows: dict[str, str]) -> dict[str, str]:
 @pytest.mark.parametrize("label", RECORDED)
 def test_each_tensor_gets_the_type_that_libllama_gives_it(label: str, mixture: str) -> None:
     model = RECORDED[label]
-    facts = Facts.of(model["architecture"], model["keys"])
+    facts = ModelShape.of(model["architecture"], model["keys"])
     shapes = named(model)
     chosen = choose_types(shapes, file_type(mixture), facts)
     expected = recorded(model["types"][mixture])
@@ -63,7 +63,7 @@ def test_each_tensor_gets_the_type_that_libllama_gives_it(label: str, mixture: s
 @pytest.mark.parametrize("label", ["mixtral", "qwen3moe"])
 def test_mxfp4_is_for_experts_and_the_rest_is_q8_0(label: str) -> None:
     model = RECORDED[label]
-    facts = Facts.of(model["architecture"], model["keys"])
+    facts = ModelShape.of(model["architecture"], model["keys"])
     chosen = choose_types(named(model), file_type("MXFP4"), facts)
     expected = recorded(model["types"]["MXFP4"])
     assert {name: kind.name for name, kind in chosen.items()} == {
@@ -74,7 +74,7 @@ def test_mxfp4_is_for_experts_and_the_rest_is_q8_0(label: str) -> None:
 def test_mxfp4_of_a_model_without_experts_is_for_all_matrices_but_the_output() -> None:
     """libllama would make it Q8_0 throughout, which is not what the name promises."""
     model = RECORDED["llama"]
-    chosen = choose_types(named(model), file_type("MXFP4"), Facts(layers=20))
+    chosen = choose_types(named(model), file_type("MXFP4"), ModelShape(layers=20))
     assert chosen.pop("output.weight").name == "Q8_0"
     assert {kind.name for kind in chosen.values()} == {"MXFP4"}
 
@@ -125,11 +125,11 @@ def test_a_row_that_does_not_fill_blocks_gets_another_type(
 def test_the_first_override_that_matches_wins() -> None:
     model = RECORDED["llama"]
     overrides = [Override.parse(text) for text in ("attn_v=q8_0", r"blk\.1\.=F16")]
-    chosen = choose_types(named(model), file_type("Q4_K_M"), Facts(layers=20), overrides)
+    chosen = choose_types(named(model), file_type("Q4_K_M"), ModelShape(layers=20), overrides)
     assert chosen["blk.1.attn_v.weight"].name == "Q8_0"
     assert chosen["blk.1.attn_k.weight"].name == "F16"
     assert chosen["blk.2.attn_k.weight"].name == "Q4_K"
-    plain = choose_types(named(model), file_type("F16"), Facts(layers=20), overrides)
+    plain = choose_types(named(model), file_type("F16"), ModelShape(layers=20), overrides)
     assert plain["blk.1.attn_v.weight"].name == "Q8_0"
 
 

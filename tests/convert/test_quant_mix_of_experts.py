@@ -12,8 +12,8 @@ from safetensors.numpy import save_file
 from tampu.convert.checkpoint import Checkpoint, StoredTensor
 from tampu.convert.config import Config
 from tampu.convert.family import Family
-from tampu.convert.gptoss import GPT_OSS, FourBit
-from tampu.convert.lazy_tensor import Piece, Stack, half
+from tampu.convert.gptoss import GPT_OSS, MXFP4Tensor
+from tampu.convert.lazy_tensor import StackedTensor, TensorView, nth_part
 from tampu.convert.llama import MIXTRAL
 from tampu.convert.llama4 import LLAMA4_TEXT
 from tampu.convert.qwen import QWEN3_MOE
@@ -132,17 +132,21 @@ def test_blocks_without_scales_are_an_error(tmp_path: Path) -> None:
         named(GPT_OSS, tmp_path, {name: np.zeros((1, 2, 1, 16), np.uint8)})
     parts = stored(tmp_path, {"a_blocks": np.zeros((1, 2, 1, 8)), "a_scales": np.zeros((1, 2, 1))})
     with pytest.raises(ModelFileError, match="blocks"):
-        FourBit.of(parts[0], parts[1])
+        MXFP4Tensor.of(parts[0], parts[1])
 
 
 def test_what_is_put_together_is_never_copied_as_it_lies(tmp_path: Path) -> None:
     """A file's bytes are copied where a tensor's stored type is the one that is wanted."""
     (tensor,) = stored(tmp_path, {"a": numbers(4, 2)})
-    assert Stack.of([tensor, tensor]).dtype == Piece.of(tensor, half(1, axis=0)).dtype == ""
-    assert Stack.of([tensor, tensor]).shape == (2, 4, 2)
-    assert Piece.of(tensor, half(1, axis=0)).shape == (2, 2)
+    assert (
+        StackedTensor.of([tensor, tensor]).dtype
+        == TensorView.of(tensor, nth_part(1, axis=0)).dtype
+        == ""
+    )
+    assert StackedTensor.of([tensor, tensor]).shape == (2, 4, 2)
+    assert TensorView.of(tensor, nth_part(1, axis=0)).shape == (2, 2)
     with pytest.raises(ModelFileError, match="cannot be taken apart"):
-        Piece.of(tensor, half(0, axis=0, count=3))
+        TensorView.of(tensor, nth_part(0, axis=0, count=3))
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def cost(
     was_enabled = gc.isenabled()
     gc.disable()  # else what other tests left in memory counts
     try:
-        return min(_once(action, clock) for _ in range(times))
+        return min(_cached(action, clock) for _ in range(times))
     finally:
         if was_enabled:
             gc.enable()
@@ -41,7 +41,7 @@ def yardstick_by_the_clock() -> float:
     return (time.perf_counter() - began) / 5
 
 
-def _once(action: Callable[[], Any], clock: Callable[[], float]) -> float:
+def _cached(action: Callable[[], Any], clock: Callable[[], float]) -> float:
     began = clock()
     action()
     return clock() - began

@@ -13,7 +13,7 @@ from support.checkpoints import Recipe
 from transformers import PreTrainedModel
 
 from tampu.convert import FAMILIES
-from tampu.convert.lazy_tensor import Cut, half
+from tampu.convert.lazy_tensor import View, nth_part
 from tampu.ml.gguf import GGMLType, read_gguf
 from tampu.ml.quantize import dequantize
 
@@ -21,10 +21,10 @@ Values = npt.NDArray[Any]
 
 # What transformers holds in one tensor where checkpoints have one for each expert.
 _EXPERTS = "model.layers.{}.mlp.experts."
-_FUSED: Mapping[str, Mapping[str, Cut]] = {
+_FUSED: Mapping[str, Mapping[str, View]] = {
     _EXPERTS + "gate_up_proj": {
-        "blk.{}.ffn_gate_exps.weight": half(0, axis=1),
-        "blk.{}.ffn_up_exps.weight": half(1, axis=1),
+        "blk.{}.ffn_gate_exps.weight": nth_part(0, axis=1),
+        "blk.{}.ffn_up_exps.weight": nth_part(1, axis=1),
     },
     _EXPERTS + "down_proj": {"blk.{}.ffn_down_exps.weight": lambda values: values},
 }
@@ -43,7 +43,7 @@ def take_weights(model: PreTrainedModel, recipe: Recipe, path: Path) -> PreTrain
             template, numbers = family._template(name)
             if ".vision" in name or ".visual" in name:
                 continue
-            if pieces := family.cuts.get(template) or _FUSED.get(template):
+            if pieces := family.splits.get(template) or _FUSED.get(template):
                 for target, cut in pieces.items():
                     _put(parameter, cut, stored.get(target.format(*numbers)))
             elif template not in _ROUTERS:
@@ -67,7 +67,7 @@ def _quantized(path: Path) -> dict[str, Values]:
     }
 
 
-def _put(parameter: torch.nn.Parameter, cut: Cut, values: Values | None) -> None:
+def _put(parameter: torch.nn.Parameter, cut: View, values: Values | None) -> None:
     """Put values where `cut` finds them in a parameter; None: leave it as it is."""
     if values is None:
         return

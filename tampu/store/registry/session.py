@@ -123,7 +123,7 @@ class Session:
     def _authorized(self, method: str, url: str, headers: Mapping[str, str], body: Any) -> Reply:
         """Send a request once, and a second time with a new token if it is refused."""
         proof = self._proof
-        reply = self._once(method, url, headers, body, proof)
+        reply = self._cached(method, url, headers, body, proof)
         if reply.status != 401 or not self._signs_in or not self._is_home(url):
             return reply
         reply.close()
@@ -131,13 +131,13 @@ class Session:
             if self._proof == proof:  # else another thread has got a new one meanwhile
                 self._proof = self._new_proof(reply.headers.get("WWW-Authenticate", ""))
             proof = self._proof
-        reply = self._once(method, url, headers, body, proof)
+        reply = self._cached(method, url, headers, body, proof)
         if reply.status == 401:
             reply.close()
             raise RegistryError(f"{host_of(url)} refuses: you may not do this, or must sign in")
         return reply
 
-    def _once(
+    def _cached(
         self, method: str, url: str, headers: Mapping[str, str], body: Any, proof: str | None
     ) -> Reply:
         shown = {"Authorization": proof} if proof and self._is_home(url) else {}

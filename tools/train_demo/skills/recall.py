@@ -1,4 +1,4 @@
-"""Finding facts in a long text."""
+"""Finding model in a long text."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ _FACTS = (_code_fact, _code_fact, _favourite_fact, _place_fact, _home_fact, _pla
 
 
 def _facts(rng: random.Random, pick: Pick, count: int) -> list[Fact]:
-    facts: dict[str, Fact] = {}
-    while len(facts) < count:
+    model: dict[str, Fact] = {}
+    while len(model) < count:
         fact = rng.choice(_FACTS)(rng)
         if pick(f"recall:{fact[0]}"):
-            facts.setdefault(fact[0].rsplit(" is ", 1)[0].rsplit(" in ", 1)[0], fact)
-    return list(facts.values())
+            model.setdefault(fact[0].rsplit(" is ", 1)[0].rsplit(" in ", 1)[0], fact)
+    return list(model.values())
 
 
 def recall_turns(rng: random.Random, pick: Pick, count: int, length: int) -> list[Turn]:
-    """Facts strewn in about ``length`` tokens of filler, then questions on them."""
+    """ModelShape strewn in about ``length`` tokens of filler, then questions on them."""
     asked = _facts(rng, pick, count)
     names = {f[1] for f in asked}
     others = [f for f in _facts(rng, is_trained, rng.randrange(4)) if f[1] not in names]

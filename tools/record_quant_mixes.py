@@ -1,6 +1,6 @@
 """Records which types libllama's quantiser chooses, for the test of our choice.
 
-    python -m tools.record_mixtures /path/to/libllama.so tests/convert/libllama_quant_mixes.json
+    python -m tools.record_quant_mixes /path/to/libllama.so tests/convert/libllama_quant_mixes.json
 
 The library is that of llama-cpp-python 0.3.36 (ggml 0.25.3); the layout of its parameters is below.
 The models have the names and proportions of real ones and nothing but zeros in them.
