@@ -15,7 +15,7 @@ from tampu.errors import ModelNotFoundError, RequestError
 
 if TYPE_CHECKING:
     from tampu.settings.settings import Settings
-    from tampu.store.create import Recipe
+    from tampu.store.create import CreateSpec
     from tampu.store.library import Library
     from tampu.store.registry.progress import Progress
 
@@ -44,12 +44,12 @@ def create_command(
     A model that FROM names and that is not here is pulled first.
     """
     from tampu.settings.settings import Settings
-    from tampu.store.create import Recipe, create
+    from tampu.store.create import CreateSpec, create
     from tampu.store.library import Library
     from tampu.store.modelfile import parse_modelfile
     from tampu.store.names import ModelName
 
-    recipe = Recipe(
+    spec = CreateSpec(
         modelfile=parse_modelfile(_read(file)),
         folder=Path.cwd() if str(file) == "-" else file.resolve().parent,
         quantize=quantize,
@@ -58,15 +58,15 @@ def create_command(
     settings = Settings.from_environment()
     library = Library.from_settings(settings)
     with told() as report:
-        bring_missing(library, recipe, settings, report)
-        made = create(library, ModelName.parse(name), recipe, report)
+        bring_missing(library, spec, settings, report)
+        made = create(library, ModelName.parse(name), spec, report)
     print(f"created '{made.name.short}'")
 
 
 def bring_missing(
-    library: Library, recipe: Recipe, settings: Settings, report: Callable[[Progress], None]
+    library: Library, spec: CreateSpec, settings: Settings, report: Callable[[Progress], None]
 ) -> None:
-    """Pull the models that the recipe names and that are not on this machine.
+    """Pull the models that the spec names and that are not on this machine.
 
     Raises:
         TampuError: if one cannot be had.
@@ -77,8 +77,8 @@ def bring_missing(
     from tampu.store.registry.pull import pull
     from tampu.store.store import Store
 
-    for source in recipe.modelfile.sources:
-        if path_of_source(source, recipe.folder) is not None:
+    for source in spec.modelfile.sources:
+        if path_of_source(source, spec.folder) is not None:
             continue
         try:
             library.find(source)

@@ -10,7 +10,7 @@ import typer
 from tampu.cli.table import counted, human_bytes
 
 if TYPE_CHECKING:
-    from tampu.store.verify import Verified
+    from tampu.store.verify import VerifyResult
 
 
 def verify_command(
@@ -44,7 +44,7 @@ def verify_command(
         raise typer.Exit(1)
 
 
-def _as_text(found: Verified) -> str:
+def _as_text(found: VerifyResult) -> str:
     lines = []
     for problem in found.problems:
         needed = f" (needed by {', '.join(problem.models)})" if problem.models else ""
@@ -54,7 +54,7 @@ def _as_text(found: Verified) -> str:
     return "\n".join([*lines, f"{', '.join(what)}, {human_bytes(found.size_bytes)}: {state}"])
 
 
-def _as_json(found: Verified) -> str:
+def _as_json(found: VerifyResult) -> str:
     report = {
         "models": found.models,
         "blobs": found.blobs,

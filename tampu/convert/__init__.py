@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tampu.convert.bert import BERT
+from tampu.convert.bert import BERT, pooling_metadata
 from tampu.convert.checkpoint import Checkpoint, StoredTensor
 from tampu.convert.config import Config
 from tampu.convert.family import Family, Parameters
@@ -27,7 +27,6 @@ from tampu.convert.llama4 import LLAMA4, LLAMA4_TEXT
 from tampu.convert.llava import LLAVA
 from tampu.convert.mistral3 import MISTRAL3, MISTRAL3_TEXT
 from tampu.convert.mllama import MLLAMA
-from tampu.convert.pooling import pooling_metadata
 from tampu.convert.quant_mix import (
     FILE_TYPES,
     FileType,

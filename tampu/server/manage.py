@@ -70,16 +70,16 @@ class ManageAPI:
 
     async def create(self, request: Request, body: CreateRequest) -> Response:
         """`POST /api/create`: create a model from another one, or from uploaded files."""
-        name, store, recipe = body.parsed(), self._store(), body.recipe()
+        name, store, spec = body.parsed(), self._store(), body.spec()
         catalog = self._serving.catalog
 
         def start() -> Iterator[Progress]:
-            for source in recipe.modelfile.sources:
+            for source in spec.modelfile.sources:
                 if not _exists(catalog, source):
                     base = ModelName.parse(source)
                     steps = pull(store, base, remote_options_for(request, self._remote, base))
                     yield from (step for step in steps if step.status != "success")
-            yield from creating(catalog.library, name, recipe)
+            yield from creating(catalog.library, name, spec)
 
         return self._progress(start, body)
 

@@ -16,12 +16,12 @@ from tampu.store.locks import Lease
 from tampu.store.manifests import Descriptor, Manifest, Media, ModelConfig
 from tampu.store.model import StoredModel
 from tampu.store.names import Digest, ModelName
-from tampu.store.store import Damaged, Listing, Store
+from tampu.store.store import DamagedEntry, Listing, Store
 
 __all__ = [
     "BlobWriter",
     "Blobs",
-    "Damaged",
+    "DamagedEntry",
     "Descriptor",
     "Digest",
     "Lease",

@@ -26,7 +26,7 @@ from tampu.store.locks import Lease
 from tampu.store.manifests import (
     BAD_JSON,
     MANIFEST_TYPE,
-    MOST_BYTES,
+    MAX_MANIFEST_BYTES,
     Descriptor,
     Manifest,
     encode_manifest,
@@ -40,8 +40,8 @@ from tampu.store.store import Store
 
 NAME = "org.opencontainers.image.ref.name"
 _LAYOUT = b'{"imageLayoutVersion":"1.0.0"}'
-_MOST_MEMBERS = 10_000
-_LONGEST_INDEX = 1 << 20
+_MAX_MEMBERS = 10_000
+_MAX_INDEX_BYTES = 1 << 20
 Progress = Callable[[int, int], None]
 
 
@@ -133,7 +133,7 @@ def _add_blob(
     archive: tarfile.TarFile, model: StoredModel, blob: Descriptor, count: Callable[[int], None]
 ) -> None:
     with model.path_of(blob).open("rb") as file:
-        hashed = _Hashed(file, count)
+        hashed = _HashingReader(file, count)
         archive.addfile(_header(_member(blob.digest), blob.size), hashed)
         if hashed.digest() != blob.digest:
             raise damaged(blob.digest)
@@ -150,7 +150,7 @@ def _member(digest: Digest) -> str:
     return f"blobs/sha256/{digest.hex}"
 
 
-class _Hashed(io.RawIOBase):
+class _HashingReader(io.RawIOBase):
     """A file that is hashed while it is read."""
 
     def __init__(self, file: IO[bytes], count: Callable[[int], None]) -> None:
@@ -184,7 +184,7 @@ class _Import:
     def run(self, name: ModelName | None) -> StoredModel:
         self._find_members()
         entry = self._index_entry()
-        content = self._small(_member(Digest.parse(entry.digest)), MOST_BYTES)
+        content = self._read_small(_member(Digest.parse(entry.digest)), MAX_MANIFEST_BYTES)
         if str(Digest.of(content)) != entry.digest:
             raise StoreError(f"{self._path.name} is damaged: its manifest is another")
         manifest = without_files(read_manifest(content))
@@ -195,19 +195,21 @@ class _Import:
             lease.add(blob.digest for blob in manifest.blobs())
             self._store.blobs.check_free_space(self._missing(manifest))
             for blob in {blob.digest: blob for blob in manifest.blobs()}.values():
-                self._bring(blob, manifest.size_bytes, lease)
+                self._import_blob(blob, manifest.size_bytes, lease)
             return self._store.write(name, content)
 
     def _find_members(self) -> None:
         for number, member in enumerate(self._archive):
-            if number >= _MOST_MEMBERS:
+            if number >= _MAX_MEMBERS:
                 raise StoreError(f"{self._path.name} has too many members")
             if member.isreg():
                 self._members.setdefault(member.name.removeprefix("./"), member)
 
     def _index_entry(self) -> _IndexEntry:
         try:
-            index = msgspec.json.decode(self._small("index.json", _LONGEST_INDEX), type=_Index)
+            index = msgspec.json.decode(
+                self._read_small("index.json", _MAX_INDEX_BYTES), type=_Index
+            )
         except BAD_JSON as error:
             raise StoreError(f"{self._path.name} has no index that makes sense") from error
         if len(index.manifests) != 1:
@@ -225,7 +227,7 @@ class _Import:
         has = self._store.blobs.has
         return sum(size for digest, size in wanted.items() if not has(digest, size))
 
-    def _bring(self, blob: Descriptor, total: int, lease: Lease) -> None:
+    def _import_blob(self, blob: Descriptor, total: int, lease: Lease) -> None:
         member = self._member(_member(blob.digest))
         if member.size != blob.size:
             raise StoreError(f"{self._path.name} is damaged: {blob.digest.short} has another size")
@@ -242,7 +244,7 @@ class _Import:
         if self._progress is not None:
             self._progress(self._done, total)
 
-    def _small(self, name: str, most: int) -> bytes:
+    def _read_small(self, name: str, most: int) -> bytes:
         member = self._member(name)
         if member.size > most:
             raise StoreError(f"{self._path.name} is no exported model: {name} is too long")

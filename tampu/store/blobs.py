@@ -10,7 +10,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import IO
 
 from tampu.errors import DigestMismatchError, StoreError
 from tampu.ml.atomic_file import check_free_space, make_folder, publish, write_all
@@ -22,13 +22,6 @@ from tampu.store.os_errors import translate_os_errors
 CHUNK = 1 << 20
 MODE = 0o444
 Progress = Callable[[int], None]
-
-
-class Readable(Protocol):
-    """What bytes can be read from."""
-
-    def read(self, size: int, /) -> bytes:
-        """Return at most `size` bytes; none at the end."""
 
 
 class Blobs:
@@ -116,7 +109,7 @@ class Blobs:
 
     def put_stream(
         self,
-        source: Readable,
+        source: IO[bytes],
         lease: Lease,
         expected: Digest | None = None,
         progress: Progress | None = None,

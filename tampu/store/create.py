@@ -18,8 +18,7 @@ from tampu.chat.renderers import remarks
 from tampu.chat.template_loader import read_template
 from tampu.errors import ModelFileError, RequestError, TampuError
 from tampu.sampling.parameters import check_parameters
-from tampu.store.create_sources import Ingredients, Report
-from tampu.store.create_spec import Recipe
+from tampu.store.create_sources import CreateSpec, LayerBuilder, Report
 from tampu.store.library import Library
 from tampu.store.manifests import (
     CONFIG_TYPE,
@@ -34,7 +33,7 @@ from tampu.store.modelfile import Modelfile
 from tampu.store.names import ModelName
 from tampu.store.registry.progress import Progress
 
-__all__ = ["Progress", "Recipe", "create", "creating"]
+__all__ = ["CreateSpec", "Progress", "create", "creating"]
 
 logger = logging.getLogger(__name__)
 
@@ -45,18 +44,18 @@ _ORDER = (
 
 
 def create(
-    library: Library, name: ModelName, recipe: Recipe, report: Report | None = None
+    library: Library, name: ModelName, spec: CreateSpec, report: Report | None = None
 ) -> StoredModel:
     """Make a model and return it.
 
     Args:
         library: where names are looked up; the model comes into its store.
         name: of the model; one that is there is replaced, at the very end.
-        recipe: what to make it of.
+        spec: what to make it of.
         report: told of each step and how far it is; what it raises ends the work.
 
     Raises:
-        RequestError: for a parameter, template or recipe that makes no sense.
+        RequestError: for a parameter, template or spec that makes no sense.
         ModelNotFoundError: if a source is not there.
         ModelFileError: if a source or the template is damaged.
         UnsupportedModelError: for an architecture or type that is not known.
@@ -66,27 +65,27 @@ def create(
     if store is None:
         raise RequestError("there is no folder for models: set TAMPU_MODELS")
     report = report or (lambda _: None)
-    _check(recipe)
+    _check(spec)
     with store.lease() as lease:
-        ingredients = Ingredients(library, store, lease, report)
-        ingredients.add_sources(recipe)
-        ingredients.add_adapters(recipe)
-        _add_texts(ingredients, recipe.modelfile)
-        layers = [layer for kind in _ORDER for layer in ingredients.layers.get(kind, [])]
-        config = _config(ingredients, recipe.modelfile)
+        builder = LayerBuilder(library, store, lease, report)
+        builder.add_sources(spec)
+        builder.add_adapters(spec)
+        _add_texts(builder, spec.modelfile)
+        layers = [layer for kind in _ORDER for layer in builder.layers.get(kind, [])]
+        config = _config(builder, spec.modelfile)
         head = encode_config(config)
         described = Descriptor(CONFIG_TYPE, store.blobs.put(head, lease), len(head))
-        ingredients.report_existing()
+        builder.report_existing()
         report(Progress("writing manifest"))
         made = store.write(name, Manifest(config=described, layers=layers))
-    for warning in (*_of_renderer(made, ingredients), *_without_effect(config)):
+    for warning in (*_renderer_warnings(made, builder), *_unused_parser_warnings(config)):
         logger.warning("%s: %s", name.short, warning)
         report(Progress(f"warning: {warning}"))
     report(Progress("success"))
     return made
 
 
-def creating(library: Library, name: ModelName, recipe: Recipe) -> Iterator[Progress]:
+def creating(library: Library, name: ModelName, spec: CreateSpec) -> Iterator[Progress]:
     """Make a model on a thread and yield its steps; closing the iterator gives up.
 
     Raises:
@@ -102,7 +101,7 @@ def creating(library: Library, name: ModelName, recipe: Recipe) -> Iterator[Prog
 
     def work() -> None:
         try:
-            create(library, name, recipe, report)
+            create(library, name, spec, report)
             steps.put(None)
         except TampuError as error:
             steps.put(error)
@@ -122,11 +121,11 @@ def creating(library: Library, name: ModelName, recipe: Recipe) -> Iterator[Prog
         thread.join()
 
 
-def _of_renderer(made: StoredModel, ingredients: Ingredients) -> Iterator[str]:
-    return remarks(made.template, made.config.renderer, ingredients.info.metadata)
+def _renderer_warnings(made: StoredModel, builder: LayerBuilder) -> Iterator[str]:
+    return remarks(made.template, made.config.renderer, builder.info.metadata)
 
 
-def _without_effect(config: ModelConfig) -> Iterator[str]:
+def _unused_parser_warnings(config: ModelConfig) -> Iterator[str]:
     if config.parser and config.parser not in PARSERS:
         known = ", ".join(PARSERS)
         own = _shown(config.parser)
@@ -138,34 +137,34 @@ def _shown(name: str) -> str:
     return "".join(c for c in name[:80] if c.isprintable())
 
 
-def _check(recipe: Recipe) -> None:
+def _check(spec: CreateSpec) -> None:
     """Refuse what can be seen to be wrong before anything is read."""
-    if not recipe.modelfile.sources and not recipe.files:
+    if not spec.modelfile.sources and not spec.files:
         raise RequestError("nothing says what the model is made of: give FROM, or files")
-    check_parameters(recipe.modelfile.parameters)
-    if recipe.modelfile.template:
+    check_parameters(spec.modelfile.parameters)
+    if spec.modelfile.template:
         try:
-            read_template(recipe.modelfile.template)
+            read_template(spec.modelfile.template)
         except ModelFileError as error:
             raise RequestError(f"TEMPLATE: {error.reason}") from error
 
 
-def _add_texts(ingredients: Ingredients, modelfile: Modelfile) -> None:
+def _add_texts(builder: LayerBuilder, modelfile: Modelfile) -> None:
     def set_text(kind: Media, text: str | None) -> None:
         if text is not None:
-            ingredients.layers[kind] = [ingredients.text(kind, text.encode())] if text else []
+            builder.layers[kind] = [builder.text(kind, text.encode())] if text else []
 
     set_text(Media.TEMPLATE, modelfile.template)
     set_text(Media.SYSTEM, modelfile.system)
-    parameters = {**ingredients.parameters, **check_parameters(modelfile.parameters)}
+    parameters = {**builder.parameters, **check_parameters(modelfile.parameters)}
     if parameters:
-        ingredients.layers[Media.PARAMS] = [ingredients.text(Media.PARAMS, _json(parameters))]
+        builder.layers[Media.PARAMS] = [builder.text(Media.PARAMS, _json(parameters))]
     if modelfile.messages:
         messages = [{"role": one.role, "content": one.content} for one in modelfile.messages]
-        ingredients.layers[Media.MESSAGES] = [ingredients.text(Media.MESSAGES, _json(messages))]
+        builder.layers[Media.MESSAGES] = [builder.text(Media.MESSAGES, _json(messages))]
     for text in modelfile.licenses:
-        layer = ingredients.text(Media.LICENSE, text.encode())
-        licenses = ingredients.layers.setdefault(Media.LICENSE, [])
+        layer = builder.text(Media.LICENSE, text.encode())
+        licenses = builder.layers.setdefault(Media.LICENSE, [])
         if layer.digest not in {known.digest for known in licenses}:
             licenses.append(layer)
 
@@ -174,10 +173,10 @@ def _json(value: object) -> bytes:
     return msgspec.json.encode(value)
 
 
-def _config(ingredients: Ingredients, modelfile: Modelfile) -> ModelConfig:
+def _config(builder: LayerBuilder, modelfile: Modelfile) -> ModelConfig:
     """Return what lists show: of the weights' file, and what the Modelfile says."""
-    info = ingredients.info
-    base = ingredients.config
+    info = builder.info
+    base = builder.config
     return ModelConfig(
         model_format="gguf",
         model_family=info.architecture,

@@ -7,6 +7,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,7 +22,6 @@ from tampu.errors import ModelFileError, ModelNotFoundError, RequestError
 from tampu.ml.gguf import read_gguf
 from tampu.ml.split_names import read_part_name
 from tampu.store.blobs import hash_file
-from tampu.store.create_spec import Recipe
 from tampu.store.gguf_files import SUFFIX
 from tampu.store.library import Library, LocalModel
 from tampu.store.locks import Lease
@@ -34,6 +34,7 @@ from tampu.store.manifests import (
 )
 from tampu.store.model import StoredModel, file_of
 from tampu.store.model_info import ModelInfo, read_model_info
+from tampu.store.modelfile import Modelfile
 from tampu.store.names import Digest
 from tampu.store.registry.progress import Progress
 from tampu.store.shards import weights_file
@@ -46,7 +47,28 @@ _NO_MODEL = "this is an adapter: name it with ADAPTER"
 _BIG = (Media.MODEL, Media.PROJECTOR, Media.ADAPTER)
 
 
-class Ingredients:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateSpec:
+    """What a model is to be made of.
+
+    Attributes:
+        modelfile: what it says; sources and adapters are names of models, or paths.
+        folder: where relative paths begin; None: paths mean nothing, as for callers from afar.
+        files: blobs of the store under the names of files: instead of sources.
+        adapter_files: likewise instead of adapters.
+        quantize: the type to quantise the weights to; None: as they are.
+        in_place: keep GGUF files where they are, and only name them; else they are copied.
+    """
+
+    modelfile: Modelfile = field(default_factory=Modelfile)
+    folder: Path | None = None
+    files: Mapping[str, Digest] = field(default_factory=dict)
+    adapter_files: Mapping[str, Digest] = field(default_factory=dict)
+    quantize: str | None = None
+    in_place: bool = False
+
+
+class LayerBuilder:
     """What a model will consist of.
 
     Attributes:
@@ -76,44 +98,44 @@ class Ingredients:
         files = [file_of(layer) or self._store.blobs.path(layer.digest) for layer in found]
         return weights_file(self._store.layout, files)
 
-    def add_sources(self, recipe: Recipe) -> None:
+    def add_sources(self, spec: CreateSpec) -> None:
         """Add what the model is made of.
 
         Raises:
             As `create`.
         """
-        if recipe.files:
-            with self._files(recipe.files) as paths:
+        if spec.files:
+            with self._files(spec.files) as paths:
                 for name, path in paths.items():
                     with _named(name, is_sent=True):
-                        self._add_path(path, recipe)
-        for text in recipe.modelfile.sources:
-            found = path_of_source(text, recipe.folder)
+                        self._add_path(path, spec)
+        for text in spec.modelfile.sources:
+            found = path_of_source(text, spec.folder)
             if found is None:
-                self._add_model(self._library.find(text), recipe)
+                self._add_model(self._library.find(text), spec)
             else:
                 with _named(found.name):
-                    self._add_path(found, recipe)
+                    self._add_path(found, spec)
         if not self.layers.get(Media.MODEL):
             raise RequestError("nothing of what was given holds the weights of a model")
 
-    def add_adapters(self, recipe: Recipe) -> None:
+    def add_adapters(self, spec: CreateSpec) -> None:
         """Add adapters, converted if they are Hugging Face's.
 
         Raises:
             As `create`.
         """
-        if recipe.adapter_files:
-            with self._files(recipe.adapter_files) as paths:
+        if spec.adapter_files:
+            with self._files(spec.adapter_files) as paths:
                 for name, path in paths.items():
                     with _named(name, is_sent=True):
-                        self._add_adapter(path, recipe)
-        for text in recipe.modelfile.adapters:
-            found = path_of_source(text, recipe.folder)
+                        self._add_adapter(path, spec)
+        for text in spec.modelfile.adapters:
+            found = path_of_source(text, spec.folder)
             if found is None:
                 raise ModelNotFoundError(f"ADAPTER {text[:200]}: there is no such file or folder")
             with _named(found.name):
-                self._add_adapter(found, recipe)
+                self._add_adapter(found, spec)
 
     def text(self, kind: Media, content: bytes) -> Descriptor:
         """Store a short layer, and return it.
@@ -135,10 +157,10 @@ class Ingredients:
 
     # -- models ----------------------------------------------------------------------------------
 
-    def _add_model(self, model: LocalModel, recipe: Recipe) -> None:
+    def _add_model(self, model: LocalModel, spec: CreateSpec) -> None:
         if model.stored is None:
             for path in (model.path, *model.projectors):
-                self._add_path(path, recipe)
+                self._add_path(path, spec)
             return
         stored = model.stored
         self.parameters, self.config = stored.parameters, stored.config
@@ -146,17 +168,17 @@ class Ingredients:
             if layer.media_type not in {*Media}:
                 continue
             kind = Media(layer.media_type)
-            if not (kind is Media.PARAMS or (kind is Media.MODEL and recipe.quantize)):
-                self.layers.setdefault(kind, []).append(self._kept(stored, layer, recipe))
+            if not (kind is Media.PARAMS or (kind is Media.MODEL and spec.quantize)):
+                self.layers.setdefault(kind, []).append(self._kept(stored, layer, spec))
         try:
-            if recipe.quantize:
-                self._add_weights(stored.model_path, recipe)
+            if spec.quantize:
+                self._add_weights(stored.model_path, spec)
             else:
                 self._look_at_weights()
         except ModelFileError as error:
             raise model.damaged(error) from error
 
-    def _kept(self, stored: StoredModel, layer: Descriptor, recipe: Recipe) -> Descriptor:
+    def _kept(self, stored: StoredModel, layer: Descriptor, spec: CreateSpec) -> Descriptor:
         """Return a layer of another model as one of ours; it is copied from another store."""
         path = stored.path_of(layer)
         if file_of(layer) is not None:
@@ -164,19 +186,19 @@ class Ingredients:
         self._lease.add([layer.digest])
         if self._store.blobs.has(layer.digest, layer.size):
             return self._existing(layer)
-        if recipe.in_place and layer.media_type in _BIG:
+        if spec.in_place and layer.media_type in _BIG:
             return self._referenced(Media(layer.media_type), path, layer.digest)
         return self._copied(Media(layer.media_type), path, layer.digest)
 
     # -- files -----------------------------------------------------------------------------------
 
-    def _add_path(self, path: Path, recipe: Recipe) -> None:
+    def _add_path(self, path: Path, spec: CreateSpec) -> None:
         if path.is_dir():
             if is_adapter(path):
                 raise ModelFileError(ADAPTER_CONFIG, _NO_MODEL)
             if not is_checkpoint(path):
                 raise ModelNotFoundError(f"{path}: a folder without config.json is no checkpoint")
-            kind = recipe.quantize or most_common_type(path)
+            kind = spec.quantize or most_common_type(path)
             plan = plan_conversion(path, kind)
             self._set_weights(lambda: [self._written(Media.MODEL, plan, "converting model")])
             return
@@ -185,23 +207,23 @@ class Ingredients:
             raise ModelFileError("general.type", _NO_MODEL)
         if file.metadata.architecture == "clip":
             projectors = self.layers.setdefault(Media.PROJECTOR, [])
-            projectors.append(self._brought(Media.PROJECTOR, path, recipe))
+            projectors.append(self._import(Media.PROJECTOR, path, spec))
         else:
-            self._add_weights(path, recipe)
+            self._add_weights(path, spec)
 
-    def _add_weights(self, path: Path, recipe: Recipe) -> None:
-        """Add weights in the type that the recipe wants; what it changes is one file."""
+    def _add_weights(self, path: Path, spec: CreateSpec) -> None:
+        """Add weights in the type that the spec wants; what it changes is one file."""
         before = read_model_info(path).quantization
-        wanted = file_type(recipe.quantize).name if recipe.quantize else before
+        wanted = file_type(spec.quantize).name if spec.quantize else before
         if before == wanted:
             parts = read_gguf(path).parts
-            self._set_weights(lambda: [self._brought(Media.MODEL, p.path, recipe) for p in parts])
+            self._set_weights(lambda: [self._import(Media.MODEL, p.path, spec) for p in parts])
             return
         status = f"quantizing {before} model to {wanted}"
         plan = plan_quantization(path, wanted)
         self._set_weights(lambda: [self._written(Media.MODEL, plan, status)])
 
-    def _add_adapter(self, path: Path, recipe: Recipe) -> None:
+    def _add_adapter(self, path: Path, spec: CreateSpec) -> None:
         if path.is_dir():
             plan = plan_adapter(path, read_gguf(self.weights))
             layer = self._written(Media.ADAPTER, plan, "converting adapter")
@@ -209,7 +231,7 @@ class Ingredients:
             kind = read_gguf(path).metadata.string("general.type", default="model")
             if kind != "adapter":
                 raise ModelFileError("general.type", "this file is not an adapter")
-            layer = self._brought(Media.ADAPTER, path, recipe)
+            layer = self._import(Media.ADAPTER, path, spec)
         self.layers.setdefault(Media.ADAPTER, []).append(layer)
 
     @contextmanager
@@ -259,13 +281,13 @@ class Ingredients:
         if self.layers.get(Media.MODEL):
             self.info = read_model_info(self.weights)
 
-    def _brought(self, kind: Media, path: Path, recipe: Recipe) -> Descriptor:
+    def _import(self, kind: Media, path: Path, spec: CreateSpec) -> Descriptor:
         resolved = path.resolve()  # the parts of a split model are links
-        if resolved.parent == self._store.layout.blobs.resolve():  # it is here already, and leased
+        if resolved.parent == self._store.layout.blobs.resolve():  # it is in the store already
             digest = Digest.parse_file_name(resolved.name)
             self._lease.add([digest])
             return self._existing(Descriptor(kind, digest, path.stat().st_size))
-        return self._referenced(kind, path) if recipe.in_place else self._copied(kind, path)
+        return self._referenced(kind, path) if spec.in_place else self._copied(kind, path)
 
     def _copied(self, kind: Media, path: Path, expected: Digest | None = None) -> Descriptor:
         size = path.stat().st_size

@@ -17,11 +17,11 @@ from tampu.store.names import ModelName
 
 HUB_HOST = "hf.co"
 LM_STUDIO_HOST = "lmstudio"
-_DEEPEST = 3
+_MAX_DEPTH = 3
 
 
 @dataclass(frozen=True, slots=True)
-class FoundFiles:
+class ExternalModel:
     """A model in files of another program.
 
     Attributes:
@@ -35,7 +35,7 @@ class FoundFiles:
     projectors: tuple[Path, ...] = ()
 
 
-def hub_models(cache: Path) -> Iterator[FoundFiles]:
+def hub_models(cache: Path) -> Iterator[ExternalModel]:
     """Yield the models in Hugging Face's cache."""
     for repository in _folders(cache):
         kind, *names = repository.name.split("--")
@@ -45,14 +45,14 @@ def hub_models(cache: Path) -> Iterator[FoundFiles]:
                 yield from _models(snapshot, HUB_HOST, *names)
 
 
-def lm_studio_models(folder: Path) -> Iterator[FoundFiles]:
+def lm_studio_models(folder: Path) -> Iterator[ExternalModel]:
     """Yield the models in LM Studio's folder."""
     for publisher in _folders(folder):
         for repository in _folders(publisher):
             yield from _models(repository, LM_STUDIO_HOST, publisher.name, repository.name)
 
 
-def _models(folder: Path, host: str, namespace: str, model: str) -> Iterator[FoundFiles]:
+def _models(folder: Path, host: str, namespace: str, model: str) -> Iterator[ExternalModel]:
     repository = read_repository(_gguf_files(folder))
     projector = repository.projector
     projectors = (folder / projector,) if projector else ()
@@ -61,14 +61,14 @@ def _models(folder: Path, host: str, namespace: str, model: str) -> Iterator[Fou
             name = ModelName(model, variant.tag, namespace, host)
         except ModelNameError:  # it cannot be asked for by name, but by its path
             continue
-        yield FoundFiles(name, tuple(folder / file for file in variant.files), projectors)
+        yield ExternalModel(name, tuple(folder / file for file in variant.files), projectors)
 
 
 def _gguf_files(folder: Path) -> Iterator[str]:
     """Yield the GGUF files below a folder, as paths from it."""
     for parent, folders, files in os.walk(folder):
         below = Path(parent).relative_to(folder)
-        if len(below.parts) >= _DEEPEST:
+        if len(below.parts) >= _MAX_DEPTH:
             folders.clear()
         for file in files:
             if file.lower().endswith(SUFFIX) and (Path(parent) / file).is_file():

@@ -16,16 +16,18 @@ from pathlib import Path
 from tampu.errors import ModelFileError, ModelNameError, ModelNotFoundError
 from tampu.ml.split_names import part_name, read_part_name
 from tampu.settings.settings import Settings
-from tampu.store.external import FoundFiles, hub_models, lm_studio_models
+from tampu.store.external import ExternalModel, hub_models, lm_studio_models
 from tampu.store.gguf_files import SUFFIX
 from tampu.store.manifests import Media
 from tampu.store.model import StoredModel
 from tampu.store.names import DEFAULT_TAG, ModelName
-from tampu.store.store import Damaged, Store
+from tampu.store.store import DamagedEntry, Store
 
 BUILT_IN = "demo"
-SERVICE = Path("/usr/share/ollama/.ollama/models")  # where Ollama's own service keeps them
-_MOST_NAMES = 12
+OLLAMA_SERVICE_MODELS = Path(
+    "/usr/share/ollama/.ollama/models"
+)  # where Ollama's own service keeps them
+_MAX_SHOWN_NAMES = 12
 
 
 class Origin(StrEnum):
@@ -101,7 +103,7 @@ class LocalModels:
     """The models on this machine, last modified first, and the entries that are damaged."""
 
     models: list[LocalModel] = field(default_factory=list)
-    damaged: list[Damaged] = field(default_factory=list)
+    damaged: list[DamagedEntry] = field(default_factory=list)
 
 
 class Library:
@@ -143,7 +145,7 @@ class Library:
         return cls(
             settings.models,
             files,
-            ollama=[*theirs, SERVICE],
+            ollama=[*theirs, OLLAMA_SERVICE_MODELS],
             hub_cache=settings.hub_cache,
             lm_studio=settings.lm_studio,
             built_in=built_in_path(),
@@ -151,7 +153,7 @@ class Library:
 
     def listing(self) -> LocalModels:
         """Return all models; a damaged entry never hides the others."""
-        damaged: list[Damaged] = []
+        damaged: list[DamagedEntry] = []
         found: dict[str, LocalModel] = {}
         for model in self._all(damaged):
             found.setdefault(model.name.lower(), model)
@@ -168,22 +170,30 @@ class Library:
             name = ModelName.parse(text)
         except ModelNameError:
             name = None
-        found = self._in_files(text) or (name and self._in_stores(name)) or self._in_others(text)
+        found = (
+            self._find_in_files(text)
+            or (name and self._find_in_stores(name))
+            or self._find_elsewhere(text)
+        )
         if found is None:
             names = [model.name for model in self.listing().models]
-            there = ", ".join(_bare(name) for name in sorted(names)[:_MOST_NAMES]) or "none"
-            more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+            there = ", ".join(_bare(name) for name in sorted(names)[:_MAX_SHOWN_NAMES]) or "none"
+            more = (
+                f" and {len(names) - _MAX_SHOWN_NAMES} more"
+                if len(names) > _MAX_SHOWN_NAMES
+                else ""
+            )
             raise ModelNotFoundError(f"model {text[:200]!r} not found (there are: {there}{more})")
         return found
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _all(self, damaged: list[Damaged]) -> Iterator[LocalModel]:
+    def _all(self, damaged: list[DamagedEntry]) -> Iterator[LocalModel]:
         yield from self._given()
         for store, origin in self._stores():
             listing = store.listing()
             damaged.extend(listing.damaged)
-            yield from (_of_store(model, origin) for model in listing.models)
+            yield from (_from_store(model, origin) for model in listing.models)
         yield from self._others()
 
     def _given(self) -> Iterator[LocalModel]:
@@ -193,33 +203,35 @@ class Library:
             if number == 1 and path.is_file():
                 parts = [path.with_name(part_name(stem, n, count)) for n in range(2, count + 1)]
                 there = (path, *(part for part in parts if part.is_file()))
-                yield _of_files(f"{stem}:{DEFAULT_TAG}", there, Origin.FILE)
+                yield _from_files(f"{stem}:{DEFAULT_TAG}", there, Origin.FILE)
 
     def _others(self) -> Iterator[LocalModel]:
         """Yield the models of other programs, and the built-in one."""
         if self._hub_cache is not None:
-            yield from (_of_found(m, Origin.HUB) for m in hub_models(self._hub_cache))
+            yield from (_from_external(m, Origin.HUB) for m in hub_models(self._hub_cache))
         if self._lm_studio is not None:
-            yield from (_of_found(m, Origin.LM_STUDIO) for m in lm_studio_models(self._lm_studio))
+            yield from (
+                _from_external(m, Origin.LM_STUDIO) for m in lm_studio_models(self._lm_studio)
+            )
         if self._built_in is not None and self._built_in.is_file():
             name = f"{self._built_in.stem}:{DEFAULT_TAG}"
-            yield _of_files(name, (self._built_in,), Origin.BUILT_IN)
+            yield _from_files(name, (self._built_in,), Origin.BUILT_IN)
 
     def _stores(self) -> Iterator[tuple[Store, Origin]]:
         if self.store is not None:
             yield self.store, Origin.STORE
         yield from ((store, Origin.OLLAMA) for store in self._ollama)
 
-    def _in_files(self, text: str) -> LocalModel | None:
+    def _find_in_files(self, text: str) -> LocalModel | None:
         return next((model for model in self._given() if _is_named(model, text)), None)
 
-    def _in_stores(self, name: ModelName) -> LocalModel | None:
+    def _find_in_stores(self, name: ModelName) -> LocalModel | None:
         for store, origin in self._stores():
             if store.find(name):
-                return _of_store(store.model(name), origin)
+                return _from_store(store.model(name), origin)
         return None
 
-    def _in_others(self, text: str) -> LocalModel | None:
+    def _find_elsewhere(self, text: str) -> LocalModel | None:
         return next((model for model in self._others() if _is_named(model, text)), None)
 
 
@@ -228,7 +240,7 @@ def built_in_path() -> Path:
     return Path(__file__).parent.parent / "data" / f"{BUILT_IN}{SUFFIX}"
 
 
-def _of_store(model: StoredModel, origin: Origin) -> LocalModel:
+def _from_store(model: StoredModel, origin: Origin) -> LocalModel:
     return LocalModel(
         name=model.name.short,
         id=model.digest.hex,
@@ -239,11 +251,11 @@ def _of_store(model: StoredModel, origin: Origin) -> LocalModel:
     )
 
 
-def _of_found(model: FoundFiles, origin: Origin) -> LocalModel:
-    return _of_files(model.name.short, model.files, origin, model.projectors)
+def _from_external(model: ExternalModel, origin: Origin) -> LocalModel:
+    return _from_files(model.name.short, model.files, origin, model.projectors)
 
 
-def _of_files(
+def _from_files(
     name: str, files: tuple[Path, ...], origin: Origin, projectors: tuple[Path, ...] = ()
 ) -> LocalModel:
     statuses = [path.stat() for path in (*files, *projectors)]

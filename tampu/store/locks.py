@@ -36,7 +36,7 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
     """
     descriptor = open_lock(path)
     try:
-        with _explained():
+        with _translate_lock_errors():
             fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         yield
     finally:
@@ -64,7 +64,7 @@ class HeldFile:
         self.close()
 
 
-class Turn(HeldFile):
+class PolledLock(HeldFile):
     """A lock of a file that is asked for again and again instead of waited for.
 
     The file is gone when the turn is over, so that no files are left for work that is done.
@@ -115,21 +115,21 @@ class Lease(HeldFile):
             write_all(self._descriptor, lines)
 
 
-def leased(layout: Layout) -> set[Digest]:
+def leased_digests(layout: Layout) -> set[Digest]:
     """Return all blobs that live leases keep. Dead leases are removed.
 
     The caller holds the store's lock alone.
     """
     kept: set[Digest] = set()
     for path in files_in(layout.leases):
-        if not remove_if_dead(path):
+        if not remove_abandoned(path):
             kept.update(_digests(path))
     return kept
 
 
-def remove_if_dead(path: Path) -> bool:
+def remove_abandoned(path: Path) -> bool:
     """Remove a file that its owner would keep locked, if the owner is gone."""
-    with _explained():
+    with _translate_lock_errors():
         return remove_unlocked(path)
 
 
@@ -150,7 +150,7 @@ def try_lock(descriptor: int, path: Path) -> bool:
     Raises:
         StoreError: if the file system has no locks.
     """
-    with _explained():
+    with _translate_lock_errors():
         return lock_exclusively(descriptor, path)
 
 
@@ -163,7 +163,7 @@ def files_in(folder: Path) -> list[Path]:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def _translate_lock_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -20,10 +20,10 @@ MANIFEST_TYPE = "application/vnd.docker.distribution.manifest.v2+json"
 OCI_MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 CONFIG_TYPE = "application/vnd.docker.container.image.v1+json"
 
-MOST_BYTES = 4 << 20
-MOST_LAYERS = 4096
-MOST_CONFIG_BYTES = 4 << 20
-LARGEST_BLOB = 1 << 50
+MAX_MANIFEST_BYTES = 4 << 20
+MAX_LAYERS = 4096
+MAX_CONFIG_BYTES = 4 << 20
+MAX_BLOB_BYTES = 1 << 50
 _EMPTY = Digest.of(b"")
 
 # What msgspec raises for bytes that are not the JSON that they should be.
@@ -119,8 +119,8 @@ def read_manifest(content: bytes) -> Manifest:
     Raises:
         StoreError: for what is no manifest, or names something that cannot be.
     """
-    if len(content) > MOST_BYTES:
-        raise StoreError(f"the manifest is longer than {MOST_BYTES >> 20} MiB")
+    if len(content) > MAX_MANIFEST_BYTES:
+        raise StoreError(f"the manifest is longer than {MAX_MANIFEST_BYTES >> 20} MiB")
     try:
         manifest = _DECODER.decode(content)
     except (*BAD_JSON, ModelNameError) as error:
@@ -164,14 +164,14 @@ def without_files(manifest: Manifest) -> Manifest:
 def _check(manifest: Manifest) -> None:
     if manifest.schema_version != 2:
         raise StoreError(f"the manifest has schema version {manifest.schema_version}, not 2")
-    if len(manifest.layers) > MOST_LAYERS:
-        raise StoreError(f"the manifest has {len(manifest.layers)} layers, more than {MOST_LAYERS}")
+    if len(manifest.layers) > MAX_LAYERS:
+        raise StoreError(f"the manifest has {len(manifest.layers)} layers, more than {MAX_LAYERS}")
     sizes: dict[Digest, int] = {}
     for blob in manifest.blobs():
-        is_possible = 0 < blob.size <= LARGEST_BLOB or (blob.size == 0 and blob.digest == _EMPTY)
+        is_possible = 0 < blob.size <= MAX_BLOB_BYTES or (blob.size == 0 and blob.digest == _EMPTY)
         if not is_possible or sizes.setdefault(blob.digest, blob.size) != blob.size:
             raise StoreError(f"the manifest gives {blob.digest.short} an impossible size")
-    if manifest.config.size > MOST_CONFIG_BYTES:
+    if manifest.config.size > MAX_CONFIG_BYTES:
         raise StoreError("the manifest's config is too large")
 
 

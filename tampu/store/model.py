@@ -14,7 +14,7 @@ from tampu.store.blobs import Blobs
 from tampu.store.manifests import (
     FILE_MODIFIED_NS,
     FILE_PATH,
-    MOST_CONFIG_BYTES,
+    MAX_CONFIG_BYTES,
     Descriptor,
     Manifest,
     Media,
@@ -26,7 +26,7 @@ from tampu.store.shards import weights_file
 
 T = TypeVar("T")
 
-_MOST_TEXT = 16 << 20
+_MAX_TEXT_BYTES = 16 << 20
 
 
 class StoredMessage(msgspec.Struct):
@@ -110,7 +110,7 @@ class StoredModel:
         Raises:
             StoreError: if the config is missing or damaged.
         """
-        return read_config(self.blobs.read(self.manifest.config.digest, MOST_CONFIG_BYTES))
+        return read_config(self.blobs.read(self.manifest.config.digest, MAX_CONFIG_BYTES))
 
     @property
     def template(self) -> str:
@@ -151,7 +151,7 @@ class StoredModel:
 
     def _texts(self, *kinds: Media) -> list[str]:
         layers = self.manifest.of_kind(*kinds)
-        contents = [self.blobs.read(layer.digest, _MOST_TEXT) for layer in layers]
+        contents = [self.blobs.read(layer.digest, _MAX_TEXT_BYTES) for layer in layers]
         return [content.decode("utf-8", "replace") for content in contents]
 
     def _json(self, text: str, kind: type[T]) -> T:

@@ -25,8 +25,8 @@ _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}", re.ASCII)
 _NAMESPACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,349}(?::[0-9]{1,5})?", re.ASCII)
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
-_LONGEST_HOST = 350
-_LONGEST_PORT = 65_535
+_MAX_HOST_CHARACTERS = 350
+_MAX_PORT = 65_535
 _ALIASES = {"ollama.com": DEFAULT_HOST}
 _SCHEMES = ("https", "http")
 _SHOWN = 100
@@ -59,7 +59,7 @@ class ModelName:
         _check("namespace", self.namespace, _NAMESPACE)
         _check("host", self.host, _HOST)
         _, _, port = self.host.partition(":")
-        if len(self.host) > _LONGEST_HOST or (port and not 0 < int(port) <= _LONGEST_PORT):
+        if len(self.host) > _MAX_HOST_CHARACTERS or (port and not 0 < int(port) <= _MAX_PORT):
             raise ModelNameError(f"the host {_shown(self.host)} of a model's name is not allowed")
         if self.scheme not in _SCHEMES:
             raise ModelNameError(f"a model's name begins with https://, not {_shown(self.scheme)}")

@@ -46,7 +46,7 @@ def weights_file(layout: Layout, files: Sequence[Path]) -> Path:
     return links[0]
 
 
-def sweep_parts(layout: Layout) -> None:
+def remove_stale_links(layout: Layout) -> None:
     """Remove the links to files that are gone."""
     for folder in files_in(layout.parts()):
         if not all(link.exists() for link in files_in(folder)):

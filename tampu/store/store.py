@@ -13,12 +13,12 @@ from tampu.errors import ModelNameError, ModelNotFoundError, StoreError
 from tampu.ml.atomic_file import atomic_file, make_folder, sync_folder
 from tampu.store.blobs import Blobs
 from tampu.store.layout import Layout
-from tampu.store.locks import Lease, files_in, leased, locked, remove_if_dead
+from tampu.store.locks import Lease, files_in, leased_digests, locked, remove_abandoned
 from tampu.store.manifests import Manifest, encode_manifest, read_manifest
 from tampu.store.model import StoredModel, file_of
 from tampu.store.names import Digest, ModelName, canonical_host
 from tampu.store.os_errors import translate_os_errors
-from tampu.store.shards import sweep_parts
+from tampu.store.shards import remove_stale_links
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ _LEVELS = 4  # host, namespace, model, tag
 
 
 @dataclass(frozen=True, slots=True)
-class Damaged:
+class DamagedEntry:
     """An entry of a store that cannot be used: its path below the store, and why."""
 
     path: str
@@ -40,7 +40,7 @@ class Listing:
     """The models of a store, last modified first, and the entries that are damaged."""
 
     models: list[StoredModel] = field(default_factory=list)
-    damaged: list[Damaged] = field(default_factory=list)
+    damaged: list[DamagedEntry] = field(default_factory=list)
 
 
 class Store:
@@ -67,13 +67,13 @@ class Store:
     def listing(self) -> Listing:
         """Return all models; one damaged entry never hides the others."""
         models: dict[ModelName, StoredModel] = {}
-        damaged: list[Damaged] = []
+        damaged: list[DamagedEntry] = []
         for name, path in self._entries(damaged):
             try:
                 models.setdefault(name, self._read(name, path))
             except (StoreError, ModelNotFoundError) as error:
                 if path.exists() or path.is_symlink():  # else it was removed just now
-                    damaged.append(Damaged(str(path.relative_to(self.root)), str(error)))
+                    damaged.append(DamagedEntry(str(path.relative_to(self.root)), str(error)))
         newest_first = sorted(models.values(), key=lambda model: -model.modified_s)
         return Listing(newest_first, damaged)
 
@@ -111,7 +111,7 @@ class Store:
 
         Args:
             name: an existing spelling of it wins.
-            manifest: bytes are kept as they are. Its blobs are there, and leased.
+            manifest: bytes are kept as they are. Its blobs are there, and leased_digests.
 
         Raises:
             StoreError: for a manifest that is damaged or names blobs that are not there, or if it
@@ -191,7 +191,7 @@ class Store:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _entries(self, damaged: list[Damaged]) -> Iterator[tuple[ModelName, Path]]:
+    def _entries(self, damaged: list[DamagedEntry]) -> Iterator[tuple[ModelName, Path]]:
         """Yield names and their manifests; what has no allowed name goes into `damaged`."""
         for folder in self.layout.manifest_folders:
             for path in sorted(_below(folder, _LEVELS)):
@@ -200,7 +200,7 @@ class Store:
                 try:
                     yield _name_of(path.relative_to(folder)), path
                 except ModelNameError as error:
-                    damaged.append(Damaged(str(path.relative_to(self.root)), str(error)))
+                    damaged.append(DamagedEntry(str(path.relative_to(self.root)), str(error)))
 
     def _candidates(self, name: ModelName) -> Iterator[tuple[ModelName, Path]]:
         """Yield the manifests of a name: in its own spelling, then in others."""
@@ -258,12 +258,12 @@ class Store:
             return []
         named = {blob.digest for model in listing.models for blob in model.manifest.blobs()}
         named |= {model.digest for model in listing.models}  # newer Ollama's manifests are blobs
-        unused = sorted(digests - named - leased(self.layout))
+        unused = sorted(digests - named - leased_digests(self.layout))
         with translate_os_errors("the removal of blobs"):
             for digest in unused:
                 self.blobs.path(digest).unlink(missing_ok=True)
         if unused:
-            sweep_parts(self.layout)
+            remove_stale_links(self.layout)
         return unused
 
     def _remove_empty(self, folder: Path) -> None:
@@ -312,6 +312,6 @@ def _remove_incoming(path: Path, now: float) -> None:
     with suppress(FileNotFoundError):
         if path.name.startswith("tmp-"):
             if now - path.stat().st_mtime >= HOUR_S:
-                remove_if_dead(path)
+                remove_abandoned(path)
         elif now - path.stat().st_mtime >= PARTIAL_S:
             path.unlink()

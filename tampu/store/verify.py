@@ -35,7 +35,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class VerifyResult:
     """What a verification found."""
 
     models: int
@@ -44,7 +44,7 @@ class Verified:
     problems: tuple[Problem, ...]
 
 
-def verify_store(store: Store, progress: Callable[[int, int], None] | None = None) -> Verified:
+def verify_store(store: Store, progress: Callable[[int, int], None] | None = None) -> VerifyResult:
     """Read all that is in a store and compare it with its names.
 
     Args:
@@ -72,10 +72,10 @@ def verify_store(store: Store, progress: Callable[[int, int], None] | None = Non
             what = str(path.relative_to(store.root)) if digest in files else str(path)
             there = digest if digest in files else None
             problems.append(Problem(what, reason, _names(users[digest]), there))
-    return Verified(len(listing.models), len(files), total, tuple(problems))
+    return VerifyResult(len(listing.models), len(files), total, tuple(problems))
 
 
-def remove_damaged(store: Store, verified: Verified) -> list[Digest]:
+def remove_damaged(store: Store, verified: VerifyResult) -> list[Digest]:
     """Remove the damaged blobs that a verification found, so that a pull brings them anew.
 
     Raises:

@@ -13,7 +13,7 @@ from support.tiny_model import Tiny, write_tiny
 from tampu.cli import app
 from tampu.engine.engine import Engine
 from tampu.store import ModelName, Store
-from tampu.store.create import Progress, Recipe, create
+from tampu.store.create import CreateSpec, Progress, create
 from tampu.store.library import Library
 from tampu.store.modelfile import parse_modelfile
 
@@ -95,8 +95,8 @@ def test_a_model_that_is_not_here_is_pulled_first(
 
     def pulling(store: Store, name: ModelName, _: object) -> Iterator[Progress]:
         asked.append(name.short)
-        recipe = Recipe(modelfile=parse_modelfile("FROM m.gguf"), folder=tmp_path / "work")
-        create(Library(store.root), name, recipe)
+        spec = CreateSpec(modelfile=parse_modelfile("FROM m.gguf"), folder=tmp_path / "work")
+        create(Library(store.root), name, spec)
         yield Progress("pulling manifest")
         yield Progress("success")
 

@@ -11,7 +11,7 @@ from support.projectors import LAYOUTS, take_apart
 from support.serving import Server, start_server
 
 from tampu.store import ModelName
-from tampu.store.create import Recipe, create
+from tampu.store.create import CreateSpec, create
 from tampu.store.library import Library, built_in_path
 from tampu.store.modelfile import parse_modelfile
 
@@ -32,8 +32,8 @@ def models_of_llamacpp(models, tmp_path_factory) -> Path:
         (folder / model.name).write_bytes(model.read_bytes())
     text, eyes = parts / "text.gguf", parts / "eyes.gguf"
     take_apart(built_in_path(), LAYOUTS["gemma3_vision"], text, eyes)
-    recipe = Recipe(modelfile=parse_modelfile("FROM text.gguf\nFROM eyes.gguf"), folder=parts)
-    create(Library(folder), ModelName.parse("demo"), recipe)
+    spec = CreateSpec(modelfile=parse_modelfile("FROM text.gguf\nFROM eyes.gguf"), folder=parts)
+    create(Library(folder), ModelName.parse("demo"), spec)
     return folder
 
 

@@ -12,7 +12,7 @@ from support.seeing import picture
 
 from tampu.engine.engine import Engine
 from tampu.store.catalog import Catalog
-from tampu.store.create import Recipe, create
+from tampu.store.create import CreateSpec, create
 from tampu.store.library import Library
 from tampu.store.modelfile import parse_modelfile
 from tampu.store.names import ModelName
@@ -28,8 +28,8 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Library:
 
 
 def made(library: Library, text: str, folder: Path, quantize: str | None = None) -> str:
-    recipe = Recipe(modelfile=parse_modelfile(text), folder=folder, quantize=quantize)
-    return create(library, ModelName.parse("mine"), recipe).name.short
+    spec = CreateSpec(modelfile=parse_modelfile(text), folder=folder, quantize=quantize)
+    return create(library, ModelName.parse("mine"), spec).name.short
 
 
 def loaded(path: object) -> Engine:

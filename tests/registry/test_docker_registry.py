@@ -24,7 +24,7 @@ from tampu.engine.engine import Engine
 from tampu.errors import RegistryError, StoreError
 from tampu.settings.proxies import Proxies
 from tampu.store import Digest, Media, ModelName, Store
-from tampu.store.create import Recipe, create
+from tampu.store.create import CreateSpec, create
 from tampu.store.library import Library
 from tampu.store.manifests import MANIFEST_TYPE
 from tampu.store.modelfile import parse_modelfile
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.registry
 MB = 1 << 20
 SMALL = random.Random(1).randbytes(300_000)
 LARGE = random.Random(2).randbytes(40 * MB + 77)
-OPTIONS = RemoteOptions(is_insecure=True, pauses_s=(0.0, 0.01), silence_s=5.0)
+OPTIONS = RemoteOptions(is_insecure=True, retry_delays_s=(0.0, 0.01), read_timeout_s=5.0)
 PULL = """
 import sys
 from pathlib import Path
@@ -127,7 +127,7 @@ def test_a_blob_that_the_registry_has_is_not_sent_again(store, registry):
 
 @pytest.mark.parametrize("fault", ["lost answer", "refused chunk", "forgotten", "busy"])
 def test_an_upload_that_breaks_off_is_gone_on_with(store, registry, monkeypatch, fault):
-    for size in ("_FIRST_CHUNK", "_SMALLEST_CHUNK", "_LARGEST_CHUNK"):
+    for size in ("_FIRST_CHUNK_BYTES", "_MIN_CHUNK_BYTES", "_MAX_CHUNK_BYTES"):
         monkeypatch.setattr(push_module, size, MB)
     content = random.Random(fault).randbytes(9 * MB + 5)
     faults = [1, 2, 3]
@@ -190,7 +190,7 @@ def test_a_bad_network_brings_the_right_bytes(store, registry, large, harm):
         return answer
 
     with FaultyProxy(registry.host, harmed) as proxy:
-        options = RemoteOptions(is_insecure=True, pauses_s=(0.0, 0.01), silence_s=0.5)
+        options = RemoteOptions(is_insecure=True, retry_delays_s=(0.0, 0.01), read_timeout_s=0.5)
         name = name_at(proxy.host, large[0])
         fetch(store, name, options)
         assert store.model(name).model_path.read_bytes() == LARGE
@@ -334,8 +334,8 @@ def test_a_model_in_several_files_comes_back_whole_and_runs(store, registry, tmp
     whole = write_tiny(tmp_path / "whole.gguf", Tiny())
     parts = split_file(whole, tmp_path / "m.gguf", 8)
     name = name_at(registry.host, "runa/split")
-    recipe = Recipe(modelfile=parse_modelfile(f"FROM {parts[0].name}"), folder=tmp_path)
-    create(Library(store.root), name, recipe)
+    spec = CreateSpec(modelfile=parse_modelfile(f"FROM {parts[0].name}"), folder=tmp_path)
+    create(Library(store.root), name, spec)
     give(store, name)
     store.delete(name)
     assert list(store.layout.blobs.iterdir()) == []

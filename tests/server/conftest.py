@@ -32,7 +32,7 @@ def model_folder(tmp_path_factory) -> Path:
 
 
 # Nothing listens there, and nobody is asked twice.
-NOWHERE = RemoteOptions(default_registry="127.0.0.1:1", pauses_s=(0.0,))
+NOWHERE = RemoteOptions(default_registry="127.0.0.1:1", retry_delays_s=(0.0,))
 
 
 class Site:

@@ -18,7 +18,7 @@ from support.tiny_model import Tiny, write_tiny
 from tampu.errors import ModelFileError, ModelNotFoundError, RequestError, TampuError
 from tampu.ml.gguf import read_gguf
 from tampu.store import Digest, Media, ModelName
-from tampu.store.create import Progress, Recipe, create, creating
+from tampu.store.create import CreateSpec, Progress, create, creating
 from tampu.store.library import Library
 from tampu.store.modelfile import parse_modelfile
 from tampu.store.verify import verify_store
@@ -43,8 +43,8 @@ def folder(tmp_path: Path) -> Path:
 
 def made(library: Library, text: str, folder: Path | None = None, name: Any = NAME, **more: Any):
     steps: list[Progress] = []
-    recipe = Recipe(modelfile=parse_modelfile(text), folder=folder, **more)
-    model = create(library, name, recipe, steps.append)
+    spec = CreateSpec(modelfile=parse_modelfile(text), folder=folder, **more)
+    model = create(library, name, spec, steps.append)
     return model, steps
 
 
@@ -162,24 +162,24 @@ def upload(library: Library, lease: Any, path: Path) -> Digest:
 def test_uploaded_blobs_are_files(library: Library, folder: Path, tmp_path: Path) -> None:
     with library.store.lease() as lease:
         digest = upload(library, lease, folder / "m.gguf")
-        model = create(library, NAME, Recipe(files={"any.gguf": digest}))
+        model = create(library, NAME, CreateSpec(files={"any.gguf": digest}))
     assert model.model_path.name == digest.file_name
     checkpoint = handmade.write(tmp_path / "tiny")
     with library.store.lease() as lease:
         files = {path.name: upload(library, lease, path) for path in checkpoint.iterdir()}
-        model = create(library, NAME, Recipe(files=files))
+        model = create(library, NAME, CreateSpec(files=files))
     assert read_gguf(model.model_path).metadata.architecture == "llama"
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/b", "", "a\0b", ".hidden", "x" * 300])
 def test_names_of_uploaded_files_are_only_names(library: Library, name: str) -> None:
     with pytest.raises(RequestError, match="is not allowed as the name of a file"):
-        create(library, NAME, Recipe(files={name: Digest.of(b"")}))
+        create(library, NAME, CreateSpec(files={name: Digest.of(b"")}))
 
 
 def test_a_blob_that_is_not_there_is_named(library: Library) -> None:
     with pytest.raises(ModelNotFoundError, match="upload it"):
-        create(library, NAME, Recipe(files={"m.gguf": Digest.of(b"x")}))
+        create(library, NAME, CreateSpec(files={"m.gguf": Digest.of(b"x")}))
 
 
 def test_paths_mean_nothing_from_afar(library: Library, folder: Path) -> None:
@@ -226,13 +226,13 @@ def test_quantising_what_cannot_be(library: Library, folder: Path, quantize: str
 
 
 def test_steps_come_one_by_one_and_closing_gives_up(library: Library, folder: Path) -> None:
-    recipe = Recipe(modelfile=parse_modelfile("FROM m.gguf"), folder=folder)
-    assert [step.status for step in creating(library, NAME, recipe)][-1] == "success"
+    spec = CreateSpec(modelfile=parse_modelfile("FROM m.gguf"), folder=folder)
+    assert [step.status for step in creating(library, NAME, spec)][-1] == "success"
     library.store.delete(NAME)
-    steps = creating(library, NAME, recipe)
+    steps = creating(library, NAME, spec)
     next(steps)
     steps.close()
-    bad = Recipe(modelfile=parse_modelfile("FROM ./nothing"), folder=folder)
+    bad = CreateSpec(modelfile=parse_modelfile("FROM ./nothing"), folder=folder)
     with pytest.raises(ModelNotFoundError, match="no such file"):
         list(creating(library, NAME, bad))
 
@@ -301,17 +301,17 @@ def test_a_kill_at_any_moment_loses_nothing(library: Library, folder: Path) -> N
         f"""
         from pathlib import Path
         from tampu.store import ModelName
-        from tampu.store.create import Recipe, create
+        from tampu.store.create import CreateSpec, create
         from tampu.store.library import Library
         from tampu.store.modelfile import parse_modelfile
         library = Library(Path({str(library.store.root)!r}))
         name = ModelName.parse("mine")
-        recipe = Recipe(
+        spec = CreateSpec(
             modelfile=parse_modelfile("FROM m.gguf\\nSYSTEM after"),
             folder=Path({str(folder)!r}), quantize="Q4_K_M",
         )
         def work():
-            create(library, name, recipe)
+            create(library, name, spec)
         def check():
             model = library.store.model(name)
             assert model.system in ("before", "after")

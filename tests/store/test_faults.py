@@ -24,7 +24,7 @@ from tampu.cli import app
 from tampu.convert import convert
 from tampu.convert.quantize import quantize_file
 from tampu.store import ModelName, Store
-from tampu.store.create import Recipe, create
+from tampu.store.create import CreateSpec, create
 from tampu.store.library import Library
 from tampu.store.manifests import CONFIG_TYPE
 from tampu.store.modelfile import parse_modelfile
@@ -47,10 +47,10 @@ def test_whatever_a_write_answers_the_store_stays_sound(tmp_path, error):
     library = Library(tmp_path / "store")
     store = library.store
     old = add_model(store, "old", license=b"x")
-    mine, recipe = ModelName.parse("mine"), parse_modelfile("FROM m.gguf\nSYSTEM x")
+    mine, spec = ModelName.parse("mine"), parse_modelfile("FROM m.gguf\nSYSTEM x")
 
     def make():
-        create(library, mine, Recipe(modelfile=recipe, folder=tmp_path))
+        create(library, mine, CreateSpec(modelfile=spec, folder=tmp_path))
 
     def check():
         assert names(store) in (["old:latest"], ["mine:latest", "old:latest"])

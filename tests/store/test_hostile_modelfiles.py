@@ -15,7 +15,7 @@ from support.tiny_model import Tiny, write_tiny
 from tampu.cli import app
 from tampu.errors import TampuError
 from tampu.store import ModelName
-from tampu.store.create import Recipe, create, creating
+from tampu.store.create import CreateSpec, create, creating
 from tampu.store.library import Library
 from tampu.store.modelfile import parse_modelfile
 from tampu.store.verify import verify_store
@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def made(library: Library, text: str, folder: Path, name: ModelName = NAME, **more):
-    return create(library, name, Recipe(modelfile=parse_modelfile(text), folder=folder, **more))
+    return create(library, name, CreateSpec(modelfile=parse_modelfile(text), folder=folder, **more))
 
 
 REFUSED = {
@@ -125,11 +125,11 @@ def test_a_modelfile_that_is_only_odd_is_taken(library: Library, folder: Path, t
 def test_a_name_that_a_terminal_would_obey_is_not_printed(
     library: Library, folder: Path, instruction: str
 ) -> None:
-    recipe = Recipe(
+    spec = CreateSpec(
         modelfile=parse_modelfile(f"FROM m.gguf\n{instruction} \x1b[31m{'x' * 5000}"),
         folder=folder,
     )
-    told = [step.status for step in creating(library, NAME, recipe)]
+    told = [step.status for step in creating(library, NAME, spec)]
     assert all(status.isprintable() and len(status) < 500 for status in told)
 
 
@@ -189,10 +189,10 @@ def test_giving_up_on_the_way_leaves_the_old_model(
     write_tiny(folder / "m.gguf", Tiny(embedding=256, feed_forward=2048, layers=4))
     made(library, "FROM m.gguf\nSYSTEM old", folder)
     before = files_of(library.store)
-    recipe = Recipe(
+    spec = CreateSpec(
         modelfile=parse_modelfile("FROM m.gguf\nSYSTEM new"), folder=folder, quantize="Q8_0"
     )
-    steps = creating(library, NAME, recipe)
+    steps = creating(library, NAME, spec)
     for step in steps:
         if step.total and step.completed >= share * step.total:
             break

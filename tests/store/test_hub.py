@@ -92,7 +92,7 @@ def store(tmp_path):
 
 
 def fetch(store, hub, text, **changes):
-    options = RemoteOptions(hub=hub.url, is_insecure=True, pauses_s=(0.0,), **changes)
+    options = RemoteOptions(hub=hub.url, is_insecure=True, retry_delays_s=(0.0,), **changes)
     name = ModelName.parse(text)
     list(pull(store, name, options))
     return store.model(name)

@@ -16,7 +16,7 @@ from support.waiting import PATIENCE_S
 
 from tampu.store import Digest, Lease
 from tampu.store.layout import Layout
-from tampu.store.locks import Turn, leased, locked
+from tampu.store.locks import PolledLock, leased_digests, locked
 
 A, B = Digest.of(b"a"), Digest.of(b"b")
 HOLD = """
@@ -63,7 +63,7 @@ def test_one_waits_for_the_other(layout):
 
 def test_a_turn_is_had_by_one_and_leaves_nothing(layout):
     path = layout.blob_lock(A)
-    with closing(Turn(path)) as first, closing(Turn(path)) as second:
+    with closing(PolledLock(path)) as first, closing(PolledLock(path)) as second:
         assert first.take()
         assert not second.take()
         first.close()
@@ -77,7 +77,7 @@ def test_turns_of_many_threads_never_overlap(layout):
 
     def work():
         for _ in range(50):
-            with closing(Turn(path)) as turn:
+            with closing(PolledLock(path)) as turn:
                 while not turn.take():
                     time.sleep(0)
                 inside.append(1)
@@ -97,8 +97,8 @@ def test_a_lease_keeps_blobs_until_it_ends(layout):
     with Lease(layout) as lease:
         lease.add([A])
         lease.add([B])
-        assert leased(layout) == {A, B}
-    assert leased(layout) == set()
+        assert leased_digests(layout) == {A, B}
+    assert leased_digests(layout) == set()
     lease.close()
 
 
@@ -108,10 +108,10 @@ def test_the_lease_of_a_dead_process_ends(layout):
     )
     with process:
         assert process.stdout.readline() == "held\n"
-        assert leased(layout) == {A}
+        assert leased_digests(layout) == {A}
         os.kill(process.pid, signal.SIGKILL)
         process.wait(PATIENCE_S)
-    assert leased(layout) == set()
+    assert leased_digests(layout) == set()
     assert list(layout.leases.iterdir()) == []
 
 
@@ -120,4 +120,4 @@ def test_a_line_that_was_cut_off_spoils_no_other(layout):
         lease.add([A])
         (path,) = layout.leases.iterdir()
         path.write_text(path.read_text() + "sha256:0123")
-        assert leased(layout) == {A}
+        assert leased_digests(layout) == {A}

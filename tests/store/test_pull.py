@@ -177,7 +177,7 @@ def test_a_connection_that_stalls_is_replaced(store, registry):
         return answer
 
     harmed(registry, harm)
-    fetch(store, registry, silence_s=0.3)
+    fetch(store, registry, read_timeout_s=0.3)
     assert_whole(store, registry)
 
 
@@ -193,7 +193,7 @@ def test_a_registry_that_stays_busy_is_left_alone(store, registry):
     harmed(registry, lambda *_: Answer(503, body=b"later"))
     with pytest.raises(RegistryError, match="503: later"):
         fetch(store, registry, connections=1)
-    assert len(blob_requests(registry)) == download_module.MOST_TRIES
+    assert len(blob_requests(registry)) == download_module.MAX_ATTEMPTS
     registry.before = lambda _: None
     fetch(store, registry)
     assert_whole(store, registry)

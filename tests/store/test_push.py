@@ -86,7 +86,7 @@ class OllamasRegistry(LocalServer):
 
 @pytest.fixture
 def registry(monkeypatch):
-    for size in ("_FIRST_CHUNK", "_SMALLEST_CHUNK", "_LARGEST_CHUNK"):
+    for size in ("_FIRST_CHUNK_BYTES", "_MIN_CHUNK_BYTES", "_MAX_CHUNK_BYTES"):
         monkeypatch.setattr(push_module, size, MB)
     with OllamasRegistry() as registry:
         yield registry
@@ -98,7 +98,7 @@ def store(tmp_path):
 
 
 def give(store, name):
-    options = RemoteOptions(is_insecure=True, pauses_s=(0.0,))
+    options = RemoteOptions(is_insecure=True, retry_delays_s=(0.0,))
     return list(push(store, ModelName.parse(name), options))
 
 

@@ -285,7 +285,7 @@ def test_only_a_certificate_in_order_is_trusted(tmp_path, monkeypatch, case):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=accept, args=(listener,))
         thread.start()
-        options = TransportOptions(private_hosts=frozenset({"localhost"}), silence_s=5)
+        options = TransportOptions(private_hosts=frozenset({"localhost"}), read_timeout_s=5)
         with closing(Transport(options)) as transport:
             url = f"https://localhost:{listener.getsockname()[1]}/v2/"
             if is_good:
@@ -331,7 +331,7 @@ def test_an_address_that_is_dead_is_passed_over(monkeypatch):
                 return found if host == "two.example" else real(host, *rest, **more)
 
             monkeypatch.setattr("tampu.store.registry.transport.socket.getaddrinfo", resolve)
-            options = TransportOptions(is_insecure=True, connect_s=2)
+            options = TransportOptions(is_insecure=True, connect_timeout_s=2)
             with closing(Transport(options)) as transport:
                 url = f"http://two.example:{port}/"
                 assert transport.send("GET", url).read_all(10) == b"ok"
@@ -386,7 +386,7 @@ def test_a_bad_network_costs_at_most_a_tenth_more_bytes(store, registry, seed):
     registry.before = harmed
     for _ in range(20):
         with suppress(RegistryError):
-            fetch(store, registry, silence_s=0.2)
+            fetch(store, registry, read_timeout_s=0.2)
             break
     assert_whole(store, registry, weights)
     assert registry.sent <= 1.1 * len(weights) + 100_000
@@ -401,7 +401,7 @@ def test_fifty_that_pull_the_same_bring_it_once(store, registry):
 
     def work():
         try:
-            fetch(Store(store.root), registry, silence_s=30)
+            fetch(Store(store.root), registry, read_timeout_s=30)
         except (RegistryError, StoreError) as error:
             errors.append(error)
 
@@ -424,7 +424,7 @@ def test_while_a_model_comes_others_are_shown_copied_removed_and_swept(store, re
     for_weights(registry, lambda request: slowed(ranged(request, WEIGHTS)))
     add_model(store, "other", license=b"x")
     name = ModelName.parse(f"{registry.host}/a/m")
-    options = RemoteOptions(is_insecure=True, silence_s=10)
+    options = RemoteOptions(is_insecure=True, read_timeout_s=10)
     steps = pull(store, name, options)
     turns = 0
     for step in steps:
@@ -460,7 +460,7 @@ def test_a_model_that_is_published_anew_comes_as_the_one_or_the_other(store, reg
     def work():
         try:
             for _ in range(2):
-                fetch(Store(store.root), registry, silence_s=20)
+                fetch(Store(store.root), registry, read_timeout_s=20)
         except (RegistryError, StoreError) as error:
             errors.append(error)
 

@@ -18,7 +18,7 @@ TOKEN = "t0ken"
 
 @pytest.fixture
 def transport():
-    with closing(Transport(TransportOptions(is_insecure=True, silence_s=5))) as transport:
+    with closing(Transport(TransportOptions(is_insecure=True, read_timeout_s=5))) as transport:
         yield transport
 
 
@@ -50,8 +50,8 @@ class Registry(LocalServer):
 
 
 def get(session, path="/v2/x"):
-    reply = session.send("GET", path)
-    return reply.status, reply.read_all(1000)
+    response = session.send("GET", path)
+    return response.status, response.read_all(1000)
 
 
 def test_a_token_is_got_once_and_used_again(transport):
@@ -249,9 +249,9 @@ def test_with_tls_a_redirect_leads_to_tls(monkeypatch):
 def test_a_refusal_is_told_in_one_printable_line(transport, answer, kind, told):
     with serving(lambda _: answer) as server, ExitStack() as stack:
         session = Session(transport, server.url)
-        reply = stack.enter_context(session.send("GET", "/x"))
+        response = stack.enter_context(session.send("GET", "/x"))
         with pytest.raises(kind) as caught:
-            session.expect(reply, 200, doing="pull")
+            session.expect(response, 200, doing="pull")
         assert str(caught.value).startswith(f"pull: {told}")
         assert str(caught.value).isprintable()
         assert len(str(caught.value)) < 400

@@ -13,7 +13,7 @@ from tampu.engine.engine import Engine
 from tampu.errors import ModelNotFoundError, RequestError, StoreError
 from tampu.ml.gguf import read_gguf
 from tampu.store import Media, ModelName, Store
-from tampu.store.create import Recipe, create
+from tampu.store.create import CreateSpec, create
 from tampu.store.library import Library
 from tampu.store.model import StoredModel
 from tampu.store.modelfile import parse_modelfile
@@ -41,8 +41,8 @@ def parts(whole: Path, tmp_path: Path) -> list[Path]:
 
 
 def made(library: Library, text: str, folder: Path, **more: object) -> StoredModel:
-    recipe = Recipe(modelfile=parse_modelfile(text), folder=folder, **more)  # type: ignore[arg-type]
-    return create(library, NAME, recipe)
+    spec = CreateSpec(modelfile=parse_modelfile(text), folder=folder, **more)  # type: ignore[arg-type]
+    return create(library, NAME, spec)
 
 
 def logits(model: object) -> np.ndarray:
@@ -80,7 +80,7 @@ def test_uploaded_parts_are_one_model(library: Library, parts: list[Path]) -> No
         files = {
             path.name: library.store.blobs.put(path.read_bytes(), lease) for path in parts[::-1]
         }
-        model = create(library, NAME, Recipe(files=files))
+        model = create(library, NAME, CreateSpec(files=files))
     sizes = [layer.size for layer in model.manifest.of_kind(Media.MODEL)]
     assert sizes == [path.stat().st_size for path in parts]
 

@@ -26,7 +26,7 @@ from tampu.store.registry.transport import (
 
 @pytest.fixture
 def insecure():
-    with closing(Transport(TransportOptions(is_insecure=True, silence_s=5))) as transport:
+    with closing(Transport(TransportOptions(is_insecure=True, read_timeout_s=5))) as transport:
         yield transport
 
 
@@ -93,17 +93,17 @@ def test_a_name_that_is_not_known_and_a_closed_port_may_be_tried_again(insecure)
         insecure.send("GET", "http://127.0.0.1:1/")
 
 
-def read_to_end(reply):
-    while reply.read(1000):
+def read_to_end(response):
+    while response.read(1000):
         pass
 
 
 def test_a_body_is_read_in_pieces_to_its_end(insecure):
     with serving(lambda _: Answer(body=b"x" * 300_000)) as server:
-        with insecure.send("GET", server.url) as reply:
-            assert (reply.status, reply.length) == (200, 300_000)
+        with insecure.send("GET", server.url) as response:
+            assert (response.status, response.length) == (200, 300_000)
             count = 0
-            while content := reply.read(100_000):
+            while content := response.read(100_000):
                 count += len(content)
         assert count == 300_000
 
@@ -111,40 +111,40 @@ def test_a_body_is_read_in_pieces_to_its_end(insecure):
 def test_a_body_that_breaks_off_is_told(insecure):
     with (
         serving(lambda _: Answer(body=b"x" * 1000, drop_after=10)) as server,
-        insecure.send("GET", server.url) as reply,
+        insecure.send("GET", server.url) as response,
         pytest.raises(NetworkError, match="broke off"),
     ):
-        read_to_end(reply)
+        read_to_end(response)
 
 
 def test_silence_ends_a_request():
-    options = TransportOptions(is_insecure=True, silence_s=0.2)
+    options = TransportOptions(is_insecure=True, read_timeout_s=0.2)
     with (
         closing(Transport(options)) as transport,
         serving(lambda _: Answer(body=b"x" * 1000, stall_after=10)) as server,
-        transport.send("GET", server.url) as reply,
+        transport.send("GET", server.url) as response,
         pytest.raises(NetworkError),
     ):
-        read_to_end(reply)
+        read_to_end(response)
 
 
 def test_a_read_is_interrupted_from_another_thread(insecure):
     ended = threading.Event()
     with (
         serving(lambda _: Answer(body=b"x" * 1000, stall_after=10)) as server,
-        insecure.send("GET", server.url) as reply,
+        insecure.send("GET", server.url) as response,
     ):
 
         def read():
             with suppress(NetworkError):
-                read_to_end(reply)
+                read_to_end(response)
             ended.set()
 
         thread = threading.Thread(target=read)
         thread.start()
         wait_until(lambda: server.sent == 10, "the server sends no more")
         assert not ended.is_set()
-        reply.interrupt()
+        response.interrupt()
         assert ended.wait(PATIENCE_S)
         thread.join()
 
@@ -194,10 +194,10 @@ def test_a_proxy_gets_the_request_and_looks_the_name_up():
     with serving(lambda _: Answer(body=b"found")) as proxy:
         login = proxy.url.replace("//", "//runa:p%40ss@")
         with through(http=login) as transport:
-            with transport.send("GET", "http://registry.invalid/v2/") as reply:
-                assert reply.read_all(10) == b"found"
-            with transport.send("GET", f"{proxy.url}/v2/") as reply:  # this machine: directly
-                assert reply.read_all(10) == b"found"
+            with transport.send("GET", "http://registry.invalid/v2/") as response:
+                assert response.read_all(10) == b"found"
+            with transport.send("GET", f"{proxy.url}/v2/") as response:  # this machine: directly
+                assert response.read_all(10) == b"found"
         first, second = proxy.requests
         assert first.headers["host"] == "registry.invalid"
         assert first.headers["proxy-authorization"] == "Basic cnVuYTpwQHNz"

@@ -202,7 +202,7 @@ def described(content: bytes, kind: str = Media.MODEL.value) -> dict[str, object
 def impatient(**changes: Any) -> RemoteOptions:
     """Options that try again at once and do not wait long."""
     return RemoteOptions(
-        **{"is_insecure": True, "pauses_s": (0.0, 0.01), "silence_s": 2.0} | changes
+        **{"is_insecure": True, "retry_delays_s": (0.0, 0.01), "read_timeout_s": 2.0} | changes
     )
 
 

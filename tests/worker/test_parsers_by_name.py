@@ -13,7 +13,7 @@ from tampu.cli.show import show_command
 from tampu.server.model_defaults import with_model_files
 from tampu.store import ModelName
 from tampu.store.catalog import Catalog, prepare
-from tampu.store.create import Recipe, create
+from tampu.store.create import CreateSpec, create
 from tampu.store.library import Library
 from tampu.store.modelfile import parse_modelfile
 from tampu.worker.main import load_engine, load_vocabulary
@@ -38,8 +38,8 @@ def test_it_comes_from_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("TAMPU_MODELS", str(tmp_path / "models"))
     write_tiny(tmp_path / "m.gguf", Tiny(context=64), template="{{ messages }}")
     library = Library(tmp_path / "models")
-    recipe = Recipe(modelfile=parse_modelfile("FROM m.gguf\nPARSER qwen3-coder"), folder=tmp_path)
-    create(library, ModelName.parse("mine"), recipe)
+    spec = CreateSpec(modelfile=parse_modelfile("FROM m.gguf\nPARSER qwen3-coder"), folder=tmp_path)
+    create(library, ModelName.parse("mine"), spec)
     assert prepare("mine").parser == "qwen3-coder"
     entry = Catalog(library=library).describe("mine")
     assert with_model_files(ModelOptions(), entry).parser == "qwen3-coder"
@@ -69,8 +69,8 @@ def test_a_renderer_means_the_template_of_the_weights_everywhere(
     monkeypatch.setenv("TAMPU_MODELS", str(tmp_path / "models"))
     write_tiny(tmp_path / "m.gguf", Tiny(context=64), template=JINJA)
     library = Library(tmp_path / "models")
-    recipe = Recipe(modelfile=parse_modelfile(f"FROM m.gguf\n{text}"), folder=tmp_path)
-    create(library, ModelName.parse("mine"), recipe)
+    spec = CreateSpec(modelfile=parse_modelfile(f"FROM m.gguf\n{text}"), folder=tmp_path)
+    create(library, ModelName.parse("mine"), spec)
     entry = Catalog(library=library).describe("mine")
     assert entry.info.template == expected
     given = with_model_files(ModelOptions(), entry).template

@@ -74,14 +74,14 @@ class OwnModel:
     def save(self, name: str, modelfile: Modelfile) -> None:
         """Make a model of this one in the store of this machine."""
         from tampu.cli.create import told
-        from tampu.store.create import Recipe, create
+        from tampu.store.create import CreateSpec, create
         from tampu.store.library import Library
         from tampu.store.names import ModelName
 
-        recipe = Recipe(modelfile=modelfile, folder=Path.cwd())
+        spec = CreateSpec(modelfile=modelfile, folder=Path.cwd())
         library = Library.from_settings(self._settings)
         with told() as report:
-            create(library, ModelName.parse(name), recipe, report)
+            create(library, ModelName.parse(name), spec, report)
 
     def print_list(self, prefix: str) -> None:
         """Print the models of this machine's stores whose names begin so."""

@@ -11,7 +11,7 @@ from tampu.errors import RequestError, TampuError
 from tampu.sampling.parameters import check_parameters
 from tampu.server.errors import public_message
 from tampu.server.http_response import NDJSON
-from tampu.store.create import Recipe
+from tampu.store.create import CreateSpec
 from tampu.store.modelfile import Message, Modelfile
 from tampu.store.names import Digest, ModelName
 
@@ -85,8 +85,8 @@ class CreateRequest(NamedRequest, kw_only=True):
     draft_files: Any = None
     draft_quantize: Any = None
 
-    def recipe(self) -> Recipe:
-        """Return the recipe of the model.
+    def spec(self) -> CreateSpec:
+        """Return the spec of the model.
 
         Raises:
             RequestError: naming an unsupported field.
@@ -107,7 +107,7 @@ class CreateRequest(NamedRequest, kw_only=True):
             parser=self.parser,
             requires=self.requires,
         )
-        return Recipe(
+        return CreateSpec(
             modelfile=modelfile,
             files=_digests(self.files),
             adapter_files=_digests(self.adapters),

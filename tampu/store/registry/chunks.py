@@ -1,6 +1,6 @@
-"""Who downloads which part of a blob: pieces in order, and the rest of the slowest at the end.
+"""Who downloads which part of a blob: chunks in order, and the rest of the slowest at the end.
 
-Who is alone has all that is missing as one piece, since each request costs; when others come, it
+Who is alone has all that is missing as one chunk, since each request costs; when others come, it
 keeps the beginning.
 
 Pure bookkeeping under one lock; no file and no network is touched here.
@@ -14,10 +14,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-SMALLEST_SHARE = 256 << 10  # no piece is divided into smaller ones
-STALLED_S = 5.0  # a piece that got nothing for so long is taken over whole
-WORTH_S = 1.0  # a piece that will be done sooner is not divided: what is on its way would be lost
-_WORTH_TELLING = 512 << 10  # so much more in a row, and those who wait are woken
+MIN_SPLIT_BYTES = 256 << 10  # no chunk is divided into smaller ones
+STALLED_S = 5.0  # a chunk that got nothing for so long is taken over whole
+MIN_SPLIT_S = (
+    1.0  # a chunk that will be done sooner is not divided: what is on its way would be lost
+)
+_NOTIFY_BYTES = 512 << 10  # so much more in a row, and those who wait are woken
 
 
 class Ranges:
@@ -64,7 +66,7 @@ class Ranges:
 
 
 @dataclass(slots=True, eq=False)
-class Piece:
+class Chunk:
     """A part that one worker downloads.
 
     Attributes:
@@ -85,52 +87,52 @@ class Piece:
         """Whether it will take long, at the pace that it has had."""
         elapsed, came = now - self.began_s, self.position - self.start
         left = self.end - self.position
-        return elapsed >= WORTH_S and left * elapsed >= WORTH_S * came
+        return elapsed >= MIN_SPLIT_S and left * elapsed >= MIN_SPLIT_S * came
 
 
-class Work:
+class ChunkScheduler:
     """The parts of a blob that are missing."""
 
     def __init__(
         self,
         size: int,
         done: Iterable[Sequence[int]] = (),
-        piece_size: int = 16 << 20,
+        chunk_size: int = 16 << 20,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Divide `size` bytes, of which `done` are there, into pieces."""
+        """Divide `size` bytes, of which `done` are there, into chunks."""
         self.size = size
         self._done = Ranges(done)
-        self._piece_size = piece_size
+        self._chunk_size = chunk_size
         self._clock = clock
-        self._active: list[Piece] = []
+        self._active: list[Chunk] = []
         self._told = 0
         self._changed = threading.Condition()
 
-    def take(self) -> Piece | None:
+    def take(self) -> Chunk | None:
         """Return something to download; None if there is nothing just now.
 
-        The first piece that nobody has; else half of what the one with the most left has, if it is
+        The first chunk that nobody has; else half of what the one with the most left has, if it is
         slow, or all of it if it is stalled.
         """
         with self._changed:
             self._share()
-            piece = self._unclaimed() or self._stolen()
-            if piece is not None:
-                self._active.append(piece)
-            return piece
+            chunk = self._unclaimed() or self._stolen()
+            if chunk is not None:
+                self._active.append(chunk)
+            return chunk
 
-    def claim(self, piece: Piece, count: int) -> tuple[int, int]:
-        """Return where bytes of a piece that have come go, and how many of them are still wanted.
+    def claim(self, chunk: Chunk, count: int) -> tuple[int, int]:
+        """Return where bytes of a chunk that have come go, and how many of them are still wanted.
 
-        Fewer than `count` are, if the rest of the piece was taken over by another worker. Nobody
+        Fewer than `count` are, if the rest of the chunk was taken over by another worker. Nobody
         else writes there from now on; `filled` follows when they are written.
         """
         with self._changed:
-            wanted = max(0, min(count, piece.end - piece.position))
-            position = piece.position
-            piece.position += wanted
-            piece.touched_s = self._clock()
+            wanted = max(0, min(count, chunk.end - chunk.position))
+            position = chunk.position
+            chunk.position += wanted
+            chunk.touched_s = self._clock()
             return position, wanted
 
     def filled(self, position: int, count: int) -> None:
@@ -138,14 +140,14 @@ class Work:
         with self._changed:
             self._done.add(position, position + count)
             frontier = self._done.frontier
-            if frontier - self._told >= _WORTH_TELLING or frontier == self.size:
+            if frontier - self._told >= _NOTIFY_BYTES or frontier == self.size:
                 self._told = frontier
                 self._changed.notify_all()
 
-    def release(self, piece: Piece) -> None:
-        """Give a piece back, finished or not."""
+    def release(self, chunk: Chunk) -> None:
+        """Give a chunk back, finished or not."""
         with self._changed:
-            self._active.remove(piece)
+            self._active.remove(chunk)
             self._changed.notify_all()
 
     def wait(self, timeout_s: float) -> None:
@@ -180,38 +182,38 @@ class Work:
         with self._changed:
             return self._done.as_list()
 
-    def _unclaimed(self) -> Piece | None:
+    def _unclaimed(self) -> Chunk | None:
         claimed = Ranges(self._done.as_list())
-        for piece in self._active:
-            claimed.add(piece.start, piece.end)
+        for chunk in self._active:
+            claimed.add(chunk.start, chunk.end)
         gap = claimed.gap(0, self.size)
         if gap is None:
             return None
         start, end = gap
         now = self._clock()
         if self._active:
-            end = min(end, start + self._piece_size)
-        return Piece(start, start, end, now, now)
+            end = min(end, start + self._chunk_size)
+        return Chunk(start, start, end, now, now)
 
     def _share(self) -> None:
-        """Leave to others what is beyond a piece's usual size; who is behind closes its answer."""
-        for piece in self._active:
-            piece.end = min(piece.end, piece.position + self._piece_size)
+        """Leave to others what is beyond a chunk's usual size; who is behind closes its answer."""
+        for chunk in self._active:
+            chunk.end = min(chunk.end, chunk.position + self._chunk_size)
 
-    def _stolen(self) -> Piece | None:
+    def _stolen(self) -> Chunk | None:
         now = self._clock()
-        open_pieces = [piece for piece in self._active if piece.position < piece.end]
-        stalled = [piece for piece in open_pieces if now - piece.touched_s >= STALLED_S]
-        if not open_pieces:
+        open_chunks = [chunk for chunk in self._active if chunk.position < chunk.end]
+        stalled = [chunk for chunk in open_chunks if now - chunk.touched_s >= STALLED_S]
+        if not open_chunks:
             return None
         if stalled:
             victim = stalled[0]
             middle = victim.position
         else:
-            victim = max(open_pieces, key=lambda piece: piece.end - piece.position)
+            victim = max(open_chunks, key=lambda chunk: chunk.end - chunk.position)
             middle = (victim.position + victim.end) // 2
-            if victim.end - victim.position < 2 * SMALLEST_SHARE or not victim.is_slow(now):
+            if victim.end - victim.position < 2 * MIN_SPLIT_BYTES or not victim.is_slow(now):
                 return None
-        share = Piece(middle, middle, victim.end, now, now)
+        share = Chunk(middle, middle, victim.end, now, now)
         victim.end = middle
         return share

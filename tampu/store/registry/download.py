@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -27,34 +26,27 @@ from tampu.store.layout import Layout
 from tampu.store.manifests import BAD_JSON
 from tampu.store.names import Digest
 from tampu.store.os_errors import translate_os_errors
-from tampu.store.registry.chunks import Piece, Work
+from tampu.store.registry.chunks import Chunk, ChunkScheduler
 from tampu.store.registry.ratelimit import RateLimiter
-from tampu.store.registry.transport import NetworkError, Reply
+from tampu.store.registry.source import BlobSource
+from tampu.store.registry.transport import NetworkError, Response
 
 PROGRESS_S = 0.06
-SAVED_BYTES = 64 << 20
-SAVED_S = 5.0
-MOST_TRIES = 6
-PAUSES_S = (0.0, 0.1, 0.5, 1.0, 2.0, 4.0)
+SAVE_EVERY_BYTES = 64 << 20
+SAVE_EVERY_S = 5.0
+MAX_ATTEMPTS = 6
+RETRY_DELAYS_S = (0.0, 0.1, 0.5, 1.0, 2.0, 4.0)
 _USEFUL = 64 << 10  # a try that brought so much does not count as failed
 _HASHED = 256 << 10  # at a time: small enough for a processor's own cache
-_LARGEST_PIECE = 32 << 20
-_SMALLEST_PIECE = 1 << 20
+_MAX_CHUNK_BYTES = 32 << 20
+_MIN_CHUNK_BYTES = 1 << 20
 LEAVING_S = 1.0
 FIRST = 1
 RAMP_S = 0.2
 FAST_PER_SECOND = 50 << 20  # a connection that brings so much is not what is slow
 
 
-Life = Callable[[Work, "SharedFile"], None]
-
-
-class Source(Protocol):
-    """Where a blob comes from."""
-
-    def open(self, start: int, end: int) -> Reply:
-        """Return an answer whose body is the bytes from `start` to before `end`."""
-        ...
+Task = Callable[[ChunkScheduler, "SharedFile"], None]
 
 
 class PartialState(msgspec.Struct, frozen=True):
@@ -71,19 +63,24 @@ class DownloadOptions:
     Attributes:
         connections: the most at once.
         limiter: shared by all that is brought in.
-        pauses_s: before the first, second, ... try again.
+        retry_delays_s: before the first, second, ... try again.
     """
 
     connections: int
     limiter: RateLimiter
-    pauses_s: tuple[float, ...] = PAUSES_S
+    retry_delays_s: tuple[float, ...] = RETRY_DELAYS_S
 
 
 class Download:
     """A blob on its way into a store. The caller holds its lock, and a lease of it."""
 
     def __init__(
-        self, layout: Layout, digest: Digest, size: int, source: Source, options: DownloadOptions
+        self,
+        layout: Layout,
+        digest: Digest,
+        size: int,
+        source: BlobSource,
+        options: DownloadOptions,
     ) -> None:
         self._layout = layout
         self._digest = digest
@@ -94,7 +91,7 @@ class Download:
         self._state_path = layout.partial_state(digest)
         self._stop = threading.Event()
         self._lock = threading.Lock()
-        self._replies: set[Reply] = set()
+        self._responses: set[Response] = set()
         self._error: BaseException | None = None
         self._hash: Digest | None = None
 
@@ -113,7 +110,7 @@ class Download:
             done = self._begin()
             file = SharedFile(self._path, self._size)
         try:
-            yield from self._transfer(Work(self._size, done, self._piece_size()), file)
+            yield from self._transfer(ChunkScheduler(self._size, done, self._chunk_size()), file)
         finally:
             file.release()
         if self._hash != self._digest:
@@ -127,7 +124,7 @@ class Download:
         self._state_path.unlink(missing_ok=True)
         self._path.unlink(missing_ok=True)
 
-    def has_begun(self) -> bool:
+    def can_resume(self) -> bool:
         """Whether there is something from before to go on with."""
         return bool(self._read_state())
 
@@ -150,8 +147,8 @@ class Download:
         is_sound = all(0 <= start <= end <= self._size for start, end in state.done)
         return state.done if is_sound and state.size == self._size else []
 
-    def _save(self, work: Work, file: SharedFile) -> None:
-        done = work.done()
+    def _save(self, scheduler: ChunkScheduler, file: SharedFile) -> None:
+        done = scheduler.done()
         with translate_os_errors("the state of a download"):
             os.fdatasync(file.descriptor)
             content = msgspec.json.encode(PartialState(self._size, done))
@@ -164,100 +161,104 @@ class Download:
 
     # -- the transfer ----------------------------------------------------------------------------
 
-    def _transfer(self, work: Work, file: SharedFile) -> Iterator[int]:
-        most = -(-self._size // self._piece_size())
+    def _transfer(self, scheduler: ChunkScheduler, file: SharedFile) -> Iterator[int]:
+        most = -(-self._size // self._chunk_size())
         ramp = Ramp(min(self._options.connections, most))
-        lives = (self._follow, self._remember)
-        threads = [self._begin_thread(life, work, file) for life in lives]
+        tasks = (self._hash_in_order, self._save_periodically)
+        threads = [self._start_thread(task, scheduler, file) for task in tasks]
         try:
-            for completed in self._watch(work):
-                while len(threads) - len(lives) < ramp.count(time.monotonic(), completed):
-                    threads.append(self._begin_thread(self._work, work, file))
+            for completed in self._watch(scheduler):
+                while len(threads) - len(tasks) < ramp.count(time.monotonic(), completed):
+                    threads.append(self._start_thread(self._download_chunks, scheduler, file))
                 yield completed
         finally:
             self._stop.set()
             self._interrupt()
-            work.notify()
+            scheduler.notify()
             for thread in threads:  # one that is connecting just now may take longer to notice
                 thread.join(LEAVING_S)
-            if self._hash is None and work.completed:
+            if self._hash is None and scheduler.completed:
                 with suppress(TampuError):  # the error that stopped it matters more
-                    self._save(work, file)
+                    self._save(scheduler, file)
         if self._error is not None:
             raise self._error
 
-    def _watch(self, work: Work) -> Iterator[int]:
+    def _watch(self, scheduler: ChunkScheduler) -> Iterator[int]:
         while self._hash is None and self._error is None:
-            yield work.completed
+            yield scheduler.completed
             self._stop.wait(PROGRESS_S)
 
-    def _remember(self, work: Work, file: SharedFile) -> None:
+    def _save_periodically(self, scheduler: ChunkScheduler, file: SharedFile) -> None:
         """Save the state from time to time; so the disk is busy from the beginning, too."""
-        saved, saved_s = work.completed, time.monotonic()
+        saved, saved_s = scheduler.completed, time.monotonic()
         while not self._stop.wait(PROGRESS_S):
-            completed, now = work.completed, time.monotonic()
-            is_due = completed - saved >= SAVED_BYTES or now - saved_s >= SAVED_S
+            completed, now = scheduler.completed, time.monotonic()
+            is_due = completed - saved >= SAVE_EVERY_BYTES or now - saved_s >= SAVE_EVERY_S
             if is_due and saved < completed < self._size:
-                self._save(work, file)
+                self._save(scheduler, file)
                 saved, saved_s = completed, now
 
-    def _begin_thread(self, life: Life, work: Work, file: SharedFile) -> threading.Thread:
-        thread = threading.Thread(target=self._live, args=(life, work, file), daemon=True)
+    def _start_thread(
+        self, task: Task, scheduler: ChunkScheduler, file: SharedFile
+    ) -> threading.Thread:
+        thread = threading.Thread(
+            target=self._run_thread, args=(task, scheduler, file), daemon=True
+        )
         file.share()
         thread.start()
         return thread
 
-    def _live(self, life: Life, work: Work, file: SharedFile) -> None:
+    def _run_thread(self, task: Task, scheduler: ChunkScheduler, file: SharedFile) -> None:
         """Do what a thread is for; its error ends the download."""
         try:
-            life(work, file)
+            task(scheduler, file)
         except BaseException as error:  # noqa: BLE001 - told to who waits for the thread
             self._fail(error)
         finally:
             file.release()
 
-    def _work(self, work: Work, file: SharedFile) -> None:
-        """Download pieces until there are none left."""
+    def _download_chunks(self, scheduler: ChunkScheduler, file: SharedFile) -> None:
+        """Download chunks until there are none left."""
         failures = 0
-        while not self._stop.is_set() and not work.is_done:
-            piece = work.take()
-            if piece is None:
-                work.wait(PROGRESS_S)
+        while not self._stop.is_set() and not scheduler.is_done:
+            chunk = scheduler.take()
+            if chunk is None:
+                scheduler.wait(PROGRESS_S)
                 continue
             try:
-                self._fetch(work, piece, file)
+                self._download_chunk(scheduler, chunk, file)
                 failures = 0
             except NetworkError as error:
-                is_useful = piece.position - piece.start >= _USEFUL
+                is_useful = chunk.position - chunk.start >= _USEFUL
                 failures = 0 if is_useful else failures + 1
-                if failures >= MOST_TRIES:
+                if failures >= MAX_ATTEMPTS:
                     raise
-                self._pause(failures, error)
+                self._retry_delay(failures, error)
             finally:
-                work.release(piece)
+                scheduler.release(chunk)
 
-    def _fetch(self, work: Work, piece: Piece, file: SharedFile) -> None:
+    def _download_chunk(self, scheduler: ChunkScheduler, chunk: Chunk, file: SharedFile) -> None:
         limiter = self._options.limiter
-        with self._opened(piece.position, piece.end) as reply:
-            while piece.position < piece.end and not self._stop.is_set():
-                content = reply.read(limiter.chunk)
+        with self._open_response(chunk.position, chunk.end) as response:
+            while chunk.position < chunk.end and not self._stop.is_set():
+                content = response.read(limiter.chunk)
                 if not content:
                     raise NetworkError("the connection ended before the blob did")
-                position, wanted = work.claim(piece, len(content))
+                position, wanted = scheduler.claim(chunk, len(content))
                 with translate_os_errors(f"the blob {self._digest.short}"):
                     write_all(file.descriptor, memoryview(content)[:wanted], position)
-                work.filled(position, wanted)
+                scheduler.filled(position, wanted)
                 limiter.take(len(content))
 
-    def _follow(self, work: Work, file: SharedFile) -> None:
+    def _hash_in_order(self, scheduler: ChunkScheduler, file: SharedFile) -> None:
         """Hash what is there without a gap."""
         hasher = hashlib.sha256()
         buffer = memoryview(bytearray(_HASHED))
         position = 0
         while position < self._size and not self._stop.is_set():
-            ready = min(work.frontier - position, _HASHED)
+            ready = min(scheduler.frontier - position, _HASHED)
             if ready == 0:
-                work.wait(PROGRESS_S)
+                scheduler.wait(PROGRESS_S)
                 continue
             with translate_os_errors(f"the blob {self._digest.short}"):
                 count = os.preadv(file.descriptor, [buffer[:ready]], position)
@@ -269,13 +270,13 @@ class Download:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _piece_size(self) -> int:
-        """A size that gives each connection several pieces, and keeps them close together."""
+    def _chunk_size(self) -> int:
+        """A size that gives each connection several chunks, and keeps them close together."""
         fair = self._size // (self._options.connections * 4)
-        return max(_SMALLEST_PIECE, min(_LARGEST_PIECE, fair))
+        return max(_MIN_CHUNK_BYTES, min(_MAX_CHUNK_BYTES, fair))
 
-    def _pause(self, failures: int, error: NetworkError) -> None:
-        pauses = self._options.pauses_s
+    def _retry_delay(self, failures: int, error: NetworkError) -> None:
+        pauses = self._options.retry_delays_s
         self._stop.wait(max(error.after_s, pauses[min(failures, len(pauses) - 1)]))
 
     def _fail(self, error: BaseException) -> None:
@@ -284,37 +285,43 @@ class Download:
                 self._error = error
         self._stop.set()
 
-    def _opened(self, start: int, end: int) -> _Opened:
-        return _Opened(self._source.open(start, end), self._replies, self._lock, self._stop)
+    def _open_response(self, start: int, end: int) -> _InterruptibleResponse:
+        return _InterruptibleResponse(
+            self._source.open(start, end), self._responses, self._lock, self._stop
+        )
 
     def _interrupt(self) -> None:
         with self._lock:
-            for reply in self._replies:
-                reply.interrupt()
+            for response in self._responses:
+                response.interrupt()
 
 
-class _Opened:
+class _InterruptibleResponse:
     """An answer that another thread can interrupt while it is read."""
 
     def __init__(
-        self, reply: Reply, replies: set[Reply], lock: threading.Lock, stop: threading.Event
+        self,
+        response: Response,
+        responses: set[Response],
+        lock: threading.Lock,
+        stop: threading.Event,
     ) -> None:
-        self._reply = reply
-        self._replies = replies
+        self._response = response
+        self._responses = responses
         self._lock = lock
         self._stop = stop
 
-    def __enter__(self) -> Reply:
+    def __enter__(self) -> Response:
         with self._lock:
-            self._replies.add(self._reply)
+            self._responses.add(self._response)
             if self._stop.is_set():
-                self._reply.interrupt()
-        return self._reply
+                self._response.interrupt()
+        return self._response
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
-            self._replies.discard(self._reply)
-        self._reply.close()
+            self._responses.discard(self._response)
+        self._response.close()
 
 
 class Ramp:

@@ -30,15 +30,15 @@ from tampu.store.manifests import (
 )
 from tampu.store.names import Digest, ModelName
 from tampu.store.registry.options import RemoteOptions
-from tampu.store.registry.remote import Offer
+from tampu.store.registry.remote import RemoteModel
 from tampu.store.registry.session import Session
 from tampu.store.registry.source import BlobSource
 from tampu.store.registry.transport import Transport
 
 REVISION = "main"
-MOST_LIST_BYTES = 8 << 20
-MOST_PAGES = 20
-MOST_SMALL = 4 << 20
+MAX_LIST_BYTES = 8 << 20
+MAX_PAGES = 20
+MAX_SMALL_FILE_BYTES = 4 << 20
 _NEXT = re.compile(r'<([^>]+)>;\s*rel="next"')
 # Files of a repository that say how its model is to be used, and what they become.
 _SETTINGS = {"template": Media.TEMPLATE, "system": Media.SYSTEM, "params": Media.PARAMS}
@@ -67,7 +67,7 @@ class HubRepository:
         self.session = session
         self.name = name
 
-    def offer(self) -> Offer:
+    def find_model(self) -> RemoteModel:
         """Return the model of the tag, which is a quantisation or a file name.
 
         Raises:
@@ -98,7 +98,7 @@ class HubRepository:
         contents[Digest.of(config)] = config
         head = Descriptor(CONFIG_TYPE, Digest.of(config), len(config))
         content = encode_manifest(Manifest(config=head, layers=layers))
-        return Offer(
+        return RemoteModel(
             content,
             self._checked(content),
             lambda blob: BlobSource(self.session, self._address(paths[blob.digest]), blob.size),
@@ -107,23 +107,25 @@ class HubRepository:
 
     def _files(self) -> Iterator[HubFile]:
         path = f"/api/models/{self.name.repository}/tree/{REVISION}?recursive=true"
-        for _ in range(MOST_PAGES):
-            reply = self.session.send("GET", path)
-            if reply.status == 404:
-                reply.close()
+        for _ in range(MAX_PAGES):
+            response = self.session.send("GET", path)
+            if response.status == 404:
+                response.close()
                 raise RegistryError("pull model manifest: file does not exist")
-            if reply.status in (401, 403):
-                reply.close()
+            if response.status in (401, 403):
+                response.close()
                 raise RegistryError(
                     f"{self.name.repository} is not public, or not there: set HF_TOKEN to a token "
                     "that may read it"
                 )
-            self.session.expect(reply, 200, doing="pull model manifest")
-            next_page = _NEXT.search(reply.headers.get("Link", ""))
+            self.session.expect(response, 200, doing="pull model manifest")
+            next_page = _NEXT.search(response.headers.get("Link", ""))
             try:
-                yield from msgspec.json.decode(reply.read_all(MOST_LIST_BYTES), type=list[HubFile])
+                yield from msgspec.json.decode(
+                    response.read_all(MAX_LIST_BYTES), type=list[HubFile]
+                )
             except BAD_JSON as error:
-                raise RegistryError(f"the hub's list of files makes no sense: {error}") from error
+                raise RegistryError(f"invalid list of files from the hub: {error}") from error
             if next_page is None:
                 return
             path = next_page[1]
@@ -136,9 +138,9 @@ class HubRepository:
                 return Digest(file.lfs.oid), file.lfs.size
             except ModelNameError as error:
                 raise RegistryError(f"the hub gives {file.path} no SHA-256") from error
-        reply = self.session.send("GET", self._address(file.path))
-        self.session.expect(reply, 200, doing="pull model blob")
-        content = reply.read_all(MOST_SMALL)
+        response = self.session.send("GET", self._address(file.path))
+        self.session.expect(response, 200, doing="pull model blob")
+        content = response.read_all(MAX_SMALL_FILE_BYTES)
         digest = Digest.of(content)
         contents[digest] = content
         return digest, len(content)
@@ -155,7 +157,7 @@ class HubRepository:
         try:
             return read_manifest(content)
         except StoreError as error:
-            raise RegistryError(f"the hub's list of files makes no sense: {error}") from error
+            raise RegistryError(f"invalid list of files from the hub: {error}") from error
 
 
 def open_hub(transport: Transport, name: ModelName, options: RemoteOptions) -> HubRepository:

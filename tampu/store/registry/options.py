@@ -8,7 +8,7 @@ from pathlib import Path
 from tampu.settings.proxies import Proxies
 from tampu.settings.settings import Settings
 from tampu.store.names import DEFAULT_HOST, ModelName, canonical_host
-from tampu.store.registry.download import PAUSES_S
+from tampu.store.registry.download import RETRY_DELAYS_S
 from tampu.store.registry.session import Signer
 
 HUB_HOSTS = frozenset({"hf.co", "huggingface.co"})
@@ -28,10 +28,10 @@ class RemoteOptions:
         key: the file of the private key that tells Ollama's registry who asks; it need not exist.
         hub: the address of Hugging Face's hub.
         hub_token: for models there that are not public.
-        open_to_all: hosts of registries that callers from other machines may name, too.
+        public_registries: hosts of registries that callers from other machines may name, too.
         is_insecure: use HTTP without TLS, and allow addresses of private networks.
-        pauses_s: before the first, second, ... try again.
-        silence_s: how long no byte may come before a connection counts as lost.
+        retry_delays_s: before the first, second, ... try again.
+        read_timeout_s: how long no byte may come before a connection counts as lost.
     """
 
     default_registry: str = DEFAULT_HOST
@@ -43,10 +43,10 @@ class RemoteOptions:
     key: Path | None = None
     hub: str = "https://huggingface.co"
     hub_token: str | None = None
-    open_to_all: tuple[str, ...] = ()
+    public_registries: tuple[str, ...] = ()
     is_insecure: bool = False
-    pauses_s: tuple[float, ...] = PAUSES_S
-    silence_s: float = 30.0
+    retry_delays_s: tuple[float, ...] = RETRY_DELAYS_S
+    read_timeout_s: float = 30.0
 
     @classmethod
     def from_settings(
@@ -63,7 +63,7 @@ class RemoteOptions:
             key=settings.registry_key,
             hub=settings.hub,
             hub_token=settings.hub_token,
-            open_to_all=settings.registries,
+            public_registries=settings.registries,
             is_insecure=is_insecure,
         )
 
@@ -76,7 +76,7 @@ class RemoteOptions:
     def known_hosts(self) -> frozenset[str]:
         """The registries that the settings name, and the hub."""
         named = (registry for registry, _ in (*self.realms, *self.logins))
-        return HUB_HOSTS | {self.default_registry, *self.open_to_all, *named}
+        return HUB_HOSTS | {self.default_registry, *self.public_registries, *named}
 
     def base_of(self, name: ModelName) -> str:
         """Return the address of the registry that has a model."""

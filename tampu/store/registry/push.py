@@ -21,15 +21,15 @@ from tampu.store.blobs import damaged
 from tampu.store.manifests import Descriptor, encode_manifest, without_files
 from tampu.store.model import StoredModel
 from tampu.store.names import Digest, ModelName
-from tampu.store.registry.download import MOST_TRIES
+from tampu.store.registry.download import MAX_ATTEMPTS
 from tampu.store.registry.options import RemoteOptions
 from tampu.store.registry.progress import Progress
 from tampu.store.registry.ratelimit import RateLimiter
 from tampu.store.registry.remote import Registry, open_registry, open_transport
-from tampu.store.registry.transport import NetworkError, Reply, host_of, origin_of
+from tampu.store.registry.transport import NetworkError, Response, host_of, origin_of
 from tampu.store.store import Store
 
-_FIRST_CHUNK, _SMALLEST_CHUNK, _LARGEST_CHUNK = 8 << 20, 5 << 20, 64 << 20
+_FIRST_CHUNK_BYTES, _MIN_CHUNK_BYTES, _MAX_CHUNK_BYTES = 8 << 20, 5 << 20, 64 << 20
 _CHUNK_S = 1.0  # chunks are made to take about so long
 _BINARY = {"Content-Type": "application/octet-stream"}
 _RECEIVED = re.compile(r"(?:bytes=)?0-(\d{1,19})", re.ASCII)
@@ -81,7 +81,7 @@ class _Pusher:
         self._model = model
         self._options = options
         self._limiter = RateLimiter(options.limit_rate)
-        self._chunk = _FIRST_CHUNK
+        self._chunk = _FIRST_CHUNK_BYTES
 
     def give(self, blob: Descriptor) -> Iterator[Progress]:
         """Have a blob at the registry."""
@@ -98,9 +98,9 @@ class _Pusher:
                 break
             except NetworkError as error:
                 failures += 1
-                if failures >= MOST_TRIES:
+                if failures >= MAX_ATTEMPTS:
                     raise
-                pauses = self._options.pauses_s
+                pauses = self._options.retry_delays_s
                 time.sleep(max(error.after_s, pauses[min(failures, len(pauses) - 1)]))
         yield _progress(blob, blob.size)
 
@@ -112,15 +112,15 @@ class _Pusher:
         if manifest == self._model.manifest:
             content = self._model.content
         kind = {"Content-Type": manifest.media_type}
-        reply = self._session.send("PUT", path, kind, content)
-        self._session.expect(reply, 200, 201, 202, doing="push model manifest").close()
+        response = self._session.send("PUT", path, kind, content)
+        self._session.expect(response, 200, 201, 202, doing="push model manifest").close()
 
     def _has(self, blob: Descriptor) -> bool:
-        reply = self._session.send("HEAD", f"{self._registry.path}/blobs/{blob.digest}")
-        with reply:
-            if reply.status == 404:
+        response = self._session.send("HEAD", f"{self._registry.path}/blobs/{blob.digest}")
+        with response:
+            if response.status == 404:
                 return False
-            self._session.expect(reply, 200, doing="push model blob")
+            self._session.expect(response, 200, doing="push model blob")
             return True
 
     def _upload(self, blob: Descriptor, path: Path) -> Iterator[int]:
@@ -147,10 +147,10 @@ class _Pusher:
         self._finish(upload, blob)
 
     def _start(self) -> _Upload:
-        reply = self._session.send("POST", f"{self._registry.path}/blobs/uploads/", body=b"")
-        self._session.expect(reply, 202, doing="push model blob")
-        reply.close()
-        return _Upload(self._next(reply, self._session.base))
+        response = self._session.send("POST", f"{self._registry.path}/blobs/uploads/", body=b"")
+        self._session.expect(response, 202, doing="push model blob")
+        response.close()
+        return _Upload(self._next(response, self._session.base))
 
     def _send(self, upload: _Upload, content: bytes) -> None:
         """Send a chunk; if that fails, ask how far the registry got and go on from there."""
@@ -158,12 +158,12 @@ class _Pusher:
         headers = {"Content-Range": f"{upload.position}-{last}", "X-Redirect-Uploads": "1"}
         began = time.monotonic()
         try:
-            reply = self._session.send("PATCH", upload.url, _BINARY | headers, content)
-            if reply.status == 307:
-                self._send_to_storage(upload, reply, content)
+            response = self._session.send("PATCH", upload.url, _BINARY | headers, content)
+            if response.status == 307:
+                self._send_to_storage(upload, response, content)
             else:
-                self._session.expect(reply, 202, doing="push model blob").close()
-                upload.url = self._next(reply, upload.url)
+                self._session.expect(response, 202, doing="push model blob").close()
+                upload.url = self._next(response, upload.url)
         except NetworkError:
             if upload.is_redirected or not self._resume(upload):
                 raise
@@ -174,10 +174,10 @@ class _Pusher:
         self._limiter.take(len(content))
         self._adapt(len(content), time.monotonic() - began)
 
-    def _send_to_storage(self, upload: _Upload, reply: Reply, content: bytes) -> None:
-        storage = urljoin(reply.url, reply.headers.get("Location", ""))
-        following = reply.headers.get("Docker-Upload-Location") or upload.url
-        reply.close()
+    def _send_to_storage(self, upload: _Upload, response: Response, content: bytes) -> None:
+        storage = urljoin(response.url, response.headers.get("Location", ""))
+        following = response.headers.get("Docker-Upload-Location") or upload.url
+        response.close()
         upload.is_redirected = True
         answer = self._session.transport.send("PUT", storage, _BINARY, content)
         self._session.expect(answer, 200, 201, 204, doing="push model blob").close()
@@ -187,14 +187,14 @@ class _Pusher:
         """Ask how far an upload got; whether it can go on from somewhere further."""
         before = upload.position
         try:
-            reply = self._session.send("GET", upload.url)
+            response = self._session.send("GET", upload.url)
         except NetworkError:
             return False
-        with reply:
-            match = _RECEIVED.fullmatch(reply.headers.get("Range", ""))
-            if reply.status != 204 or match is None:
+        with response:
+            match = _RECEIVED.fullmatch(response.headers.get("Range", ""))
+            if response.status != 204 or match is None:
                 return False
-        upload.url = self._next(reply, upload.url)
+        upload.url = self._next(response, upload.url)
         upload.position = int(match[1]) + 1 if int(match[1]) else 0
         return upload.position > before
 
@@ -205,11 +205,13 @@ class _Pusher:
             query["etag"] = f"{joined}-{upload.chunks}"
         separator = "&" if urlsplit(upload.url).query else "?"
         url = upload.url + separator + urlencode(query)
-        reply = self._session.send("PUT", url, _BINARY, b"")
-        self._session.expect(reply, 201, 204, doing="push model blob").close()
+        response = self._session.send("PUT", url, _BINARY, b"")
+        self._session.expect(response, 201, 204, doing="push model blob").close()
 
-    def _next(self, reply: Reply, base: str) -> str:
-        location = reply.headers.get("Docker-Upload-Location") or reply.headers.get("Location", "")
+    def _next(self, response: Response, base: str) -> str:
+        location = response.headers.get("Docker-Upload-Location") or response.headers.get(
+            "Location", ""
+        )
         if not location:
             raise RegistryError(f"{host_of(base)} does not say where to upload to")
         return self._checked(urljoin(base + "/", location))
@@ -222,7 +224,7 @@ class _Pusher:
     def _adapt(self, size: int, elapsed_s: float) -> None:
         """Choose the size of the next chunk so that it takes about `_CHUNK_S`."""
         wanted = int(size * _CHUNK_S / max(elapsed_s, 1e-3))
-        self._chunk = max(_SMALLEST_CHUNK, min(_LARGEST_CHUNK, wanted))
+        self._chunk = max(_MIN_CHUNK_BYTES, min(_MAX_CHUNK_BYTES, wanted))
 
 
 def _progress(blob: Descriptor, completed: int) -> Progress:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tampu.errors import RegistryError, StoreError
 from tampu.store.manifests import (
     MANIFEST_TYPE,
-    MOST_BYTES,
+    MAX_MANIFEST_BYTES,
     OCI_MANIFEST_TYPE,
     Descriptor,
     Manifest,
@@ -24,7 +24,7 @@ ACCEPT = f"{MANIFEST_TYPE}, {OCI_MANIFEST_TYPE}"
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class RemoteModel:
     """A model that can be had.
 
     Attributes:
@@ -48,7 +48,7 @@ class Registry:
         self.name = name
         self.path = f"/v2/{name.repository}"
 
-    def offer(self) -> Offer:
+    def find_model(self) -> RemoteModel:
         """Return the model of the tag.
 
         Raises:
@@ -56,17 +56,17 @@ class Registry:
             NetworkError: if trying again may help.
         """
         path = f"{self.path}/manifests/{self.name.tag}"
-        reply = self.session.send("GET", path, {"Accept": ACCEPT})
-        if reply.status == 404:
-            reply.close()
+        response = self.session.send("GET", path, {"Accept": ACCEPT})
+        if response.status == 404:
+            response.close()
             raise RegistryError("pull model manifest: file does not exist")
-        self.session.expect(reply, 200, doing="pull model manifest")
-        content = reply.read_all(MOST_BYTES)
+        self.session.expect(response, 200, doing="pull model manifest")
+        content = response.read_all(MAX_MANIFEST_BYTES)
         try:
             manifest = read_manifest(content)
         except StoreError as error:
-            raise RegistryError(f"{host_of(reply.url)}: {error}") from error
-        return Offer(content, manifest, self.source)
+            raise RegistryError(f"{host_of(response.url)}: {error}") from error
+        return RemoteModel(content, manifest, self.source)
 
     def source(self, blob: Descriptor) -> BlobSource:
         """Return where a blob comes from."""
@@ -82,7 +82,7 @@ def open_transport(options: RemoteOptions) -> Transport:
             - {"registry.ollama.ai"},
             connections=options.connections,
             proxies=options.proxies,
-            silence_s=options.silence_s,
+            read_timeout_s=options.read_timeout_s,
         )
     )
 

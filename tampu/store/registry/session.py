@@ -22,13 +22,13 @@ import msgspec
 
 from tampu.errors import RegistryError
 from tampu.store.manifests import BAD_JSON
-from tampu.store.registry.transport import NetworkError, Reply, Transport, host_of, origin_of
+from tampu.store.registry.transport import NetworkError, Response, Transport, host_of, origin_of
 
-MOST_REDIRECTS = 5
-MOST_TOKEN_BYTES = 64 << 10
-MOST_ERROR_BYTES = 16 << 10
-LONGEST_PAUSE_S = 60.0
-_LONGEST_MESSAGE = 300
+MAX_REDIRECTS = 5
+MAX_TOKEN_BYTES = 64 << 10
+MAX_ERROR_BYTES = 16 << 10
+MAX_RETRY_AFTER_S = 60.0
+_MAX_MESSAGE_CHARACTERS = 300
 _REDIRECTS = (301, 302, 303, 307, 308)
 _PARAMETER = re.compile(r'([A-Za-z]+)="([^"]*)"')
 
@@ -85,7 +85,7 @@ class Session:
         path: str,
         headers: Mapping[str, str] | None = None,
         body: Any = None,
-    ) -> Reply:
+    ) -> Response:
         """Send a request with the token, getting one if the registry wants it.
 
         Args:
@@ -99,61 +99,61 @@ class Session:
             NetworkError: if there was no answer.
         """
         url = urljoin(self.base + "/", path)
-        for _ in range(MOST_REDIRECTS + 1):
-            reply = self._authorized(method, url, headers or {}, body)
-            if reply.status not in _REDIRECTS or method not in ("GET", "HEAD"):
-                return reply
-            url = self._redirect(reply)
-        raise RegistryError(f"{host_of(self.base)} redirects more than {MOST_REDIRECTS} times")
+        for _ in range(MAX_REDIRECTS + 1):
+            response = self._authorized(method, url, headers or {}, body)
+            if response.status not in _REDIRECTS or method not in ("GET", "HEAD"):
+                return response
+            url = self._redirect(response)
+        raise RegistryError(f"{host_of(self.base)} redirects more than {MAX_REDIRECTS} times")
 
-    def expect(self, reply: Reply, *statuses: int, doing: str) -> Reply:
+    def expect(self, response: Response, *statuses: int, doing: str) -> Response:
         """Return an answer if it has one of these statuses.
 
         Raises:
             RegistryError: if not, with what the registry says of it.
             NetworkError: if the registry says that it may work later.
         """
-        if reply.status in statuses:
-            return reply
-        message = f"{doing}: {reply.status}: {_message(reply)}"
-        if reply.status in (408, 429) or reply.status >= 500:
-            raise NetworkError(message, _retry_after_s(reply))
+        if response.status in statuses:
+            return response
+        message = f"{doing}: {response.status}: {_message(response)}"
+        if response.status in (408, 429) or response.status >= 500:
+            raise NetworkError(message, _retry_after_s(response))
         raise RegistryError(message)
 
-    def _authorized(self, method: str, url: str, headers: Mapping[str, str], body: Any) -> Reply:
+    def _authorized(self, method: str, url: str, headers: Mapping[str, str], body: Any) -> Response:
         """Send a request once, and a second time with a new token if it is refused."""
         proof = self._proof
-        reply = self._cached(method, url, headers, body, proof)
-        if reply.status != 401 or not self._signs_in or not self._is_home(url):
-            return reply
-        reply.close()
+        response = self._cached(method, url, headers, body, proof)
+        if response.status != 401 or not self._signs_in or not self._is_own_origin(url):
+            return response
+        response.close()
         with self._lock:
             if self._proof == proof:  # else another thread has got a new one meanwhile
-                self._proof = self._new_proof(reply.headers.get("WWW-Authenticate", ""))
+                self._proof = self._new_proof(response.headers.get("WWW-Authenticate", ""))
             proof = self._proof
-        reply = self._cached(method, url, headers, body, proof)
-        if reply.status == 401:
-            reply.close()
+        response = self._cached(method, url, headers, body, proof)
+        if response.status == 401:
+            response.close()
             raise RegistryError(f"{host_of(url)} refuses: you may not do this, or must sign in")
-        return reply
+        return response
 
     def _cached(
         self, method: str, url: str, headers: Mapping[str, str], body: Any, proof: str | None
-    ) -> Reply:
-        shown = {"Authorization": proof} if proof and self._is_home(url) else {}
+    ) -> Response:
+        shown = {"Authorization": proof} if proof and self._is_own_origin(url) else {}
         return self.transport.send(method, url, {**headers, **shown}, body)
 
-    def _is_home(self, url: str) -> bool:
+    def _is_own_origin(self, url: str) -> bool:
         return origin_of(url) == origin_of(self.base)
 
-    def _redirect(self, reply: Reply) -> str:
-        location = reply.headers.get("Location", "")
-        reply.close()
+    def _redirect(self, response: Response) -> str:
+        location = response.headers.get("Location", "")
+        response.close()
         if not location:
-            raise RegistryError(f"{host_of(reply.url)} redirects to nowhere")
-        url = urljoin(reply.url, location)
-        if urlsplit(reply.url).scheme == "https" and urlsplit(url).scheme != "https":
-            raise RegistryError(f"{host_of(reply.url)} redirects to an address without TLS")
+            raise RegistryError(f"{host_of(response.url)} redirects to nowhere")
+        url = urljoin(response.url, location)
+        if urlsplit(response.url).scheme == "https" and urlsplit(url).scheme != "https":
+            raise RegistryError(f"{host_of(response.url)} redirects to an address without TLS")
         self.transport.check_url(url)
         return url
 
@@ -202,10 +202,10 @@ class Session:
         login = self._login(host_of(url))
         proof = login or (self._sign(url) if self._sign is not None else None)
         headers = {"Authorization": proof} if proof else {}
-        reply = self.transport.send("GET", url, headers)  # redirects are not followed
-        self.expect(reply, 200, doing=f"getting a token from {host_of(url)}")
+        response = self.transport.send("GET", url, headers)  # redirects are not followed
+        self.expect(response, 200, doing=f"getting a token from {host_of(url)}")
         try:
-            answer = msgspec.json.decode(reply.read_all(MOST_TOKEN_BYTES), type=dict[str, Any])
+            answer = msgspec.json.decode(response.read_all(MAX_TOKEN_BYTES), type=dict[str, Any])
         except BAD_JSON as error:
             raise RegistryError(f"{host_of(url)} sent no token") from error
         token = answer.get("token") or answer.get("access_token")
@@ -214,15 +214,15 @@ class Session:
         return token
 
 
-def _retry_after_s(reply: Reply) -> float:
-    text = reply.headers.get("Retry-After", "")
-    return min(float(text), LONGEST_PAUSE_S) if text.isascii() and text.isdigit() else 0.0
+def _retry_after_s(response: Response) -> float:
+    text = response.headers.get("Retry-After", "")
+    return min(float(text), MAX_RETRY_AFTER_S) if text.isascii() and text.isdigit() else 0.0
 
 
-def _message(reply: Reply) -> str:
+def _message(response: Response) -> str:
     """Return what an answer says of an error: one line of printable characters."""
     try:
-        text = reply.read_all(MOST_ERROR_BYTES).decode("utf-8", "replace")
+        text = response.read_all(MAX_ERROR_BYTES).decode("utf-8", "replace")
     except RegistryError:
         text = ""
     try:
@@ -233,5 +233,5 @@ def _message(reply: Reply) -> str:
         text = said if isinstance(said, str) else text
     except BAD_JSON:
         pass  # it is text then
-    printable = "".join(c if c.isprintable() else " " for c in text[:_LONGEST_MESSAGE])
+    printable = "".join(c if c.isprintable() else " " for c in text[:_MAX_MESSAGE_CHARACTERS])
     return " ".join(printable.split()) or "no reason given"

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 from tampu.errors import RegistryError
 
 _EMPTY = base64.b64encode(hashlib.sha256(b"").hexdigest().encode()).decode()
-_LONGEST_KEY = 64 << 10
+_MAX_KEY_BYTES = 64 << 10
 
 
 def sign(path: Path, url: str) -> str:
@@ -43,7 +43,7 @@ def sign(path: Path, url: str) -> str:
 def _read_key(path: Path) -> Ed25519PrivateKey:
     try:
         with path.open("rb") as file:
-            key = load_ssh_private_key(file.read(_LONGEST_KEY), password=None)
+            key = load_ssh_private_key(file.read(_MAX_KEY_BYTES), password=None)
     except OSError as error:
         raise RegistryError(f"the key {path.name} cannot be read: {error.strerror}") from error
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from tampu.errors import RegistryError
 from tampu.store.registry.session import Session
-from tampu.store.registry.transport import Reply, host_of, origin_of
+from tampu.store.registry.transport import Response, host_of, origin_of
 
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)
 
@@ -26,7 +26,7 @@ class BlobSource:
         self._size = size
         self._storage: str | None = None  # the address that the registry last redirected to
 
-    def open(self, start: int, end: int) -> Reply:
+    def open(self, start: int, end: int) -> Response:
         """Return an answer whose body is the bytes from `start` to before `end`.
 
         Raises:
@@ -34,57 +34,57 @@ class BlobSource:
             RegistryError: for an answer that cannot be right.
             NetworkError: if trying again may help.
         """
-        return self._opened(start, end, {"Range": f"bytes={start}-{end - 1}"})
+        return self._open_response(start, end, {"Range": f"bytes={start}-{end - 1}"})
 
-    def open_whole(self) -> Reply:
+    def open_whole(self) -> Response:
         """Return an answer whose body is the blob, from one that may not know of parts.
 
         Raises:
             RegistryError: for an answer that cannot be right.
             NetworkError: if trying again may help.
         """
-        return self._opened(0, self._size, {})
+        return self._open_response(0, self._size, {})
 
-    def _opened(self, start: int, end: int, headers: Mapping[str, str]) -> Reply:
-        reply = self._from_storage(headers) or self._from_registry(headers)
+    def _open_response(self, start: int, end: int, headers: Mapping[str, str]) -> Response:
+        response = self._from_storage(headers) or self._from_registry(headers)
         try:
-            self._check(reply, start, end, is_whole=not headers)
+            self._check(response, start, end, is_whole=not headers)
         except RegistryError:
-            reply.close()
+            response.close()
             raise
-        return reply
+        return response
 
-    def _from_storage(self, headers: Mapping[str, str]) -> Reply | None:
+    def _from_storage(self, headers: Mapping[str, str]) -> Response | None:
         """Ask the storage directly; None if there is none, or its address is not good any more."""
         storage = self._storage
         if storage is None:
             return None
-        reply = self._session.transport.send("GET", storage, headers)
-        if reply.status in (200, 206):
-            return reply
-        reply.close()
+        response = self._session.transport.send("GET", storage, headers)
+        if response.status in (200, 206):
+            return response
+        response.close()
         self._storage = None
         return None
 
-    def _from_registry(self, headers: Mapping[str, str]) -> Reply:
-        reply = self._session.send("GET", self._path, headers)
-        self._session.expect(reply, 200, 206, doing="pull model blob")
-        if origin_of(reply.url) != origin_of(self._session.base):
-            self._storage = reply.url
-        return reply
+    def _from_registry(self, headers: Mapping[str, str]) -> Response:
+        response = self._session.send("GET", self._path, headers)
+        self._session.expect(response, 200, 206, doing="pull model blob")
+        if origin_of(response.url) != origin_of(self._session.base):
+            self._storage = response.url
+        return response
 
-    def _check(self, reply: Reply, start: int, end: int, *, is_whole: bool) -> None:
-        host = host_of(reply.url)
-        if reply.headers.get("Content-Encoding", "identity") != "identity":
+    def _check(self, response: Response, start: int, end: int, *, is_whole: bool) -> None:
+        host = host_of(response.url)
+        if response.headers.get("Content-Encoding", "identity") != "identity":
             raise RegistryError(f"{host} sent a compressed blob")
-        if reply.status == 200 and not is_whole:
+        if response.status == 200 and not is_whole:
             raise RangesIgnoredError(f"{host} does not send parts of a blob")
-        if reply.length is not None and reply.length != end - start:
+        if response.length is not None and response.length != end - start:
             raise RegistryError(
-                f"{host} sends {reply.length} bytes of a blob instead of {end - start}"
+                f"{host} sends {response.length} bytes of a blob instead of {end - start}"
             )
-        if reply.status == 206:
-            match = _CONTENT_RANGE.fullmatch(reply.headers.get("Content-Range", ""))
+        if response.status == 206:
+            match = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
             total = match[3] if match else ""
             if (
                 match is None

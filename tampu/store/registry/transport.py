@@ -45,7 +45,7 @@ class NetworkError(RegistryError):
         self.after_s = after_s
 
 
-class NoAnswerError(NetworkError):
+class UnreachableError(NetworkError):
     """Nobody answered: the name is not known, nobody listens, or the network is down."""
 
 
@@ -59,19 +59,19 @@ class TransportOptions:
         proxies: which of them stands before which host. One that looks up names itself decides
             which addresses they may have; a private one that is written out is refused here.
         connections: the most to one host.
-        connect_s: how long connecting may take.
-        silence_s: how long no byte may come.
+        connect_timeout_s: how long connecting may take.
+        read_timeout_s: how long no byte may come.
     """
 
     is_insecure: bool = False
     private_hosts: frozenset[str] = frozenset()
     proxies: Proxies = field(default_factory=Proxies)
     connections: int = 8
-    connect_s: float = 10.0
-    silence_s: float = 30.0
+    connect_timeout_s: float = 10.0
+    read_timeout_s: float = 30.0
 
 
-class Reply:
+class Response:
     """An answer whose body has not been read."""
 
     def __init__(self, response: urllib3.BaseHTTPResponse, url: str) -> None:
@@ -128,7 +128,7 @@ class Reply:
         else:
             self._response.close()
 
-    def __enter__(self) -> Reply:
+    def __enter__(self) -> Response:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -144,7 +144,7 @@ class Transport:
             "num_pools": 8,
             "maxsize": options.connections + 2,
             "retries": False,
-            "timeout": Timeout(connect=options.connect_s, read=options.silence_s),
+            "timeout": Timeout(connect=options.connect_timeout_s, read=options.read_timeout_s),
         }
         self._direct = urllib3.PoolManager(**how)
         self._direct.pool_classes_by_scheme = _pool_classes(self._is_allowed)
@@ -157,7 +157,7 @@ class Transport:
         url: str,
         headers: Mapping[str, str] | None = None,
         body: bytes | Any = None,
-    ) -> Reply:
+    ) -> Response:
         """Send one request and return the answer, whatever its status.
 
         Args:
@@ -188,8 +188,8 @@ class Transport:
         except (HTTPError, OSError, ValueError) as error:
             proxy = shown_proxy(self.options.proxies.for_url(url))
             way = f" through the proxy {proxy}" if proxy else ""
-            raise NoAnswerError(f"no answer from {host}{way}: {_reason(error)}") from error
-        return Reply(response, url)
+            raise UnreachableError(f"no answer from {host}{way}: {_reason(error)}") from error
+        return Response(response, url)
 
     def check_url(self, url: str) -> None:
         """Refuse an address of another kind than is allowed.

@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tampu.store.registry.chunks import SMALLEST_SHARE, STALLED_S, WORTH_S, Ranges, Work
+from tampu.store.registry.chunks import (
+    MIN_SPLIT_BYTES,
+    MIN_SPLIT_S,
+    STALLED_S,
+    ChunkScheduler,
+    Ranges,
+)
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)))
 
@@ -33,14 +39,16 @@ def test_ranges_are_a_set_of_positions(spans, start, end):
 
 
 class Workers(RuleBasedStateMachine):
-    """Workers that take, write and give back pieces of a blob, against a plain array."""
+    """Workers that take, write and give back chunks of a blob, against a plain array."""
 
-    size = 5 * SMALLEST_SHARE + 7
+    size = 5 * MIN_SPLIT_BYTES + 7
 
     def __init__(self):
         super().__init__()
         self.now = 0.0
-        self.work = Work(self.size, [(3, 1000)], SMALLEST_SHARE * 2, lambda: self.now)
+        self.scheduler = ChunkScheduler(
+            self.size, [(3, 1000)], MIN_SPLIT_BYTES * 2, lambda: self.now
+        )
         self.written = bytearray(self.size)
         self.written[3:1000] = b"\1" * 997
         self.active = []
@@ -48,18 +56,18 @@ class Workers(RuleBasedStateMachine):
 
     @rule()
     def take(self):
-        piece = self.work.take()
-        if piece is not None:
-            assert piece.start == piece.position < piece.end
-            self.active.append(piece)
+        chunk = self.scheduler.take()
+        if chunk is not None:
+            assert chunk.start == chunk.position < chunk.end
+            self.active.append(chunk)
 
     @precondition(lambda self: self.active)
-    @rule(which=st.integers(0, 9), count=st.integers(1, SMALLEST_SHARE))
+    @rule(which=st.integers(0, 9), count=st.integers(1, MIN_SPLIT_BYTES))
     def claim(self, which, count):
-        piece = self.active[which % len(self.active)]
-        position, wanted = self.work.claim(piece, count)
+        chunk = self.active[which % len(self.active)]
+        position, wanted = self.scheduler.claim(chunk, count)
         if wanted:
-            self.claimed.append((piece, position, wanted))
+            self.claimed.append((chunk, position, wanted))
 
     @precondition(lambda self: self.claimed)
     @rule()
@@ -67,15 +75,15 @@ class Workers(RuleBasedStateMachine):
         _, position, wanted = self.claimed.pop(0)
         assert not self.written.count(1, position, position + wanted), "written twice"
         self.written[position : position + wanted] = b"\1" * wanted
-        self.work.filled(position, wanted)
+        self.scheduler.filled(position, wanted)
 
     @precondition(lambda self: self.active)
     @rule(which=st.integers(0, 9))
     def release(self, which):
-        piece = self.active[which % len(self.active)]
-        if not any(owner is piece for owner, _, _ in self.claimed):
-            self.active.remove(piece)
-            self.work.release(piece)
+        chunk = self.active[which % len(self.active)]
+        if not any(owner is chunk for owner, _, _ in self.claimed):
+            self.active.remove(chunk)
+            self.scheduler.release(chunk)
 
     @rule(seconds=st.sampled_from([1.0, STALLED_S]))
     def wait(self, seconds):
@@ -83,22 +91,22 @@ class Workers(RuleBasedStateMachine):
 
     @invariant()
     def counts_agree(self):
-        assert self.work.completed == self.written.count(1)
+        assert self.scheduler.completed == self.written.count(1)
         frontier = self.written.find(b"\0")
-        assert self.work.frontier == (frontier if frontier >= 0 else self.size)
+        assert self.scheduler.frontier == (frontier if frontier >= 0 else self.size)
 
     def teardown(self):
         while self.claimed:
             self.fill()
-        for piece in self.active:
-            self.work.release(piece)
+        for chunk in self.active:
+            self.scheduler.release(chunk)
         self.active.clear()
-        while piece := self.work.take():
-            position, wanted = self.work.claim(piece, self.size)
-            self.claimed.append((piece, position, wanted))
+        while chunk := self.scheduler.take():
+            position, wanted = self.scheduler.claim(chunk, self.size)
+            self.claimed.append((chunk, position, wanted))
             self.fill()
-            self.work.release(piece)
-        assert self.work.is_done
+            self.scheduler.release(chunk)
+        assert self.scheduler.is_done
         assert self.written.count(1) == self.size
 
 
@@ -107,60 +115,60 @@ TestWorkers.settings = settings(max_examples=30, stateful_step_count=40, deadlin
 
 
 def test_pieces_come_in_order():
-    work = Work(100, [(10, 20)], piece_size=30)
-    taken = [work.take() for _ in range(4)]
-    assert [(piece.start, piece.end) for piece in taken] == [(0, 10), (20, 50), (50, 80), (80, 100)]
-    assert work.take() is None
+    scheduler = ChunkScheduler(100, [(10, 20)], chunk_size=30)
+    taken = [scheduler.take() for _ in range(4)]
+    assert [(chunk.start, chunk.end) for chunk in taken] == [(0, 10), (20, 50), (50, 80), (80, 100)]
+    assert scheduler.take() is None
 
 
 def test_who_is_alone_has_all_and_keeps_the_beginning_when_others_come():
-    work = Work(100, piece_size=30)
-    alone = work.take()
+    scheduler = ChunkScheduler(100, chunk_size=30)
+    alone = scheduler.take()
     assert (alone.start, alone.end) == (0, 100)
-    work.filled(*work.claim(alone, 25))
-    other = work.take()
+    scheduler.filled(*scheduler.claim(alone, 25))
+    other = scheduler.take()
     assert (alone.end, other.start, other.end) == (55, 55, 85)
-    assert work.claim(alone, 75) == (25, 30)
+    assert scheduler.claim(alone, 75) == (25, 30)
 
 
 def test_the_rest_of_the_largest_piece_is_divided_at_the_end():
     now = [0.0]
-    size = 8 * SMALLEST_SHARE
-    work = Work(size, piece_size=size, clock=lambda: now[0])
-    slow = work.take()
-    now[0] = WORTH_S
-    fast = work.take()
+    size = 8 * MIN_SPLIT_BYTES
+    scheduler = ChunkScheduler(size, chunk_size=size, clock=lambda: now[0])
+    slow = scheduler.take()
+    now[0] = MIN_SPLIT_S
+    fast = scheduler.take()
     assert (slow.end, fast.start, fast.end) == (size // 2, size // 2, size)
-    assert work.claim(slow, size) == (0, size // 2)
+    assert scheduler.claim(slow, size) == (0, size // 2)
 
 
 def test_a_piece_that_is_soon_done_is_not_divided():
     now = [0.0]
-    size = 8 * SMALLEST_SHARE
-    work = Work(size, piece_size=size, clock=lambda: now[0])
-    piece = work.take()
-    work.filled(*work.claim(piece, size // 2 + 1))
-    assert work.take() is None
-    now[0] = WORTH_S
-    assert work.take() is None
+    size = 8 * MIN_SPLIT_BYTES
+    scheduler = ChunkScheduler(size, chunk_size=size, clock=lambda: now[0])
+    chunk = scheduler.take()
+    scheduler.filled(*scheduler.claim(chunk, size // 2 + 1))
+    assert scheduler.take() is None
+    now[0] = MIN_SPLIT_S
+    assert scheduler.take() is None
 
 
 def test_a_stalled_piece_is_taken_over_whole():
     now = [0.0]
-    work = Work(1000, piece_size=1000, clock=lambda: now[0])
-    stalled = work.take()
-    work.filled(*work.claim(stalled, 10))
-    assert work.take() is None
+    scheduler = ChunkScheduler(1000, chunk_size=1000, clock=lambda: now[0])
+    stalled = scheduler.take()
+    scheduler.filled(*scheduler.claim(stalled, 10))
+    assert scheduler.take() is None
     now[0] = STALLED_S
-    other = work.take()
+    other = scheduler.take()
     assert (other.start, other.end) == (10, 1000)
-    assert work.claim(stalled, 500) == (10, 0)
+    assert scheduler.claim(stalled, 500) == (10, 0)
 
 
 def test_what_is_given_back_is_taken_again():
-    work = Work(100, piece_size=100)
-    piece = work.take()
-    work.filled(*work.claim(piece, 40))
-    work.release(piece)
-    again = work.take()
+    scheduler = ChunkScheduler(100, chunk_size=100)
+    chunk = scheduler.take()
+    scheduler.filled(*scheduler.claim(chunk, 40))
+    scheduler.release(chunk)
+    again = scheduler.take()
     assert (again.start, again.end) == (40, 100)
