@@ -20,7 +20,9 @@ from pathlib import Path
 from tampu.convert import convert
 from tampu.convert.adapters import plan_adapter
 from tampu.convert.checkpoint import Checkpoint
-from tampu.convert.writer import ProgressCallback, translate_os_errors
+from tampu.convert.writer import ProgressCallback
+from tampu.errors import ModelFileError
+from tampu.ml.atomic_file import translate_os_errors
 from tampu.ml.gguf import GGUFFile
 
 CONFIG_FILE = "config.json"
@@ -112,7 +114,7 @@ def _digits(text: str) -> str:
 @contextmanager
 def _conversion_lock(place: Path, stem: str) -> Iterator[None]:
     """Hold the lock of one checkpoint's conversion."""
-    with translate_os_errors(place):
+    with translate_os_errors(place, ModelFileError):
         place.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(place / f".{stem}lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from io import SEEK_END, FileIO
@@ -23,8 +22,8 @@ import numpy.typing as npt
 import psutil
 
 from tampu.convert.gguf_header import TensorEntry, alignment_of, encode_header
-from tampu.errors import DiskFullError, ModelFileError
-from tampu.ml.atomic_file import atomic_file, check_free_space
+from tampu.errors import ModelFileError
+from tampu.ml.atomic_file import atomic_file, check_free_space, translate_os_errors
 from tampu.ml.types import GGMLType
 
 ProgressCallback: TypeAlias = Callable[[int, int], None]
@@ -129,7 +128,7 @@ class PlannedFile:
             DiskFullError: if there is no room for the file.
             ModelFileError: if it can't be written, or a metadata value is of no GGUF type.
         """
-        with translate_os_errors(destination), atomic_file(destination) as file:
+        with translate_os_errors(destination, ModelFileError), atomic_file(destination) as file:
             check_free_space(destination, self.size_bytes)
             self.write_to(file, threads=threads, progress=progress)
 
@@ -151,22 +150,6 @@ class PlannedFile:
                 progress(done, self._offsets[-1])
         if done != self._offsets[-1]:
             raise ModelFileError("tensors", "one has less data than its shape says")
-
-
-@contextmanager
-def translate_os_errors(path: Path) -> Iterator[None]:
-    """Translate the `OSError` of a block that writes a file or folder.
-
-    Raises:
-        DiskFullError: for a full disk, a quota or a limit of file size.
-        ModelFileError: for any other error of the system.
-    """
-    try:
-        yield
-    except OSError as error:
-        if DiskFullError.matches(error):
-            raise DiskFullError(f"{path}: no space left: free some, then try again") from error
-        raise ModelFileError(str(path), f"cannot be written: {error.strerror}") from error
 
 
 def usable_cpus() -> int:

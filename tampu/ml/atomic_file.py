@@ -20,7 +20,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, cast
 
-from tampu.errors import DiskFullError
+from tampu.errors import DiskFullError, ModelFileError, StoreError
 
 _STEP_BYTES = 32 << 20
 _SYNC_FILE_RANGE_WRITE = 2  # of Linux: start writing these pages back, do not wait
@@ -143,6 +143,27 @@ def check_free_space(path: Path, needed_bytes: int) -> None:
             f"{path}: no space left: needs {needed_bytes / 1e9:.1f} GB, {free / 1e9:.1f} GB are "
             "free"
         )
+
+
+@contextmanager
+def translate_os_errors(
+    what: object, kind: type[StoreError] | type[ModelFileError] = StoreError
+) -> Iterator[None]:
+    """Translate the `OSError` of a block that writes `what`.
+
+    Raises:
+        DiskFullError: for a full disk, a quota or a limit of file size.
+        StoreError, or ModelFileError: for any other error of the system.
+    """
+    try:
+        yield
+    except OSError as error:
+        if DiskFullError.matches(error):
+            raise DiskFullError(f"no space left for {what}: free some, then try again") from error
+        failed, reason = f"cannot write {what}", error.strerror or str(error)
+        if kind is ModelFileError:
+            raise ModelFileError(failed, reason) from error
+        raise StoreError(f"{failed}: {reason}") from error
 
 
 def lock_exclusively(descriptor: int, path: Path) -> bool:

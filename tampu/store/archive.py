@@ -20,7 +20,7 @@ from typing import IO
 import msgspec
 
 from tampu.errors import DigestMismatchError, ModelNameError, StoreError
-from tampu.ml.atomic_file import atomic_file
+from tampu.ml.atomic_file import atomic_file, translate_os_errors
 from tampu.store.blobs import CHUNK, damaged
 from tampu.store.locks import Lease
 from tampu.store.manifests import (
@@ -35,7 +35,6 @@ from tampu.store.manifests import (
 )
 from tampu.store.model import StoredModel
 from tampu.store.names import Digest, ModelName
-from tampu.store.os_errors import translate_os_errors
 from tampu.store.store import Store
 
 NAME = "org.opencontainers.image.ref.name"

@@ -13,11 +13,16 @@ from pathlib import Path
 from typing import IO
 
 from tampu.errors import DigestMismatchError, StoreError
-from tampu.ml.atomic_file import check_free_space, make_folder, publish, write_all
+from tampu.ml.atomic_file import (
+    check_free_space,
+    make_folder,
+    publish,
+    translate_os_errors,
+    write_all,
+)
 from tampu.store.layout import Layout
 from tampu.store.locks import HeldFile, Lease, open_lock, try_lock
 from tampu.store.names import Digest
-from tampu.store.os_errors import translate_os_errors
 
 CHUNK = 1 << 20
 MODE = 0o444

@@ -19,10 +19,15 @@ from pathlib import Path
 from typing import Self
 
 from tampu.errors import ModelNameError, StoreError
-from tampu.ml.atomic_file import lock_exclusively, make_folder, remove_unlocked, write_all
+from tampu.ml.atomic_file import (
+    lock_exclusively,
+    make_folder,
+    remove_unlocked,
+    translate_os_errors,
+    write_all,
+)
 from tampu.store.layout import Layout
 from tampu.store.names import Digest
-from tampu.store.os_errors import translate_os_errors
 
 POLL_S = 0.05
 

@@ -15,12 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tampu.errors import StoreError
-from tampu.ml.atomic_file import make_folder
+from tampu.ml.atomic_file import make_folder, translate_os_errors
 from tampu.ml.split_names import part_name
 from tampu.store.layout import Layout
 from tampu.store.locks import files_in
 from tampu.store.names import Digest
-from tampu.store.os_errors import translate_os_errors
 
 _STEM = "model"
 

@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tampu.errors import ModelNameError, ModelNotFoundError, StoreError
-from tampu.ml.atomic_file import atomic_file, make_folder, sync_folder
+from tampu.ml.atomic_file import atomic_file, make_folder, sync_folder, translate_os_errors
 from tampu.store.blobs import Blobs
 from tampu.store.layout import Layout
 from tampu.store.locks import Lease, files_in, leased_digests, locked, remove_abandoned
 from tampu.store.manifests import Manifest, encode_manifest, read_manifest
 from tampu.store.model import StoredModel, file_of
 from tampu.store.names import Digest, ModelName, canonical_host
-from tampu.store.os_errors import translate_os_errors
 from tampu.store.shards import remove_stale_links
 
 logger = logging.getLogger(__name__)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tampu.errors import ModelNameError, StoreError
+from tampu.ml.atomic_file import translate_os_errors
 from tampu.store.blobs import hash_file
 from tampu.store.locks import files_in, locked
 from tampu.store.manifests import Descriptor
 from tampu.store.model import StoredModel, file_of
 from tampu.store.names import Digest
-from tampu.store.os_errors import translate_os_errors
 from tampu.store.store import Store
 
 

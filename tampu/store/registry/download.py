@@ -20,12 +20,11 @@ from pathlib import Path
 import msgspec
 
 from tampu.errors import DigestMismatchError, TampuError
-from tampu.ml.atomic_file import atomic_file, make_folder, write_all
+from tampu.ml.atomic_file import atomic_file, make_folder, translate_os_errors, write_all
 from tampu.store.blobs import Blobs
 from tampu.store.layout import Layout
 from tampu.store.manifests import BAD_JSON
 from tampu.store.names import Digest
-from tampu.store.os_errors import translate_os_errors
 from tampu.store.registry.chunks import Chunk, ChunkScheduler
 from tampu.store.registry.ratelimit import RateLimiter
 from tampu.store.registry.source import BlobSource
