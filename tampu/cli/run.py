@@ -161,7 +161,7 @@ def print_embedding(
     """
     import json
 
-    import numpy as np
+    from tampu.ml.vectors import normalize
 
     if text is None:
         raise RequestError("this model makes embeddings: give a text as an argument or piped in")
@@ -169,7 +169,7 @@ def print_embedding(
     if dimensions is not None:
         if dimensions > len(vector):
             raise RequestError(f"--dimensions is {dimensions}, the embedding has {len(vector)}")
-        vector = vector[:dimensions] / max(float(np.linalg.norm(vector[:dimensions])), 1e-12)
+        vector = normalize(vector[:dimensions])
     print(json.dumps([round(float(value), 8) for value in vector]))
 
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from tampu.server.app import ServerOptions
     from tampu.settings.settings import Settings
 
-DEFAULT_CONTEXT = 4096
 MOST_MODELS = 3
 
 
@@ -93,6 +92,7 @@ def serve_command(
 def server_options(settings: Settings, host: str) -> ServerOptions:
     """Return how the server behaves, from the settings."""
     from tampu.server.app import ServerOptions
+    from tampu.settings.settings import DEFAULT_CONTEXT
     from tampu.store.registry.options import RemoteOptions
     from tampu.worker.protocol import ModelOptions
 

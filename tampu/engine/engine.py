@@ -39,6 +39,7 @@ from tampu.errors import RequestError
 from tampu.ml.kernels.repack_cache import RepackCache
 from tampu.ml.kernels.tuning import MEASURED, Tuning
 from tampu.ml.offload import Offload
+from tampu.ml.vectors import normalize
 from tampu.nn import RGBImage
 from tampu.runner.events import Event
 from tampu.runner.layout import NumberedImage
@@ -413,11 +414,10 @@ class Engine:
         rows = []
         for text in [texts] if isinstance(texts, str) else texts:
             hidden = self._inputs.rows(text, wants_logits=False)
-            pooled = {2: hidden[0], 3: hidden[-1]}.get(pooling, hidden.mean(axis=0))
-            rows.append(pooled / max(float(np.linalg.norm(pooled)), 1e-12))
+            rows.append({2: hidden[0], 3: hidden[-1]}.get(pooling, hidden.mean(axis=0)))
         if not rows:
             return np.empty((0, self.info.embedding_length), np.float32)
-        return np.asarray(rows, np.float32)
+        return normalize(np.asarray(rows, np.float32))
 
     def _stream(self, begin: Callable[[Sink], tuple[RequestHandle, OutputParser]]) -> Stream:
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()

@@ -64,5 +64,5 @@ def model_defaults(entry: Entry) -> ModelDefaults:
         entry.info,
         stored.parameters,
         stored.system,
-        tuple({"role": said.role, "content": said.content} for said in stored.messages),
+        tuple(map(msgspec.structs.asdict, stored.messages)),
     )

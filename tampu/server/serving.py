@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from tampu.chat.output import ChatFormat, Content, MessageParser, Part, ToolCall, chat_format
 from tampu.errors import ModelNotFoundError, RequestError, RequestNotStartedError
+from tampu.ml.vectors import normalize
 from tampu.runner.events import Done, TextDelta, Usage
 from tampu.runner.request import GenerateOptions
 from tampu.server.admission import Admission
@@ -368,10 +369,7 @@ def _shortened(vectors: npt.NDArray[np.float32], dimensions: int | None) -> npt.
         holds=0 < dimensions <= width,
         message=f"dimensions must be 1 to {width} for this model, not {dimensions}",
     )
-    cut = vectors[:, :dimensions]
-    lengths = np.linalg.norm(cut, axis=1, keepdims=True)
-    shortened: npt.NDArray[np.float32] = cut / np.maximum(lengths, 1e-12)
-    return shortened
+    return normalize(vectors[:, :dimensions])
 
 
 def _plain(text: str) -> list[Part]:

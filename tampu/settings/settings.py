@@ -45,6 +45,7 @@ from tampu.settings.proxies import Proxies, parse_proxy, shown_proxy
 T = TypeVar("T")
 D = TypeVar("D")
 
+DEFAULT_CONTEXT = 4096  # tokens, where neither a setting nor the model says otherwise
 CACHE_TYPES = ("f16", "f32", "q8_0", "q4_0")
 KERNELS = (
     *("on", "off", "products", "experts", "attention"),

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tampu.chat.renderers import own_template
 from tampu.chat.template_loader import PromptTemplate, read_template
 from tampu.errors import ModelFileError, ModelNotFoundError, TampuError
 from tampu.ml.gguf import read_gguf
 from tampu.ml.offload import Offload
 from tampu.settings.parsers import existing_path
-from tampu.settings.settings import Settings
+from tampu.settings.settings import DEFAULT_CONTEXT, Settings
 from tampu.store.gguf_files import SUFFIX
 from tampu.store.library import Library, LocalModel, built_in_path
 from tampu.store.manifests import Media
@@ -24,7 +26,6 @@ from tampu.store.model_info import ModelInfo, read_model_info, with_template, wi
 logger = logging.getLogger(__name__)
 
 TAG = ":latest"
-DEFAULT_CONTEXT = 4096
 
 
 def resolve(name_or_path: str, settings: Settings | None = None) -> Path:
@@ -141,7 +142,7 @@ def prepare(
         stored.config.parser,
         stored.parameters,
         stored.system,
-        tuple({"role": said.role, "content": said.content} for said in stored.messages),
+        tuple(map(msgspec.structs.asdict, stored.messages)),
     )
 
 

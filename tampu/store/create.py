@@ -160,8 +160,8 @@ def _add_texts(builder: LayerBuilder, modelfile: Modelfile) -> None:
     if parameters:
         builder.layers[Media.PARAMS] = [builder.text(Media.PARAMS, _json(parameters))]
     if modelfile.messages:
-        messages = [{"role": one.role, "content": one.content} for one in modelfile.messages]
-        builder.layers[Media.MESSAGES] = [builder.text(Media.MESSAGES, _json(messages))]
+        messages = _json(modelfile.messages)
+        builder.layers[Media.MESSAGES] = [builder.text(Media.MESSAGES, messages)]
     for text in modelfile.licenses:
         layer = builder.text(Media.LICENSE, text.encode())
         licenses = builder.layers.setdefault(Media.LICENSE, [])

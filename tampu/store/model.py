@@ -29,8 +29,8 @@ T = TypeVar("T")
 _MAX_TEXT_BYTES = 16 << 20
 
 
-class StoredMessage(msgspec.Struct):
-    """A message of the conversation that a model begins with."""
+class StoredMessage(msgspec.Struct, frozen=True):
+    """A message that every conversation with a model starts with."""
 
     role: str
     content: str

@@ -23,6 +23,7 @@ from tampu.errors import RequestError
 from tampu.sampling.parameters import Value, find_parameter
 from tampu.store.library import LocalModel
 from tampu.store.manifests import Media
+from tampu.store.model import StoredMessage
 
 MAX_CHARACTERS = 16 << 20
 ROLES = ("system", "user", "assistant")
@@ -33,14 +34,6 @@ _SPACES = re.compile(r"[ \t\r\n\v\f]+")
 _QUOTES = ('"' * 3, '"')
 _SHOWN = 40
 _COLUMN = 30
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A message of the conversation that a model begins with."""
-
-    role: str
-    content: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +59,7 @@ class Modelfile:
     template: str | None = None
     system: str | None = None
     licenses: tuple[str, ...] = ()
-    messages: tuple[Message, ...] = ()
+    messages: tuple[StoredMessage, ...] = ()
     renderer: str | None = None
     parser: str | None = None
     requires: str | None = None
@@ -216,7 +209,7 @@ def _message(modelfile: Modelfile, value: str) -> Modelfile:
     role = role.lower()
     if role not in ROLES:
         raise RequestError(f"the role {role[:_SHOWN]!r} is not one of {', '.join(ROLES)}")
-    return replace(modelfile, messages=(*modelfile.messages, Message(role, text)))
+    return replace(modelfile, messages=(*modelfile.messages, StoredMessage(role, text)))
 
 
 def _pair(value: str, what: str) -> tuple[str, str]:
@@ -325,7 +318,7 @@ def modelfile_of(model: LocalModel) -> Modelfile:
         template=stored.template or None,
         system=stored.system or None,
         licenses=tuple(stored.licenses),
-        messages=tuple(Message(one.role, one.content) for one in stored.messages),
+        messages=tuple(stored.messages),
         renderer=config.renderer or None,
         parser=config.parser or None,
         requires=config.requires or None,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from tampu.models import architectures
+from tampu.settings.settings import ENGINES
 
-AUTO, NATIVE, LLAMACPP = "auto", "native", "llamacpp"
+AUTO, NATIVE, LLAMACPP = ENGINES
 
 
 def choose_engine(wanted: str, architecture: str) -> str:

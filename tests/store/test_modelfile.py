@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tampu.errors import RequestError
 from tampu.sampling.parameters import check_parameters
-from tampu.store.modelfile import Message, Modelfile, format_modelfile, parse_modelfile
+from tampu.store.model import StoredMessage
+from tampu.store.modelfile import ROLES, Modelfile, format_modelfile, parse_modelfile
 
 WHOLE = '''\ufeff# what this is
 FROM ./model.gguf
@@ -54,7 +55,7 @@ def test_every_instruction() -> None:
         template="{{ .System }}\n# no comment\n{{ .Prompt }}",
         system='You are "Ada".',
         licenses=("\nMIT\n", "Apache"),
-        messages=(Message("user", "Hi"), Message("assistant", "Hello\nthere")),
+        messages=(StoredMessage("user", "Hi"), StoredMessage("assistant", "Hello\nthere")),
         renderer="qwen3",
         parser="qwen3",
         requires="0.14.0",
@@ -136,7 +137,8 @@ MODELFILES = st.builds(
     system=st.none() | TEXTS,
     licenses=st.lists(NAMES, max_size=2).map(tuple),
     messages=st.lists(
-        st.builds(Message, st.sampled_from(["system", "user", "assistant"]), TEXTS), max_size=3
+        st.builds(StoredMessage, st.sampled_from(ROLES), TEXTS),
+        max_size=3,
     ).map(tuple),
     renderer=st.none() | NAMES,
     parser=st.none() | NAMES,

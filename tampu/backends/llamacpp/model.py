@@ -20,6 +20,7 @@ from tampu.backends.llamacpp.server import LlamaServer, Pieces
 from tampu.backends.llamacpp.structured_output import StructuredOutputs
 from tampu.chat.images import Item, length
 from tampu.errors import ContextLengthError, RequestError
+from tampu.ml.vectors import normalize
 from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.events import Event
 from tampu.runner.reasoning_budget import ReasoningBudget, reasoning_budget
@@ -133,10 +134,7 @@ class LlamaModel:
         answer = self._server.ask("/v1/embeddings", {"input": list(map(list, texts))})
         if "error" in answer:
             raise RequestError(str(error_of(answer["error"])))
-        rows = np.array([item["embedding"] for item in answer["data"]], np.float32)
-        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-        normal: npt.NDArray[np.float32] = rows / np.maximum(lengths, 1e-12)
-        return normal
+        return normalize(np.array([item["embedding"] for item in answer["data"]], np.float32))
 
     def warm_up(self) -> None:
         """Make what the first grammar and the first image need, if the model takes any."""

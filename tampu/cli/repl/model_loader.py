@@ -16,8 +16,8 @@ from tampu.ml.kernels.tuning import Tuning
 from tampu.ml.offload import Offload
 from tampu.sandbox.client import ForkServerClient
 from tampu.settings.parsers import existing_path
-from tampu.settings.settings import ENGINES, Settings
-from tampu.store.catalog import DEFAULT_CONTEXT, Catalog, prepare, resolve
+from tampu.settings.settings import DEFAULT_CONTEXT, ENGINES, Settings
+from tampu.store.catalog import Catalog, prepare, resolve
 from tampu.store.library import Library
 from tampu.store.model_info import read_model_info
 from tampu.worker.engines import LLAMACPP, choose_engine

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from tampu.store.modelfile import Message, Modelfile
+from tampu.store.model import StoredMessage
+from tampu.store.modelfile import Modelfile
 
 if TYPE_CHECKING:
     from tampu.cli.repl.session import Session
@@ -18,7 +19,7 @@ def modelfile_of_session(session: Session) -> Modelfile:
         parameters=session.parameters,
         system=session.system or None,
         messages=tuple(
-            Message(message["role"], message["content"]) for message in session.messages
+            StoredMessage(message["role"], message["content"]) for message in session.messages
         ),
     )
 

@@ -12,7 +12,8 @@ from tampu.sampling.parameters import check_parameters
 from tampu.server.errors import public_message
 from tampu.server.http_response import NDJSON
 from tampu.store.create import CreateSpec
-from tampu.store.modelfile import Message, Modelfile
+from tampu.store.model import StoredMessage
+from tampu.store.modelfile import Modelfile
 from tampu.store.names import Digest, ModelName
 
 _REFUSED = ("modelfile", "path", "info", "remote_host", "draft_files", "draft_quantize")
@@ -102,7 +103,7 @@ class CreateRequest(NamedRequest, kw_only=True):
             template=self.template,
             system=self.system,
             licenses=tuple(licenses),
-            messages=tuple(Message(said.role, said.content) for said in self.messages or ()),
+            messages=tuple(StoredMessage(said.role, said.content) for said in self.messages or ()),
             renderer=self.renderer,
             parser=self.parser,
             requires=self.requires,

@@ -16,8 +16,9 @@ from tampu.server.model_manager import ManagedModel, PendingLoad
 from tampu.server.wire.ollama import ShowRequest, timestamp
 from tampu.store.catalog import Entry
 from tampu.store.manifests import ModelConfig
+from tampu.store.model import StoredMessage
 from tampu.store.model_info import ModelInfo, plain_metadata
-from tampu.store.modelfile import Message, Modelfile, format_modelfile, parameter_texts
+from tampu.store.modelfile import Modelfile, format_modelfile, parameter_texts
 from tampu.worker.engines import choose_engine
 
 _MAX_VALUES = 5
@@ -127,7 +128,7 @@ def show(entry: Entry, defaults: ModelDefaults, body: ShowRequest, engine: str) 
         template=body.template or template or None,
         system=body.system or defaults.system or None,
         licenses=tuple(licenses),
-        messages=tuple(Message(said["role"], said["content"]) for said in defaults.messages),
+        messages=tuple(StoredMessage(said["role"], said["content"]) for said in defaults.messages),
         renderer=config.renderer or None,
         parser=config.parser or None,
         requires=config.requires or None,
