@@ -3,7 +3,7 @@
     python -m benchmarks.exactness MODEL.gguf
 
 writes the model once more with its weights as 32-bit floats (each with the value that its block
-stands for), computes several texts with it, and prints how far from these logits the quantised file
+stands for), computes several texts with it, and prints how far from these logits the quantized file
 is with kernels on and off. With 32-bit floats on both sides nothing is rounded but sums: the
 error of that is about 1e-6. It needs room for the floats: take a file of a few layers.
 """

@@ -2,7 +2,7 @@
 
 A file is planned as a list of tensors; those of one source have the same values, so that all layers
 share those of one, each with its own copy in the file: the memory read per token is that of a real
-model. Types are mixed as llama.cpp's quantiser mixes them. Nothing larger than one tensor is held
+model. Types are mixed as llama.cpp's quantizer mixes them. Nothing larger than one tensor is held
 in memory.
 """
 
@@ -83,7 +83,7 @@ class Decoder:
 
     @property
     def matrices(self) -> dict[str, tuple[int, ...]]:
-        """Name and shape of what is quantised in a layer, in the order of the file."""
+        """Name and shape of what is quantized in a layer, in the order of the file."""
         queries, keys = self.heads * self.head_size, self.kv_heads * self.head_size
         attention: dict[str, tuple[int, ...]] = {
             "attn_q": (queries, self.hidden),
@@ -110,7 +110,7 @@ class Decoder:
             yield Planned(f"blk.{index}.{name}.weight", name, shape, kind)
 
     def add_metadata(self, writer: gguf.GGUFWriter, name: str, mixture: Mixture) -> None:
-        """Say what the model is, but for its tokeniser and what only its family has."""
+        """Say what the model is, but for its tokenizer and what only its family has."""
         writer.add_name(name)
         writer.add_file_type(mixture.file_type)
         writer.add_quantization_version(2)

@@ -1,4 +1,4 @@
-"""Quantising beside libllama's own quantiser: `python -m benchmarks.quantize MODEL LIBLLAMA`.
+"""Quantizing beside libllama's own quantizer: `python -m benchmarks.quantize MODEL LIBLLAMA`.
 
 MODEL is a file in F16 (`benchmarks.models --types F16`), LIBLLAMA the libllama.so of the package
 llama-cpp-python 0.3.36. Each runs in a process of its own, in turn; the smallest time counts.
@@ -19,7 +19,7 @@ from tools.record_quant_mixes import Peer
 
 
 def seconds(who: str, model: Path, made: Path, kind: str, library: Path, threads: int) -> float:
-    """Return how long one quantisation takes, without starting Python."""
+    """Return how long one quantization takes, without starting Python."""
     call = [sys.executable, "-m", "benchmarks.quantize", str(model), str(library)]
     call += ["--types", kind, "--threads", str(threads), "--once", who, "--made", str(made)]
     done = subprocess.run(call, capture_output=True, text=True, check=True)

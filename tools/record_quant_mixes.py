@@ -1,4 +1,4 @@
-"""Records which types libllama's quantiser chooses, for the test of our choice.
+"""Records which types libllama's quantizer chooses, for the test of our choice.
 
     python -m tools.record_quant_mixes /path/to/libllama.so tests/convert/libllama_quant_mixes.json
 
@@ -50,7 +50,7 @@ class Parameters(ctypes.Structure):
 
 
 class Peer:
-    """libllama's quantiser."""
+    """libllama's quantizer."""
 
     def __init__(self, library: Path) -> None:
         self._library = ctypes.CDLL(str(library))
@@ -70,7 +70,7 @@ class Peer:
             str(source).encode(), str(destination).encode(), ctypes.byref(parameters)
         )
         if code:
-            raise RuntimeError(f"libllama cannot quantise {source} to {file_type}")
+            raise RuntimeError(f"libllama cannot quantize {source} to {file_type}")
 
 
 def dense(

@@ -1,7 +1,7 @@
-"""Conversion of Hugging Face checkpoints to GGUF files that tampu, llama.cpp and Ollama read.
+"""Converts Hugging Face checkpoints to GGUF files that tampu, llama.cpp and Ollama read.
 
-A family of models is a small table of names and keys; nothing of a checkpoint is executed and no
-pickle is read.
+A model family is a small table of tensor names and keys. No code of a checkpoint is executed and
+no pickle is read.
 """
 
 from __future__ import annotations
@@ -81,29 +81,29 @@ TYPES: tuple[str, ...] = tuple(FILE_TYPES)
 
 _PLUG_INS = "tampu.converters"
 
-_TRAINING_FILE = "training.json"  # how a model of our own was made
+_TRAINING_FILE = "training.json"  # how a model trained with tools/train_demo was made
 
 
 def families() -> dict[str, Family]:
-    """Return the families known, by the names in config.json's `architectures`.
+    """Return the supported families by their names in config.json's `architectures`.
 
-    A plug-in package names its own in the entry-point group `tampu.converters`; one that tampu has
-    too wins over tampu's own.
+    Plug-in packages add families through the entry-point group `tampu.converters`; they override
+    tampu's own.
 
     Raises:
-        UnsupportedModelError: if what a plug-in names is not there, or no family.
+        UnsupportedModelError: if a plug-in's entry point cannot be loaded or is not a `Family`.
     """
     return FAMILIES | {point.name: _load_plug_in(point) for point in entry_points(group=_PLUG_INS)}
 
 
 def _load_plug_in(point: EntryPoint) -> Family:
-    what = f"the converter of {point.name}, {point.value} in a plug-in package,"
+    what = f"the plug-in converter {point.value} for {point.name}"
     try:
         family = point.load()
     except (ImportError, AttributeError) as error:
         raise UnsupportedModelError(f"{what} cannot be loaded: {error}") from error
     if not isinstance(family, Family):
-        raise UnsupportedModelError(f"{what} is no {Family.__module__}.{Family.__name__}")
+        raise UnsupportedModelError(f"{what} is not a {Family.__module__}.{Family.__name__}")
     return family
 
 
@@ -117,25 +117,25 @@ def convert(
     threads: int | None = None,
     progress: ProgressCallback | None = None,
 ) -> None:
-    """Write the checkpoint in the folder `source` as the GGUF file `destination`.
+    """Write the checkpoint in the folder `source` as the GGUF file `destination`, atomically.
 
-    The file appears when it is complete. Memory is bounded by the largest tensor.
+    Memory is bounded by the largest tensor.
 
     Args:
         source: a folder with config.json, safetensors and tokenizer files.
-        destination: the file to write; one that is there is replaced.
-        type: the type of the large tensors, F16, or a mixture such as Q4_K_M: one of `TYPES`.
-        metadata: further keys, which win over the converter's own.
+        destination: the file to write; an existing one is replaced.
+        type: one of `TYPES`: the type of the large tensors, or a quant mix such as Q4_K_M.
+        metadata: additional keys, which override the converter's own.
         overrides: types for tensors whose GGUF names match.
-        threads: that compute; None: one for each core.
-        progress: called with the bytes written and their total.
+        threads: number of worker threads; None: one per core.
+        progress: called with the bytes written and the total.
 
     Raises:
         ModelNotFoundError: if there is no checkpoint in `source`.
-        ModelFileError: if a file is damaged or incomplete, or the result can't be written.
-        UnsupportedModelError: if the architecture, its settings, its tokeniser or `type` are not
-            known.
-        DiskFullError: if there is no room for the result.
+        ModelFileError: if a file is damaged or incomplete, or the result cannot be written.
+        UnsupportedModelError: if the architecture, its settings, its tokenizer or `type` are not
+            supported.
+        DiskFullError: if the result does not fit on the disk.
     """
     plan = plan_conversion(source, type, metadata=metadata, overrides=overrides)
     plan.write(destination, threads=threads, progress=progress)
@@ -189,7 +189,7 @@ def _types(
     model: ModelShape,
     overrides: Sequence[Override],
 ) -> dict[str, GGMLType]:
-    """Return the type of each tensor: what the mixture says, else that of a file of its base."""
+    """Return the type of each tensor: that of the quant mix, else that of its base type."""
     types = {name: storage_type(name, shape, kind.base) for name, shape in shapes.items()}
     if kind.base.is_quantized or overrides:
         types |= choose_types(shapes, kind, model, overrides)
@@ -207,7 +207,7 @@ def _family(config: Mapping[str, object]) -> Family:
 
 
 def _training(checkpoint: Checkpoint) -> dict[str, object]:
-    """Return the plain values of training.json, so that a file says how it was made."""
+    """Return the scalar values of training.json, which document how the model was made."""
     training = checkpoint.json(_TRAINING_FILE) or {}
     return {
         f"tampu.training.{key}": value
@@ -237,12 +237,12 @@ def _checkpoint_tensors(
 def _parts(
     name: str, tensor: StoredTensor, family: Family, parameters: Parameters, kind: GGMLType
 ) -> Iterator[ChunkSource]:
-    """Yield a tensor's bytes; what is stored already as it shall be is copied."""
+    """Yield a tensor's bytes; one already stored in the wanted type is copied."""
     stored = np.atleast_1d(tensor.read())
     try:
         values = family.transform(name, stored, parameters)
     except (ValueError, IndexError) as error:  # rows that do not divide into heads, and the like
-        reason = f"the shape {list(stored.shape)} does not go with config.json"
+        reason = f"the shape {list(stored.shape)} does not match config.json"
         raise ModelFileError(tensor.name, reason) from error
     if values is stored and tensor.dtype == kind.name:
         yield FileRange(tensor.path, tensor.offset, tensor.size_bytes)

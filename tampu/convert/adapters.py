@@ -1,9 +1,9 @@
-"""LoRA adapters of PEFT as GGUF files that tampu and llama.cpp read.
+"""Converts PEFT's LoRA adapters to GGUF files that tampu and llama.cpp read.
 
 An adapter changes a weight W, (outputs, inputs), into W + scale * B A, with A (rank, inputs) and B
 (outputs, rank). In the file they are `NAME.lora_a` and `NAME.lora_b`; the scale is
-`adapter.lora.alpha` / rank. What reorders the rows of W in a model's file reorders those of B.
-Sources: arXiv:2106.09685 (LoRA), arXiv:2312.03732 (rank-stabilised scale), llama.cpp's format.
+`adapter.lora.alpha` / rank. Where the converter reorders rows of W, it reorders those of B too.
+Sources: arXiv:2106.09685 (LoRA), arXiv:2312.03732 (rank-stabilized scale), llama.cpp's format.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NAME = re.compile(r"(?P<module>.+)\.lora_(?P<part>[AB])(?:\.[A-Za-z0-9_]+)?\.we
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """Both factors of one weight's change."""
+    """The two factors of one weight's update."""
 
     name: str  # in the model's file
     module: str  # in the checkpoint
@@ -54,12 +54,12 @@ def plan_adapter(folder: Path, base: GGUFFile) -> PlannedFile:
 
     Args:
         folder: with adapter_config.json and adapter_model.safetensors.
-        base: the file of the model that it is for.
+        base: the base model's file.
 
     Raises:
         ModelNotFoundError: if there is no adapter in the folder.
-        ModelFileError: if it is damaged, or does not fit the model.
-        UnsupportedModelError: for a kind of adapter, or of tensor, that is not applied.
+        ModelFileError: if it is damaged or does not match the base model.
+        UnsupportedModelError: for an unsupported kind of adapter or tensor.
     """
     config = read_json(folder / CONFIG_FILE)
     if config is None:
@@ -83,10 +83,10 @@ def plan_adapter(folder: Path, base: GGUFFile) -> PlannedFile:
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
-    """What adapter_config.json says of the scale."""
+    """The scale settings of adapter_config.json."""
 
     alpha: float
-    stabilised: bool
+    stabilized: bool
     alphas: Mapping[str, float]
 
     @classmethod
@@ -108,7 +108,7 @@ class _Settings:
         return cls(float(values[0] or 0), config.get("use_rslora") is True, alphas)
 
     def factor(self, module: str, rank: int) -> float:
-        """Return what B is multiplied by, so that alpha / rank is the right scale after it."""
+        """Return the factor for B that makes alpha / rank the right scale."""
         alpha = next(
             (
                 float(value)
@@ -117,7 +117,7 @@ class _Settings:
             ),
             self.alpha,
         )
-        scale = alpha / (rank**0.5 if self.stabilised else rank)
+        scale = alpha / (rank**0.5 if self.stabilized else rank)
         return scale * rank / self.alpha
 
 
@@ -135,7 +135,7 @@ def _pairs(tensors: Iterable[StoredTensor], architecture: str, base: GGUFFile) -
             )
         found.setdefault(match["module"], {})[match["part"]] = tensor
     if not found:
-        raise ModelFileError(WEIGHTS_FILE, "holds no tensors")
+        raise ModelFileError(WEIGHTS_FILE, "contains no tensors")
     pairs = []
     for module, parts in found.items():
         family, name = _renamed(f"{module}.weight", architecture)
@@ -148,7 +148,7 @@ def _pairs(tensors: Iterable[StoredTensor], architecture: str, base: GGUFFile) -
 
 
 def _renamed(name: str, architecture: str) -> tuple[Family, str]:
-    """Return the name that a checkpoint's weight has in a file of an architecture, and whose."""
+    """Return the family that knows a checkpoint's weight, and the weight's GGUF name."""
     for family in _families(architecture):
         try:
             found = family.rename(name)
@@ -157,7 +157,7 @@ def _renamed(name: str, architecture: str) -> tuple[Family, str]:
         if found is not None:
             return family, found
     raise UnsupportedModelError(
-        f"{WEIGHTS_FILE}: {name} is no projection of {architecture} that an adapter can change"
+        f"{WEIGHTS_FILE}: {name} is not a projection of {architecture} that adapters can change"
     )
 
 
@@ -169,11 +169,13 @@ def _families(architecture: str) -> list[Family]:
 def _check_shapes(pair: _Pair, base: GGUFFile) -> None:
     info = base.tensors.get(pair.name)
     if info is None:
-        raise ModelFileError(WEIGHTS_FILE, f"the model has no {pair.name}: another one is meant")
+        raise ModelFileError(
+            WEIGHTS_FILE, f"the base model has no {pair.name}: the adapter is for another model"
+        )
     a, b = pair.a.shape, pair.b.shape
     if len(a) != 2 or len(b) != 2 or a[0] != b[1] or (b[0], a[1]) != info.shape:
         raise ModelFileError(
-            WEIGHTS_FILE, f"{a} and {b} do not go with {pair.name}, which is {info.shape}"
+            WEIGHTS_FILE, f"{a} and {b} do not match {pair.name}, which is {info.shape}"
         )
 
 

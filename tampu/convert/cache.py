@@ -1,9 +1,9 @@
-"""Checkpoints and adapters that are loaded as they are: converted once, into the folder of caches.
+"""A cache of converted checkpoints and adapters, for models loaded straight from their folder.
 
-    <cache>/converted/<folder's name>-<digits of its path>-<digits of its state>.gguf
+    <cache>/converted/<folder name>-<hash of its path>-<hash of its state>.gguf
 
-The state is the size and time of each file that the conversion reads, so a changed checkpoint is
-converted anew; its old file goes then. Weights keep the type that most of them have.
+The state is the size and modification time of each input file: a changed checkpoint is converted
+again and its old file removed. Weights keep the type that most of them have.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def converted_file(folder: Path, cache: Path, *, progress: ProgressCallback | None = None) -> Path:
-    """Return the GGUF file of a checkpoint, converting it if that is not done yet.
+    """Return the GGUF file of a checkpoint, converting it on first use.
 
-    Processes that want the same one wait for each other.
+    Concurrent processes wait for each other.
 
     Args:
         folder: with config.json, safetensors and tokenizer files.
-        cache: the folder for what can be made again.
-        progress: called with the bytes written and their total.
+        cache: the cache folder.
+        progress: called with the bytes written and the total.
 
     Raises:
         As `convert`.
@@ -58,12 +58,12 @@ def converted_file(folder: Path, cache: Path, *, progress: ProgressCallback | No
 
 
 def converted_adapter(folder: Path, base: GGUFFile, cache: Path) -> Path:
-    """Return the GGUF file of a PEFT adapter, converting it if that is not done yet.
+    """Return the GGUF file of a PEFT adapter, converting it on first use.
 
     Args:
         folder: with adapter_config.json and adapter_model.safetensors.
-        base: the file of the model that it is for.
-        cache: the folder for what can be made again.
+        base: the base model's file.
+        cache: the cache folder.
 
     Raises:
         As `plan_adapter`.

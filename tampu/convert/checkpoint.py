@@ -1,8 +1,7 @@
-"""A Hugging Face checkpoint on disk: its JSON files and its safetensors, read without torch.
+"""Reads a Hugging Face checkpoint's JSON and safetensors files, without torch.
 
-Knows the file formats, not what a tensor means. Every offset is compared with the file before it is
-used, and the table of a file must cover its data exactly: no hole, no overlap, nothing behind the
-end. Pickle files are never opened.
+Knows the file formats, not what a tensor means. Offsets are checked before use, and a file's table
+must cover its data exactly: no gap, no overlap, no trailing bytes. Pickle files are never opened.
 
     length (8 bytes) | header: JSON {name: {dtype, shape, data_offsets}} | tensor data
 """
@@ -56,7 +55,7 @@ _READABLE: dict[str, npt.DTypeLike] = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """Where one tensor of a checkpoint lies; nothing is read before `read`."""
+    """Location and type of one tensor of a checkpoint; `read` maps its data."""
 
     name: str
     dtype: str  # safetensors' name: F32, F16, BF16, ...
@@ -69,28 +68,28 @@ class StoredTensor:
         """Return the elements as they are stored, mapped and not copied.
 
         Raises:
-            ModelFileError: if the type isn't F32, F16 or BF16, or the file has become shorter.
+            ModelFileError: if the type is not F32, F16 or BF16, or the file was truncated.
         """
         if self.dtype not in _READABLE:
             raise ModelFileError(
                 f"{self.path.name}: {self.name}",
-                f"tensors of type {self.dtype} are not converted, only F32, F16 and BF16",
+                f"type {self.dtype} is not supported, only F32, F16 and BF16",
             )
         return self._mapped(_READABLE[self.dtype])
 
     def read_bytes(self) -> npt.NDArray[np.uint8]:
-        """Return the elements of a type of one byte, mapped and not copied.
+        """Return elements of one byte each, mapped and not copied.
 
         Raises:
-            ModelFileError: if the type has more bytes, or the file has become shorter.
+            ModelFileError: if elements are larger, or the file was truncated.
         """
         if _ELEMENT_BYTES[self.dtype] != 1:
-            raise ModelFileError(f"{self.path.name}: {self.name}", f"{self.dtype} is no byte")
+            raise ModelFileError(f"{self.path.name}: {self.name}", f"{self.dtype} is not one byte")
         return self._mapped(np.uint8)
 
     def _mapped(self, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         if self.path.stat().st_size < self.offset + self.size_bytes:
-            raise ModelFileError(f"{self.path.name}: {self.name}", "the file ends inside its data")
+            raise ModelFileError(f"{self.path.name}: {self.name}", "the file ends within its data")
         if not self.size_bytes:
             return np.empty(self.shape, dtype)
         return np.memmap(self.path, dtype, "r", self.offset, self.shape)
@@ -113,36 +112,36 @@ class Checkpoint:
 
     @classmethod
     def open(cls, folder: Path) -> Checkpoint:
-        """Read the folder's config.json and the tables of its safetensors; no tensor data.
+        """Read config.json and the headers of the safetensors files; no tensor data.
 
         Raises:
             ModelNotFoundError: if there is no such folder, or no config.json in it.
             ModelFileError: if a file is damaged or missing.
         """
         if not folder.is_dir():
-            raise ModelNotFoundError(f"{folder} is not a folder: name a checkpoint's folder")
+            raise ModelNotFoundError(f"{folder} is not a folder: give a checkpoint's folder")
         config = read_json(folder / "config.json")
         if config is None:
             raise ModelNotFoundError(f"{folder} has no config.json: not a checkpoint")
         return cls(folder, config, _tensors(folder))
 
     def json(self, name: str) -> Mapping[str, Any] | None:
-        """Return the object in one of the folder's JSON files, None if there is no such file."""
+        """Return the object in one of the folder's JSON files; None if the file does not exist."""
         return read_json(self.folder / name)
 
     def data(self, name: str, limit_bytes: int = MAX_JSON_BYTES) -> bytes | None:
-        """Return the content of one of the folder's files, None if there is no such file."""
+        """Return the content of one of the folder's files; None if the file does not exist."""
         return _read_bytes(self.folder / name, limit_bytes)
 
 
 def read_json(path: Path) -> Mapping[str, Any] | None:
-    """Return the object in a JSON file, None if there is no such file."""
+    """Return the object in a JSON file; None if the file does not exist."""
     data = _read_bytes(path, MAX_JSON_BYTES)
     return None if data is None else parse_object(data, path.name)
 
 
 def parse_object(data: bytes, where: str, *, unique: bool = False) -> dict[str, Any]:
-    """Return the JSON object in `data`; with `unique`, a key that comes twice is an error."""
+    """Return the JSON object in `data`; with `unique`, duplicate keys are an error."""
     try:
         value = json.loads(data, object_pairs_hook=_unique_keys) if unique else _decoded(data)
     except ModelFileError as error:
@@ -157,7 +156,7 @@ def parse_object(data: bytes, where: str, *, unique: bool = False) -> dict[str, 
 def _decoded(data: bytes) -> object:
     try:
         return msgspec.json.decode(data)  # several times faster
-    except msgspec.DecodeError:  # NaN and infinity, which Python writes, are no JSON
+    except msgspec.DecodeError:  # Python writes NaN and infinity, which are not valid JSON
         return json.loads(data)
 
 
@@ -180,7 +179,7 @@ def _read_bytes(path: Path, limit_bytes: int) -> bytes | None:
 
 
 def _regular_size(path: Path) -> int | None:
-    """Return the size of a regular file, None if nothing has that name."""
+    """Return the size of a regular file; None if it does not exist."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -204,7 +203,7 @@ def _tensors(folder: Path) -> dict[str, StoredTensor]:
 
 
 def _shards(folder: Path) -> list[Path]:
-    """Return the safetensors files that make up the checkpoint, each once."""
+    """Return the safetensors files of the checkpoint."""
     index = read_json(folder / INDEX_FILE)
     if index is not None:
         return [folder / name for name in _indexed_files(index)]
@@ -215,7 +214,7 @@ def _shards(folder: Path) -> list[Path]:
         pickles = sorted(path.name for path in folder.iterdir() if path.suffix in _PICKLES)
         reason = "no *.safetensors files"
         if pickles:
-            reason = f"{pickles[0]} is a pickle file, which is not read: convert it to safetensors"
+            reason = f"{pickles[0]} is a pickle file, which is unsafe: convert it to safetensors"
         raise ModelFileError(str(folder), reason)
     return found
 
@@ -234,10 +233,10 @@ def _indexed_files(index: Mapping[str, Any]) -> list[str]:
 
 
 def read_safetensors(path: Path) -> list[StoredTensor]:
-    """Return the table of one safetensors file in the order of the data.
+    """Return the tensors of a safetensors file, in the order of their data.
 
     Raises:
-        ModelFileError: if the file isn't there, or its table doesn't describe its data exactly.
+        ModelFileError: if the file is missing, or its table does not cover its data exactly.
     """
     size = _regular_size(path)
     if size is None:
@@ -248,7 +247,7 @@ def read_safetensors(path: Path) -> list[StoredTensor]:
             raise ModelFileError(path.name, "is shorter than a safetensors header")
         length = int.from_bytes(head, "little")
         if not 2 <= length <= min(MAX_HEADER_BYTES, size - 8):
-            raise ModelFileError(path.name, f"a header of {length} bytes in a file of {size}")
+            raise ModelFileError(path.name, f"has a header of {length} bytes in a file of {size}")
         header = parse_object(file.read(length), path.name, unique=True)
     header.pop("__metadata__", None)
     begin = 8 + length
@@ -261,7 +260,7 @@ def read_safetensors(path: Path) -> list[StoredTensor]:
 def _entry(path: Path, name: str, entry: object, begin: int, size: int) -> StoredTensor:
     where = f"{path.name}: {name}"
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise ModelFileError(where, "needs dtype, shape and data_offsets, and nothing else")
+        raise ModelFileError(where, "must have exactly dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in _ELEMENT_BYTES:
         raise ModelFileError(where, f"unknown type {dtype!r}")
@@ -271,7 +270,7 @@ def _entry(path: Path, name: str, entry: object, begin: int, size: int) -> Store
         raise ModelFileError(where, f"bad data_offsets {offsets!r}")
     first, last = offsets
     if not first <= last <= size - begin:
-        raise ModelFileError(where, f"data_offsets {offsets!r} are not inside the file")
+        raise ModelFileError(where, f"data_offsets {offsets!r} are outside the file")
     elements = 1
     for dimension in shape:
         elements *= dimension
@@ -290,8 +289,8 @@ def _require_exact_cover(
     end = begin
     for tensor in tensors:
         if tensor.offset != end:
-            kind = "overlaps another tensor" if tensor.offset < end else "leaves a hole before it"
+            kind = "overlaps another tensor" if tensor.offset < end else "has a gap before it"
             raise ModelFileError(f"{path.name}: {tensor.name}", f"its data {kind}")
         end += tensor.size_bytes
     if end != size:
-        raise ModelFileError(path.name, f"{size - end} bytes behind the last tensor")
+        raise ModelFileError(path.name, f"has {size - end} bytes after the last tensor")

@@ -1,7 +1,7 @@
-"""A checkpoint's config.json behind typed getters, and its rotary settings in one form.
+"""Typed access to a checkpoint's config.json and its RoPE settings.
 
-Missing and mistyped values are errors that name the key. The Hub's older layout (`rope_theta`,
-`rope_scaling`) and that of transformers 5 (`rope_parameters`) read the same.
+Missing and mistyped values are errors that name the key. Both RoPE layouts are read: the older
+`rope_theta` and `rope_scaling`, and `rope_parameters` of transformers 5.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ class Config:
         return self.values.get(key) is not None
 
     def error(self, key: str, reason: str) -> ModelFileError:
-        """Return the error that says what is wrong with `key`."""
+        """Return an error about the value of `key`."""
         return ModelFileError(f"{self.where}: {key}", reason)
 
-    def integer(self, key: str, default: int | None = None, *, most: int = MAX_INTEGER) -> int:
-        """Return a positive integer, not above `most`."""
+    def integer(self, key: str, default: int | None = None, *, maximum: int = MAX_INTEGER) -> int:
+        """Return a positive integer of at most `maximum`."""
         value = self._value(key, default)
         if type(value) is not int or not 0 < value <= MAX_INTEGER:
             raise self.error(key, f"{value!r} is not a positive integer")
-        if value > most:
-            raise self.error(key, f"{value} is more than the limit of {most}")
+        if value > maximum:
+            raise self.error(key, f"{value} is more than the limit of {maximum}")
         return value
 
     def layers(self, key: str = "num_hidden_layers", default: int | None = None) -> int:
-        """Return a number of layers, of which a name for each is made."""
-        return self.integer(key, default, most=MAX_LAYERS)
+        """Return a number of layers."""
+        return self.integer(key, default, maximum=MAX_LAYERS)
 
     def head_size(self, key: str = "head_dim") -> int:
-        """Return the size of an attention head: stated, or the hidden size divided by the heads."""
+        """Return the head size: `key`, or the hidden size divided by the number of heads."""
         usual = self.integer("hidden_size") // self.integer("num_attention_heads")
-        return self.integer(key, usual, most=MAX_HEAD_SIZE)
+        return self.integer(key, usual, maximum=MAX_HEAD_SIZE)
 
     def number(self, key: str, default: float | None = None) -> float:
         """Return a positive, finite number."""
@@ -88,7 +88,7 @@ class Config:
         return Config(value, f"{self.where}: {key}")
 
     def require(self, key: str, allowed: Sequence[object], default: object) -> None:
-        """Raise UnsupportedModelError unless the value is one of those that are converted."""
+        """Raise UnsupportedModelError unless the value is one of those allowed."""
         value = self.values.get(key, default)
         if value not in allowed:
             shown = " or ".join(repr(item) for item in allowed)
@@ -107,7 +107,7 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Rotary position embeddings: the base, and how positions beyond training are scaled."""
+    """Rotary position embeddings: the base frequency and the scaling for long contexts."""
 
     base: float
     kind: str  # none, linear, llama3 or yarn
@@ -117,7 +117,7 @@ class Rope:
         """Return GGUF's keys. The factors of `llama3` are a tensor: see `rope_factors`.
 
         Args:
-            truncates: whether the architecture rounds YaRN's borders to whole pairs.
+            truncates: whether the architecture rounds YaRN's correction range to whole dimensions.
         """
         keys: dict[str, object] = {"rope.freq_base": self.base}
         if self.kind in ("linear", "yarn"):
@@ -129,7 +129,7 @@ class Rope:
 
 
 def read_rope(config: Config, *, layers: str = "full_attention", base: float = 10_000.0) -> Rope:
-    """Return the rotary settings of `layers` (they differ by kind of layer in few models).
+    """Return the RoPE settings of one kind of layer (in few models they differ).
 
     Args:
         config: the text model's configuration.
@@ -162,7 +162,7 @@ def _yarn_metadata(settings: Config, *, truncates: bool) -> dict[str, object]:
         "rope.scaling.original_context_length": settings.integer("original_max_position_embeddings")
     }
     factor = settings.number("factor")
-    usual = _magnitude(factor, 1.0)  # what readers multiply by anyway
+    usual = _magnitude(factor, 1.0)  # readers apply this factor by default
     magnitude = _attention_factor(settings, factor)
     if magnitude != usual:
         keys["rope.scaling.attn_factor"] = magnitude / usual
@@ -173,7 +173,7 @@ def _yarn_metadata(settings: Config, *, truncates: bool) -> dict[str, object]:
 
 
 def _attention_factor(settings: Config, factor: float) -> float:
-    """Return what rotated queries and keys are multiplied by (arXiv:2309.00071, section 3.4)."""
+    """Return the factor for rotated queries and keys (arXiv:2309.00071, section 3.4)."""
     if "attention_factor" in settings:
         return settings.number("attention_factor")
     if settings.values.get("mscale") and settings.values.get("mscale_all_dim"):

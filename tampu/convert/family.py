@@ -1,8 +1,8 @@
-"""What a family of models declares about its conversion, and the rules that hold for all of them.
+"""Model families: the declarative part of a conversion, and the rules common to all of them.
 
-A family is a table of tensor names, a function from config.json to GGUF's keys, and where needed a
-change of values. Names match exactly: a tensor that the table doesn't know is an error, and so is
-one that the table expects and the checkpoint lacks. `{}` stands for a layer's number.
+A family is a table of tensor names, a function from config.json to GGUF's keys, and if needed a
+transformation of values. Names match exactly: unknown and missing tensors are errors. `{}` stands
+for a layer number.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _SHOWN = 5
 
 
 def unchanged(name: str, values: Stored, parameters: Parameters) -> Stored:  # noqa: ARG001
-    """Return the values unchanged: the transformation of families that have none."""
+    """Return the values unchanged: the default transformation."""
     return values
 
 
 def no_tensors(config: Config) -> dict[str, npt.NDArray[np.float32]]:  # noqa: ARG001
-    """Return no tensors: for families that make none from their configuration."""
+    """Return no tensors: the default for tensors generated from the configuration."""
     return {}
 
 
@@ -41,19 +41,19 @@ class Family:
     Attributes:
         architecture: GGUF's general.architecture; the prefix of the keys.
         checkpoints: the names in config.json's `architectures`.
-        names: a checkpoint's tensor -> GGUF's, both without `.weight` and `.bias`.
-        parameters: config.json -> keys without the architecture's prefix; refuses what the
-            architecture cannot express.
-        prefixes: replaced at the start of a name, in this order, before `names` is asked: the same
-            model has been saved under several.
-        ignored: names in a checkpoint that carry no weights of the model.
+        names: checkpoint tensor -> GGUF tensor, both without `.weight` and `.bias`.
+        parameters: config.json -> keys without the architecture's prefix; refuses settings that
+            the architecture does not support.
+        prefixes: replacements at the start of a name, in this order, before the lookup in `names`:
+            the same model has been saved under several.
+        ignored: checkpoint tensors that are not weights of the model.
         optional: names that a checkpoint may lack.
-        tied: whether the output is the token embedding if config.json doesn't say.
-        transform: (GGUF name, values, parameters) -> values, as the architecture stores them.
-        generated: tensors that come from config.json.
-        stacks: names with a layer's and an expert's number -> GGUF's name of all experts' tensors.
-        splits: whole names -> what GGUF keeps apart, by GGUF's whole name, with how to cut it out.
-        gather: joins stored tensors that only together are values, before all else.
+        tied: whether the output is the token embedding by default.
+        transform: (GGUF name, values, parameters) -> values as the architecture stores them.
+        generated: tensors computed from config.json.
+        stacks: names with a layer's and an expert's number -> GGUF's name of the stacked experts.
+        splits: full names of fused tensors -> the view of each part, by its full GGUF name.
+        gather: combines or drops stored tensors before anything else.
     """
 
     architecture: str
@@ -71,10 +71,10 @@ class Family:
     gather: Callable[[Iterable[StoredTensor]], Iterable[StoredTensor]] = iter
 
     def rename(self, name: str) -> str | None:
-        """Return GGUF's name of a checkpoint's tensor, None if it is to be left out.
+        """Return the GGUF name of a checkpoint's tensor; None if it is ignored.
 
         Raises:
-            ModelFileError: if the name isn't known.
+            ModelFileError: if the name is unknown.
         """
         template, numbers = self._template(name)
         if template in self.ignored:
@@ -83,11 +83,11 @@ class Family:
             return self.names[template].format(*numbers)
         stem, _, leaf = template.rpartition(".")
         if stem not in self.names or leaf not in ("weight", "bias"):
-            raise ModelFileError(name, f"a tensor that {self.architecture} doesn't have")
+            raise ModelFileError(name, f"is not a tensor of {self.architecture}")
         return f"{self.names[stem].format(*numbers)}.{leaf}"
 
     def _template(self, name: str) -> tuple[str, list[str]]:
-        """Return a checkpoint's name with `{}` for its numbers, and the numbers."""
+        """Return a checkpoint's name with `{}` in place of its numbers, and the numbers."""
         for old, new in self.prefixes:
             if name.startswith(old):
                 name = new + name[len(old) :]
@@ -96,7 +96,7 @@ class Family:
     def plan(
         self, tensors: Iterable[StoredTensor], parameters: Parameters, *, tied: bool
     ) -> dict[str, StoredTensor]:
-        """Return the tensors under their GGUF names, in the order in which they are written.
+        """Return the tensors by their GGUF names, in the order of the file.
 
         Raises:
             ModelFileError: if two tensors get the same name, one is unknown or one is missing.
@@ -118,7 +118,7 @@ class Family:
         return dict(sorted(plan.items(), key=lambda item: _model_order(item[0])))
 
     def _named(self, tensors: Iterable[StoredTensor]) -> Iterable[tuple[str, StoredTensor]]:
-        """Give each of GGUF's names with its tensor, put together or cut out where it must be."""
+        """Yield each GGUF name with its tensor, stacked or split as the family says."""
         stacks: dict[str, dict[int, StoredTensor]] = {}
         for tensor in self.gather(tensors):
             template, numbers = self._template(tensor.name)
@@ -151,10 +151,7 @@ class Family:
 
 
 def _model_order(name: str) -> tuple[int, int, str]:
-    """Order as a model reads: embedding, layers by number, output, projector, vision tower.
-
-    What no architecture of tampu's own has comes last.
-    """
+    """Sort key in the order of the forward pass: embedding, layers, output, projector, tower."""
     heads = ["token_embd", "token_types", "position_embd", "token_embd_norm", "rope_freqs", "blk"]
     heads += ["output_norm", "output", "mm", "v"]
     number, head = _NUMBER.search(name), name.split(".")[0]
@@ -165,16 +162,16 @@ def _model_order(name: str) -> tuple[int, int, str]:
 def text_parameters(
     config: Config, *, scalings: tuple[str, ...], truncates: bool = True
 ) -> Parameters:
-    """Return the keys that every decoder has.
+    """Return the keys common to all decoders.
 
     Args:
         config: the text model's configuration.
-        scalings: the kinds of rotary scaling that the architecture knows.
-        truncates: whether YaRN's borders are whole pairs, as they are but for gpt-oss.
+        scalings: the supported types of RoPE scaling.
+        truncates: as `Rope.metadata` takes it; False for gpt-oss only.
 
     Raises:
-        ModelFileError: if a value is missing or impossible.
-        UnsupportedModelError: if the rotary scaling is of another kind.
+        ModelFileError: if a value is missing or invalid.
+        UnsupportedModelError: for another type of RoPE scaling.
     """
     heads = config.integer("num_attention_heads")
     key_value_heads = config.integer("num_key_value_heads", heads)
@@ -186,10 +183,12 @@ def text_parameters(
         raise config.error("hidden_size", f"{embedding} is not a multiple of {heads} heads")
     head_size = config.head_size()
     if head_size % 2:
-        raise config.error("head_dim", f"{head_size} is odd: rotary embeddings take pairs")
+        raise config.error("head_dim", f"{head_size} is odd: RoPE rotates pairs")
     rope = read_rope(config)
     if rope.kind not in scalings:
-        raise UnsupportedModelError(f"{rope.settings.where}: rope type {rope.kind!r} is not known")
+        raise UnsupportedModelError(
+            f"{rope.settings.where}: rope type {rope.kind!r} is not supported"
+        )
     return {
         "vocab_size": config.integer("vocab_size"),
         "context_length": config.integer("max_position_embeddings"),
@@ -207,7 +206,7 @@ def text_parameters(
 
 
 def with_window(parameters: Parameters, window: int | None) -> Parameters:
-    """Return the parameters with a sliding window over all layers, if it is below the context."""
+    """Add a sliding window over all layers, if it is smaller than the context."""
     length = parameters["context_length"]
     if window is None or (isinstance(length, int) and window >= length):
         return parameters
@@ -219,7 +218,7 @@ def moe_parameters(config: Config, *, width: str) -> Parameters:
 
     Args:
         config: the text model's configuration.
-        width: config.json's key of the width of one expert.
+        width: the key in config.json of one expert's width.
     """
     count = next((key for key in ("num_local_experts", "num_experts") if key in config), "")
     experts = config.integer(count or "num_experts")

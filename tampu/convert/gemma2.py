@@ -8,8 +8,8 @@ from tampu.convert.gemma3 import TEXT_NAMES, layer_pattern, transform
 from tampu.errors import UnsupportedModelError
 
 NAMES = {name: target for name, target in TEXT_NAMES.items() if "_norm" not in name.split(".")[-1]}
-_PATTERN = 2  # every other layer sees the whole context
-_LAYERS_27B = 46  # readers know the scale of this size's scores
+_PATTERN = 2  # every other layer has global attention
+_LAYERS_27B = 46  # readers know this size's attention scale
 _SCALAR_27B = 144
 
 

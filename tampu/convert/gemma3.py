@@ -46,7 +46,7 @@ VISION_NAMES = {
     "multi_modal_projector.mm_input_projection_weight": "mm.mm_input_projection.weight",
 }
 
-# The model has been saved with the parts of its name in different orders.
+# The same tensors have been saved under several prefixes.
 PREFIXES = (
     ("language_model.model.", "model."),
     ("language_model.lm_head.", "lm_head."),
@@ -56,7 +56,7 @@ PREFIXES = (
     ("model.multi_modal_projector.", "multi_modal_projector."),
 )
 
-# Published files leave out what has its default.
+# Published files omit default values.
 _TEXT_DEFAULTS = {
     "vocab_size": 262_208,
     "hidden_size": 2304,
@@ -70,7 +70,7 @@ _TEXT_DEFAULTS = {
     "query_pre_attn_scalar": 256,
     "rope_theta": 1e6,
 }
-_PATTERN = 6  # every sixth layer sees the whole context
+_PATTERN = 6  # every sixth layer has global attention
 
 
 def text_keys(config: Config) -> Parameters:
@@ -98,7 +98,7 @@ def text_keys(config: Config) -> Parameters:
 
 
 def local_base(config: Config) -> float:
-    """Return the rotary base of the sliding layers, whose positions are never scaled."""
+    """Return the RoPE base of the sliding-window layers, which have no RoPE scaling."""
     if "rope_parameters" not in config:
         return config.number("rope_local_base_freq", 10_000.0)
     rope = read_rope(config, layers="sliding_attention")
@@ -110,12 +110,12 @@ def local_base(config: Config) -> float:
 
 
 def layer_pattern(config: Config, layers: int, *, usual: int = _PATTERN) -> int:
-    """Return the period of the global layers: each `period`-th one is global.
+    """Return the period of the global layers.
 
     Args:
         config: the text model's configuration.
-        layers: how many there are.
-        usual: the period where none is stated.
+        layers: the number of layers.
+        usual: the default period.
 
     Raises:
         UnsupportedModelError: if `layer_types` has no such period.

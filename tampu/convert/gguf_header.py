@@ -1,9 +1,9 @@
-"""The header of a GGUF file, version 3, as bytes: counts, keys with their values, the tensor table.
+"""Encodes the header of a GGUF file, version 3: counts, metadata, tensor table.
 
     magic version tensors keys | key type value ... | name dims type offset ... | padding
 
-Python's values get GGUF's usual types; a key copied from another file keeps the type it had there,
-because readers are strict about them. Source: the GGUF specification (docs/gguf.md of ggml).
+Python values get GGUF's usual types; a key copied from another file keeps its type, because
+readers are strict about types. Source: the GGUF specification (docs/gguf.md of ggml).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ITEM_KINDS = {np.dtype(name): kind for kind, name in _FORMATS.items()}
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """One line of the tensor table; `offset` counts from the start of the tensor data."""
+    """An entry of the tensor table; `offset` is relative to the start of the tensor data."""
 
     name: str
     shape: tuple[int, ...]  # slowest dimension first
@@ -49,15 +49,15 @@ def encode_header(
     entries: Sequence[TensorEntry],
     kinds: Mapping[str, int] | None = None,
 ) -> bytes:
-    """Return everything in front of the tensor data, padded to the file's alignment.
+    """Return everything before the tensor data, padded to the file's alignment.
 
     Args:
         metadata: keys and values.
         entries: the tensors, in the order of the file.
-        kinds: GGUF's number of the type of keys that are to keep theirs.
+        kinds: GGUF's type numbers of keys that keep their type.
 
     Raises:
-        ModelFileError: if a value is of no GGUF type.
+        ModelFileError: if a value has no GGUF type.
     """
     kinds = kinds or {}
     parts = [_MAGIC, struct.pack("<IQQ", _VERSION, len(entries), len(metadata))]
@@ -73,7 +73,7 @@ def encode_header(
 
 
 def alignment_of(metadata: Mapping[str, object]) -> int:
-    """Return where tensors may begin: at multiples of this many bytes."""
+    """Return the alignment of tensors in bytes."""
     value = metadata.get(ALIGNMENT_KEY, ALIGNMENT)
     if not isinstance(value, int) or value < 1:
         raise ModelFileError(ALIGNMENT_KEY, f"{value!r} is not a positive integer")
@@ -86,7 +86,7 @@ def _text(text: str) -> bytes:
 
 
 def _value(key: str, value: object, kind: int | None) -> bytes:
-    """Return the number of a value's type, and the value."""
+    """Return a value's type number and the value."""
     if isinstance(value, str):
         return struct.pack("<I", _STRING) + _text(value)
     if isinstance(value, bool | int | float):

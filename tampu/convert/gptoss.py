@@ -35,10 +35,10 @@ class MXFP4Tensor(StoredTensor):
 
     @classmethod
     def of(cls, blocks: StoredTensor, scales: StoredTensor) -> MXFP4Tensor:
-        """Return the tensor that its parts make.
+        """Combine blocks and scales.
 
         Raises:
-            ModelFileError: if they do not fit.
+            ModelFileError: if their shapes or types do not match.
         """
         name = blocks.name.removesuffix(_BLOCKS)
         fits = blocks.shape == (*scales.shape, _HALF) and len(scales.shape) == 3
@@ -60,7 +60,7 @@ class MXFP4Tensor(StoredTensor):
 
 
 def gather(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
-    """Return the tensors, those in four bits put together of their blocks and scales."""
+    """Return the tensors, each pair of blocks and scales combined into one."""
     by_name = {tensor.name: tensor for tensor in tensors}
     for name, tensor in by_name.items():
         if name.endswith(_BLOCKS):

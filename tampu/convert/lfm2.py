@@ -50,7 +50,7 @@ def parameters(config: Config) -> Parameters:
 
 
 def _inner(config: Config) -> int:
-    """Return the width of the feed-forward layers, which the checkpoint states before gating."""
+    """Return the width of the feed-forward layers; the checkpoint states it before gating."""
     stated = config.integer("intermediate_size")
     if not config.flag("block_auto_adjust_ff_dim", default=True):
         return stated

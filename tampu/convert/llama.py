@@ -1,7 +1,7 @@
-"""Llama 1 to 3.3, Mistral, Mixtral: `llama` in GGUF, which rotates neighbouring elements of a head.
+"""Llama 1 to 3.3, Mistral, Mixtral: `llama` in GGUF, whose RoPE rotates adjacent elements.
 
 Checkpoints rotate the first half of a head with the second, so the rows of the query and key
-projections are reordered. Llama 3's scaling of frequencies becomes the tensor `rope_freqs`.
+projections are reordered. Llama 3's RoPE scaling becomes the tensor `rope_freqs`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def parameters(config: Config) -> Parameters:
 
 
 def interleave(values: Stored, heads: int) -> Stored:
-    """Return the rows of a projection so that both halves of each head alternate.
+    """Interleave the two halves of each head's rows.
 
     [heads * size, ...] with the rows 0, 1, 2, 3 of a head of four become 0, 2, 1, 3.
     """

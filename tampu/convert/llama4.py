@@ -38,7 +38,7 @@ OPTIONAL = frozenset(
     if ".ffn_" in name and "norm" not in name
 )
 
-_STRENGTH, _LENGTH = 0.1, 8192  # of the growth of queries; readers know them
+_STRENGTH, _LENGTH = 0.1, 8192  # defaults of attention temperature scaling
 
 
 def text_keys(config: Config) -> Parameters:
@@ -70,7 +70,7 @@ def text_keys(config: Config) -> Parameters:
 
 
 def _interval(config: Config, layers: int) -> int:
-    """Return the period of the layers without rotary positions."""
+    """Return the period of the layers without RoPE."""
     stated = config.values.get("no_rope_layers") or []
     interval = config.integer("no_rope_layer_interval", 4)
     if stated and stated != [int((index + 1) % interval != 0) for index in range(layers)]:

@@ -1,6 +1,6 @@
 """LLaVA: a Llama with CLIP's tower and a projector, under the names of llama.cpp's towers.
 
-The reference takes the last layer but one, so the last one is left out.
+The reference uses the second-to-last layer's output, so the last layer is dropped.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NAMES = {
 
 
 def gather(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
-    """Return the tensors but those of the tower's last layer."""
+    """Return all tensors except those of the tower's last layer."""
     layers = [(tensor, _LAYER.search(tensor.name)) for tensor in tensors]
     last = max((int(found[1]) for _, found in layers if found), default=-1)
     return [tensor for tensor, found in layers if not found or int(found[1]) != last]
@@ -58,7 +58,9 @@ def keys(config: Config) -> Parameters:
     tower = tower_keys(vision, image=336, patch=14)
     layers = vision.layers()
     if layers < 2:
-        raise vision.error("num_hidden_layers", "the last layer but one is wanted")
+        raise vision.error(
+            "num_hidden_layers", "must be at least 2: the second-to-last layer is used"
+        )
     return (
         parameters(text)
         | tower

@@ -1,7 +1,7 @@
 """Mistral Small 3 and Ministral 3: `mistral3` in GGUF, text alone or with the Pixtral tower.
 
-The text model is as `llama`, with positions scaled by YaRN, and queries that grow with their
-position. The tower's tensors get the names of Ollama's single files.
+The text model is like `llama`, with YaRN and attention temperature scaling. The tower's tensors get
+the names of Ollama's single files.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Llama 3.2 Vision: `mllama` in GGUF, under the names of Ollama's single files.
 
-Gates of the tower are stored as what they multiply by, those of the text model as they are.
+The tower's gates are stored after tanh, those of the text model before.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ VISION_NAMES = {
     **tower_names("vision_model.transformer.layers.{}", _PARTS),
     "multi_modal_projector": "mm.0",
 }
-# Of the tower's own, and without an ending.
+# Full names, and names of the tower's global layers.
 OTHER_NAMES = {
     "vision_model.class_embedding": "v.class_embd",
     "vision_model.gated_positional_embedding.embedding": "v.position_embd.weight",
@@ -98,10 +98,10 @@ def keys(config: Config) -> Parameters:
 
 
 def transform(name: str, values: Stored, parameters: Parameters) -> Stored:
-    """Reorder the queries and keys that are rotated, and open the tower's gates."""
-    if name in _OPENED or (name.startswith("v.global.") and name.endswith("_gate")):
-        opened: Callable[[Stored], Stored] = _OPENED.get(name, np.tanh)
-        return opened(to_float32(values))
+    """Reorder the rotated queries and keys, and apply tanh to the tower's gates."""
+    if name in _GATES_AFTER_TANH or (name.startswith("v.global.") and name.endswith("_gate")):
+        gate: Callable[[Stored], Stored] = _GATES_AFTER_TANH.get(name, np.tanh)
+        return gate(to_float32(values))
     for part, key in ((".attn_q.", "head_count"), (".attn_k.", "head_count_kv")):
         heads = parameters[f"attention.{key}"]
         if name.startswith("blk.") and part in name and isinstance(heads, int):
@@ -109,12 +109,12 @@ def transform(name: str, values: Stored, parameters: Parameters) -> Stored:
     return values
 
 
-def _shut(values: Stored) -> Stored:
+def _one_minus_tanh(values: Stored) -> Stored:
     return np.float32(1) - np.tanh(values)
 
 
-_OPENED: dict[str, Callable[[Stored], Stored]] = {
-    "v.position_embd.gate": _shut,
+_GATES_AFTER_TANH: dict[str, Callable[[Stored], Stored]] = {
+    "v.position_embd.gate": _one_minus_tanh,
     "v.tile_position_embd.gate": np.tanh,
     "v.pre_tile_position_embd.gate": np.tanh,
     "v.post_tile_position_embd.gate": np.tanh,

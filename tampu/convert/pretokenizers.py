@@ -1,7 +1,6 @@
-"""Recognises how a byte-level tokeniser splits text before merging, by the name GGUF gives to it.
+"""Recognizes the pre-tokenizer of a byte-level tokenizer: its name for `tokenizer.ggml.pre`.
 
-The patterns are facts about the published tokenisers; `tokenizer.ggml.pre` holds the name, and a
-reader finds the same pattern again by it.
+The patterns are those of published tokenizers; readers of a GGUF file know them by name.
 """
 
 from __future__ import annotations
@@ -36,36 +35,36 @@ Node = Mapping[str, Any]
 
 
 def pretokenizer_name(node: Node | None, where: str = "tokenizer.json") -> str:
-    """Return GGUF's name of a byte-level tokeniser's `pre_tokenizer`.
+    """Return GGUF's name of a byte-level tokenizer's `pre_tokenizer`.
 
     Raises:
-        UnsupportedModelError: if the patterns are of no known tokeniser.
+        UnsupportedModelError: if the pre-tokenizer is unknown.
     """
     steps = tuple(step for part in flatten(node, "pretokenizers") for step in _patterns(part))
     name = _NAMES.get(steps)
     if name is None:
         shown = " then ".join(repr(step) for step in steps)
-        raise UnsupportedModelError(f"{where}: the pre-tokeniser {shown[:300]} is not known")
+        raise UnsupportedModelError(f"{where}: unknown pre-tokenizer {shown[:300]}")
     return name
 
 
 def flatten(node: object, children: str, depth: int = 8) -> list[Node]:
-    """Return the parts of a `Sequence` of normalisers or pre-tokenisers, nested ones in place.
+    """Return the steps of a (nested) `Sequence` of normalizers or pre-tokenizers.
 
     Raises:
-        ModelFileError: if it is none, or nested too deeply.
+        ModelFileError: if it is malformed or nested too deeply.
     """
     if node is None:
         return []
     if not isinstance(node, dict) or not isinstance(node.get("type"), str):
-        raise ModelFileError("tokenizer.json", f"a bad step of {children}: {str(node)[:80]}")
+        raise ModelFileError("tokenizer.json", f"invalid step in {children}: {str(node)[:80]}")
     if node["type"] != "Sequence":
         return [node]
     if depth == 0:
         raise ModelFileError("tokenizer.json", "sequences are nested too deeply")
     parts = node.get(children)
     if not isinstance(parts, list):
-        raise ModelFileError("tokenizer.json", f"a sequence of {children} without a list of them")
+        raise ModelFileError("tokenizer.json", f"a Sequence without a list of {children}")
     return [step for part in parts for step in flatten(part, children, depth - 1)]
 
 

@@ -1,10 +1,9 @@
-"""Which type each tensor of a quantised file gets: llama.cpp's mixtures.
+"""Quant mixes: the type of each tensor of a quantized file, as llama.cpp chooses it.
 
-A mixture has a base type and spends more bits where errors hurt most: on the output, on the values
-of attention, on the second matrix of the feed-forward in the first and last layers and every third
-between. Files of the same name then mean the same everywhere. The rules follow the behaviour of
-llama.cpp's quantiser without an importance matrix (llama-quant.cpp, October 2026); a test compares
-with what libllama chose.
+A mix has a base type and spends more bits where errors hurt most: on the output, on attention's
+values, and on the down projection in the first and last layers and every third between. The rules
+follow llama.cpp's quantizer without an importance matrix (llama-quant.cpp, October 2026); a test
+compares with libllama's choices.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ IQ4_NL, IQ4_XS, MXFP4 = GGMLType.IQ4_NL, GGMLType.IQ4_XS, GGMLType.MXFP4
 
 @dataclass(frozen=True, slots=True)
 class FileType:
-    """A mixture: its name, GGUF's general.file_type, and the type of most of its matrices."""
+    """A quant mix: its name, GGUF's general.file_type, and the type of most matrices."""
 
     name: str
     number: int
@@ -62,16 +61,16 @@ FILE_TYPES: Mapping[str, FileType] = {
         FileType("Q2_K", 10, Q2_K),
     )
 }
-# What people also write.
+# Common short forms.
 _SHORT = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
 
-# A row that does not fill blocks of 256 gets a type with blocks of 32, if it fills those.
+# For rows that are not a multiple of 256 elements: a type with blocks of 32.
 _FALLBACKS = {
     Q2_K: Q4_0, Q3_K: Q4_0, Q4_K: Q5_0, Q5_K: Q5_1, Q6_K: Q8_0, IQ4_XS: IQ4_NL,
 }  # fmt: skip
 
-# Small matrices whose errors matter, and the towers and projectors of images and sound, parts of
-# which ggml multiplies only unquantised.
+# Small matrices whose errors matter, and vision and audio towers and projectors, parts of which
+# ggml multiplies only unquantized.
 _KEPT = re.compile(
     r"_norm\.weight|ffn_gate_inp|altup|laurel|per_layer_model_proj|^position_embd\.|^token_types\."
     r"|ssm_conv1d|shortconv\.conv|attn_rel_b|^v\.|^mm\.|^a\."
@@ -83,22 +82,22 @@ _LAYERS_OF_70B = 80
 
 
 def file_type(name: str) -> FileType:
-    """Return the mixture of a name, in any case.
+    """Return the quant mix of a name, in any case.
 
     Raises:
-        UnsupportedModelError: if there is none; names those that there are.
+        UnsupportedModelError: if there is none; the message lists the known ones.
     """
     wanted = name.upper()
     kind = FILE_TYPES.get(_SHORT.get(wanted, wanted))
     if kind is None:
         known = ", ".join(FILE_TYPES)
-        raise UnsupportedModelError(f"type {name[:40]!r} is not known; known: {known}")
+        raise UnsupportedModelError(f"unknown type {name[:40]!r}; known: {known}")
     return kind
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """What the choice depends on besides a tensor's name and shape."""
+    """The facts about a model that the choice of types depends on."""
 
     layers: int
     experts: int = 0
@@ -114,7 +113,7 @@ class ModelShape:
             keys: its metadata, without the architecture's prefix.
 
         Raises:
-            ModelFileError: if a key is missing or no number.
+            ModelFileError: if a key is missing or not a number.
         """
         layers = _first(keys, "block_count", None)
         experts = _first(keys, "expert_count", 0)
@@ -131,29 +130,28 @@ class ModelShape:
 
 
 def _first(keys: Mapping[str, object], key: str, default: int | None) -> int:
-    """Return a number that may differ by layer: that of the first."""
+    """Return a number, that of the first layer if it differs by layer."""
     value = keys.get(key, default)
     if isinstance(value, list | np.ndarray) and len(value):
         value = value[0]
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise ModelFileError(f"key '{key}'", "is missing or no integer")
+        raise ModelFileError(f"key '{key}'", "is missing or not an integer")
     return int(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """A type that the user wants for the tensors whose names match."""
+    """The user's choice of type for tensors whose names match."""
 
     pattern: re.Pattern[str]
     type: GGMLType
 
     @classmethod
     def parse(cls, text: str) -> Override:
-        """Return what `PATTERN=TYPE` says.
+        """Parse `PATTERN=TYPE`.
 
         Raises:
-            UnsupportedModelError: for a pattern that is no regular expression, or a type that
-                nothing is quantised to.
+            UnsupportedModelError: for an invalid regular expression or an unknown type.
         """
         pattern, _, name = text.rpartition("=")
         storable = {kind.base.name: kind.base for kind in FILE_TYPES.values()}
@@ -163,11 +161,11 @@ class Override:
         try:
             return cls(re.compile(pattern), storable[name.upper()])
         except re.error as error:
-            raise UnsupportedModelError(f"{pattern!r} is no pattern: {error}") from error
+            raise UnsupportedModelError(f"invalid pattern {pattern!r}: {error}") from error
 
 
 def is_matrix(name: str, shape: Shape) -> bool:
-    """Return whether a tensor is one of those that a mixture chooses a type for."""
+    """Return whether the quant mix chooses this tensor's type."""
     return name.endswith("weight") and math.prod(shape[:-1]) > 1 and not _KEPT.search(name)
 
 
@@ -177,13 +175,13 @@ def choose_types(
     model: ModelShape,
     overrides: Sequence[Override] = (),
 ) -> dict[str, GGMLType]:
-    """Return the type of each matrix; the tensors left out stay as they are.
+    """Return the type of each matrix; tensors not in the result keep theirs.
 
     Args:
         shapes: of all tensors, slowest dimension first.
-        kind: the mixture.
-        model: of the model.
-        overrides: the first that matches a name wins over the mixture.
+        kind: the quant mix.
+        model: facts about the model.
+        overrides: the first that matches a name overrides the mix.
     """
     matrices = [name for name in shapes if is_matrix(name, shapes[name])]
     chooser = _Chooser(kind, model, shapes)
@@ -197,7 +195,7 @@ def choose_types(
 
 
 def fitting(kind: GGMLType, shape: Shape) -> GGMLType:
-    """Return a type whose blocks a row fills: the one given, else a near one, else F16."""
+    """Return a type whose blocks fill a row: the given one, a fallback, or F16."""
     for candidate in (kind, _FALLBACKS.get(kind, kind)):
         if shape[-1] % candidate.block_size == 0:
             return candidate
@@ -210,13 +208,13 @@ def _layer(name: str) -> int:
 
 
 def _gets_more_bits(layer: int, layers: int) -> bool:
-    """Return whether a layer is of the first or last eighth, or every third between."""
+    """Return whether a layer is in the first or last eighth, or every third between."""
     eighth = layers // 8
     return layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
 
 
 class _Chooser:
-    """Chooses matrix by matrix, in the order of the layers."""
+    """Chooses types matrix by matrix, in the order of the layers."""
 
     def __init__(self, kind: FileType, model: ModelShape, shapes: Mapping[str, Shape]) -> None:
         self.kind = kind
@@ -246,7 +244,7 @@ class _Chooser:
         return Q6_K
 
     def value(self, name: str) -> GGMLType:  # noqa: ARG002
-        """Choose for the values of attention."""
+        """Choose the type of a value projection."""
         index, self.values_seen = self.values_seen, self.values_seen + 1
         chosen = self._value(index)
         if self.model.experts == 8:
@@ -271,11 +269,11 @@ class _Chooser:
         return self.kind.base
 
     def key(self, name: str) -> GGMLType:  # noqa: ARG002
-        """Choose for the keys of attention."""
+        """Choose the type of a key projection."""
         return Q8_0 if self.model.experts == 8 else self.kind.base
 
     def down(self, name: str) -> GGMLType:
-        """Choose for the second matrix of a feed-forward."""
+        """Choose the type of a down projection."""
         index, self.downs_seen = self.downs_seen, self.downs_seen + 1
         if self.model.experts > 1:
             index = _layer(name)
@@ -294,12 +292,12 @@ class _Chooser:
         return self.kind.base
 
     def attention_output(self, name: str) -> GGMLType:  # noqa: ARG002
-        """Choose for the projection behind attention."""
-        mixture = self.kind.name
+        """Choose the type of attention's output projection."""
+        mix = self.kind.name
         if self.model.experts == 8:
             few = ("Q2_K", "Q3_K_S", "Q3_K_M", "Q4_K_S", "Q4_K_M", "IQ4_NL", "IQ4_XS")
-            return Q5_K if mixture in few else self.kind.base
-        return {"Q2_K": Q3_K, "Q3_K_M": Q4_K, "Q3_K_L": Q5_K}.get(mixture, self.kind.base)
+            return Q5_K if mix in few else self.kind.base
+        return {"Q2_K": Q3_K, "Q3_K_M": Q4_K, "Q3_K_L": Q5_K}.get(mix, self.kind.base)
 
 
 _RULES: Mapping[str, Callable[[_Chooser, str], GGMLType]] = {

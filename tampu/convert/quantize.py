@@ -1,7 +1,7 @@
-"""Quantises a GGUF file: the same keys and tensors, the matrices in the types of a mixture.
+"""Quantizes a GGUF file: the same keys and tensors, with matrices in the types of a quant mix.
 
-The file is read through its mapping, a few rows at a time, and computed on all cores; memory does
-not grow with the model.
+The file is memory-mapped and computed on all cores, a few rows at a time; memory does not grow
+with the model.
 """
 
 from __future__ import annotations
@@ -44,29 +44,27 @@ def quantize_file(
     threads: int | None = None,
     progress: ProgressCallback | None = None,
 ) -> None:
-    """Write the model `source` as `destination` with its matrices in other types.
-
-    The file appears when it is complete.
+    """Write the model `source` as `destination` with its matrices in other types, atomically.
 
     Args:
         source: a GGUF file, usually in F16, BF16 or F32.
-        destination: the file to write; one that is there is replaced.
-        type: the name of a mixture, such as Q4_K_M; see `mixtures.FILE_TYPES`.
-        overrides: types for tensors whose names match, the first that matches.
-        requantize: allow what is quantised already, whose errors add up.
-        threads: None: one for each core.
-        progress: called with the bytes written and their total.
+        destination: the file to write; an existing one is replaced.
+        type: the name of a quant mix, such as Q4_K_M; see `quant_mix.FILE_TYPES`.
+        overrides: types for tensors whose names match; the first match wins.
+        requantize: accept quantized tensors, whose errors add up.
+        threads: number of worker threads; None: one per core.
+        progress: called with the bytes written and the total.
 
     Raises:
         ModelNotFoundError: if there is no file `source`.
-        ModelFileError: if it is damaged or holds a NaN, or the result can't be written.
-        UnsupportedModelError: if the type isn't known, or the file is quantised already.
+        ModelFileError: if it is damaged or contains a NaN, or the result cannot be written.
+        UnsupportedModelError: if the type is unknown, or the file is already quantized.
         RequestError: if both files are the same.
-        DiskFullError: if there is no room for the result.
+        DiskFullError: if the result does not fit on the disk.
     """
     plan = plan_quantization(source, type, overrides=overrides, requantize=requantize)
     if destination.exists() and destination.samefile(source):
-        raise RequestError(f"{destination} is the file to read: write to another one")
+        raise RequestError(f"{destination} is the input file: write to another one")
     plan.write(destination, threads=threads, progress=progress)
 
 
@@ -97,7 +95,7 @@ def plan_quantization(
 def planned_types(
     file: GGUFFile, kind: FileType, overrides: Sequence[Override] = ()
 ) -> dict[str, GGMLType]:
-    """Return the types of the matrices in a file of a mixture; the others keep theirs."""
+    """Return the types that a quant mix gives to a file's matrices; other tensors keep theirs."""
     shapes = {info.name: info.shape for info in file.tensors.values()}
     architecture = file.metadata.architecture
     keys = {key.removeprefix(f"{architecture}."): value for key, value in file.metadata.items()}
@@ -109,8 +107,8 @@ def _check_unquantized(file: GGUFFile, chosen: Mapping[str, GGMLType]) -> None:
         stored = file.tensors[name].type
         if stored.is_quantized and stored != wanted:
             raise UnsupportedModelError(
-                f"{file.path.name} is quantised already ({name} is {stored.name}): begin with its "
-                "F16, BF16 or F32 file, or allow it to lose more with --requantize"
+                f"{file.path.name} is already quantized ({name} is {stored.name}): start from its "
+                "F16, BF16 or F32 file, or accept more loss with --requantize"
             )
 
 

@@ -1,4 +1,4 @@
-"""Qwen 2, 2.5 and 3: `qwen2`, `qwen3`, and their mixtures of experts, `qwen2moe`, `qwen3moe`.
+"""Qwen 2, 2.5 and 3: `qwen2`, `qwen3`, and with mixture of experts `qwen2moe`, `qwen3moe`.
 
 Qwen 2 has biases on query, key and value, Qwen 3 norms on query and key instead. Both rotate the
 first half of a head with the second, as GGUF's architectures do: no rows are reordered.
@@ -26,10 +26,10 @@ def parameters(config: Config) -> Parameters:
 
 
 def _window(config: Config) -> int | None:
-    """Return the sliding window of all layers, None if there is none.
+    """Return the sliding window of all layers; None if there is none.
 
     Raises:
-        UnsupportedModelError: if only the upper layers have it.
+        UnsupportedModelError: if only some layers have it.
     """
     if not config.flag("use_sliding_window", default=False) or "sliding_window" not in config:
         return None
@@ -40,8 +40,8 @@ def _window(config: Config) -> int | None:
     if type(full) is int and full >= layers:
         return None
     raise UnsupportedModelError(
-        f"{config.where}: max_window_layers is {full!r}; a window in some of the layers only is "
-        "not supported"
+        f"{config.where}: max_window_layers is {full!r}; a window in only some layers is not "
+        "supported"
     )
 
 
@@ -65,21 +65,21 @@ QWEN3 = Family(
 
 
 def moe_keys(config: Config) -> Parameters:
-    """Return the keys of `qwen2moe` and `qwen3moe`, all of whose layers are mixtures."""
+    """Return the keys of `qwen2moe` and `qwen3moe`, which have experts in all layers."""
     config.require("decoder_sparse_step", (1,), 1)
     config.require("mlp_only_layers", ([], None), [])
     return parameters(config) | moe_parameters(config, width="moe_intermediate_size")
 
 
 def qwen2_moe_parameters(config: Config) -> Parameters:
-    """Return the keys of `qwen2moe`, whose readers never renormalise the experts' weights."""
+    """Return the keys of `qwen2moe`, whose readers never renormalize the experts' weights."""
     config.require("norm_topk_prob", (False,), default=False)
     width = config.integer("shared_expert_intermediate_size")
     return moe_keys(config) | {"expert_shared_feed_forward_length": width}
 
 
 def qwen3_moe_parameters(config: Config) -> Parameters:
-    """Return the keys of `qwen3moe`, whose readers always renormalise the experts' weights."""
+    """Return the keys of `qwen3moe`, whose readers always renormalize the experts' weights."""
     config.require("norm_topk_prob", (True,), default=False)
     return moe_keys(config)
 

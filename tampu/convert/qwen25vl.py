@@ -86,7 +86,7 @@ def keys(config: Config) -> Parameters:
 
 
 def _plain(text: Config) -> Config:
-    """Return a text model's configuration without what stands for M-RoPE: it scales nothing."""
+    """Return a text model's configuration without M-RoPE's entry, which is not a scaling."""
     values = dict(text.values)
     if "rope_parameters" not in text:
         values.pop("rope_scaling", None)

@@ -1,7 +1,7 @@
 """Reads a tokenizer.model: the few fields of SentencePiece's ModelProto that a GGUF file needs.
 
-Protocol buffers are a sequence of (field number, wire type, value); the reader below yields these
-and the rest picks what it knows. Source: sentencepiece_model.proto of google/sentencepiece.
+A protocol buffer is a sequence of (field number, wire type, value); unknown fields are skipped.
+Source: sentencepiece_model.proto of google/sentencepiece.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TYPES = range(1, 7)  # normal, unknown, control, user defined, unused, byte: th
 
 @dataclass(frozen=True, slots=True)
 class SentencePieceModel:
-    """The pieces by id, and the normaliser's one setting that matters to a BPE model."""
+    """The pieces by id, and the normalizer's one setting that matters to a BPE model."""
 
     pieces: list[str]
     scores: list[float]
@@ -30,8 +30,8 @@ def read_sentencepiece(data: bytes, where: str = "tokenizer.model") -> SentenceP
     """Return the model in `data`.
 
     Raises:
-        ModelFileError: if `data` isn't a SentencePiece model.
-        UnsupportedModelError: if the model isn't of the BPE kind.
+        ModelFileError: if `data` is not a SentencePiece model.
+        UnsupportedModelError: if the model is not of type BPE.
     """
     pieces: list[str] = []
     scores: list[float] = []
@@ -53,7 +53,7 @@ def read_sentencepiece(data: bytes, where: str = "tokenizer.model") -> SentenceP
     except (ValueError, struct.error) as error:
         raise ModelFileError(where, "is not a SentencePiece model") from error
     if not pieces:
-        raise ModelFileError(where, "is not a SentencePiece model: it has no pieces")
+        raise ModelFileError(where, "is not a SentencePiece model: no pieces")
     if model_type != _BPE:
         raise UnsupportedModelError(f"{where}: only SentencePiece models of type BPE are supported")
     return SentencePieceModel(pieces, scores, types, bool(prefix))
@@ -75,7 +75,7 @@ def _piece(data: bytes) -> tuple[str, float, int]:
 
 def _message(value: int | bytes) -> bytes:
     if isinstance(value, int):
-        raise ValueError("a number where bytes belong")
+        raise ValueError("a number instead of bytes")
     return value
 
 
@@ -96,17 +96,17 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
         else:
             raise ValueError(f"wire type {wire}")
         if length > len(data) - at:
-            raise ValueError("a field reaches behind the end")
+            raise ValueError("a field extends past the end")
         yield tag >> 3, data[at : at + length]
         at += length
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number of up to ten bytes at `at`, and the position behind it."""
+    """Return the number of up to ten bytes at `at`, and the position after it."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):
-            raise ValueError("the data ends inside a number")
+            raise ValueError("the data ends within a number")
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift

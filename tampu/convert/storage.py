@@ -1,7 +1,8 @@
-"""Which type each tensor of a converted file is stored in, and the encoding of its values.
+"""Storage types of a converted file's tensors, and the encoding of their values.
 
-One-dimensional tensors and position embeddings stay F32: they are small and matter most. What ggml
-multiplies only unquantised (the patch convolution, a projection used transposed) is F16 at least.
+One-dimensional tensors and position embeddings stay F32: they are small and matter most. Tensors
+that ggml multiplies only unquantized (the patch convolution, a projection used transposed) are F16
+or F32.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def encoded_parts(
 ) -> Iterator[Callable[[], npt.NDArray[np.generic]]]:
     """Yield functions that return the bytes of a tensor, a few rows each.
 
-    Their errors: ModelFileError if a finite value doesn't fit into F16, or one that isn't finite
-    into blocks.
+    They raise ModelFileError for a finite value out of F16's range, or a NaN or infinity in a
+    quantized tensor.
     """
     table = values.reshape(-1, values.shape[-1])
     if _is_stored_as(values, kind):
@@ -62,7 +63,7 @@ def encoded_parts(
 
 
 def row_ranges(rows: int, columns: int) -> Iterator[tuple[int, int]]:
-    """Yield where chunks of rows begin and end; a chunk and its copies fit into a core's cache."""
+    """Yield the start and end of chunks of rows; a chunk and its copies fit a core's cache."""
     step = max(1, _CHUNK_ELEMENTS // columns)
     for row in range(0, rows, step):
         yield row, min(row + step, rows)
@@ -72,7 +73,7 @@ def encode_rows(name: str, read: Callable[[], Floats], kind: GGMLType) -> npt.ND
     """Return some rows of a tensor in its storage type.
 
     Raises:
-        ModelFileError: if a finite value doesn't fit into F16, or another into blocks.
+        ModelFileError: as `encoded_parts` says.
     """
     values = read()
     if kind == GGMLType.F32:
@@ -93,4 +94,4 @@ def _is_stored_as(values: Stored, kind: GGMLType) -> bool:
 def _check_f16_range(name: str, values: Floats) -> None:
     largest = np.max(np.abs(values), initial=0.0, where=np.isfinite(values))
     if largest > _F16_MAX:
-        raise ModelFileError(name, f"{largest:g} is beyond the range of F16: choose BF16 or F32")
+        raise ModelFileError(name, f"{largest:g} is out of range for F16: choose BF16 or F32")

@@ -1,8 +1,7 @@
-"""Reads a tokenizer.json: the BPE vocabularies, byte-level or in SentencePiece's manner.
+"""Reads a tokenizer.json: byte-level BPE, SentencePiece-style BPE, and WordPiece.
 
-A byte-level one becomes GGUF's `gpt2` with its merges; one with byte fallback becomes `llama`,
-where the order of the merges is told by scores: a piece's score is minus the rank of the merge
-that first makes it.
+Byte-level BPE becomes GGUF's `gpt2` with its merges. BPE with byte fallback becomes `llama`, which
+has scores instead of merges: a token's score is minus the rank of the first merge that makes it.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class TokenTable:
 
 
 def is_byte_level(tokenizer: Mapping[str, Any]) -> bool:
-    """Whether the vocabulary is written in GPT-2's printable form of bytes."""
+    """Whether the vocabulary uses GPT-2's printable characters for bytes."""
     parts = [
         *flatten(tokenizer.get("pre_tokenizer"), "pretokenizers"),
         *flatten(tokenizer.get("decoder"), "decoders"),
@@ -45,14 +44,16 @@ def read_token_table(tokenizer: Mapping[str, Any]) -> TokenTable:
 
     Raises:
         ModelFileError: if it is damaged.
-        UnsupportedModelError: if it is no BPE or WordPiece, or splits text in an unknown way.
+        UnsupportedModelError: if it is not BPE or WordPiece, or its pre-tokenizer is unknown.
     """
     model = tokenizer.get("model")
     if not isinstance(model, dict):
         raise ModelFileError(FILE, "has no model")
     kind = model.get("type", "BPE")
     if kind not in ("BPE", "WordPiece"):
-        raise UnsupportedModelError(f"{FILE}: a {kind} tokeniser; BPE and WordPiece are supported")
+        raise UnsupportedModelError(
+            f"{FILE}: unsupported tokenizer {kind}; BPE and WordPiece are supported"
+        )
     tokens, types = _by_id(model.get("vocab"))
     if kind == "WordPiece":
         return TokenTable("bert", list(map(_gguf_wordpiece, tokens)), types)
@@ -61,7 +62,7 @@ def read_token_table(tokenizer: Mapping[str, Any]) -> TokenTable:
         return TokenTable("gpt2", tokens, types, merges=_merge_texts(model.get("merges")), pre=pre)
     pairs = _pairs(model.get("merges"))
     if not model.get("byte_fallback"):
-        raise UnsupportedModelError(f"{FILE}: a BPE without bytes is not supported")
+        raise UnsupportedModelError(f"{FILE}: BPE without byte fallback is not supported")
     _mark_bytes(tokens, types, model.get("unk_token"))
     return TokenTable(
         "llama",
@@ -73,7 +74,7 @@ def read_token_table(tokenizer: Mapping[str, Any]) -> TokenTable:
 
 
 def added_tokens(tokenizer: Mapping[str, Any]) -> list[tuple[int, str, bool]]:
-    """Return (id, text, whether it is special) of the added tokens."""
+    """Return (id, text, is_special) of the added tokens."""
     found = tokenizer.get("added_tokens") or []
     if not isinstance(found, list):
         raise ModelFileError(FILE, "added_tokens is not a list")
@@ -83,12 +84,12 @@ def added_tokens(tokenizer: Mapping[str, Any]) -> list[tuple[int, str, bool]]:
             case {"id": int(id_), "content": str(text)}:
                 result.append((id_, text, token.get("special") is True))
             case _:
-                raise ModelFileError(FILE, f"a bad added token: {str(token)[:80]}")
+                raise ModelFileError(FILE, f"invalid added token: {str(token)[:80]}")
     return result
 
 
 def prefix_token(tokenizer: Mapping[str, Any]) -> str | None:
-    """Return the token that the post-processor puts in front of a text, None if there is none."""
+    """Return the token that the post-processor prepends to a text; None if there is none."""
     for part in flatten(tokenizer.get("post_processor"), "processors"):
         match part:
             case {
@@ -100,14 +101,14 @@ def prefix_token(tokenizer: Mapping[str, Any]) -> str | None:
 
 
 def _by_id(vocabulary: object) -> tuple[list[str], list[int]]:
-    """Return the tokens in the order of their ids; ids that are left out become unused tokens."""
+    """Return the tokens in the order of their ids; missing ids become unused tokens."""
     if not isinstance(vocabulary, dict) or not vocabulary:
         raise ModelFileError(FILE, "has no vocabulary")
     ids = vocabulary.values()
     if set(map(type, ids)) - {int}:
         raise ModelFileError(FILE, "an id in the vocabulary is not an integer")
     size = max(ids) + 1
-    # A few ids are left out in published files, never most of them.
+    # A few ids are missing in published files, never most of them.
     if min(ids) < 0 or size > 2 * len(vocabulary) + 1024:
         raise ModelFileError(FILE, f"ids up to {size - 1} for {len(vocabulary)} tokens")
     tokens, types = [f"[PAD{id_}]" for id_ in range(size)], [UNUSED] * size
@@ -117,7 +118,7 @@ def _by_id(vocabulary: object) -> tuple[list[str], list[int]]:
 
 
 def _pairs(merges: object) -> list[tuple[str, str]]:
-    """Return the merges, which a file holds as pairs or as strings with a blank between."""
+    """Return the merges, which a file has as pairs or as strings separated by a space."""
     if not isinstance(merges, list):
         raise ModelFileError(FILE, "has no merges")
     pairs = []
@@ -133,7 +134,7 @@ def _pairs(merges: object) -> list[tuple[str, str]]:
 
 
 def _merge_texts(merges: object) -> list[str]:
-    """Return the merges as strings with a blank between."""
+    """Return the merges as strings separated by a space."""
     if isinstance(merges, list) and not set(map(type, merges)) - {str}:
         wrong = next((merge for merge in merges if merge.count(" ") != 1), None)
         if wrong is not None:
@@ -143,7 +144,7 @@ def _merge_texts(merges: object) -> list[str]:
 
 
 def _bad_merge(merge: object) -> ModelFileError:
-    return ModelFileError(FILE, f"a bad merge: {str(merge)[:80]}")
+    return ModelFileError(FILE, f"invalid merge: {str(merge)[:80]}")
 
 
 def _mark_bytes(tokens: Sequence[str], types: list[int], unknown: object) -> None:
@@ -158,7 +159,7 @@ def _mark_bytes(tokens: Sequence[str], types: list[int], unknown: object) -> Non
 def _scores(
     tokens: Sequence[str], types: Sequence[int], pairs: Sequence[tuple[str, str]]
 ) -> list[float]:
-    """Return minus the rank of each piece's first merge; a piece without one comes last."""
+    """Return minus the rank of each token's first merge; a token without one ranks last."""
     ranks: dict[str, int] = {}
     for rank, (left, right) in enumerate(pairs):
         ranks.setdefault(left + right, rank)
@@ -181,7 +182,7 @@ def _adds_space_prefix(tokenizer: Mapping[str, Any]) -> bool:
 
 
 def _gguf_wordpiece(token: str) -> str:
-    """Return a WordPiece token as GGUF spells it: words are marked, not what continues them."""
+    """Return a WordPiece token as GGUF spells it: starts of words are marked, not continuations."""
     if token.startswith("##"):
         return token[2:]
     is_bracketed = token.startswith("[") and token.endswith("]")

@@ -1,11 +1,11 @@
-"""What the converters of models that see share: keys of the tower, prefixes of names."""
+"""Parts shared by the converters of vision models: keys of the tower, prefixes of names."""
 
 from __future__ import annotations
 
 from tampu.convert.config import Config
 from tampu.convert.family import Parameters
 
-# Models have been saved with the parts of their names in different orders.
+# The same tensors have been saved under several prefixes.
 PREFIXES = (
     ("language_model.model.", "model."),
     ("language_model.lm_head.", "lm_head."),
@@ -24,24 +24,25 @@ ATTENTION = {
 
 
 def tower_names(theirs: str, parts: dict[str, str]) -> dict[str, str]:
-    """Return names of a layer's parts: the checkpoint's prefix of a layer -> `v.blk.{}.`."""
+    """Return a layer's tensor names: the checkpoint's prefix `theirs` -> `v.blk.{}.`."""
     return {f"{theirs}.{name}": f"v.blk.{{}}.{target}" for name, target in parts.items()}
 
 
 def tower_keys(vision: Config, *, image: int, patch: int) -> Parameters:
-    """Return the keys that every tower has.
+    """Return the keys common to all vision towers.
 
     Args:
         vision: the tower's configuration.
-        image: the side of pictures where none is stated.
-        patch: the side of patches where none is stated.
+        image: the default image size in pixels.
+        patch: the default patch size in pixels.
 
     Raises:
-        ModelFileError: if patches do not fill pictures, or heads the embedding.
+        ModelFileError: if the image size is not a multiple of the patch size, or the embedding of
+            the number of heads.
     """
     side, square = vision.integer("image_size", image), vision.integer("patch_size", patch)
     if side % square:
-        raise vision.error("image_size", f"{side} is not a multiple of the patches' {square}")
+        raise vision.error("image_size", f"{side} is not a multiple of the patch size {square}")
     width, heads = vision.integer("hidden_size"), vision.integer("num_attention_heads")
     if width % heads:
         raise vision.error("hidden_size", f"{width} is not a multiple of {heads} heads")

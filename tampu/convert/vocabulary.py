@@ -1,7 +1,7 @@
-"""A checkpoint's tokeniser as GGUF's `tokenizer.*` keys.
+"""Converts a checkpoint's tokenizer to GGUF's `tokenizer.*` keys.
 
 The vocabulary comes from tokenizer.json or tokenizer.model, special tokens from
-tokenizer_config.json, the ids that end a text from generation_config.json.
+tokenizer_config.json, end-of-generation ids from generation_config.json.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CONFIG = "tokenizer_config.json"
 _SPECIAL = {
     "bos": "bos",
     "unk": "unknown",
-    "sep": "seperator",  # so it is spelt in GGUF
+    "sep": "seperator",  # GGUF's spelling
     "pad": "padding",
     "mask": "mask",
     "cls": "cls",
@@ -39,11 +39,11 @@ _ADDED_SCORE = -1000.0
 
 
 def tokenizer_metadata(checkpoint: Checkpoint, size: int) -> dict[str, object]:
-    """Return the keys of the tokeniser for a model with `size` rows of token embeddings.
+    """Return the tokenizer's keys for a model with `size` rows of token embeddings.
 
     Raises:
         ModelFileError: if a file is missing or damaged, or has more tokens than the model.
-        UnsupportedModelError: if the tokeniser is of an unknown kind.
+        UnsupportedModelError: for an unknown kind of tokenizer.
     """
     tokenizer = checkpoint.json("tokenizer.json")
     settings = checkpoint.json(_CONFIG) or {}
@@ -74,7 +74,7 @@ def tokenizer_metadata(checkpoint: Checkpoint, size: int) -> dict[str, object]:
 
 
 def _read_token_table(checkpoint: Checkpoint, tokenizer: Mapping[str, Any] | None) -> TokenTable:
-    """Return the vocabulary; a SentencePiece file is nearer to its source than its twin in JSON."""
+    """Return the vocabulary; tokenizer.model is preferred to a tokenizer.json derived from it."""
     if tokenizer is not None and is_byte_level(tokenizer):
         return read_token_table(tokenizer)
     data = checkpoint.data("tokenizer.model")
@@ -95,7 +95,7 @@ def _read_token_table(checkpoint: Checkpoint, tokenizer: Mapping[str, Any] | Non
 def _added_tokens(
     checkpoint: Checkpoint, tokenizer: Mapping[str, Any] | None, settings: Mapping[str, Any]
 ) -> dict[int, tuple[str, bool]]:
-    """Return id -> (text, whether it is special); the newest kind of file has the last word."""
+    """Return id -> (text, is_special); newer kinds of files override older ones."""
     added: dict[int, tuple[str, bool]] = {}
     for text, id_ in (checkpoint.json("added_tokens.json") or {}).items():
         if type(id_) is not int:
@@ -109,14 +109,14 @@ def _added_tokens(
             case {"content": str(text)} if key.isdecimal() and len(key) < _MAX_ID_DIGITS:
                 added[int(key)] = (text, token.get("special") is True)
             case _:
-                raise ModelFileError(_CONFIG, f"a bad added token: {key[:20]!r}")
+                raise ModelFileError(_CONFIG, f"invalid added token: {key[:20]!r}")
     if tokenizer is not None:
         added |= {id_: (text, special) for id_, text, special in added_tokens(tokenizer)}
     return added
 
 
 def _add_tokens(table: TokenTable, added: Mapping[int, tuple[str, bool]], size: int) -> None:
-    """Put added tokens at their ids; one that the model has no row for can never be used."""
+    """Put added tokens at their ids; those without a row in the model are dropped."""
     _pad(table, max((id_ + 1 for id_ in added if id_ < size), default=0))
     for id_, (text, special) in added.items():
         if id_ < 0:
@@ -130,7 +130,7 @@ def _add_tokens(table: TokenTable, added: Mapping[int, tuple[str, bool]], size: 
 
 
 def _pad(table: TokenTable, size: int) -> None:
-    """Fill the vocabulary up to `size` with tokens that no text contains."""
+    """Fill the vocabulary up to `size` with unused tokens."""
     count = len(table.tokens)
     table.tokens += [f"[PAD{id_}]" for id_ in range(count, size)]
     table.types += [UNUSED] * (size - count)
@@ -139,7 +139,7 @@ def _pad(table: TokenTable, size: int) -> None:
 
 
 def _token_id(settings: Mapping[str, Any], key: str, ids: Mapping[str, int]) -> int | None:
-    """Return the id of a special token that tokenizer_config.json names, if it has one."""
+    """Return the id of a special token named in tokenizer_config.json; None if there is none."""
     match settings.get(f"{key}_token"):
         case str(text) | {"content": str(text)}:
             return ids.get(text)
@@ -147,10 +147,10 @@ def _token_id(settings: Mapping[str, Any], key: str, ids: Mapping[str, int]) -> 
 
 
 def _id_list(value: object, where: str, ids: Mapping[str, int]) -> list[int]:
-    """Return an id or a list of ids as a list without repetitions."""
+    """Return an id or a list of ids as a list without duplicates."""
     found = value if isinstance(value, list) else [] if value is None else [value]
     if not all(type(id_) is int and 0 <= id_ < len(ids) for id_ in found):
-        raise ModelFileError(where, f"{value!r} is not a token's id or a list of them")
+        raise ModelFileError(where, f"{value!r} is not a token id or a list of them")
     return list(dict.fromkeys(found))
 
 
@@ -176,9 +176,9 @@ def _text_config(checkpoint: Checkpoint) -> Mapping[str, Any]:
 def _end_ids(
     checkpoint: Checkpoint, settings: Mapping[str, Any], ids: Mapping[str, int]
 ) -> dict[str, object]:
-    """Return the ids that end a text: the first as llama.cpp expects it, all if they are several.
+    """Return the end-of-generation ids: the first as llama.cpp expects it, all if several.
 
-    The tokeniser's own end is recorded as the end of a turn if generation_config.json lacks it.
+    The tokenizer's own EOS is recorded as the end of a turn if generation_config.json lacks it.
     """
     generation = checkpoint.json("generation_config.json") or {}
     named = _token_id(settings, "eos", ids)
@@ -200,7 +200,7 @@ def _end_ids(
 def _bos_eos_flags(
     tokenizer: Mapping[str, Any] | None, settings: Mapping[str, Any], model: str
 ) -> dict[str, object]:
-    """Return whether the first and the last special token are put around a text."""
+    """Return whether BOS and EOS are added around a text."""
     if model == "bert":
         return {"tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.add_eos_token": True}
     first = settings.get("add_bos_token")
@@ -214,7 +214,7 @@ def _bos_eos_flags(
 
 
 def _templates(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> dict[str, object]:
-    """Return the chat templates: the default one, and others under their names."""
+    """Return the chat templates: the default one, and others by name."""
     data = checkpoint.data("chat_template.jinja")
     found: object = settings.get("chat_template")
     if data is not None:
@@ -242,4 +242,6 @@ def _named_templates(found: object) -> Iterable[tuple[str, str]]:
             case {"name": str(name), "template": str(text)} if name.isidentifier():
                 yield name, text
             case _:
-                raise ModelFileError(_CONFIG, "chat_template is neither a text nor named texts")
+                raise ModelFileError(
+                    _CONFIG, "chat_template is neither a string nor a list of named templates"
+                )

@@ -1,8 +1,7 @@
-"""Writes a GGUF file whose tensors are computed on all cores, a few chunks in memory at a time.
+"""Writes GGUF files whose tensors are computed on all cores, with few chunks in memory.
 
-The chunks of all tensors form one queue: while the first is written, the next are computed, across
-the borders of tensors, so that no core waits for the end of one. What stays as it is in another
-file is copied.
+The chunks of all tensors form one queue: while one is written, the next are computed, across tensor
+boundaries, so that no core is idle. Unchanged tensors are copied from their file.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from tampu.ml.types import GGMLType
 ProgressCallback: TypeAlias = Callable[[int, int], None]
 TensorChunk: TypeAlias = npt.NDArray[np.generic]
 
-_AHEAD = 2  # chunks computed or waiting, for each thread
-_BUFFER_BYTES = 256 << 10  # of a copy: small enough for a processor's own cache
+_AHEAD = 2  # chunks computed or waiting, per thread
+_BUFFER_BYTES = 256 << 10  # for copies: fits a core's cache
 
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """Bytes of another file that are copied as they are."""
+    """Bytes of another file, to be copied."""
 
     path: Path
     offset: int
@@ -47,7 +46,7 @@ ChunkSource: TypeAlias = Callable[[], TensorChunk] | FileRange
 
 @dataclass(frozen=True, slots=True)
 class TensorToWrite:
-    """A tensor's line in the file's table, and how to get its bytes when their turn comes.
+    """A tensor's entry in the file's table, and the lazy source of its bytes.
 
     `parts` is called on the writing thread and yields the bytes in order; its functions are called
     on any thread.
@@ -66,10 +65,10 @@ class TensorToWrite:
 
 
 class Sink(Protocol):
-    """Where the bytes of a file go, one after the other."""
+    """A destination for a file's bytes."""
 
     def write(self, data: bytes | memoryview, /) -> object:
-        """Take all of some bytes."""
+        """Write all bytes."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +76,9 @@ class PlannedFile:
     """A GGUF file that is not written yet.
 
     Attributes:
-        metadata: all keys, with general.architecture among them.
+        metadata: all keys, including general.architecture.
         tensors: in the order of the file.
-        kinds: GGUF's number of the type of keys that are to keep theirs.
+        kinds: GGUF's type numbers of keys that keep their type.
     """
 
     metadata: Mapping[str, object]
@@ -88,7 +87,7 @@ class PlannedFile:
 
     @cached_property
     def _offsets(self) -> list[int]:
-        """Where each tensor begins in the data, and the end of the last."""
+        """The offset of each tensor in the data, and the end of the last."""
         alignment = alignment_of(self.metadata)
         sizes = [-(-tensor.size_bytes // alignment) * alignment for tensor in self.tensors]
         return [0, *accumulate(sizes)]
@@ -106,7 +105,7 @@ class PlannedFile:
         """The size of the file.
 
         Raises:
-            ModelFileError: if a metadata value is of no GGUF type.
+            ModelFileError: if a metadata value has no GGUF type.
         """
         return len(self._header) + self._offsets[-1]
 
@@ -117,16 +116,16 @@ class PlannedFile:
         threads: int | None = None,
         progress: ProgressCallback | None = None,
     ) -> None:
-        """Write the file; it appears under its name when it is whole.
+        """Write the file atomically.
 
         Args:
-            destination: the file; replaced if it is there.
-            threads: that compute chunks; None: one for each core.
-            progress: called with the bytes written and their total, on this thread.
+            destination: the file; an existing one is replaced.
+            threads: number of worker threads; None: one per core.
+            progress: called with the bytes written and the total, on this thread.
 
         Raises:
-            DiskFullError: if there is no room for the file.
-            ModelFileError: if it can't be written, or a metadata value is of no GGUF type.
+            DiskFullError: if the file does not fit on the disk.
+            ModelFileError: if it cannot be written, or a metadata value has no GGUF type.
         """
         with translate_os_errors(destination, ModelFileError), atomic_file(destination) as file:
             check_free_space(destination, self.size_bytes)
@@ -135,25 +134,25 @@ class PlannedFile:
     def write_to(
         self, sink: Sink, *, threads: int | None = None, progress: ProgressCallback | None = None
     ) -> None:
-        """Write the file's bytes in their order; the arguments are those of `write`."""
+        """Write the file's bytes in order; arguments as in `write`."""
         sink.write(self._header)
         done = 0
         for index, data in _in_order(self.tensors, threads or usable_cpus()):
             done += _put(sink, data)
             end = self._offsets[index] + self.tensors[index].size_bytes
             if done > end:
-                raise ModelFileError(self.tensors[index].name, "has more data than its shape says")
+                raise ModelFileError(self.tensors[index].name, "has more data than its shape")
             if done == end:
                 sink.write(bytes(self._offsets[index + 1] - end))
                 done = self._offsets[index + 1]
             if progress:
                 progress(done, self._offsets[-1])
         if done != self._offsets[-1]:
-            raise ModelFileError("tensors", "one has less data than its shape says")
+            raise ModelFileError("tensors", "one has less data than its shape")
 
 
 def usable_cpus() -> int:
-    """Return how many processors this process may use."""
+    """Return the number of CPUs that this process may use."""
     process = psutil.Process()
     if hasattr(process, "cpu_affinity"):  # not on macOS
         return len(process.cpu_affinity()) or 1
@@ -163,7 +162,7 @@ def usable_cpus() -> int:
 def _in_order(
     tensors: Sequence[TensorToWrite], threads: int
 ) -> Iterator[tuple[int, memoryview | FileRange]]:
-    """Yield each tensor's index with its bytes, computed a little ahead of the reader."""
+    """Yield each tensor's index with its bytes, computed slightly ahead of the consumer."""
     flight: deque[tuple[int, Future[TensorChunk] | FileRange]] = deque()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="tampu-write")
     try:
@@ -187,22 +186,22 @@ def _bytes_of(
 
 
 def _put(sink: Sink, data: memoryview | FileRange) -> int:
-    """Write bytes, or copy them from where they are; return how many."""
+    """Write bytes, or copy them from a file; return how many."""
     if not isinstance(data, FileRange):
         sink.write(data)
         return len(data)
     with data.path.open("rb", buffering=0) as source:
         if source.seek(0, SEEK_END) < data.offset + data.size_bytes:
-            raise ModelFileError(data.path.name, "the file ends inside its data")
+            raise ModelFileError(data.path.name, "the file ends within its data")
         _pump(sink, source, data)
     return data.size_bytes
 
 
 def _pump(sink: Sink, source: FileIO, source_range: FileRange) -> None:
-    """Read and write through one small buffer.
+    """Copy through one small buffer.
 
-    New pages would cost more than the copy. So would sendfile, which copies page by page where the
-    two files' offsets differ within a page, as they do.
+    Large buffers cost more in new pages than the copy itself. sendfile is slower too: it copies
+    page by page if the two files' offsets differ within a page, as they do here.
     """
     buffer = memoryview(bytearray(min(_BUFFER_BYTES, source_range.size_bytes)))
     source.seek(source_range.offset)
@@ -210,6 +209,6 @@ def _pump(sink: Sink, source: FileIO, source_range: FileRange) -> None:
     while left:
         count = source.readinto(buffer[:left])
         if not count:
-            raise ModelFileError(source_range.path.name, "the file ends inside its data")
+            raise ModelFileError(source_range.path.name, "the file ends within its data")
         sink.write(buffer[:count])
         left -= count

@@ -1,4 +1,4 @@
-"""The layers of a model that is being made: found, copied, converted or quantised."""
+"""The layers of a model that is being made: found, copied, converted or quantized."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class CreateSpec:
         folder: where relative paths begin; None: paths mean nothing, as for callers from afar.
         files: blobs of the store under the names of files: instead of sources.
         adapter_files: likewise instead of adapters.
-        quantize: the type to quantise the weights to; None: as they are.
+        quantize: the type to quantize the weights to; None: as they are.
         in_place: keep GGUF files where they are, and only name them; else they are copied.
     """
 

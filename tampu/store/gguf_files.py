@@ -1,8 +1,8 @@
 """The GGUF files of a repository: which are variants of a model, parts of one, or its projector.
 
-Repositories on Hugging Face's hub hold one model in several quantisations, told apart by the end of
+Repositories on Hugging Face's hub hold one model in several quantizations, told apart by the end of
 the file name: `m-Q4_K_M.gguf`; large ones in parts, `m-Q8_0-00001-of-00003.gguf`, at times in a
-folder of the quantisation's name; and `mmproj-*.gguf`, the projector for images.
+folder of the quantization's name; and `mmproj-*.gguf`, the projector for images.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class StoredModel:
 
     @property
     def licenses(self) -> list[str]:
-        """The texts of its licences."""
+        """The texts of its licenses."""
         return self._texts(Media.LICENSE)
 
     @property

@@ -19,7 +19,7 @@ from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.ml.metadata import Metadata
 from tampu.ml.types import GGMLType
 
-# `general.file_type`: the name that people know the file's quantisation by. The numbers are those
+# `general.file_type`: the name that people know the file's quantization by. The numbers are those
 # of llama.cpp's `llama_ftype`, which the GGUF specification refers to.
 FILE_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K",
@@ -43,7 +43,7 @@ class ModelInfo:
         architecture: GGUF's name of the architecture.
         parameters: the number of weights.
         tensors: the number of tensors that they are in.
-        quantization: the name of the file's quantisation, such as Q4_K_M.
+        quantization: the name of the file's quantization, such as Q4_K_M.
         context: the context length it was trained for, in tokens.
         embedding_length: the width of its hidden state.
         capabilities: completion or embedding, and of vision, tools, thinking, insert (fill in the
@@ -71,7 +71,7 @@ class ModelInfo:
 
     @property
     def license(self) -> str:
-        """The licence's name, as the file states it; empty if it does not."""
+        """The license's name, as the file states it; empty if it does not."""
         return self.metadata.string("general.license", default="")
 
 

@@ -103,23 +103,23 @@ def test_settings_that_are_not_applied(
 
 
 TENSORS: list[tuple[dict[str, tuple[int, int]], type[Exception], str]] = [
-    ({}, ModelFileError, "holds no tensors"),
+    ({}, ModelFileError, "contains no tensors"),
     ({f"{QUERY}.weight": (4, 4)}, UnsupportedModelError, "neither lora_A nor lora_B"),
     ({f"{QUERY}.lora_A.weight": (2, 32)}, ModelFileError, "only one of"),
     (
         {f"{QUERY}.lora_A.weight": (2, 32), f"{QUERY}.lora_B.weight": (64, 3)},
         ModelFileError,
-        "do not go with",
+        "do not match",
     ),
     (
         {f"{QUERY}.lora_A.weight": (2, 16), f"{QUERY}.lora_B.weight": (64, 2)},
         ModelFileError,
-        "do not go with",
+        "do not match",
     ),
     (
         {"model.strange.lora_A.weight": (2, 32), "model.strange.lora_B.weight": (64, 2)},
         UnsupportedModelError,
-        "no projection of llama",
+        "not a projection of llama",
     ),
     (
         {
@@ -127,7 +127,7 @@ TENSORS: list[tuple[dict[str, tuple[int, int]], type[Exception], str]] = [
             "model.layers.9.self_attn.q_proj.lora_B.weight": (64, 2),
         },
         ModelFileError,
-        "another one is meant",
+        "for another model",
     ),
 ]
 
@@ -171,5 +171,5 @@ def test_what_is_no_adapter_of_the_model_is_not_loaded(tmp_path: Path, base: GGU
     factors_wide = {QUERY: pair(8 * TINY.head_dim, TINY.embedding)}
     plan = plan_adapter(write_adapter(tmp_path / "peft2", factors_wide), wide)
     plan.write(tmp_path / "wide-adapter.gguf")
-    with pytest.raises(ModelFileError, match="do not go with"):
+    with pytest.raises(ModelFileError, match="do not match"):
         load(tmp_path / "wide-adapter.gguf")

@@ -174,7 +174,7 @@ def test_an_unknown_type_names_those_that_are_known(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("type_", ["Q4_0", "Q4_K_M"])
-def test_a_checkpoint_is_quantised_on_the_way_as_its_f16_file_would_be(
+def test_a_checkpoint_is_quantized_on_the_way_as_its_f16_file_would_be(
     tmp_path: Path, type_: str
 ) -> None:
     direct = converted(tmp_path, type_).read_bytes()

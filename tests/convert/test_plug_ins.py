@@ -32,7 +32,7 @@ def test_a_plug_in_wins_over_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("tampu_absent:OLMO", "cannot be loaded: No module named 'tampu_absent'"),
         ("tampu.convert.qwen:OLMO", "cannot be loaded: .*OLMO"),
-        ("tampu.convert:TYPES", r"is no tampu\.convert\.family\.Family"),
+        ("tampu.convert:TYPES", r"is not a tampu\.convert\.family\.Family"),
     ],
 )
 def test_what_a_plug_in_names_must_be_there(

@@ -1,4 +1,4 @@
-"""The types of a quantised file's tensors are those that libllama's quantiser chooses."""
+"""The types of a quantized file's tensors are those that libllama's quantizer chooses."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_name_in_any_case_and_short(text: str, name: str) -> None:
 
 
 def test_an_unknown_name_is_an_error_that_names_those_there_are() -> None:
-    with pytest.raises(UnsupportedModelError, match="'Q9' is not known; known: F32, F16"):
+    with pytest.raises(UnsupportedModelError, match="unknown type 'Q9'; known: F32, F16"):
         file_type("Q9")
 
 
@@ -108,7 +108,7 @@ KEPT = [
 
 
 @pytest.mark.parametrize(("name", "shape"), KEPT)
-def test_what_is_never_quantised(name: str, shape: tuple[int, ...]) -> None:
+def test_what_is_never_quantized(name: str, shape: tuple[int, ...]) -> None:
     assert not is_matrix(name, shape)
 
 

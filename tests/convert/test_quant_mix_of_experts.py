@@ -53,7 +53,7 @@ def test_experts_are_stacked_in_the_order_of_their_numbers(tmp_path: Path) -> No
 def test_mixtral_numbers_its_projections(tmp_path: Path, theirs: str, ours: str | None) -> None:
     name = f"model.layers.0.block_sparse_moe.experts.0.{theirs}.weight"
     if ours is None:
-        with pytest.raises(ModelFileError, match="a tensor that llama doesn't have"):
+        with pytest.raises(ModelFileError, match="is not a tensor of llama"):
             named(MIXTRAL, tmp_path, {name: numbers(2, 2)})
     else:
         assert list(named(MIXTRAL, tmp_path, {name: numbers(2, 2)})) == [
@@ -70,7 +70,7 @@ def test_an_expert_that_is_missing_is_an_error(tmp_path: Path, present: list[int
 
 def test_experts_of_unlike_shapes_are_an_error(tmp_path: Path) -> None:
     name = "model.layers.0.mlp.experts.{}.up_proj.weight"
-    with pytest.raises(ModelFileError, match="with which it belongs"):
+    with pytest.raises(ModelFileError, match="differs in shape or type"):
         named(QWEN3_MOE, tmp_path, {name.format(i): numbers(2, 2 + i) for i in range(2)})
 
 
@@ -145,7 +145,7 @@ def test_what_is_put_together_is_never_copied_as_it_lies(tmp_path: Path) -> None
     )
     assert StackedTensor.of([tensor, tensor]).shape == (2, 4, 2)
     assert TensorView.of(tensor, nth_part(1, axis=0)).shape == (2, 2)
-    with pytest.raises(ModelFileError, match="cannot be taken apart"):
+    with pytest.raises(ModelFileError, match="cannot be split"):
         TensorView.of(tensor, nth_part(0, axis=0, count=3))
 
 

@@ -1,4 +1,4 @@
-"""Whole files quantised: the values, the keys, and what is on disk when something goes wrong."""
+"""Whole files quantized: the values, the keys, and what is on disk when something goes wrong."""
 
 from __future__ import annotations
 
@@ -104,9 +104,9 @@ def test_what_is_in_the_type_already_is_copied(source: Path, tmp_path: Path) -> 
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
 
 
-def test_quantising_twice_must_be_asked_for(source: Path, tmp_path: Path) -> None:
+def test_quantizing_twice_must_be_asked_for(source: Path, tmp_path: Path) -> None:
     quantize_file(source, tmp_path / "a.gguf", "Q8_0")
-    with pytest.raises(UnsupportedModelError, match=r"a\.gguf is quantised already .*is Q8_0"):
+    with pytest.raises(UnsupportedModelError, match=r"a\.gguf is already quantized .*is Q8_0"):
         quantize_file(tmp_path / "a.gguf", tmp_path / "b.gguf", "Q4_0")
     quantize_file(tmp_path / "a.gguf", tmp_path / "b.gguf", "Q4_0", requantize=True)
     assert read_gguf(tmp_path / "b.gguf").tensors["blk.0.attn_q.weight"].type == GGMLType.Q4_0
@@ -149,7 +149,7 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"type": "Q9"}, UnsupportedModelError, "'Q9' is not known"),
+    ({"type": "Q9"}, UnsupportedModelError, "unknown type 'Q9'"),
     ({"source": Path("/nowhere.gguf")}, ModelNotFoundError, "no model file"),
     ({"destination": Path("/nowhere/x.gguf")}, ModelFileError, "cannot be written"),
 ]
@@ -165,7 +165,7 @@ def test_what_cannot_be_done_is_an_error(
 
 
 def test_a_file_is_not_overwritten_by_itself(source: Path) -> None:
-    with pytest.raises(RequestError, match="is the file to read"):
+    with pytest.raises(RequestError, match="is the input file"):
         quantize_file(source, source, "Q4_0")
 
 
@@ -216,7 +216,7 @@ def test_the_command(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert read_gguf(made).tensors["blk.0.attn_v.weight"].type == GGMLType.Q8_0
     assert "made.gguf:" in capsys.readouterr().out
     assert run(["quantize", str(source), made, "Q9"]) == 2
-    assert capsys.readouterr().err.startswith("Error: type 'Q9' is not known")
+    assert capsys.readouterr().err.startswith("Error: unknown type 'Q9'")
 
 
 def test_a_disk_that_is_full_at_any_write_leaves_the_old_file(tmp_path: Path) -> None:

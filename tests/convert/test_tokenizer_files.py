@@ -1,4 +1,4 @@
-"""A checkpoint's tokeniser files as GGUF's keys."""
+"""A checkpoint's tokenizer files as GGUF's keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
 
 def keys(folder: Path, size: int = handmade.ROWS, **files: Any) -> dict[str, Any]:
-    """Return the tokeniser's keys of a checkpoint with these files, without their prefix."""
+    """Return the tokenizer's keys of a checkpoint with these files, without their prefix."""
     checkpoint = Checkpoint.open(handmade.write(folder, **files))
     found = tokenizer_metadata(checkpoint, size)
     return {key.removeprefix("tokenizer.").removeprefix("ggml."): v for key, v in found.items()}
@@ -109,7 +109,7 @@ def test_without_a_generation_config_the_end_comes_from_the_next_best_place(tmp_
     assert found["eos_token_id"] == 9
 
 
-def test_the_tokenisers_own_end_is_kept_as_the_end_of_a_turn(tmp_path: Path) -> None:
+def test_the_tokenizers_own_end_is_kept_as_the_end_of_a_turn(tmp_path: Path) -> None:
     settings = {"eos_token": {"content": "<|end|>"}}
     found = keys(tmp_path, tokenizer_config=settings, generation_config={"eos_token_id": 7})
     assert (found["eos_token_id"], found["eot_token_id"]) == (7, 9)
@@ -186,7 +186,7 @@ def test_damaged_files_are_refused(tmp_path: Path, case: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Unigram", "WordLevel"])
-def test_other_kinds_of_tokenisers_are_not_supported(tmp_path: Path, kind: str) -> None:
+def test_other_kinds_of_tokenizers_are_not_supported(tmp_path: Path, kind: str) -> None:
     with pytest.raises(UnsupportedModelError, match=kind):
         keys(tmp_path, tokenizer=tokenizer(model=model(type=kind)))
 
@@ -242,11 +242,11 @@ PRETOKENIZERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", PRETOKENIZERS)
-def test_a_published_pre_tokeniser_is_recognised(name: str) -> None:
+def test_a_published_pre_tokenizer_is_recognized(name: str) -> None:
     assert pretokenizer_name(PRETOKENIZERS[name]) == name
 
 
-def test_an_unknown_pre_tokeniser_is_an_error_not_a_guess() -> None:
+def test_an_unknown_pre_tokenizer_is_an_error_not_a_guess() -> None:
     with pytest.raises(UnsupportedModelError, match="words"):
         pretokenizer_name(regexes("words"))
     with pytest.raises(UnsupportedModelError):

@@ -111,7 +111,7 @@ def test_a_checkpoint_is_converted(library: Library, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["FROM m.gguf", "FROM mine"])
-def test_weights_are_quantised_on_the_way(library: Library, folder: Path, source: str) -> None:
+def test_weights_are_quantized_on_the_way(library: Library, folder: Path, source: str) -> None:
     made(library, "FROM m.gguf", folder)
     model, steps = made(library, source, folder, quantize="q4_k_m")
     assert read_gguf(model.model_path).tensors["blk.0.attn_q.weight"].type.name == "Q4_K"
@@ -219,9 +219,9 @@ def test_a_failure_leaves_the_store_as_it_was(
 
 
 @pytest.mark.parametrize("quantize", ["Q9", "Q4_0"])
-def test_quantising_what_cannot_be(library: Library, folder: Path, quantize: str) -> None:
+def test_quantizing_what_cannot_be(library: Library, folder: Path, quantize: str) -> None:
     made(library, "FROM m.gguf", folder, quantize="Q8_0")
-    with pytest.raises(TampuError, match=r"not known|quantised already"):
+    with pytest.raises(TampuError, match=r"unknown type|already quantized"):
         made(library, "FROM mine", quantize=quantize)
 
 

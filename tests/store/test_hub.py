@@ -98,7 +98,7 @@ def fetch(store, hub, text, **changes):
     return store.model(name)
 
 
-def test_a_quantisation_comes_with_its_projector_and_settings(store, hub):
+def test_a_quantization_comes_with_its_projector_and_settings(store, hub):
     model = fetch(store, hub, "hf.co/runa/m-GGUF:q4_k_m")
     assert model.model_path.read_bytes() == Q4
     assert [path.read_bytes() for path in model.paths(Media.PROJECTOR)] == [EYES]

@@ -24,7 +24,7 @@ def test_a_model_is_described_from_its_head(tmp_path):
     assert info.license == "apache-2.0"
 
 
-def test_without_a_stated_quantisation_it_is_the_type_of_most_weights(tmp_path):
+def test_without_a_stated_quantization_it_is_the_type_of_most_weights(tmp_path):
     path = write_gguf(tmp_path / "m.gguf", general__file_type=9999)
     assert read_model_info(path).quantization == "F16"
 

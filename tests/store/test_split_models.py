@@ -62,7 +62,7 @@ def test_it_is_made_of_its_parts_and_runs_by_its_name(
     np.testing.assert_array_equal(logits("mine"), logits(whole))
 
 
-def test_a_model_of_it_keeps_its_parts_and_a_quantised_one_is_whole(
+def test_a_model_of_it_keeps_its_parts_and_a_quantized_one_is_whole(
     library: Library, parts: list[Path], tmp_path: Path
 ) -> None:
     first = made(library, f"FROM {parts[0].name}", tmp_path)

@@ -1,4 +1,4 @@
-"""The original tokenisers of each family, trained small, and the metadata of a GGUF file of each.
+"""The original tokenizers of each family, trained small, and the metadata of a GGUF file of each.
 
 The metadata has what llama.cpp's converter writes. `encode` is the original library's, and nothing
 of ours.
@@ -102,9 +102,9 @@ def _keys(model: str, tokens: Sequence[str], types: Sequence[int]) -> dict[str, 
 
 @functools.cache
 def _merges() -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Train a byte-level BPE that merges across what pre-tokenisers separate.
+    """Train a byte-level BPE that merges across what pre-tokenizers separate.
 
-    A wrong pre-tokeniser then gives other tokens, which it might not with a vocabulary of its own.
+    A wrong pre-tokenizer then gives other tokens, which it might not with a vocabulary of its own.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -126,7 +126,7 @@ def _merges() -> tuple[dict[str, int], list[tuple[str, str]]]:
 
 @functools.cache
 def byte_level(pre: str) -> Original:
-    """Return a byte-level BPE with the words of the pre-tokeniser `pre`."""
+    """Return a byte-level BPE with the words of the pre-tokenizer `pre`."""
     stages = [
         pre_tokenizers.Split(Regex(stage), "isolated") if isinstance(stage, str) else stage
         for stage in STAGES[pre]

@@ -50,7 +50,7 @@ def row(
     *,
     only_last: bool = False,
 ) -> Row:
-    """Tokenise a conversation and mark what the model says, up to the end of its turn."""
+    """Tokenize a conversation and mark what the model says, up to the end of its turn."""
     text = tokenizer.render(messages, tools, prompt=False).removesuffix("\n")
     ids = tok.encode(text, add_special_tokens=False).ids
     opening = tok.encode("<start_of_turn>model\n", add_special_tokens=False).ids

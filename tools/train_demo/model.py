@@ -272,7 +272,7 @@ class Projector(nn.Module):
         self.mm_soft_emb_norm = Norm(inner)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Pool, normalise, project."""
+        """Pool, normalize, project."""
         side = VISION["image_size"] // VISION["patch_size"]
         pooled = int(math.sqrt(tokenizer.IMAGE_TOKENS))
         grid = x.transpose(1, 2).reshape(x.shape[0], -1, side, side)

@@ -1,4 +1,4 @@
-"""The tokeniser: a small SentencePiece-like BPE in Gemma's manner, and the chat template."""
+"""The tokenizer: a small SentencePiece-like BPE in Gemma's manner, and the chat template."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _corpus(seed: int, count: int) -> list[str]:
 
 
 def train(seed: int, pieces: int = 1000, texts: int = 6000) -> Tokenizer:
-    """Train the tokeniser on the generators' own text.
+    """Train the tokenizer on the generators' own text.
 
     The merges are listed as SentencePiece would try them (every split of every piece, best piece
     first), so that merging by rank and merging by score give the same ids.
@@ -117,7 +117,7 @@ def token(tokenizer: Tokenizer, piece: str) -> int:
 
 
 def save(tokenizer: Tokenizer, folder: Path) -> None:
-    """Write the tokeniser files of a Hugging Face checkpoint."""
+    """Write the tokenizer files of a Hugging Face checkpoint."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     added = {

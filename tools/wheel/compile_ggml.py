@@ -55,7 +55,7 @@ def ggml_version() -> str:
 
 
 def compile_ggml(folder: Path, variants: Sequence[str] = ()) -> None:
-    """Write the bindings, the libraries and the licences.
+    """Write the bindings, the libraries and the licenses.
 
     Args:
         folder: to be made; if it exists, nothing is done.

@@ -68,7 +68,7 @@ class HubRepository:
         self.name = name
 
     def find_model(self) -> RemoteModel:
-        """Return the model of the tag, which is a quantisation or a file name.
+        """Return the model of the tag, which is a quantization or a file name.
 
         Raises:
             RegistryError: if there is none, saying which there are.
