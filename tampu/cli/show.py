@@ -145,7 +145,7 @@ def as_json(info: ModelInfo, own: Modelfile | None = None) -> str:
         "system": own.system or "",
         "options": own.parameters,
         "messages": own.messages,
-        "metadata": plain_metadata(info.metadata, longest=5),
+        "metadata": plain_metadata(info.metadata, max_items=5),
     }
     return msgspec.json.format(msgspec.json.encode(described), indent=2).decode()
 

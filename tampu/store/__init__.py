@@ -1,6 +1,6 @@
-"""Models on disk: names, blobs, manifests; from registries and back to them.
+"""The model store: names, blobs, manifests, and transfers from and to registries.
 
-`Store` is the door: `store.listing()`, `store.model(ModelName.parse("llama3.2"))`. To add a model,
+Start with `Store`: `store.listing()`, `store.model(ModelName.parse("llama3.2"))`. To add a model,
 take a lease, put the blobs, write the manifest:
 
     with store.lease() as lease:
@@ -8,7 +8,7 @@ take a lease, put the blobs, write the manifest:
         ...
         store.write(name, manifest)
 
-Everything here is synchronous and knows nothing of HTTP servers or of the command line.
+Everything here is synchronous and independent of the HTTP server and the command line.
 """
 
 from tampu.store.blobs import Blobs, BlobWriter

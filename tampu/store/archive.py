@@ -1,11 +1,11 @@
-"""A model as one file, to carry it to another machine: a tar of an OCI image layout.
+"""Exports a model to one file and imports it: a tar archive with an OCI image layout.
 
     oci-layout              {"imageLayoutVersion": "1.0.0"}
     index.json              the manifest's digest, and the model's name as an annotation
     blobs/sha256/<hex>      the manifest, the config and the layers
 
-Tools for OCI images read it too. When it is imported, no path of it becomes a path on the disk:
-members are looked up by the digests of the manifest, and their bytes must be those of their names.
+OCI tools can read it too. Import never uses a path of the archive as a path on disk: members are
+looked up by the manifest's digests, and their bytes must match.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ class _Index(msgspec.Struct, rename="camel"):
 def export_model(
     store: Store, name: ModelName, path: Path, progress: Progress | None = None
 ) -> None:
-    """Write a model into one file, all or nothing; its bytes are verified on the way.
+    """Export a model to one file, atomically; its bytes are verified meanwhile.
 
     Args:
-        store: where it is.
+        store: the source.
         name: of the model.
-        path: of the file; one that is there is replaced.
-        progress: gets the bytes done and the bytes in all.
+        path: of the file; an existing one is replaced.
+        progress: called with the bytes written and the total.
 
     Raises:
         ModelNotFoundError: if there is no such model.
-        StoreError: if a part of it is missing or damaged, or the file cannot be written.
+        StoreError: if a blob is missing or damaged, or the file cannot be written.
     """
     model = store.model(name)
     with translate_os_errors(str(path)), atomic_file(path) as file:
@@ -79,24 +79,24 @@ def export_model(
 def import_model(
     store: Store, path: Path, name: ModelName | None = None, progress: Progress | None = None
 ) -> StoredModel:
-    """Bring a model from a file that `export_model` wrote into a store.
+    """Import a model from a file written by `export_model`.
 
     Args:
-        store: where it goes.
+        store: the destination.
         path: of the file.
-        name: of the model; None: as the file says.
-        progress: gets the bytes done and the bytes in all.
+        name: of the model; None: the name in the file.
+        progress: called with the bytes read and the total.
 
     Raises:
-        StoreError: if the file is no such file, incomplete or damaged, or the store cannot be
-            written; the store is as it was, but for whole blobs.
-        ModelNameError: if the file says no name that is allowed, and none is given.
+        StoreError: if the file is not an export, incomplete or damaged, or the store cannot be
+            written; only complete blobs may have been added to the store.
+        ModelNameError: if no name is given and the file has no valid one.
     """
     try:
         with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as archive:
             return _Import(store, archive, path, progress).run(name)
     except (tarfile.TarError, EOFError) as error:
-        raise StoreError(f"{path.name} is no exported model: {error}") from error
+        raise StoreError(f"{path.name} is not an exported model: {error}") from error
     except DigestMismatchError as error:
         raise StoreError(f"{path.name} is damaged: {error}") from error
     except OSError as error:
@@ -150,7 +150,7 @@ def _member(digest: Digest) -> str:
 
 
 class _HashingReader(io.RawIOBase):
-    """A file that is hashed while it is read."""
+    """Hashes a file while it is read."""
 
     def __init__(self, file: IO[bytes], count: Callable[[int], None]) -> None:
         self._file = file
@@ -168,7 +168,7 @@ class _HashingReader(io.RawIOBase):
 
 
 class _Import:
-    """One file on its way into a store."""
+    """The import of one file."""
 
     def __init__(
         self, store: Store, archive: tarfile.TarFile, path: Path, progress: Progress | None
@@ -185,10 +185,14 @@ class _Import:
         entry = self._index_entry()
         content = self._read_small(_member(Digest.parse(entry.digest)), MAX_MANIFEST_BYTES)
         if str(Digest.of(content)) != entry.digest:
-            raise StoreError(f"{self._path.name} is damaged: its manifest is another")
+            raise StoreError(
+                f"{self._path.name} is damaged: the manifest does not match its digest"
+            )
         manifest = without_files(read_manifest(content))
         if manifest != read_manifest(content):
-            raise StoreError(f"{self._path.name} names files of another machine")
+            raise StoreError(
+                f"{self._path.name} refers to files on another machine: export the model again"
+            )
         name = name or self._name(entry)
         with self._store.lease() as lease:
             lease.add(blob.digest for blob in manifest.blobs())
@@ -210,15 +214,15 @@ class _Import:
                 self._read_small("index.json", _MAX_INDEX_BYTES), type=_Index
             )
         except BAD_JSON as error:
-            raise StoreError(f"{self._path.name} has no index that makes sense") from error
+            raise StoreError(f"{self._path.name} has an invalid index.json") from error
         if len(index.manifests) != 1:
-            raise StoreError(f"{self._path.name} holds {len(index.manifests)} models, not one")
+            raise StoreError(f"{self._path.name} contains {len(index.manifests)} models, not one")
         return index.manifests[0]
 
     def _name(self, entry: _IndexEntry) -> ModelName:
         text = entry.annotations.get(NAME)
         if not text:
-            raise ModelNameError(f"{self._path.name} has no name in it: give one")
+            raise ModelNameError(f"{self._path.name} contains no model name: give one")
         return ModelName.parse(text)
 
     def _missing(self, manifest: Manifest) -> int:
@@ -229,7 +233,7 @@ class _Import:
     def _import_blob(self, blob: Descriptor, total: int, lease: Lease) -> None:
         member = self._member(_member(blob.digest))
         if member.size != blob.size:
-            raise StoreError(f"{self._path.name} is damaged: {blob.digest.short} has another size")
+            raise StoreError(f"{self._path.name} is damaged: wrong size of {blob.digest.short}")
         blobs = self._store.blobs
         if blobs.has(blob.digest, blob.size) and blobs.verify(blob.digest):
             self._count(blob.size, total)
@@ -243,19 +247,19 @@ class _Import:
         if self._progress is not None:
             self._progress(self._done, total)
 
-    def _read_small(self, name: str, most: int) -> bytes:
+    def _read_small(self, name: str, max_bytes: int) -> bytes:
         member = self._member(name)
-        if member.size > most:
-            raise StoreError(f"{self._path.name} is no exported model: {name} is too long")
-        return self._open(member).read(most)
+        if member.size > max_bytes:
+            raise StoreError(f"{self._path.name} is not an exported model: {name} is too large")
+        return self._open(member).read(max_bytes)
 
     def _member(self, name: str) -> tarfile.TarInfo:
         if name not in self._members:
-            raise StoreError(f"{self._path.name} is no exported model, or cut off: no {name}")
+            raise StoreError(f"{self._path.name} is not an exported model, or truncated: no {name}")
         return self._members[name]
 
     def _open(self, member: tarfile.TarInfo) -> IO[bytes]:
         file = self._archive.extractfile(member)
         if file is None:
-            raise StoreError(f"{self._path.name} is no exported model")
+            raise StoreError(f"{self._path.name} is not an exported model")
         return file

@@ -1,7 +1,7 @@
-"""Blobs: files named by the SHA-256 of their bytes.
+"""Blobs: files named by the SHA-256 of their content.
 
-A blob gets its name only from the hash of the bytes that were written, so a name that does not fit
-its content can come from a damaged disk alone.
+The name is computed from the bytes as they are written, so only a damaged disk can make a blob
+differ from its name.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class Blobs:
 
     @property
     def layout(self) -> Layout:
-        """Where things are in the store."""
+        """The store's layout."""
         return self._layout
 
     def path(self, digest: Digest) -> Path:
-        """Return where a blob is, or would be."""
+        """Return the path of a blob, present or not."""
         return self._layout.blob(digest)
 
     def size(self, digest: Digest) -> int | None:
-        """Return a blob's bytes; None if there is no such blob, or it is not a regular file."""
+        """Return a blob's size in bytes; None if it is missing or not a regular file."""
         path = self.path(digest)
         try:
             return path.stat().st_size if path.is_file() else None
@@ -53,21 +53,21 @@ class Blobs:
             return None
 
     def has(self, digest: Digest, size: int | None = None) -> bool:
-        """Whether a blob is there, of that size if one is given."""
+        """Whether a blob is present, and of this size if one is given."""
         found = self.size(digest)
         return found is not None and (size is None or found == size)
 
-    def read(self, digest: Digest, most: int) -> bytes:
-        """Return a small blob whole, its hash verified.
+    def read(self, digest: Digest, max_bytes: int) -> bytes:
+        """Return a small blob's content, verified.
 
         Raises:
-            StoreError: if it is not there, longer than `most` bytes, or damaged.
+            StoreError: if it is missing, larger than `max_bytes`, or damaged.
         """
         size = self.size(digest)
         if size is None:
             raise StoreError(f"the blob {digest.short} is missing: pull the model again")
-        if size > most:
-            raise StoreError(f"the blob {digest.short} has {size} bytes, more than {most}")
+        if size > max_bytes:
+            raise StoreError(f"the blob {digest.short} has {size} bytes, more than {max_bytes}")
         try:
             content = self.path(digest).read_bytes()
         except OSError as error:
@@ -77,7 +77,7 @@ class Blobs:
         return content
 
     def verify(self, digest: Digest, progress: Progress | None = None) -> bool:
-        """Return whether a blob's bytes are those of its name; `progress` gets bytes read.
+        """Return whether a blob matches its name; `progress` is called with the bytes read.
 
         Raises:
             StoreError: if it cannot be read.
@@ -85,7 +85,7 @@ class Blobs:
         return hash_file(self.path(digest), progress) == digest
 
     def writer(self, lease: Lease) -> BlobWriter:
-        """Begin a blob, which the lease will keep.
+        """Start a blob, which the lease will keep.
 
         Raises:
             StoreError: if the store cannot be written.
@@ -93,7 +93,7 @@ class Blobs:
         return BlobWriter(self._layout, lease)
 
     def put(self, content: bytes, lease: Lease) -> Digest:
-        """Store some bytes and return their digest.
+        """Store bytes and return their digest.
 
         Raises:
             StoreError: if they cannot be written.
@@ -119,17 +119,17 @@ class Blobs:
         expected: Digest | None = None,
         progress: Progress | None = None,
     ) -> Digest:
-        """Store all that a stream holds and return its digest.
+        """Store the content of a stream and return its digest.
 
         Args:
-            source: the bytes.
-            lease: what keeps the blob.
-            expected: what their digest must be.
-            progress: gets the bytes of each step.
+            source: the stream.
+            lease: keeps the blob.
+            expected: the digest that the content must have.
+            progress: called with the bytes of each step.
 
         Raises:
-            DigestMismatchError: if they are not those of `expected`; nothing is kept.
-            StoreError: if they cannot be written.
+            DigestMismatchError: if the digest is not `expected`; nothing is kept.
+            StoreError: if the blob cannot be written.
         """
         with self.writer(lease) as writer:
             while chunk := source.read(CHUNK):
@@ -139,9 +139,9 @@ class Blobs:
             return writer.commit(expected)
 
     def adopt(self, path: Path, digest: Digest) -> None:
-        """Give a finished file in the store's incoming folder its name, and make it last.
+        """Move a complete file from the store's incoming folder to its blob, durably.
 
-        The caller has hashed the bytes while they were written.
+        The caller has verified its digest.
 
         Raises:
             StoreError: if that fails; the file stays where it was.
@@ -164,7 +164,7 @@ class Blobs:
 
 
 class BlobWriter(HeldFile):
-    """A blob that grows; without `commit` nothing of it stays."""
+    """Writes a blob; it is discarded without `commit`."""
 
     def __init__(self, layout: Layout, lease: Lease) -> None:
         super().__init__(layout.temporary())
@@ -177,7 +177,7 @@ class BlobWriter(HeldFile):
         self.size = 0
 
     def write(self, content: bytes | memoryview) -> None:
-        """Add bytes.
+        """Append bytes.
 
         Raises:
             StoreError: if they cannot be written.
@@ -188,7 +188,7 @@ class BlobWriter(HeldFile):
         self.size += len(content)
 
     def commit(self, expected: Digest | None = None) -> Digest:
-        """Make the blob last under its digest, and return that.
+        """Store the blob under its digest, durably, and return the digest.
 
         Raises:
             DigestMismatchError: if it is not `expected`.
@@ -196,14 +196,14 @@ class BlobWriter(HeldFile):
         """
         digest = Digest(self._hash.hexdigest())
         if expected is not None and digest != expected:
-            raise DigestMismatchError(f"the bytes are those of {digest}, not of {expected}")
+            raise DigestMismatchError(f"the digest is {digest}, not {expected}")
         self._lease.add([digest])
         Blobs(self._layout).adopt(self._path, digest)
         return digest
 
 
 def hash_file(path: Path, progress: Progress | None = None) -> Digest:
-    """Return the digest of a regular file; `progress` gets the bytes of each step.
+    """Return the digest of a regular file; `progress` is called with the bytes of each step.
 
     Raises:
         StoreError: if it cannot be read.
@@ -222,7 +222,7 @@ def hash_file(path: Path, progress: Progress | None = None) -> Digest:
 
 
 def damaged(digest: Digest) -> StoreError:
-    """Return the error of a blob whose bytes are not those of its name."""
+    """Return the error for a blob that does not match its digest."""
     return StoreError(
         f"the blob {digest.short} is damaged: run `tampu verify-store --repair`, then pull again"
     )

@@ -1,4 +1,4 @@
-"""The models that can be named, with what their files say of them."""
+"""The catalog: all models by name, with the metadata of their files."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ TAG = ":latest"
 
 
 def resolve(name_or_path: str, settings: Settings | None = None) -> Path:
-    """Return the file that a user means by a path, or by the name of a model.
+    """Return the model file for a path or a model name.
 
     Args:
-        name_or_path: of the model. The folder of a Hugging Face checkpoint stands for the file
-            that it is converted to, once.
+        name_or_path: of the model. The folder of a Hugging Face checkpoint is converted on first
+            use.
         settings: where models are; None: those of the environment, read if needed.
 
     Raises:
-        ModelNotFoundError: saying which models there are.
+        ModelNotFoundError: if there is none; the message lists the models.
         ModelFileError: if a checkpoint is damaged.
-        UnsupportedModelError: if its architecture is not known.
-        StoreError: if a store has lost a part of it.
+        UnsupportedModelError: if its architecture is not supported.
+        StoreError: if a blob is missing.
     """
     path = _path(name_or_path)
     if path.is_file():
@@ -52,24 +52,24 @@ def resolve(name_or_path: str, settings: Settings | None = None) -> Path:
         if path.is_dir():
             return _converted(path, settings.cache)
         if path.suffix == SUFFIX or name_or_path.startswith((".", "/", "~")):
-            message = f"{name_or_path}: there is no such file"
+            message = f"{name_or_path}: no such file"
             raise ModelNotFoundError(message) from None
         raise
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A model with what it is loaded with.
+    """A model with the parts and defaults that it is loaded with.
 
     Attributes:
         path: of the weights.
-        adapters: files, and how much of each.
-        projector: the file of the part that sees; None: it is with the weights, or there is none.
-        template: in place of that of the weights' file.
-        parser: what reads answers, by Ollama's names; empty: the template shows how they are.
-        parameters: what holds unless a request says otherwise, under Ollama's names.
-        system: the system message; empty without one.
-        messages: the conversation that it begins with.
+        adapters: files with their scales.
+        projector: the projector's file; None: in the weights' file, or none.
+        template: overrides the template in the weights' file.
+        parser: Ollama's name of the output parser; empty: detected from the template.
+        parameters: defaults for requests, by Ollama's names.
+        system: the system message; empty if there is none.
+        messages: prepended to every conversation.
     """
 
     path: Path
@@ -83,18 +83,18 @@ class Prepared:
 
     @property
     def context(self) -> int:
-        """The context length that its parameters say, in tokens."""
+        """The context length of its parameters, in tokens."""
         stated = self.parameters.get("num_ctx")
         return stated if isinstance(stated, int) else DEFAULT_CONTEXT
 
     @property
     def offload(self) -> Offload:
-        """The layers that its parameters send to devices, else as many as fit."""
+        """The GPU layers of its parameters, else as many as fit."""
         layers, main = self.parameters.get("num_gpu", -1), self.parameters.get("main_gpu")
         return Offload(layers if layers >= 0 else None, main)
 
     def begun(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Return a conversation behind what the model begins every one with."""
+        """Return a conversation with the model's own system message and messages prepended."""
         has_system = any(message.get("role") == "system" for message in (*self.messages, *messages))
         system = [{"role": "system", "content": self.system}]
         return [*(system if self.system and not has_system else ()), *self.messages, *messages]
@@ -107,17 +107,17 @@ def prepare(
     projector: str | Path | None = None,
     settings: Settings | None = None,
 ) -> Prepared:
-    """Return the model that a user means by a path or a name, with what belongs to it.
+    """Return a model with its parts and defaults.
 
     Args:
-        name_or_path: as `resolve` takes it.
-        adapters: more of them, GGUF files or folders of PEFT's.
-        template: in place of the model's own; empty: that.
-        projector: likewise.
-        settings: as `resolve` takes it.
+        name_or_path: as for `resolve`.
+        adapters: additional adapters, GGUF files or PEFT folders, with their scales.
+        template: overrides the model's own; empty: does not.
+        projector: overrides the model's own.
+        settings: as for `resolve`.
 
     Raises:
-        As `resolve`; ModelFileError also for a template that is none.
+        As `resolve`; ModelFileError also for an invalid template.
     """
     if existing_path(name_or_path) is None:
         settings = settings or Settings.from_environment()
@@ -147,37 +147,37 @@ def prepare(
 
 
 def _path(text: str) -> Path:
-    """Return the path that a text may mean.
+    """Return a text as a path.
 
     Raises:
-        ModelNotFoundError: if it cannot be one, nor a model's name.
+        ModelNotFoundError: if it can be neither a path nor a model name.
     """
     try:
         path = Path(text).expanduser()
         path.exists()
-    except (OSError, RuntimeError, ValueError) as error:  # too long, nobody's home, a NUL
-        raise ModelNotFoundError(f"{text[:200]!r}: there is no such file") from error
+    except (OSError, RuntimeError, ValueError) as error:  # too long, unknown ~user, a NUL
+        raise ModelNotFoundError(f"{text[:200]!r}: no such file") from error
     return path
 
 
 def _adapter(path: Path, model: Path, settings: Settings | None) -> Path:
-    """Return the file of an adapter, which may be a folder of PEFT's."""
+    """Return an adapter's GGUF file; a PEFT folder is converted on first use."""
     if not path.exists():
-        raise ModelNotFoundError(f"{path}: there is no such adapter")
+        raise ModelNotFoundError(f"{path}: no such adapter")
     if not path.is_dir():
         return path
-    from tampu.convert.cache import converted_adapter  # slow, and seldom needed
+    from tampu.convert.cache import converted_adapter  # slow to import, rarely needed
 
     cache = (settings or Settings.from_environment()).cache
     return converted_adapter(path, read_gguf(model), cache)
 
 
 def _converted(folder: Path, cache: Path) -> Path:
-    """Return the file that a checkpoint is converted to."""
-    from tampu.convert.cache import converted_file, is_checkpoint  # slow, and seldom needed
+    """Return the GGUF file of a checkpoint, converted on first use."""
+    from tampu.convert.cache import converted_file, is_checkpoint  # slow to import, rarely needed
 
     if not is_checkpoint(folder):
-        message = f"{folder}: is a folder without config.json; give the file in it"
+        message = f"{folder} is a folder without config.json: give a model file or a checkpoint"
         raise ModelNotFoundError(message) from None
     return converted_file(folder, cache)
 
@@ -188,9 +188,9 @@ class Entry:
 
     Attributes:
         name: without the tag `:latest`.
-        info: what its file says.
+        info: the metadata of its file.
         modified_s: in seconds since 1970.
-        model: where it lies, and what a store knows of it.
+        model: its location, and its entry in a store.
     """
 
     name: str
@@ -205,10 +205,9 @@ class Entry:
 
 
 class Catalog:
-    """Names and their models. A name may carry the tag `:latest`, and its case does not matter.
+    """Models by name, case-insensitively and with or without the tag `:latest`.
 
-    The folders are looked at each time, so what comes into them is there at once; what a file says
-    is read again only when its time or size has changed.
+    Folders are scanned on every call; a file's metadata is cached until its time or size changes.
     """
 
     def __init__(
@@ -218,7 +217,7 @@ class Catalog:
         *,
         library: Library | None = None,
     ) -> None:
-        """Take the models of a library; else of a folder and of files, besides the built-in."""
+        """Use a library; without one, a folder, single files and the built-in model."""
         self.library = library or Library(folder, files, built_in=built_in_path())
         self._described: dict[Path, tuple[float, int, ModelInfo]] = {}
 
@@ -227,10 +226,10 @@ class Catalog:
         return [model.name.removesuffix(TAG) for model in self.library.listing().models]
 
     def find(self, name: str) -> LocalModel:
-        """Return the model of a name; its files are not opened.
+        """Return the model of a name without opening its files.
 
         Raises:
-            ModelNotFoundError: saying which models there are.
+            ModelNotFoundError: if there is none; the message lists the models.
             StoreError: if its manifest is damaged.
         """
         return self.library.find(name)
@@ -240,24 +239,24 @@ class Catalog:
 
         Raises:
             ModelNotFoundError: if there is none.
-            ModelFileError: if its file is not a sound model.
-            StoreError: if a store has lost a part of it.
+            ModelFileError: if its file is not a valid model.
+            StoreError: if a blob is missing.
         """
         return self._entry(self.find(name))
 
     def entries(self) -> list[Entry]:
-        """Return all models whose files are sound, the last modified first."""
+        """Return all models with valid files, last modified first."""
         return list(self._sound_entries())
 
     def _sound_entries(self) -> Iterable[Entry]:
         listing = self.library.listing()
         for damaged in listing.damaged:
-            logger.warning("left out of the list: %s: %s", damaged.path, damaged.reason)
+            logger.warning("not listed: %s: %s", damaged.path, damaged.reason)
         for model in listing.models:
             try:
                 yield self._entry(model)
             except TampuError as error:
-                logger.warning("left out of the list: %s", error)
+                logger.warning("not listed: %s", error)
 
     def _entry(self, model: LocalModel) -> Entry:
         path = model.path
@@ -281,7 +280,7 @@ class Catalog:
 
 
 def _own_template(stored: StoredModel, path: Path, info: ModelInfo | None = None) -> str:
-    """Return the text of a model's template; empty if that of its weights' file holds."""
+    """Return a model's own template; empty if the template in the weights' file applies."""
     renderer = stored.config.renderer
     if not renderer:
         return stored.template

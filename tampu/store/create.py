@@ -1,7 +1,7 @@
-"""Making a model: from a name, GGUF files, checkpoints and adapters, with a Modelfile's settings.
+"""Creates a model from a name, GGUF files, checkpoints and adapters, with a Modelfile's settings.
 
-Everything is written as blobs under a lease, and the manifest last: until then the name stands for
-what it stood for before, and what a killed process leaves is swept up.
+Blobs are written under a lease, the manifest last: until then the name keeps its old model, and
+what a killed process leaves is collected as garbage.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ _ORDER = (
 def create(
     library: Library, name: ModelName, spec: CreateSpec, report: Report | None = None
 ) -> StoredModel:
-    """Make a model and return it.
+    """Create a model and return it.
 
     Args:
-        library: where names are looked up; the model comes into its store.
-        name: of the model; one that is there is replaced, at the very end.
-        spec: what to make it of.
-        report: told of each step and how far it is; what it raises ends the work.
+        library: where names are looked up; the model is written to its store.
+        name: of the model; an existing one is replaced at the very end.
+        spec: the sources and settings.
+        report: called with each step and its progress; an exception from it cancels the creation.
 
     Raises:
-        RequestError: for a parameter, template or spec that makes no sense.
-        ModelNotFoundError: if a source is not there.
+        RequestError: for an invalid parameter, template or spec.
+        ModelNotFoundError: if a source does not exist.
         ModelFileError: if a source or the template is damaged.
-        UnsupportedModelError: for an architecture or type that is not known.
+        UnsupportedModelError: for an unsupported architecture or type.
         StoreError: if it cannot be written; the old model is untouched.
     """
     store = library.store
     if store is None:
-        raise RequestError("there is no folder for models: set TAMPU_MODELS")
+        raise RequestError("no model folder is configured: set TAMPU_MODELS")
     report = report or (lambda _: None)
     _check(spec)
     with store.lease() as lease:
@@ -86,16 +86,16 @@ def create(
 
 
 def creating(library: Library, name: ModelName, spec: CreateSpec) -> Iterator[Progress]:
-    """Make a model on a thread and yield its steps; closing the iterator gives up.
+    """Create a model on a thread and yield its steps; closing the iterator cancels.
 
     Raises:
         As `create`.
     """
     steps: queue.SimpleQueue[Progress | TampuError | None] = queue.SimpleQueue()
-    given_up = threading.Event()
+    cancelled = threading.Event()
 
     def report(step: Progress) -> None:
-        if given_up.is_set():
+        if cancelled.is_set():
             raise RequestError("the creation was cancelled")
         steps.put(step)
 
@@ -117,7 +117,7 @@ def creating(library: Library, name: ModelName, spec: CreateSpec) -> Iterator[Pr
                 raise step
             yield step
     finally:
-        given_up.set()
+        cancelled.set()
         thread.join()
 
 
@@ -129,18 +129,18 @@ def _unused_parser_warnings(config: ModelConfig) -> Iterator[str]:
     if config.parser and config.parser not in PARSERS:
         known = ", ".join(PARSERS)
         own = _shown(config.parser)
-        yield f"PARSER {own} is kept, but the template decides here; known: {known}"
+        yield f"unknown PARSER {own} has no effect, the template decides; known: {known}"
 
 
 def _shown(name: str) -> str:
-    """Return a name that came from elsewhere as it may be printed."""
+    """Return an untrusted name for printing."""
     return "".join(c for c in name[:80] if c.isprintable())
 
 
 def _check(spec: CreateSpec) -> None:
-    """Refuse what can be seen to be wrong before anything is read."""
+    """Refuse an invalid spec before anything is read."""
     if not spec.modelfile.sources and not spec.files:
-        raise RequestError("nothing says what the model is made of: give FROM, or files")
+        raise RequestError("the model has no source: give FROM, or files")
     check_parameters(spec.modelfile.parameters)
     if spec.modelfile.template:
         try:
@@ -174,7 +174,7 @@ def _json(value: object) -> bytes:
 
 
 def _config(builder: LayerBuilder, modelfile: Modelfile) -> ModelConfig:
-    """Return what lists show: of the weights' file, and what the Modelfile says."""
+    """Return the config blob, from the weights' file and the Modelfile."""
     info = builder.info
     base = builder.config
     return ModelConfig(

@@ -1,4 +1,4 @@
-"""The layers of a model that is being made: found, copied, converted or quantized."""
+"""The layers of a model that is being created: found, copied, converted or quantized."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ from tampu.store.store import Store
 Report: TypeAlias = Callable[[Progress], None]
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}", re.ASCII)
-_NO_MODEL = "this is an adapter: name it with ADAPTER"
+_NO_MODEL = "this is an adapter: give it with ADAPTER"
 _BIG = (Media.MODEL, Media.PROJECTOR, Media.ADAPTER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateSpec:
-    """What a model is to be made of.
+    """A request to create a model.
 
     Attributes:
-        modelfile: what it says; sources and adapters are names of models, or paths.
-        folder: where relative paths begin; None: paths mean nothing, as for callers from afar.
-        files: blobs of the store under the names of files: instead of sources.
-        adapter_files: likewise instead of adapters.
-        quantize: the type to quantize the weights to; None: as they are.
-        in_place: keep GGUF files where they are, and only name them; else they are copied.
+        modelfile: its sources and adapters are model names or paths.
+        folder: base of relative paths; None: paths are not allowed, as for remote clients.
+        files: uploaded blobs by file name, instead of sources.
+        adapter_files: uploaded blobs by file name, instead of adapters.
+        quantize: the type to quantize the weights to; None: unchanged.
+        in_place: reference GGUF files where they are instead of copying them.
     """
 
     modelfile: Modelfile = field(default_factory=Modelfile)
@@ -69,19 +69,19 @@ class CreateSpec:
 
 
 class LayerBuilder:
-    """What a model will consist of.
+    """Collects the layers of a new model.
 
     Attributes:
-        layers: by what they hold.
-        parameters: of the model that it is made from.
-        config: likewise.
-        info: what the file of the weights says; there once `add_sources` has returned.
+        layers: by media type.
+        parameters: of the base model.
+        config: of the base model.
+        info: the metadata of the weights' file; set by `add_sources`.
     """
 
     info: ModelInfo
 
     def __init__(self, library: Library, store: Store, lease: Lease, report: Report) -> None:
-        """Take the places to look in and to write to, and what is told of each step."""
+        """Look up models in `library`, write to `store`, and report each step."""
         self.layers: dict[Media, list[Descriptor]] = {}
         self.parameters: Mapping[str, Any] = {}
         self.config = ModelConfig()
@@ -99,7 +99,7 @@ class LayerBuilder:
         return weights_file(self._store.layout, files)
 
     def add_sources(self, spec: CreateSpec) -> None:
-        """Add what the model is made of.
+        """Add the weights and other sources.
 
         Raises:
             As `create`.
@@ -117,10 +117,10 @@ class LayerBuilder:
                 with _named(found.name):
                     self._add_path(found, spec)
         if not self.layers.get(Media.MODEL):
-            raise RequestError("nothing of what was given holds the weights of a model")
+            raise RequestError("none of the sources contains the weights of a model")
 
     def add_adapters(self, spec: CreateSpec) -> None:
-        """Add adapters, converted if they are Hugging Face's.
+        """Add adapters; PEFT's are converted.
 
         Raises:
             As `create`.
@@ -133,12 +133,12 @@ class LayerBuilder:
         for text in spec.modelfile.adapters:
             found = path_of_source(text, spec.folder)
             if found is None:
-                raise ModelNotFoundError(f"ADAPTER {text[:200]}: there is no such file or folder")
+                raise ModelNotFoundError(f"ADAPTER {text[:200]}: no such file or folder")
             with _named(found.name):
                 self._add_adapter(found, spec)
 
     def text(self, kind: Media, content: bytes) -> Descriptor:
-        """Store a short layer, and return it.
+        """Store a text layer and return it.
 
         Raises:
             StoreError: if it cannot be written.
@@ -151,7 +151,7 @@ class LayerBuilder:
         return self._new(layer)
 
     def report_existing(self) -> None:
-        """Report the layers that were there before; last, so that what is wrong comes first."""
+        """Report the layers that existed before; last, so that errors come first."""
         for layer in self._existing_layers:
             self._report(Progress(f"using existing layer {layer.digest}", str(layer.digest)))
 
@@ -179,7 +179,7 @@ class LayerBuilder:
             raise model.damaged(error) from error
 
     def _kept(self, stored: StoredModel, layer: Descriptor, spec: CreateSpec) -> Descriptor:
-        """Return a layer of another model as one of ours; it is copied from another store."""
+        """Return a layer of another model, copied if it is in another store."""
         path = stored.path_of(layer)
         if file_of(layer) is not None:
             return layer
@@ -197,7 +197,7 @@ class LayerBuilder:
             if is_adapter(path):
                 raise ModelFileError(ADAPTER_CONFIG, _NO_MODEL)
             if not is_checkpoint(path):
-                raise ModelNotFoundError(f"{path}: a folder without config.json is no checkpoint")
+                raise ModelNotFoundError(f"{path} is not a checkpoint: it has no config.json")
             kind = spec.quantize or most_common_type(path)
             plan = plan_conversion(path, kind)
             self._set_weights(lambda: [self._written(Media.MODEL, plan, "converting model")])
@@ -212,7 +212,7 @@ class LayerBuilder:
             self._add_weights(path, spec)
 
     def _add_weights(self, path: Path, spec: CreateSpec) -> None:
-        """Add weights in the type that the spec wants; what it changes is one file."""
+        """Add weights in the spec's type; quantized ones become one file."""
         before = read_model_info(path).quantization
         wanted = file_type(spec.quantize).name if spec.quantize else before
         if before == wanted:
@@ -236,22 +236,22 @@ class LayerBuilder:
 
     @contextmanager
     def _files(self, files: Mapping[str, Digest]) -> Iterator[dict[str, Path]]:
-        """Yield uploaded blobs as GGUF files by name, or as the folder that they are the files of.
+        """Yield uploaded blobs as GGUF files by name, or as one folder under an empty name.
 
-        The folder has no name: what is wrong in it is told with the name of a file already.
+        Errors within a folder name the file already.
         """
         self._lease.add(files.values())
         for name, digest in files.items():
             if not _FILE_NAME.fullmatch(name):
-                raise RequestError(f"{name[:80]!r} is not allowed as the name of a file")
+                raise RequestError(f"{name[:80]!r} is not a valid file name")
             if not self._store.blobs.has(digest):
-                raise ModelNotFoundError(f"the blob {digest} for {name} is not there: upload it")
+                raise ModelNotFoundError(f"the blob {digest} for {name} is missing: upload it")
         if all(name.lower().endswith(SUFFIX) for name in files):
             yield dict(self._weights_files(files))
             return
         if not {CONFIG_FILE, ADAPTER_CONFIG} & set(files):
             raise RequestError(
-                f"files: neither are all of them GGUF files, nor is a {CONFIG_FILE} there"
+                f"files: give GGUF files only, or a checkpoint with its {CONFIG_FILE}"
             )
         with tempfile.TemporaryDirectory(prefix="tampu-create-") as folder:
             for name, digest in files.items():
@@ -259,7 +259,7 @@ class LayerBuilder:
             yield {"": Path(folder)}
 
     def _weights_files(self, files: Mapping[str, Digest]) -> Iterator[tuple[str, Path]]:
-        """Yield uploaded GGUF files; those that by their names are parts of one model as one."""
+        """Yield uploaded GGUF files; the shards of a split model as one."""
         models: dict[tuple[str, int], list[str]] = {}
         for name in sorted(files):
             stem, _, count = read_part_name(name)
@@ -272,17 +272,17 @@ class LayerBuilder:
 
     def _set_weights(self, make: Callable[[], list[Descriptor]]) -> None:
         if self.layers.get(Media.MODEL):
-            raise RequestError("two of the sources hold the weights of a model: give one")
+            raise RequestError("more than one source contains the weights of a model: give one")
         self.layers[Media.MODEL] = make()
         self._look_at_weights()
 
     def _look_at_weights(self) -> None:
-        """Read what the weights' file says, where it is known whose file it is."""
+        """Read the metadata of the weights' file here, where errors can name it."""
         if self.layers.get(Media.MODEL):
             self.info = read_model_info(self.weights)
 
     def _import(self, kind: Media, path: Path, spec: CreateSpec) -> Descriptor:
-        resolved = path.resolve()  # the parts of a split model are links
+        resolved = path.resolve()  # shards are links
         if resolved.parent == self._store.layout.blobs.resolve():  # it is in the store already
             digest = Digest.parse_file_name(resolved.name)
             self._lease.add([digest])
@@ -298,7 +298,7 @@ class LayerBuilder:
         return self._new(Descriptor(kind, digest, size))
 
     def _referenced(self, kind: Media, path: Path, known: Digest | None = None) -> Descriptor:
-        """Return a layer that stands for a file where it is; it must not change."""
+        """Return a layer that references a file in place; the file must not change."""
         path = path.resolve()
         status = path.stat()
         tell = self._teller(f"hashing {path.name}", status.st_size)
@@ -337,7 +337,7 @@ class LayerBuilder:
 
 @contextmanager
 def _named(name: str, *, is_sent: bool = False) -> Iterator[None]:
-    """Have what is wrong with a file be told with its name; one that was sent is a bad request."""
+    """Add a file's name to its errors; an error in an uploaded file is a bad request."""
     try:
         yield
     except ModelFileError as error:
@@ -348,10 +348,10 @@ def _named(name: str, *, is_sent: bool = False) -> Iterator[None]:
 
 
 def path_of_source(text: str, folder: Path | None) -> Path | None:
-    """Return the file or folder that a source means; None if it is the name of a model.
+    """Return a source's file or folder; None if it is a model name.
 
     Raises:
-        ModelNotFoundError: for what can only be a path, and is not there.
+        ModelNotFoundError: if it can only be a path and does not exist.
     """
     if folder is None:
         return None
@@ -359,8 +359,8 @@ def path_of_source(text: str, folder: Path | None) -> Path | None:
         path = folder / Path(text).expanduser()
         if path.exists():
             return path
-    except (OSError, RuntimeError):  # longer than the system takes, or the home of nobody
+    except (OSError, RuntimeError):  # too long, or an unknown ~user
         pass
     if text.startswith((".", "/", "~")) or text.lower().endswith(SUFFIX):
-        raise ModelNotFoundError(f"{text[:200]}: there is no such file")
+        raise ModelNotFoundError(f"{text[:200]}: no such file")
     return None

@@ -1,4 +1,4 @@
-"""Models that other programs have on this machine: found and listed, never changed.
+"""External models: those of other programs on this machine, which are only read.
 
 Hugging Face's cache  models--<user>--<repo>/snapshots/<commit>/<file>, refs/main: a commit
 LM Studio             <publisher>/<repo>/<file>
@@ -26,7 +26,7 @@ class ExternalModel:
 
     Attributes:
         name: hf.co/user/repo:tag, or lmstudio/publisher/repo:tag.
-        files: the weights, in one part or several.
+        files: the weights, in one file or several shards.
         projectors: at most one.
     """
 
@@ -59,13 +59,13 @@ def _models(folder: Path, host: str, namespace: str, model: str) -> Iterator[Ext
     for variant in repository.variants:
         try:
             name = ModelName(model, variant.tag, namespace, host)
-        except ModelNameError:  # it cannot be asked for by name, but by its path
+        except ModelNameError:  # only its path can be used
             continue
         yield ExternalModel(name, tuple(folder / file for file in variant.files), projectors)
 
 
 def _gguf_files(folder: Path) -> Iterator[str]:
-    """Yield the GGUF files below a folder, as paths from it."""
+    """Yield the paths of GGUF files below a folder, relative to it."""
     for parent, folders, files in os.walk(folder):
         below = Path(parent).relative_to(folder)
         if len(below.parts) >= _MAX_DEPTH:
@@ -76,7 +76,7 @@ def _gguf_files(folder: Path) -> Iterator[str]:
 
 
 def _snapshot(repository: Path) -> Path | None:
-    """Return the folder of the commit that `main` means, else of the newest."""
+    """Return the snapshot folder of the branch `main`, else the newest."""
     snapshots = _folders(repository / "snapshots")
     try:
         main = (repository / "refs" / "main").read_text("ascii").strip()
@@ -90,5 +90,5 @@ def _snapshot(repository: Path) -> Path | None:
 def _folders(folder: Path) -> list[Path]:
     try:
         return sorted(path for path in folder.iterdir() if path.is_dir())
-    except OSError:  # not there, or not for us
+    except OSError:  # missing, or not readable
         return []

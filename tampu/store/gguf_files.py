@@ -1,8 +1,8 @@
-"""The GGUF files of a repository: which are variants of a model, parts of one, or its projector.
+"""The GGUF files of a repository: variants of a model, shards of a variant, projectors.
 
-Repositories on Hugging Face's hub hold one model in several quantizations, told apart by the end of
-the file name: `m-Q4_K_M.gguf`; large ones in parts, `m-Q8_0-00001-of-00003.gguf`, at times in a
-folder of the quantization's name; and `mmproj-*.gguf`, the projector for images.
+Repositories on the Hugging Face Hub have one model in several quantizations, named by the end of
+the file name: `m-Q4_K_M.gguf`; large ones in shards, `m-Q8_0-00001-of-00003.gguf`, sometimes in a
+folder named after the quantization; and `mmproj-*.gguf`, the projector for images.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 from tampu.ml.split_names import read_part_name
 
 SUFFIX = ".gguf"
-PREFERRED = ("Q4_K_M", "Q4_0", "Q8_0")  # what is taken when no variant is asked for
+PREFERRED = ("Q4_K_M", "Q4_0", "Q8_0")  # the default variants, best first
 
 _QUANTIZATION = re.compile(
     r"(?:^|[-_.])((?:UD-)?(?:I?Q\d[A-Z0-9_]*|T?Q\d_\d|BF16|F16|FP16|F32|MXFP4(?:_MOE)?)(?:-.+)?)$",
@@ -29,8 +29,8 @@ class Variant:
     """One model of a repository.
 
     Attributes:
-        tag: what tells it from the others, such as Q4_K_M.
-        files: its parts in their order; mostly one.
+        tag: its quantization, such as Q4_K_M.
+        files: its shards in order; usually one.
     """
 
     tag: str
@@ -39,13 +39,13 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """The models of a repository, and the projectors for images that go with them."""
+    """The variants of a repository's model, and their projectors for images."""
 
     variants: tuple[Variant, ...]
     projectors: tuple[str, ...]
 
     def find(self, tag: str) -> Variant | None:
-        """Return the variant of a tag, in any case; `latest` is the one most people want."""
+        """Return the variant of a tag, in any case; `latest` is the preferred one."""
         wanted = tag.lower()
         if wanted == "latest":
             tags = [variant.tag.upper() for variant in self.variants]
@@ -59,16 +59,16 @@ class Repository:
 
     @property
     def projector(self) -> str | None:
-        """The projector to take: in 16 bits if there are several."""
+        """The projector to use: one in 16 bits if there are several."""
         by_width = sorted(self.projectors, key=lambda file: ("f16" not in file.lower(), file))
         return by_width[0] if by_width else None
 
 
 def read_repository(files: Iterable[str]) -> Repository:
-    """Return what the files of a repository are; files that are no GGUF are left out.
+    """Group the GGUF files of a repository; other files are ignored.
 
     Args:
-        files: their paths in the repository.
+        files: paths in the repository.
     """
     parts: dict[str, dict[int, str]] = defaultdict(dict)
     counts: dict[str, int] = {}
@@ -93,7 +93,7 @@ def read_repository(files: Iterable[str]) -> Repository:
 
 
 def _tag(path: PurePosixPath) -> str:
-    """Return what tells a file from the others of its repository."""
+    """Return the tag of a file: its quantization, else its name."""
     for text in (path.name, path.parent.name):
         if match := _QUANTIZATION.search(text):
             return match[1]

@@ -1,14 +1,14 @@
-"""Where things are in a store: the only module that makes paths from names and digests.
+"""The layout of a store: the only module that makes paths from names and digests.
 
-    <root>/manifests/<host>/<namespace>/<model>/<tag>   a manifest, byte for byte as it came
-    <root>/manifest-v2/...                              the same of newer Ollama's; only read
+    <root>/manifests/<host>/<namespace>/<model>/<tag>   a manifest, byte for byte as received
+    <root>/manifest-v2/...                              those of newer Ollama versions; only read
     <root>/blobs/sha256-<hex>                           a blob
-    <root>/.tampu/incoming/sha256-<hex>                 a blob that is not whole yet
-    <root>/.tampu/parts/<hex>/model-00001-of-00003.gguf see `parts`
+    <root>/.tampu/incoming/sha256-<hex>                 an incomplete blob
+    <root>/.tampu/parts/<hex>/model-00001-of-00003.gguf see `shards`
     <root>/.tampu/lock, locks/, leases/                 see `locks`
 
-The first and third are Ollama's. Ours stay out of its folders, because it deletes what it does not
-know there.
+The manifests and blobs are Ollama's layout. Our files stay out of its folders, because Ollama
+deletes unknown files there.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Layout:
 
     @property
     def manifests(self) -> Path:
-        """The folder of manifests that is written."""
+        """The folder where manifests are written."""
         return self.root / MANIFESTS
 
     @property
     def manifest_folders(self) -> tuple[Path, Path]:
-        """The folders of manifests that are read."""
+        """The folders where manifests are read."""
         return self.manifests, self.root / NEWER_MANIFESTS
 
     @property
@@ -46,12 +46,12 @@ class Layout:
 
     @property
     def ours(self) -> Path:
-        """The folder of what only tampu knows."""
+        """The folder of tampu's own files."""
         return self.root / ".tampu"
 
     @property
     def incoming(self) -> Path:
-        """The folder of blobs that are not whole yet."""
+        """The folder of incomplete blobs."""
         return self.ours / "incoming"
 
     def temporary(self) -> Path:
@@ -60,7 +60,7 @@ class Layout:
 
     @property
     def locks(self) -> Path:
-        """The folder of locks that are not the store's own."""
+        """The folder of locks on single blobs."""
         return self.ours / "locks"
 
     @property
@@ -82,17 +82,17 @@ class Layout:
         return self.blobs / digest.file_name
 
     def partial(self, digest: Digest) -> Path:
-        """A blob that is being downloaded."""
+        """A partly downloaded blob."""
         return self.incoming / digest.file_name
 
     def partial_state(self, digest: Digest) -> Path:
-        """How much of it is there."""
+        """The state of a partly downloaded blob."""
         return self.incoming / f"{digest.file_name}.json"
 
     def parts(self, digest: Digest | None = None) -> Path:
-        """The folder of links to the parts of models in several files, or those of one model."""
+        """The folder of links to shards, of all split models or of one."""
         return self.ours / "parts" / (digest.hex if digest else "")
 
     def blob_lock(self, digest: Digest) -> Path:
-        """The lock of whoever brings a blob in."""
+        """The lock held while a blob is downloaded."""
         return self.locks / digest.file_name

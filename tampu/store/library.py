@@ -1,8 +1,8 @@
-"""All the models that can be named on this machine, wherever they lie.
+"""All models on this machine, by name.
 
-In this order, and an earlier one hides a later one of the same name: single files that were given,
-GGUF files in tampu's folder, tampu's store in that folder, Ollama's store, Hugging Face's cache,
-LM Studio's folder, the built-in model. Nothing here opens a model's weights.
+They are looked up in this order, and an earlier one hides a later one of the same name: single
+files, GGUF files in tampu's folder, tampu's store in that folder, Ollama's store, Hugging Face's
+cache, LM Studio's folder, the built-in model. Nothing here opens a model's weights.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAX_SHOWN_NAMES = 12
 
 
 class Origin(StrEnum):
-    """Where a model lies."""
+    """Where a model is stored."""
 
     FILE = "file"
     STORE = "store"
@@ -46,15 +46,15 @@ class LocalModel:
     """A model on this machine.
 
     Attributes:
-        name: with its tag, as it is shown.
-        id: 64 hexadecimal digits that change with the model: of its manifest, or of the name,
-            size and time of its files.
+        name: the displayed name, with its tag.
+        id: 64 hexadecimal digits that change with the model: a hash of its manifest, or of its
+            name and its files' sizes and times.
         size_bytes: of all its files.
         modified_s: in seconds since 1970.
-        origin: where it lies.
-        stored: what a store knows of it; None for mere files.
-        files: its weights, if it is mere files.
-        projectors: what reads images for it, if it is mere files.
+        origin: where it is stored.
+        stored: its entry in a store; None for plain files.
+        files: its weights, for plain files.
+        projectors: its projectors for images, for plain files.
     """
 
     name: str
@@ -68,16 +68,16 @@ class LocalModel:
 
     @property
     def path(self) -> Path:
-        """The file of its weights; the first, if they are split over several.
+        """The file of its weights; the first shard, if they are split.
 
         Raises:
-            StoreError: if a store has lost it.
+            StoreError: if the store's file is missing.
         """
         return self.stored.model_path if self.stored else self.files[0]
 
     @property
     def has_projector(self) -> bool:
-        """Whether it comes with what reads images."""
+        """Whether it has a projector for images."""
         if self.stored:
             return bool(self.stored.manifest.of_kind(Media.PROJECTOR))
         return bool(self.projectors)
@@ -87,27 +87,27 @@ class LocalModel:
         """The files of its projectors.
 
         Raises:
-            StoreError: if a store has lost one.
+            StoreError: if one is missing from the store.
         """
         return tuple(self.stored.paths(Media.PROJECTOR)) if self.stored else self.projectors
 
     def damaged(self, error: ModelFileError) -> ModelFileError:
-        """Return what is wrong with its file as an error that names it, and the way out."""
-        way = "run `tampu verify-store --repair`, then pull or create it again"
-        reason = f"{error.reason}; {way}" if self.stored else error.reason
+        """Return an error of its file with the model's name and, for a store, the remedy."""
+        remedy = "run `tampu verify-store --repair`, then pull or create it again"
+        reason = f"{error.reason}; {remedy}" if self.stored else error.reason
         return ModelFileError(f"the file of model {self.name} is damaged: {error.field}", reason)
 
 
 @dataclass(frozen=True, slots=True)
 class LocalModels:
-    """The models on this machine, last modified first, and the entries that are damaged."""
+    """The models on this machine, last modified first, and the damaged entries."""
 
     models: list[LocalModel] = field(default_factory=list)
     damaged: list[DamagedEntry] = field(default_factory=list)
 
 
 class Library:
-    """The places where models are."""
+    """The places where models are looked up."""
 
     def __init__(
         self,
@@ -119,14 +119,14 @@ class Library:
         lm_studio: Path | None = None,
         built_in: Path | None = None,
     ) -> None:
-        """Look in these places; none of them need exist.
+        """Use these places; none of them needs to exist.
 
         Args:
             folder: of GGUF files and of tampu's store.
             files: single GGUF files.
             ollama: Ollama's stores.
-            hub_cache: Hugging Face's.
-            lm_studio: its folder of models.
+            hub_cache: Hugging Face's cache.
+            lm_studio: LM Studio's model folder.
             built_in: the file of the built-in model.
         """
         self.store = Store(folder) if folder else None
@@ -140,7 +140,7 @@ class Library:
 
     @classmethod
     def from_settings(cls, settings: Settings, files: Sequence[Path] = ()) -> Library:
-        """Return the library of a user."""
+        """Return the library of the user's settings."""
         theirs = [settings.ollama_models] if settings.ollama_models else []
         return cls(
             settings.models,
@@ -160,11 +160,11 @@ class Library:
         return LocalModels(sorted(found.values(), key=lambda m: -m.modified_s), damaged)
 
     def find(self, text: str) -> LocalModel:
-        """Return the model of a name; the tag `latest` may be left out, case does not matter.
+        """Return the model of a name, case-insensitive; the tag `latest` may be omitted.
 
         Raises:
-            ModelNotFoundError: saying which models there are.
-            StoreError: if a store has a damaged one of that name.
+            ModelNotFoundError: if there is none; the message lists the models.
+            StoreError: if the model in the store is damaged.
         """
         try:
             name = ModelName.parse(text)
@@ -236,7 +236,7 @@ class Library:
 
 
 def built_in_path() -> Path:
-    """Return where the built-in model's file is, or would be."""
+    """Return the path of the built-in model's file."""
     return Path(__file__).parent.parent / "data" / f"{BUILT_IN}{SUFFIX}"
 
 
@@ -274,7 +274,7 @@ def _from_files(
 def _gguf_files(folder: Path | None) -> list[Path]:
     try:
         return sorted(path for path in folder.iterdir() if path.suffix == SUFFIX) if folder else []
-    except OSError:  # not there, or not for us
+    except OSError:  # missing, or not readable
         return []
 
 

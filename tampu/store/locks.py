@@ -1,11 +1,11 @@
-"""Locks and leases between threads and processes; the kernel drops them with their process.
+"""Locks and leases between threads and processes; the kernel releases them with their process.
 
-Three rules keep a blob from being deleted while somebody counts on it:
+Three rules keep a blob that is in use from being deleted:
 
-* whoever deletes holds the store's lock alone, and looks at manifests and leases under it;
-* whoever will name a blob in a manifest puts it into a lease before looking whether it is there,
-  holding the store's lock shared;
-* a lease is a file that its owner keeps locked, so that one sees when its process has died.
+* deleting requires the store's exclusive lock, and reads manifests and leases under it;
+* before checking whether a blob exists to name it in a manifest, it is added to a lease, under the
+  store's shared lock;
+* a lease is a file that its owner keeps locked, so the lease of a dead process can be recognized.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ POLL_S = 0.05
 
 @contextmanager
 def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
-    """Hold the lock of a file, waiting for it.
+    """Hold a file's lock, waiting for it.
 
     Raises:
-        StoreError: if the file cannot be made or locked.
+        StoreError: if the file cannot be created or locked.
     """
     descriptor = open_lock(path)
     try:
@@ -49,14 +49,14 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
 
 
 class HeldFile:
-    """A file that is there for as long as it is held: to the end of a block, or of the process."""
+    """A file that exists while it is held: until `close`, or the end of its block or process."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor = -1
 
     def close(self) -> None:
-        """Remove the file and let go of it; harmless if it is not held."""
+        """Remove the file and release it; does nothing if it is not held."""
         if self._descriptor >= 0:
             self._path.unlink(missing_ok=True)
             os.close(self._descriptor)
@@ -70,19 +70,16 @@ class HeldFile:
 
 
 class PolledLock(HeldFile):
-    """A lock of a file that is asked for again and again instead of waited for.
+    """A file lock that is polled instead of waited for; its file is removed on release."""
 
-    The file is gone when the turn is over, so that no files are left for work that is done.
-    """
-
-    def take(self) -> bool:
-        """Have the lock if nobody else has it, and return whether that went well.
+    def acquire(self) -> bool:
+        """Take the lock if it is free; return whether it is held now.
 
         Raises:
-            StoreError: if the file cannot be made or locked.
+            StoreError: if the file cannot be created or locked.
         """
         descriptor = open_lock(self._path)
-        # The one before removes the file before it lets go: then there is a new one, or will be.
+        # The previous holder removes the file before it releases the lock: then try a new file.
         if try_lock(descriptor, self._path):
             self._descriptor = descriptor
             return True
@@ -91,29 +88,26 @@ class PolledLock(HeldFile):
 
 
 class Lease(HeldFile):
-    """Blobs that must stay because somebody is about to use or name them.
-
-    It ends with `close`, with its block, or with the process.
-    """
+    """A set of blobs that must not be deleted, because they are about to be used or named."""
 
     def __init__(self, layout: Layout) -> None:
-        """Begin an empty lease.
+        """Create an empty lease.
 
         Raises:
             StoreError: if it cannot be written.
         """
         super().__init__(layout.leases / f"{os.getpid()}-{secrets.token_hex(8)}")
         self._layout = layout
-        with locked(layout.lock, shared=True):  # before it is locked, it looks dead to a cleaner
+        with locked(layout.lock, shared=True):  # until it is locked, it looks abandoned
             self._descriptor = open_lock(self._path)
             if not try_lock(self._descriptor, self._path):
                 raise StoreError(f"cannot lock {self._path.name}")
 
     def add(self, digests: Iterable[Digest]) -> None:
-        """Keep these too, from now on.
+        """Add blobs to the lease.
 
         Raises:
-            StoreError: if that cannot be written.
+            StoreError: if it cannot be written.
         """
         lines = "".join(f"{digest}\n" for digest in digests).encode()
         with locked(self._layout.lock, shared=True), translate_os_errors("the lease"):
@@ -121,9 +115,9 @@ class Lease(HeldFile):
 
 
 def leased_digests(layout: Layout) -> set[Digest]:
-    """Return all blobs that live leases keep. Dead leases are removed.
+    """Return the blobs of all live leases, and remove those of dead processes.
 
-    The caller holds the store's lock alone.
+    The caller holds the store's exclusive lock.
     """
     kept: set[Digest] = set()
     for path in files_in(layout.leases):
@@ -133,16 +127,16 @@ def leased_digests(layout: Layout) -> set[Digest]:
 
 
 def remove_abandoned(path: Path) -> bool:
-    """Remove a file that its owner would keep locked, if the owner is gone."""
+    """Remove a file unless its owner still holds its lock; return whether it is gone."""
     with _translate_lock_errors():
         return remove_unlocked(path)
 
 
 def open_lock(path: Path) -> int:
-    """Return a descriptor of a file to be locked, made if it is not there.
+    """Open a lock file, creating it if needed, and return its descriptor.
 
     Raises:
-        StoreError: if it cannot be made.
+        StoreError: if it cannot be created.
     """
     with translate_os_errors(f"the lock {path.name}"):
         make_folder(path.parent)
@@ -160,7 +154,7 @@ def try_lock(descriptor: int, path: Path) -> bool:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Return what is in a folder; nothing if it is not there."""
+    """Return the content of a folder; empty if it does not exist."""
     try:
         return list(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -172,12 +166,14 @@ def _translate_lock_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreError(f"the store's file system has no locks: {error.strerror}") from error
+        raise StoreError(
+            f"the store's file system does not support locks: {error.strerror}"
+        ) from error
 
 
 def _digests(path: Path) -> Iterator[Digest]:
     for line in path.read_text("ascii", "replace").splitlines():
         try:
             yield Digest.parse(line)
-        except ModelNameError:  # a line that a full disk cut off: its `add` has failed
+        except ModelNameError:  # truncated by a full disk: its `add` has failed
             continue

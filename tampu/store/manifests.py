@@ -1,8 +1,7 @@
-"""Manifests: what a model consists of, in the format of registries (OCI, Docker's version 2).
+"""Manifests: the blobs of a model, in the format of registries (OCI, Docker's version 2).
 
-A manifest names a config and layers by their digests and sizes. What a layer holds is said by its
-media type. The digest of the manifest's own bytes is the model's id, so the bytes are kept as they
-came.
+A manifest names a config and layers by digest and size; a layer's media type says what it contains.
+The digest of the manifest's bytes is the model's id, so the bytes are kept as received.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ MAX_CONFIG_BYTES = 4 << 20
 MAX_BLOB_BYTES = 1 << 50
 _EMPTY = Digest.of(b"")
 
-# What msgspec raises for bytes that are not the JSON that they should be.
+# What msgspec raises for invalid JSON.
 BAD_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
-# Annotations of a layer that is not a blob of the store but a file elsewhere.
+# Annotations of a layer that is a file outside the store.
 FILE_PATH = "dev.tampu.file.path"
 FILE_MODIFIED_NS = "dev.tampu.file.modified-ns"
 
 
 class Media(StrEnum):
-    """What a layer holds; the values are Ollama's media types."""
+    """The kind of a layer; the values are Ollama's media types."""
 
     MODEL = "application/vnd.ollama.image.model"
     PROJECTOR = "application/vnd.ollama.image.projector"
@@ -53,12 +52,12 @@ class Descriptor(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     """A blob that a manifest names.
 
     Attributes:
-        media_type: what it holds; one of `Media`, or something that is not known here.
+        media_type: one of `Media`, or an unknown type.
         digest: its SHA-256.
-        size: its bytes.
-        source: the model that it came from (`from` in the file).
-        name: its name among others of its kind.
-        annotations: more about it.
+        size: in bytes.
+        source: the model that it comes from (`from` in the file).
+        name: its name among layers of its kind.
+        annotations: further properties.
     """
 
     media_type: str
@@ -70,7 +69,7 @@ class Descriptor(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a model consists of."""
+    """The config and layers of a model."""
 
     schema_version: int = 2
     media_type: str = MANIFEST_TYPE
@@ -79,7 +78,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of the config and all layers."""
+        """The total size of the config and all layers."""
         return sum(blob.size for blob in self.blobs())
 
     def blobs(self) -> Iterator[Descriptor]:
@@ -88,12 +87,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         yield self.config
 
     def of_kind(self, *kinds: Media) -> list[Descriptor]:
-        """Return the layers of some kinds, in their order."""
+        """Return the layers of the given kinds, in order."""
         return [layer for layer in self.layers if layer.media_type in kinds]
 
 
 class ModelConfig(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A model's config blob: what lists show without opening the weights. Ollama's fields."""
+    """A model's config blob: Ollama's fields, shown in lists without opening the weights."""
 
     model_format: str = ""
     model_family: str = ""
@@ -114,13 +113,13 @@ class ModelConfig(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def read_manifest(content: bytes) -> Manifest:
-    """Return the manifest that some bytes hold.
+    """Parse a manifest.
 
     Raises:
-        StoreError: for what is no manifest, or names something that cannot be.
+        StoreError: if it is invalid.
     """
     if len(content) > MAX_MANIFEST_BYTES:
-        raise StoreError(f"the manifest is longer than {MAX_MANIFEST_BYTES >> 20} MiB")
+        raise StoreError(f"the manifest is larger than {MAX_MANIFEST_BYTES >> 20} MiB")
     try:
         manifest = _DECODER.decode(content)
     except (*BAD_JSON, ModelNameError) as error:
@@ -130,15 +129,15 @@ def read_manifest(content: bytes) -> Manifest:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Return a manifest's bytes."""
+    """Encode a manifest."""
     return _ENCODER.encode(manifest)
 
 
 def read_config(content: bytes) -> ModelConfig:
-    """Return the config that some bytes hold; unknown fields are left out.
+    """Parse a config; unknown fields are ignored.
 
     Raises:
-        StoreError: for what is no config.
+        StoreError: if it is invalid.
     """
     try:
         return msgspec.json.decode(content, type=ModelConfig)
@@ -147,12 +146,12 @@ def read_config(content: bytes) -> ModelConfig:
 
 
 def encode_config(config: ModelConfig) -> bytes:
-    """Return a config's bytes."""
+    """Encode a config."""
     return _ENCODER.encode(config)
 
 
 def without_files(manifest: Manifest) -> Manifest:
-    """Return a manifest that says nothing of the files of this machine."""
+    """Return a manifest without references to files on this machine."""
     ours = (FILE_PATH, FILE_MODIFIED_NS)
     layers = []
     for layer in manifest.layers:
@@ -170,7 +169,7 @@ def _check(manifest: Manifest) -> None:
     for blob in manifest.blobs():
         is_possible = 0 < blob.size <= MAX_BLOB_BYTES or (blob.size == 0 and blob.digest == _EMPTY)
         if not is_possible or sizes.setdefault(blob.digest, blob.size) != blob.size:
-            raise StoreError(f"the manifest gives {blob.digest.short} an impossible size")
+            raise StoreError(f"the manifest has an invalid size for {blob.digest.short}")
     if manifest.config.size > MAX_CONFIG_BYTES:
         raise StoreError("the manifest's config is too large")
 
@@ -179,7 +178,7 @@ def _from_json(kind: type, value: Any) -> Any:
     if kind is not Digest:
         raise NotImplementedError(kind)
     if not isinstance(value, str):
-        raise ModelNameError("a digest is a text")
+        raise ModelNameError("a digest must be a string")
     return Digest.parse(value)
 
 

@@ -1,4 +1,4 @@
-"""A model of a store: its manifest, and what its layers hold."""
+"""A model of a store: its manifest and the content of its layers."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class StoredMessage(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """A model of a store. Layers are read when asked for.
+    """A model of a store. Layers are read lazily.
 
     Attributes:
-        name: with the spelling of the store.
-        manifest: what it consists of.
+        name: as spelled in the store.
+        manifest: its config and layers.
         digest: of the manifest's bytes: the model's id.
-        modified_s: when it was written, in seconds since 1970.
-        blobs: where its layers are.
+        modified_s: in seconds since 1970.
+        blobs: of its store.
         content: the manifest's bytes.
     """
 
@@ -58,14 +58,14 @@ class StoredModel:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of all it consists of."""
+        """The total size of its blobs."""
         return self.manifest.size_bytes
 
     def path_of(self, layer: Descriptor) -> Path:
-        """Return the file that holds a layer, in the store or elsewhere.
+        """Return the file of a layer, in the store or outside.
 
         Raises:
-            StoreError: if it is missing, has another size, or was changed.
+            StoreError: if it is missing, has the wrong size, or was changed.
         """
         path = file_of(layer) or self.blobs.path(layer.digest)
         try:
@@ -84,7 +84,7 @@ class StoredModel:
         return path
 
     def paths(self, *kinds: Media) -> list[Path]:
-        """Return the files of the layers of some kinds, in their order.
+        """Return the files of the layers of the given kinds, in order.
 
         Raises:
             StoreError: if one is missing or damaged.
@@ -93,10 +93,10 @@ class StoredModel:
 
     @property
     def model_path(self) -> Path:
-        """The file of the weights; the first, if they are split over several.
+        """The file of the weights; the first shard, if they are split.
 
         Raises:
-            StoreError: if there is none, or a part is missing.
+            StoreError: if there is none, or a shard is missing.
         """
         files = self.paths(Media.MODEL)
         if not files:
@@ -105,7 +105,7 @@ class StoredModel:
 
     @property
     def config(self) -> ModelConfig:
-        """What lists show of it.
+        """Its config.
 
         Raises:
             StoreError: if the config is missing or damaged.
@@ -114,25 +114,25 @@ class StoredModel:
 
     @property
     def template(self) -> str:
-        """The text of its own prompt template; empty without one."""
+        """Its own prompt template; empty if it has none."""
         return "".join(self._texts(Media.TEMPLATE, Media.PROMPT)[-1:])
 
     @property
     def system(self) -> str:
-        """Its system message; empty without one."""
+        """Its system message; empty if it has none."""
         return "".join(self._texts(Media.SYSTEM)[-1:])
 
     @property
     def licenses(self) -> list[str]:
-        """The texts of its licenses."""
+        """Its license texts."""
         return self._texts(Media.LICENSE)
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """The options that it comes with, under Ollama's names.
+        """Its default options, by Ollama's names.
 
         Raises:
-            StoreError: if they are no JSON object.
+            StoreError: if they are not a JSON object.
         """
         merged: dict[str, Any] = {}
         for text in self._texts(Media.PARAMS):
@@ -141,10 +141,10 @@ class StoredModel:
 
     @property
     def messages(self) -> list[StoredMessage]:
-        """The conversation that it begins with.
+        """The messages that every conversation starts with.
 
         Raises:
-            StoreError: if they are no list of messages.
+            StoreError: if they are not a list of messages.
         """
         texts = self._texts(Media.MESSAGES)
         return [message for text in texts for message in self._json(text, list[StoredMessage])]
@@ -162,6 +162,6 @@ class StoredModel:
 
 
 def file_of(layer: Descriptor) -> Path | None:
-    """Return the file elsewhere that a layer stands for; None for a blob of the store."""
+    """Return the file outside the store that a layer references; None for a blob."""
     path = layer.annotations.get(FILE_PATH)
     return Path(path) if path else None

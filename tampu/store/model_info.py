@@ -1,4 +1,4 @@
-"""What a model's file says about the model, without loading a weight."""
+"""Model info: the metadata of a model's file, read without loading weights."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.ml.metadata import Metadata
 from tampu.ml.types import GGMLType
 
-# `general.file_type`: the name that people know the file's quantization by. The numbers are those
-# of llama.cpp's `llama_ftype`, which the GGUF specification refers to.
+# `general.file_type`: the common names of quantizations. The numbers are those of llama.cpp's
+# `llama_ftype`, which the GGUF specification refers to.
 FILE_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K",
     11: "Q3_K_S", 12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S",
@@ -30,7 +30,7 @@ FILE_TYPES = {
 }  # fmt: skip
 
 
-_OF_TEMPLATES = ("tools", "thinking", "insert")  # capabilities that come with the template
+_TEMPLATE_CAPABILITIES = ("tools", "thinking", "insert")  # depend on the template
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +42,14 @@ class ModelInfo:
         size_bytes: its size.
         architecture: GGUF's name of the architecture.
         parameters: the number of weights.
-        tensors: the number of tensors that they are in.
+        tensors: the number of tensors.
         quantization: the name of the file's quantization, such as Q4_K_M.
-        context: the context length it was trained for, in tokens.
+        context: the training context length in tokens.
         embedding_length: the width of its hidden state.
-        capabilities: completion or embedding, and of vision, tools, thinking, insert (fill in the
-            middle) what it can do here.
-        template: the text of its chat template; empty without one.
-        metadata: everything else.
+        capabilities: completion or embedding, and those supported of vision, tools, thinking and
+            insert (fill-in-the-middle).
+        template: its chat template; empty if it has none.
+        metadata: all keys.
     """
 
     path: Path
@@ -66,20 +66,20 @@ class ModelInfo:
 
     @property
     def parameter_size(self) -> str:
-        """The number of parameters in words: 7.6B, 494.03M."""
+        """The number of parameters, such as 7.6B or 494.03M."""
         return human_number(self.parameters)
 
     @property
     def license(self) -> str:
-        """The license's name, as the file states it; empty if it does not."""
+        """The license's name; empty if the file has none."""
         return self.metadata.string("general.license", default="")
 
 
 def describe(file: GGUFFile) -> ModelInfo:
-    """Return what a file that has been read says about its model.
+    """Return the model info of a parsed file.
 
     Raises:
-        ModelFileError: for a missing architecture, or a chat template that is no Jinja.
+        ModelFileError: for a missing architecture or an invalid chat template.
     """
     metadata = file.metadata
     template = ChatTemplate.from_metadata(metadata)
@@ -99,14 +99,14 @@ def describe(file: GGUFFile) -> ModelInfo:
 
 
 def with_template(info: ModelInfo, template: PromptTemplate) -> ModelInfo:
-    """Return what is said of a model that has another template than its file."""
-    kept = [name for name in info.capabilities if name not in _OF_TEMPLATES]
+    """Return the info of a model with another template than its file's."""
+    kept = [name for name in info.capabilities if name not in _TEMPLATE_CAPABILITIES]
     capabilities = (*kept, *_capabilities_of(template, info.metadata))
     return replace(info, template=template.source, capabilities=capabilities)
 
 
 def with_vision(info: ModelInfo) -> ModelInfo:
-    """Return what is said of a model that comes with a projector."""
+    """Return the info of a model with a projector."""
     if "vision" in info.capabilities:
         return info
     first, *rest = info.capabilities
@@ -114,22 +114,22 @@ def with_vision(info: ModelInfo) -> ModelInfo:
 
 
 def read_model_info(path: str | Path) -> ModelInfo:
-    """Read a model's file and return what it says; no weights are loaded.
+    """Read the info of a model file without loading weights.
 
     Raises:
-        ModelNotFoundError: if there is no file.
-        ModelFileError: if it is not a sound model file.
+        ModelNotFoundError: if the file does not exist.
+        ModelFileError: if it is not a valid model file.
     """
     return describe(read_gguf(path))
 
 
-def plain_metadata(metadata: Metadata, *, longest: int | None = None) -> dict[str, Any]:
-    """Return metadata as JSON can hold it; None stands for an array of more than `longest`."""
-    return {key: _plain(value, longest) for key, value in metadata.items()}
+def plain_metadata(metadata: Metadata, *, max_items: int | None = None) -> dict[str, Any]:
+    """Return metadata as JSON values; arrays of more than `max_items` become None."""
+    return {key: _plain(value, max_items) for key, value in metadata.items()}
 
 
 def human_number(count: int) -> str:
-    """Return a count in words: 7.6B, 494.03M, 12K."""
+    """Return a count in short form: 7.6B, 494.03M, 12K."""
     for unit, letter, digits in ((10**9, "B", 1), (10**6, "M", 2), (10**3, "K", 0)):
         if count >= unit:
             return f"{count / unit:.{0 if count % unit == 0 else digits}f}{letter}"
@@ -137,7 +137,7 @@ def human_number(count: int) -> str:
 
 
 def _quantization(file: GGUFFile) -> str:
-    """Return the name that the file states, else the type of most of its weights."""
+    """Return the file's stated quantization, else the type of most of its weights."""
     stated = file.metadata.integer("general.file_type", default=-1)
     if stated in FILE_TYPES:
         return FILE_TYPES[stated]
@@ -161,21 +161,21 @@ def _capabilities_of(template: PromptTemplate | None, metadata: Metadata) -> lis
         template is not None and template.supports_thinking,
         inserts or bool(fim_tokens(metadata)),
     )
-    return [name for name, is_there in zip(_OF_TEMPLATES, held, strict=True) if is_there]
+    return [name for name, is_there in zip(_TEMPLATE_CAPABILITIES, held, strict=True) if is_there]
 
 
-def _plain(value: object, longest: int | None) -> object:
+def _plain(value: object, max_items: int | None) -> object:
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, (np.ndarray, Sequence)):
-        if longest is not None and len(value) > longest:
+        if max_items is not None and len(value) > max_items:
             return None
         return value.tolist() if isinstance(value, np.ndarray) else [_text(item) for item in value]
     return str(value)
 
 
 def _text(text: str) -> str:
-    """Return a text that JSON can hold: bytes that were no UTF-8 become replacement characters."""
+    """Return valid Unicode: invalid UTF-8 becomes replacement characters."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Modelfiles: what a model is made of, as text.
+"""Parses and formats Modelfiles.
 
     # a comment
     FROM llama3.2
@@ -6,9 +6,9 @@
     SYSTEM \"\"\"You are a llama.
     Answer in verse.\"\"\"
 
-Each instruction begins a line; its case does not matter. A value ends with its line, unless it
-begins with a quote: then it ends with the line that ends with the same quote, one or three marks.
-Nothing is escaped. The format is Ollama's.
+Each instruction starts a line; its case does not matter. A value ends with its line, or if it
+starts with a quote (one or three marks), with the line that ends with the same quote. There is no
+escaping. The format is Ollama's.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ _COLUMN = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Modelfile:
-    """What a model is made of.
+    """A parsed Modelfile.
 
     Attributes:
-        sources: names, files or folders: the model, then what reads images for it.
+        sources: names, files or folders: the model, then its projector.
         adapters: files or folders of adapters.
-        parameters: by Ollama's names, each of its type.
-        template: of the prompt, in Go's language or Jinja; None: that of the source.
-        system: the system message; None: that of the source.
-        licenses: texts.
-        messages: that a conversation begins with.
-        renderer: the name of code that makes prompts, in place of a template.
-        parser: the name of code that reads answers.
-        requires: the least version of Ollama.
+        parameters: by Ollama's names.
+        template: the prompt template, in Go or Jinja; None: the source's.
+        system: the system message; None: the source's.
+        licenses: license texts.
+        messages: that every conversation starts with.
+        renderer: the name of a built-in prompt renderer, instead of a template.
+        parser: the name of a built-in output parser.
+        requires: the minimum version of Ollama.
     """
 
     sources: tuple[str, ...] = ()
@@ -66,10 +66,10 @@ class Modelfile:
 
 
 def parse_modelfile(text: str) -> Modelfile:
-    """Return what a Modelfile says.
+    """Parse a Modelfile.
 
     Raises:
-        RequestError: naming the line and what is wrong with it.
+        RequestError: with the line and what is wrong with it.
     """
     if len(text) > MAX_CHARACTERS:
         raise RequestError(f"the Modelfile has more than {MAX_CHARACTERS} characters")
@@ -81,18 +81,18 @@ def parse_modelfile(text: str) -> Modelfile:
         except RequestError as error:
             raise _wrong(line, f"{word}: {error}") from error
         if word in _SINGLE and word in seen:
-            raise _wrong(line, f"{word} is given a second time, after line {seen[word]}")
+            raise _wrong(line, f"duplicate {word}, first given in line {seen[word]}")
         seen[word] = line
     if not found.sources:
-        raise RequestError("the Modelfile has no FROM: say what the model is made of")
+        raise RequestError("the Modelfile has no FROM")
     return found
 
 
 def format_modelfile(modelfile: Modelfile) -> str:
-    """Return a Modelfile's text; `parse_modelfile` returns the same Modelfile.
+    """Return a Modelfile's text; the inverse of `parse_modelfile`.
 
     Raises:
-        RequestError: for a text that no Modelfile can hold.
+        RequestError: for a text that cannot be written in a Modelfile.
     """
     lines: list[str] = [f"FROM {_quoted(source)}" for source in modelfile.sources]
     for word in ("template", "system"):
@@ -122,7 +122,7 @@ def _wrong(line: int, reason: str) -> RequestError:
 
 
 def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
-    """Yield the line, the word in capitals and the text behind it of each instruction."""
+    """Yield the line number, upper-case word and text of each instruction."""
     lines = text.split("\n")
     place = 0
     while place < len(lines):
@@ -146,12 +146,12 @@ def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
             value = "\n".join([value, *lines[place:more]])
             place = more
         if "\0" in value:
-            raise _wrong(begin + 1, f"{word}: holds a NUL")
+            raise _wrong(begin + 1, f"{word}: contains a NUL")
         yield begin + 1, word, value
 
 
 def _closing(lines: Sequence[str], place: int, quote: str) -> int | None:
-    """Return the line behind the one that ends with a quote."""
+    """Return the index after the line that ends with a quote."""
     for number in range(place, len(lines)):
         if lines[number].rstrip(_SPACE).endswith(quote):
             return number + 1
@@ -159,7 +159,7 @@ def _closing(lines: Sequence[str], place: int, quote: str) -> int | None:
 
 
 def _content(value: str, word: str) -> str:
-    """Return the part of an instruction's text that may be quoted: behind a name or a role."""
+    """Return the part of an instruction's text that may be quoted: after a name or a role."""
     if word not in ("PARAMETER", "MESSAGE"):
         return value
     return _SPACES.split(value, maxsplit=1)[-1] if _SPACES.search(value) else ""
@@ -171,13 +171,13 @@ def _opening(value: str, word: str) -> str:
 
 
 def _is_closed(line: str, quote: str) -> bool:
-    """Return whether a line that begins with a quote ends with it too."""
+    """Return whether a line that starts with a quote also ends with it."""
     line = line.rstrip(_SPACE)
     return len(line) >= 2 * len(quote) and line.endswith(quote)
 
 
 def _text(value: str) -> str:
-    """Return a value without its quotes, or without the space around it."""
+    """Return a value without quotes or surrounding space."""
     value = value.strip(_SPACE)
     for quote in _QUOTES:
         if value.startswith(quote):
@@ -200,7 +200,7 @@ def _parameter(modelfile: Modelfile, value: str) -> Modelfile:
     if isinstance(before, list) and isinstance(read, list):
         read = [*before, *read]
     elif before is not None:
-        raise RequestError(f"{name} is given a second time")
+        raise RequestError(f"duplicate parameter {name}")
     return replace(modelfile, parameters={**modelfile.parameters, name: read})
 
 
@@ -276,16 +276,16 @@ def _literal(value: object) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a text as it stands in a Modelfile: bare where that means the same, else in quotes."""
+    """Return a text for a Modelfile, quoted only if needed."""
     if "\0" in text:
-        raise RequestError("a text with a NUL cannot be written into a Modelfile")
+        raise RequestError("a Modelfile cannot contain a NUL")
     if text and text == text.strip(_SPACE) and "\n" not in text and not text.startswith('"'):
         return text
     for quote in _QUOTES:
         if _reads_back(text, quote):
             return f"{quote}{text}{quote}"
     raise RequestError(
-        f"the text {text[:_SHOWN]!r} has lines that end with quotes: no Modelfile can hold it"
+        f"a Modelfile cannot contain the text {text[:_SHOWN]!r}: its lines end with quotes"
     )
 
 
@@ -300,10 +300,10 @@ def _reads_back(text: str, quote: str) -> bool:
 
 
 def modelfile_of(model: LocalModel) -> Modelfile:
-    """Return the Modelfile that makes a model again, with the paths of its files.
+    """Return the Modelfile that recreates a model, with the paths of its files.
 
     Raises:
-        StoreError: if a store has lost a part of it.
+        StoreError: if a blob is missing.
     """
     stored = model.stored
     files = (model.path, *model.projector_paths)

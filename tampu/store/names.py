@@ -1,9 +1,9 @@
-"""Names of models and digests of blobs: types that cannot hold a bad value.
+"""Model names and blob digests: validated value types.
 
-A name becomes folders and a digest becomes a file, so each is checked in the one place where it is
-made. What is allowed is what Ollama allows: `[scheme://][host/][namespace/]model[:tag]`, parts of
-ASCII letters, digits, `_`, `-` and `.` that begin with a letter, a digit or `_`; no `.` in a
-namespace. Case does not matter when names are compared.
+Names become folders and digests become files, so both are validated on construction. Names follow
+Ollama's rules: `[scheme://][host/][namespace/]model[:tag]`, parts of ASCII letters, digits, `_`,
+`-` and `.` that start with a letter, a digit or `_`; no `.` in a namespace. Names are compared
+case-insensitively.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _SHOWN = 100
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelName:
-    """The full name of a model; equal to one that differs in case or scheme only.
+    """The full name of a model; case and scheme do not matter for equality.
 
     Attributes:
-        model: the name proper, such as llama3.2.
+        model: the base name, such as llama3.2.
         tag: the variant, such as 3b.
-        namespace: whose it is.
-        host: the registry, with a port if it has one.
-        scheme: how the registry is reached; no part of the identity.
+        namespace: the owner.
+        host: the registry, with an optional port.
+        scheme: https or http.
 
     Raises:
-        ModelNameError: for a part that is not allowed.
+        ModelNameError: for an invalid part.
     """
 
     model: str
@@ -60,20 +60,20 @@ class ModelName:
         _check("host", self.host, _HOST)
         _, _, port = self.host.partition(":")
         if len(self.host) > _MAX_HOST_CHARACTERS or (port and not 0 < int(port) <= _MAX_PORT):
-            raise ModelNameError(f"the host {_shown(self.host)} of a model's name is not allowed")
+            raise ModelNameError(f"invalid host {_shown(self.host)} in a model name")
         if self.scheme not in _SCHEMES:
-            raise ModelNameError(f"a model's name begins with https://, not {_shown(self.scheme)}")
+            raise ModelNameError(f"invalid scheme {_shown(self.scheme)} in a model name: use https")
 
     @classmethod
     def parse(cls, text: str, *, default_host: str = DEFAULT_HOST) -> Self:
-        """Return the name that a text means, with what is left out filled in.
+        """Parse a name; missing parts get their defaults.
 
         Args:
             text: at least the model.
-            default_host: the registry where the text has none.
+            default_host: the default registry.
 
         Raises:
-            ModelNameError: for a text that is no name.
+            ModelNameError: for an invalid name.
         """
         scheme, separator, rest = text.partition("://")
         if not separator:
@@ -81,19 +81,19 @@ class ModelName:
         rest, tag = _cut_tag(rest)
         parts = rest.split("/")
         if len(parts) > 3:  # host, namespace, model
-            raise ModelNameError(f"{_shown(text)} is no model's name: it has too many parts")
+            raise ModelNameError(f"{_shown(text)} is not a valid model name: it has too many parts")
         host, namespace, model = [default_host, DEFAULT_NAMESPACE, ""][: 3 - len(parts)] + parts
         return cls(model, tag, namespace, host, scheme.lower())
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """Host, namespace, model and tag in lower case: what makes two names the same."""
+        """Host, namespace, model and tag in lower case, for comparison."""
         names = (self.namespace.lower(), self.model.lower(), self.tag.lower())
         return (canonical_host(self.host), *names)
 
     @property
     def short(self) -> str:
-        """The name as it is shown: without the default host and namespace, with the tag."""
+        """The displayed name: without the default host and namespace, with the tag."""
         shown = f"{self.model}:{self.tag}"
         is_default_host = canonical_host(self.host) == DEFAULT_HOST
         if not is_default_host or self.namespace.lower() != DEFAULT_NAMESPACE:
@@ -102,12 +102,12 @@ class ModelName:
 
     @property
     def repository(self) -> str:
-        """What the registry calls it, without the tag: namespace/model."""
+        """The repository in its registry: namespace/model."""
         return f"{self.namespace}/{self.model}"
 
     @property
     def relative_path(self) -> PurePosixPath:
-        """Where its manifest is, below the folder of manifests."""
+        """The path of its manifest in the folder of manifests."""
         return PurePosixPath(self.host, self.namespace, self.model, self.tag)
 
     def __str__(self) -> str:
@@ -122,38 +122,38 @@ class ModelName:
 
 @total_ordering
 class Digest:
-    """The SHA-256 of a blob. It cannot change.
+    """The SHA-256 of a blob; immutable.
 
-    No dataclass: msgspec would read one as a JSON object, without checking it.
+    Not a dataclass: msgspec would decode one from a JSON object without validation.
     """
 
     __slots__ = ("_hex",)
 
     def __init__(self, hex: str) -> None:  # noqa: A002 - the name of what it is
-        """Take 64 hexadecimal digits in lower case.
+        """Create a digest from 64 lower-case hexadecimal digits.
 
         Raises:
             ModelNameError: for anything else.
         """
         if not _DIGEST.fullmatch(hex):
-            raise ModelNameError(f"{_shown(hex)} is no SHA-256 of 64 hexadecimal digits")
+            raise ModelNameError(f"{_shown(hex)} is not a SHA-256 of 64 hexadecimal digits")
         self._hex = hex
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the digest that `sha256:<hex>` stands for.
+        """Parse `sha256:<hex>`.
 
         Raises:
             ModelNameError: for anything else.
         """
         algorithm, _, digits = text.partition(":")
         if algorithm != "sha256":
-            raise ModelNameError(f"{_shown(text)} is no digest: it must be sha256:<64 hex digits>")
+            raise ModelNameError(f"{_shown(text)} is not a digest: use sha256:<64 hex digits>")
         return cls(digits)
 
     @classmethod
     def parse_file_name(cls, text: str) -> Self:
-        """Return the digest of a blob's file name, `sha256-<hex>`; `sha256:<hex>` will do too.
+        """Parse a blob's file name, `sha256-<hex>` or `sha256:<hex>`.
 
         Raises:
             ModelNameError: for anything else.
@@ -162,7 +162,7 @@ class Digest:
 
     @classmethod
     def of(cls, content: bytes) -> Self:
-        """Return the digest of some bytes."""
+        """Return the digest of bytes."""
         return cls(hashlib.sha256(content).hexdigest())
 
     @property
@@ -177,7 +177,7 @@ class Digest:
 
     @property
     def short(self) -> str:
-        """The first twelve digits, as people are shown them."""
+        """The first twelve digits, for display."""
         return self.hex[:12]
 
     def __str__(self) -> str:
@@ -197,12 +197,12 @@ class Digest:
 
 
 def canonical_host(host: str) -> str:
-    """Return a host in lower case; Ollama's registry has two names."""
+    """Return a host in lower case, with aliases resolved."""
     return _ALIASES.get(host.lower(), host.lower())
 
 
 def _cut_tag(text: str) -> tuple[str, str]:
-    """Return the text before the tag, and the tag; a colon before a slash belongs to a port."""
+    """Return the text before the tag and the tag; a colon before a slash belongs to a port."""
     before, colon, tag = text.rpartition(":")
     if not colon or "/" in tag:
         return text, DEFAULT_TAG
@@ -211,10 +211,8 @@ def _cut_tag(text: str) -> tuple[str, str]:
 
 def _check(kind: str, text: str, allowed: re.Pattern[str]) -> None:
     if not allowed.fullmatch(text):
-        reason = "is empty" if not text else f"{_shown(text)} is not allowed"
-        raise ModelNameError(
-            f"a model's name is [host/][namespace/]model[:tag]; its {kind} {reason}"
-        )
+        reason = "is empty" if not text else f"{_shown(text)} is not valid"
+        raise ModelNameError(f"a model name is [host/][namespace/]model[:tag]; its {kind} {reason}")
 
 
 def _shown(text: str) -> str:

@@ -1,9 +1,8 @@
-"""Models in several files: blobs have no names that tell parts, so links that do stand for them.
+"""Shards of split models: links with llama.cpp's file names to the blobs, which have other names.
 
-    <root>/.tampu/parts/<hex>/model-00001-of-00003.gguf -> the blob of the first part
+    <root>/.tampu/parts/<hex>/model-00001-of-00003.gguf -> the blob of the first shard
 
-The names are llama.cpp's, so that it finds the parts, too. The links are made when they are wanted
-and go with their blobs.
+The links are created on demand and removed with their blobs.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ _STEM = "model"
 
 
 def weights_file(layout: Layout, files: Sequence[Path]) -> Path:
-    """Return what to open for weights in these files: the file itself, or a link to the first.
+    """Return the file to open for weights: the only file, or a link to the first shard.
 
     Args:
-        layout: of the store whose model it is.
-        files: in their order.
+        layout: of the model's store.
+        files: the shards in order.
 
     Raises:
-        StoreError: if the links are not there and cannot be made.
+        StoreError: if the links are missing and cannot be created.
     """
     if len(files) == 1:
         return files[0]
@@ -46,7 +45,7 @@ def weights_file(layout: Layout, files: Sequence[Path]) -> Path:
 
 
 def remove_stale_links(layout: Layout) -> None:
-    """Remove the links to files that are gone."""
+    """Remove the links to missing files."""
     for folder in files_in(layout.parts()):
         if not all(link.exists() for link in files_in(folder)):
             shutil.rmtree(folder, ignore_errors=True)
@@ -55,8 +54,8 @@ def remove_stale_links(layout: Layout) -> None:
 def _make(layout: Layout, link: Path, target: str) -> None:
     if not layout.ours.is_dir():
         raise StoreError(
-            f"{layout.root} belongs to another program and has a model in several files: merge "
-            "them, or set TAMPU_MODELS to it"
+            f"{layout.root} belongs to another program and has a split model: merge its files, or "
+            "set TAMPU_MODELS to this folder"
         )
     growing = link.with_name(f"tmp-{secrets.token_hex(8)}")
     with translate_os_errors("the links to a model's parts"):

@@ -28,7 +28,7 @@ _LEVELS = 4  # host, namespace, model, tag
 
 @dataclass(frozen=True, slots=True)
 class DamagedEntry:
-    """An entry of a store that cannot be used: its path below the store, and why."""
+    """A damaged entry of a store: its path in the store, and what is wrong."""
 
     path: str
     reason: str
@@ -36,21 +36,21 @@ class DamagedEntry:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The models of a store, last modified first, and the entries that are damaged."""
+    """The models of a store, last modified first, and the damaged entries."""
 
     models: list[StoredModel] = field(default_factory=list)
     damaged: list[DamagedEntry] = field(default_factory=list)
 
 
 class Store:
-    """The models in one folder. Made for several threads and processes at once."""
+    """The models in one folder. Safe for concurrent threads and processes."""
 
     def __init__(self, root: Path, *, is_writable: bool = True) -> None:
-        """Use a folder, which need not exist yet.
+        """Use a folder, which need not exist.
 
         Args:
             root: the folder, such as ~/.ollama/models.
-            is_writable: False for another program's store: nothing in it is ever changed.
+            is_writable: False for another program's store, which is never changed.
         """
         self.layout = Layout(root)
         self.blobs = Blobs(self.layout)
@@ -71,20 +71,20 @@ class Store:
             try:
                 models.setdefault(name, self._read(name, path))
             except (StoreError, ModelNotFoundError) as error:
-                if path.exists() or path.is_symlink():  # else it was removed just now
+                if path.exists() or path.is_symlink():  # else it was just removed
                     damaged.append(DamagedEntry(str(path.relative_to(self.root)), str(error)))
         newest_first = sorted(models.values(), key=lambda model: -model.modified_s)
         return Listing(newest_first, damaged)
 
     def find(self, name: ModelName) -> ModelName | None:
-        """Return a name in the spelling that the store has it in; None if it has not."""
+        """Return a name as spelled in the store; None if it is not there."""
         return next((found for found, _ in self._candidates(name)), None)
 
     def model(self, name: ModelName) -> StoredModel:
         """Return a model.
 
         Raises:
-            ModelNotFoundError: if there is none of that name.
+            ModelNotFoundError: if there is none.
             StoreError: if its manifest is damaged.
         """
         for found, path in self._candidates(name):
@@ -97,7 +97,7 @@ class Store:
     # -- writing ---------------------------------------------------------------------------------
 
     def lease(self) -> Lease:
-        """Begin to keep blobs that no manifest names yet.
+        """Create a lease for blobs that no manifest names yet.
 
         Raises:
             StoreError: if the store cannot be written.
@@ -106,15 +106,15 @@ class Store:
         return Lease(self.layout)
 
     def write(self, name: ModelName, manifest: Manifest | bytes) -> StoredModel:
-        """Make a name stand for a manifest; the model it stood for before loses its own blobs.
+        """Write the manifest of a name; blobs that only its old model used are removed.
 
         Args:
-            name: an existing spelling of it wins.
-            manifest: bytes are kept as they are. Its blobs are there, and leased_digests.
+            name: of the model; an existing spelling is kept.
+            manifest: the manifest, or its bytes; its blobs must exist and be leased.
 
         Raises:
-            StoreError: for a manifest that is damaged or names blobs that are not there, or if it
-                cannot be written; the old model is untouched.
+            StoreError: for a damaged manifest or missing blobs, or if it cannot be written; the
+                old model is untouched.
         """
         self._check_writable()
         content = manifest if isinstance(manifest, bytes) else encode_manifest(manifest)
@@ -144,7 +144,7 @@ class Store:
             return self.write(destination, model.content)
 
     def delete(self, name: ModelName) -> None:
-        """Remove a model, and the blobs that only it had.
+        """Remove a model and the blobs that only it used.
 
         Raises:
             ModelNotFoundError: if there is no such model.
@@ -164,13 +164,13 @@ class Store:
             self._remove_unused(references)
 
     def collect_garbage(self, older_than_s: float = HOUR_S) -> list[Digest]:
-        """Remove blobs that nothing names or leases, and downloads that nobody goes on with.
+        """Remove blobs that no manifest names and no lease holds, and abandoned downloads.
 
         Args:
-            older_than_s: younger blobs stay; another program may be about to name them.
+            older_than_s: newer blobs are kept; another program may be about to name them.
 
         Returns:
-            The blobs that are gone.
+            The removed blobs.
 
         Raises:
             StoreError: if one cannot be removed.
@@ -191,10 +191,10 @@ class Store:
     # -- inside ----------------------------------------------------------------------------------
 
     def _entries(self, damaged: list[DamagedEntry]) -> Iterator[tuple[ModelName, Path]]:
-        """Yield names and their manifests; what has no allowed name goes into `damaged`."""
+        """Yield names and their manifests; those with invalid names go into `damaged`."""
         for folder in self.layout.manifest_folders:
             for path in sorted(_below(folder, _LEVELS)):
-                if path.name.startswith("."):  # a desktop's own files
+                if path.name.startswith("."):  # such as .DS_Store
                     continue
                 try:
                     yield _name_of(path.relative_to(folder)), path
@@ -202,7 +202,7 @@ class Store:
                     damaged.append(DamagedEntry(str(path.relative_to(self.root)), str(error)))
 
     def _candidates(self, name: ModelName) -> Iterator[tuple[ModelName, Path]]:
-        """Yield the manifests of a name: in its own spelling, then in others."""
+        """Yield the manifests of a name: the exact spelling first."""
         for folder in self.layout.manifest_folders:
             exact = folder / name.relative_path
             if exact.is_file():
@@ -231,28 +231,28 @@ class Store:
     def _check_blobs(self, manifest: Manifest) -> None:
         for blob in manifest.blobs():
             if file_of(blob) is None and not self.blobs.has(blob.digest, blob.size):
-                raise StoreError(f"the manifest names {blob.digest.short}, which is not there")
+                raise StoreError(f"the manifest names the missing blob {blob.digest.short}")
 
     def _check_writable(self) -> None:
         if not self.is_writable:
             raise StoreError(
-                f"{self.root} belongs to another program and is only read; "
-                "set TAMPU_MODELS to it if tampu is to change it"
+                f"{self.root} belongs to another program and is read-only; set TAMPU_MODELS to "
+                "this folder to let tampu change it"
             )
 
     def _references(self, path: Path) -> set[Digest]:
-        """Return the blobs that a manifest names; none if it is not there or damaged."""
+        """Return the blobs that a manifest names; none if it is missing or damaged."""
         try:
             return {blob.digest for blob in read_manifest(path.read_bytes()).blobs()}
         except (OSError, StoreError):
             return set()
 
     def _remove_unused(self, digests: set[Digest]) -> list[Digest]:
-        """Remove those of some blobs that nobody needs; the caller holds the lock alone."""
+        """Remove those blobs that are unused; the caller holds the exclusive lock."""
         if not digests:
             return []
         listing = self.listing()
-        if listing.damaged:  # what a damaged manifest needs is not known
+        if listing.damaged:  # the blobs of a damaged manifest are unknown
             logger.warning("kept unused blobs: %s is damaged", listing.damaged[0].path)
             return []
         named = {blob.digest for model in listing.models for blob in model.manifest.blobs()}
@@ -287,7 +287,7 @@ def _digest_of(path: Path) -> Digest | None:
 
 
 def _below(folder: Path, levels: int) -> Iterator[Path]:
-    """Yield what lies so many levels down; what others remove meanwhile is not there."""
+    """Yield the paths `levels` levels down; concurrently removed ones are skipped."""
     for path in files_in(folder):
         if levels == 1:
             yield path
@@ -296,7 +296,7 @@ def _below(folder: Path, levels: int) -> Iterator[Path]:
 
 
 def _matching(folder: Path, name: ModelName) -> list[Path]:
-    """Return the paths below a folder that stand for a name in any spelling."""
+    """Return the paths below a folder for a name in any spelling."""
     found = [folder]
     for level, wanted in enumerate(name.key):
         spelt = canonical_host if level == 0 else str.lower
@@ -307,7 +307,7 @@ def _matching(folder: Path, name: ModelName) -> list[Path]:
 
 
 def _remove_incoming(path: Path, now: float) -> None:
-    """Remove what a dead process left behind, or a download that was not gone on with."""
+    """Remove a file of a dead process, or an abandoned download."""
     with suppress(FileNotFoundError):
         if path.name.startswith("tmp-"):
             if now - path.stat().st_mtime >= HOUR_S:

@@ -1,4 +1,4 @@
-"""Is everything in a store what it says it is? Reads every byte."""
+"""Verifies a store: reads every byte and compares it with its digest."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tampu.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is wrong in a store.
+    """A problem in a store.
 
     Attributes:
-        what: a path below the store, or of a file elsewhere.
+        what: a path in the store, or of a file outside.
         reason: what is wrong with it.
-        models: the models that suffer from it.
-        digest: of the blob, if it is one that is there and damaged.
+        models: the affected models.
+        digest: of the blob, if it is present but damaged.
     """
 
     what: str
@@ -36,7 +36,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """What a verification found."""
+    """The result of a verification."""
 
     models: int
     blobs: int
@@ -45,11 +45,11 @@ class VerifyResult:
 
 
 def verify_store(store: Store, progress: Callable[[int, int], None] | None = None) -> VerifyResult:
-    """Read all that is in a store and compare it with its names.
+    """Read all files of a store and compare them with their digests.
 
     Args:
-        store: which; it may be used meanwhile.
-        progress: gets the bytes read and the bytes in all.
+        store: the store; it may be in use.
+        progress: called with the bytes read and the total.
     """
     listing = store.listing()
     problems = [Problem(entry.path, entry.reason) for entry in listing.damaged]
@@ -76,16 +76,16 @@ def verify_store(store: Store, progress: Callable[[int, int], None] | None = Non
 
 
 def remove_damaged(store: Store, verified: VerifyResult) -> list[Digest]:
-    """Remove the damaged blobs that a verification found, so that a pull brings them anew.
+    """Remove the damaged blobs that a verification found; a pull then downloads them again.
 
     Raises:
         StoreError: if the store cannot be written.
     """
     if not store.is_writable:
-        raise StoreError(f"{store.root} belongs to another program and is only read")
+        raise StoreError(f"{store.root} belongs to another program and is read-only")
     found = [problem.digest for problem in verified.problems if problem.digest is not None]
     with locked(store.layout.lock), translate_os_errors("the removal of damaged blobs"):
-        # Looked at again: meanwhile somebody may have put it right.
+        # Verified again: they may have been repaired meanwhile.
         removed = [digest for digest in found if _wrong(store.blobs.path(digest), digest, None)]
         for digest in removed:
             store.blobs.path(digest).unlink(missing_ok=True)
@@ -105,14 +105,14 @@ class _Counter:
 
 
 def _wrong(path: Path, digest: Digest, count: _Counter | None) -> str | None:
-    """Return what is wrong with a file of that digest; None: nothing."""
+    """Return what is wrong with the file of a digest; None if it is intact."""
     if not path.is_file():
-        return "is missing" if not path.exists() else "is no regular file"
+        return "is missing" if not path.exists() else "is not a regular file"
     try:
         found = hash_file(path, count)
     except StoreError as error:
         return str(error)
-    return None if found == digest else f"is damaged: its bytes are those of {found.short}"
+    return None if found == digest else f"is damaged: its digest is {found.short}"
 
 
 def _blobs(store: Store) -> list[Digest]:
@@ -120,7 +120,7 @@ def _blobs(store: Store) -> list[Digest]:
     for path in sorted(files_in(store.layout.blobs)):
         try:
             found.append(Digest.parse_file_name(path.name))
-        except ModelNameError:  # Ollama's downloads that are not whole yet
+        except ModelNameError:  # Ollama's partial downloads
             continue
     return found
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks import gemma
-from benchmarks.making import MIXTURES, has_more_bits
+from benchmarks.making import QUANT_MIXES, has_more_bits
 from benchmarks.models import DECODER, plan, rope_factors
 from benchmarks.vocabulary import Vocabulary, byte_alphabet, make_vocabulary
 from tampu.ml.types import GGMLType
@@ -45,7 +45,7 @@ def test_the_alphabet_has_a_character_for_each_byte() -> None:
 
 
 def test_q4_k_m_is_mixed_as_llama_cpp_mixes_it() -> None:
-    kinds = Counter(tensor.kind for tensor in plan(MIXTURES["Q4_K_M"]))
+    kinds = Counter(tensor.kind for tensor in plan(QUANT_MIXES["Q4_K_M"]))
     assert kinds == {GGMLType.F32: 34, GGMLType.Q4_K: 96, GGMLType.Q6_K: 17}
     assert [layer for layer in range(16) if has_more_bits(layer, 16)] == [
         0,
@@ -61,7 +61,7 @@ def test_q4_k_m_is_mixed_as_llama_cpp_mixes_it() -> None:
 
 @pytest.mark.parametrize("kind", ["F16", "Q8_0"])
 def test_the_other_mixtures_have_one_type_of_matrix(kind: str) -> None:
-    assert {tensor.kind for tensor in plan(MIXTURES[kind])} == {GGMLType.F32, GGMLType[kind]}
+    assert {tensor.kind for tensor in plan(QUANT_MIXES[kind])} == {GGMLType.F32, GGMLType[kind]}
 
 
 def test_fast_frequencies_stay_and_slow_ones_are_stretched() -> None:
@@ -73,7 +73,7 @@ def test_fast_frequencies_stay_and_slow_ones_are_stretched() -> None:
 
 
 def test_the_model_that_sees_has_the_sizes_of_gemma_3_4b_and_siglip_400m() -> None:
-    text, tower = list(gemma.plan_text(MIXTURES["Q4_K_M"])), list(gemma.plan_tower())
+    text, tower = list(gemma.plan_text(QUANT_MIXES["Q4_K_M"])), list(gemma.plan_tower())
     assert round(sum(math.prod(tensor.shape) for tensor in text) / 1e6) == 3880
     assert round(sum(math.prod(tensor.shape) for tensor in tower) / 1e6) == 420
     pieces, types = gemma.make_pieces()

@@ -61,9 +61,9 @@ def test_a_model_that_is_missing_is_pulled_or_it_is_told_why_not(run):
         (["bogus"], "No such command 'bogus'"),
         (["show"], "Missing argument 'MODEL'"),
         (["show", "x", "--bogus"], "No such option"),
-        (["show", "nowhere.gguf"], "nowhere.gguf: there is no such file"),
+        (["show", "nowhere.gguf"], "nowhere.gguf: no such file"),
         (["show", "nothing"], "model 'nothing' not found"),
-        (["run", "nothing.gguf", "hi"], "nothing.gguf: there is no such file"),
+        (["run", "nothing.gguf", "hi"], "nothing.gguf: no such file"),
         (["run", "no thing", "hi"], "model 'no thing' not found"),
         (["run", "x", "hi", "--threads", "0"], "--threads"),
         (["run", "x", "hi", "-o", "temperature"], "write name=value"),
@@ -75,7 +75,7 @@ def test_a_model_that_is_missing_is_pulled_or_it_is_told_why_not(run):
         (["run", "demo", "hi", "--format", "xml"], "must be json, a JSON schema"),
         (["serve", "--host", "0.0.0.0"], "--insecure-no-auth"),
         (["serve", "--port", "70000"], "--port"),
-        (["serve", "--model", "nowhere.gguf"], "nowhere.gguf: there is no such file"),
+        (["serve", "--model", "nowhere.gguf"], "nowhere.gguf: no such file"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(run, arguments, told):

@@ -138,10 +138,10 @@ CALLS = {
         "create", told(400, "Q9"), model="made", from_="talker", quantize="Q9"
     ),
     "create: files": call(
-        "create", told(404, "not there"), model="made", files={"m.gguf": f"sha256:{'0' * 64}"}
+        "create", told(404, "is missing"), model="made", files={"m.gguf": f"sha256:{'0' * 64}"}
     ),
     "create: adapters": call(
-        "create", told(404, "not there"), model="made", from_="talker",
+        "create", told(404, "is missing"), model="made", from_="talker",
         adapters={"a.gguf": f"sha256:{'0' * 64}"},
     ),
     "show": call(
@@ -166,7 +166,7 @@ CALLS = {
     "delete": call("delete", is_success, model="second"),
     "delete: nothing": call("delete", told(404, "model 'nothing' not found"), model="nothing"),
     "pull": call(
-        "pull", told(502, "no answer from 127.0.0.1:1"), model="127.0.0.1:1/a/m", insecure=True,
+        "pull", told(502, "cannot reach 127.0.0.1:1"), model="127.0.0.1:1/a/m", insecure=True,
         stream=False,
     ),
     "push": call("push", told(404, "not found"), model="nothing", insecure=True, stream=False),

@@ -141,7 +141,7 @@ def test_progress_only_grows_and_ends_at_one(path):
 
 
 def test_a_missing_file_is_named(path):
-    message = refused(ModelNotFoundError, "there is no such file", path)
+    message = refused(ModelNotFoundError, "no such file", path)
     assert str(path) in message
 
 

@@ -323,7 +323,7 @@ def test_a_registry_with_passwords(store, tmp_path):
         options = replace(OPTIONS, logins=((registry.host, "runa:a, pass:word"),))
         give(store, name, options)
         store.delete(name)
-        with pytest.raises(RegistryError, match="refuses"):
+        with pytest.raises(RegistryError, match="refused"):
             fetch(store, name, replace(OPTIONS, logins=((registry.host, "runa:x"),)))
         fetch(store, name, options)
     assert store.model(name).digest == pushed.digest

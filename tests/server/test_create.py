@@ -43,7 +43,7 @@ def test_a_model_is_made_of_a_blob_and_of_another_model(own_site, model_folder):
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ({}, "model is required"), ({"model": "x"}, "made of"),
+        ({}, "model is required"), ({"model": "x"}, "has no source"),
         ({"model": "../x", "from": "m"}, ""),
         ({"model": "x", "files": {"../m.gguf": digest_of(b"")}}, ""),
         ({"model": "x", "files": {"m.gguf": "sha256:1"}}, "SHA-256"),

@@ -75,9 +75,9 @@ def test_no_model_is_made_of_what_cannot_run_alone(own_site, tmp_path):
     for files in ({"README.md": b"x"}, {"m.gguf": content, "README.md": b"x"}):
         assert_refused(own_site, create(own_site, files), "nor is a config.json there")
     peft = {"adapter_config.json": b"{}", "adapter_model.safetensors": b""}
-    assert_refused(own_site, create(own_site, peft), "this is an adapter: name it with ADAPTER")
+    assert_refused(own_site, create(own_site, peft), "this is an adapter: give it with ADAPTER")
     sees = one_key(key("general.architecture", STRING, string("clip")))
-    assert_refused(own_site, create(own_site, {"mmproj.gguf": sees}), "nothing of what was given")
+    assert_refused(own_site, create(own_site, {"mmproj.gguf": sees}), "none of the sources")
     lora = write_gguf(tmp_path / "a.gguf", general__type="adapter").read_bytes()
     assert_refused(
         own_site,

@@ -155,7 +155,7 @@ def test_without_a_good_name_one_must_be_given(other, exported):
     with pytest.raises(ModelNameError):
         import_model(other, exported)
     repack(exported, lambda members: replace_entry(members, annotations={}))
-    with pytest.raises(ModelNameError, match="has no name in it"):
+    with pytest.raises(ModelNameError, match="contains no model name"):
         import_model(other, exported)
     assert import_model(other, exported, M).name == M
 

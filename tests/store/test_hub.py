@@ -136,7 +136,7 @@ def test_large_files_are_asked_for_as_parts_at_the_storage(store, hub):
 
 def test_the_token_goes_to_the_hub_and_not_to_the_storage(store, hub):
     hub.token = "s3cret"
-    with pytest.raises(RegistryError, match="is not public, or not there: set HF_TOKEN"):
+    with pytest.raises(RegistryError, match="is private or does not exist: set HF_TOKEN"):
         fetch(store, hub, "hf.co/runa/m-GGUF")
     fetch(store, hub, "hf.co/runa/m-GGUF", hub_token="s3cret")
     assert hub.storage.requests
@@ -144,12 +144,12 @@ def test_the_token_goes_to_the_hub_and_not_to_the_storage(store, hub):
 
 
 def test_what_is_not_there_is_answered_with_what_is(store, hub):
-    with pytest.raises(RegistryError, match=r"has no Q2_K; there are m-Q4_K_M|Q8_0, Q4_K_M"):
+    with pytest.raises(RegistryError, match=r"has no Q2_K; available: m-Q4_K_M|Q8_0, Q4_K_M"):
         fetch(store, hub, "hf.co/runa/m-GGUF:Q2_K")
     with pytest.raises(RegistryError, match="file does not exist"):
         fetch(store, hub, "hf.co/runa/other")
     hub.files = {"README.md": b""}
-    with pytest.raises(RegistryError, match=r"there is no \.gguf file"):
+    with pytest.raises(RegistryError, match=r"it has no \.gguf file"):
         fetch(store, hub, "hf.co/runa/m-GGUF")
 
 

@@ -64,10 +64,10 @@ def test_one_waits_for_the_other(layout):
 def test_a_turn_is_had_by_one_and_leaves_nothing(layout):
     path = layout.blob_lock(A)
     with closing(PolledLock(path)) as first, closing(PolledLock(path)) as second:
-        assert first.take()
-        assert not second.take()
+        assert first.acquire()
+        assert not second.acquire()
         first.close()
-        assert second.take()
+        assert second.acquire()
     assert not path.exists()
 
 
@@ -78,7 +78,7 @@ def test_turns_of_many_threads_never_overlap(layout):
     def work():
         for _ in range(50):
             with closing(PolledLock(path)) as turn:
-                while not turn.take():
+                while not turn.acquire():
                     time.sleep(0)
                 inside.append(1)
                 most.append(len(inside))

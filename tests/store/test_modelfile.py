@@ -92,7 +92,7 @@ BAD = [
     ("FROMx", "line 1: unknown instruction 'FROMx'"),
     ('FROM x\nSYSTEM """a\nb', 'line 2: SYSTEM: the quote """ is not closed'),
     ('FROM x\nSYSTEM "a\nb', 'line 2: SYSTEM: the quote " is not closed'),
-    ("FROM x\nSYSTEM a\nSYSTEM b", "line 3: SYSTEM is given a second time, after line 2"),
+    ("FROM x\nSYSTEM a\nSYSTEM b", "line 3: duplicate SYSTEM, first given in line 2"),
     ("FROM x\nPARAMETER temperature", "line 2: PARAMETER: needs a name and a value"),
     ("FROM x\nPARAMETER heat 1", "line 2: PARAMETER: unknown parameter 'heat'"),
     ("FROM x\nPARAMETER temperatur 1", "did you mean temperature?"),
@@ -104,10 +104,10 @@ BAD = [
     ("FROM x\nPARAMETER num_ctx 0", "num_ctx must be an integer from 4 to"),
     ("FROM x\nPARAMETER num_ctx 1000000000000", "num_ctx must be an integer from 4 to"),
     ("FROM x\nPARAMETER use_mmap maybe", "use_mmap must be true or false"),
-    ("FROM x\nPARAMETER seed 1\nPARAMETER seed 2", "line 3: PARAMETER: seed is given a second"),
+    ("FROM x\nPARAMETER seed 1\nPARAMETER seed 2", "line 3: PARAMETER: duplicate parameter seed"),
     ("FROM x\nMESSAGE user", "line 2: MESSAGE: needs a role and a text"),
     ("FROM x\nMESSAGE tool x", "line 2: MESSAGE: the role 'tool' is not one of"),
-    ("FROM x\nSYSTEM a\0b", "line 2: SYSTEM: holds a NUL"),
+    ("FROM x\nSYSTEM a\0b", "line 2: SYSTEM: contains a NUL"),
     ("FROM x\nSYSTEM " + "a" * (17 << 20), "the Modelfile has more than"),
 ]
 
@@ -156,7 +156,7 @@ def test_what_is_written_reads_back_the_same(modelfile: Modelfile) -> None:
     try:
         text = format_modelfile(modelfile)
     except RequestError as error:
-        assert "no Modelfile can hold it" in str(error)  # noqa: PT017
+        assert "a Modelfile cannot contain" in str(error)  # noqa: PT017
         return
     assert parse_modelfile(text) == modelfile
 
@@ -164,7 +164,7 @@ def test_what_is_written_reads_back_the_same(modelfile: Modelfile) -> None:
 def test_few_texts_cannot_be_written() -> None:
     for text in ('a"\nb', '"a', '"a\nb"', '"""a"""', '""', "\n\n"):
         assert parse_modelfile(format_modelfile(Modelfile(sources=("x",), system=text)))
-    with pytest.raises(RequestError, match="no Modelfile can hold it"):
+    with pytest.raises(RequestError, match="a Modelfile cannot contain"):
         format_modelfile(Modelfile(sources=("x",), system='a"\nb"""\nc'))
 
 

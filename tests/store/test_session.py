@@ -150,7 +150,7 @@ def test_a_password_goes_to_no_other_registry(transport, logins):
 
 def test_a_password_that_is_wrong_is_tried_once(transport):
     with serving(wants_password) as registry:
-        with pytest.raises(RegistryError, match="refuses"):
+        with pytest.raises(RegistryError, match=r"refused|unsupported kind"):
             get(Session(transport, registry.url, logins={registry.host: "runa:x"}))
         assert len(registry.requests) == 2
 
@@ -182,7 +182,7 @@ def test_a_password_gets_a_token_where_it_is_configured_for(transport):
 def test_a_registry_that_is_never_satisfied_is_asked_twice(transport):
     with Registry() as registry:
         registry.token = "another"
-        with pytest.raises(RegistryError, match="refuses"):
+        with pytest.raises(RegistryError, match=r"refused|unsupported kind"):
             get(Session(transport, registry.url))
         assert registry.paths() == ["/v2/x", "/token", "/v2/x"]
 

@@ -113,7 +113,7 @@ def test_in_another_programs_store_no_links_are_made(
     assert library.store
     (library.store.layout.ours).rename(tmp_path / "ours")
     theirs = Store(library.store.root, is_writable=False)
-    with pytest.raises(StoreError, match="several files"):
+    with pytest.raises(StoreError, match="split model"):
         _ = theirs.model(NAME).model_path
     assert not theirs.layout.ours.exists()
 
@@ -134,5 +134,5 @@ def test_in_the_folder_of_files_it_is_one_model(library: Library, whole: Path) -
 def test_what_is_made_of_a_part_or_of_two_models_is_refused(
     library: Library, whole: Path, parts: list[Path], tmp_path: Path
 ) -> None:
-    with pytest.raises(RequestError, match="two of the sources"):
+    with pytest.raises(RequestError, match="more than one source"):
         made(library, f"FROM {parts[0].name}\nFROM {whole.name}", tmp_path)

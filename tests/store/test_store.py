@@ -182,7 +182,7 @@ def test_a_manifest_whose_blobs_are_not_there_is_not_written(store, size):
     wanted = Digest.of(b"x") if size is None else digest
     layer = Descriptor(Media.MODEL, wanted, size or 5)
     manifest = Manifest(config=Descriptor(CONFIG_TYPE, digest, 5), layers=[layer])
-    with pytest.raises(StoreError, match=r"which is not there|impossible size"):
+    with pytest.raises(StoreError, match=r"names the missing blob|impossible size"):
         store.write(parse("m"), manifest)
     assert names(store) == []
 
@@ -198,7 +198,7 @@ def test_another_programs_store_is_only_read(store):
         lambda: theirs.delete(parse("m")),
         lambda: theirs.copy(parse("m"), parse("n")),
     ):
-        with pytest.raises(StoreError, match="only read"):
+        with pytest.raises(StoreError, match="read-only"):
             change()
     assert files(theirs) == before
 

@@ -43,7 +43,7 @@ def secure():
      "gopher://example.com", "https://[::1/"],
 )  # fmt: skip
 def test_only_sound_addresses_with_tls_are_asked(secure, url):
-    with pytest.raises(RegistryError, match="refused an address"):
+    with pytest.raises(RegistryError, match="refused a URL"):
         secure.send("GET", url)
 
 
@@ -87,9 +87,9 @@ def test_a_host_of_ones_own_network_may_be_named(monkeypatch):
 
 
 def test_a_name_that_is_not_known_and_a_closed_port_may_be_tried_again(insecure):
-    with pytest.raises(NetworkError, match="its name is not known"):
+    with pytest.raises(NetworkError, match="unknown host name"):
         insecure.send("GET", "http://no-such-name.invalid/")
-    with pytest.raises(NetworkError, match=r"no answer from 127\.0\.0\.1:1"):
+    with pytest.raises(NetworkError, match=r"cannot reach 127\.0\.0\.1:1"):
         insecure.send("GET", "http://127.0.0.1:1/")
 
 
@@ -112,7 +112,7 @@ def test_a_body_that_breaks_off_is_told(insecure):
     with (
         serving(lambda _: Answer(body=b"x" * 1000, drop_after=10)) as server,
         insecure.send("GET", server.url) as response,
-        pytest.raises(NetworkError, match="broke off"),
+        pytest.raises(NetworkError, match="lost the connection"),
     ):
         read_to_end(response)
 
@@ -174,7 +174,7 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(insecure):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=accept, args=(listener,))
         thread.start()
-        with pytest.raises(RegistryError, match=r"certificate of localhost:\d+ is not to be"):
+        with pytest.raises(RegistryError, match=r"certificate of localhost:\d+ is not trusted"):
             insecure.send("GET", f"https://localhost:{listener.getsockname()[1]}/v2/")
         thread.join(5)
 

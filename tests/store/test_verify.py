@@ -65,9 +65,9 @@ def test_blobs_that_nothing_names_and_odd_files_are_looked_at_too(store):
     (store.layout.blobs / "sha256-partial").write_bytes(b"")
     reasons = sorted(problem.reason for problem in verify_store(store).problems)
     assert reasons == [
-        f"is damaged: its bytes are those of {Digest.of(b'not that').short}",
-        "is no regular file",
-        "is no regular file",
+        f"is damaged: its digest is {Digest.of(b'not that').short}",
+        "is not a regular file",
+        "is not a regular file",
     ]
 
 
@@ -96,5 +96,5 @@ def test_damaged_blobs_go_if_asked_and_nothing_else(store):
         assert bad.model_path
     add_model(store, "bad")
     assert verify_store(store).problems == ()
-    with pytest.raises(StoreError, match="only read"):
+    with pytest.raises(StoreError, match="read-only"):
         remove_damaged(Store(store.root, is_writable=False), found)

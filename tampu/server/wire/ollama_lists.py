@@ -155,7 +155,7 @@ def show(entry: Entry, defaults: ModelDefaults, body: ShowRequest, engine: str) 
 
 def _projector_info(entry: Entry) -> dict[str, Any] | msgspec.UnsetType:
     for path in entry.model.projector_paths:
-        return plain_metadata(read_gguf(path).metadata, longest=_MAX_VALUES)
+        return plain_metadata(read_gguf(path).metadata, max_items=_MAX_VALUES)
     return msgspec.UNSET
 
 
@@ -227,7 +227,7 @@ def _details(info: ModelInfo) -> Details:
 
 
 def _model_info(info: ModelInfo, *, verbose: bool) -> dict[str, Any]:
-    shown = plain_metadata(info.metadata, longest=None if verbose else _MAX_VALUES)
+    shown = plain_metadata(info.metadata, max_items=None if verbose else _MAX_VALUES)
     for key in _HIDDEN:
         shown.pop(key, None)
     return shown | {"general.parameter_count": info.parameters}

@@ -1,1 +1,1 @@
-"""Registries: models from other machines and to them, by the OCI protocol and the Hub's."""
+"""Registries: pulls and pushes models by the OCI protocol and the Hugging Face Hub's."""

@@ -1,9 +1,9 @@
-"""Who downloads which part of a blob: chunks in order, and the rest of the slowest at the end.
+"""The chunk scheduler of a download: which connection downloads which range of a blob.
 
-Who is alone has all that is missing as one chunk, since each request costs; when others come, it
-keeps the beginning.
+A single connection gets everything that is missing as one chunk, since each request costs; when
+others join, it keeps the start. Chunks are handed out in order; at the end, slow ones are split.
 
-Pure bookkeeping under one lock; no file and no network is touched here.
+Pure bookkeeping under one lock, without file or network access.
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-MIN_SPLIT_BYTES = 256 << 10  # no chunk is divided into smaller ones
-STALLED_S = 5.0  # a chunk that got nothing for so long is taken over whole
-MIN_SPLIT_S = (
-    1.0  # a chunk that will be done sooner is not divided: what is on its way would be lost
-)
+MIN_SPLIT_BYTES = 256 << 10  # no chunk is split into smaller ones
+STALLED_S = 5.0  # a chunk without data for so long is taken over whole
+MIN_SPLIT_S = 1.0  # faster chunks are not split: data in flight would be lost
 _NOTIFY_BYTES = 512 << 10  # so much more in a row, and those who wait are woken
 
 
 class Ranges:
-    """A set of byte positions, as half-open ranges in order that do not touch."""
+    """A set of byte positions, as sorted, disjoint half-open ranges."""
 
     def __init__(self, ranges: Iterable[Sequence[int]] = ()) -> None:
         self._ranges: list[tuple[int, int]] = []
@@ -31,7 +29,7 @@ class Ranges:
             self.add(start, end)
 
     def add(self, start: int, end: int) -> None:
-        """Add the positions from `start` to before `end`."""
+        """Add the positions in [start, end)."""
         if start >= end:
             return
         first = bisect_left(self._ranges, start, key=lambda r: r[1])
@@ -43,7 +41,7 @@ class Ranges:
         self._ranges[first:last] = [(start, end)]
 
     def gap(self, position: int, end: int) -> tuple[int, int] | None:
-        """Return the first range before `end` that is missing from `position` on."""
+        """Return the first missing range in [position, end); None if there is none."""
         for start, stop in self._ranges:
             if position < start:
                 return (position, min(start, end)) if position < end else None
@@ -52,12 +50,12 @@ class Ranges:
 
     @property
     def frontier(self) -> int:
-        """How many positions there are from 0 on without a gap."""
+        """The number of positions from 0 without a gap."""
         return self._ranges[0][1] if self._ranges and self._ranges[0][0] == 0 else 0
 
     @property
     def total(self) -> int:
-        """How many positions there are."""
+        """The number of positions."""
         return sum(end - start for start, end in self._ranges)
 
     def as_list(self) -> list[tuple[int, int]]:
@@ -67,14 +65,14 @@ class Ranges:
 
 @dataclass(slots=True, eq=False)
 class Chunk:
-    """A part that one worker downloads.
+    """A range of a blob that one connection downloads.
 
     Attributes:
-        start: where it begins.
-        position: where the next byte goes; what is before it is there, or being written.
-        end: where it ends; another worker may make it earlier.
+        start: of the range.
+        position: of the next byte; earlier ones are written or being written.
+        end: of the range; lowered when another connection takes over the rest.
         began_s: when it was taken.
-        touched_s: when a byte came last.
+        touched_s: when data was last received.
     """
 
     start: int
@@ -84,14 +82,14 @@ class Chunk:
     touched_s: float
 
     def is_slow(self, now: float) -> bool:
-        """Whether it will take long, at the pace that it has had."""
+        """Whether it will take long at its average rate."""
         elapsed, came = now - self.began_s, self.position - self.start
         left = self.end - self.position
         return elapsed >= MIN_SPLIT_S and left * elapsed >= MIN_SPLIT_S * came
 
 
 class ChunkScheduler:
-    """The parts of a blob that are missing."""
+    """Assigns the missing ranges of a blob to connections."""
 
     def __init__(
         self,
@@ -100,7 +98,7 @@ class ChunkScheduler:
         chunk_size: int = 16 << 20,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Divide `size` bytes, of which `done` are there, into chunks."""
+        """Divide `size` bytes into chunks, except the ranges in `done`."""
         self.size = size
         self._done = Ranges(done)
         self._chunk_size = chunk_size
@@ -110,10 +108,10 @@ class ChunkScheduler:
         self._changed = threading.Condition()
 
     def take(self) -> Chunk | None:
-        """Return something to download; None if there is nothing just now.
+        """Return a chunk to download; None if there is none now.
 
-        The first chunk that nobody has; else half of what the one with the most left has, if it is
-        slow, or all of it if it is stalled.
+        The first unassigned range; else the rest of a stalled chunk, or half the rest of the
+        largest one if it is slow.
         """
         with self._changed:
             self._share()
@@ -123,10 +121,10 @@ class ChunkScheduler:
             return chunk
 
     def claim(self, chunk: Chunk, count: int) -> tuple[int, int]:
-        """Return where bytes of a chunk that have come go, and how many of them are still wanted.
+        """Reserve the position of received bytes; return it and the number of bytes to write.
 
-        Fewer than `count` are, if the rest of the chunk was taken over by another worker. Nobody
-        else writes there from now on; `filled` follows when they are written.
+        It is less than `count` if another connection has taken over the rest of the chunk. The
+        caller writes the bytes and then calls `filled`.
         """
         with self._changed:
             wanted = max(0, min(count, chunk.end - chunk.position))
@@ -136,7 +134,7 @@ class ChunkScheduler:
             return position, wanted
 
     def filled(self, position: int, count: int) -> None:
-        """Note that claimed bytes are written."""
+        """Record that claimed bytes are written."""
         with self._changed:
             self._done.add(position, position + count)
             frontier = self._done.frontier
@@ -145,40 +143,40 @@ class ChunkScheduler:
                 self._changed.notify_all()
 
     def release(self, chunk: Chunk) -> None:
-        """Give a chunk back, finished or not."""
+        """Return a chunk, finished or not."""
         with self._changed:
             self._active.remove(chunk)
             self._changed.notify_all()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until something changes, or for so long."""
+        """Wait until something changes, or until the timeout."""
         with self._changed:
             self._changed.wait(timeout_s)
 
     def notify(self) -> None:
-        """Wake all who wait."""
+        """Wake all waiting threads."""
         with self._changed:
             self._changed.notify_all()
 
     @property
     def completed(self) -> int:
-        """The bytes that are there."""
+        """The number of bytes written."""
         with self._changed:
             return self._done.total
 
     @property
     def frontier(self) -> int:
-        """The bytes that are there from the beginning on without a gap."""
+        """The number of bytes written from the start without a gap."""
         with self._changed:
             return self._done.frontier
 
     @property
     def is_done(self) -> bool:
-        """Whether all is there."""
+        """Whether all bytes are written."""
         return self.frontier == self.size
 
     def done(self) -> list[tuple[int, int]]:
-        """Return the ranges that are there."""
+        """Return the written ranges."""
         with self._changed:
             return self._done.as_list()
 
@@ -196,7 +194,7 @@ class ChunkScheduler:
         return Chunk(start, start, end, now, now)
 
     def _share(self) -> None:
-        """Leave to others what is beyond a chunk's usual size; who is behind closes its answer."""
+        """Limit active chunks to the usual size, so that others can take the rest."""
         for chunk in self._active:
             chunk.end = min(chunk.end, chunk.position + self._chunk_size)
 

@@ -1,9 +1,8 @@
-"""Bringing in one blob: in parts at once, gone on with after a crash, hashed as it comes.
+"""Downloads one blob: over several connections, resumable after a crash, hashed meanwhile.
 
-Workers write the parts of the blob into a file of its size, near each other and in order. One more
-thread follows them and hashes what is there without a gap, from the system's page cache, so that
-the hash is ready when the last byte is. What is there is noted in a state file from time to time,
-never before it is on the disk.
+Threads write chunks into a file of the blob's size, close to each other and in order. One more
+thread hashes the bytes behind them, from the page cache, so that the hash is ready with the last
+byte. A state file records which ranges are on the disk.
 """
 
 from __future__ import annotations
@@ -35,21 +34,21 @@ SAVE_EVERY_BYTES = 64 << 20
 SAVE_EVERY_S = 5.0
 MAX_ATTEMPTS = 6
 RETRY_DELAYS_S = (0.0, 0.1, 0.5, 1.0, 2.0, 4.0)
-_USEFUL = 64 << 10  # a try that brought so much does not count as failed
-_HASHED = 256 << 10  # at a time: small enough for a processor's own cache
+_USEFUL = 64 << 10  # an attempt that received so many bytes does not count as failed
+_HASHED = 256 << 10  # at a time: fits a core's cache
 _MAX_CHUNK_BYTES = 32 << 20
 _MIN_CHUNK_BYTES = 1 << 20
 LEAVING_S = 1.0
 FIRST = 1
 RAMP_S = 0.2
-FAST_PER_SECOND = 50 << 20  # a connection that brings so much is not what is slow
+FAST_PER_SECOND = 50 << 20  # more connections do not help one that is this fast
 
 
 Task = Callable[[ChunkScheduler, "SharedFile"], None]
 
 
 class PartialState(msgspec.Struct, frozen=True):
-    """What of a blob is on the disk."""
+    """The ranges of a blob that are on the disk."""
 
     size: int
     done: list[tuple[int, int]]
@@ -57,12 +56,12 @@ class PartialState(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class DownloadOptions:
-    """How a blob is brought in.
+    """Options of a download.
 
     Attributes:
-        connections: the most at once.
-        limiter: shared by all that is brought in.
-        retry_delays_s: before the first, second, ... try again.
+        connections: the maximum number at once.
+        limiter: shared by all downloads of a pull.
+        retry_delays_s: before the first, second, ... retry.
     """
 
     connections: int
@@ -71,7 +70,7 @@ class DownloadOptions:
 
 
 class Download:
-    """A blob on its way into a store. The caller holds its lock, and a lease of it."""
+    """The download of one blob. The caller holds the blob's lock and a lease on it."""
 
     def __init__(
         self,
@@ -95,14 +94,14 @@ class Download:
         self._hash: Digest | None = None
 
     def run(self) -> Iterator[int]:
-        """Bring the blob in, yielding from time to time how many of its bytes are there.
+        """Download the blob, regularly yielding the number of bytes done.
 
-        Closing the iterator stops it; what is there stays for the next time.
+        Closing the iterator stops it; the next download resumes.
 
         Raises:
-            RegistryError: if it cannot be had.
-            DigestMismatchError: if its bytes are not those of its digest; nothing stays.
-            StoreError: if it cannot be written; what is there stays.
+            RegistryError: if the registry fails or refuses.
+            DigestMismatchError: if the content does not match the digest; it is discarded.
+            StoreError: if it cannot be written; what was written is kept.
         """
         with translate_os_errors(f"the blob {self._digest.short}"):
             make_folder(self._layout.incoming)
@@ -114,23 +113,23 @@ class Download:
             file.release()
         if self._hash != self._digest:
             self.forget()
-            raise DigestMismatchError(f"the bytes that came are not those of {self._digest}")
+            raise DigestMismatchError(f"the downloaded bytes do not match {self._digest}")
         Blobs(self._layout).adopt(self._path, self._digest)
         self._state_path.unlink(missing_ok=True)
 
     def forget(self) -> None:
-        """Remove what is there."""
+        """Remove the partial download."""
         self._state_path.unlink(missing_ok=True)
         self._path.unlink(missing_ok=True)
 
     def can_resume(self) -> bool:
-        """Whether there is something from before to go on with."""
+        """Whether there is a partial download to resume."""
         return bool(self._read_state())
 
     # -- the state -------------------------------------------------------------------------------
 
     def _begin(self) -> list[tuple[int, int]]:
-        """Return the ranges that are there; a state that makes no sense is as none."""
+        """Return the ranges already on the disk; an invalid state counts as none."""
         done = self._read_state()
         if not done:
             self.forget()
@@ -174,7 +173,7 @@ class Download:
             self._stop.set()
             self._interrupt()
             scheduler.notify()
-            for thread in threads:  # one that is connecting just now may take longer to notice
+            for thread in threads:  # one that is connecting may take longer to notice
                 thread.join(LEAVING_S)
             if self._hash is None and scheduler.completed:
                 with suppress(TampuError):  # the error that stopped it matters more
@@ -188,7 +187,7 @@ class Download:
             self._stop.wait(PROGRESS_S)
 
     def _save_periodically(self, scheduler: ChunkScheduler, file: SharedFile) -> None:
-        """Save the state from time to time; so the disk is busy from the beginning, too."""
+        """Save the state regularly; this also keeps the disk busy from the start."""
         saved, saved_s = scheduler.completed, time.monotonic()
         while not self._stop.wait(PROGRESS_S):
             completed, now = scheduler.completed, time.monotonic()
@@ -208,16 +207,16 @@ class Download:
         return thread
 
     def _run_thread(self, task: Task, scheduler: ChunkScheduler, file: SharedFile) -> None:
-        """Do what a thread is for; its error ends the download."""
+        """Run a thread's task; its error ends the download."""
         try:
             task(scheduler, file)
-        except BaseException as error:  # noqa: BLE001 - told to who waits for the thread
+        except BaseException as error:  # noqa: BLE001 - raised by `run`
             self._fail(error)
         finally:
             file.release()
 
     def _download_chunks(self, scheduler: ChunkScheduler, file: SharedFile) -> None:
-        """Download chunks until there are none left."""
+        """Download chunks until none are left."""
         failures = 0
         while not self._stop.is_set() and not scheduler.is_done:
             chunk = scheduler.take()
@@ -250,7 +249,7 @@ class Download:
                 limiter.take(len(content))
 
     def _hash_in_order(self, scheduler: ChunkScheduler, file: SharedFile) -> None:
-        """Hash what is there without a gap."""
+        """Hash the written bytes in order."""
         hasher = hashlib.sha256()
         buffer = memoryview(bytearray(_HASHED))
         position = 0
@@ -270,7 +269,7 @@ class Download:
     # -- inside ----------------------------------------------------------------------------------
 
     def _chunk_size(self) -> int:
-        """A size that gives each connection several chunks, and keeps them close together."""
+        """Return a size that gives each connection several chunks, close together."""
         fair = self._size // (self._options.connections * 4)
         return max(_MIN_CHUNK_BYTES, min(_MAX_CHUNK_BYTES, fair))
 
@@ -296,7 +295,7 @@ class Download:
 
 
 class _InterruptibleResponse:
-    """An answer that another thread can interrupt while it is read."""
+    """A response that another thread can interrupt while it is read."""
 
     def __init__(
         self,
@@ -324,31 +323,31 @@ class _InterruptibleResponse:
 
 
 class Ramp:
-    """How many connections a download has: few at first, more while each of them is slow."""
+    """The number of connections of a download: few at first, more while each is slow."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._count = min(FIRST, most)
+    def __init__(self, maximum: int) -> None:
+        self._maximum = maximum
+        self._count = min(FIRST, maximum)
         self._since: tuple[float, int] | None = None
 
     def count(self, now: float, completed: int) -> int:
-        """Return how many there are to be, from the time and the bytes that are there."""
+        """Return the number of connections to use now, given the bytes done."""
         if self._since is None:
             self._since = (now, completed)
         elapsed_s = now - self._since[0]
         if elapsed_s >= RAMP_S:
             rate = (completed - self._since[1]) / elapsed_s
             if rate < FAST_PER_SECOND * self._count:
-                self._count = min(2 * self._count, self._most)
+                self._count = min(2 * self._count, self._maximum)
             self._since = (now, completed)
         return self._count
 
 
 class SharedFile:
-    """A file of several threads; the last that lets it go closes it."""
+    """A file shared by several threads; the last one to release it closes it."""
 
     def __init__(self, path: Path, size: int) -> None:
-        """Open a file, made if it is not there, and give it its size."""
+        """Open or create a file and set its size."""
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._users = 1
         self._lock = threading.Lock()
@@ -359,12 +358,12 @@ class SharedFile:
             raise
 
     def share(self) -> None:
-        """Count one more user."""
+        """Add a user."""
         with self._lock:
             self._users += 1
 
     def release(self) -> None:
-        """Count one user less."""
+        """Remove a user."""
         with self._lock:
             self._users -= 1
             if self._users == 0:

@@ -1,7 +1,7 @@
-"""Hugging Face's hub: a repository's GGUF files as a model.
+"""The Hugging Face Hub: a repository's GGUF files as a model.
 
-The hub speaks the registries' protocol too, but refuses models in several files there. So its own
-interface is used: the list of files has the SHA-256 of each, which is the blob's digest here.
+The hub also speaks the registry protocol, but refuses split models there. So its own API is used:
+the list of files has the SHA-256 of each, which is the blob's digest.
 
     GET /api/models/<user>/<repo>/tree/main?recursive=true    the files
     GET /<user>/<repo>/resolve/main/<file>                    one of them, through a redirect
@@ -40,12 +40,12 @@ MAX_LIST_BYTES = 8 << 20
 MAX_PAGES = 20
 MAX_SMALL_FILE_BYTES = 4 << 20
 _NEXT = re.compile(r'<([^>]+)>;\s*rel="next"')
-# Files of a repository that say how its model is to be used, and what they become.
+# Files of a repository with settings for the model -> the kinds of their layers.
 _SETTINGS = {"template": Media.TEMPLATE, "system": Media.SYSTEM, "params": Media.PARAMS}
 
 
 class LargeFile(msgspec.Struct, frozen=True):
-    """What the hub says of a file that git does not hold itself."""
+    """A Git LFS file."""
 
     oid: str
     size: int
@@ -71,8 +71,8 @@ class HubRepository:
         """Return the model of the tag, which is a quantization or a file name.
 
         Raises:
-            RegistryError: if there is none, saying which there are.
-            NetworkError: if trying again may help.
+            RegistryError: if there is none; the message lists the tags.
+            NetworkError: if a retry may help.
         """
         files = {file.path: file for file in self._files() if file.type == "file"}
         repository = read_repository(files)
@@ -115,8 +115,8 @@ class HubRepository:
             if response.status in (401, 403):
                 response.close()
                 raise RegistryError(
-                    f"{self.name.repository} is not public, or not there: set HF_TOKEN to a token "
-                    "that may read it"
+                    f"{self.name.repository} is private or does not exist: set HF_TOKEN to a token "
+                    "that can read it"
                 )
             self.session.expect(response, 200, doing="pull model manifest")
             next_page = _NEXT.search(response.headers.get("Link", ""))
@@ -132,12 +132,12 @@ class HubRepository:
         raise RegistryError(f"{self.name.repository} has too many files")
 
     def _content(self, file: HubFile, contents: dict[Digest, bytes]) -> tuple[Digest, int]:
-        """Return digest and size of a file; a small one that git holds itself is fetched."""
+        """Return digest and size of a file; small files outside LFS are fetched."""
         if file.lfs is not None:
             try:
                 return Digest(file.lfs.oid), file.lfs.size
             except ModelNameError as error:
-                raise RegistryError(f"the hub gives {file.path} no SHA-256") from error
+                raise RegistryError(f"the hub has no valid SHA-256 for {file.path}") from error
         response = self.session.send("GET", self._address(file.path))
         self.session.expect(response, 200, doing="pull model blob")
         content = response.read_all(MAX_SMALL_FILE_BYTES)
@@ -150,7 +150,7 @@ class HubRepository:
 
     def _missing(self, repository: Repository) -> str:
         tags = ", ".join(variant.tag for variant in repository.variants[:20])
-        there = f"there are {tags}" if tags else f"there is no {SUFFIX} file"
+        there = f"available: {tags}" if tags else f"it has no {SUFFIX} file"
         return f"{self.name.repository} has no {self.name.tag}; {there}"
 
     def _checked(self, content: bytes) -> Manifest:

@@ -1,4 +1,4 @@
-"""How registries and hubs are talked to."""
+"""Options for access to registries and the hub."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ HUB_HOSTS = frozenset({"hf.co", "huggingface.co"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteOptions:
-    """How registries and hubs are talked to.
+    """Options for access to registries and the hub.
 
     Attributes:
-        default_registry: the host that stands for registry.ollama.ai.
-        realms: pairs of a registry and another host that may give out its tokens.
-        logins: pairs of a registry and the "name:password" that it, and nobody else, gets.
-        proxies: which proxy stands before which host.
-        connections: the most at once for a blob.
-        limit_rate: the most bytes in a second; None is without limit.
-        key: the file of the private key that tells Ollama's registry who asks; it need not exist.
-        hub: the address of Hugging Face's hub.
-        hub_token: for models there that are not public.
-        public_registries: hosts of registries that callers from other machines may name, too.
-        is_insecure: use HTTP without TLS, and allow addresses of private networks.
-        retry_delays_s: before the first, second, ... try again.
-        read_timeout_s: how long no byte may come before a connection counts as lost.
+        default_registry: the host used in place of registry.ollama.ai.
+        realms: pairs of a registry and another host that may issue its tokens.
+        logins: pairs of a registry and the "name:password" that only it receives.
+        proxies: the proxies for hosts.
+        connections: the maximum number at once for a blob.
+        limit_rate: the maximum of bytes per second; None: unlimited.
+        key: the private key file that identifies the user to Ollama's registry; may be missing.
+        hub: the URL of the Hugging Face Hub.
+        hub_token: for private repositories there.
+        public_registries: hosts of registries that remote clients may use, too.
+        is_insecure: allow HTTP without TLS, and addresses in private networks.
+        retry_delays_s: before the first, second, ... retry.
+        read_timeout_s: how long a connection may be silent before it counts as lost.
     """
 
     default_registry: str = DEFAULT_HOST
@@ -52,7 +52,7 @@ class RemoteOptions:
     def from_settings(
         cls, settings: Settings, *, is_insecure: bool = False, limit_rate: int | None = None
     ) -> RemoteOptions:
-        """Return a user's options; a rate given here comes before that of the settings."""
+        """Return the options of the settings; `limit_rate` overrides theirs."""
         return cls(
             default_registry=settings.registry,
             realms=settings.realms,
@@ -68,34 +68,34 @@ class RemoteOptions:
         )
 
     def host_of(self, name: ModelName) -> str:
-        """Return the host of the registry that has a model."""
+        """Return the host of a model's registry."""
         is_default = canonical_host(name.host) == DEFAULT_HOST
         return self.default_registry if is_default else name.host
 
     @property
     def known_hosts(self) -> frozenset[str]:
-        """The registries that the settings name, and the hub."""
+        """The registries in the settings, and the hub."""
         named = (registry for registry, _ in (*self.realms, *self.logins))
         return HUB_HOSTS | {self.default_registry, *self.public_registries, *named}
 
     def base_of(self, name: ModelName) -> str:
-        """Return the address of the registry that has a model."""
+        """Return the base URL of a model's registry."""
         scheme = "http" if self.is_insecure else name.scheme
         return f"{scheme}://{self.host_of(name)}"
 
     def signer(self) -> Signer | None:
-        """Return what proves who asks; None without a key."""
+        """Return a function that signs requests for tokens; None without a key."""
         key = self.key
         if key is None or not key.is_file():
             return None
 
         def prove(url: str) -> str:
-            from tampu.store.registry.signing import sign  # slow to import, and seldom needed
+            from tampu.store.registry.signing import sign  # slow to import, rarely needed
 
             return sign(key, url)
 
         return prove
 
     def realm_hosts(self, host: str) -> frozenset[str]:
-        """Return the other hosts that may give out a registry's tokens."""
+        """Return the other hosts that may issue a registry's tokens."""
         return frozenset(realm for registry, realm in self.realms if registry == host.lower())

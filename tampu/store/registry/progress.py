@@ -1,4 +1,4 @@
-"""What a transfer says of itself while it runs: the objects that Ollama's API streams."""
+"""Progress of pulls, pushes and creations: the objects that Ollama's API streams."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
     """One step of a transfer.
 
     Attributes:
-        status: what is being done, in Ollama's words.
-        digest: of the blob that it is about; empty for none.
-        total: the blob's bytes.
-        completed: how many of them are done.
+        status: the step, in Ollama's words.
+        digest: of the blob, if the step has one.
+        total: the blob's size in bytes.
+        completed: the number of bytes done.
     """
 
     status: str

@@ -1,4 +1,4 @@
-"""Pulling: a model from a registry or the hub into the store, each blob once, the manifest last."""
+"""Pulls a model from a registry or the hub: each blob once, the manifest last."""
 
 from __future__ import annotations
 
@@ -21,25 +21,24 @@ from tampu.store.registry.source import RangesIgnoredError
 from tampu.store.registry.transport import NetworkError, UnreachableError
 from tampu.store.store import Store
 
-_MAX_UNREACHABLE = 3  # of who answers nothing from the beginning: people wait to hear of a typo
-SMALL = 4 << 20  # blobs up to this come in one piece
+_MAX_UNREACHABLE = 3  # attempts to reach a host at first: it may be a typo
+SMALL = 4 << 20  # blobs up to this size are downloaded with one request
 
 
 def pull(store: Store, name: ModelName, options: RemoteOptions) -> Iterator[Progress]:
-    """Bring a model into a store, yielding what happens, `success` last.
+    """Pull a model into a store, yielding the progress, `success` last.
 
-    Blobs that are there already are read and verified, not brought again. Two that pull the same
-    blob at once, here or in another process, bring it once. Closing the iterator stops the work;
-    what has come stays, and the next pull goes on from there.
+    Existing blobs are verified instead of downloaded. Concurrent pulls of the same blob, also in
+    other processes, download it once. Closing the iterator stops the pull; the next one resumes.
 
     Args:
-        store: where it goes.
+        store: the destination.
         name: of the model.
-        options: how registries are talked to.
+        options: for access to the registry.
 
     Raises:
-        RegistryError: if it cannot be had; the store is as it was, but for finished blobs.
-        StoreError: if it cannot be written.
+        RegistryError: if the registry fails or refuses; the store keeps complete blobs only.
+        StoreError: if the store cannot be written.
     """
     with closing(open_transport(options)) as transport, store.lease() as lease:
         yield Progress("pulling manifest")
@@ -64,20 +63,20 @@ def pull(store: Store, name: ModelName, options: RemoteOptions) -> Iterator[Prog
 
 
 class _Fetcher:
-    """Brings the blobs of one pull."""
+    """Downloads the blobs of one pull."""
 
     def __init__(self, store: Store, lease: Lease, options: RemoteOptions) -> None:
         self._store = store
         self._lease = lease
-        self._pauses_s = options.retry_delays_s
+        self._retry_delays_s = options.retry_delays_s
         limiter = RateLimiter(options.limit_rate)
         self._options = DownloadOptions(options.connections, limiter, options.retry_delays_s)
 
     def bring(self, blob: Descriptor, model: RemoteModel) -> Iterator[Progress]:
-        """Have a blob in the store, whoever brings it."""
+        """Wait until a blob is in the store, downloading it if no other pull does."""
         yield _progress(blob, 0)
         with closing(PolledLock(self._store.layout.blob_lock(blob.digest))) as turn:
-            while not turn.take():
+            while not turn.acquire():
                 yield _progress(blob, _downloaded_bytes(self._store, blob))
                 time.sleep(POLL_S)
             if not self._is_there(blob):
@@ -104,10 +103,10 @@ class _Fetcher:
         except DigestMismatchError as error:
             if not went_on:
                 raise _digest_mismatch(blob) from error
-            yield from self._download(blob, model)  # what was there from before may be to blame
+            yield from self._download(blob, model)  # the resumed part may have been damaged
 
     def _download_whole(self, blob: Descriptor, model: RemoteModel) -> Iterator[Progress]:
-        """Bring a blob in one piece."""
+        """Download a blob with one request."""
         for failures in range(1, MAX_ATTEMPTS + 1):
             try:
                 yield from self._stream(blob, model)
@@ -115,7 +114,7 @@ class _Fetcher:
             except NetworkError as error:
                 if failures == MAX_ATTEMPTS:
                     raise
-                time.sleep(max(error.after_s, _retry_delay(self._pauses_s, failures)))
+                time.sleep(max(error.after_s, _retry_delay(self._retry_delays_s, failures)))
 
     def _stream(self, blob: Descriptor, model: RemoteModel) -> Iterator[Progress]:
         limiter = self._options.limiter
@@ -123,7 +122,7 @@ class _Fetcher:
         with writer, model.source(blob).open_whole() as response:
             while content := response.read(limiter.chunk):
                 if writer.size + len(content) > blob.size:
-                    raise RegistryError(f"more bytes came than {blob.digest.short} has")
+                    raise RegistryError(f"received more bytes than {blob.digest.short} has")
                 writer.write(content)
                 limiter.take(len(content))
                 yield _progress(blob, writer.size)
@@ -148,7 +147,7 @@ def _with_retries(ask: Callable[[], RemoteModel], options: RemoteOptions) -> Rem
 
 def _check(model: RemoteModel, name: ModelName) -> None:
     if any(file_of(blob) is not None for blob in model.manifest.blobs()):
-        raise RegistryError(f"{name.short} names files of this machine: refused")
+        raise RegistryError(f"{name.short} refers to files on this machine: refused")
 
 
 def _missing_bytes(store: Store, model: RemoteModel) -> int:
@@ -157,7 +156,7 @@ def _missing_bytes(store: Store, model: RemoteModel) -> int:
 
 
 def _downloaded_bytes(store: Store, blob: Descriptor) -> int:
-    """Return about how much of a blob another process has brought."""
+    """Return roughly how many bytes of a blob another process has downloaded."""
     try:
         return min(blob.size, store.layout.partial(blob.digest).stat().st_blocks * 512)
     except OSError:
@@ -173,4 +172,4 @@ def _retry_delay(retry_delays_s: tuple[float, ...], failures: int) -> float:
 
 
 def _digest_mismatch(blob: Descriptor) -> RegistryError:
-    return RegistryError(f"the bytes that came are not those of {blob.digest}: pull again")
+    return RegistryError(f"the downloaded bytes do not match {blob.digest}: pull again")

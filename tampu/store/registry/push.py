@@ -1,8 +1,8 @@
-"""Pushing: a model from the store to a registry, blobs in resumable chunks, the manifest last.
+"""Pushes a model to a registry: blobs in resumable chunks, the manifest last.
 
-The registry may take the bytes of a chunk itself (`202 Accepted`, as the reference registry does)
-or say where they are to go (`307`, as Ollama's does: object storage gets them without a token, and
-the end is marked with the hash of the chunks' hashes).
+A registry either accepts a chunk itself (`202 Accepted`, like the reference registry) or redirects
+it (`307`, like Ollama's: object storage receives it without a token, and the upload is completed
+with the hash of the chunks' hashes).
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from tampu.store.registry.transport import NetworkError, Response, host_of, orig
 from tampu.store.store import Store
 
 _FIRST_CHUNK_BYTES, _MIN_CHUNK_BYTES, _MAX_CHUNK_BYTES = 8 << 20, 5 << 20, 64 << 20
-_CHUNK_S = 1.0  # chunks are made to take about so long
+_CHUNK_S = 1.0  # target duration of a chunk
 _BINARY = {"Content-Type": "application/octet-stream"}
 _RECEIVED = re.compile(r"(?:bytes=)?0-(\d{1,19})", re.ASCII)
 
 
 def push(store: Store, name: ModelName, options: RemoteOptions) -> Iterator[Progress]:
-    """Give a model to its registry, yielding what happens, `success` last.
+    """Push a model to its registry, yielding the progress, `success` last.
 
     Args:
-        store: where it is.
+        store: the source.
         name: of the model; its host is the registry.
-        options: how registries are talked to.
+        options: for access to the registry.
 
     Raises:
         ModelNotFoundError: if there is no such model.
-        StoreError: if a part of it is missing or damaged.
+        StoreError: if a blob is missing or damaged.
         RegistryError: if the registry refuses or fails.
     """
     yield Progress("retrieving manifest")
@@ -63,7 +63,7 @@ def push(store: Store, name: ModelName, options: RemoteOptions) -> Iterator[Prog
 
 @dataclass(slots=True)
 class _Upload:
-    """A blob on its way: where the next chunk goes, and what has been sent."""
+    """The state of an upload: the URL of the next chunk, and what has been sent."""
 
     url: str
     position: int = 0
@@ -73,7 +73,7 @@ class _Upload:
 
 
 class _Pusher:
-    """Gives the blobs of one model."""
+    """Uploads the blobs of one model."""
 
     def __init__(self, registry: Registry, model: StoredModel, options: RemoteOptions) -> None:
         self._registry = registry
@@ -84,7 +84,7 @@ class _Pusher:
         self._chunk = _FIRST_CHUNK_BYTES
 
     def give(self, blob: Descriptor) -> Iterator[Progress]:
-        """Have a blob at the registry."""
+        """Upload a blob unless the registry has it."""
         yield _progress(blob, 0)
         path = self._model.path_of(blob)
         failures, best = 0, 0
@@ -105,7 +105,7 @@ class _Pusher:
         yield _progress(blob, blob.size)
 
     def give_manifest(self) -> None:
-        """Have the manifest at the registry, under the model's tag."""
+        """Upload the manifest under the model's tag."""
         path = f"{self._registry.path}/manifests/{self._model.name.tag}"
         manifest = without_files(self._model.manifest)
         content = encode_manifest(manifest)
@@ -124,7 +124,7 @@ class _Pusher:
             return True
 
     def _upload(self, blob: Descriptor, path: Path) -> Iterator[int]:
-        """Upload a blob, yielding how many bytes the registry has."""
+        """Upload a blob, yielding the number of bytes sent."""
         upload = self._start()
         hasher = hashlib.sha256()
         hashed = 0
@@ -135,7 +135,7 @@ class _Pusher:
                     content = file.read(min(self._chunk, blob.size - upload.position))
                     if not content:
                         raise damaged(blob.digest)
-                    if upload.position + len(content) > hashed:  # not a chunk that comes again
+                    if upload.position + len(content) > hashed:  # not a repeated chunk
                         hasher.update(content[hashed - upload.position :])
                         hashed = upload.position + len(content)
                     self._send(upload, content)
@@ -153,7 +153,7 @@ class _Pusher:
         return _Upload(self._next(response, self._session.base))
 
     def _send(self, upload: _Upload, content: bytes) -> None:
-        """Send a chunk; if that fails, ask how far the registry got and go on from there."""
+        """Send a chunk; if that fails, resume from the position that the registry reports."""
         last = upload.position + len(content) - 1
         headers = {"Content-Range": f"{upload.position}-{last}", "X-Redirect-Uploads": "1"}
         began = time.monotonic()
@@ -184,7 +184,7 @@ class _Pusher:
         upload.url = self._checked(urljoin(upload.url, following))
 
     def _resume(self, upload: _Upload) -> bool:
-        """Ask how far an upload got; whether it can go on from somewhere further."""
+        """Ask the registry for an upload's position; return whether it has advanced."""
         before = upload.position
         try:
             response = self._session.send("GET", upload.url)
@@ -213,12 +213,12 @@ class _Pusher:
             "Location", ""
         )
         if not location:
-            raise RegistryError(f"{host_of(base)} does not say where to upload to")
+            raise RegistryError(f"{host_of(base)} sent no upload location")
         return self._checked(urljoin(base + "/", location))
 
     def _checked(self, url: str) -> str:
         if origin_of(url) != origin_of(self._session.base):
-            raise RegistryError(f"{host_of(self._session.base)} sends uploads to another host")
+            raise RegistryError(f"{host_of(self._session.base)} redirects uploads to another host")
         return url
 
     def _adapt(self, size: int, elapsed_s: float) -> None:

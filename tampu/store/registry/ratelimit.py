@@ -1,4 +1,4 @@
-"""At most so many bytes in a second, for all threads of a transfer together."""
+"""Rate limit for all threads of a transfer together."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ import time
 from collections.abc import Callable
 
 _BURST_S = 0.25
-_CHUNK = 256 << 10  # small enough for a processor's own cache
+_CHUNK = 256 << 10  # fits a core's cache
 
 
 class RateLimiter:
-    """A bucket that fills at a rate; who takes more than it holds waits.
-
-    A rate of None is without limit.
-    """
+    """A token bucket; callers wait when it is empty. A rate of None is unlimited."""
 
     def __init__(
         self,
@@ -30,11 +27,11 @@ class RateLimiter:
 
     @property
     def chunk(self) -> int:
-        """How much to read at a time, so that nobody waits long."""
+        """The number of bytes to read at a time, so that waits are short."""
         return _CHUNK if self._rate is None else max(1024, min(_CHUNK, self._rate // 16))
 
     def take(self, count: int) -> None:
-        """Account for bytes that have passed, and wait until more may."""
+        """Account for transferred bytes, and wait if they exceed the rate."""
         if self._rate is None:
             return
         with self._lock:

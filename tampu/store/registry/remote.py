@@ -1,4 +1,4 @@
-"""A registry as `pull` and `push` see it: manifests, and where blobs come from and go to."""
+"""A registry for `pull` and `push`: manifests and blobs by the OCI protocol."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ ACCEPT = f"{MANIFEST_TYPE}, {OCI_MANIFEST_TYPE}"
 
 @dataclass(frozen=True, slots=True)
 class RemoteModel:
-    """A model that can be had.
+    """A model in a registry or on the hub.
 
     Attributes:
         content: the manifest's bytes.
-        manifest: what they say.
-        source: where a blob of it comes from.
-        contents: blobs that have come with it already.
+        manifest: the parsed manifest.
+        source: returns the source of a blob.
+        contents: blobs that were already received.
     """
 
     content: bytes
@@ -52,8 +52,8 @@ class Registry:
         """Return the model of the tag.
 
         Raises:
-            RegistryError: if there is none, or its manifest cannot be used.
-            NetworkError: if trying again may help.
+            RegistryError: if there is none, or its manifest is invalid.
+            NetworkError: if a retry may help.
         """
         path = f"{self.path}/manifests/{self.name.tag}"
         response = self.session.send("GET", path, {"Accept": ACCEPT})
@@ -69,7 +69,7 @@ class Registry:
         return RemoteModel(content, manifest, self.source)
 
     def source(self, blob: Descriptor) -> BlobSource:
-        """Return where a blob comes from."""
+        """Return the source of a blob."""
         return BlobSource(self.session, f"{self.path}/blobs/{blob.digest}", blob.size)
 
 

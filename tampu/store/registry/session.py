@@ -1,9 +1,9 @@
-"""Requests to one registry: its token, its redirects, its errors.
+"""Requests to one registry: tokens, redirects, errors.
 
-A token goes to the registry that it is for and to nobody else: it is asked for only where the
-registry's own host, or one that the user named for it, says, and it is left out as soon as a
-redirect leads to another host. A name and password likewise go to the host that they are
-configured for, when it asks for them or gives out tokens.
+A token is sent only to its registry: it is requested only from the registry's own host or one that
+the user configured for it, and it is dropped when a redirect leads to another host. A name and
+password are sent only to the host that they are configured for, if it asks for them or issues
+tokens.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Signer = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """Where a registry says that a token is to be had."""
+    """A registry's bearer challenge: where to get a token."""
 
     realm: str
     service: str
@@ -46,7 +46,7 @@ class Challenge:
 
 
 class Session:
-    """A registry, or a hub, and what it gave to prove who asks."""
+    """Authenticated access to a registry or the hub."""
 
     def __init__(
         self,
@@ -59,16 +59,16 @@ class Session:
         logins: Mapping[str, str] | None = None,
         signs_in: bool = True,
     ) -> None:
-        """Talk to a registry.
+        """Access a registry.
 
         Args:
-            transport: how.
-            base: its address, such as https://registry.ollama.ai.
-            realm_hosts: other hosts that may give out its tokens.
-            token: to begin with.
-            sign: proves who asks when a token is asked for; None: nobody in particular.
-            logins: "name:password" by the host, with its port, that may see it.
-            signs_in: whether a token is asked for when the registry wants one.
+            transport: sends the requests.
+            base: the registry's URL, such as https://registry.ollama.ai.
+            realm_hosts: other hosts that may issue its tokens.
+            token: the initial token.
+            sign: signs requests for tokens; None: anonymous.
+            logins: "name:password" by host and port.
+            signs_in: whether to request a token when the registry requires one.
         """
         self.transport = transport
         self.base = base.rstrip("/")
@@ -86,17 +86,17 @@ class Session:
         headers: Mapping[str, str] | None = None,
         body: Any = None,
     ) -> Response:
-        """Send a request with the token, getting one if the registry wants it.
+        """Send a request with the token, requesting one if the registry requires it.
 
         Args:
             method: such as GET; redirects of GET and HEAD are followed.
-            path: below the base, or a whole address.
-            headers: besides the usual ones.
-            body: as `Transport.send` takes it; if it is a stream, it can be sent but once.
+            path: relative to the base, or a full URL.
+            headers: additional headers.
+            body: as for `Transport.send`; a stream can be sent only once.
 
         Raises:
-            RegistryError: for a challenge or a redirect that leads where it should not.
-            NetworkError: if there was no answer.
+            RegistryError: for a challenge or redirect that is not allowed.
+            NetworkError: if there was no response.
         """
         url = urljoin(self.base + "/", path)
         for _ in range(MAX_REDIRECTS + 1):
@@ -107,11 +107,11 @@ class Session:
         raise RegistryError(f"{host_of(self.base)} redirects more than {MAX_REDIRECTS} times")
 
     def expect(self, response: Response, *statuses: int, doing: str) -> Response:
-        """Return an answer if it has one of these statuses.
+        """Return a response if it has one of these statuses.
 
         Raises:
-            RegistryError: if not, with what the registry says of it.
-            NetworkError: if the registry says that it may work later.
+            RegistryError: if not, with the registry's message.
+            NetworkError: for a status that a retry may help.
         """
         if response.status in statuses:
             return response
@@ -121,20 +121,20 @@ class Session:
         raise RegistryError(message)
 
     def _authorized(self, method: str, url: str, headers: Mapping[str, str], body: Any) -> Response:
-        """Send a request once, and a second time with a new token if it is refused."""
+        """Send a request, and again with a new token if it is unauthorized."""
         proof = self._proof
         response = self._cached(method, url, headers, body, proof)
         if response.status != 401 or not self._signs_in or not self._is_own_origin(url):
             return response
         response.close()
         with self._lock:
-            if self._proof == proof:  # else another thread has got a new one meanwhile
+            if self._proof == proof:  # else another thread has already got a new one
                 self._proof = self._new_proof(response.headers.get("WWW-Authenticate", ""))
             proof = self._proof
         response = self._cached(method, url, headers, body, proof)
         if response.status == 401:
             response.close()
-            raise RegistryError(f"{host_of(url)} refuses: you may not do this, or must sign in")
+            raise RegistryError(f"{host_of(url)} refused: you have no permission, or must sign in")
         return response
 
     def _cached(
@@ -150,27 +150,27 @@ class Session:
         location = response.headers.get("Location", "")
         response.close()
         if not location:
-            raise RegistryError(f"{host_of(response.url)} redirects to nowhere")
+            raise RegistryError(f"{host_of(response.url)} sent a redirect without a location")
         url = urljoin(response.url, location)
         if urlsplit(response.url).scheme == "https" and urlsplit(url).scheme != "https":
-            raise RegistryError(f"{host_of(response.url)} redirects to an address without TLS")
+            raise RegistryError(f"{host_of(response.url)} redirects to a URL without TLS")
         self.transport.check_url(url)
         return url
 
     def _new_proof(self, wanted: str) -> str:
-        """Return the answer to a registry's `WWW-Authenticate`."""
+        """Return the Authorization header for a registry's `WWW-Authenticate`."""
         if wanted.partition(" ")[0].lower() != "basic":
             return f"Bearer {self._fetch_token(self._challenge(wanted))}"
         host = host_of(self.base)
         login = self._login(host)
         if login is None:
             raise RegistryError(
-                f"{host} wants a name and a password: set TAMPU_LOGINS={host}=name:password"
+                f"{host} requires a name and a password: set TAMPU_LOGINS={host}=name:password"
             )
         return login
 
     def _login(self, host: str) -> str | None:
-        """Return the name and password for a host, as they go into Authorization."""
+        """Return the Authorization header with a host's name and password."""
         login = self._logins.get(host)
         return login and f"Basic {base64.b64encode(login.encode()).decode()}"
 
@@ -179,16 +179,16 @@ class Session:
         found = _PARAMETER.findall(rest)
         values = {name.lower(): value for name, value in found}
         if kind.lower() != "bearer" or "realm" not in values:
-            raise RegistryError(f"{host_of(self.base)} refuses: it wants another kind of sign-in")
+            raise RegistryError(f"{host_of(self.base)} requires an unsupported kind of sign-in")
         realm = values["realm"]
         self.transport.check_url(realm)
         if host_of(realm) not in self._realm_hosts:
             raise RegistryError(
-                f"{host_of(self.base)} wants a token from another host, {host_of(realm)[:100]}; if "
-                f"that is right, set TAMPU_REALMS={host_of(self.base)}={host_of(realm)[:100]}"
+                f"{host_of(self.base)} requires a token from another host, {host_of(realm)[:100]}; "
+                f"to allow that, set TAMPU_REALMS={host_of(self.base)}={host_of(realm)[:100]}"
             )
         if urlsplit(self.base).scheme == "https" and urlsplit(realm).scheme != "https":
-            raise RegistryError(f"{host_of(self.base)} wants a token without TLS")
+            raise RegistryError(f"{host_of(self.base)} requests a token without TLS")
         scopes = tuple(value for name, value in found if name.lower() == "scope")
         return Challenge(realm, values.get("service", ""), scopes)
 
@@ -203,7 +203,7 @@ class Session:
         proof = login or (self._sign(url) if self._sign is not None else None)
         headers = {"Authorization": proof} if proof else {}
         response = self.transport.send("GET", url, headers)  # redirects are not followed
-        self.expect(response, 200, doing=f"getting a token from {host_of(url)}")
+        self.expect(response, 200, doing=f"get a token from {host_of(url)}")
         try:
             answer = msgspec.json.decode(response.read_all(MAX_TOKEN_BYTES), type=dict[str, Any])
         except BAD_JSON as error:
@@ -220,7 +220,7 @@ def _retry_after_s(response: Response) -> float:
 
 
 def _message(response: Response) -> str:
-    """Return what an answer says of an error: one line of printable characters."""
+    """Return the error message of a response: one line of printable characters."""
     try:
         text = response.read_all(MAX_ERROR_BYTES).decode("utf-8", "replace")
     except RegistryError:

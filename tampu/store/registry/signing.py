@@ -1,7 +1,7 @@
-"""Who asks: Ollama's registry knows people by the Ed25519 key in ~/.ollama/id_ed25519.
+"""Signatures for Ollama's registry, which identifies users by the key ~/.ollama/id_ed25519.
 
-The signature covers the method, the whole address and the hash of an empty body; it goes with the
-public key when a token is asked for. The private key never leaves this machine.
+The signature covers the method, the full URL and the hash of an empty body; it is sent with the
+public key to request a token. The private key never leaves this machine.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _MAX_KEY_BYTES = 64 << 10
 
 
 def sign(path: Path, url: str) -> str:
-    """Return what proves, in `Authorization`, that the owner of a key asks for a token.
+    """Return the `Authorization` header that signs a request for a token.
 
     Args:
-        path: of the private key, in OpenSSH's format and without a passphrase.
-        url: that is asked with GET, with its query.
+        path: of the private key, in OpenSSH format without a passphrase.
+        url: of the GET request, with its query.
 
     Raises:
         RegistryError: if the key cannot be used.
@@ -47,7 +47,9 @@ def _read_key(path: Path) -> Ed25519PrivateKey:
     except OSError as error:
         raise RegistryError(f"the key {path.name} cannot be read: {error.strerror}") from error
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise RegistryError(f"the key {path.name} is no OpenSSH key without passphrase") from error
+        raise RegistryError(
+            f"the key {path.name} is not an OpenSSH key without passphrase"
+        ) from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise RegistryError(f"the key {path.name} is no Ed25519 key")
+        raise RegistryError(f"the key {path.name} is not an Ed25519 key")
     return key

@@ -1,4 +1,4 @@
-"""Where the bytes of a blob come from: a registry or a hub, and the storage they redirect to."""
+"""The source of a blob's bytes: a registry or the hub, and the storage it redirects to."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASC
 
 
 class RangesIgnoredError(RegistryError):
-    """The other side sends the whole where a part was asked for."""
+    """The server ignored a range request and sent the whole blob."""
 
 
 class BlobSource:
-    """One blob on another machine, to be read in parts by several threads."""
+    """A remote blob that several threads can read in ranges."""
 
     def __init__(self, session: Session, path: str, size: int) -> None:
         """Read from `path` of a registry or hub; `size` bytes are expected there."""
@@ -27,21 +27,21 @@ class BlobSource:
         self._storage: str | None = None  # the address that the registry last redirected to
 
     def open(self, start: int, end: int) -> Response:
-        """Return an answer whose body is the bytes from `start` to before `end`.
+        """Return a response with the bytes in [start, end).
 
         Raises:
-            RangesIgnoredError: if the whole would come in place of a part.
-            RegistryError: for an answer that cannot be right.
-            NetworkError: if trying again may help.
+            RangesIgnoredError: if the server does not support range requests.
+            RegistryError: for an invalid response.
+            NetworkError: if a retry may help.
         """
         return self._open_response(start, end, {"Range": f"bytes={start}-{end - 1}"})
 
     def open_whole(self) -> Response:
-        """Return an answer whose body is the blob, from one that may not know of parts.
+        """Return a response with the whole blob.
 
         Raises:
-            RegistryError: for an answer that cannot be right.
-            NetworkError: if trying again may help.
+            RegistryError: for an invalid response.
+            NetworkError: if a retry may help.
         """
         return self._open_response(0, self._size, {})
 
@@ -55,7 +55,7 @@ class BlobSource:
         return response
 
     def _from_storage(self, headers: Mapping[str, str]) -> Response | None:
-        """Ask the storage directly; None if there is none, or its address is not good any more."""
+        """Ask the storage directly; None if there is none, or its URL has expired."""
         storage = self._storage
         if storage is None:
             return None
@@ -78,10 +78,10 @@ class BlobSource:
         if response.headers.get("Content-Encoding", "identity") != "identity":
             raise RegistryError(f"{host} sent a compressed blob")
         if response.status == 200 and not is_whole:
-            raise RangesIgnoredError(f"{host} does not send parts of a blob")
+            raise RangesIgnoredError(f"{host} does not support range requests")
         if response.length is not None and response.length != end - start:
             raise RegistryError(
-                f"{host} sends {response.length} bytes of a blob instead of {end - start}"
+                f"{host} sent {response.length} bytes of a blob instead of {end - start}"
             )
         if response.status == 206:
             match = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
@@ -91,4 +91,4 @@ class BlobSource:
                 or (int(match[1]), int(match[2])) != (start, end - 1)
                 or total not in ("*", str(self._size))
             ):
-                raise RegistryError(f"{host} sent another part of a blob than was asked for")
+                raise RegistryError(f"{host} sent another range of a blob than requested")

@@ -1,7 +1,7 @@
-"""HTTP to other machines: timeouts, no private addresses unless allowed, no redirect unseen.
+"""HTTP to other machines: timeouts, and no private addresses unless allowed.
 
-One `Transport` is shared by the threads of a transfer. It follows nothing and repeats nothing by
-itself: `session` decides about that, because it knows which host may see which secret.
+One `Transport` is shared by the threads of a transfer. It neither follows redirects nor retries:
+`session` does, because it knows which host may receive which secret.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ USER_AGENT = f"tampu/{__version__}"
 
 
 class NetworkError(RegistryError):
-    """A connection failed, stalled or broke off: trying again may help.
+    """A connection failed, stalled or broke: a retry may help.
 
     Attributes:
-        after_s: how long to wait before, if the other side says so.
+        after_s: how long to wait before a retry, if the server says so.
     """
 
     def __init__(self, message: str, after_s: float = 0.0) -> None:
@@ -46,21 +46,21 @@ class NetworkError(RegistryError):
 
 
 class UnreachableError(NetworkError):
-    """Nobody answered: the name is not known, nobody listens, or the network is down."""
+    """The host is unreachable: unknown name, connection refused, or no network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportOptions:
-    """How requests are made.
+    """Options of a transport.
 
     Attributes:
-        is_insecure: whether HTTP without TLS and addresses of private networks are allowed.
-        private_hosts: hosts that may have an address in a private network all the same.
-        proxies: which of them stands before which host. One that looks up names itself decides
-            which addresses they may have; a private one that is written out is refused here.
-        connections: the most to one host.
-        connect_timeout_s: how long connecting may take.
-        read_timeout_s: how long no byte may come.
+        is_insecure: whether HTTP without TLS and addresses in private networks are allowed.
+        private_hosts: hosts that may nevertheless have an address in a private network.
+        proxies: the proxies for hosts. A proxy resolves names and decides about their addresses;
+            a literal private address is refused here.
+        connections: the maximum number to one host.
+        connect_timeout_s: for connecting.
+        read_timeout_s: between two bytes.
     """
 
     is_insecure: bool = False
@@ -72,7 +72,7 @@ class TransportOptions:
 
 
 class Response:
-    """An answer whose body has not been read."""
+    """A response whose body has not been read."""
 
     def __init__(self, response: urllib3.BaseHTTPResponse, url: str) -> None:
         self._response = response
@@ -82,47 +82,47 @@ class Response:
 
     @property
     def length(self) -> int | None:
-        """The bytes that the body has, if it says so."""
+        """The Content-Length, if it is given and valid."""
         text = self.headers.get("Content-Length", "")
         return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
-    def read(self, most: int) -> bytes:
-        """Return what has come of the body, at most so much; nothing at its end.
+    def read(self, max_bytes: int) -> bytes:
+        """Return received bytes of the body, at most `max_bytes`; none at its end.
 
         Raises:
-            NetworkError: if it broke off or stalled.
+            NetworkError: if the connection broke or stalled.
         """
         try:
-            return self._response.read1(most, decode_content=False)
+            return self._response.read1(max_bytes, decode_content=False)
         except (HTTPError, OSError) as error:
-            raise NetworkError(f"the connection to {host_of(self.url)} broke off") from error
+            raise NetworkError(f"lost the connection to {host_of(self.url)}") from error
 
-    def read_all(self, most: int) -> bytes:
-        """Return the whole body and close it.
+    def read_all(self, max_bytes: int) -> bytes:
+        """Return the whole body and close the response.
 
         Raises:
-            RegistryError: if it has more than `most` bytes, or is compressed.
-            NetworkError: if it broke off or stalled.
+            RegistryError: if it has more than `max_bytes` bytes, or is compressed.
+            NetworkError: if the connection broke or stalled.
         """
         with self:
             if self.headers.get("Content-Encoding", "identity") != "identity":
-                raise RegistryError(f"{host_of(self.url)} sent a compressed answer")
+                raise RegistryError(f"{host_of(self.url)} sent a compressed response")
             content = bytearray()
             while chunk := self.read(1 << 16):
                 content += chunk
-                if len(content) > most:
-                    raise RegistryError(f"{host_of(self.url)} sent more than {most} bytes")
+                if len(content) > max_bytes:
+                    raise RegistryError(f"{host_of(self.url)} sent more than {max_bytes} bytes")
             return bytes(content)
 
     def interrupt(self) -> None:
-        """Make a `read` in another thread fail at once."""
+        """Make a `read` in another thread fail immediately."""
         try:
             self._response.shutdown()
         except (ValueError, RuntimeError, OSError):  # it has ended already
             return
 
     def close(self) -> None:
-        """Give the connection back if the body was read to its end, else close it."""
+        """Release the connection if the body was read to its end, else close it."""
         if self._response.closed:
             self._response.release_conn()
         else:
@@ -158,17 +158,17 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         body: bytes | Any = None,
     ) -> Response:
-        """Send one request and return the answer, whatever its status.
+        """Send one request and return the response, whatever its status.
 
         Args:
             method: such as GET.
-            url: https, or http if that is allowed.
-            headers: besides the usual ones.
-            body: bytes, or something to read them from with a Content-Length among the headers.
+            url: https, or http if allowed.
+            headers: additional headers.
+            body: bytes, or a stream with a Content-Length header.
 
         Raises:
-            RegistryError: for an address that is not allowed, or a bad certificate.
-            NetworkError: if there was no answer.
+            RegistryError: for a URL that is not allowed, or an invalid certificate.
+            NetworkError: if there was no response.
         """
         self.check_url(url)
         host = host_of(url)
@@ -184,15 +184,15 @@ class Transport:
                 decode_content=False,
             )
         except SSLError as error:
-            raise RegistryError(f"the certificate of {host} is not to be trusted") from error
+            raise RegistryError(f"the certificate of {host} is not trusted") from error
         except (HTTPError, OSError, ValueError) as error:
             proxy = shown_proxy(self.options.proxies.for_url(url))
             way = f" through the proxy {proxy}" if proxy else ""
-            raise UnreachableError(f"no answer from {host}{way}: {_reason(error)}") from error
+            raise UnreachableError(f"cannot reach {host}{way}: {_reason(error)}") from error
         return Response(response, url)
 
     def check_url(self, url: str) -> None:
-        """Refuse an address of another kind than is allowed.
+        """Refuse a URL that is not allowed.
 
         Raises:
             RegistryError: if it is refused.
@@ -207,13 +207,14 @@ class Transport:
         if parts.scheme not in schemes or not parts.hostname or "@" in parts.netloc:
             shown = parts.scheme or "nothing"
             raise RegistryError(
-                f"refused an address of {shown!r}: only https is allowed, and http with --insecure"
+                f"refused a URL with scheme {shown!r}: only https is allowed, or http with "
+                "--insecure"
             )
         if not port_is_sound:
-            raise RegistryError("refused an address with a bad port")
+            raise RegistryError("refused a URL with an invalid port")
 
     def close(self) -> None:
-        """Close all connections that are not in use."""
+        """Close all idle connections."""
         for pools in (self._direct, *self._through.values()):
             pools.clear()
 
@@ -235,12 +236,12 @@ class Transport:
 
 
 def host_of(url: str) -> str:
-    """Return the host of an address, with its port: what may be shown to people."""
+    """Return the host and port of a URL, which are safe to display."""
     return urlsplit(url).netloc.rpartition("@")[2].lower()
 
 
 def origin_of(url: str) -> tuple[str, str]:
-    """Return scheme and host: what two addresses share that may share a secret."""
+    """Return scheme, host and port; URLs of one origin may share secrets."""
     parts = urlsplit(url)
     default = {"https": 443, "http": 80}.get(parts.scheme)
     return parts.scheme, f"{parts.hostname}:{parts.port or default}"
@@ -249,8 +250,7 @@ def origin_of(url: str) -> tuple[str, str]:
 def _pool_classes(is_allowed: Callable[[str, str], bool]) -> dict[str, type[HTTPConnectionPool]]:
     """Return connection pools that connect to allowed addresses only.
 
-    The name is resolved once and the address that was checked is the one that is used, so that a
-    name that changes its address gains nothing.
+    A name is resolved once and the checked address is the one used, which defeats DNS rebinding.
     """
 
     class Connection(HTTPConnection):
@@ -292,21 +292,19 @@ def _connect(connection: HTTPConnection, is_allowed: Callable[[str, str], bool])
 
 
 def _proxied(proxy: str, how: Mapping[str, Any]) -> urllib3.ProxyManager:
-    """Return connections through a proxy, which gets the name and password of its address."""
+    """Return connections through a proxy, with the name and password of its URL."""
     login = urlsplit(proxy).netloc.rpartition("@")[0]
     headers = urllib3.make_headers(proxy_basic_auth=unquote(login)) if login else {}
     return urllib3.ProxyManager(shown_proxy(proxy) or proxy, proxy_headers=headers, **how)
 
 
 def _private(host: str) -> RegistryError:
-    return RegistryError(
-        f"{host} is in a private network; to reach it all the same, use --insecure"
-    )
+    return RegistryError(f"{host} is in a private network; use --insecure to allow it")
 
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, NameResolutionError):
-        return "its name is not known"
+        return "unknown host name"
     if isinstance(error, ProxyError):
         return f"{error.original_error or 'refused'}"
-    return "it does not answer" if isinstance(error, TimeoutError) else type(error).__name__
+    return "timed out" if isinstance(error, TimeoutError) else type(error).__name__

@@ -52,7 +52,7 @@ def test_a_blob_may_come_in_chunks(client):
 
 BLOBS = {
     "the bytes are those of the digest": Case(
-        f"/api/blobs/sha256:{'0' * 64}", b"other", lambda a: a.refuses(400, "the bytes are those")
+        f"/api/blobs/sha256:{'0' * 64}", b"other", lambda a: a.refuses(400, "the digest is")
     ),
     "a digest has 64 digits": Case(
         f"/api/blobs/sha256:{'0' * 63}", b"x", lambda a: a.refuses(400, "SHA-256")
@@ -90,7 +90,7 @@ CASES = {
                                      name="created"),
     "a model is required": refused("model is required", model=""),
     "a model's name is one": refused("name", model="a//b"),
-    "nothing to make it of": refused("made of", **{"from": ""}),
+    "nothing to make it of": refused("has no source", **{"from": ""}),
     "a file's digest is one": refused("SHA-256", files={"m.gguf": "sha256:1"}, **{"from": ""}),
     "a file has no path": refused(
         "file", files={"../m.gguf": f"sha256:{DIGEST}"}, **{"from": ""}
@@ -112,7 +112,7 @@ CASES = {
     ),
     "an adapter's digest is one": refused("SHA-256", adapters={"a.gguf": "sha256:1"}),
     "an adapter is there": create(
-        lambda a: "is not there" in a.last["error"], adapters={"a.gguf": f"sha256:{'0' * 64}"}
+        lambda a: "is missing" in a.last["error"], adapters={"a.gguf": f"sha256:{'0' * 64}"}
     ),
     "info is not supported": refused("info", info={"model_family": "x"}),
     "remote_host is not supported": refused("remote_host", remote_host="https://x"),
