@@ -66,12 +66,12 @@ def test_the_command_converts_an_adapter(tmp_path: Path, base: GGUFFile) -> None
     assert read_gguf(out).metadata.string("general.type") == "adapter"
 
 
-def test_a_folder_is_told_by_its_configuration(tmp_path: Path) -> None:
+def test_an_adapter_folder_is_recognized_by_its_config(tmp_path: Path) -> None:
     assert is_adapter(write_adapter(tmp_path / "peft", factors()))
     assert not is_adapter(tmp_path)
 
 
-def test_it_is_converted_once_for_each_model(tmp_path: Path, base: GGUFFile) -> None:
+def test_an_adapter_is_converted_once_per_base_model(tmp_path: Path, base: GGUFFile) -> None:
     folder = write_adapter(tmp_path / "peft", factors())
     first = converted_adapter(folder, base, tmp_path / "cache")
     assert converted_adapter(folder, base, tmp_path / "cache") == first
@@ -94,7 +94,7 @@ SETTINGS: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "error", "message"), SETTINGS)
-def test_settings_that_are_not_applied(
+def test_unsupported_settings_are_refused(
     tmp_path: Path, base: GGUFFile, changes: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     folder = write_adapter(tmp_path / "peft", factors(), **changes)
@@ -133,7 +133,7 @@ TENSORS: list[tuple[dict[str, tuple[int, int]], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("shapes", "error", "message"), TENSORS)
-def test_tensors_that_do_not_fit(
+def test_mismatched_tensors_are_refused(
     tmp_path: Path,
     base: GGUFFile,
     shapes: dict[str, tuple[int, int]],
@@ -154,7 +154,7 @@ def test_a_folder_without_an_adapter_is_refused(tmp_path: Path, base: GGUFFile) 
         plan_adapter(tmp_path, base)
 
 
-def test_what_is_no_adapter_of_the_model_is_not_loaded(tmp_path: Path, base: GGUFFile) -> None:
+def test_an_adapter_of_another_model_is_refused(tmp_path: Path, base: GGUFFile) -> None:
     def load(adapter: Path) -> None:
         Engine.load(base.path, context=16, threads=1, adapters=[(adapter, 1.0)]).close()
 

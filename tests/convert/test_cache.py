@@ -32,7 +32,7 @@ def test_a_checkpoint_is_converted_once(folder: Path, tmp_path: Path) -> None:
     assert first.stat().st_mtime_ns == written
 
 
-def test_a_changed_checkpoint_takes_the_place_of_the_old(folder: Path, tmp_path: Path) -> None:
+def test_a_changed_checkpoint_replaces_the_old_file(folder: Path, tmp_path: Path) -> None:
     first = converted_file(folder, tmp_path / "cache")
     os.utime(folder / "config.json", ns=(1, 1))
     second = converted_file(folder, tmp_path / "cache")
@@ -40,7 +40,7 @@ def test_a_changed_checkpoint_takes_the_place_of_the_old(folder: Path, tmp_path:
     assert made(tmp_path / "cache") == [second.name]
 
 
-def test_folders_of_one_name_are_kept_apart(folder: Path, tmp_path: Path) -> None:
+def test_folders_with_the_same_name_have_separate_files(folder: Path, tmp_path: Path) -> None:
     other = handmade.write(tmp_path / "other" / "tiny")
     assert converted_file(folder, tmp_path) != converted_file(other, tmp_path)
     assert len(made(tmp_path)) == 2
@@ -65,7 +65,7 @@ def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
     assert made(tmp_path / "cache") == []
 
 
-def test_a_place_that_cannot_be_written_is_an_error(folder: Path, tmp_path: Path) -> None:
+def test_an_unwritable_cache_is_an_error(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("in the way")
     with pytest.raises(ModelFileError, match="cannot be written"):
         converted_file(folder, tmp_path / "cache")

@@ -54,7 +54,7 @@ def test_bf16_becomes_the_same_numbers_in_float32(tmp_path: Path) -> None:
     assert values.view(np.uint32).tolist() == [int(b) << 16 for b in bits]
 
 
-def test_types_without_a_conversion_are_refused_when_read(tmp_path: Path) -> None:
+def test_unsupported_types_are_refused_on_read(tmp_path: Path) -> None:
     path = write_table(
         tmp_path / "x.safetensors", {"t": entry(0, 4, dtype="F8_E4M3", shape=(4,))}, b"abcd"
     )
@@ -114,7 +114,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path, case: str) -> None:
         read_safetensors(path)
 
 
-def test_a_name_that_comes_twice_in_one_file_is_refused(tmp_path: Path) -> None:
+def test_a_duplicate_name_in_one_file_is_refused(tmp_path: Path) -> None:
     one = json.dumps(GOOD)
     header = f'{{"t": {one}, "t": {one}}}'.encode()
     path = write_raw(tmp_path / "x.safetensors", header, b"1234")
@@ -127,7 +127,7 @@ def test_the_metadata_of_a_file_is_not_a_tensor(tmp_path: Path) -> None:
     assert len(read_safetensors(write_table(tmp_path / "x.safetensors", table, b"1234"))) == 1
 
 
-def test_data_that_vanished_since_the_table_was_read_is_an_error(tmp_path: Path) -> None:
+def test_a_file_truncated_after_its_header_was_read_is_an_error(tmp_path: Path) -> None:
     path = write_table(tmp_path / "x.safetensors", {"t": GOOD}, b"1234")
     (tensor,) = read_safetensors(path)
     path.write_bytes(path.read_bytes()[:-1])
@@ -164,12 +164,12 @@ def test_files_that_the_index_does_not_name_are_not_read(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "name", ["../a.safetensors", "/etc/passwd", "sub/a.safetensors", "a.bin", "a\0.safetensors", 5]
 )
-def test_an_index_that_leads_elsewhere_is_refused(tmp_path: Path, name: Any) -> None:
+def test_an_index_with_a_path_outside_the_folder_is_refused(tmp_path: Path, name: Any) -> None:
     with pytest.raises(ModelFileError, match="index"):
         Checkpoint.open(split(tmp_path, {"t": name}))
 
 
-def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+def test_a_missing_shard_is_an_error_that_names_it(tmp_path: Path) -> None:
     split(tmp_path)
     (tmp_path / "b.safetensors").unlink()
     with pytest.raises(ModelFileError, match=r"b\.safetensors: the file is missing"):
@@ -190,14 +190,14 @@ def test_pickles_are_never_opened(tmp_path: Path) -> None:
         Checkpoint.open(tmp_path)
 
 
-def test_a_folder_that_is_no_checkpoint_is_not_found(tmp_path: Path) -> None:
+def test_a_folder_without_a_checkpoint_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="config"):
         Checkpoint.open(tmp_path)
     with pytest.raises(ModelNotFoundError, match="not a folder"):
         Checkpoint.open(tmp_path / "nowhere")
 
 
-def test_a_pipe_in_the_place_of_a_file_is_refused(tmp_path: Path) -> None:
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
     import os
 
     os.mkfifo(tmp_path / "config.json")

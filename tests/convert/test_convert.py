@@ -35,7 +35,7 @@ def converted(folder: Path, type_: str = "F32", **files: Any) -> Path:
     return folder / "out.gguf"
 
 
-def test_the_file_holds_the_weights_under_their_new_names(tmp_path: Path) -> None:
+def test_the_file_contains_the_weights_by_their_gguf_names(tmp_path: Path) -> None:
     path = converted(tmp_path)
     weights = handmade.weights()
     np.testing.assert_array_equal(
@@ -48,7 +48,7 @@ def test_the_file_holds_the_weights_under_their_new_names(tmp_path: Path) -> Non
     assert len(read_gguf(path).tensors) == len(weights)
 
 
-def test_the_file_says_what_it_holds(tmp_path: Path) -> None:
+def test_the_file_has_the_metadata(tmp_path: Path) -> None:
     metadata = read_gguf(converted(tmp_path, "F16")).metadata
     assert metadata.architecture == "llama"
     assert metadata.string("general.name") == "tiny"
@@ -61,9 +61,7 @@ def test_the_file_says_what_it_holds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("type_", ["F32", "F16", "BF16", "Q8_0"])
-def test_matrices_get_the_type_that_was_asked_for_and_vectors_stay_f32(
-    tmp_path: Path, type_: str
-) -> None:
+def test_matrices_get_the_requested_type_and_vectors_stay_f32(tmp_path: Path, type_: str) -> None:
     path = converted(tmp_path, type_)
     for name, info in read_gguf(path).tensors.items():
         assert info.type.name == ("F32" if len(info.shape) == 1 else type_), name
@@ -87,13 +85,13 @@ STORAGE = [
 
 
 @pytest.mark.parametrize(("name", "shape", "wanted", "expected"), STORAGE)
-def test_where_a_tensor_is_stored_otherwise(
+def test_exceptions_to_the_requested_type(
     name: str, shape: tuple[int, ...], wanted: str, expected: str
 ) -> None:
     assert storage_type(name, shape, GGMLType[wanted]).name == expected
 
 
-def test_a_number_that_f16_cannot_hold_is_an_error(tmp_path: Path) -> None:
+def test_a_value_out_of_range_for_f16_is_an_error(tmp_path: Path) -> None:
     tensors = handmade.weights()
     tensors["lm_head.weight"][0, 0] = 1e5
     with pytest.raises(ModelFileError, match=r"output\.weight: 100000 is beyond"):
@@ -101,7 +99,7 @@ def test_a_number_that_f16_cannot_hold_is_an_error(tmp_path: Path) -> None:
     assert converted(tmp_path, "BF16", tensors=tensors).exists()
 
 
-def test_a_number_that_blocks_cannot_hold_is_an_error(tmp_path: Path) -> None:
+def test_a_nan_in_a_quantized_tensor_is_an_error(tmp_path: Path) -> None:
     tensors = handmade.weights()
     tensors["lm_head.weight"][0, 0] = np.nan
     with pytest.raises(ModelFileError, match=r"output\.weight: .*NaN"):
@@ -119,14 +117,14 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.gguf", "tiny"]
 
 
-def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+def test_an_unwritable_destination_is_an_error(tmp_path: Path) -> None:
     source = handmade.write(tmp_path / "tiny")
     with pytest.raises(ModelFileError, match="cannot be written"):
         convert(source, tmp_path / "nowhere" / "out.gguf")
 
 
 @pytest.mark.parametrize("type_", ["F16", "F32"])
-def test_a_disk_that_is_full_at_any_write_leaves_the_old_file(tmp_path: Path, type_: str) -> None:
+def test_a_full_disk_at_any_write_leaves_the_old_file(tmp_path: Path, type_: str) -> None:
     source = handmade.write(tmp_path / "tiny")
     out, whole = tmp_path / "out.gguf", tmp_path / "whole"
     out.write_bytes(b"old")
@@ -141,7 +139,7 @@ def test_a_disk_that_is_full_at_any_write_leaves_the_old_file(tmp_path: Path, ty
     assert out.read_bytes() == whole.read_bytes()
 
 
-def test_a_file_of_our_own_says_how_it_was_trained(tmp_path: Path) -> None:
+def test_training_metadata_is_copied(tmp_path: Path) -> None:
     training = {"seed": 7, "commit": "abc", "loss": 0.5, "log": [1, 2]}
     metadata = read_gguf(converted(tmp_path, training=training)).metadata
     assert metadata["tampu.training.seed"] == 7
@@ -150,7 +148,7 @@ def test_a_file_of_our_own_says_how_it_was_trained(tmp_path: Path) -> None:
     assert "tampu.training.log" not in metadata
 
 
-def test_given_metadata_wins(tmp_path: Path) -> None:
+def test_given_metadata_overrides(tmp_path: Path) -> None:
     source = handmade.write(tmp_path / "tiny")
     given = {"general.name": "other", "general.license": "mit", "x.big": 2**40, "x.low": -1}
     convert(source, tmp_path / "out.gguf", metadata=given)
@@ -162,19 +160,21 @@ def test_given_metadata_wins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [["PhiForCausalLM"], [], None, 5, "LlamaForCausalLM"])
-def test_an_unknown_architecture_names_those_that_are_known(tmp_path: Path, names: Any) -> None:
+def test_an_unknown_architecture_is_an_error_that_lists_the_known_ones(
+    tmp_path: Path, names: Any
+) -> None:
     config = handmade.CONFIG | {"architectures": names}
     with pytest.raises(UnsupportedModelError, match=r"not known; known: LlamaForCausalLM, .*Qwen3"):
         converted(tmp_path, config=config)
 
 
-def test_an_unknown_type_names_those_that_are_known(tmp_path: Path) -> None:
+def test_an_unknown_type_is_an_error_that_lists_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModelError, match="known: F32, F16, BF16, Q8_0"):
         converted(tmp_path, "Q9_0")
 
 
 @pytest.mark.parametrize("type_", ["Q4_0", "Q4_K_M"])
-def test_a_checkpoint_is_quantized_on_the_way_as_its_f16_file_would_be(
+def test_quantizing_during_conversion_equals_quantizing_the_f32_file(
     tmp_path: Path, type_: str
 ) -> None:
     direct = converted(tmp_path, type_).read_bytes()
@@ -182,7 +182,7 @@ def test_a_checkpoint_is_quantized_on_the_way_as_its_f16_file_would_be(
     assert (tmp_path / "twice.gguf").read_bytes() == direct
 
 
-def test_bytes_that_stay_as_they_are_are_copied(tmp_path: Path) -> None:
+def test_unchanged_tensors_are_copied(tmp_path: Path) -> None:
     tensors = {name: array.astype(np.float16) for name, array in handmade.weights().items()}
     path = converted(tmp_path, "F16", tensors=tensors)
     np.testing.assert_array_equal(
@@ -194,7 +194,7 @@ def test_bytes_that_stay_as_they_are_are_copied(tmp_path: Path) -> None:
     )
 
 
-def test_a_repository_with_code_of_its_own_is_only_read(tmp_path: Path) -> None:
+def test_code_in_a_repository_is_not_executed(tmp_path: Path) -> None:
     config = handmade.CONFIG | {"auto_map": {"AutoModel": "modeling.Evil"}}
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "modeling.py").write_text("raise SystemExit('executed')")
@@ -207,7 +207,7 @@ def test_the_command_writes_the_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "out.gguf" in capsys.readouterr().out
 
 
-def test_the_command_says_in_one_line_what_is_wrong(
+def test_errors_of_the_command_are_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = handmade.CONFIG | {"architectures": ["PhiForCausalLM"]}
@@ -245,7 +245,7 @@ def test_a_kill_at_any_moment_leaves_the_old_file_or_the_new(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", handmade.weights())
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (0, 4), (5, 3), (2, 3, 4)])
-def test_a_tensor_of_any_shape_is_refused_or_written(
+def test_a_tensor_of_any_shape_is_written_or_refused(
     tmp_path: Path, name: str, shape: tuple[int, ...]
 ) -> None:
     tensors = handmade.weights() | {name: np.ones(shape, np.float32)}
@@ -264,7 +264,7 @@ def test_a_tensor_of_any_shape_is_refused_or_written(
 
 
 @pytest.mark.parametrize("key", ["num_hidden_layers", "head_dim"])
-def test_sizes_beyond_all_models_are_refused_at_once(tmp_path: Path, key: str) -> None:
+def test_absurd_sizes_are_refused(tmp_path: Path, key: str) -> None:
     config = handmade.CONFIG | {key: 2**31 - 2, "rope_scaling": {"rope_type": "llama3"}}
     with pytest.raises(ModelFileError, match=key):
         converted(tmp_path, config=config, tensors=handmade.weights())

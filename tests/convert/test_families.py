@@ -28,14 +28,14 @@ def llama(**changes: Any) -> Config:
     return Config(handmade.CONFIG | changes)
 
 
-def test_rows_of_a_head_alternate_between_its_halves() -> None:
+def test_interleave_alternates_the_halves_of_a_head() -> None:
     rows = np.arange(8, dtype=np.float32)[:, None] * np.ones((1, 3), np.float32)
     assert interleave(rows, 2)[:, 0].tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
     assert interleave(rows[:, 0], 1).tolist() == [0, 4, 1, 5, 2, 6, 3, 7]  # a bias
 
 
 @pytest.mark.seed("S50")
-def test_mllama_opens_the_gates_of_its_tower_and_leaves_those_of_the_text() -> None:
+def test_mllama_applies_tanh_to_the_gates_of_its_tower_only() -> None:
     parameters: dict[str, object] = {"attention.head_count": 2, "attention.head_count_kv": 1}
     gate = np.array([-2.0, 0.5], np.float32)
     for name in ("v.global.blk.0.attn_gate", "v.global.blk.7.ffn_gate"):
@@ -52,7 +52,7 @@ def test_mllama_opens_the_gates_of_its_tower_and_leaves_those_of_the_text() -> N
 
 
 @pytest.mark.seed("S51")
-def test_mllamas_tower_gives_the_same_scores_with_its_heads_rows_swapped_or_not() -> None:
+def test_mllamas_tower_has_the_same_attention_with_rows_of_a_head_swapped() -> None:
     """Nothing is rotated there, so that the order of rows within a head is only a name."""
     random = np.random.default_rng(0)
     heads, size, width = 4, 8, 16
@@ -94,7 +94,7 @@ def test_qwen_reorders_nothing(family: Any) -> None:
     assert family.transform("blk.0.attn_q.weight", values, family.parameters(llama())) is values
 
 
-def test_interleaving_turns_one_rotary_pairing_into_the_other() -> None:
+def test_interleaving_converts_between_rope_pairings() -> None:
     size, angle = 8, np.arange(4) * 0.3 + 0.1
     x = np.random.default_rng(1).standard_normal(size).astype(np.float32)
     low, high = x[:4], x[4:]
@@ -135,12 +135,12 @@ def test_llama3_factors_follow_the_published_formula() -> None:
     assert 1 < factors[30] < 8
 
 
-def test_only_llama3_scaling_makes_factors() -> None:
+def test_only_llama3_scaling_generates_factors() -> None:
     assert rope_factors(llama()) == {}
     assert rope_factors(llama(rope_scaling={"type": "linear", "factor": 2})) == {}
 
 
-def test_both_layouts_of_the_rotary_settings_read_the_same() -> None:
+def test_both_layouts_of_rope_settings_are_equivalent() -> None:
     hub = llama(rope_theta=5e5, rope_scaling=llama3(), head_dim=128)
     values = {k: v for k, v in hub.values.items() if k not in ("rope_theta", "rope_scaling")}
     new = Config(values | {"rope_parameters": llama3(rope_theta=5e5)})
@@ -150,7 +150,7 @@ def test_both_layouts_of_the_rotary_settings_read_the_same() -> None:
     )
 
 
-def test_scaling_becomes_keys() -> None:
+def test_rope_scaling_becomes_keys() -> None:
     linear = LLAMA.parameters(llama(rope_scaling={"type": "linear", "factor": 4}))
     assert linear["rope.scaling.type"] == "linear"
     assert linear["rope.scaling.factor"] == 4.0
@@ -197,7 +197,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_the_architecture_cannot_express_is_refused(case: str) -> None:
+def test_unsupported_settings_are_refused(case: str) -> None:
     with pytest.raises(UnsupportedModelError):
         LLAMA.parameters(llama(**REFUSED[case]))
 
@@ -224,7 +224,7 @@ def test_impossible_values_are_errors(case: str) -> None:
         LLAMA.parameters(llama(**IMPOSSIBLE[case]))
 
 
-def test_a_missing_value_is_named() -> None:
+def test_a_missing_value_is_an_error_that_names_it() -> None:
     values = {k: v for k, v in handmade.CONFIG.items() if k != "hidden_size"}
     with pytest.raises(ModelFileError, match="hidden_size: is missing"):
         LLAMA.parameters(Config(values))
@@ -265,7 +265,7 @@ GEMMA_RENAMES = {
 
 
 @pytest.mark.parametrize("name", GEMMA_RENAMES)
-def test_gemma3_names_in_every_order_they_were_published_in(name: str) -> None:
+def test_gemma3_names_with_every_published_prefix(name: str) -> None:
     assert GEMMA3.rename(name) == GEMMA_RENAMES[name]
 
 
@@ -284,7 +284,7 @@ def test_two_tensors_with_one_name_are_an_error() -> None:
         GEMMA3_TEXT.plan(tensors, {"block_count": 0}, tied=False)
 
 
-def test_missing_tensors_are_named() -> None:
+def test_missing_tensors_are_an_error_that_names_them() -> None:
     tensors = [stored(name) for name in handmade.weights() if "norm" not in name]
     with pytest.raises(ModelFileError, match=r"3 tensors are missing: .*attn_norm.weight"):
         LLAMA.plan(tensors, {"block_count": 1}, tied=False)
@@ -300,7 +300,7 @@ def test_a_tied_output_is_not_stored_twice() -> None:
         LLAMA.plan(rest, {"block_count": 1}, tied=False)
 
 
-def test_tensors_are_written_in_the_order_in_which_they_are_needed() -> None:
+def test_tensors_are_written_in_the_order_of_the_forward_pass() -> None:
     names = list(handmade.weights())
     names += [name.replace(".0.", f".{i}.") for i in (10, 2, 1) for name in names if ".0." in name]
     plan = LLAMA.plan([stored(name) for name in reversed(names)], {"block_count": 1}, tied=False)
@@ -357,7 +357,7 @@ def kinds(period: int, count: int = 7) -> list[str]:
     return [names[(index + 1) % period == 0] for index in range(count)]
 
 
-def test_gemma3_states_a_pattern_unlike_the_usual_one() -> None:
+def test_gemma3_stores_an_unusual_pattern() -> None:
     key = "attention.sliding_window_pattern"
     assert key not in GEMMA3_TEXT.parameters(gemma(layer_types=kinds(6)))
     assert GEMMA3_TEXT.parameters(gemma(layer_types=kinds(3)))[key] == 3
@@ -438,7 +438,7 @@ LFM2_CONFIG = {
 }
 
 
-def test_lfm2_states_the_key_heads_of_each_layer_and_the_width_after_gating() -> None:
+def test_lfm2_stores_the_kv_heads_per_layer_and_the_width_after_gating() -> None:
     keys = LFM2.parameters(Config(LFM2_CONFIG))
     assert keys["attention.head_count_kv"] == [0, 0, 8]
     assert keys["feed_forward_length"] == 8192
@@ -448,7 +448,7 @@ def test_lfm2_states_the_key_heads_of_each_layer_and_the_width_after_gating() ->
 
 
 @pytest.mark.parametrize("kinds", [["conv", "conv"], ["conv", "mamba", "full_attention"]])
-def test_lfm2_with_layers_of_another_kind_is_an_error(kinds: list[str]) -> None:
+def test_lfm2_with_unknown_layer_types_is_an_error(kinds: list[str]) -> None:
     with pytest.raises(ModelFileError, match=r"layer_types.*for 3 layers"):
         LFM2.parameters(Config(LFM2_CONFIG | {"layer_types": kinds}))
 
@@ -478,5 +478,5 @@ def test_every_architecture_belongs_to_one_family() -> None:
     }
 
 
-def test_a_rotary_base_has_the_familys_default() -> None:
+def test_the_rope_base_defaults_to_the_familys() -> None:
     assert read_rope(Config({}), base=5.0).base == 5.0

@@ -22,7 +22,7 @@ def test_a_plug_in_adds_a_family(monkeypatch: pytest.MonkeyPatch) -> None:
     assert convert.families() == convert.FAMILIES | {"OlmoForCausalLM": QWEN3}
 
 
-def test_a_plug_in_wins_over_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plug_in_overrides_a_built_in_family(monkeypatch: pytest.MonkeyPatch) -> None:
     plug_in(monkeypatch, "LlamaForCausalLM", "tampu.convert.qwen:QWEN3")
     assert convert.families()["LlamaForCausalLM"] is QWEN3
 
@@ -35,7 +35,7 @@ def test_a_plug_in_wins_over_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
         ("tampu.convert:TYPES", r"is not a tampu\.convert\.family\.Family"),
     ],
 )
-def test_what_a_plug_in_names_must_be_there(
+def test_an_invalid_plug_in_is_an_error(
     monkeypatch: pytest.MonkeyPatch, value: str, reason: str
 ) -> None:
     plug_in(monkeypatch, "OlmoForCausalLM", value)

@@ -61,7 +61,7 @@ def test_each_tensor_gets_the_type_that_libllama_gives_it(label: str, mixture: s
 
 
 @pytest.mark.parametrize("label", ["mixtral", "qwen3moe"])
-def test_mxfp4_is_for_experts_and_the_rest_is_q8_0(label: str) -> None:
+def test_mxfp4_applies_to_experts_and_the_rest_is_q8_0(label: str) -> None:
     model = RECORDED[label]
     facts = ModelShape.of(model["architecture"], model["keys"])
     chosen = choose_types(named(model), file_type("MXFP4"), facts)
@@ -71,7 +71,7 @@ def test_mxfp4_is_for_experts_and_the_rest_is_q8_0(label: str) -> None:
     }
 
 
-def test_mxfp4_of_a_model_without_experts_is_for_all_matrices_but_the_output() -> None:
+def test_mxfp4_without_experts_applies_to_all_matrices_but_the_output() -> None:
     """libllama would make it Q8_0 throughout, which is not what the name promises."""
     model = RECORDED["llama"]
     chosen = choose_types(named(model), file_type("MXFP4"), ModelShape(layers=20))
@@ -79,17 +79,17 @@ def test_mxfp4_of_a_model_without_experts_is_for_all_matrices_but_the_output() -
     assert {kind.name for kind in chosen.values()} == {"MXFP4"}
 
 
-def test_the_names_are_those_that_a_file_is_described_by() -> None:
+def test_the_names_match_those_of_model_info() -> None:
     for kind in FILE_TYPES.values():
         assert NAMES_BY_NUMBER[kind.number] == kind.name
 
 
 @pytest.mark.parametrize(("text", "name"), [("q4_k_m", "Q4_K_M"), ("Q4_K", "Q4_K_M")])
-def test_a_name_in_any_case_and_short(text: str, name: str) -> None:
+def test_names_are_case_insensitive_and_have_short_forms(text: str, name: str) -> None:
     assert file_type(text).name == name
 
 
-def test_an_unknown_name_is_an_error_that_names_those_there_are() -> None:
+def test_an_unknown_name_is_an_error_that_lists_the_known_ones() -> None:
     with pytest.raises(UnsupportedModelError, match="unknown type 'Q9'; known: F32, F16"):
         file_type("Q9")
 
@@ -108,7 +108,7 @@ KEPT = [
 
 
 @pytest.mark.parametrize(("name", "shape"), KEPT)
-def test_what_is_never_quantized(name: str, shape: tuple[int, ...]) -> None:
+def test_tensors_that_are_never_quantized(name: str, shape: tuple[int, ...]) -> None:
     assert not is_matrix(name, shape)
 
 
@@ -116,13 +116,13 @@ FITTING = [("Q4_K", 256, "Q4_K"), ("Q4_K", 96, "Q5_0"), ("Q3_K", 96, "Q4_0"), ("
 
 
 @pytest.mark.parametrize(("wanted", "columns", "found"), FITTING)
-def test_a_row_that_does_not_fill_blocks_gets_another_type(
+def test_a_row_that_does_not_fill_blocks_gets_a_fallback_type(
     wanted: str, columns: int, found: str
 ) -> None:
     assert fitting(GGMLType[wanted], (4, columns)).name == found
 
 
-def test_the_first_override_that_matches_wins() -> None:
+def test_the_first_matching_override_wins() -> None:
     model = RECORDED["llama"]
     overrides = [Override.parse(text) for text in ("attn_v=q8_0", r"blk\.1\.=F16")]
     chosen = choose_types(named(model), file_type("Q4_K_M"), ModelShape(layers=20), overrides)
@@ -134,6 +134,6 @@ def test_the_first_override_that_matches_wins() -> None:
 
 
 @pytest.mark.parametrize("text", ["attn_v", "=Q8_0", "attn_v=Q4_K_M", "a=", "(=Q8_0", ""])
-def test_a_bad_override_is_an_error(text: str) -> None:
+def test_an_invalid_override_is_an_error(text: str) -> None:
     with pytest.raises(UnsupportedModelError):
         Override.parse(text)

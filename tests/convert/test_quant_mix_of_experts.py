@@ -50,7 +50,7 @@ def test_experts_are_stacked_in_the_order_of_their_numbers(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("theirs", "ours"), [("w1", "gate"), ("w2", "down"), ("w3", "up"), ("w4", None)]
 )
-def test_mixtral_numbers_its_projections(tmp_path: Path, theirs: str, ours: str | None) -> None:
+def test_mixtrals_projections_are_renamed(tmp_path: Path, theirs: str, ours: str | None) -> None:
     name = f"model.layers.0.block_sparse_moe.experts.0.{theirs}.weight"
     if ours is None:
         with pytest.raises(ModelFileError, match="is not a tensor of llama"):
@@ -62,20 +62,20 @@ def test_mixtral_numbers_its_projections(tmp_path: Path, theirs: str, ours: str 
 
 
 @pytest.mark.parametrize("present", [[0, 2], [1], [0, 99_999_999_999]])
-def test_an_expert_that_is_missing_is_an_error(tmp_path: Path, present: list[int]) -> None:
+def test_a_missing_expert_is_an_error(tmp_path: Path, present: list[int]) -> None:
     name = "model.layers.0.mlp.experts.{}.up_proj.weight"
     with pytest.raises(ModelFileError, match=r"ffn_up_exps\.weight: \d experts"):
         named(QWEN3_MOE, tmp_path, {name.format(index): numbers(2, 2) for index in present})
 
 
-def test_experts_of_unlike_shapes_are_an_error(tmp_path: Path) -> None:
+def test_experts_of_different_shapes_are_an_error(tmp_path: Path) -> None:
     name = "model.layers.0.mlp.experts.{}.up_proj.weight"
     with pytest.raises(ModelFileError, match="differs in shape or type"):
         named(QWEN3_MOE, tmp_path, {name.format(i): numbers(2, 2 + i) for i in range(2)})
 
 
 @pytest.mark.seed("S90")
-def test_llama4_keeps_gate_and_up_apart_and_transposed(tmp_path: Path) -> None:
+def test_llama4s_gate_and_up_are_split_and_transposed(tmp_path: Path) -> None:
     both, down = numbers(3, 4, 10), numbers(3, 5, 4)
     prefix = "model.layers.1.feed_forward.experts."
     found = named(
@@ -89,7 +89,7 @@ def test_llama4_keeps_gate_and_up_apart_and_transposed(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["blk.1.ffn_down_exps.weight"], down.swapaxes(1, 2))
 
 
-def test_gpt_oss_takes_every_second_output_for_the_gate(tmp_path: Path) -> None:
+def test_gpt_oss_gate_and_up_are_interleaved(tmp_path: Path) -> None:
     both, bias = numbers(3, 4, 10), numbers(3, 10)
     prefix = "model.layers.1.mlp.experts."
     found = named(
@@ -101,7 +101,7 @@ def test_gpt_oss_takes_every_second_output_for_the_gate(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["blk.1.ffn_up_exps.bias"], bias[:, 1::2])
 
 
-def test_four_bits_and_their_scales_become_the_numbers_they_mean(tmp_path: Path) -> None:
+def test_mxfp4_blocks_and_scales_are_decoded(tmp_path: Path) -> None:
     blocks = np.zeros((1, 2, 1, 16), np.uint8)
     blocks[0, 0, 0, 0] = 0x21  # the low half first: 0.5, then 1
     blocks[0, 1, 0, 15] = 0xF7  # 6, then -6
@@ -114,7 +114,7 @@ def test_four_bits_and_their_scales_become_the_numbers_they_mean(tmp_path: Path)
     assert found[0, 1, 30:].tolist() == [48, -48]
 
 
-def test_four_bits_come_through_a_file_of_that_type_unchanged(tmp_path: Path) -> None:
+def test_mxfp4_survives_a_file_of_that_type_unchanged(tmp_path: Path) -> None:
     random = np.random.default_rng(3)
     blocks = random.integers(0, 256, (2, 3, 2, 16), np.uint8)
     scales = random.integers(110, 140, (2, 3, 2), np.uint8)
@@ -135,7 +135,7 @@ def test_blocks_without_scales_are_an_error(tmp_path: Path) -> None:
         MXFP4Tensor.of(parts[0], parts[1])
 
 
-def test_what_is_put_together_is_never_copied_as_it_lies(tmp_path: Path) -> None:
+def test_stacks_and_views_are_never_copied_raw(tmp_path: Path) -> None:
     """A file's bytes are copied where a tensor's stored type is the one that is wanted."""
     (tensor,) = stored(tmp_path, {"a": numbers(4, 2)})
     assert (
@@ -159,7 +159,7 @@ def test_what_is_put_together_is_never_copied_as_it_lies(tmp_path: Path) -> None
         (GPT_OSS, {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
     ],
 )
-def test_what_readers_could_not_know_is_refused(
+def test_settings_without_a_gguf_key_are_refused(
     family: Family, changes: dict[str, Any], named: str
 ) -> None:
     config = {

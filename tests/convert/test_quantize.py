@@ -42,7 +42,7 @@ def stored(path: Path, name: str) -> bytes:
 
 
 @pytest.mark.parametrize("type_", FILE_TYPES)
-def test_each_tensor_holds_what_ggml_makes_of_it(source: Path, tmp_path: Path, type_: str) -> None:
+def test_each_tensor_equals_ggmls_quantization(source: Path, tmp_path: Path, type_: str) -> None:
     made = tmp_path / "made.gguf"
     quantize_file(source, made, type_, threads=2)
     planned = planned_types(read_gguf(source), FILE_TYPES[type_])
@@ -98,13 +98,13 @@ def test_the_result_runs(source: Path, tmp_path: Path) -> None:
     assert np.corrcoef(expected.ravel(), found.ravel())[0, 1] > 0.995
 
 
-def test_what_is_in_the_type_already_is_copied(source: Path, tmp_path: Path) -> None:
+def test_tensors_already_in_the_type_are_copied(source: Path, tmp_path: Path) -> None:
     quantize_file(source, tmp_path / "a.gguf", "Q8_0")
     quantize_file(tmp_path / "a.gguf", tmp_path / "b.gguf", "Q8_0")
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
 
 
-def test_quantizing_twice_must_be_asked_for(source: Path, tmp_path: Path) -> None:
+def test_requantizing_needs_the_option(source: Path, tmp_path: Path) -> None:
     quantize_file(source, tmp_path / "a.gguf", "Q8_0")
     with pytest.raises(UnsupportedModelError, match=r"a\.gguf is already quantized .*is Q8_0"):
         quantize_file(tmp_path / "a.gguf", tmp_path / "b.gguf", "Q4_0")
@@ -112,13 +112,13 @@ def test_quantizing_twice_must_be_asked_for(source: Path, tmp_path: Path) -> Non
     assert read_gguf(tmp_path / "b.gguf").tensors["blk.0.attn_q.weight"].type == GGMLType.Q4_0
 
 
-def test_an_override_reaches_the_file(source: Path, tmp_path: Path) -> None:
+def test_overrides_apply(source: Path, tmp_path: Path) -> None:
     overrides = [Override.parse("ffn_down=Q6_K")]
     quantize_file(source, tmp_path / "made.gguf", "Q4_0", overrides=overrides)
     assert read_gguf(tmp_path / "made.gguf").tensors["blk.1.ffn_down.weight"].type.name == "Q6_K"
 
 
-def test_progress_only_grows_and_ends_at_the_total(source: Path, tmp_path: Path) -> None:
+def test_progress_increases_to_the_total(source: Path, tmp_path: Path) -> None:
     steps: list[tuple[int, int]] = []
     quantize_file(source, tmp_path / "made.gguf", "Q4_0", progress=lambda *step: steps.append(step))
     assert steps == sorted(steps)
@@ -127,9 +127,7 @@ def test_progress_only_grows_and_ends_at_the_total(source: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_value_that_is_no_number_is_an_error_that_names_its_tensor(
-    tmp_path: Path, value: float
-) -> None:
+def test_a_nan_is_an_error_that_names_its_tensor(tmp_path: Path, value: float) -> None:
     weights = tiny_weights(WIDE)
     weights["blk.1.ffn_up.weight"][3, 5] = value
     path = write_tiny(tmp_path / "bad.gguf", WIDE, weights=weights)
@@ -156,7 +154,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("change", "error", "message"), BAD)
-def test_what_cannot_be_done_is_an_error(
+def test_invalid_arguments_are_errors(
     source: Path, tmp_path: Path, change: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     given = {"source": source, "destination": tmp_path / "made.gguf", "type": "Q4_0"} | change
@@ -178,7 +176,7 @@ def test_two_processes_never_write_the_same_file(source: Path, tmp_path: Path) -
     assert sorted(path.name for path in tmp_path.iterdir()) == ["made.gguf"]
 
 
-def test_a_full_disk_is_told_before_anything_is_computed(
+def test_free_space_is_checked_before_anything_is_computed(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000}))
@@ -210,7 +208,9 @@ def test_a_kill_at_any_moment_leaves_the_old_file_or_the_new(source: Path, tmp_p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["made.gguf"]
 
 
-def test_the_command(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_quantize_command(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     made = str(tmp_path / "made.gguf")
     assert run(["quantize", str(source), made, "q4_k_m", "--tensor-type", "attn_v=Q8_0"]) == 0
     assert read_gguf(made).tensors["blk.0.attn_v.weight"].type == GGMLType.Q8_0
@@ -219,7 +219,7 @@ def test_the_command(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().err.startswith("Error: unknown type 'Q9'")
 
 
-def test_a_disk_that_is_full_at_any_write_leaves_the_old_file(tmp_path: Path) -> None:
+def test_a_full_disk_at_any_write_leaves_the_old_file(tmp_path: Path) -> None:
     source = write_tiny(tmp_path / "in.gguf", Tiny(embedding=32, layers=1))
     made = tmp_path / "made.gguf"
     made.write_bytes(b"old")

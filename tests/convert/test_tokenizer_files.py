@@ -47,7 +47,7 @@ def test_a_byte_level_vocabulary_keeps_its_ids_types_and_merges(tmp_path: Path) 
     assert found["add_eos_token"] is False
 
 
-def test_merges_as_strings_read_the_same_as_pairs(tmp_path: Path) -> None:
+def test_merges_are_read_as_strings_or_pairs(tmp_path: Path) -> None:
     strings = model(merges=["a b", "c d", "ab cd"])
     assert keys(tmp_path, tokenizer=tokenizer(model=strings)) == keys(tmp_path / "pairs")
 
@@ -68,7 +68,7 @@ def spm_style(**changes: Any) -> dict[str, Any]:
     return tree | changes
 
 
-def test_a_vocabulary_with_byte_fallback_tells_its_merges_by_scores(tmp_path: Path) -> None:
+def test_merges_with_byte_fallback_become_scores(tmp_path: Path) -> None:
     found = keys(tmp_path, tokenizer=spm_style())
     assert found["model"] == "llama"
     assert found["token_type"][:5] == [UNKNOWN, BYTE, NORMAL, NORMAL, NORMAL]
@@ -85,31 +85,31 @@ def test_a_vocabulary_with_byte_fallback_tells_its_merges_by_scores(tmp_path: Pa
         {"pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first"}},
     ],
 )
-def test_a_blank_in_front_of_a_text_is_recorded(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_the_space_prefix_is_recorded(tmp_path: Path, changes: dict[str, Any]) -> None:
     assert keys(tmp_path, tokenizer=spm_style(**changes))["add_space_prefix"] is True
 
 
 @pytest.mark.seed("S10")
-def test_all_ids_that_end_a_text_come_from_the_generation_config(tmp_path: Path) -> None:
+def test_end_ids_come_from_the_generation_config(tmp_path: Path) -> None:
     found = keys(tmp_path, generation_config={"eos_token_id": [1, 2, 3]})
     assert found["eos_token_ids"] == [1, 2, 3]
     assert found["eos_token_id"] == 1
 
 
-def test_a_single_id_that_ends_a_text_needs_no_list(tmp_path: Path) -> None:
+def test_a_single_end_id_needs_no_list(tmp_path: Path) -> None:
     found = keys(tmp_path, generation_config={"eos_token_id": 9})
     assert found["eos_token_id"] == 9
     assert "eos_token_ids" not in found
 
 
-def test_without_a_generation_config_the_end_comes_from_the_next_best_place(tmp_path: Path) -> None:
+def test_without_a_generation_config_end_ids_come_from_other_files(tmp_path: Path) -> None:
     config = handmade.CONFIG | {"eos_token_id": [9, 7, 9]}
     assert keys(tmp_path, config=config)["eos_token_ids"] == [9, 7]
     found = keys(tmp_path / "named", tokenizer_config={"eos_token": "<|end|>"})
     assert found["eos_token_id"] == 9
 
 
-def test_the_tokenizers_own_end_is_kept_as_the_end_of_a_turn(tmp_path: Path) -> None:
+def test_the_tokenizers_own_eos_becomes_the_end_of_turn(tmp_path: Path) -> None:
     settings = {"eos_token": {"content": "<|end|>"}}
     found = keys(tmp_path, tokenizer_config=settings, generation_config={"eos_token_id": 7})
     assert (found["eos_token_id"], found["eot_token_id"]) == (7, 9)
@@ -118,7 +118,7 @@ def test_the_tokenizers_own_end_is_kept_as_the_end_of_a_turn(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("ids", [99, -1, "9", [1, 99], [1.5], True])
-def test_an_end_that_is_no_token_is_an_error(tmp_path: Path, ids: Any) -> None:
+def test_an_invalid_end_id_is_an_error(tmp_path: Path, ids: Any) -> None:
     with pytest.raises(ModelFileError, match="eos_token_id"):
         keys(tmp_path, generation_config={"eos_token_id": ids})
 
@@ -133,13 +133,13 @@ def test_special_tokens_are_found_by_name_or_by_id(tmp_path: Path) -> None:
     assert "unknown_token_id" not in found
 
 
-def test_settings_win_over_the_post_processor(tmp_path: Path) -> None:
+def test_settings_override_the_post_processor(tmp_path: Path) -> None:
     settings = {"add_bos_token": False, "add_eos_token": True}
     found = keys(tmp_path, tokenizer_config=settings)
     assert (found["add_bos_token"], found["add_eos_token"]) == (False, True)
 
 
-def test_added_tokens_of_older_files_count_too(tmp_path: Path) -> None:
+def test_added_tokens_of_older_files_are_read(tmp_path: Path) -> None:
     decoder = {"7": {"content": "<x>", "special": False}, "11": {"content": "<y>", "special": True}}
     bare = tokenizer(added_tokens=[])
     found = keys(tmp_path, tokenizer=bare, tokenizer_config={"added_tokens_decoder": decoder})
@@ -149,7 +149,7 @@ def test_added_tokens_of_older_files_count_too(tmp_path: Path) -> None:
     assert (found["tokens"][9], found["token_type"][9]) == ("<z>", USER_DEFINED)
 
 
-def test_an_added_token_that_the_model_has_no_row_for_is_left_out(tmp_path: Path) -> None:
+def test_an_added_token_without_a_row_in_the_model_is_dropped(tmp_path: Path) -> None:
     found = keys(tmp_path, size=10)
     assert found["tokens"][-1] == "<|end|>"
     assert len(found["tokens"]) == len(found["token_type"]) == 10
@@ -191,7 +191,7 @@ def test_other_kinds_of_tokenizers_are_not_supported(tmp_path: Path, kind: str) 
         keys(tmp_path, tokenizer=tokenizer(model=model(type=kind)))
 
 
-def test_wordpiece_marks_words_instead_of_what_continues_them(tmp_path: Path) -> None:
+def test_wordpiece_marks_starts_of_words_instead_of_continuations(tmp_path: Path) -> None:
     vocabulary = {"[UNK]": 0, "a": 1, "##b": 2, "[": 3}
     found = keys(
         tmp_path,
@@ -203,7 +203,7 @@ def test_wordpiece_marks_words_instead_of_what_continues_them(tmp_path: Path) ->
     assert found["add_eos_token"]
 
 
-def test_sequences_nested_without_end_are_refused(tmp_path: Path) -> None:
+def test_deeply_nested_sequences_are_refused(tmp_path: Path) -> None:
     nested: dict[str, Any] = {"type": "ByteLevel"}
     for _ in range(100):
         nested = {"type": "Sequence", "pretokenizers": [nested]}
@@ -319,7 +319,7 @@ def test_a_sentencepiece_model_gives_pieces_scores_and_types() -> None:
     assert read_sentencepiece(sentencepiece_model(PIECES)).add_space_prefix is True
 
 
-def test_a_sentencepiece_model_is_preferred_to_its_twin_in_json(tmp_path: Path) -> None:
+def test_a_sentencepiece_model_is_preferred_to_its_json(tmp_path: Path) -> None:
     folder = handmade.write(tmp_path, tokenizer=spm_style(added_tokens=[]))
     (folder / "tokenizer.model").write_bytes(sentencepiece_model(PIECES))
     found = tokenizer_metadata(Checkpoint.open(folder), handmade.ROWS)
@@ -361,7 +361,7 @@ def test_a_damaged_sentencepiece_model_is_refused(case: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_trained_sentencepiece_model_reads_as_its_own_library_reads_it(tmp_path: Path) -> None:
+def test_a_trained_sentencepiece_model_matches_the_original_library(tmp_path: Path) -> None:
     import sentencepiece
     from support.tiny_tokenizers import write_sentencepiece
 

@@ -82,7 +82,7 @@ def large(registry):
     return "runa/large", registry.put_model("runa/large", "latest", LARGE, SMALL)
 
 
-def test_a_model_is_pulled_as_it_is(store, registry, large):
+def test_a_model_is_pulled_unchanged(store, registry, large):
     repository, content = large
     told = fetch(store, name_at(registry.host, repository))
     assert told[-1].status == "success"
@@ -92,7 +92,7 @@ def test_a_model_is_pulled_as_it_is(store, registry, large):
     assert_sound(store)
 
 
-def test_what_is_not_there_is_told(store, registry):
+def test_a_missing_model_is_an_error(store, registry):
     with pytest.raises(RegistryError, match="file does not exist"):
         fetch(store, name_at(registry.host, "runa/nothing"))
 
@@ -112,7 +112,7 @@ def test_push_remove_and_pull_give_the_same_model(store, registry):
     assert_sound(store)
 
 
-def test_a_blob_that_the_registry_has_is_not_sent_again(store, registry):
+def test_an_existing_blob_is_not_pushed_again(store, registry):
     name = name_at(registry.host, "runa/twice")
     add_model(store, str(name), model=SMALL)
     with FaultyProxy(registry.host) as proxy:
@@ -126,7 +126,7 @@ def test_a_blob_that_the_registry_has_is_not_sent_again(store, registry):
 
 
 @pytest.mark.parametrize("fault", ["lost answer", "refused chunk", "forgotten", "busy"])
-def test_an_upload_that_breaks_off_is_gone_on_with(store, registry, monkeypatch, fault):
+def test_a_broken_upload_is_resumed(store, registry, monkeypatch, fault):
     for size in ("_FIRST_CHUNK_BYTES", "_MIN_CHUNK_BYTES", "_MAX_CHUNK_BYTES"):
         monkeypatch.setattr(push_module, size, MB)
     content = random.Random(fault).randbytes(9 * MB + 5)
@@ -155,7 +155,7 @@ def test_an_upload_that_breaks_off_is_gone_on_with(store, registry, monkeypatch,
         assert store.model(name).model_path.read_bytes() == content
 
 
-def test_a_damaged_blob_is_not_given_away(store, registry):
+def test_a_damaged_blob_is_not_pushed(store, registry):
     name = name_at(registry.host, "runa/damaged")
     model = add_model(store, str(name), model=SMALL)
     path = model.model_path
@@ -173,7 +173,7 @@ def _changed(answer, **changes):
 
 
 @pytest.mark.parametrize("harm", ["drops", "slow", "stalls", "busy"])
-def test_a_bad_network_brings_the_right_bytes(store, registry, large, harm):
+def test_a_pull_over_a_bad_network_is_correct(store, registry, large, harm):
     chance = random.Random(7)
 
     def harmed(request, answer):
@@ -199,7 +199,7 @@ def test_a_bad_network_brings_the_right_bytes(store, registry, large, harm):
 
 
 @pytest.mark.parametrize("harm", ["wrong byte", "cut off", "another blob", "nothing"])
-def test_wrong_bytes_get_no_name(store, registry, large, harm):
+def test_wrong_bytes_are_not_stored(store, registry, large, harm):
     def harmed(request, answer):
         if not is_blob(request):
             return answer
@@ -224,7 +224,7 @@ def test_wrong_bytes_get_no_name(store, registry, large, harm):
     assert_sound(store)
 
 
-def test_a_pull_that_is_killed_at_any_moment_loses_nothing(store, registry, large):
+def test_a_kill_during_a_pull_loses_nothing(store, registry, large):
     """Kill -9 at random moments: no blob with a wrong hash, no lost model, the next pull ends."""
     add_model(store, "old")
     times = int(os.environ.get("KILLS", "12"))  # noqa: TID251
@@ -256,7 +256,7 @@ def test_a_pull_that_is_killed_at_any_moment_loses_nothing(store, registry, larg
     assert list(store.layout.leases.iterdir()) == []
 
 
-def test_two_processes_that_pull_the_same_bring_it_once(store, registry, large):
+def test_two_concurrent_pulls_download_once(store, registry, large):
     with FaultyProxy(registry.host, lambda _, a: _changed(a, bytes_per_second=50 * MB)) as proxy:
         name = name_at(proxy.host, large[0])
         program = [sys.executable, "-c", PULL, str(store.root), str(name)]
@@ -266,7 +266,7 @@ def test_two_processes_that_pull_the_same_bring_it_once(store, registry, large):
     assert_sound(store)
 
 
-def test_a_pull_that_is_closed_ends_soon_and_goes_on_later(store, registry, large):
+def test_a_closed_pull_ends_and_can_be_resumed(store, registry, large):
     with FaultyProxy(registry.host, lambda _, a: _changed(a, bytes_per_second=4 * MB)) as proxy:
         name = name_at(proxy.host, large[0])
         with closing(pull(store, name, OPTIONS)) as steps:
@@ -279,7 +279,7 @@ def test_a_pull_that_is_closed_ends_soon_and_goes_on_later(store, registry, larg
     assert_sound(store)
 
 
-def test_the_commands_pull_and_push(registry, large, tmp_path, monkeypatch, capsys):
+def test_the_pull_and_push_commands(registry, large, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TAMPU_HOST", "127.0.0.1:1")
     name = f"{registry.host}/{large[0]}"
@@ -303,7 +303,7 @@ def test_the_commands_pull_and_push(registry, large, tmp_path, monkeypatch, caps
     assert app.run(["pull", "--limit-rate", "soon", name]) == 2
 
 
-def test_a_proxy_brings_a_model_of_a_registry_that_only_it_can_reach(store, registry, large):
+def test_a_model_is_pulled_through_a_proxy(store, registry, large):
     with FaultyProxy(registry.host) as proxy:
         options = replace(OPTIONS, proxies=Proxies(http=proxy.url))
         name = name_at("registry.invalid", large[0])
@@ -330,7 +330,7 @@ def test_a_registry_with_passwords(store, tmp_path):
     assert_sound(store)
 
 
-def test_a_model_in_several_files_comes_back_whole_and_runs(store, registry, tmp_path):
+def test_a_split_model_is_pushed_pulled_and_runs(store, registry, tmp_path):
     whole = write_tiny(tmp_path / "whole.gguf", Tiny())
     parts = split_file(whole, tmp_path / "m.gguf", 8)
     name = name_at(registry.host, "runa/split")

@@ -52,7 +52,7 @@ def repack(path, change):
             archive.addfile(header, io.BytesIO(content))
 
 
-def test_it_comes_back_the_same(store, other, exported):
+def test_export_and_import_restore_the_model(store, other, exported):
     steps = []
     model = import_model(other, exported, progress=lambda done, total: steps.append((done, total)))
     assert model.name.short == "runa/m:1b"
@@ -62,11 +62,11 @@ def test_it_comes_back_the_same(store, other, exported):
     assert blob_names(other) == blob_names(store)
 
 
-def test_it_can_get_another_name(other, exported):
+def test_an_imported_model_can_be_renamed(other, exported):
     assert import_model(other, exported, ModelName.parse("n")).name.short == "n:latest"
 
 
-def test_what_is_there_is_kept_and_what_is_damaged_is_put_right(store, exported):
+def test_existing_blobs_are_kept_and_damaged_ones_replaced(store, exported):
     path = store.model(M).model_path
     path.chmod(0o644)
     path.write_bytes(bytes(7000))
@@ -74,7 +74,7 @@ def test_what_is_there_is_kept_and_what_is_damaged_is_put_right(store, exported)
     assert verify_store(store).problems == ()
 
 
-def test_oci_tools_find_what_they_look_for(exported):
+def test_the_archive_is_an_oci_layout(exported):
     with tarfile.open(exported) as archive:
         index = json.load(archive.extractfile("index.json"))
         assert json.load(archive.extractfile("oci-layout")) == {"imageLayoutVersion": "1.0.0"}
@@ -84,7 +84,7 @@ def test_oci_tools_find_what_they_look_for(exported):
     assert (str(Digest.of(content)), len(content)) == (entry["digest"], entry["size"])
 
 
-def test_a_file_elsewhere_is_exported_whole_and_its_path_is_not(store, other, tmp_path):
+def test_a_file_outside_the_store_is_exported_without_its_path(store, other, tmp_path):
     base = add_model(store, "base")
     file = tmp_path / "weights.gguf"
     file.write_bytes(b"elsewhere")
@@ -141,7 +141,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_file_that_lies_is_refused(other, exported, lie):
+def test_an_inconsistent_archive_is_refused(other, exported, lie):
     add_model(other, "old")
     repack(exported, LIES[lie])
     with pytest.raises((StoreError, ModelNameError)):
@@ -150,7 +150,7 @@ def test_a_file_that_lies_is_refused(other, exported, lie):
     assert verify_store(other).problems == ()
 
 
-def test_without_a_good_name_one_must_be_given(other, exported):
+def test_a_name_is_required_if_the_archive_has_no_valid_one(other, exported):
     repack(exported, lambda members: replace_entry(members, annotations={NAME: "../x"}))
     with pytest.raises(ModelNameError):
         import_model(other, exported)
@@ -160,7 +160,7 @@ def test_without_a_good_name_one_must_be_given(other, exported):
     assert import_model(other, exported, M).name == M
 
 
-def test_links_and_paths_lead_nowhere(other, exported, tmp_path):
+def test_links_and_paths_in_an_archive_are_not_followed(other, exported, tmp_path):
     repack(exported, lambda members: members.update({"../../escaped": b"x", "/escaped": b"x"}))
     with tarfile.open(exported, "a") as archive:
         link = tarfile.TarInfo("blobs/sha256/" + "a" * 64)
@@ -172,7 +172,7 @@ def test_links_and_paths_lead_nowhere(other, exported, tmp_path):
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(st.data())
-def test_changed_or_cut_files_are_refused_or_do_not_matter(other, exported, data):
+def test_changed_or_truncated_archives_are_refused_or_import_correctly(other, exported, data):
     content = bytearray(exported.read_bytes())
     place = data.draw(st.integers(0, len(content) - 1))
     if data.draw(st.booleans()):
@@ -186,7 +186,7 @@ def test_changed_or_cut_files_are_refused_or_do_not_matter(other, exported, data
     assert verify_store(other).problems == ()
 
 
-def test_the_commands(store, tmp_path, monkeypatch, capsys):
+def test_the_export_and_import_commands(store, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TAMPU_MODELS", str(store.root))
     monkeypatch.chdir(tmp_path)
     add_model(store, "m:1b")

@@ -42,21 +42,21 @@ def test_bytes_are_stored_under_their_digest(store, lease):
     assert store.blobs.read(digest, 1 << 20) == CONTENT
 
 
-def test_a_stream_is_stored_and_its_progress_told(store, lease):
+def test_a_stream_is_stored_with_progress(store, lease):
     steps = []
     content = os.urandom(3 << 20)
     digest = store.blobs.put_stream(io.BytesIO(content), lease, progress=steps.append)
     assert (digest, sum(steps)) == (Digest.of(content), len(content))
 
 
-def test_bytes_of_another_digest_leave_nothing(store, lease):
+def test_bytes_with_the_wrong_digest_are_discarded(store, lease):
     with pytest.raises(DigestMismatchError):
         store.blobs.put_stream(io.BytesIO(CONTENT), lease, Digest.of(b"else"))
     assert not store.layout.blobs.exists() or blob_names(store) == []
     assert incoming(store) == []
 
 
-def test_a_stream_that_fails_leaves_nothing(store, lease):
+def test_a_failing_stream_leaves_nothing(store, lease):
     class Failing:
         def read(self, size):
             raise ValueError(size)
@@ -66,7 +66,7 @@ def test_a_stream_that_fails_leaves_nothing(store, lease):
     assert incoming(store) == []
 
 
-def test_a_damaged_blob_is_noticed_and_put_right(store, lease):
+def test_a_damaged_blob_is_detected_and_replaced(store, lease):
     digest = store.blobs.put(CONTENT, lease)
     path = store.blobs.path(digest)
     path.chmod(0o644)
@@ -78,7 +78,7 @@ def test_a_damaged_blob_is_noticed_and_put_right(store, lease):
     assert store.blobs.verify(digest)
 
 
-def test_what_is_missing_or_too_large_is_told(store, lease):
+def test_missing_and_oversized_blobs_are_errors(store, lease):
     digest = store.blobs.put(CONTENT, lease)
     with pytest.raises(StoreError, match="more than 10"):
         store.blobs.read(digest, 10)
@@ -88,7 +88,7 @@ def test_what_is_missing_or_too_large_is_told(store, lease):
         store.blobs.verify(Digest.of(b"x"))
 
 
-def test_a_folder_or_a_pipe_is_no_blob(store, lease):
+def test_a_folder_or_a_pipe_is_not_a_blob(store, lease):
     store.blobs.put(CONTENT, lease)
     folder, pipe = Digest.of(b"folder"), Digest.of(b"pipe")
     store.blobs.path(folder).mkdir()
@@ -97,13 +97,13 @@ def test_a_folder_or_a_pipe_is_no_blob(store, lease):
     assert not store.blobs.has(pipe)
 
 
-def test_no_more_is_begun_than_the_disk_has_room_for(store):
+def test_free_disk_space_is_checked(store):
     store.blobs.check_free_space(1)
     with pytest.raises(DiskFullError, match="no space left"):
         store.blobs.check_free_space(1 << 60)
 
 
-def test_a_disk_that_fills_up_leaves_nothing(store, lease):
+def test_a_full_disk_leaves_nothing(store, lease):
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limits[1]))

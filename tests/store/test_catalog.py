@@ -20,19 +20,19 @@ def _no_other_models(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
 
 
-def test_a_path_is_taken_as_it_is(tmp_path):
+def test_a_path_is_resolved_to_itself(tmp_path):
     path = write_gguf(tmp_path / "m.gguf")
     assert resolve(str(path)) == path
 
 
-def test_a_path_may_begin_with_the_home_folder(tmp_path, monkeypatch):
+def test_a_path_may_start_with_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     path = write_gguf(tmp_path / "m.gguf")
     assert resolve("~/m.gguf") == path
 
 
 @pytest.mark.parametrize("name", ["m", "M", "m:latest"])
-def test_a_name_is_looked_for_in_the_folder(tmp_path, name):
+def test_a_name_is_looked_up_in_the_folder(tmp_path, name):
     path = write_gguf(tmp_path / "m.gguf")
     assert Catalog(tmp_path).find(name).path == path
 
@@ -44,7 +44,7 @@ def test_the_built_in_model_has_a_name(tmp_path):
     assert Catalog(tmp_path / "nowhere").names() == ["demo"]
 
 
-def test_a_name_that_is_not_there_is_answered_with_those_that_are(tmp_path):
+def test_an_unknown_name_is_an_error_that_lists_the_models(tmp_path):
     write_gguf(tmp_path / "a.gguf")
     write_gguf(tmp_path / "b.gguf")
     with pytest.raises(ModelNotFoundError, match=r"'c' not found \(there are: a, b\)"):
@@ -54,12 +54,12 @@ def test_a_name_that_is_not_there_is_answered_with_those_that_are(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["x.gguf", "./x", "/a/x", "~/x"])
-def test_a_path_that_is_not_there_is_told_as_a_path(name):
+def test_a_missing_path_is_reported_as_a_path(name):
     with pytest.raises(ModelNotFoundError, match="no such file"):
         resolve(name)
 
 
-def test_a_folder_is_no_model(tmp_path):
+def test_a_folder_is_not_a_model(tmp_path):
     with pytest.raises(ModelNotFoundError, match="is a folder"):
         resolve(str(tmp_path))
 
@@ -83,7 +83,7 @@ def test_a_changed_file_is_read_again(tmp_path):
     assert after.info is not before.info
 
 
-def test_the_list_leaves_out_damaged_files_and_has_the_newest_first(tmp_path):
+def test_the_list_omits_damaged_files_and_is_sorted_by_time(tmp_path):
     for age, name in ((300, "old"), (100, "new"), (200, "middle")):
         os.utime(write_gguf(tmp_path / f"{name}.gguf"), (1000 - age, 1000 - age))
     (tmp_path / "bad.gguf").write_bytes(b"nonsense")
@@ -93,7 +93,7 @@ def test_the_list_leaves_out_damaged_files_and_has_the_newest_first(tmp_path):
         models.describe("bad")
 
 
-def test_a_model_of_the_store_is_resolved_wherever_the_environment_says(tmp_path, monkeypatch):
+def test_stores_in_the_settings_are_searched(tmp_path, monkeypatch):
     monkeypatch.setenv("TAMPU_MODELS", str(tmp_path / "ours"))
     monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "theirs"))
     weights = write_gguf(tmp_path / "m.gguf").read_bytes()

@@ -20,7 +20,7 @@ SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)))
 
 
 @given(SPANS, st.integers(0, 30), st.integers(0, 30))
-def test_ranges_are_a_set_of_positions(spans, start, end):
+def test_ranges_behave_like_a_set_of_positions(spans, start, end):
     ranges = Ranges(spans)
     positions = {p for first, last in spans for p in range(first, last)}
     assert ranges.total == len(positions)
@@ -114,14 +114,14 @@ TestWorkers = Workers.TestCase
 TestWorkers.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
 
 
-def test_pieces_come_in_order():
+def test_chunks_are_assigned_in_order():
     scheduler = ChunkScheduler(100, [(10, 20)], chunk_size=30)
     taken = [scheduler.take() for _ in range(4)]
     assert [(chunk.start, chunk.end) for chunk in taken] == [(0, 10), (20, 50), (50, 80), (80, 100)]
     assert scheduler.take() is None
 
 
-def test_who_is_alone_has_all_and_keeps_the_beginning_when_others_come():
+def test_a_single_connection_gets_everything_and_keeps_the_start_when_others_join():
     scheduler = ChunkScheduler(100, chunk_size=30)
     alone = scheduler.take()
     assert (alone.start, alone.end) == (0, 100)
@@ -131,7 +131,7 @@ def test_who_is_alone_has_all_and_keeps_the_beginning_when_others_come():
     assert scheduler.claim(alone, 75) == (25, 30)
 
 
-def test_the_rest_of_the_largest_piece_is_divided_at_the_end():
+def test_the_largest_chunk_is_split_at_the_end():
     now = [0.0]
     size = 8 * MIN_SPLIT_BYTES
     scheduler = ChunkScheduler(size, chunk_size=size, clock=lambda: now[0])
@@ -142,7 +142,7 @@ def test_the_rest_of_the_largest_piece_is_divided_at_the_end():
     assert scheduler.claim(slow, size) == (0, size // 2)
 
 
-def test_a_piece_that_is_soon_done_is_not_divided():
+def test_a_chunk_that_is_almost_done_is_not_split():
     now = [0.0]
     size = 8 * MIN_SPLIT_BYTES
     scheduler = ChunkScheduler(size, chunk_size=size, clock=lambda: now[0])
@@ -153,7 +153,7 @@ def test_a_piece_that_is_soon_done_is_not_divided():
     assert scheduler.take() is None
 
 
-def test_a_stalled_piece_is_taken_over_whole():
+def test_a_stalled_chunk_is_taken_over_whole():
     now = [0.0]
     scheduler = ChunkScheduler(1000, chunk_size=1000, clock=lambda: now[0])
     stalled = scheduler.take()
@@ -165,7 +165,7 @@ def test_a_stalled_piece_is_taken_over_whole():
     assert scheduler.claim(stalled, 500) == (10, 0)
 
 
-def test_what_is_given_back_is_taken_again():
+def test_a_released_chunk_is_assigned_again():
     scheduler = ChunkScheduler(100, chunk_size=100)
     chunk = scheduler.take()
     scheduler.filled(*scheduler.claim(chunk, 40))

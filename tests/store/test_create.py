@@ -48,7 +48,9 @@ def made(library: Library, text: str, folder: Path | None = None, name: Any = NA
     return model, steps
 
 
-def test_a_model_of_a_file_with_everything(library: Library, folder: Path) -> None:
+def test_a_model_is_created_from_a_file_with_all_instructions(
+    library: Library, folder: Path
+) -> None:
     text = (
         'FROM m.gguf\nTEMPLATE {{ .Prompt }}\nSYSTEM Be brief.\nPARAMETER stop "<x>"\n'
         "PARAMETER num_ctx 64\nLICENSE MIT\nMESSAGE user Hi\nMESSAGE assistant Hello\n"
@@ -73,7 +75,7 @@ def test_a_model_of_a_file_with_everything(library: Library, folder: Path) -> No
     assert copied[-1].completed == copied[-1].total == (folder / "m.gguf").stat().st_size
 
 
-def test_a_model_of_a_model_shares_its_blobs_and_changes_what_is_said(
+def test_a_derived_model_shares_blobs_and_overrides_settings(
     library: Library, folder: Path
 ) -> None:
     made(library, "FROM m.gguf\nSYSTEM a\nPARAMETER seed 1\nPARAMETER top_k 2\nLICENSE MIT", folder)
@@ -89,14 +91,14 @@ def test_a_model_of_a_model_shares_its_blobs_and_changes_what_is_said(
     assert library.store.model(NAME).parameters == {"seed": 1, "top_k": 2}
 
 
-def test_a_model_of_itself(library: Library, folder: Path) -> None:
+def test_a_model_can_be_recreated_from_itself(library: Library, folder: Path) -> None:
     made(library, "FROM m.gguf\nSYSTEM a", folder)
     model, _ = made(library, "FROM mine\nSYSTEM b")
     assert model.system == "b"
     assert library.store.model(NAME).system == "b"
 
 
-def test_an_empty_text_takes_the_inherited_one_away(library: Library, folder: Path) -> None:
+def test_an_empty_text_removes_the_inherited_one(library: Library, folder: Path) -> None:
     made(library, "FROM m.gguf\nSYSTEM a", folder)
     model, _ = made(library, "FROM mine\nSYSTEM")
     assert model.system == ""
@@ -111,7 +113,7 @@ def test_a_checkpoint_is_converted(library: Library, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["FROM m.gguf", "FROM mine"])
-def test_weights_are_quantized_on_the_way(library: Library, folder: Path, source: str) -> None:
+def test_weights_are_quantized(library: Library, folder: Path, source: str) -> None:
     made(library, "FROM m.gguf", folder)
     model, steps = made(library, source, folder, quantize="q4_k_m")
     assert read_gguf(model.model_path).tensors["blk.0.attn_q.weight"].type.name == "Q4_K"
@@ -121,7 +123,7 @@ def test_weights_are_quantized_on_the_way(library: Library, folder: Path, source
     assert again.model_path == model.model_path
 
 
-def test_adapters_come_with_the_model(library: Library, folder: Path) -> None:
+def test_adapters_are_added(library: Library, folder: Path) -> None:
     name = "model.layers.0.self_attn.v_proj"
     a, b = np.zeros((2, 256), np.float32), np.zeros((128, 2), np.float32)
     write_adapter(folder / "lora", {name: (a, b)})
@@ -134,14 +136,14 @@ def test_adapters_come_with_the_model(library: Library, folder: Path) -> None:
     assert same.paths(Media.ADAPTER) == [path]
 
 
-def test_a_file_can_stay_where_it_is(library: Library, folder: Path) -> None:
+def test_a_file_can_be_referenced_in_place(library: Library, folder: Path) -> None:
     model, _ = made(library, "FROM m.gguf", folder, in_place=True)
     assert model.model_path == folder / "m.gguf"
     size = (folder / "m.gguf").stat().st_size
     assert sum(path.stat().st_size for path in library.store.layout.blobs.iterdir()) < size
 
 
-def test_a_model_of_another_store_is_copied(folder: Path, tmp_path: Path) -> None:
+def test_a_model_from_another_store_is_copied(folder: Path, tmp_path: Path) -> None:
     theirs = Library(tmp_path / "theirs")
     made(theirs, "FROM m.gguf\nSYSTEM a", folder)
     both = Library(tmp_path / "models", ollama=[tmp_path / "theirs"])
@@ -159,7 +161,9 @@ def upload(library: Library, lease: Any, path: Path) -> Digest:
     return library.store.blobs.put(path.read_bytes(), lease)
 
 
-def test_uploaded_blobs_are_files(library: Library, folder: Path, tmp_path: Path) -> None:
+def test_a_model_is_created_from_uploaded_blobs(
+    library: Library, folder: Path, tmp_path: Path
+) -> None:
     with library.store.lease() as lease:
         digest = upload(library, lease, folder / "m.gguf")
         model = create(library, NAME, CreateSpec(files={"any.gguf": digest}))
@@ -172,17 +176,17 @@ def test_uploaded_blobs_are_files(library: Library, folder: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/b", "", "a\0b", ".hidden", "x" * 300])
-def test_names_of_uploaded_files_are_only_names(library: Library, name: str) -> None:
+def test_names_of_uploaded_files_cannot_be_paths(library: Library, name: str) -> None:
     with pytest.raises(RequestError, match="is not a valid file name"):
         create(library, NAME, CreateSpec(files={name: Digest.of(b"")}))
 
 
-def test_a_blob_that_is_not_there_is_named(library: Library) -> None:
+def test_a_missing_blob_is_an_error_that_names_it(library: Library) -> None:
     with pytest.raises(ModelNotFoundError, match="upload it"):
         create(library, NAME, CreateSpec(files={"m.gguf": Digest.of(b"x")}))
 
 
-def test_paths_mean_nothing_from_afar(library: Library, folder: Path) -> None:
+def test_remote_clients_cannot_use_paths(library: Library, folder: Path) -> None:
     with pytest.raises(ModelNotFoundError):
         made(library, f"FROM {folder / 'm.gguf'}", None)
     with pytest.raises(ModelNotFoundError):
@@ -207,7 +211,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("text", "error", "message"), BAD)
-def test_a_failure_leaves_the_store_as_it_was(
+def test_a_failure_leaves_the_store_unchanged(
     library: Library, folder: Path, text: str, error: type[TampuError], message: str
 ) -> None:
     made(library, "FROM m.gguf\nSYSTEM before", folder)
@@ -219,13 +223,15 @@ def test_a_failure_leaves_the_store_as_it_was(
 
 
 @pytest.mark.parametrize("quantize", ["Q9", "Q4_0"])
-def test_quantizing_what_cannot_be(library: Library, folder: Path, quantize: str) -> None:
+def test_impossible_quantizations_are_refused(
+    library: Library, folder: Path, quantize: str
+) -> None:
     made(library, "FROM m.gguf", folder, quantize="Q8_0")
     with pytest.raises(TampuError, match=r"unknown type|already quantized"):
         made(library, "FROM mine", quantize=quantize)
 
 
-def test_steps_come_one_by_one_and_closing_gives_up(library: Library, folder: Path) -> None:
+def test_steps_are_streamed_and_closing_cancels(library: Library, folder: Path) -> None:
     spec = CreateSpec(modelfile=parse_modelfile("FROM m.gguf"), folder=folder)
     assert [step.status for step in creating(library, NAME, spec)][-1] == "success"
     library.store.delete(NAME)
@@ -256,7 +262,7 @@ def test_steps_come_one_by_one_and_closing_gives_up(library: Library, folder: Pa
         ),
     ],
 )
-def test_code_that_is_not_here_is_told(
+def test_unknown_renderers_and_parsers_give_warnings(
     library: Library, folder: Path, text: str, warned: list[str]
 ) -> None:
     _, steps = made(library, f"FROM m.gguf\n{text}", folder)
@@ -267,7 +273,7 @@ def test_code_that_is_not_here_is_told(
 
 @pytest.mark.parametrize("source", ["m.gguf", "checkpoint"])
 @pytest.mark.parametrize("quantize", [None, "Q8_0"])
-def test_a_disk_that_is_full_at_any_write_leaves_the_old_models(
+def test_a_full_disk_at_any_write_leaves_the_old_models(
     library: Library, folder: Path, source: str, quantize: str | None
 ) -> None:
     write_tiny(folder / "m.gguf", Tiny(embedding=32, layers=1))
@@ -298,7 +304,7 @@ def test_a_disk_that_is_full_at_any_write_leaves_the_old_models(
 
 
 @pytest.mark.slow
-def test_a_kill_at_any_moment_loses_nothing(library: Library, folder: Path) -> None:
+def test_a_kill_at_any_moment_leaves_a_consistent_store(library: Library, folder: Path) -> None:
     made(library, "FROM m.gguf\nSYSTEM before", folder)
     kill_at_random(
         f"""

@@ -42,7 +42,7 @@ def store(tmp_path):
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=errno.errorcode.get)
-def test_whatever_a_write_answers_the_store_stays_sound(tmp_path, error):
+def test_any_write_error_leaves_a_consistent_store(tmp_path, error):
     write_tiny(tmp_path / "m.gguf", Tiny(embedding=32, layers=1))
     library = Library(tmp_path / "store")
     store = library.store
@@ -68,7 +68,7 @@ def test_whatever_a_write_answers_the_store_stays_sound(tmp_path, error):
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=errno.errorcode.get)
-def test_whatever_a_write_answers_the_old_file_stays(tmp_path, error):
+def test_any_write_error_leaves_the_old_file(tmp_path, error):
     write_tiny(tmp_path / "m.gguf", Tiny(embedding=32, layers=1))
     source, out = handmade.write(tmp_path / "tiny"), tmp_path / "out.gguf"
     before = {path.name for path in tmp_path.iterdir()} | {"out.gguf"}
@@ -89,7 +89,7 @@ def test_whatever_a_write_answers_the_old_file_stays(tmp_path, error):
 # -- F6: changed bytes -----------------------------------------------------------------------------
 
 
-def test_of_five_hundred_changed_bytes_each_is_found_and_mended(store):
+def test_each_of_five_hundred_changed_bytes_is_found_and_repaired(store):
     """One byte of any blob, or of a manifest, is changed; nothing else is blamed."""
     chance = random.Random(4)
     models = [add_model(store, f"m{i}", license=b"%d" % i, system=b"%d!" % i) for i in range(3)]
@@ -140,7 +140,7 @@ LOOP = """
 """
 
 
-def test_processes_that_make_copy_remove_and_sweep_lose_nothing(store, request):
+def test_concurrent_creates_copies_removals_and_collections_lose_nothing(store, request):
     add_model(store, "stays", model=b"same for all")
     tests = str(request.config.rootpath / "tests")
     program = textwrap.dedent(LOOP).format(tests=tests, root=str(store.root))
@@ -162,7 +162,7 @@ def test_processes_that_make_copy_remove_and_sweep_lose_nothing(store, request):
     assert list(store.layout.leases.iterdir()) == []
 
 
-def test_locks_and_leases_that_dead_processes_left_hold_nobody_up(store):
+def test_locks_and_leases_of_dead_processes_do_not_block(store):
     model = add_model(store, "m")
     for path in (store.layout.lock, store.layout.blob_lock(model.manifest.config.digest)):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -177,7 +177,7 @@ def test_locks_and_leases_that_dead_processes_left_hold_nobody_up(store):
 
 @pytest.mark.server
 @pytest.mark.parametrize("phase", ["manifest", "blob"])
-def test_ctrl_c_ends_a_pull_at_once(tmp_path, phase):
+def test_ctrl_c_ends_a_pull(tmp_path, phase):
     weights = random.Random(1).randbytes(6 << 20)
     config = b'{"model_format":"gguf"}'
     content = manifest([described(weights)], described(config, CONFIG_TYPE))
@@ -244,7 +244,7 @@ PLACES = {
      ("verify-store",), ("show", "a"), ("export", "a"), ("import", "file"), ("push", "a")],
     ids=" ".join,
 )  # fmt: skip
-def test_a_folder_for_models_that_is_none_is_one_line(run, tmp_path, monkeypatch, place, arguments):
+def test_an_invalid_model_folder_is_a_one_line_error(run, tmp_path, monkeypatch, place, arguments):
     (tmp_path / "file").write_bytes(b"x")
     (tmp_path / "Modelfile").write_text("FROM demo")
     monkeypatch.chdir(tmp_path)
@@ -262,7 +262,7 @@ def test_a_folder_for_models_that_is_none_is_one_line(run, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("arguments", [("list",), ("ps",), ("show", "demo")])
-def test_without_a_home_there_is_still_an_answer(run, monkeypatch, arguments):
+def test_commands_work_without_a_home_folder(run, monkeypatch, arguments):
     monkeypatch.delenv("HOME")
     code, _, err = run(*arguments)
     assert code in (0, 2)
@@ -273,7 +273,7 @@ def test_without_a_home_there_is_still_an_answer(run, monkeypatch, arguments):
     "variable", ["TAMPU_HOST", "OLLAMA_HOST", "TAMPU_CONNECTIONS", "TAMPU_LIMIT_RATE"]
 )
 @pytest.mark.parametrize("value", ["x:y:z", "-5", "1e99h", "%", "[::1"])
-def test_settings_of_garbage_are_one_line_or_the_default(run, monkeypatch, variable, value):
+def test_garbage_settings_are_a_one_line_error_or_the_default(run, monkeypatch, variable, value):
     monkeypatch.delenv("TAMPU_HOST", raising=False)
     monkeypatch.setenv(variable, value)
     code, _, err = run("list")

@@ -90,7 +90,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_modelfile_that_makes_no_sense_is_refused_and_nothing_is_touched(
+def test_an_invalid_modelfile_is_refused_and_the_store_unchanged(
     library: Library, folder: Path, case: str
 ) -> None:
     made(library, "FROM m.gguf", folder, ModelName.parse("other"))
@@ -117,12 +117,12 @@ def test_a_modelfile_that_makes_no_sense_is_refused_and_nothing_is_touched(
      "FROM m.gguf\nREQUIRES 99.0.0", "FROM m.gguf\nSYSTEM " + "a" * (10 << 20)],
     ids=lambda text: text[:24],
 )  # fmt: skip
-def test_a_modelfile_that_is_only_odd_is_taken(library: Library, folder: Path, text: str) -> None:
+def test_an_unusual_modelfile_is_accepted(library: Library, folder: Path, text: str) -> None:
     assert made(library, text, folder).model_path.is_file()
 
 
 @pytest.mark.parametrize("instruction", ["PARSER"])
-def test_a_name_that_a_terminal_would_obey_is_not_printed(
+def test_control_characters_in_a_name_are_not_printed(
     library: Library, folder: Path, instruction: str
 ) -> None:
     spec = CreateSpec(
@@ -135,7 +135,7 @@ def test_a_name_that_a_terminal_would_obey_is_not_printed(
 
 @pytest.mark.parametrize("name", ["x" * 5000, "~nobody-here/m", "a\0b", "/a" * 5000])
 @pytest.mark.parametrize("command", ["run", "show", "bench"])
-def test_a_name_that_no_system_takes_is_one_line(tmp_path, monkeypatch, capsys, command, name):
+def test_an_impossible_path_is_a_one_line_error(tmp_path, monkeypatch, capsys, command, name):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert app.run([command, name]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -145,7 +145,7 @@ def test_a_name_that_no_system_takes_is_one_line(tmp_path, monkeypatch, capsys, 
 # -- models of models ------------------------------------------------------------------------------
 
 
-def test_a_chain_of_models_of_models_has_no_depth(library: Library, folder: Path) -> None:
+def test_a_chain_of_derived_models_has_no_depth(library: Library, folder: Path) -> None:
     made(library, "FROM m.gguf\nSYSTEM 0", folder, ModelName.parse("m0"))
     for depth in range(1, 60):
         text = f"FROM m{depth - 1}\nPARAMETER seed {depth}\nLICENSE {depth % 3}"
@@ -158,7 +158,9 @@ def test_a_chain_of_models_of_models_has_no_depth(library: Library, folder: Path
     assert verify_store(library.store).problems == ()
 
 
-def test_one_name_that_is_made_by_several_at_once_is_whole(library: Library, folder: Path) -> None:
+def test_concurrent_creations_of_one_name_leave_a_complete_model(
+    library: Library, folder: Path
+) -> None:
     errors: list[TampuError] = []
 
     def work(number: int) -> None:
@@ -183,9 +185,7 @@ def test_one_name_that_is_made_by_several_at_once_is_whole(library: Library, fol
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9])
-def test_giving_up_on_the_way_leaves_the_old_model(
-    library: Library, folder: Path, share: float
-) -> None:
+def test_cancelling_leaves_the_old_model(library: Library, folder: Path, share: float) -> None:
     write_tiny(folder / "m.gguf", Tiny(embedding=256, feed_forward=2048, layers=4))
     made(library, "FROM m.gguf\nSYSTEM old", folder)
     before = files_of(library.store)

@@ -98,7 +98,7 @@ def fetch(store, hub, text, **changes):
     return store.model(name)
 
 
-def test_a_quantization_comes_with_its_projector_and_settings(store, hub):
+def test_a_quantization_is_pulled_with_its_projector_and_settings(store, hub):
     model = fetch(store, hub, "hf.co/runa/m-GGUF:q4_k_m")
     assert model.model_path.read_bytes() == Q4
     assert [path.read_bytes() for path in model.paths(Media.PROJECTOR)] == [EYES]
@@ -107,7 +107,7 @@ def test_a_quantization_comes_with_its_projector_and_settings(store, hub):
     assert all(store.blobs.verify(blob.digest) for blob in model.manifest.blobs())
 
 
-def test_a_model_in_several_files_comes_whole(store, hub):
+def test_a_split_model_is_pulled_completely(store, hub):
     model = fetch(store, hub, "huggingface.co/runa/m-GGUF:Q8_0")
     assert [path.read_bytes() for path in model.paths(Media.MODEL)] == PARTS
     assert [layer.name for layer in model.manifest.of_kind(Media.MODEL)] == [
@@ -115,7 +115,7 @@ def test_a_model_in_several_files_comes_whole(store, hub):
     ]
 
 
-def test_a_model_in_several_files_is_read_as_one(store, hub, tmp_path, monkeypatch):
+def test_a_split_model_is_read_as_one(store, hub, tmp_path, monkeypatch):
     parts = split_file(write_tiny(tmp_path / "tiny.gguf"), tmp_path / "m-F32.gguf", 8)
     hub.files = {path.name: path.read_bytes() for path in parts}
     monkeypatch.setitem(globals(), "LARGE", hub.files)
@@ -124,17 +124,17 @@ def test_a_model_in_several_files_is_read_as_one(store, hub, tmp_path, monkeypat
     assert read_gguf(model.model_path).tensors.keys() == read_gguf(parts[0]).tensors.keys()
 
 
-def test_without_a_tag_a_good_one_is_chosen(store, hub):
+def test_without_a_tag_the_preferred_variant_is_chosen(store, hub):
     assert fetch(store, hub, "hf.co/runa/m-GGUF").model_path.read_bytes() == Q4
 
 
-def test_large_files_are_asked_for_as_parts_at_the_storage(store, hub):
+def test_large_files_are_requested_in_ranges_from_the_storage(store, hub):
     fetch(store, hub, "hf.co/runa/m-GGUF")
     spans = [request.range for request in hub.storage.requests if request.query["file"][0] == "m"]
     assert sum(end - start for start, end in filter(None, spans)) == len(Q4)
 
 
-def test_the_token_goes_to_the_hub_and_not_to_the_storage(store, hub):
+def test_the_token_is_sent_to_the_hub_but_not_to_the_storage(store, hub):
     hub.token = "s3cret"
     with pytest.raises(RegistryError, match="is private or does not exist: set HF_TOKEN"):
         fetch(store, hub, "hf.co/runa/m-GGUF")
@@ -143,7 +143,7 @@ def test_the_token_goes_to_the_hub_and_not_to_the_storage(store, hub):
     assert not any("authorization" in request.headers for request in hub.storage.requests)
 
 
-def test_what_is_not_there_is_answered_with_what_is(store, hub):
+def test_a_missing_variant_is_an_error_that_lists_the_others(store, hub):
     with pytest.raises(RegistryError, match=r"has no Q2_K; available: m-Q4_K_M|Q8_0, Q4_K_M"):
         fetch(store, hub, "hf.co/runa/m-GGUF:Q2_K")
     with pytest.raises(RegistryError, match="file does not exist"):
@@ -163,7 +163,7 @@ def test_what_is_not_there_is_answered_with_what_is(store, hub):
         {"path": 7},
     ],
 )
-def test_lies_are_refused_and_nothing_is_named(store, hub, lie):
+def test_inconsistent_responses_are_refused_and_no_model_is_stored(store, hub, lie):
     entry = hub.entry
     hub.entry = lambda path: entry(path) | (lie if path == "m-Q4_K_M.gguf" else {})
     with pytest.raises(RegistryError):
@@ -175,13 +175,13 @@ def test_lies_are_refused_and_nothing_is_named(store, hub, lie):
 @pytest.mark.parametrize(
     "body", [b"", b"{}", b"[[]]", b"<html>", b'[{"type":"\xf3"}]', b"[" * 10_000_000]
 )
-def test_a_list_that_makes_no_sense_is_refused(store, hub, body):
+def test_an_invalid_file_list_is_refused(store, hub, body):
     hub.answer = lambda _: Answer(body=body)
     with pytest.raises(RegistryError):
         fetch(store, hub, "hf.co/runa/m-GGUF")
 
 
-def test_a_list_without_an_end_is_left(store, hub):
+def test_an_endless_file_list_is_refused(store, hub):
     hub.answer = lambda _: Answer(200, {"Link": f'<{hub.url}/x>; rel="next"'}, b"[]")
     with pytest.raises(RegistryError, match="too many files"):
         fetch(store, hub, "hf.co/runa/m-GGUF")

@@ -60,7 +60,7 @@ def test_the_models_of_all_programs_are_listed(library):
     }
 
 
-def test_looking_changes_nothing(library, home):
+def test_listing_changes_nothing(library, home):
     theirs = Store(home / ".ollama/models", is_writable=False)
     before = files(theirs)
     library.listing()
@@ -68,7 +68,7 @@ def test_looking_changes_nothing(library, home):
     assert files(theirs) == before
 
 
-def test_files_of_other_programs_are_found_by_name(library):
+def test_external_models_are_found_by_name(library):
     model = library.find("HF.co/runa/M-gguf:q8_0")
     assert (model.path.read_bytes(), model.size_bytes) == (b"12345", 9)
     assert [path.read_bytes() for path in model.projector_paths] == [b"eyes"]
@@ -76,7 +76,7 @@ def test_files_of_other_programs_are_found_by_name(library):
     assert [path.read_bytes() for path in parts.files] == [b"1", b"22"]
 
 
-def test_a_name_that_is_not_there_is_answered_with_those_that_are(library):
+def test_an_unknown_name_is_an_error_that_lists_the_models(library):
     with pytest.raises(ModelNotFoundError, match=r"there are: demo, hf\.co/runa/m-GGUF:Q8_0, "):
         library.find("nothing")
     with pytest.raises(ModelNotFoundError, match="'no name at all' not found"):
@@ -92,7 +92,7 @@ def test_the_first_place_wins(library, home):
     assert Library(files=[given]).find("theirs").path == given
 
 
-def test_ollamas_store_is_written_when_it_is_made_ours(home):
+def test_ollamas_store_is_writable_if_configured(home):
     settings = Settings.from_environment(
         {"HOME": str(home), "TAMPU_MODELS": str(home / ".ollama/models")}
     )
@@ -101,7 +101,7 @@ def test_ollamas_store_is_written_when_it_is_made_ours(home):
     library.store.delete(ModelName.parse("theirs"))
 
 
-def test_a_damaged_entry_is_told_and_hides_nothing(library):
+def test_a_damaged_entry_is_reported_and_hides_no_other(library):
     library.store.layout.manifest(ModelName.parse("ours")).write_bytes(b"{}")
     listing = library.listing()
     assert len(listing.models) == 5
@@ -120,7 +120,7 @@ def test_the_id_of_a_file_changes_with_it(library, home):
     assert library.find("single").id != before
 
 
-def test_without_places_there_is_nothing(tmp_path):
+def test_a_library_without_places_is_empty(tmp_path):
     empty = Library(tmp_path / "a", [tmp_path / "x.gguf"], ollama=[tmp_path / "b"])
     assert empty.listing().models == []
     with pytest.raises(ModelNotFoundError, match=r"\(there are: none\)"):

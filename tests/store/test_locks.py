@@ -41,7 +41,7 @@ def test_shared_holders_do_not_wait_for_each_other(layout):
         pass
 
 
-def test_one_waits_for_the_other(layout):
+def test_exclusive_holders_wait_for_each_other(layout):
     order = []
     is_held = threading.Event()
 
@@ -61,7 +61,7 @@ def test_one_waits_for_the_other(layout):
     assert order == ["first", "other"]
 
 
-def test_a_turn_is_had_by_one_and_leaves_nothing(layout):
+def test_a_polled_lock_has_one_holder_and_leaves_no_file(layout):
     path = layout.blob_lock(A)
     with closing(PolledLock(path)) as first, closing(PolledLock(path)) as second:
         assert first.acquire()
@@ -71,7 +71,7 @@ def test_a_turn_is_had_by_one_and_leaves_nothing(layout):
     assert not path.exists()
 
 
-def test_turns_of_many_threads_never_overlap(layout):
+def test_polled_locks_of_many_threads_never_overlap(layout):
     path = layout.blob_lock(A)
     inside, most = [], []
 
@@ -115,7 +115,7 @@ def test_the_lease_of_a_dead_process_ends(layout):
     assert list(layout.leases.iterdir()) == []
 
 
-def test_a_line_that_was_cut_off_spoils_no_other(layout):
+def test_a_truncated_line_does_not_affect_others(layout):
     with Lease(layout) as lease:
         lease.add([A])
         (path,) = layout.leases.iterdir()

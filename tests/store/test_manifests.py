@@ -43,14 +43,14 @@ def layer(**changes):
     return {"mediaType": "x", "digest": B, "size": 5} | changes
 
 
-def test_a_manifest_is_read_and_written_in_registries_spelling():
+def test_a_manifest_is_read_and_written_in_the_registry_format():
     manifest = read(document())
     assert manifest.size_bytes == 7
     assert manifest.of_kind(Media.MODEL)[0].digest == Digest.parse(B)
     assert json.loads(encode_manifest(manifest)) == document()
 
 
-def test_what_is_not_known_is_no_hindrance():
+def test_unknown_fields_are_ignored():
     extra = layer(mediaType="something/new", urls=["x"], **{"from": "base:latest"})
     manifest = read(document(layers=[extra], annotations={"a": "b"}))
     assert manifest.layers[0].source == "base:latest"
@@ -82,7 +82,7 @@ def test_the_same_blob_may_be_named_twice():
         {"config": {"mediaType": "c", "digest": A, "size": 5 << 20}},
     ],
 )
-def test_what_cannot_be_true_is_refused(changes):
+def test_impossible_values_are_refused(changes):
     with pytest.raises(StoreError):
         read(document(**changes))
 
@@ -101,14 +101,14 @@ def test_what_cannot_be_true_is_refused(changes):
         b'{"mediaType":"\xf3"}',
     ],
 )
-def test_what_is_no_manifest_is_refused(content):
+def test_invalid_manifests_are_refused(content):
     with pytest.raises(StoreError) as caught:
         read_manifest(content)
     assert "\n" not in str(caught.value)
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_a_manifest_and_a_config_or_refused(content):
+def test_any_bytes_are_parsed_or_refused(content):
     for read_bytes in (read_manifest, read_config):
         try:
             read_bytes(content)
@@ -116,7 +116,7 @@ def test_any_bytes_are_a_manifest_and_a_config_or_refused(content):
             continue
 
 
-def test_a_config_keeps_what_lists_show():
+def test_a_config_keeps_its_fields():
     config = ModelConfig(model_format="gguf", model_type="7.6B", model_families=["llama"])
     assert read_config(encode_config(config)) == config
     assert json.loads(encode_config(config)) == {
@@ -125,7 +125,7 @@ def test_a_config_keeps_what_lists_show():
     assert read_config(b'{"rootfs":{"type":"layers"},"os":"linux"}').os == "linux"
 
 
-def test_a_layer_may_be_an_own_annotated_file():
+def test_a_layer_may_reference_a_file_outside_the_store():
     layer = Descriptor(Media.MODEL, Digest.parse(B), 3, annotations={"k": "v"})
     manifest = Manifest(config=Descriptor("c", Digest.parse(A), 1), layers=[layer])
     assert read_manifest(encode_manifest(manifest)) == manifest

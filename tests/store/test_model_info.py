@@ -13,7 +13,7 @@ from tampu.ml.metadata import Metadata
 from tampu.store.model_info import human_number, plain_metadata, read_model_info
 
 
-def test_a_model_is_described_from_its_head(tmp_path):
+def test_a_model_is_described_from_its_header(tmp_path):
     info = read_model_info(write_gguf(tmp_path / "m.gguf"))
     assert info.architecture == "llama"
     assert (info.parameters, info.parameter_size, info.tensors) == (640, "640", 1)
@@ -24,12 +24,12 @@ def test_a_model_is_described_from_its_head(tmp_path):
     assert info.license == "apache-2.0"
 
 
-def test_without_a_stated_quantization_it_is_the_type_of_most_weights(tmp_path):
+def test_the_default_quantization_is_the_type_of_most_weights(tmp_path):
     path = write_gguf(tmp_path / "m.gguf", general__file_type=9999)
     assert read_model_info(path).quantization == "F16"
 
 
-def test_a_template_that_is_no_jinja_is_the_files_fault(tmp_path):
+def test_an_invalid_jinja_template_is_a_file_error(tmp_path):
     path = write_gguf(tmp_path / "m.gguf", template="{% if %}")
     with pytest.raises(ModelFileError, match="chat_template"):
         read_model_info(path)

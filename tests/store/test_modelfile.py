@@ -42,7 +42,7 @@ PARSER qwen3
 '''
 
 
-def test_every_instruction() -> None:
+def test_all_instructions_are_parsed() -> None:
     assert parse_modelfile(WHOLE) == Modelfile(
         sources=("./model.gguf", "projector.gguf"),
         adapters=("./lora",),
@@ -79,7 +79,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("text", "value"), VALUES)
-def test_values(text: str, value: str) -> None:
+def test_values_are_parsed(text: str, value: str) -> None:
     assert parse_modelfile(f"FROM x\n{text}\n").system == value
 
 
@@ -113,7 +113,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("text", "message"), BAD, ids=[text[:40] for text, _ in BAD])
-def test_what_is_wrong_names_the_line(text: str, message: str) -> None:
+def test_errors_name_the_line(text: str, message: str) -> None:
     with pytest.raises(RequestError) as caught:
         parse_modelfile(text)
     assert message in str(caught.value)
@@ -152,7 +152,7 @@ MODELFILES = st.builds(
 @example(Modelfile(sources=("x",), system='"""'))
 @example(Modelfile(sources=("x",), system='a"\n"""b'))
 @example(Modelfile(sources=("x",), system="\n"))
-def test_what_is_written_reads_back_the_same(modelfile: Modelfile) -> None:
+def test_formatting_and_parsing_are_inverse(modelfile: Modelfile) -> None:
     try:
         text = format_modelfile(modelfile)
     except RequestError as error:
@@ -161,7 +161,7 @@ def test_what_is_written_reads_back_the_same(modelfile: Modelfile) -> None:
     assert parse_modelfile(text) == modelfile
 
 
-def test_few_texts_cannot_be_written() -> None:
+def test_texts_that_cannot_be_quoted_are_refused() -> None:
     for text in ('a"\nb', '"a', '"a\nb"', '"""a"""', '""', "\n\n"):
         assert parse_modelfile(format_modelfile(Modelfile(sources=("x",), system=text)))
     with pytest.raises(RequestError, match="a Modelfile cannot contain"):
@@ -169,7 +169,7 @@ def test_few_texts_cannot_be_written() -> None:
 
 
 @given(st.text(max_size=200), st.lists(st.sampled_from(WHOLE.split("\n")), max_size=6))
-def test_any_text_is_a_modelfile_or_a_typed_error(text: str, lines: list[str]) -> None:
+def test_any_text_is_parsed_or_a_typed_error(text: str, lines: list[str]) -> None:
     for one in (text, "\n".join([*lines, text])):
         with suppress(RequestError):
             parse_modelfile(one)

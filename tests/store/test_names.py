@@ -27,13 +27,13 @@ HEX = "0123456789abcdef" * 4
         ("ollama.com/library/m", "ollama.com/library/m:latest", "m:latest"),
     ],
 )
-def test_what_is_left_out_is_filled_in(text, full, short):
+def test_missing_parts_get_their_defaults(text, full, short):
     name = ModelName.parse(text)
     assert (str(name), name.short) == (full, short)
     assert ModelName.parse(str(name)) == name == ModelName.parse(name.short)
 
 
-def test_case_and_scheme_do_not_tell_names_apart():
+def test_names_compare_without_case_and_scheme():
     assert ModelName.parse("http://H.example/A/b:C") == ModelName.parse("h.example/a/B:c")
     assert hash(ModelName.parse("M")) == hash(ModelName.parse("m:LATEST"))
     assert ModelName.parse("m:a") != ModelName.parse("m:b")
@@ -51,7 +51,7 @@ def test_case_and_scheme_do_not_tell_names_apart():
         "h@/a/b", "~/m", "a?b", "m#x",
     ],
 )  # fmt: skip
-def test_what_is_no_name_is_refused(text):
+def test_invalid_names_are_refused(text):
     with pytest.raises(ModelNameError) as caught:
         ModelName.parse(text)
     assert "\n" not in str(caught.value)
@@ -90,7 +90,7 @@ def test_any_text_is_a_digest_or_refused(text):
         f"sha256:{HEX[:-1]}\0", f"sha256:{HEX}\n", f" sha256:{HEX}", f"sha256:sha256:{HEX}",
     ],
 )  # fmt: skip
-def test_what_is_no_digest_is_refused(text):
+def test_invalid_digests_are_refused(text):
     with pytest.raises(ModelNameError):
         Digest.parse(text)
 

@@ -67,7 +67,7 @@ def harmed(registry, harm):
 # -- what is told ----------------------------------------------------------------------------------
 
 
-def test_a_pull_is_told_in_ollamas_words(store, registry):
+def test_a_pull_reports_progress_in_ollamas_words(store, registry):
     told = fetch(store, registry)
     digest = Digest.of(WEIGHTS)
     assert told[0] == Progress("pulling manifest")
@@ -88,13 +88,13 @@ def test_the_manifest_is_kept_byte_for_byte(store, registry):
     assert model.digest == Digest.of(MANIFEST)
 
 
-def test_a_fast_connection_brings_all_at_one_request(store, registry):
+def test_a_fast_connection_downloads_all_with_one_request(store, registry):
     fetch(store, registry)
     assert [request.range for request in blob_requests(registry)] == [(0, len(WEIGHTS))]
     assert_whole(store, registry)
 
 
-def test_slow_connections_bring_parts_at_once(store, registry):
+def test_slow_connections_download_chunks_concurrently(store, registry):
     def harm(_, answer):
         answer.bytes_per_second = 8 * MB
         return answer
@@ -115,7 +115,7 @@ def connections(request, monkeypatch):
     monkeypatch.setattr(download_module, "FIRST", 1 if request.param == "one at first" else 4)
 
 
-def test_what_is_there_is_verified_and_not_brought_again(store, registry):
+def test_existing_blobs_are_verified_and_not_downloaded(store, registry):
     fetch(store, registry)
     registry.requests.clear()
     told = fetch(store, registry)
@@ -124,7 +124,7 @@ def test_what_is_there_is_verified_and_not_brought_again(store, registry):
                     len(WEIGHTS)) in told  # fmt: skip
 
 
-def test_a_damaged_blob_is_put_right_by_a_pull(store, registry):
+def test_a_pull_replaces_a_damaged_blob(store, registry):
     fetch(store, registry)
     path = store.layout.blob(Digest.of(WEIGHTS))
     path.chmod(0o644)
@@ -133,7 +133,7 @@ def test_a_damaged_blob_is_put_right_by_a_pull(store, registry):
     assert_whole(store, registry)
 
 
-def test_the_old_models_own_blobs_go_when_a_new_one_has_come(store, registry):
+def test_blobs_of_the_old_model_are_removed_after_a_pull(store, registry):
     old = random.Random(1).randbytes(1000)
     registry.blobs[str(Digest.of(old))] = old
     registry.content = manifest([described(old)], HEAD)
@@ -144,7 +144,7 @@ def test_the_old_models_own_blobs_go_when_a_new_one_has_come(store, registry):
     assert_whole(store, registry)
 
 
-def test_a_model_that_is_not_there_is_told(store, registry):
+def test_a_missing_model_is_an_error(store, registry):
     registry.before = lambda _: Answer(404)
     steps = pull(store, ModelName.parse(f"{registry.host}/a/m"), impatient())
     assert next(steps) == Progress("pulling manifest")
@@ -156,7 +156,7 @@ def test_a_model_that_is_not_there_is_told(store, registry):
 
 
 @pytest.mark.usefixtures("connections")
-def test_connections_that_drop_are_gone_on_with(store, registry):
+def test_dropped_connections_are_resumed(store, registry):
     def harm(_, answer):
         answer.drop_after = 300_000
         return answer
@@ -182,14 +182,14 @@ def test_a_connection_that_stalls_is_replaced(store, registry):
 
 
 @pytest.mark.parametrize("status", [500, 503, 429])
-def test_a_registry_that_is_busy_is_asked_again(store, registry, status):
+def test_a_busy_registry_is_retried(store, registry, status):
     busy = [status] * 5
     registry.before = lambda _: Answer(busy.pop()) if busy else None
     fetch(store, registry, connections=2)
     assert_whole(store, registry)
 
 
-def test_a_registry_that_stays_busy_is_left_alone(store, registry):
+def test_retries_of_a_busy_registry_are_limited(store, registry):
     harmed(registry, lambda *_: Answer(503, body=b"later"))
     with pytest.raises(RegistryError, match="503: later"):
         fetch(store, registry, connections=1)
@@ -199,13 +199,13 @@ def test_a_registry_that_stays_busy_is_left_alone(store, registry):
     assert_whole(store, registry)
 
 
-def test_one_that_sends_no_parts_is_read_whole(store, registry):
+def test_a_registry_without_range_requests_is_read_whole(store, registry):
     harmed(registry, lambda *_: Answer(body=WEIGHTS))
     fetch(store, registry)
     assert_whole(store, registry)
 
 
-def test_one_that_sends_no_parts_and_drops_is_read_again(store, registry):
+def test_a_dropped_connection_without_range_requests_starts_again(store, registry):
     drops = [5 * MB, 100]
 
     def harm(*_):
@@ -216,7 +216,7 @@ def test_one_that_sends_no_parts_and_drops_is_read_again(store, registry):
     assert_whole(store, registry)
 
 
-def test_one_that_does_not_say_how_much_comes_will_do(store, registry):
+def test_a_response_without_a_length_is_accepted(store, registry):
     def harm(_, answer):
         answer.body = [answer.body]
         return answer
@@ -226,7 +226,7 @@ def test_one_that_does_not_say_how_much_comes_will_do(store, registry):
     assert_whole(store, registry)
 
 
-def test_bytes_come_from_where_the_registry_redirects_to(store, registry, monkeypatch):
+def test_redirects_to_storage_are_followed(store, registry, monkeypatch):
     monkeypatch.setattr(download_module, "FIRST", 2)
     with serving(lambda request: ranged(request, WEIGHTS)) as storage:
         harmed(registry, lambda *_: Answer(307, {"Location": f"{storage.url}/signed"}))
@@ -236,7 +236,7 @@ def test_bytes_come_from_where_the_registry_redirects_to(store, registry, monkey
     assert_whole(store, registry)
 
 
-def test_an_address_that_has_run_out_is_asked_for_again(store, registry):
+def test_an_expired_storage_url_is_requested_again(store, registry):
     good = ["1"]
 
     def answer(request):
@@ -282,7 +282,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_blob_that_is_not_what_it_should_be_gets_no_name(store, registry, lie):
+def test_a_blob_with_wrong_content_is_not_stored(store, registry, lie):
     add_model(store, "old")
     before = {path: c for path, c in files(store).items() if ".tampu" not in path}
     harmed(registry, LIES[lie])
@@ -322,7 +322,7 @@ ROGUES = {
 
 
 @pytest.mark.parametrize("rogue", ROGUES)
-def test_a_rogue_manifest_is_refused_and_nothing_is_touched(store, registry, rogue):
+def test_a_rogue_manifest_is_refused_and_the_store_unchanged(store, registry, rogue):
     add_model(store, "old")
     before = files(store)
     registry.content = ROGUES[rogue]
@@ -333,14 +333,14 @@ def test_a_rogue_manifest_is_refused_and_nothing_is_touched(store, registry, rog
     assert len(registry.requests) == 1
 
 
-def test_a_model_that_is_larger_than_the_disk_is_not_begun(store, registry):
+def test_a_model_larger_than_the_disk_is_refused(store, registry):
     registry.content = manifest([layer(size=1 << 49)], HEAD)
     with pytest.raises(DiskFullError, match="no space left"):
         fetch(store, registry)
     assert len(registry.requests) == 1
 
 
-def test_without_being_told_so_neither_http_nor_this_machine_is_asked(store, registry):
+def test_http_and_local_addresses_are_refused_by_default(store, registry):
     for name in (f"http://{registry.host}/a/m", f"{registry.host}/a/m"):
         with pytest.raises(RegistryError, match=r"only https|private network"):
             list(pull(store, ModelName.parse(name), RemoteOptions()))
@@ -355,7 +355,7 @@ def slowed(_, answer):
     return answer
 
 
-def test_a_pull_that_is_stopped_goes_on_where_it_was(store, registry):
+def test_a_stopped_pull_is_resumed(store, registry):
     harmed(registry, slowed)
     steps = pull(store, ModelName.parse(f"{registry.host}/a/m"), impatient(connections=2))
     with closing(steps):
@@ -368,7 +368,7 @@ def test_a_pull_that_is_stopped_goes_on_where_it_was(store, registry):
     assert_whole(store, registry)
 
 
-def test_a_part_from_before_that_is_wrong_is_brought_again(store, registry):
+def test_a_damaged_partial_download_is_downloaded_again(store, registry):
     digest = Digest.of(WEIGHTS)
     store.layout.incoming.mkdir(parents=True)
     store.layout.partial(digest).write_bytes(bytes(len(WEIGHTS)))
@@ -381,7 +381,7 @@ def test_a_part_from_before_that_is_wrong_is_brought_again(store, registry):
 @pytest.mark.parametrize(
     "state", ["", "{", '{"size":1,"done":[[0,1]]}', '{"size":9449529,"done":[[5,99999999]]}', "[]"]
 )
-def test_a_state_that_makes_no_sense_is_as_none(store, registry, state):
+def test_an_invalid_download_state_is_ignored(store, registry, state):
     digest = Digest.of(WEIGHTS)
     store.layout.incoming.mkdir(parents=True)
     store.layout.partial(digest).write_bytes(bytes(len(WEIGHTS)))
@@ -390,7 +390,7 @@ def test_a_state_that_makes_no_sense_is_as_none(store, registry, state):
     assert_whole(store, registry)
 
 
-def test_two_that_pull_the_same_bring_it_once(store, registry):
+def test_two_concurrent_pulls_download_once(store, registry):
     harmed(registry, slowed)
     errors = []
 
@@ -410,7 +410,7 @@ def test_two_that_pull_the_same_bring_it_once(store, registry):
     assert_whole(store, registry)
 
 
-def test_the_rate_is_kept(store, registry):
+def test_the_rate_limit_holds(store, registry):
     began = time.monotonic()
     fetch(store, registry, limit_rate=20_000_000)
     assert time.monotonic() - began >= len(WEIGHTS) / 20_000_000 - 0.25
@@ -431,7 +431,7 @@ def file_size_limit(limit):
 
 
 @pytest.mark.parametrize("limit", [0, 10, 100, 1000, 5 * MB])
-def test_a_disk_that_is_full_is_told_and_old_models_stay(store, registry, limit):
+def test_a_full_disk_is_reported_and_old_models_stay(store, registry, limit):
     add_model(store, "old")
     with file_size_limit(limit), pytest.raises(DiskFullError, match="no space left"):
         fetch(store, registry)
@@ -445,7 +445,7 @@ WRITES = ("pwrite", "ftruncate", "fsync", "fdatasync", "fchmod", "write")
 
 @pytest.mark.parametrize("call", WRITES)
 @pytest.mark.parametrize("which", range(6))
-def test_each_write_may_fail(store, registry, monkeypatch, call, which):
+def test_any_write_may_fail(store, registry, monkeypatch, call, which):
     add_model(store, "old")
     original, count = getattr(os, call), [0]
 

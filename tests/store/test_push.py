@@ -102,7 +102,7 @@ def give(store, name):
     return list(push(store, ModelName.parse(name), options))
 
 
-def test_chunks_go_where_the_registry_says_without_its_token(store, registry):
+def test_chunks_are_sent_to_the_storage_without_the_token(store, registry):
     name = f"{registry.host}/a/m:1b"
     model = add_model(store, name, model=WEIGHTS)
     told = give(store, name)
@@ -112,7 +112,7 @@ def test_chunks_go_where_the_registry_says_without_its_token(store, registry):
     assert not any("authorization" in request.headers for request in registry.storage.requests)
 
 
-def test_an_upload_to_a_storage_that_fails_begins_anew(store, registry):
+def test_a_failed_upload_to_storage_starts_again(store, registry):
     name = f"{registry.host}/a/m"
     add_model(store, name, model=WEIGHTS)
     registry.busy = 3
@@ -133,7 +133,7 @@ def test_an_upload_to_a_storage_that_fails_begins_anew(store, registry):
         (Answer(202, {"Location": "file:///x"}), "to another host"),
     ],
 )
-def test_a_refusal_is_told_and_nothing_is_named_there(store, registry, refusal, told):
+def test_a_refused_push_is_an_error_and_leaves_no_manifest(store, registry, refusal, told):
     name = f"{registry.host}/a/m"
     add_model(store, name, model=WEIGHTS)
     registry.refusal = refusal
@@ -142,7 +142,7 @@ def test_a_refusal_is_told_and_nothing_is_named_there(store, registry, refusal, 
     assert registry.manifests == {}
 
 
-def test_a_file_of_this_machine_is_given_away_without_its_path(store, registry, tmp_path):
+def test_a_local_file_is_pushed_without_its_path(store, registry, tmp_path):
     file = tmp_path / "weights.gguf"
     file.write_bytes(WEIGHTS)
     base = add_model(store, "base")
@@ -158,7 +158,7 @@ def test_a_file_of_this_machine_is_given_away_without_its_path(store, registry, 
     assert str(tmp_path).encode() not in content
 
 
-def test_what_is_not_there_cannot_be_given(store, registry):
+def test_a_missing_model_cannot_be_pushed(store, registry):
     with pytest.raises(ModelNotFoundError):
         give(store, f"{registry.host}/a/nothing")
     assert registry.requests == []

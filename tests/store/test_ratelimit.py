@@ -20,7 +20,7 @@ class Clock:
 
 
 @given(st.lists(st.integers(1, 10_000), min_size=1), st.integers(100, 100_000))
-def test_no_more_passes_than_the_rate_allows(counts, rate):
+def test_the_rate_is_not_exceeded(counts, rate):
     clock = Clock()
     limiter = RateLimiter(rate, clock, clock.sleep)
     for count in counts:
@@ -29,7 +29,7 @@ def test_no_more_passes_than_the_rate_allows(counts, rate):
     assert clock.now <= sum(counts) / rate + 1e-6
 
 
-def test_who_was_idle_may_not_make_up_for_it():
+def test_idle_time_is_not_made_up_for():
     clock = Clock()
     limiter = RateLimiter(1000, clock, clock.sleep)
     clock.now = 100.0
@@ -37,7 +37,7 @@ def test_who_was_idle_may_not_make_up_for_it():
     assert clock.now >= 100.7
 
 
-def test_without_a_limit_nobody_waits():
+def test_without_a_limit_there_is_no_wait():
     clock = Clock()
     limiter = RateLimiter(None, clock, clock.sleep)
     limiter.take(1 << 40)
@@ -45,6 +45,6 @@ def test_without_a_limit_nobody_waits():
     assert limiter.chunk == 256 << 10
 
 
-def test_little_is_read_at_a_time_when_it_is_slow():
+def test_reads_are_small_at_low_rates():
     assert RateLimiter(160_000).chunk == 10_000
     assert RateLimiter(10).chunk == 1024

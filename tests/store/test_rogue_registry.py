@@ -81,7 +81,7 @@ def for_weights(registry, answer):
 # -- manifests -------------------------------------------------------------------------------------
 
 
-def test_a_manifest_that_unpacks_to_a_gigabyte_is_not_unpacked(store, registry):
+def test_a_compressed_manifest_is_not_unpacked(store, registry):
     bomb = gzip.compress(bytes(64 * MB))
     registry.before = lambda _: Answer(headers={"Content-Encoding": "gzip"}, body=bomb)
     assert "compressed" in assert_refused(store, registry)
@@ -97,19 +97,19 @@ def test_the_right_bytes_of_a_wrong_size_are_refused(store, registry, difference
     assert_whole(store, registry)
 
 
-def test_a_hundred_thousand_layers_are_refused_in_a_moment(store, registry):
+def test_a_hundred_thousand_layers_are_refused(store, registry):
     registry.content = manifest([described(b"x")] * 100_000, HEAD)
     assert cost(lambda: assert_refused(store, registry), times=1) < 30 * yardstick()
 
 
-def test_layers_that_are_the_config_or_twice_the_same_come_once(store, registry):
+def test_duplicate_layers_are_downloaded_once(store, registry):
     registry.content = manifest([described(WEIGHTS), described(WEIGHTS), HEAD], HEAD)
     fetch(store, registry)
     assert_whole(store, registry)
     assert registry.sent < len(WEIGHTS) + MB
 
 
-def test_layers_of_kinds_that_are_not_known_are_kept(store, registry):
+def test_layers_of_unknown_kinds_are_kept(store, registry):
     registry.content = manifest([described(WEIGHTS), described(CONFIG, "x/unheard-of")], HEAD)
     fetch(store, registry)
     assert_whole(store, registry)
@@ -131,13 +131,13 @@ REDIRECTS = {
     ("where", "status"),
     [*((where, 307) for where in REDIRECTS), *(("to a file", s) for s in (301, 302, 303, 308))],
 )
-def test_a_redirect_that_leads_nowhere_good_is_refused(store, registry, where, status):
+def test_an_invalid_redirect_is_refused(store, registry, where, status):
     for_weights(registry, lambda _: Answer(status, {"Location": REDIRECTS[where]}))
     assert_refused(store, registry, connections=1)
 
 
 @pytest.mark.parametrize(("count", "is_followed"), [(5, True), (6, False), (20, False)])
-def test_five_redirects_are_followed_and_no_more(store, registry, count, is_followed):
+def test_at_most_five_redirects_are_followed(store, registry, count, is_followed):
     def answer(request):
         step = int(request.query.get("step", 0))
         if step < count:
@@ -209,14 +209,14 @@ class Guarded(RogueRegistry):
 
 
 @pytest.mark.parametrize("lasting", [1, 2, 1000])
-def test_tokens_that_run_out_while_a_model_comes_are_got_anew(store, lasting):
+def test_tokens_that_expire_during_a_pull_are_renewed(store, lasting):
     with Guarded(lasting) as registry:
         fetch(store, registry, connections=1)
         assert_whole(store, registry)
         assert registry.sent <= 1.1 * len(WEIGHTS) + 50_000
 
 
-def test_a_registry_that_takes_no_token_is_left_after_a_few_requests(store):
+def test_a_registry_that_rejects_all_tokens_gets_few_requests(store):
     with Guarded(0) as registry:
         assert "refuses" in assert_refused(store, registry)
         assert len(registry.requests) <= 4
@@ -264,7 +264,7 @@ CERTIFICATES = {
 
 
 @pytest.mark.parametrize("case", CERTIFICATES)
-def test_only_a_certificate_in_order_is_trusted(tmp_path, monkeypatch, case):
+def test_only_a_valid_certificate_is_trusted(tmp_path, monkeypatch, case):
     changes, is_good = CERTIFICATES[case]
     issuer = certificate(tmp_path, "authority")
     certificate(tmp_path, "server", *(() if changes is None else (issuer,)), **(changes or {}))
@@ -300,7 +300,7 @@ def test_only_a_certificate_in_order_is_trusted(tmp_path, monkeypatch, case):
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_who_says_when_to_come_again_is_asked_then(store, registry, status):
+def test_retry_after_is_respected(store, registry, status):
     asked = []
 
     def answer(request):
@@ -315,7 +315,7 @@ def test_who_says_when_to_come_again_is_asked_then(store, registry, status):
     assert asked[1] - asked[0] >= 1
 
 
-def test_an_address_that_is_dead_is_passed_over(monkeypatch):
+def test_an_unreachable_address_is_skipped(monkeypatch):
     """As with IPv6 that leads nowhere: the name has two addresses, and the second answers."""
     with serving(lambda _: Answer(body=b"ok")) as server:
         port = int(server.host.rpartition(":")[2])
@@ -337,7 +337,7 @@ def test_an_address_that_is_dead_is_passed_over(monkeypatch):
                 assert transport.send("GET", url).read_all(10) == b"ok"
 
 
-def test_a_name_that_changes_its_address_gains_nothing(monkeypatch):
+def test_dns_rebinding_has_no_effect(monkeypatch):
     """The first look-up gives a public address, every later one this machine."""
     given = itertools.chain(["93.184.216.34"], itertools.repeat("127.0.0.1"))
     connected = []
@@ -369,7 +369,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_bad_network_costs_at_most_a_tenth_more_bytes(store, registry, seed):
+def test_a_bad_network_costs_at_most_ten_percent_more_bytes(store, registry, seed):
     chance = random.Random(seed)
     weights = random.Random(seed + 100).randbytes(6 * MB)
     registry.blobs[str(Digest.of(weights))] = weights
@@ -395,7 +395,7 @@ def test_a_bad_network_costs_at_most_a_tenth_more_bytes(store, registry, seed):
 # -- many at once ----------------------------------------------------------------------------------
 
 
-def test_fifty_that_pull_the_same_bring_it_once(store, registry):
+def test_fifty_concurrent_pulls_download_once(store, registry):
     for_weights(registry, lambda request: slowed(ranged(request, WEIGHTS)))
     errors = []
 
@@ -420,7 +420,7 @@ def slowed(answer):
     return answer
 
 
-def test_while_a_model_comes_others_are_shown_copied_removed_and_swept(store, registry):
+def test_other_models_can_be_managed_during_a_pull(store, registry):
     for_weights(registry, lambda request: slowed(ranged(request, WEIGHTS)))
     add_model(store, "other", license=b"x")
     name = ModelName.parse(f"{registry.host}/a/m")
@@ -442,7 +442,7 @@ def test_while_a_model_comes_others_are_shown_copied_removed_and_swept(store, re
     assert_whole(store, registry)
 
 
-def test_a_model_that_is_published_anew_comes_as_the_one_or_the_other(store, registry):
+def test_a_model_republished_during_a_pull_is_the_old_or_the_new(store, registry):
     """The tag is pulled by several while the registry gives it another meaning."""
     newer = random.Random(9).randbytes(len(WEIGHTS))
     registry.blobs[str(Digest.of(newer))] = newer

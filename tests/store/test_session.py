@@ -54,7 +54,7 @@ def get(session, path="/v2/x"):
     return response.status, response.read_all(1000)
 
 
-def test_a_token_is_got_once_and_used_again(transport):
+def test_a_token_is_requested_once_and_reused(transport):
     with Registry() as registry:
         session = Session(transport, registry.url)
         assert get(session) == get(session) == (200, b"secret")
@@ -62,13 +62,13 @@ def test_a_token_is_got_once_and_used_again(transport):
         assert registry.requests[1].query == {"service": "s", "scope": "repository:a/b:pull"}
 
 
-def test_a_token_that_has_run_out_is_got_anew(transport):
+def test_an_expired_token_is_renewed(transport):
     with Registry() as registry:
         session = Session(transport, registry.url, token="stale")
         assert get(session) == (200, b"secret")
 
 
-def test_who_asks_is_proven_when_a_token_is_asked_for(transport):
+def test_token_requests_are_signed(transport):
     with Registry() as registry:
         session = Session(transport, registry.url, sign=lambda url: f"signed {len(url) > 20}")
         get(session)
@@ -77,7 +77,7 @@ def test_who_asks_is_proven_when_a_token_is_asked_for(transport):
         assert asked.query.keys() == {"service", "scope", "ts", "nonce"}
 
 
-def test_another_hosts_realm_gets_no_question(transport):
+def test_a_realm_on_another_host_is_not_asked(transport):
     with Registry() as registry, serving(lambda _: Answer(body=b'{"token":"x"}')) as thief:
         registry.realm = f"{thief.url}/token"
         session = Session(transport, registry.url, token="stale", sign=lambda _: "secret")
@@ -86,7 +86,7 @@ def test_another_hosts_realm_gets_no_question(transport):
         assert thief.requests == []
 
 
-def test_another_hosts_realm_may_be_named(transport):
+def test_a_realm_on_another_host_can_be_configured(transport):
     with Registry() as registry, Registry() as giver:
         registry.realm = f"{giver.url}/token"
         session = Session(transport, registry.url, realm_hosts=frozenset({giver.host}))
@@ -98,7 +98,7 @@ def test_another_hosts_realm_may_be_named(transport):
     ["", "Basic realm=x", "Bearer", 'Bearer service="x"', 'Bearer realm="file:///x"',
      'Bearer realm="x"', 'Bearer realm=""'],
 )  # fmt: skip
-def test_a_challenge_that_makes_no_sense_is_refused(transport, challenge):
+def test_an_invalid_challenge_is_refused(transport, challenge):
     answer = Answer(401, {"WWW-Authenticate": challenge}, b"")
     with serving(lambda _: answer) as server, pytest.raises(RegistryError):
         get(Session(transport, server.url))
@@ -117,7 +117,7 @@ def test_a_challenge_that_makes_no_sense_is_refused(transport, challenge):
         Answer(302, {"Location": "/elsewhere"}),
     ],
 )
-def test_a_token_that_is_none_is_refused(transport, answer):
+def test_an_invalid_token_is_refused(transport, answer):
     with Registry(lambda: answer) as registry, pytest.raises(RegistryError):
         get(Session(transport, registry.url))
 
@@ -132,7 +132,7 @@ def wants_password(request):
     return Answer(401, {"WWW-Authenticate": 'Basic realm="models"'}, b"{}")
 
 
-def test_a_password_goes_to_the_registry_that_asks_for_it(transport):
+def test_a_password_is_sent_to_the_registry_that_asks_for_it(transport):
     with serving(wants_password) as registry:
         session = Session(transport, registry.url, logins={registry.host: LOGIN})
         assert get(session) == get(session) == (200, b"secret")
@@ -141,14 +141,14 @@ def test_a_password_goes_to_the_registry_that_asks_for_it(transport):
 
 
 @pytest.mark.parametrize("logins", [{}, {"127.0.0.1": LOGIN, "127.0.0.1:1": LOGIN}])
-def test_a_password_goes_to_no_other_registry(transport, logins):
+def test_a_password_is_not_sent_to_another_registry(transport, logins):
     with serving(wants_password) as registry:
         with pytest.raises(RegistryError, match=r"set TAMPU_LOGINS=127\.0\.0\.1:\d+=name:password"):
             get(Session(transport, registry.url, logins=logins))
         assert all("authorization" not in request.headers for request in registry.requests)
 
 
-def test_a_password_that_is_wrong_is_tried_once(transport):
+def test_a_wrong_password_is_tried_once(transport):
     with serving(wants_password) as registry:
         with pytest.raises(RegistryError, match=r"refused|unsupported kind"):
             get(Session(transport, registry.url, logins={registry.host: "runa:x"}))
@@ -168,7 +168,7 @@ def test_a_password_does_not_follow_a_redirect(transport):
         assert "authorization" not in other.requests[0].headers
 
 
-def test_a_password_gets_a_token_where_it_is_configured_for(transport):
+def test_a_password_is_sent_to_the_token_host_it_is_configured_for(transport):
     with Registry() as realm, Registry() as registry:
         registry.realm = f"{realm.url}/token"
         for host, shown in ((realm.host, BASIC), (registry.host, None)):
@@ -179,7 +179,7 @@ def test_a_password_gets_a_token_where_it_is_configured_for(transport):
             assert realm.requests[-1].headers.get("authorization") == shown
 
 
-def test_a_registry_that_is_never_satisfied_is_asked_twice(transport):
+def test_a_registry_that_rejects_its_own_token_is_asked_twice(transport):
     with Registry() as registry:
         registry.token = "another"
         with pytest.raises(RegistryError, match=r"refused|unsupported kind"):
@@ -209,7 +209,7 @@ def test_a_redirect_on_the_same_host_keeps_the_token(transport):
 
 
 @pytest.mark.parametrize("location", ["/x", "file:///etc/passwd", "ftp://h/x", "http://u:p@h/", ""])
-def test_redirects_that_lead_nowhere_good_are_refused(transport, location):
+def test_invalid_redirects_are_refused(transport, location):
     with (
         serving(lambda _: Answer(302, {"Location": location})) as registry,
         pytest.raises(RegistryError),
@@ -217,7 +217,7 @@ def test_redirects_that_lead_nowhere_good_are_refused(transport, location):
         get(Session(transport, registry.url))
 
 
-def test_with_tls_a_redirect_leads_to_tls(monkeypatch):
+def test_a_redirect_from_https_to_http_is_refused(monkeypatch):
     transport = Transport(TransportOptions(is_insecure=True))
     session = Session(transport, "https://registry.example", token=TOKEN)
 
@@ -246,7 +246,7 @@ def test_with_tls_a_redirect_leads_to_tls(monkeypatch):
         (Answer(429, {"Retry-After": "7"}), NetworkError, "429"),
     ],
 )  # fmt: skip
-def test_a_refusal_is_told_in_one_printable_line(transport, answer, kind, told):
+def test_a_refusal_is_one_printable_line(transport, answer, kind, told):
     with serving(lambda _: answer) as server, ExitStack() as stack:
         session = Session(transport, server.url)
         response = stack.enter_context(session.send("GET", "/x"))

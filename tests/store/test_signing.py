@@ -42,7 +42,7 @@ def verify(proof, url):
     return key
 
 
-def test_the_signature_is_that_of_the_key_over_the_address(tmp_path):
+def test_the_signature_covers_the_url(tmp_path):
     key = write_key(tmp_path / "id")
     url = "https://ollama.com/token?service=x&ts=1"
     public = verify(sign(tmp_path / "id", url), url)
@@ -50,7 +50,7 @@ def test_the_signature_is_that_of_the_key_over_the_address(tmp_path):
     assert public.public_bytes(*raw) == key.public_key().public_bytes(*raw)
 
 
-def test_a_registry_that_wants_it_gets_it_when_a_token_is_asked_for(tmp_path):
+def test_the_signature_is_sent_with_a_token_request(tmp_path):
     write_key(tmp_path / "id")
     weights, config = b"weights", b"{}"
     content = manifest([described(weights)], described(config))
@@ -74,13 +74,13 @@ def test_a_registry_that_wants_it_gets_it_when_a_token_is_asked_for(tmp_path):
             assert list(steps)[-1].status == "success"
 
 
-def test_without_a_key_nobody_in_particular_asks(tmp_path):
+def test_without_a_key_requests_are_anonymous(tmp_path):
     assert RemoteOptions(key=tmp_path / "nothing").signer() is None
     assert RemoteOptions().signer() is None
 
 
 @pytest.mark.parametrize("kind", ["nonsense", "rsa", "missing"])
-def test_a_key_that_cannot_be_used_is_told(tmp_path, kind):
+def test_an_unusable_key_is_an_error(tmp_path, kind):
     path = tmp_path / "id"
     if kind == "nonsense":
         path.write_bytes(b"nonsense")

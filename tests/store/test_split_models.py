@@ -51,7 +51,7 @@ def logits(model: object) -> np.ndarray:
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_it_is_made_of_its_parts_and_runs_by_its_name(
+def test_a_model_created_from_shards_runs(
     library: Library, whole: Path, parts: list[Path], tmp_path: Path, in_place: bool
 ) -> None:
     model = made(library, f"FROM {parts[0].name}\nSYSTEM x", tmp_path, in_place=in_place)
@@ -62,7 +62,7 @@ def test_it_is_made_of_its_parts_and_runs_by_its_name(
     np.testing.assert_array_equal(logits("mine"), logits(whole))
 
 
-def test_a_model_of_it_keeps_its_parts_and_a_quantized_one_is_whole(
+def test_a_derived_model_keeps_the_shards_and_a_quantized_one_is_one_file(
     library: Library, parts: list[Path], tmp_path: Path
 ) -> None:
     first = made(library, f"FROM {parts[0].name}", tmp_path)
@@ -74,7 +74,7 @@ def test_a_model_of_it_keeps_its_parts_and_a_quantized_one_is_whole(
     assert small.config.file_type == "Q8_0"
 
 
-def test_uploaded_parts_are_one_model(library: Library, parts: list[Path]) -> None:
+def test_uploaded_shards_are_one_model(library: Library, parts: list[Path]) -> None:
     assert library.store
     with library.store.lease() as lease:
         files = {
@@ -85,7 +85,9 @@ def test_uploaded_parts_are_one_model(library: Library, parts: list[Path]) -> No
     assert sizes == [path.stat().st_size for path in parts]
 
 
-def test_the_links_go_with_the_model(library: Library, parts: list[Path], tmp_path: Path) -> None:
+def test_the_links_are_removed_with_the_model(
+    library: Library, parts: list[Path], tmp_path: Path
+) -> None:
     model = made(library, f"FROM {parts[0].name}", tmp_path)
     folder = model.model_path.parent
     assert len(list(folder.iterdir())) == len(parts)
@@ -95,7 +97,7 @@ def test_the_links_go_with_the_model(library: Library, parts: list[Path], tmp_pa
     assert list(library.store.layout.blobs.iterdir()) == []
 
 
-def test_links_that_are_gone_or_wrong_are_made_anew(
+def test_missing_or_wrong_links_are_recreated(
     library: Library, parts: list[Path], tmp_path: Path
 ) -> None:
     model = made(library, f"FROM {parts[0].name}", tmp_path)
@@ -106,7 +108,7 @@ def test_links_that_are_gone_or_wrong_are_made_anew(
     assert len(read_gguf(model.model_path).parts) == len(parts)
 
 
-def test_in_another_programs_store_no_links_are_made(
+def test_no_links_are_created_in_another_programs_store(
     library: Library, parts: list[Path], tmp_path: Path
 ) -> None:
     made(library, f"FROM {parts[0].name}", tmp_path)
@@ -118,7 +120,7 @@ def test_in_another_programs_store_no_links_are_made(
     assert not theirs.layout.ours.exists()
 
 
-def test_in_the_folder_of_files_it_is_one_model(library: Library, whole: Path) -> None:
+def test_shards_in_the_model_folder_are_one_model(library: Library, whole: Path) -> None:
     folder = library.store.root if library.store else Path()
     folder.mkdir(exist_ok=True)
     parts = split_file(whole, folder / "big.gguf", 8)
@@ -131,7 +133,7 @@ def test_in_the_folder_of_files_it_is_one_model(library: Library, whole: Path) -
         logits("big")
 
 
-def test_what_is_made_of_a_part_or_of_two_models_is_refused(
+def test_a_single_shard_or_shards_of_two_models_are_refused(
     library: Library, whole: Path, parts: list[Path], tmp_path: Path
 ) -> None:
     with pytest.raises(RequestError, match="more than one source"):

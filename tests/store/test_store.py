@@ -22,14 +22,14 @@ def parse(text):
     return ModelName.parse(text)
 
 
-def test_a_store_that_is_not_there_is_empty(store):
+def test_a_missing_store_is_empty(store):
     assert store.listing().models == []
     with pytest.raises(ModelNotFoundError, match="model 'm:latest' not found"):
         store.model(parse("m"))
     assert not store.root.exists()
 
 
-def test_a_model_lies_where_ollama_looks_for_it(store):
+def test_the_layout_is_ollamas(store):
     model = add_model(store, "m:1b")
     path = store.root / "manifests" / "registry.ollama.ai" / "library" / "m" / "1b"
     assert Digest.of(path.read_bytes()) == model.digest
@@ -39,7 +39,7 @@ def test_a_model_lies_where_ollama_looks_for_it(store):
     assert store.model(parse("M:1B")).name.short == "m:1b"
 
 
-def test_bytes_from_elsewhere_are_kept_as_they_are(store):
+def test_manifest_bytes_are_kept_unchanged(store):
     model = add_model(store, "a")
     content = b"\n " + encode_manifest(model.manifest) + b"\n"
     copy = store.write(parse("b"), content)
@@ -47,21 +47,21 @@ def test_bytes_from_elsewhere_are_kept_as_they_are(store):
     assert store.model(parse("b")).digest == copy.digest
 
 
-def test_the_spelling_that_is_there_wins(store):
+def test_an_existing_spelling_is_kept(store):
     add_model(store, "Runa/Model:Q4")
     add_model(store, "runa/MODEL:q4", model=b"newer")
     assert names(store) == ["Runa/Model:Q4"]
     assert store.find(parse("RUNA/model:Q4")).short == "Runa/Model:Q4"
 
 
-def test_the_last_modified_comes_first(store):
+def test_the_list_is_sorted_by_time(store):
     for age, name in ((300, "old"), (100, "new"), (200, "middle")):
         add_model(store, name)
         os.utime(store.layout.manifest(parse(name)), (1000 - age, 1000 - age))
     assert [model.name.model for model in store.listing().models] == ["new", "middle", "old"]
 
 
-def test_one_damaged_entry_never_hides_the_others(store):
+def test_a_damaged_entry_never_hides_the_others(store):
     add_model(store, "good")
     folder = store.layout.manifest(parse("good")).parent.parent
     for name, content in (("empty", b""), ("half", b'{"schemaVersion":2'), ("list", b"[]")):
@@ -108,7 +108,7 @@ def test_a_copy_shares_its_blobs(store):
     assert names(store) == ["runa/b:x"]
 
 
-def test_a_deleted_model_takes_only_its_own_blobs_along(store):
+def test_deleting_a_model_removes_only_its_own_blobs(store):
     add_model(store, "a", model=b"shared", license=b"of a")
     kept = add_model(store, "b", model=b"shared")
     store.delete(parse("A"))
@@ -118,13 +118,13 @@ def test_a_deleted_model_takes_only_its_own_blobs_along(store):
         store.delete(parse("a"))
 
 
-def test_a_replaced_model_takes_its_own_blobs_along(store):
+def test_replacing_a_model_removes_its_own_blobs(store):
     add_model(store, "m", model=b"old")
     new = add_model(store, "m", model=b"new")
     assert set(blob_names(store)) == {blob.digest.file_name for blob in new.manifest.blobs()}
 
 
-def test_leased_blobs_stay(store):
+def test_leased_blobs_are_kept(store):
     model = add_model(store, "m")
     with store.lease() as lease:
         lease.add(blob.digest for blob in model.manifest.blobs())
@@ -135,7 +135,7 @@ def test_leased_blobs_stay(store):
     assert blob_names(store) == []
 
 
-def test_young_blobs_stay_and_what_is_no_blob_is_not_touched(store):
+def test_new_blobs_and_other_files_are_kept(store):
     with store.lease() as lease:
         store.blobs.put(b"young", lease)
         old = store.blobs.put(b"old", lease)
@@ -147,7 +147,7 @@ def test_young_blobs_stay_and_what_is_no_blob_is_not_touched(store):
     assert blob_names(store) == sorted([Digest.of(b"young").file_name, other.name])
 
 
-def test_with_a_damaged_manifest_no_blob_goes(store):
+def test_with_a_damaged_manifest_no_blob_is_removed(store):
     add_model(store, "a")
     add_model(store, "b")
     store.layout.manifest(parse("b")).write_bytes(b"")
@@ -158,7 +158,7 @@ def test_with_a_damaged_manifest_no_blob_goes(store):
     assert len(store.collect_garbage(0)) == 3
 
 
-def test_what_dead_processes_left_behind_goes(store):
+def test_files_of_dead_processes_are_removed(store):
     with store.lease() as lease:
         alive = store.blobs.writer(lease)
         store.layout.incoming.joinpath("tmp-dead").write_bytes(b"x")
@@ -176,7 +176,7 @@ def test_what_dead_processes_left_behind_goes(store):
 
 
 @pytest.mark.parametrize("size", [6, None])
-def test_a_manifest_whose_blobs_are_not_there_is_not_written(store, size):
+def test_a_manifest_with_missing_blobs_is_refused(store, size):
     with store.lease() as lease:
         digest = store.blobs.put(b"12345", lease)
     wanted = Digest.of(b"x") if size is None else digest
@@ -187,7 +187,7 @@ def test_a_manifest_whose_blobs_are_not_there_is_not_written(store, size):
     assert names(store) == []
 
 
-def test_another_programs_store_is_only_read(store):
+def test_another_programs_store_is_read_only(store):
     add_model(store, "m")
     before = files(store)
     theirs = Store(store.root, is_writable=False)
@@ -203,7 +203,7 @@ def test_another_programs_store_is_only_read(store):
     assert files(theirs) == before
 
 
-def test_models_come_and_go_at_once_and_none_is_lost(store):
+def test_concurrent_writes_and_deletions_lose_nothing(store):
     add_model(store, "stays", model=b"shared")
     errors = []
 

@@ -42,7 +42,7 @@ def secure():
      "https://user:pass@example.com/", "https://example.com:99999/", "https://example.com:x/",
      "gopher://example.com", "https://[::1/"],
 )  # fmt: skip
-def test_only_sound_addresses_with_tls_are_asked(secure, url):
+def test_only_valid_https_urls_are_requested(secure, url):
     with pytest.raises(RegistryError, match="refused a URL"):
         secure.send("GET", url)
 
@@ -57,7 +57,7 @@ def test_private_addresses_are_refused(secure, host):
         secure.send("GET", f"https://{host}:1/v2/")
 
 
-def test_a_name_is_looked_up_once_and_what_was_checked_is_used(secure, monkeypatch):
+def test_a_name_is_resolved_once_and_the_checked_address_used(secure, monkeypatch):
     answers = [["93.184.216.34", "10.0.0.1"], ["127.0.0.1"]]
     asked, connected = [], []
 
@@ -77,7 +77,7 @@ def test_a_name_is_looked_up_once_and_what_was_checked_is_used(secure, monkeypat
     assert (asked, connected) == (["rebinding.example"], [("93.184.216.34", 443)])
 
 
-def test_a_host_of_ones_own_network_may_be_named(monkeypatch):
+def test_a_host_in_a_private_network_can_be_allowed(monkeypatch):
     options = TransportOptions(private_hosts=frozenset({"models.home"}))
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", 443))]
     monkeypatch.setattr("tampu.store.registry.transport.socket.getaddrinfo", lambda *_, **__: found)
@@ -86,7 +86,7 @@ def test_a_host_of_ones_own_network_may_be_named(monkeypatch):
     assert not transport._is_allowed("other.home", "10.0.0.1")
 
 
-def test_a_name_that_is_not_known_and_a_closed_port_may_be_tried_again(insecure):
+def test_unknown_names_and_closed_ports_are_network_errors(insecure):
     with pytest.raises(NetworkError, match="unknown host name"):
         insecure.send("GET", "http://no-such-name.invalid/")
     with pytest.raises(NetworkError, match=r"cannot reach 127\.0\.0\.1:1"):
@@ -98,7 +98,7 @@ def read_to_end(response):
         pass
 
 
-def test_a_body_is_read_in_pieces_to_its_end(insecure):
+def test_a_body_is_read_in_chunks(insecure):
     with serving(lambda _: Answer(body=b"x" * 300_000)) as server:
         with insecure.send("GET", server.url) as response:
             assert (response.status, response.length) == (200, 300_000)
@@ -108,7 +108,7 @@ def test_a_body_is_read_in_pieces_to_its_end(insecure):
         assert count == 300_000
 
 
-def test_a_body_that_breaks_off_is_told(insecure):
+def test_a_truncated_body_is_an_error(insecure):
     with (
         serving(lambda _: Answer(body=b"x" * 1000, drop_after=10)) as server,
         insecure.send("GET", server.url) as response,
@@ -117,7 +117,7 @@ def test_a_body_that_breaks_off_is_told(insecure):
         read_to_end(response)
 
 
-def test_silence_ends_a_request():
+def test_a_silent_server_times_out():
     options = TransportOptions(is_insecure=True, read_timeout_s=0.2)
     with (
         closing(Transport(options)) as transport,
@@ -157,12 +157,12 @@ def test_a_read_is_interrupted_from_another_thread(insecure):
         Answer(headers={"Content-Encoding": "gzip"}, body=b"\x1f\x8b" + b"\0" * 50),
     ],
 )
-def test_too_long_or_compressed_answers_are_refused(insecure, answer):
+def test_oversized_and_compressed_responses_are_refused(insecure, answer):
     with serving(lambda _: answer) as server, pytest.raises(RegistryError, match="sent"):
         insecure.send("GET", server.url).read_all(1000)
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(insecure):
+def test_an_untrusted_certificate_is_refused(insecure):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(Path(local_http.__file__).with_name("self_signed.pem"))
 
@@ -190,7 +190,7 @@ def through(**proxies):
     return closing(Transport(TransportOptions(is_insecure=True, proxies=Proxies(**proxies))))
 
 
-def test_a_proxy_gets_the_request_and_looks_the_name_up():
+def test_a_proxy_gets_the_request_and_resolves_the_name():
     with serving(lambda _: Answer(body=b"found")) as proxy:
         login = proxy.url.replace("//", "//runa:p%40ss@")
         with through(http=login) as transport:
@@ -204,7 +204,7 @@ def test_a_proxy_gets_the_request_and_looks_the_name_up():
         assert "proxy-authorization" not in second.headers
 
 
-def test_tls_goes_through_a_tunnel_and_a_refusal_names_the_proxy_without_its_password():
+def test_https_uses_a_tunnel_and_errors_name_the_proxy_without_its_password():
     asked = []
 
     def refuse(listener):

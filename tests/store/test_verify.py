@@ -25,7 +25,7 @@ def overwrite(path, content):
     path.write_bytes(content)
 
 
-def test_a_sound_store_has_no_problems(store):
+def test_an_intact_store_has_no_problems(store):
     add_model(store, "a", license=b"x")
     add_model(store, "b")
     steps = []
@@ -48,7 +48,7 @@ def test_any_changed_byte_is_found(tmp_path, place, change):
     assert "is damaged" in problem.reason
 
 
-def test_what_is_missing_is_told_with_its_models(store):
+def test_missing_blobs_are_reported_with_their_models(store):
     add_model(store, "a", model=b"same")
     model = add_model(store, "b", model=b"same")
     model.model_path.unlink()
@@ -56,7 +56,7 @@ def test_what_is_missing_is_told_with_its_models(store):
     assert (problem.reason, problem.models) == ("is missing", ("a:latest", "b:latest"))
 
 
-def test_blobs_that_nothing_names_and_odd_files_are_looked_at_too(store):
+def test_unused_blobs_and_odd_files_are_verified_too(store):
     add_model(store, "m")
     folder, pipe = (store.layout.blob(Digest.of(x)) for x in (b"folder", b"pipe"))
     folder.mkdir()
@@ -71,7 +71,7 @@ def test_blobs_that_nothing_names_and_odd_files_are_looked_at_too(store):
     ]
 
 
-def test_damaged_manifests_and_files_elsewhere_are_told(store, tmp_path):
+def test_damaged_manifests_and_external_files_are_reported(store, tmp_path):
     base = add_model(store, "base")
     file = tmp_path / "weights.gguf"
     file.write_bytes(b"changed")
@@ -85,7 +85,7 @@ def test_damaged_manifests_and_files_elsewhere_are_told(store, tmp_path):
     assert file.is_file()
 
 
-def test_damaged_blobs_go_if_asked_and_nothing_else(store):
+def test_only_damaged_blobs_are_removed(store):
     good, bad = add_model(store, "good"), add_model(store, "bad")
     overwrite(bad.model_path, b"x")
     found = verify_store(store)
