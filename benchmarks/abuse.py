@@ -76,7 +76,7 @@ def routes() -> list[Route]:
 
 
 def hostile(table: Sequence[Route], chance: random.Random) -> bytes:
-    """Return a request that nobody would make."""
+    """Return an absurd request."""
     route = chance.choice(table)
     path = re.sub(r"\{\w+(:\w+)?\}", "demo", route.path)
     method = chance.choice(route.methods)

@@ -102,7 +102,7 @@ def once(folder: Path, made: Path) -> None:
 
 
 def peak_mib() -> float:
-    """Return the most memory this program had; getrusage counts that of who started it, too."""
+    """Return this program's peak memory; getrusage would include that of its parent."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 

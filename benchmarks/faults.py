@@ -159,7 +159,7 @@ async def leave(process: psutil.Process, port: int, count: int) -> bool:
 
 
 def busy(process: psutil.Process, pause_s: float = 0.0) -> float:
-    """Return the processor time that a server and all below it have used, after a pause."""
+    """Return the CPU time used by a server and its children, after a pause."""
     time.sleep(pause_s)
     times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
     return sum(one.user + one.system for one in times)
@@ -168,12 +168,12 @@ def busy(process: psutil.Process, pause_s: float = 0.0) -> float:
 async def kill_once(
     process: psutil.Process, port: int, phase: str, kept: Set[int], number: int
 ) -> float | None:
-    """Kill the model's process in some phase; return how long it took until that was told.
+    """Kill the model's process in some phase; return how long it took until it was reported.
 
     None: the answer came all the same.
 
     Raises:
-        RuntimeError: if it was not told.
+        RuntimeError: if it was not reported.
     """
     death = random.choice(SIGNALS)
 
@@ -186,7 +186,7 @@ async def kill_once(
         await answers(port)
     if phase == "idle":
         own()[0].send_signal(death)
-        return None  # nobody has to be told, but the next request is answered
+        return None  # no client to report it to, but the next request is answered
     prompt = f"{number} {_LONG if phase == 'prefill' else 'x'}"
     content = generate(prompt, 20_000 if phase == "decoding" else 50)
     if phase == "embedding":
@@ -207,7 +207,7 @@ async def kill_once(
     if phase != "decoding" and (b'"done":true' in told or b'"embeddings"' in told):
         return None  # it was done before, or it had not been taken up and another process did it
     if death.name.encode() not in told:
-        raise RuntimeError(f"{phase}, {death.name}: not told in {head + told[-300:]!r}")
+        raise RuntimeError(f"{phase}, {death.name}: not reported in {head + told[-300:]!r}")
     return seconds
 
 
@@ -228,7 +228,7 @@ async def kills(process: psutil.Process, port: int, count: int) -> bool:
             again.append(await answers(port))
     await other.end()
     for phase, every in told.items():
-        print(f"  {phase}: {len(every)} told, within {max(every, default=0.0):.2f} s")
+        print(f"  {phase}: {len(every)} reported, within {max(every, default=0.0):.2f} s")
     print(f"  {answered} were answered; the next request within {max(again):.2f} s")
     print(f"  the other model: {sum(other.answers.values())} answers, {len(other.answers)} kinds")
     longest = max(second for phase in DEATHS for second in told[phase])
@@ -237,7 +237,7 @@ async def kills(process: psutil.Process, port: int, count: int) -> bool:
 
 
 async def texts(port: int, count: int, began: asyncio.Event) -> list[str]:
-    """Return the texts of so many streams at once; tells when all have begun."""
+    """Return the texts of so many concurrent streams; signals when all have started."""
     left = count
 
     async def one() -> str:

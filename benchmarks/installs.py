@@ -22,7 +22,7 @@ QUIET_S = 0.1  # OpenMP's workers of the other process spin for some millisecond
 
 
 class Install:
-    """A process of one install, which computes when it is told to."""
+    """A process of one installation, which computes on request."""
 
     def __init__(self, python: Path, model: Path) -> None:
         """Start it."""

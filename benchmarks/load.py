@@ -1,4 +1,4 @@
-"""How the engine holds up while other processes keep the processors busy.
+"""Speed of the engine while other processes keep the CPUs busy.
 
     python -m benchmarks.load MODEL [--busy 0,1,2] [--tests tg64,pp512] [--peer-library PATH]
 
@@ -26,7 +26,7 @@ _SETTLE_S = 0.3  # until the busy processes have started
 
 @contextmanager
 def busy(count: int) -> Iterator[None]:
-    """Keep so many processors busy with processes that do nothing else."""
+    """Keep so many CPUs busy with other processes."""
     command = [sys.executable, "-c", "while True: pass"]
     children = [subprocess.Popen(command) for _ in range(count)]
     try:

@@ -1,12 +1,12 @@
-"""What becomes of those who are too many: `python -m benchmarks.overload [--clients 5000]`.
+"""The server under overload: `python -m benchmarks.overload [--clients 5000]`.
 
 Against a `tampu serve` of its own with the built-in model. Beside each part a process of its own
 asks for `GET /api/version`, on a connection that it keeps and on new ones, and takes the time.
 
-- flood: so many clients at once; who is turned away (503) comes again when it was told to.
+- flood: so many concurrent clients; those refused (503) retry after the stated time.
 - queue: one long answer, and 64 requests more than may wait behind it.
-- names: 1,000 requests at once for models that there are not.
-- models: so many models asked for at once, of which two have room.
+- names: 1,000 concurrent requests for models that do not exist.
+- models: concurrent requests for so many models, of which two fit into memory.
 - slow: connections whose first lines, bodies, or reading of answers never end.
 
 Ends with an error if a connection is reset, a refusal has no Retry-After, an accepted answer is not
@@ -46,7 +46,7 @@ from tampu.tokenizer.loading import load_tokenizer
 
 QUEUE, SURPLUS = 512, 64
 TOKENS = 20
-MOST_S = 0.1
+MAX_S = 0.1
 QUICK_S = 0.01  # twice as long as nothing is nothing
 _PAUSE_S = 0.01
 _COMING = 200  # slow clients in a second
@@ -55,7 +55,7 @@ _PARTS = ("flood", "queue", "names", "models", "slow")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a client was told: 0 for a connection that broke."""
+    """The statuses that a client received: 0 for a broken connection."""
 
     status: int
     retry_s: int | None
@@ -94,7 +94,7 @@ def ask_version(connection: http.client.HTTPConnection) -> float:
 
 
 def probe(port: int, began: Event, ended: Event, found: Any) -> None:
-    """Take the time again and again, in a process of its own."""
+    """Measure response times repeatedly, in a separate process."""
     times = Times([], [])
     kept = http.client.HTTPConnection("127.0.0.1", port)
     ask_version(kept)
@@ -125,7 +125,7 @@ def probed(port: int) -> Iterator[list[Times]]:
 
 
 async def ask(port: int, asked: bytes) -> Outcome:
-    """Return what one client is told."""
+    """Return the responses to one client."""
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
     except OSError:
@@ -163,7 +163,7 @@ def count(outcomes: Sequence[Outcome]) -> dict[int, int]:
 
 
 def is_polite(outcomes: Sequence[Outcome], right: str) -> bool:
-    """Whether each is answered rightly, or told when to come again."""
+    """Whether each request was answered correctly or refused with Retry-After."""
     return all(
         outcome.text == right if outcome.status == 200 else outcome.retry_s is not None
         for outcome in outcomes
@@ -171,7 +171,7 @@ def is_polite(outcomes: Sequence[Outcome], right: str) -> bool:
 
 
 async def flood(port: int, clients: int) -> bool:
-    """Have so many clients come at once, and come again as they are told."""
+    """Start so many clients at once, which retry as told by Retry-After."""
     right = (await ask(port, short())).text
     began = time.monotonic()
 
@@ -190,7 +190,7 @@ async def flood(port: int, clients: int) -> bool:
 
 
 async def queue(port: int, slots: int) -> bool:
-    """Fill all slots and the queue; who is too much is told so."""
+    """Fill all slots and the queue; further requests are refused."""
     right = (await ask(port, short())).text
     long = [await asyncio.open_connection("127.0.0.1", port) for _ in range(slots)]
     for reader, writer in long:
@@ -204,7 +204,7 @@ async def queue(port: int, slots: int) -> bool:
     for _, writer in long:
         writer.close()
     found = await asyncio.gather(*waiting)
-    print(f"turned away at once: {count(early)}; in all {count(found)}")
+    print(f"refused at first: {count(early)}; in all {count(found)}")
     return count(found) == {200: QUEUE, 503: SURPLUS} and is_polite(found, right)
 
 
@@ -218,7 +218,7 @@ async def names(port: int, wanted: int) -> bool:
 
 
 async def models(port: int, wanted: int) -> bool:
-    """Ask for many models at once."""
+    """Request many models at once."""
     right = (await ask(port, short())).text
     began = time.monotonic()
     requests = (ask(port, short(f"model-{number}")) for number in range(wanted))
@@ -228,11 +228,11 @@ async def models(port: int, wanted: int) -> bool:
 
 
 class Slow:
-    """A client that takes its time; it comes again when it is let go."""
+    """A slow client, which reconnects when it is disconnected."""
 
     def __init__(self, port: int, kind: str) -> None:
         self._port, self._kind = port, kind
-        self.let_go = 0
+        self.disconnects = 0
         self.connections = 0
 
     async def run(self, begin: float, end: float) -> None:
@@ -242,7 +242,7 @@ class Slow:
             try:
                 await self._hold(end)
             except OSError:
-                self.let_go += 1
+                self.disconnects += 1
             await asyncio.sleep(0.1)
 
     async def _hold(self, end: float) -> None:
@@ -269,7 +269,7 @@ class Slow:
                     async with asyncio.timeout(random.uniform(0.5, 1.5)) as pause:
                         told = await reader.read(32)
                         if not told:
-                            self.let_go += 1
+                            self.disconnects += 1
                             return
                         await asyncio.sleep(2)  # until the pause is over
                 if pause.expired() and part:
@@ -286,12 +286,12 @@ async def slow(port: int, clients: int, seconds: float) -> bool:
     comings = (client.run(now + n / _COMING, now + seconds) for n, client in enumerate(found))
     await asyncio.gather(*comings)
     opened = sum(client.connections for client in found)
-    print(f"{opened} slow connections, {sum(client.let_go for client in found)} let go")
+    print(f"{opened} slow connections, {sum(client.disconnects for client in found)} disconnected")
     return True
 
 
 def part(name: str, arguments: argparse.Namespace, folder: Path) -> bool:
-    """Do one part with a server of its own; return whether all was as it should be."""
+    """Run one part with its own server; return whether all went as expected."""
     slots = 1 if name == "queue" else arguments.slots
     variables = {
         "TAMPU_NUM_PARALLEL": str(slots),
@@ -321,7 +321,7 @@ def part(name: str, arguments: argparse.Namespace, folder: Path) -> bool:
                 case _:
                     is_right = asyncio.run(slow(port, arguments.slow, arguments.seconds))
     print(f"  {times[0].line()}{'' if is_right else '  WRONG'}", flush=True)
-    most_s = max(2 * calm[0].high(), QUICK_S) if calm else MOST_S
+    most_s = max(2 * calm[0].high(), QUICK_S) if calm else MAX_S
     return is_right and times[0].high() < most_s
 
 

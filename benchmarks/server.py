@@ -5,9 +5,9 @@ so that the client's library costs nothing:
 
 - seconds to the first byte of `GET /api/version`, and of an answer of one token;
 - tokens per second of streamed chats, one and several at once, beside the engine alone in a
-  process of its own;
-- many streaming clients at once: errors, lost tokens, memory for each idle connection;
-- the processor time and memory of a server that nobody asks.
+  separate process;
+- many concurrent streaming clients: errors, lost tokens, memory per idle connection;
+- the CPU time and memory of an idle server.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def served_speed(port: int, content: bytes, streams: int) -> float:
 
 
 def drained(port: int, content: bytes) -> tuple[int, float, float]:
-    """Return the same as `stream`, and hardly use the processors that the server shares with us.
+    """Return the same as `stream`, with little load on the CPUs shared with the server.
 
     A client elsewhere would not: after the first piece this one sleeps until the answer is over.
     """
@@ -223,7 +223,7 @@ class EngineAlone:
 
 
 async def many(port: int, content: bytes, clients: int) -> list[str]:
-    """Return what went wrong with so many streaming clients at once."""
+    """Return the errors of so many concurrent streaming clients."""
     found = await asyncio.gather(
         *(stream(port, content) for _ in range(clients)), return_exceptions=True
     )
@@ -268,7 +268,7 @@ def resting(process: psutil.Process) -> None:
     ended = process.cpu_times()
     used = ended.user + ended.system - began.user - began.system
     memory = process.memory_info().rss
-    print(f"idle: {used / IDLE_S:.2%} of a processor, {memory / 1e6:.0f} MB")
+    print(f"idle: {used / IDLE_S:.2%} of a CPU, {memory / 1e6:.0f} MB")
 
 
 def first_bytes(port: int, name: str, ends: list[int]) -> None:

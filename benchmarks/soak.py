@@ -1,7 +1,7 @@
 """How a server ages: `python -m benchmarks.soak --minutes 480`.
 
 Clients do all that clients do, against a `tampu serve` of its own with the built-in model: chats,
-texts, vectors, pictures, forms and counting in all three APIs, answers that are left in the middle,
+texts, embeddings, images, structured output and counting in all three APIs, cancelled responses,
 requests that are wrong, models that are loaded and unloaded. Once a minute all of them pause, only
 one model stays, and memory, files, threads and processes of the server and of all below it are
 written down: when nobody asks, they should be the same each time.
@@ -170,7 +170,7 @@ async def leave(port: int, chance: random.Random) -> None:
 
 
 class Load:
-    """Clients that ask, with pauses, until they are told to stop."""
+    """Clients that send requests, with pauses, until they are stopped."""
 
     def __init__(self, port: int, clients: int, pause_s: float, seed: int) -> None:
         self.found: Counter[int] = Counter()

@@ -1,4 +1,4 @@
-"""Many requests at once, beside llama.cpp's server: `python -m benchmarks.streams MODEL`.
+"""Concurrent requests, beside llama.cpp's server: `python -m benchmarks.streams MODEL`.
 
 Each engine runs in a process of its own; they take turns (A B A B ...), the other one idle. tampu
 is asked through its engine, llama.cpp as `xllamacpp.Server` through HTTP, both with the same token
@@ -29,7 +29,7 @@ VOCABULARY = 100_000  # ids of ordinary tokens in the models of benchmarks.model
 
 @dataclass(frozen=True)
 class Answer:
-    """When each token of an answer came, seconds from the beginning of the round.
+    """When each token of a response arrived, in seconds from the start of the round.
 
     Attributes:
         times: of its tokens.
@@ -41,7 +41,7 @@ class Answer:
 
 
 class Server(Protocol):
-    """An engine that answers many requests at once, as many as it has slots."""
+    """An engine that processes as many concurrent requests as it has slots."""
 
     slots: int
 
@@ -126,7 +126,7 @@ class LlamaCpp:
 
 
 def together(server: Server, prompts: Sequence[Sequence[int]], tokens: int) -> list[Answer]:
-    """Ask all at once and wait for all."""
+    """Send all requests at once and wait for all."""
     answers: list[Answer | None] = [None] * len(prompts)
     began = time.perf_counter()
 
@@ -158,20 +158,20 @@ def streams(server: Server, source: random.Random) -> Iterator[tuple[str, float]
 
 
 def shared(server: Server, source: random.Random) -> Iterator[tuple[str, float]]:
-    beginning = prompt(source, SHARED)
-    prompts = [beginning + prompt(source, 16) for _ in range(server.slots)]
+    prefix = prompt(source, SHARED)
+    prompts = [prefix + prompt(source, 16) for _ in range(server.slots)]
     cold = together(server, prompts, 8)
     yield (
-        f"{server.slots} x a shared beginning, cold: all have a token, s",
+        f"{server.slots} x a shared prefix, cold: all have a token, s",
         max(a.times[0] for a in cold),
     )
     together(server, [prompt(source, 300) for _ in range(server.slots)], 8)
-    prompts = [beginning + prompt(source, 16) for _ in range(server.slots)]
+    prompts = [prefix + prompt(source, 16) for _ in range(server.slots)]
     again = together(server, prompts, 8)
     yield "the same after others: all have a token, s", max(a.times[0] for a in again)
     if again[0].cached is not None:
         computed = SHARED - min(answer.cached or 0 for answer in again)
-        yield "the same after others: tokens of the beginning computed", computed
+        yield "the same after others: tokens of the prefix computed", computed
 
 
 def single(server: Server, source: random.Random) -> Iterator[tuple[str, float]]:
@@ -226,7 +226,7 @@ def serve(kind: str, model: Path, threads: int, slots: int, context: int) -> Non
 
 
 class Child:
-    """An engine in a process of its own."""
+    """An engine in a separate process."""
 
     def __init__(self, kind: str, arguments: argparse.Namespace) -> None:
         command = [sys.executable, "-m", "benchmarks.streams", arguments.model, "--serve", kind]

@@ -1,4 +1,4 @@
-"""The first token of an answer about a picture: `python -m benchmarks.vision`.
+"""Time to the first token of an answer about an image: `python -m benchmarks.vision`.
 
     python -m benchmarks.gemma OUT
     python -m benchmarks.vision OUT [--peers library,server] [--library DIR/libmtmd.so]
@@ -70,7 +70,7 @@ class Tampu:
 
 
 def longest_gap(out: Path, threads: int) -> float:
-    """Return the longest time between two tokens of an answer while a picture is read."""
+    """Return the longest time between two tokens of an answer while an image is encoded."""
     from tampu.engine.engine import Engine
     from tampu.runner.events import TextDelta
 
@@ -90,7 +90,7 @@ def longest_gap(out: Path, threads: int) -> float:
 
 
 class Library:
-    """llama.cpp's library in this process; it is told the conversation as the template puts it."""
+    """llama.cpp's library in this process, with prompts as the template renders them."""
 
     def __init__(self, out: Path, threads: int, library: Path) -> None:
         from benchmarks.mtmd import Mtmd
