@@ -2,7 +2,7 @@
 
 The text has the shape of Gemma 3's 4B model in Q4_K_M, the tower that of SigLIP 400M in F16, in a
 file of its own as llama.cpp has them; both engines load the same two files. The rest is as in
-`benchmarks.making`: all layers share the values of one, and the vocabulary is made up.
+`benchmarks.random_models`: all layers share the values of one, and the vocabulary is made up.
 """
 
 from __future__ import annotations
@@ -12,7 +12,14 @@ from pathlib import Path
 
 import gguf
 
-from benchmarks.making import QUANT_MIXES, Decoder, Mixture, Planned, arguments_of, write_file
+from benchmarks.random_models import (
+    QUANT_MIXES,
+    Decoder,
+    Planned,
+    QuantMix,
+    arguments_of,
+    write_file,
+)
 from benchmarks.vision import TEXT_FILE, TOWER_FILE
 from benchmarks.vocabulary import CONSONANTS, VOWELS, make_words
 from tampu.ml.types import GGMLType
@@ -73,13 +80,13 @@ def make_pieces() -> tuple[list[str], list[int]]:
     return [*CONTROL, *bytes_, *plain], types
 
 
-def plan_text(mixture: Mixture) -> Iterator[Planned]:
+def plan_text(mix: QuantMix) -> Iterator[Planned]:
     """Yield the text model's tensors in the order of the file."""
     table = (DECODER.vocabulary, DECODER.hidden)
-    yield Planned("token_embd.weight", "token_embd", table, mixture.embedding)
+    yield Planned("token_embd.weight", "token_embd", table, mix.embedding)
     yield Planned("output_norm.weight", "norm", (DECODER.hidden,), GGMLType.F32)
     for layer in range(DECODER.layers):
-        yield from DECODER.plan_layer(layer, mixture)
+        yield from DECODER.plan_layer(layer, mix)
 
 
 def plan_tower() -> Iterator[Planned]:

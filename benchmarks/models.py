@@ -15,7 +15,14 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.making import QUANT_MIXES, Decoder, Mixture, Planned, arguments_of, write_file
+from benchmarks.random_models import (
+    QUANT_MIXES,
+    Decoder,
+    Planned,
+    QuantMix,
+    arguments_of,
+    write_file,
+)
 from benchmarks.vocabulary import make_vocabulary
 from tampu.ml.types import GGMLType
 
@@ -42,14 +49,14 @@ TEMPLATE = (
 )
 
 
-def plan(mixture: Mixture, decoder: Decoder = DECODER) -> Iterator[Planned]:
+def plan(mix: QuantMix, decoder: Decoder = DECODER) -> Iterator[Planned]:
     """Yield the tensors in the order of the file."""
     table = (decoder.vocabulary, decoder.hidden)
-    yield Planned("token_embd.weight", "token_embd", table, mixture.embedding)
+    yield Planned("token_embd.weight", "token_embd", table, mix.embedding)
     yield Planned("output_norm.weight", "norm", (decoder.hidden,), GGMLType.F32)
     yield Planned("rope_freqs.weight", "rope_freqs", (decoder.head_size // 2,), GGMLType.F32)
     for layer in range(decoder.layers):
-        yield from decoder.plan_layer(layer, mixture)
+        yield from decoder.plan_layer(layer, mix)
 
 
 def rope_factors() -> npt.NDArray[np.float32]:
@@ -63,16 +70,16 @@ def rope_factors() -> npt.NDArray[np.float32]:
 
 def write_model(path: Path, kind: str, layers: int, threads: int) -> None:
     """Write one model."""
-    mixture = QUANT_MIXES[kind]
+    mix = QUANT_MIXES[kind]
     decoder = replace(DECODER, layers=layers)
 
     def add_metadata(writer: gguf.GGUFWriter) -> None:
-        decoder.add_metadata(writer, f"Random Llama 1B {kind}", mixture)
+        decoder.add_metadata(writer, f"Random Llama 1B {kind}", mix)
         writer.add_rope_dimension_count(decoder.head_size)
         add_vocabulary(writer)
 
     given = {"rope_freqs": rope_factors()}
-    write_file(path, "llama", add_metadata, plan(mixture, decoder), threads, given)
+    write_file(path, "llama", add_metadata, plan(mix, decoder), threads, given)
 
 
 def add_vocabulary(writer: gguf.GGUFWriter) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks import gemma
-from benchmarks.making import QUANT_MIXES, has_more_bits
 from benchmarks.models import DECODER, plan, rope_factors
+from benchmarks.random_models import QUANT_MIXES, has_more_bits
 from benchmarks.vocabulary import Vocabulary, byte_alphabet, make_vocabulary
 from tampu.ml.types import GGMLType
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.pictures import KINDS, measure
+from benchmarks.images import KINDS, measure
 from tampu.engine.engine import Engine
 
 

@@ -1,4 +1,4 @@
-"""Answers of the built-in model about held-out images, end to end: `python -m benchmarks.pictures`.
+"""Answers of the built-in model about held-out images, end to end: `python -m benchmarks.images`.
 
 Pictures are drawn as for its training, of contents that it never saw, and asked about through the
 engine as anybody would: PNG files in a conversation.

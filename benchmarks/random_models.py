@@ -28,8 +28,8 @@ Array = npt.NDArray[np.generic]
 
 
 @dataclass(frozen=True)
-class Mixture:
-    """Which types a file has: `file_type` is GGUF's number of the mixture."""
+class QuantMix:
+    """Which types a file has: `file_type` is GGUF's number of the mix."""
 
     file_type: int
     embedding: GGMLType
@@ -38,10 +38,10 @@ class Mixture:
 
 
 QUANT_MIXES = {
-    "F16": Mixture(1, GGMLType.F16, GGMLType.F16, GGMLType.F16),
-    "Q8_0": Mixture(7, GGMLType.Q8_0, GGMLType.Q8_0, GGMLType.Q8_0),
-    "Q4_0": Mixture(2, GGMLType.Q6_K, GGMLType.Q4_0, GGMLType.Q4_0),
-    "Q4_K_M": Mixture(15, GGMLType.Q6_K, GGMLType.Q4_K, GGMLType.Q6_K),
+    "F16": QuantMix(1, GGMLType.F16, GGMLType.F16, GGMLType.F16),
+    "Q8_0": QuantMix(7, GGMLType.Q8_0, GGMLType.Q8_0, GGMLType.Q8_0),
+    "Q4_0": QuantMix(2, GGMLType.Q6_K, GGMLType.Q4_0, GGMLType.Q4_0),
+    "Q4_K_M": QuantMix(15, GGMLType.Q6_K, GGMLType.Q4_K, GGMLType.Q6_K),
 }
 NORMS_OF_HEADS = ("attn_q_norm", "attn_k_norm")
 IMPORTANT = ("attn_v", "ffn_down", "ffn_down_exps")  # what gets more bits in some layers
@@ -99,20 +99,20 @@ class Decoder:
             f"ffn_down{suffix}": (*every, self.hidden, inner),
         }
 
-    def plan_layer(self, index: int, mixture: Mixture) -> Iterator[Planned]:
+    def plan_layer(self, index: int, mix: QuantMix) -> Iterator[Planned]:
         """Yield a layer's norms, then its matrices."""
         for name in self.norms:
             length = self.head_size if name in NORMS_OF_HEADS else self.hidden
             yield Planned(f"blk.{index}.{name}.weight", "norm", (length,), GGMLType.F32)
         for name, shape in self.matrices.items():
             better = name in IMPORTANT and has_more_bits(index, self.layers)
-            kind = mixture.better if better else mixture.matrix
+            kind = mix.better if better else mix.matrix
             yield Planned(f"blk.{index}.{name}.weight", name, shape, kind)
 
-    def add_metadata(self, writer: gguf.GGUFWriter, name: str, mixture: Mixture) -> None:
+    def add_metadata(self, writer: gguf.GGUFWriter, name: str, mix: QuantMix) -> None:
         """Say what the model is, but for its tokenizer and what only its family has."""
         writer.add_name(name)
-        writer.add_file_type(mixture.file_type)
+        writer.add_file_type(mix.file_type)
         writer.add_quantization_version(2)
         writer.add_block_count(self.layers)
         writer.add_context_length(self.context)

@@ -1,8 +1,8 @@
-"""Makes a mixture of experts of real shape with random weights: `python -m benchmarks.mixture`.
+"""Makes a mixture of experts of real shape with random weights: `python -m benchmarks.moe`.
 
 A layer has the shape of one of Qwen3 30B-A3B in Q4_K_M: 128 experts, of which a token uses 8. The
 file has eight layers instead of 48, and a tenth of the vocabulary, so that layers take most of the
-time, as they do in the whole model. The rest is as in `benchmarks.making`.
+time, as they do in the whole model. The rest is as in `benchmarks.random_models`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,14 @@ from pathlib import Path
 
 import gguf
 
-from benchmarks.making import QUANT_MIXES, Decoder, Mixture, Planned, arguments_of, write_file
+from benchmarks.random_models import (
+    QUANT_MIXES,
+    Decoder,
+    Planned,
+    QuantMix,
+    arguments_of,
+    write_file,
+)
 from benchmarks.vocabulary import SPACE, byte_alphabet, make_words
 from tampu.ml.types import GGMLType
 
@@ -38,16 +45,16 @@ DECODER = Decoder(
 USED_EXPERTS = 8
 
 
-def plan(mixture: Mixture) -> Iterator[Planned]:
+def plan(mix: QuantMix) -> Iterator[Planned]:
     """Yield the tensors in the order of the file."""
     table = (DECODER.vocabulary, DECODER.hidden)
-    yield Planned("token_embd.weight", "token_embd", table, mixture.matrix)
-    yield Planned("output.weight", "output", table, mixture.embedding)
+    yield Planned("token_embd.weight", "token_embd", table, mix.matrix)
+    yield Planned("output.weight", "output", table, mix.embedding)
     yield Planned("output_norm.weight", "norm", (DECODER.hidden,), GGMLType.F32)
     for layer in range(DECODER.layers):
         router = f"blk.{layer}.ffn_gate_inp.weight"
         yield Planned(router, "router", (DECODER.experts, DECODER.hidden), GGMLType.F32)
-        yield from DECODER.plan_layer(layer, mixture)
+        yield from DECODER.plan_layer(layer, mix)
 
 
 def add_metadata(writer: gguf.GGUFWriter) -> None:

@@ -1,6 +1,6 @@
 """tampu beside llama.cpp in each of its settings, so that the ratio is to the better one.
 
-    python -m benchmarks.rivals MODEL --peer-library PATH [--tests pp512,tg32,pp8] [--depth 0]
+    python -m benchmarks.compare MODEL --peer-library PATH [--tests pp512,tg32,pp8] [--depth 0]
         [--settings "default,repack off,flash off"] [--repetitions 3]
 
 prints a line for each test and setting: tokens per second of both, and the median of the ratios of
