@@ -67,7 +67,7 @@ def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
 
 def test_an_unwritable_cache_is_an_error(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("in the way")
-    with pytest.raises(ModelFileError, match="cannot be written"):
+    with pytest.raises(ModelFileError, match="cannot write"):
         converted_file(folder, tmp_path / "cache")
 
 

@@ -119,7 +119,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
 
 def test_an_unwritable_destination_is_an_error(tmp_path: Path) -> None:
     source = handmade.write(tmp_path / "tiny")
-    with pytest.raises(ModelFileError, match="cannot be written"):
+    with pytest.raises(ModelFileError, match="cannot write"):
         convert(source, tmp_path / "nowhere" / "out.gguf")
 
 

@@ -39,5 +39,5 @@ def test_an_invalid_plug_in_is_an_error(
     monkeypatch: pytest.MonkeyPatch, value: str, reason: str
 ) -> None:
     plug_in(monkeypatch, "OlmoForCausalLM", value)
-    with pytest.raises(UnsupportedModelError, match=f"converter of OlmoForCausalLM.*{reason}"):
+    with pytest.raises(UnsupportedModelError, match=f"converter .* for OlmoForCausalLM.*{reason}"):
         convert.families()

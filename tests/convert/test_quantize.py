@@ -149,7 +149,7 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path) -> None:
 BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"type": "Q9"}, UnsupportedModelError, "unknown type 'Q9'"),
     ({"source": Path("/nowhere.gguf")}, ModelNotFoundError, "no model file"),
-    ({"destination": Path("/nowhere/x.gguf")}, ModelFileError, "cannot be written"),
+    ({"destination": Path("/nowhere/x.gguf")}, ModelFileError, "cannot write"),
 ]
 
 
