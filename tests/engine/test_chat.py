@@ -12,7 +12,7 @@ from support.scripted import write_scripted
 
 from tampu import Done, Engine, ReasoningDelta, TextDelta, ToolCall
 from tampu.store import ModelName
-from tampu.store.create import Recipe, create
+from tampu.store.create import CreateSpec, create
 from tampu.store.library import Library
 from tampu.store.modelfile import parse_modelfile
 
@@ -114,8 +114,8 @@ def test_a_modelfiles_think_budget_holds(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("TAMPU_MODELS", str(tmp_path / "models"))
     write_scripted(tmp_path / "m.gguf", REASONS, template=THINKS)
     modelfile = parse_modelfile("FROM m.gguf\nPARAMETER think_budget 2")
-    recipe = Recipe(modelfile=modelfile, folder=tmp_path)
-    create(Library(tmp_path / "models"), ModelName.parse("mine"), recipe)
+    spec = CreateSpec(modelfile=modelfile, folder=tmp_path)
+    create(Library(tmp_path / "models"), ModelName.parse("mine"), spec)
     with Engine.load("mine", **SMALL) as engine:
         assert engine.chat(USER, **GREEDY).reasoning == "Let me"
         assert engine.chat(USER, think_budget=1, **GREEDY).reasoning == "Let"

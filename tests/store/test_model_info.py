@@ -54,7 +54,7 @@ def test_metadata_becomes_json_even_if_it_is_not_utf8():
         "general.architecture": "x\udcff", "a": np.arange(3), "b": ["\udcff", "y"], "c": True,
         "d": np.arange(9), "e": 1.5,
     })  # fmt: skip
-    plain = plain_metadata(metadata, longest=5)
+    plain = plain_metadata(metadata, max_items=5)
     json.dumps(plain).encode("utf-8")
     assert plain["a"] == [0, 1, 2]
     assert plain["b"] == ["\ufffd", "y"]
