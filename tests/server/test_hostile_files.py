@@ -73,7 +73,7 @@ def test_no_model_is_made_of_a_hostile_file(own_site, case):
 def test_no_model_is_made_of_what_cannot_run_alone(own_site, tmp_path):
     content = write_gguf(tmp_path / "m.gguf").read_bytes()
     for files in ({"README.md": b"x"}, {"m.gguf": content, "README.md": b"x"}):
-        assert_refused(own_site, create(own_site, files), "nor is a config.json there")
+        assert_refused(own_site, create(own_site, files), "or a checkpoint with its config.json")
     peft = {"adapter_config.json": b"{}", "adapter_model.safetensors": b""}
     assert_refused(own_site, create(own_site, peft), "this is an adapter: give it with ADAPTER")
     sees = one_key(key("general.architecture", STRING, string("clip")))

@@ -126,7 +126,7 @@ def test_a_failed_upload_to_storage_starts_again(store, registry):
         (Answer(413, body=b'{"errors":[{"message":"too large"}]}'), "413: too large"),
         (Answer(403, body=b"no"), "403: no"),
         (Answer(500, body=b"broken"), "500: broken"),
-        (Answer(401, {"WWW-Authenticate": "Negotiate"}), "another kind of sign-in"),
+        (Answer(401, {"WWW-Authenticate": "Negotiate"}), "unsupported kind of sign-in"),
         (Answer(401, {"WWW-Authenticate": "Basic realm=x"}), "requires a name and a password"),
         (Answer(202, {}), "sent no upload location"),
         (Answer(202, {"Location": "http://127.0.0.1:1/elsewhere"}), "to another host"),

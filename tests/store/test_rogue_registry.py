@@ -218,7 +218,7 @@ def test_tokens_that_expire_during_a_pull_are_renewed(store, lasting):
 
 def test_a_registry_that_rejects_all_tokens_gets_few_requests(store):
     with Guarded(0) as registry:
-        assert "refuses" in assert_refused(store, registry)
+        assert "refused" in assert_refused(store, registry)
         assert len(registry.requests) <= 4
 
 
