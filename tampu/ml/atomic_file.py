@@ -186,10 +186,10 @@ def remove_unlocked(path: Path) -> bool:
     except FileNotFoundError:
         return True
     try:
-        if not lock_exclusively(descriptor, path):
-            return False
-        path.unlink(missing_ok=True)
-        return True
+        if lock_exclusively(descriptor, path):
+            path.unlink(missing_ok=True)
+            return True
+        return not path.exists()
     finally:
         os.close(descriptor)
 

@@ -172,7 +172,11 @@ def _translate_lock_errors() -> Iterator[None]:
 
 
 def _digests(path: Path) -> Iterator[Digest]:
-    for line in path.read_text("ascii", "replace").splitlines():
+    try:
+        lines = path.read_text("ascii", "replace").splitlines()
+    except FileNotFoundError:  # the lease has just ended
+        return
+    for line in lines:
         try:
             yield Digest.parse(line)
         except ModelNameError:  # truncated by a full disk: its `add` has failed
