@@ -10,7 +10,7 @@
 and a last `Done`. Options are the fields of `GenerateOptions`. Every error is a `TampuError`;
 `tampu.errors` has them all.
 
-The names below are imported when they are first used, so that `import tampu` costs nothing.
+The names below are imported at their first use, so `import tampu` is fast.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Measures how fast a model runs, alone or side by side with llama.cpp, as llama-bench does.
+"""Measures the speed of a model, alone or side by side with llama.cpp, like llama-bench.
 
 `ppN` is the prefill of N tokens in batches, `tgN` the decoding of N tokens one at a time, both
 after a history of `depth` tokens that are computed before the clock starts. Tokens are random, the
 same for all subjects; nothing is sampled. Before each series the subject runs it once unmeasured.
 
-Machines change their speed within minutes, so the subjects take turns (A B A B ...). The figure of
-each is the median of its repetitions, and `ratio` the median of the ratios of neighbours.
+The speed of a machine varies within minutes, so the subjects take turns (A B A B ...). The result
+of each is the median of its repetitions, and `ratio` the median of the ratios of adjacent runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tampu.errors import RequestError
 from tampu.kvcache import Segment
 from tampu.runner.graphs import GraphCounts, StepInputs
 
-QUIET_S = 0.05  # OpenMP's workers spin for some milliseconds after the last work
+QUIET_S = 0.05  # OpenMP's threads keep spinning for some milliseconds
 
 
 class Subject(Protocol):
@@ -35,24 +35,24 @@ class Subject(Protocol):
 
     @property
     def name(self) -> str:
-        """What to call it in a table."""
+        """Its name in tables."""
         ...
 
     @property
     def vocabulary(self) -> int:
-        """How many tokens the model knows."""
+        """The size of the model's vocabulary."""
         ...
 
     def rewind(self, depth: Sequence[int]) -> None:
-        """Have these tokens as the history, and nothing after them."""
+        """Make these tokens the history, with nothing after them."""
         ...
 
     def prefill(self, tokens: Sequence[int]) -> float:
-        """Compute tokens in batches, the logits of the last one too; return the seconds."""
+        """Compute tokens in batches, and the logits of the last; return the seconds."""
         ...
 
     def decode(self, tokens: Sequence[int]) -> float:
-        """Compute tokens one at a time, the logits of each; return the seconds."""
+        """Compute tokens one at a time, with their logits; return the seconds."""
         ...
 
     def close(self) -> None:
@@ -63,8 +63,8 @@ class Subject(Protocol):
 class Native:
     """tampu itself with one model: a `Subject`.
 
-    It computes the graphs that the run loop computes, each prepared while the one before computes:
-    the copying of inputs and logits counts, sampling does not.
+    It computes the same graphs as the run loop, and prepares each while the previous one computes:
+    copying inputs and logits is measured, sampling is not.
     """
 
     name = "tampu"
@@ -99,7 +99,7 @@ class Native:
         self.vocabulary = self._model.tokenizer.vocabulary_size
 
     def rewind(self, depth: Sequence[int]) -> None:
-        """Have these tokens as the history, and nothing after them."""
+        """Make these tokens the history, with nothing after them."""
         wanted = list(depth)
         if wanted[: len(self._held)] != self._held:
             self._held = []
@@ -121,11 +121,11 @@ class Native:
 
     @property
     def graph_counts(self) -> GraphCounts:
-        """How often graphs were built and used again."""
+        """How often graphs were built and reused."""
         return self._model.graphs.counts
 
     def close(self) -> None:
-        """Free the model; twice is harmless."""
+        """Free the model; it may be called twice."""
         self._model.close()
 
     def _compute(self, tokens: Sequence[int], batch: int) -> None:
@@ -158,7 +158,7 @@ class Native:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One kind of work: `pp` or `tg`, and how many tokens."""
+    """A test: `pp` or `tg`, and the number of tokens."""
 
     kind: str
     tokens: int
@@ -171,7 +171,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One line of the table; what concerns the peer is None without one."""
+    """One line of the table; without a peer its fields are None."""
 
     test: str
     depth: int
@@ -217,7 +217,7 @@ class Plan:
 
     @property
     def context(self) -> int:
-        """How large a context must be for all combinations."""
+        """The context that all combinations need."""
         return max(self.depths) + max(work.tokens for work in self.works)
 
     def run(self, ours: Subject, peer: Subject | None) -> list[Result]:
@@ -244,7 +244,7 @@ class Plan:
 
 
 def run_once(subject: Subject, work: Work, history: Sequence[int], tokens: Sequence[int]) -> float:
-    """Return the tokens per second of one repetition, once all processors are quiet."""
+    """Return the tokens per second of one repetition, once all CPU threads are idle."""
     time.sleep(QUIET_S)
     subject.rewind(history)
     seconds = subject.prefill(tokens) if work.kind == "pp" else subject.decode(tokens)

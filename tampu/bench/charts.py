@@ -1,4 +1,4 @@
-"""Speeds against how many tokens are computed at once, as bars of text or as a picture."""
+"""Speeds against how many tokens are computed at once, as text bars or as an SVG image."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from html import escape
 from tampu.bench.bench import Result
 
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128)
-"""How many: one (decoding), a few (several sequences, speculation), many (prompts)."""
-WIDTH = 48  # letters of the longest bar
+"""Tokens per batch: one (decoding), a few (several sequences, speculation), many (prompts)."""
+WIDTH = 48  # characters of the longest bar
 
 COLORS = {"tampu": "#4c78a8", "llama.cpp": "#f58518"}
-LEFT, TOP, RIGHT, BOTTOM = 60, 40, 620, 340  # of the lines in a picture
+LEFT, TOP, RIGHT, BOTTOM = 60, 40, 620, 340  # edges of the plot
 
 
 def chart(results: Sequence[Result]) -> str:
-    """Return bars for each number of tokens, as long as the speeds of those that were measured."""
+    """Return a bar for each number of tokens and engine; its length is the speed."""
     speeds = [
         speed for r in results for speed in (r.tokens_per_second, r.peer_tokens_per_second) if speed
     ]
@@ -34,8 +34,8 @@ def chart(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
-def picture(results: Sequence[Result], title: str) -> str:
-    """Return an SVG with a line for each engine, both axes in powers of two."""
+def svg_chart(results: Sequence[Result], title: str) -> str:
+    """Return an SVG with a line for each engine; both axes are logarithmic."""
     speeds: dict[str, list[float]] = {
         "tampu": [result.tokens_per_second for result in results],
         "llama.cpp": [result.peer_tokens_per_second or 0.0 for result in results],

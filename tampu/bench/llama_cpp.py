@@ -1,14 +1,19 @@
-"""llama.cpp as what tampu is measured against: loaded in a process of its own, told what to do.
+"""llama.cpp as the peer of benchmarks, driven in a child process.
 
 The prebuilt library of the `xllamacpp` wheel (`pip install tampu[bench]`), or any other libllama,
 is driven through its C functions exactly as llama-bench drives them: `llama_decode` on token ids,
-then `llama_synchronize`; no server, no sampling, no text. Timed is that alone, inside the child,
+then `llama_synchronize`; no server, no sampling, no text. Only that is timed, inside the child,
 so neither the pipe nor the start counts. A physical batch is 512 tokens, all other parameters are
 llama.cpp's own defaults (flash attention automatic, f16 cache, memory map, repacked weights), and
 only the last token of a batch asks for logits.
 
-It is another process so that the two engines share nothing, neither OpenMP's workers nor memory.
-Between two measurements the child sleeps in a read of its pipe.
+The binding is made by hand with ctypes because no package measures the same. xllamacpp exposes only
+llama.cpp's server, whose timings include sampling and which chooses the tokens to decode itself; it
+ships no llama-bench, and cannot load another libllama (`--peer-library`). llama-cpp-python compiles
+a llama.cpp of its own, and its struct layouts fit only that one.
+
+It is a separate process so that the two engines share neither OpenMP's threads nor memory. Between
+two measurements the child blocks reading its pipe.
 
 Run as a program (`python -m tampu.bench.llama_cpp LIBRARY`), this module is the child: one JSON
 object per line in, one out.
@@ -29,24 +34,24 @@ from typing import Any
 from tampu.errors import ComputeError, RequestError, RunnerDiedError, TampuError
 
 PHYSICAL_BATCH = 512
-_LOG_LINES = 20
+_MAX_LOG_LINES = 20
 
 
 def find_library(given: Path | None = None) -> Path:
-    """Return llama.cpp's library: the one given, or that of the xllamacpp wheel.
+    """Return the path of llama.cpp's library: the given one, or that of the xllamacpp wheel.
 
     Raises:
         RequestError: if there is none.
     """
     if given is not None:
         if not given.is_file():
-            raise RequestError(f"there is no library at {str(given)!r}")
+            raise RequestError(f"no library at {str(given)!r}")
         return given
     found = importlib.util.find_spec("xllamacpp")
     for folder in (found and found.submodule_search_locations) or ():
         for library in sorted(Path(folder).glob("xllamacpp*.so")):
             return library
-    raise RequestError("llama.cpp is not installed here: pip install 'tampu[bench]'")
+    raise RequestError("llama.cpp is not installed: pip install 'tampu[bench]'")
 
 
 class LlamaCpp:
@@ -61,14 +66,14 @@ class LlamaCpp:
         library: Path | None = None,
         changes: Sequence[str] = (),
     ) -> None:
-        """Start the child and let it load the model.
+        """Start the child and load the model in it.
 
         Args:
             model: the file.
-            threads: that compute.
-            context: how many tokens it can hold.
-            library: which libllama; None: the wheel's.
-            changes: what is not as llama.cpp has it by itself: `repack off`, `flash off`.
+            threads: CPU threads.
+            context: its length in tokens.
+            library: a libllama; None: the wheel's.
+            changes: deviations from llama.cpp's defaults: `repack off`, `flash off`.
 
         Raises:
             RequestError: if llama.cpp isn't installed.
@@ -96,7 +101,7 @@ class LlamaCpp:
         self.load_seconds = float(answer["seconds"])
 
     def rewind(self, depth: Sequence[int]) -> None:
-        """Have the tokens `depth` as the history, and nothing after them."""
+        """Make these tokens the history, with nothing after them."""
         self._ask(do="rewind", tokens=list(depth))
 
     def prefill(self, tokens: Sequence[int]) -> float:
@@ -108,13 +113,13 @@ class LlamaCpp:
         return float(self._ask(do="decode", tokens=list(tokens))["seconds"])
 
     def close(self) -> None:
-        """End the child; twice is harmless."""
+        """End the child; it may be called twice."""
         self._child.communicate()
 
     def _ask(self, **request: object) -> Mapping[str, Any]:
         pipe_in, pipe_out = self._child.stdin, self._child.stdout
         if pipe_in is None or pipe_out is None or pipe_in.closed:
-            raise RunnerDiedError("llama.cpp's process was closed")
+            raise RunnerDiedError("llama.cpp's process is closed")
         try:
             pipe_in.write(json.dumps(request) + "\n")
             line = pipe_out.readline()
@@ -133,10 +138,10 @@ class LlamaCpp:
 
 
 class _Struct(ctypes.Structure):
-    """A structure of llama.cpp's that is passed by value; large enough for any version's.
+    """A struct of llama.cpp that is passed by value; large enough for any version's.
 
-    Only the first three words of the context's parameters are ever looked into (n_ctx, n_batch
-    and n_ubatch); whether that was right is asked of the context afterwards.
+    Only the first three words of the context's parameters are used (n_ctx, n_batch and n_ubatch);
+    the context is then checked for the values that were set.
     """
 
     _fields_ = [("words", ctypes.c_uint32 * 256)]
@@ -171,8 +176,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
-# Where the llama.cpp of ggml 0.25.3 has two settings; what lies at these places by default is
-# compared first, since other versions have them elsewhere.
+# Offsets of two settings in the llama.cpp of ggml 0.25.3. The default values there are checked
+# first, since other versions have them at other offsets.
 _REPACK = 74  # byte of the model's parameters: vocab_only, check_tensors, use_extra_bufts
 _FLASH = 13  # word of the context's: the last of four that are -1
 
@@ -180,18 +185,22 @@ _FLASH = 13  # word of the context's: the last of four that are -1
 def _turn_repack_off(parameters: _Struct) -> None:
     flags = (ctypes.c_uint8 * 76).from_buffer(parameters)
     if list(flags[_REPACK - 2 : _REPACK + 1]) != [0, 0, 1]:
-        raise RuntimeError("this library has the setting for repacked weights elsewhere")
+        raise RuntimeError(
+            "unsupported libllama: the setting for repacked weights is at another offset"
+        )
     flags[_REPACK] = 0
 
 
 def _turn_flash_off(parameters: _Struct) -> None:
     if set(parameters.words[_FLASH - 3 : _FLASH + 1]) != {0xFFFFFFFF}:
-        raise RuntimeError("this library has the setting for flash attention elsewhere")
+        raise RuntimeError(
+            "unsupported libllama: the setting for flash attention is at another offset"
+        )
     parameters.words[_FLASH] = 0
 
 
 class _Library:
-    """One loaded model of llama.cpp's."""
+    """A libllama with one loaded model."""
 
     def __init__(self, path: str) -> None:
         library = ctypes.CDLL(path)
@@ -208,7 +217,7 @@ class _Library:
         self._held: list[int] = []
 
     def open(self, request: Mapping[str, Any]) -> dict[str, object]:
-        """Load a model with a context of at least the size asked for, and say how long it took."""
+        """Load a model with at least the requested context, and report the time."""
         began = time.perf_counter()
         changes = request["changes"]
         loading = self._call["llama_model_default_params"]()
@@ -229,9 +238,11 @@ class _Library:
         self._batch = int(self._call["llama_n_batch"](self._context))
         physical = self._call["llama_n_ubatch"](self._context)
         if self._call["llama_n_ctx"](self._context) < request["context"]:
-            raise RuntimeError("this library takes its context's size elsewhere")
+            raise RuntimeError("unsupported libllama: the context size is at another offset")
         if physical != PHYSICAL_BATCH:
-            raise RuntimeError(f"this library uses batches of {physical}, not {PHYSICAL_BATCH}")
+            raise RuntimeError(
+                f"unsupported libllama: it uses batches of {physical}, not {PHYSICAL_BATCH}"
+            )
         vocabulary = self._call["llama_model_get_vocab"](model)
         return {
             "version": self._call["llama_version"]().decode(),
@@ -241,7 +252,7 @@ class _Library:
         }
 
     def rewind(self, request: Mapping[str, Any]) -> dict[str, object]:
-        """Keep what is held of the history asked for, drop the rest, compute what is missing."""
+        """Make the requested tokens the history; only what differs is computed."""
         wanted = request["tokens"]
         same = wanted[: len(self._held)] == self._held[: len(wanted)]
         kept = min(len(self._held), len(wanted)) if same else 0
@@ -252,13 +263,13 @@ class _Library:
         return {}
 
     def prefill(self, request: Mapping[str, Any]) -> dict[str, object]:
-        """Time the computing of tokens in batches."""
+        """Compute tokens in batches and report the time."""
         began = time.perf_counter()
         self._compute(request["tokens"])
         return {"seconds": time.perf_counter() - began}
 
     def decode(self, request: Mapping[str, Any]) -> dict[str, object]:
-        """Time the computing of tokens one at a time."""
+        """Compute tokens one at a time and report the time."""
         began = time.perf_counter()
         for token in request["tokens"]:
             self._compute([token])
@@ -271,18 +282,18 @@ class _Library:
             batch = self._call["llama_batch_get_one"](numbers, len(part))
             status = self._call["llama_decode"](self._context, batch)
             if status != 0:
-                raise RuntimeError(f"llama_decode gave {status}: {self._last_lines()}")
+                raise RuntimeError(f"llama_decode returned {status}: {self._last_lines()}")
             self._call["llama_synchronize"](self._context)
 
     def _log(self, _level: int, text: bytes, _user: object) -> None:
-        self._lines = [*self._lines[1 - _LOG_LINES :], text.decode("utf-8", "replace").strip()]
+        self._lines = [*self._lines[1 - _MAX_LOG_LINES :], text.decode("utf-8", "replace").strip()]
 
     def _last_lines(self) -> str:
         return " / ".join(line for line in self._lines[-3:] if line)
 
 
 def serve(path: str) -> None:
-    """Answer the requests on standard input until it ends."""
+    """Serve the requests on standard input until it ends."""
     library = _Library(path)
     actions = {
         "open": library.open,

@@ -1,4 +1,4 @@
-"""`tampu bench`: how fast a model runs here, alone or side by side with llama.cpp."""
+"""`tampu bench`: the speed of a model, alone or side by side with llama.cpp."""
 
 from __future__ import annotations
 
@@ -21,49 +21,61 @@ def bench_command(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL", help="A GGUF file, or a model's name.", autocompletion=complete_model
+            metavar="MODEL",
+            help="The path of a GGUF file, or a model's name.",
+            autocompletion=complete_model,
         ),
     ] = "",
     tests: Annotated[
-        str, typer.Option(help="ppN: prefill of N tokens; tgN: decoding of N tokens.")
+        str,
+        typer.Option(
+            help="Tests to run: ppN for prefill of N tokens, tgN for decoding of N tokens."
+        ),
     ] = "pp512,tg64",
-    depth: Annotated[str, typer.Option(help="Tokens of history before the test.")] = "0",
+    depth: Annotated[
+        str, typer.Option(help="Number of tokens in the context before each test.")
+    ] = "0",
     threads: Annotated[
-        int | None, typer.Option(min=1, max=512, help="CPU threads; else one for each core.")
+        int | None,
+        typer.Option(min=1, max=512, help="Number of CPU threads (default: one per core)."),
     ] = None,
-    repetitions: Annotated[int, typer.Option(min=1, max=1000, help="Of each test.")] = 3,
+    repetitions: Annotated[
+        int, typer.Option(min=1, max=1000, help="How often to run each test.")
+    ] = 3,
     cache_type: Annotated[
-        str, typer.Option(help="Of tampu's keys and values: f16, f32, q8_0.")
+        str, typer.Option(help="Element type of tampu's KV cache: f16, f32 or q8_0.")
     ] = "f16",
     peer: Annotated[
-        str | None, typer.Option(help=f"Measure side by side with: {PEER} (pip extra `bench`).")
+        str | None,
+        typer.Option(help=f"Compare with {PEER}, side by side (needs the pip extra `bench`)."),
     ] = None,
     peer_library: Annotated[
-        Path | None, typer.Option(help="Another libllama than that of the xllamacpp package.")
+        Path | None, typer.Option(help="Use this libllama instead of the xllamacpp package's.")
     ] = None,
     kernels: Annotated[
         bool,
         typer.Option(
             "--kernels",
-            help="Measure the C kernels instead, beside their limits; with a MODEL, also its speed "
-            "against how many tokens are computed at once.",
+            help="Measure the C kernels against the limits of the hardware instead; with a MODEL, "
+            "also measure its speed for different numbers of tokens per batch.",
         ),
     ] = False,
-    picture: Annotated[
-        Path | None, typer.Option(help="Draw that speed into an SVG too (with --kernels MODEL).")
+    chart: Annotated[
+        Path | None,
+        typer.Option(help="Write a chart of these speeds to an SVG file (with --kernels MODEL)."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Measure prefill and decoding speed in tokens per second."""
-    if picture and not (kernels and model):
-        raise RequestError("--picture draws what --kernels MODEL measures")
+    if chart and not (kernels and model):
+        raise RequestError("--chart needs --kernels and a MODEL")
     if kernels:
         print(_kernel_rates(threads, as_json=json))
         if model:
-            print(_speeds_at_once(model, threads, repetitions, peer, peer_library, picture))
+            print(_speeds_at_once(model, threads, repetitions, peer, peer_library, chart))
         return
     if not model:
-        raise RequestError("which model? Give a GGUF file or a model's name, or --kernels")
+        raise RequestError("no model given: name one, or a GGUF file, or use --kernels")
     plan = _plan(tests, depth, threads, repetitions)
     results, names = _measure(plan, model, peer, peer_library, cache_type)
     print(_to_json(results) if json else _as_table(results, names))
@@ -89,9 +101,9 @@ def _speeds_at_once(
     library: Path | None,
     drawing: Path | None,
 ) -> str:
-    """Measure how fast so many tokens are computed at once; return bars, draw them if wanted."""
+    """Measure the speed for different batch sizes; return text bars, and write an SVG if asked."""
     from tampu.bench.bench import Plan, Work
-    from tampu.bench.charts import TOKENS, chart, picture
+    from tampu.bench.charts import TOKENS, chart, svg_chart
     from tampu.ml.devices import default_threads
 
     plan = Plan(
@@ -102,7 +114,7 @@ def _speeds_at_once(
     )
     results, names = _measure(plan, model, peer, library)
     if drawing:
-        drawing.write_text(picture(results, f"{Path(model).stem}, {plan.threads} threads"))
+        drawing.write_text(svg_chart(results, f"{Path(model).stem}, {plan.threads} threads"))
     return "\n".join([chart(results), *(f"peer: {name}" for name in names[1:])])
 
 
@@ -121,7 +133,7 @@ def _plan(tests: str, depth: str, threads: int | None, repetitions: int) -> Plan
 def _measure(
     plan: Plan, model: str, peer: str | None, library: Path | None, cache_type: str = "f16"
 ) -> tuple[list[Result], list[str]]:
-    """Measure everything; return the results and what each subject is."""
+    """Measure everything; return the results and the names of the subjects."""
     from tampu.bench.bench import Native
     from tampu.bench.llama_cpp import LlamaCpp
     from tampu.store.catalog import resolve

@@ -1,13 +1,13 @@
-"""What a process can give up for good, where the kernel has a way to: system calls and files.
+"""Irrevocable limits on a process's system calls and files, where the kernel supports them.
 
-    forbid(MACHINE, families=(socket.AF_UNIX,))          # a model's process: no network
-    forbid(MACHINE, PROCESSES)                           # a sandbox: no socket, no other process
+    forbid(MACHINE, families=(socket.AF_UNIX,))          # a worker: no network
+    forbid(MACHINE, PROCESSES)                           # a sandbox: no sockets, no processes
     forbid_files(readable=sys.path)
 
-Both are Linux's own, seccomp and Landlock, called through the C library: what is forbidden fails
-with EPERM or EACCES, in all threads and in whatever the process starts, and nothing gives it back.
-A kernel without them, another system or another kind of processor changes nothing; the functions
-then return False. (seccomp(2), landlock(7), linux/bpf_common.h.)
+They use Linux's seccomp and Landlock, called through the C library: what is forbidden fails with
+EPERM or EACCES, in all threads and all children, and cannot be allowed again. On kernels without
+them, other systems and other CPU architectures nothing changes, and the functions return False.
+(seccomp(2), landlock(7), linux/bpf_common.h.)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-# Numbers of system calls: on x86-64, on 64-bit ARM (-1 where there is none).
+# System call numbers on x86-64 and on 64-bit ARM (-1: does not exist there).
 _NUMBERS: Final = {
     "add_key": (248, 217), "bpf": (321, 280), "chroot": (161, 51), "clone": (56, 220),
     "clone3": (435, 435), "delete_module": (176, 106), "execve": (59, 221),
@@ -41,7 +41,7 @@ _NUMBERS: Final = {
     "unshare": (272, 97), "userfaultfd": (323, 282), "vfork": (58, -1),
 }  # fmt: skip
 _MACHINES: Final = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column, AUDIT_ARCH_...
-_FOREIGN = 0x40000000  # x86-64: numbers from here on are x32's, another way to the same calls
+_FOREIGN = 0x40000000  # x86-64: from here on numbers are of the x32 ABI, for the same calls
 
 MACHINE: Final = frozenset({
     "add_key", "bpf", "chroot", "delete_module", "finit_module", "fsopen", "init_module",
@@ -50,15 +50,15 @@ MACHINE: Final = frozenset({
     "process_vm_readv", "process_vm_writev", "ptrace", "reboot", "request_key", "setns", "swapoff",
     "swapon", "umount2", "unshare", "userfaultfd",
 })  # fmt: skip
-"""What administers a machine, looks into other processes, or leads round this filter."""
+"""Calls that administer the machine, inspect other processes, or bypass this filter."""
 
 PROCESSES: Final = frozenset({
     "clone", "clone3", "execve", "execveat", "fork", "kill", "memfd_create", "mq_open", "msgget",
     "pidfd_open", "pidfd_send_signal", "semget", "shmget", "socketpair", "tgkill", "tkill", "vfork",
 })  # fmt: skip
-"""What makes, runs, ends or meets other processes; threads and signals to itself remain."""
+"""Calls that start, signal or contact other processes; threads and own signals stay allowed."""
 
-# Instructions of the filter's machine, struct sock_filter: code, jump if true, if false, value.
+# BPF instructions, struct sock_filter: code, jump if true, jump if false, value.
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
 _ALLOW, _FAIL = 0x7FFF0000, 0x00050000
@@ -66,7 +66,7 @@ _CLONE_THREAD = 0x10000
 _ALL_THREADS, _KEEP_SPEED = 1, 1 << 2  # older kernels slow a filtered process by default
 
 _READ_FILE, _READ_FOLDER = 1 << 2, 1 << 3
-_FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}  # the kernel's version of Landlock: how many there are
+_FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}  # Landlock ABI version: number of access rights
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 _PATH_BENEATH = 1
 
@@ -76,34 +76,34 @@ _Instruction = tuple[int, int, int, int]
 
 
 def end_with_parent(signal_number: int) -> None:
-    """Have the kernel send this process a signal when the thread that started it ends."""
+    """Have the kernel send this process a signal when the thread that started it exits."""
     if sys.platform == "linux":
         _library().prctl(_PRCTL_DEATH_SIGNAL, signal_number, 0, 0, 0)
 
 
 def set_no_new_privileges() -> None:
-    """Gain no more privileges, by no program that is run; both ways below need that."""
+    """Give up gaining privileges through execve; seccomp and Landlock require it."""
     if sys.platform == "linux":
         _library().prctl(_PRCTL_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
 
 
 def set_oom_score(score: int) -> None:
-    """Tell the system whom to end when memory is short: 1000 is the most."""
-    with suppress(OSError):  # other systems have no such file; in some containers it is not ours
+    """Set how soon the system kills this process when memory is short; 1000 is first."""
+    with suppress(OSError):  # other systems lack the file; some containers forbid writing it
         Path("/proc/self/oom_score_adj").write_text(str(score), encoding="ascii")
 
 
 def forbid(*calls: Iterable[str], families: Sequence[int] = ()) -> bool:
-    """Have system calls fail from now on, and sockets but those of the families.
+    """Make system calls fail from now on, and sockets of all families but these.
 
-    Of `clone` what makes a thread still works, and `kill` and its kin reach this process itself.
+    `clone` still makes threads, and `kill` and `tgkill` still reach this process itself.
 
     Args:
-        calls: names in sets, such as `MACHINE`.
-        families: of sockets that may still be made, such as `socket.AF_UNIX`.
+        calls: sets of names, such as `MACHINE`.
+        families: socket families that stay allowed, such as `socket.AF_UNIX`.
 
     Returns:
-        Whether the kernel does so.
+        Whether the kernel supports it.
     """
     column, architecture = _MACHINES.get(os.uname().machine, (0, 0))
     if sys.platform != "linux" or not architecture:
@@ -124,7 +124,7 @@ def _program(
     program = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_EQUAL, 1, 0, architecture),
-        (_RETURN, 0, 0, refused),  # calls of a 32-bit program have other numbers
+        (_RETURN, 0, 0, refused),  # 32-bit programs use other numbers
         (_LOAD, 0, 0, _NUMBER),
         (_AT_LEAST, 0, 1, _FOREIGN),
         (_RETURN, 0, 0, refused),
@@ -138,7 +138,7 @@ def _program(
             rule = _unless(_EQUAL, [os.getpid()])
         elif name == "clone":
             rule = _unless(_ANY_BIT, [_CLONE_THREAD])
-        elif name == "clone3":  # its flags lie in memory; the C library goes on to clone
+        elif name == "clone3":  # its flags are in memory; the C library falls back to clone
             rule = [(_RETURN, 0, 0, _FAIL | errno.ENOSYS)]
         if number >= 0:
             program += [(_EQUAL, 0, len(rule), number), *rule]
@@ -146,19 +146,19 @@ def _program(
 
 
 def _unless(test: int, values: Sequence[int]) -> list[_Instruction]:
-    """Return a rule that refuses a call unless its first argument passes one of the tests."""
+    """Return instructions that refuse a call unless its first argument passes a test."""
     tests = [(test, len(values) - index, 0, value) for index, value in enumerate(values)]
     ends = [(_RETURN, 0, 0, _FAIL | errno.EPERM), (_RETURN, 0, 0, _ALLOW)]
     return [(_LOAD, 0, 0, _FIRST_ARGUMENT), *tests, *ends]
 
 
 def forbid_files(readable: Iterable[str | Path]) -> bool:
-    """Have all files closed to the calling thread and those it starts, but what lies in folders.
+    """Deny the calling thread and its children all files except those in folders.
 
-    What is open stays open. Files in the folders can be read, not written or run.
+    Open files stay open. Files in the folders can be read, but not written or executed.
 
     Returns:
-        Whether the kernel does so.
+        Whether the kernel supports it.
     """
     if sys.platform != "linux":
         return False
@@ -186,7 +186,7 @@ def _library() -> ctypes.CDLL:
 
 
 def _call(number: int, *arguments: int | bytes | None) -> int:
-    """Return what a system call returns; -1 if it fails."""
+    """Return the result of a system call; -1 if it fails."""
     words = [ctypes.c_long(word) if isinstance(word, int) else word for word in arguments]
     syscall = _library().syscall
     syscall.restype = ctypes.c_long

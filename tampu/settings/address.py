@@ -1,4 +1,4 @@
-"""Where the server listens and clients connect, as people write it."""
+"""Parses the address that the server listens on and clients connect to."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 DEFAULT_PORT = 11434
 _SCHEME_PORTS = {"http": 80, "https": 443}
-_LARGEST_PORT = 65_535
+_MAX_PORT = 65_535
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the server listens and clients connect."""
+    """The address that the server listens on and clients connect to."""
 
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
@@ -24,9 +24,9 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """Return the address that "host", "host:port", ":port" or "scheme://host:port" stands for.
+    """Return the address that written as "host", "host:port", ":port" or "scheme://host:port".
 
-    As with Ollama, a scheme without a port means the scheme's own port.
+    As in Ollama, a scheme without a port selects the scheme's default port.
 
     Raises:
         ValueError: for anything else; the message says what is expected.
@@ -58,10 +58,12 @@ def _ipv6(text: str) -> str:
     try:
         return str(ipaddress.IPv6Address(text))
     except ValueError:
-        raise ValueError(f"{text!r} is no IPv6 address; expected host:port or [::1]:port") from None
+        raise ValueError(
+            f"{text!r} is not a valid IPv6 address; expected host:port or [::1]:port"
+        ) from None
 
 
 def _port(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) > _LARGEST_PORT:
-        raise ValueError(f"the port is {text!r}; it must be a number from 0 to {_LARGEST_PORT}")
+    if not (text.isascii() and text.isdigit()) or int(text) > _MAX_PORT:
+        raise ValueError(f"the port is {text!r}; it must be a number from 0 to {_MAX_PORT}")
     return int(text)

@@ -1,4 +1,4 @@
-"""The configuration file: the same settings as the variables, under their names in small letters.
+"""The configuration file: the same settings as the variables, with names in lower case.
 
     # ~/.config/tampu/tampu.toml
     host = "127.0.0.1:11434"
@@ -6,8 +6,8 @@
     num_parallel = 4
     origins = ["https://chat.example"]
 
-What the file says is handed on as the text that a variable would hold, so that both are read by the
-same rules.
+Values are converted to the text that a variable would have, so that both are parsed by the same
+rules.
 """
 
 from __future__ import annotations
@@ -19,27 +19,28 @@ from pathlib import Path
 
 from tampu.errors import SettingsError
 
-LARGEST_BYTES = 2**20
+MAX_BYTES = 2**20
 
 
 def read_configuration(path: Path, known: Collection[str]) -> dict[str, str]:
-    """Return the settings of a file as texts, by the names of the variables.
+    """Return the settings of a file as text, by the names of the variables.
 
     Args:
         path: of the file.
-        known: the names that there are, in capitals.
+        known: the names of all settings, in upper case.
 
     Raises:
-        SettingsError: when it is no TOML, or has a name or a value that is no setting.
+        SettingsError: if it cannot be read, is not valid TOML, or has an unknown name or a value of
+            a wrong type.
     """
     try:
-        if path.stat().st_size > LARGEST_BYTES:
-            raise SettingsError(f"{path}: it is larger than {LARGEST_BYTES} bytes")
+        if path.stat().st_size > MAX_BYTES:
+            raise SettingsError(f"{path}: larger than {MAX_BYTES} bytes")
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: it cannot be read: {error}") from error
+        raise SettingsError(f"{path}: cannot be read: {error}") from error
     except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path}: it is no TOML: {error}") from error
+        raise SettingsError(f"{path}: not valid TOML: {error}") from error
     return {name.upper(): _text(path, name, value) for name, value in _known(path, content, known)}
 
 
@@ -51,7 +52,7 @@ def _known(
         if name not in names:
             near = difflib.get_close_matches(name, names, 1)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
-            raise SettingsError(f"{path}: {name!r} is no setting; {hint}")
+            raise SettingsError(f"{path}: {name!r} is not a setting; {hint}")
     return list(content.items())
 
 
@@ -62,4 +63,6 @@ def _text(path: Path, name: str, value: object) -> str:
         return str(value)
     if isinstance(value, list) and all(isinstance(item, str) and "," not in item for item in value):
         return ",".join(value)
-    raise SettingsError(f"{path}: {name} must be a text, a number, true, false or a list of texts")
+    raise SettingsError(
+        f"{path}: {name} must be a string, a number, true, false or a list of strings"
+    )

@@ -1,4 +1,4 @@
-"""Durations as Ollama's clients write and read them: Go's notation, "1m30.5s" and "340ms"."""
+"""Parses and formats durations in Go's notation, as Ollama's clients use it: "1m30.5s", "340ms"."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 
 _SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _TERM = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ms|us|µs|ns|h|m|s)")
-_LONGEST_S = 2.0**63 / 1e9
+_MAX_S = 2.0**63 / 1e9
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds that "1h30m", "-1m" or "500ms" stands for.
+    """Return the seconds of a duration such as "1h30m", "-1m" or "500ms".
 
     Raises:
-        ValueError: for anything else, a number without a unit too.
+        ValueError: if it is anything else, such as a number without a unit.
     """
     sign = -1.0 if text.startswith("-") else 1.0
     terms = text[1:] if text[:1] in ("-", "+") else text
@@ -21,15 +21,15 @@ def parse_duration(text: str) -> float:
         return 0.0
     found = list(_TERM.finditer(terms))
     if not found or "".join(match.group() for match in found) != terms:
-        raise ValueError(f'{text!r} is no duration: write "5m", "1h30m" or "500ms"')
+        raise ValueError(f'{text!r} is not a duration: write "5m", "1h30m" or "500ms"')
     seconds = sum(float(match[1]) * _SECONDS[match[2]] for match in found)
-    if seconds >= _LONGEST_S:
+    if seconds >= _MAX_S:
         raise ValueError(f"{text!r} is longer than 292 years")
     return sign * seconds
 
 
 def format_duration(nanoseconds: int) -> str:
-    """Return a duration as Go prints it."""
+    """Return a duration in Go's format."""
     if nanoseconds < 0:
         return "-" + format_duration(-nanoseconds)
     for unit, size in (("ns", 1), ("µs", 10**3), ("ms", 10**6)):
@@ -44,7 +44,7 @@ def format_duration(nanoseconds: int) -> str:
 
 
 def _decimal(count: int, size: int) -> str:
-    """Return `count / size` exactly, without zeros at the end."""
+    """Return `count / size` exactly, without trailing zeros."""
     whole, rest = divmod(count, size)
     if rest == 0:
         return str(whole)

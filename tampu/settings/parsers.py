@@ -1,4 +1,4 @@
-"""What the texts of settings stand for. Each raises ValueError, saying what it expects."""
+"""Parsers of setting values. Each raises ValueError with a message that says what it expects."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tampu.settings.durations import parse_duration
 _TRUE = frozenset({"1", "t", "true", "y", "yes", "on"})
 _FALSE = frozenset({"0", "f", "false", "n", "no", "off"})
 _TRACE = 2
-_USUAL_SIZE = 32 * 10**9
+_DEFAULT_SIZE = 32 * 10**9
 _PART = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 _RATE = re.compile(r"(\d+(?:\.\d+)?) *([KMG]?)I?B?(?:/S)?", re.ASCII)
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
 
 def count_from(least: int) -> Callable[[str], int]:
-    """Return what reads a whole number of `least` or more."""
+    """Return a parser of whole numbers from `least` up."""
 
     def parse(text: str) -> int:
         if not (text.isascii() and text.isdigit()) or int(text) < least:
@@ -30,20 +30,20 @@ def count_from(least: int) -> Callable[[str], int]:
 
 
 def layers(text: str) -> int | None:
-    """Return how many layers; None for -1: as many as fit."""
+    """Return the number of layers; None for -1: as many as fit."""
     return None if text == "-1" else count_from(0)(text)
 
 
 def shares(text: str) -> tuple[float, ...]:
-    """Return parts of a whole, such as 3 and 1 for "3,1"."""
+    """Return shares, such as (3.0, 1.0) for "3,1"."""
     parts = tuple(float(part) if _PART.fullmatch(part) else -1.0 for part in texts(text))
     if min(parts, default=0) < 0 or not any(parts):
-        raise ValueError("it must be parts of 0 or more, separated by commas, such as 3,1")
+        raise ValueError("it must be numbers of 0 or more, separated by commas, such as 3,1")
     return parts
 
 
 def boolean(text: str) -> bool:
-    """Return whether it is 1, true, yes or on."""
+    """Return True for 1, true, yes and on, False for 0, false, no and off."""
     word = text.lower()
     if word not in _TRUE | _FALSE:
         raise ValueError("it must be 1 or 0, true or false")
@@ -51,7 +51,7 @@ def boolean(text: str) -> bool:
 
 
 def one_of(words: tuple[str, ...]) -> Callable[[str], str]:
-    """Return what reads one of these words, in small letters."""
+    """Return a parser that accepts one of these words, ignoring case."""
 
     def parse(text: str) -> str:
         if text.lower() not in words:
@@ -62,11 +62,11 @@ def one_of(words: tuple[str, ...]) -> Callable[[str], str]:
 
 
 def fetch_way(text: str) -> str:
-    """Read how weights are read from memory: `auto`, or `t0:1024:8`."""
+    """Return how weights are prefetched: `auto`, or a way such as `t0:1024:8`."""
     word = text.lower()
     if word != "auto" and not re.fullmatch(r"(none|nta|t[012]):\d{1,7}:([1-9]|1[0-6])", word):
         raise ValueError(
-            "must be auto, or a hint (none, nta, t0, t1, t2), bytes ahead and streams "
+            "it must be auto, or a hint (none, nta, t0, t1, t2), bytes ahead and streams "
             "(1 to 16), such as t0:1024:8"
         )
     return word
@@ -78,20 +78,20 @@ def log_level(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """Return the seconds that "5m" or "300" stands for; they may be negative."""
+    """Return the seconds of "5m" or "300"; they may be negative."""
     number = text.removeprefix("-")
     return float(text) if number.isascii() and number.isdigit() else parse_duration(text)
 
 
 def texts(text: str) -> tuple[str, ...]:
-    """Return texts that are separated by commas."""
+    """Return the parts of a list separated by commas."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def host(text: str) -> str:
-    """Return the name of a host, with its port."""
+    """Return a host name, with its port if there is one, in lower case."""
     if "/" in text or "@" in text or not text.isascii() or " " in text:
-        raise ValueError("it must be the name of a host, with a port if need be")
+        raise ValueError("it must be a host name, with an optional port")
     return text.lower()
 
 
@@ -112,25 +112,17 @@ def logins(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def parse_rate(text: str) -> int:
-    """Return the bytes that "500KB", "10MB" or "700" stands for.
-
-    Raises:
-        ValueError: for anything else.
-    """
+    """Return the bytes of a size such as "500KB", "10MB" or "700"."""
     match = _RATE.fullmatch(text.upper())
     if match is None or not float(match[1]):
-        raise ValueError("it must be bytes in a second, such as 500KB or 10MB")
+        raise ValueError("it must be a number of bytes, such as 500KB or 10MB")
     return max(1, int(float(match[1]) * _UNITS[match[2]]))
 
 
 def size_or_off(text: str) -> int:
-    """Return the bytes that "20GB" stands for; a usual size for "on", 0 for "off".
-
-    Raises:
-        ValueError: for anything else.
-    """
+    """Return the bytes of a size such as "20GB"; a default size for "on", 0 for "off"."""
     if text.lower() in _TRUE | _FALSE:
-        return _USUAL_SIZE if boolean(text) else 0
+        return _DEFAULT_SIZE if boolean(text) else 0
     match = _RATE.fullmatch(text.upper())
     if match is None:
         raise ValueError("it must be bytes, such as 20GB, or on or off")
@@ -138,11 +130,11 @@ def size_or_off(text: str) -> int:
 
 
 def existing_path(text: str) -> Path | None:
-    """Return the file or folder that a text means; None if it means none that is there."""
+    """Return the path if it exists, else None."""
     try:
         path = Path(text).expanduser()
         return path if path.exists() else None
-    except (OSError, RuntimeError, ValueError):  # longer than may be, nobody's home, a NUL
+    except (OSError, RuntimeError, ValueError):  # too long, an unknown user's home, a NUL
         return None
 
 
@@ -152,13 +144,13 @@ def path_of(text: str) -> Path:
 
 
 def seconds_unless_negative(text: str) -> float | None:
-    """Return `seconds`; None, for ever, for a negative duration."""
+    """Return `seconds`; None (forever) for a negative duration."""
     duration = seconds(text)
     return None if duration < 0 else duration
 
 
 def seconds_if_positive(text: str) -> float | None:
-    """Return `seconds`; None, for ever, for no or a negative duration."""
+    """Return `seconds`; None (forever) for zero or a negative duration."""
     duration = seconds(text)
     return duration if duration > 0 else None
 

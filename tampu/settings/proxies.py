@@ -1,4 +1,4 @@
-"""Proxies between this machine and others, as HTTP_PROXY, HTTPS_PROXY and NO_PROXY name them."""
+"""HTTP proxies, as set by HTTP_PROXY, HTTPS_PROXY and NO_PROXY."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from urllib.parse import urlsplit
 
 @dataclass(frozen=True, slots=True)
 class Proxies:
-    """Which proxy a request goes through.
+    """The proxies, and the hosts that are reached without one.
 
     Attributes:
-        http: the proxy's address for plain HTTP; None: without one.
-        https: likewise for HTTPS.
-        without: hosts that are reached directly: names with all below them, addresses, networks
-            such as 10.0.0.0/8, each with a port if need be, or * for all.
+        http: the URL of the proxy for plain HTTP; None: no proxy.
+        https: the URL of the proxy for HTTPS; None: no proxy.
+        without: hosts that are reached directly: domains with their subdomains, addresses, networks
+            such as 10.0.0.0/8, each with an optional port, or * for all.
     """
 
     http: str | None = field(default=None, repr=False)
@@ -23,7 +23,7 @@ class Proxies:
     without: tuple[str, ...] = ()
 
     def for_url(self, url: str) -> str | None:
-        """Return the address of the proxy for a request; None: without one, as for this machine."""
+        """Return the URL of the proxy for a request; None: no proxy, as always for this machine."""
         parts = urlsplit(url)
         proxy = self.https if parts.scheme == "https" else self.http
         host = (parts.hostname or "").rstrip(".")
@@ -34,10 +34,10 @@ class Proxies:
 
 
 def parse_proxy(text: str) -> str:
-    """Return the address of a proxy; without a scheme it is spoken to by HTTP.
+    """Return the URL of a proxy; without a scheme it is an HTTP proxy.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if it is not a valid proxy URL.
     """
     url = text if "://" in text else f"http://{text}"
     parts = urlsplit(url)
@@ -47,7 +47,7 @@ def parse_proxy(text: str) -> str:
 
 
 def shown_proxy(url: str | None) -> str | None:
-    """Return a proxy's address without the name and password that it may have."""
+    """Return a proxy's URL without its user name and password."""
     if url is None:
         return None
     parts = urlsplit(url)
@@ -55,7 +55,7 @@ def shown_proxy(url: str | None) -> str | None:
 
 
 def address_in(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return the address that a host is written as; None for a name."""
+    """Return a host's IP address; None if it is a name."""
     try:
         return ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -68,7 +68,7 @@ def _is_this_machine(host: str) -> bool:
 
 
 def _covers(entry: str, host: str, port: int | None) -> bool:
-    """Whether an entry of NO_PROXY means a host."""
+    """Return whether an entry of NO_PROXY covers a host."""
     if entry == "*":
         return True
     address = address_in(host)

@@ -1,10 +1,10 @@
-"""The environment: the only module that reads it, once, into an object that cannot change.
+"""The settings: the only module that reads the environment, into an immutable object.
 
 Each setting has a variable of its own name, `TAMPU_...`; where Ollama has one for the same thing
-it works too, so that a machine set up for Ollama need not be set up again. Ours wins, and either
-wins over the configuration file (`tampu.settings.config_file`). An empty variable counts
-as absent. An invalid value is an error, never a silent default, and so is a `TAMPU_...` that does
-not exist.
+it works too, so that a machine set up for Ollama needs no other setup. tampu's variable overrides
+Ollama's, and both override the configuration file (`tampu.settings.config_file`). An empty variable
+counts as absent. An invalid value or an unknown `TAMPU_...` variable is an error, never a silent
+default.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ SECRET = frozenset({"API_KEY", "HF_TOKEN", "LOGINS", "USE_API_KEY"})
 ENGINES = ("auto", "native", "llamacpp")
 LOG_FORMATS = ("text", "json")
 _CONFIG = "CONFIG"
-_PLACES = ("MODELS", "CACHE", "REGISTRY_KEY")  # settings that are looked for in several places
+_PLACES = ("MODELS", "CACHE", "REGISTRY_KEY")  # settings with several sources
 _VARIABLE = "variable"
-# What a process that runs a model may know of the environment: where things are and which devices
-# to use, but no keys and tokens that the server may have been started with.
+# The variables that a model's process gets: paths and the choice of devices, but none of the keys
+# and tokens that the server may have been started with.
 _PASSED_ON = frozenset({
     "CUDA_VISIBLE_DEVICES", "DYLD_LIBRARY_PATH", "GGML_VK_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL",
     "HIP_VISIBLE_DEVICES", "HOME", "HSA_OVERRIDE_GFX_VERSION", "LANG", "LC_ALL", "LD_LIBRARY_PATH",
@@ -93,12 +93,12 @@ class _Variable:
 
 
 def _own(name: str, parse: Callable[[str], T], default: D) -> T | D:
-    """Declare a setting with a variable of tampu's own."""
+    """Declare a setting that only tampu has."""
     return _setting(name, parse, default, is_shared=False)
 
 
 def _shared(name: str, parse: Callable[[str], T], default: D) -> T | D:
-    """Declare a setting whose variable Ollama has too."""
+    """Declare a setting that Ollama has too."""
     return _setting(name, parse, default, is_shared=True)
 
 
@@ -109,71 +109,70 @@ def _setting(name: str, parse: Callable[[str], T], default: D, *, is_shared: boo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the environment says; the name of each variable stands behind its setting.
+    """The settings; after each one, the name of its variable.
 
     Attributes:
         address: HOST, "host", "host:port", ":port" or "scheme://host:port".
-        models: MODELS, the folder of models: tampu's own, which it writes to.
+        models: MODELS, tampu's own folder of models, which it writes to.
         ollama_models: OLLAMA_MODELS, else ~/.ollama/models: Ollama's, only read. To have tampu
             write there, set TAMPU_MODELS to it.
         hub_cache: HF_HUB_CACHE, else HF_HOME/hub, else the default of Hugging Face's library:
             only read.
         lm_studio: LM Studio's folder of models: only read.
-        cache: CACHE, the folder for what can be made again; else XDG_CACHE_HOME/tampu.
+        cache: CACHE, the folder for caches; else XDG_CACHE_HOME/tampu.
         context: CONTEXT_LENGTH in tokens; None lets the model and the memory decide.
-        slots: NUM_PARALLEL, sequences at once for each model.
-        threads: THREADS for computing; None takes one for each core.
-        gpu_layers: NUM_GPU, how many of a model's last layers go to devices besides the processor;
-            None (there: -1) takes as many as fit.
-        main_gpu: MAIN_GPU, the device that takes layers first; None: that with most free memory.
-        tensor_split: TENSOR_SPLIT, how many layers each device takes in proportion, such as 3,1.
+        slots: NUM_PARALLEL, concurrent sequences per model.
+        threads: THREADS, CPU threads; None: one per core.
+        gpu_layers: NUM_GPU, how many of a model's last layers go to devices other than the CPU;
+            None (-1): as many as fit.
+        main_gpu: MAIN_GPU, the device that gets layers first; None: the one with most free memory.
+        tensor_split: TENSOR_SPLIT, the share of the layers for each device, such as 3,1.
         flash_attention: FLASH_ATTENTION; None lets the model decide.
-        kernels: KERNELS, which computing the package's own C code does: on (all that it can),
-            off, products, experts or attention (that alone), or a level, such as avx512: the
-            fastest where the processor does not have it.
-        repack_cache: REPACK_CACHE, the most bytes of packed weights that are kept in `cache` for
-            the next start, such as 20GB, or on for 32GB; 0: none.
-        fetch: FETCH, how weights are read from memory: auto measures what is fastest and keeps that
-            in `cache`; else a hint, bytes ahead and streams, such as t0:1024:8.
-        cache_type: KV_CACHE_TYPE, how keys and values are stored.
-        keep_alive_s: KEEP_ALIVE, how long an idle model stays loaded; None is for ever. A number
+        kernels: KERNELS, which of tampu's C kernels are used: on (all), off, products, experts or
+            attention (that alone), or a level such as avx512; a CPU without it uses its fastest.
+        repack_cache: REPACK_CACHE, the maximum bytes of packed weights kept in `cache` for the next
+            start, such as 20GB, or on for 32GB; 0: none.
+        fetch: FETCH, how weights are prefetched from memory: auto measures the fastest way and
+            keeps it in `cache`; else a hint, bytes ahead and streams, such as t0:1024:8.
+        cache_type: KV_CACHE_TYPE, the element type of cached keys and values.
+        keep_alive_s: KEEP_ALIVE, how long an idle model stays loaded; None: forever. A number
             without a unit is in seconds.
-        load_timeout_s: LOAD_TIMEOUT, how long loading may make no progress; None is for ever.
-        max_loaded_models: MAX_LOADED_MODELS; None (there: 0) lets the memory decide.
-        max_queue: MAX_QUEUE, requests that may wait.
-        editor: EDITOR, the command that Ctrl-G in `tampu run` writes a message with; None: that
-            of VISUAL or EDITOR without a prefix.
-        no_history: NOHISTORY, whether `tampu run` keeps no history of what is typed.
-        origins: ORIGINS, separated by commas: web pages that may call the server, besides local.
-        debug: DEBUG, 0 to 2: the higher, the more is logged.
-        registry: REGISTRY, the host of the models whose name has none.
-        registries: REGISTRIES, separated by commas: hosts of registries that callers of the server
-            from other machines may name, besides those of these settings and the hub.
-        realms: REALMS, "registry=host" separated by commas: other hosts that may give out the
-            tokens of a registry, such as registry-1.docker.io=auth.docker.io.
-        logins: LOGINS, "registry=name:password" separated by commas, for registries that ask.
+        load_timeout_s: LOAD_TIMEOUT, the limit for loading without progress; None: none.
+        max_loaded_models: MAX_LOADED_MODELS; None (0) lets the memory decide.
+        max_queue: MAX_QUEUE, the maximum number of waiting requests.
+        editor: EDITOR, the editor that Ctrl-G opens in `tampu run`; None: that of the variables
+            VISUAL or EDITOR.
+        no_history: NOHISTORY, whether `tampu run` keeps no history of its input.
+        origins: ORIGINS, separated by commas: web origins that may call the server, besides local.
+        debug: DEBUG, the log level, 0 to 2; higher logs more.
+        registry: REGISTRY, the registry of models whose name has no host.
+        registries: REGISTRIES, separated by commas: registry hosts that clients on other machines
+            may name, besides those in these settings and the hub.
+        realms: REALMS, "registry=host" separated by commas: other hosts that may issue tokens for
+            a registry, such as registry-1.docker.io=auth.docker.io.
+        logins: LOGINS, "registry=name:password" separated by commas, for registries with a login.
         proxies: HTTP_PROXY, HTTPS_PROXY and NO_PROXY, for downloads and uploads.
-        connections: CONNECTIONS at once for a download.
-        limit_rate: LIMIT_RATE, the most bytes in a second for downloads and uploads, such as
-            10MB; None is without limit.
-        registry_key: REGISTRY_KEY, else ~/.ollama/id_ed25519: tells Ollama's registry who asks.
+        connections: CONNECTIONS, concurrent connections of a download.
+        limit_rate: LIMIT_RATE, the maximum bytes per second for downloads and uploads, such as
+            10MB; None: no limit.
+        registry_key: REGISTRY_KEY, else ~/.ollama/id_ed25519: the key for Ollama's registry.
         hub: HF_ENDPOINT, Hugging Face's hub.
-        hub_token: HF_TOKEN, for models there that are not public.
-        api_keys: API_KEY, separated by commas: who has one may do everything.
-        use_api_keys: USE_API_KEY, likewise: may use models, not pull, create or delete them.
-        tls_certificate: TLS_CERT, a file; with it the server speaks HTTPS.
+        hub_token: HF_TOKEN, for private models there.
+        api_keys: API_KEY, separated by commas: keys with all permissions.
+        use_api_keys: USE_API_KEY, likewise: may use models, but not pull, create or delete them.
+        tls_certificate: TLS_CERT, a file; with it the server uses HTTPS.
         tls_key: TLS_KEY, the file of the certificate's key.
-        socket: SOCKET, the path of a Unix socket to listen on, in place of an address.
+        socket: SOCKET, the path of a Unix socket to listen on instead of an address.
         log_format: LOG_FORMAT, text or json.
-        memory: MEMORY, bytes that all loaded models may take, such as 16GB; None: what is free.
-        engine: ENGINE, native, llamacpp for llama.cpp, or auto: the first that knows the model.
-        drain_s: DRAIN_TIMEOUT, how long requests may go on when the server ends.
+        memory: MEMORY, bytes for all loaded models together, such as 16GB; None: free memory.
+        engine: ENGINE, native, llamacpp for llama.cpp, or auto: the first that supports the model.
+        drain_s: DRAIN_TIMEOUT, how long requests may continue when the server shuts down.
         max_crashes: MAX_CRASHES, how often a model may crash within a minute; 0: no limit.
         max_repeated_tokens: MAX_REPEATED_TOKENS, how often a token may repeat before an answer
             without `max_tokens` ends; 0: no limit.
-        hang_s: HANG_TIMEOUT, after how long a model's process that does not answer is killed.
-        sources: the value of each setting and where it came from, by the variable's name.
-        ignored: variables of Ollama's that are set and have no effect here.
+        hang_s: HANG_TIMEOUT, after which a model's process that does not respond is killed.
+        sources: the value of each setting and its source, by the variable's name.
+        ignored: Ollama's variables that are set and have no effect here.
     """
 
     address: Address = _shared("HOST", parse_address, Address())
@@ -228,22 +227,22 @@ class Settings:
 
     @property
     def packed_weights(self) -> tuple[str, int] | None:
-        """The folder of packed weights and the most bytes in it; None: none are kept."""
+        """The folder of packed weights and its maximum bytes; None: none are kept."""
         return (str(self.cache / "packed"), self.repack_cache) if self.repack_cache else None
 
     @property
     def tuning(self) -> Path:
-        """The folder of what was measured of this machine."""
+        """The folder of measurements of this machine."""
         return self.cache / "tuning"
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
         """Read the variables of this process, or of `environment`, and the configuration file.
 
-        The file is that of CONFIG, else tampu/tampu.toml in XDG_CONFIG_HOME, if it is there.
+        The file is that of CONFIG, else tampu/tampu.toml in XDG_CONFIG_HOME, if it exists.
 
         Raises:
-            SettingsError: a malformed value, an unknown variable or name, or a file that is none.
+            SettingsError: an invalid value or file, or an unknown variable or name.
         """
         read = _Reader(os.environ if environment is None else environment)
         read.refuse_unknown()
@@ -278,7 +277,7 @@ class Settings:
 
 
 def _declared() -> dict[str, _Variable]:
-    """Return the variable of each setting that has one of its own, by the setting's name."""
+    """Return the variable of each setting that is declared with one, by the setting's name."""
     return {
         each.name: each.metadata[_VARIABLE]
         for each in fields(Settings)
@@ -287,17 +286,17 @@ def _declared() -> dict[str, _Variable]:
 
 
 def _shared_names() -> set[str]:
-    """Return the variables that Ollama has too, without a prefix."""
+    """Return the variables that Ollama has too, without the prefix."""
     return {each.name for each in _declared().values() if each.is_shared}
 
 
 def _known_names() -> set[str]:
-    """Return all variables, without a prefix."""
+    """Return all variables, without the prefix."""
     return {*_PLACES, *(each.name for each in _declared().values())}
 
 
 class _Reader:
-    """Takes values from the environment or a file, and says where a bad one came from."""
+    """Takes values from the environment or a file, and reports where an invalid one came from."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
@@ -307,7 +306,7 @@ class _Reader:
         self.sources: dict[str, Source] = {}
 
     def open_file(self) -> None:
-        """Take what the configuration file says for what no variable says."""
+        """Read the configuration file; its values apply where no variable is set."""
         chosen = self.value(_CONFIG, path_of, None)
         folder = Path(self._text("XDG_CONFIG_HOME"))
         if chosen is None and not folder.is_absolute():
@@ -323,7 +322,7 @@ class _Reader:
             if name.startswith(_OURS) and name not in known:
                 near = difflib.get_close_matches(name, sorted(known), 1)
                 hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
-                raise SettingsError(f"the environment has {name}, which is no setting; {hint}")
+                raise SettingsError(f"{name} in the environment is not a setting; {hint}")
 
     def value(self, name: str, parse: Callable[[str], T], default: T) -> T:
         prefixes = (_OURS, _THEIRS) if name in self._shared else (_OURS,)
@@ -342,7 +341,7 @@ class _Reader:
         return value
 
     def folder(self, name: str, base: str, base_in_home: str, inside: str) -> Path:
-        """Return the folder of that variable, else `inside` tampu's own in the user's `base`."""
+        """Return the folder of the variable, else `inside` of tampu's own folder in `base`."""
         chosen = self.value(name, path_of, None)
         if chosen is not None:
             return chosen
@@ -354,9 +353,9 @@ class _Reader:
         return found
 
     def in_home(self, name: str, *places: tuple[str, str]) -> Path:
-        """Return the folder of the first variable that is set, below it the given part.
+        """Return the folder of the first variable that is set, joined with its given part.
 
-        The last place is in the home folder; it has no variable.
+        The last place has no variable: it is in the home folder.
         """
         given = [place for place in places[:-1] if self._text(place[0])]
         if given:
@@ -374,7 +373,7 @@ class _Reader:
         return text
 
     def proxies(self) -> Proxies:
-        """Return the proxies, whose variables are in use in capitals and in small letters."""
+        """Return the proxies; their variables are used in upper and in lower case."""
         variable, names = self._either("NO_PROXY")
         self.sources["NO_PROXY"] = Source(texts(names), variable if names else "default")
         return Proxies(self._proxy("HTTP_PROXY"), self._proxy("HTTPS_PROXY"), texts(names))
@@ -406,14 +405,14 @@ class _Reader:
         try:
             return Path(self._text("HOME") or Path.home())
         except RuntimeError as error:
-            raise SettingsError("no home folder is known: set HOME, or all folders") from error
+            raise SettingsError("the home folder is unknown: set HOME, or all folders") from error
 
     def _text(self, variable: str) -> str:
         return self._environment.get(variable, "").strip().strip("\"'").strip()
 
 
 def runner_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the whole environment for a process that runs a model."""
+    """Return the complete environment of a process that runs a model."""
     given = os.environ if environment is None else environment
     kept = {name: value for name, value in given.items() if name in _PASSED_ON}
     return kept | {"GGML_NO_BACKTRACE": "1", "PYTHONUNBUFFERED": "1"}

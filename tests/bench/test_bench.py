@@ -44,7 +44,7 @@ def measure(ours, peer, work: Work, *, depth: int, threads: int, repetitions: in
     return plan.run(ours, peer)[0]
 
 
-def test_tests_are_read_as_they_are_written() -> None:
+def test_tests_are_parsed() -> None:
     assert parse_tests("pp512, tg64") == [Work("pp", 512), Work("tg", 64)]
     assert parse_tests("tg1")[0].name == "tg1"
 
@@ -52,27 +52,27 @@ def test_tests_are_read_as_they_are_written() -> None:
 @pytest.mark.parametrize(
     "text", ["", "pp", "pp0", "xx5", "pp512,,tg64", "pp-1", "pp1e3", "tg9999999"]
 )
-def test_other_tests_are_refused(text: str) -> None:
+def test_invalid_tests_are_refused(text: str) -> None:
     with pytest.raises(RequestError, match="pp512,tg64"):
         parse_tests(text)
 
 
-def test_depths_are_read_as_they_are_written() -> None:
+def test_depths_are_parsed() -> None:
     assert parse_depths("0, 2048") == [0, 2048]
 
 
 @pytest.mark.parametrize("text", ["", "-1", "a", "1,,2", "99999999", "²"])
-def test_other_depths_are_refused(text: str) -> None:
+def test_invalid_depths_are_refused(text: str) -> None:
     with pytest.raises(RequestError, match="0,2048"):
         parse_depths(text)
 
 
-def test_the_context_holds_the_deepest_and_longest() -> None:
+def test_context_fits_the_deepest_and_longest_test() -> None:
     plan = Plan(works=parse_tests("pp512,tg64"), depths=[0, 2048], threads=1, repetitions=1)
     assert plan.context == 2560
 
 
-def test_subjects_take_turns_after_one_unmeasured_round() -> None:
+def test_subjects_take_turns_after_a_warm_up_round() -> None:
     log: list[str] = []
     ours = Clockwork("A", [9, 1, 1], log)
     peer = Clockwork("B", [9, 2, 2], log)
@@ -86,7 +86,7 @@ def test_subjects_take_turns_after_one_unmeasured_round() -> None:
     assert ours.depths[0] == ours.depths[2]  # so that a kept history can be used again
 
 
-def test_figures_are_medians_and_the_ratio_is_that_of_neighbours() -> None:
+def test_results_are_medians_and_the_ratio_is_of_adjacent_runs() -> None:
     log: list[str] = []
     ours = Clockwork("A", [9, 1.0, 2.0, 4.0], log)
     peer = Clockwork("B", [9, 2.0, 1.0, 8.0], log)
@@ -106,7 +106,7 @@ def test_without_a_peer_there_is_no_ratio() -> None:
     assert result.ratio is None
 
 
-def test_tokens_are_known_to_both_subjects() -> None:
+def test_tokens_are_in_both_vocabularies() -> None:
     ours = Clockwork("A", [1, 1], [], vocabulary=1000)
     peer = Clockwork("B", [1, 1], [], vocabulary=5)
     measure(ours, peer, Work("pp", 50), depth=20, threads=1, repetitions=1)

@@ -40,7 +40,7 @@ def test_tampu_can_be_measured(model: Path) -> None:
     exercise(Native(model, threads=1, context=16))
 
 
-def test_the_history_is_computed_once(model: Path) -> None:
+def test_shared_history_is_computed_once(model: Path) -> None:
     subject = Native(model, threads=1, context=16)
     subject.rewind([1, 2, 3])
     subject.decode([4])
@@ -62,7 +62,7 @@ def test_llama_cpp_can_be_measured(model: Path) -> None:
 
 
 @pytest.mark.server
-def test_both_are_measured_in_turns(model: Path) -> None:
+def test_both_take_turns(model: Path) -> None:
     ours = Native(model, threads=1, context=16)
     peer = LlamaCpp(model, threads=1, context=16)
     plan = Plan(works=[Work("pp", 8), Work("tg", 2)], depths=[0, 4], threads=1, repetitions=1)
@@ -79,19 +79,19 @@ def test_both_are_measured_in_turns(model: Path) -> None:
 
 
 @pytest.mark.server
-def test_what_llama_cpp_refuses_is_reported(tmp_path: Path) -> None:
+def test_load_errors_of_llama_cpp_are_reported(tmp_path: Path) -> None:
     (tmp_path / "bad.gguf").write_bytes(b"GGUF no")
     with pytest.raises(ComputeError, match=r"llama\.cpp: cannot load the model"):
         LlamaCpp(tmp_path / "bad.gguf", threads=1, context=16)
 
 
 @pytest.mark.server
-def test_a_child_that_dies_is_reported(tmp_path: Path, model: Path) -> None:
+def test_crashed_child_is_reported(tmp_path: Path, model: Path) -> None:
     (tmp_path / "library.so").write_text("not a library")
     with pytest.raises(RunnerDiedError, match="ended with code 1"):
         LlamaCpp(model, threads=1, context=16, library=tmp_path / "library.so")
 
 
-def test_a_library_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_missing_library_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="no library"):
         find_library(tmp_path / "libllama.so")

@@ -83,7 +83,7 @@ def test_the_plain_list_tells_an_error_in_one_line(monkeypatch):
     monkeypatch.setenv("TAMPU_NONSENSE", "1")
     done = subprocess.run([sys.executable, "-m", "tampu.cli.entry", "ls"], capture_output=True)
     assert done.returncode == 2
-    assert done.stderr.startswith(b"Error: the environment has TAMPU_NONSENSE")
+    assert done.stderr.startswith(b"Error: TAMPU_NONSENSE in the environment")
     assert done.stderr.count(b"\n") == 1
 
 

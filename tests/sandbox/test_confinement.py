@@ -1,4 +1,4 @@
-"""What a process gives up it does not get back; a kernel that has no way to it changes nothing."""
+"""Confinement is irrevocable; without kernel support nothing changes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def said(program, *arguments):
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
 
-def test_a_models_process_keeps_local_sockets_and_children_and_has_no_network():
+def test_worker_keeps_unix_sockets_and_children_but_no_network():
     assert said("""
 waits, told = threading.Event(), []
 def other():
@@ -47,7 +47,7 @@ print(os.waitstatus_to_exitcode(os.system(
 """) == ["True", "EPERM", "EPERM", "done", "done", "done", "done", "1"]
 
 
-def test_files_can_be_read_where_it_is_said_and_nowhere_else(tmp_path):
+def test_only_files_in_readable_folders_can_be_read(tmp_path):
     (tmp_path / "open").mkdir()
     (tmp_path / "open" / "a").write_text("a")
     (tmp_path / "b").write_text("b")
@@ -66,7 +66,7 @@ print(cause(lambda: os.execv("/bin/true", ["true"])))
 
 
 @pytest.mark.parametrize("lacking", ["landlock_create_ruleset", "seccomp"])
-def test_a_kernel_without_it_changes_nothing(lacking):
+def test_kernel_without_support_changes_nothing(lacking):
     program = """
 print(confinement.forbid([sys.argv[1]], families=range(16)))
 files = confinement.forbid_files([])
@@ -78,7 +78,7 @@ print(files, calls, cause(lambda: socket.socket().close()))
     assert said(program, lacking) == ["True", str(has_files), str(not has_files), can_call]
 
 
-def test_other_processors_and_systems_have_none_of_it(monkeypatch):
+def test_other_architectures_and_systems_are_not_confined(monkeypatch):
     from tampu.sandbox import confinement
 
     monkeypatch.setattr(confinement, "_MACHINES", {})

@@ -26,7 +26,7 @@ def write(tmp_path):
     return write
 
 
-def test_each_kind_of_value_becomes_the_text_of_a_variable(write):
+def test_values_are_converted_to_text(write):
     path = write(
         'host = ":1"\nnum_parallel = 4\nflash_attention = true\norigins = ["https://a", "app://b"]\n'
     )
@@ -40,27 +40,27 @@ def test_each_kind_of_value_becomes_the_text_of_a_variable(write):
     [
         ("keep_alvie = 1", "did you mean keep_alive"),
         ("nothing_like_it = 1", "known: "),
-        ("HOST = 'x'", "'HOST' is no setting"),
-        ("host = ", "it is no TOML"),
-        ("[host]\na = 1", "host must be a text"),
+        ("HOST = 'x'", "'HOST' is not a setting"),
+        ("host = ", "not valid TOML"),
+        ("[host]\na = 1", "host must be a string"),
         ("origins = ['a,b']", "origins must be"),
         ("host = 2020-01-01", "host must be"),
     ],
 )
-def test_what_is_no_setting_is_refused_with_the_files_name(write, text, told):
+def test_unknown_settings_are_refused_with_the_file_name(write, text, told):
     path = write(text)
     with pytest.raises(SettingsError, match=r"tampu\.toml") as caught:
         read_configuration(path, KNOWN)
     assert told in str(caught.value)
 
 
-def test_a_file_that_was_named_must_be_there_and_one_that_was_not_need_not(tmp_path):
+def test_config_file_must_exist_only_if_it_is_named(tmp_path):
     with pytest.raises(SettingsError, match="cannot be read"):
         Settings.from_environment({"HOME": "/x", "TAMPU_CONFIG": str(tmp_path / "none.toml")})
     assert Settings.from_environment({"HOME": str(tmp_path)}).slots == 1
 
 
-def test_ours_wins_over_ollamas_over_the_file_over_the_default(write, tmp_path):
+def test_precedence_is_tampu_ollama_file_default(write, tmp_path):
     path = write('num_parallel = 2\nmax_queue = 3\nkeep_alive = "1m"\n')
     home = {"HOME": "/x", "XDG_CONFIG_HOME": str(tmp_path)}
     settings = Settings.from_environment(
@@ -73,13 +73,13 @@ def test_ours_wins_over_ollamas_over_the_file_over_the_default(write, tmp_path):
     assert settings.sources["DEBUG"] == Source(0, "default")
 
 
-def test_a_bad_value_names_the_file_and_a_bad_key_is_not_shown(write, tmp_path):
+def test_invalid_value_names_the_file_and_hides_keys(write, tmp_path):
     write("num_parallel = -1\n")
     with pytest.raises(SettingsError, match=r"tampu\.toml: num_parallel is '-1'"):
         Settings.from_environment({"HOME": "/x", "XDG_CONFIG_HOME": str(tmp_path)})
 
 
-def test_each_setting_is_shown_once_and_keys_are_not():
+def test_each_setting_is_shown_once_and_keys_are_hidden():
     settings = Settings.from_environment({"HOME": "/x", "TAMPU_API_KEY": "geheim,zwei"})
     rows = setting_rows(settings)
     assert ("api_key", "(set)", "TAMPU_API_KEY") in rows
@@ -89,7 +89,7 @@ def test_each_setting_is_shown_once_and_keys_are_not():
     assert len(set(names)) == len(names) > 25
 
 
-def test_folders_of_other_programs_are_shown_with_their_variables_and_tokens_are_not():
+def test_folders_of_other_programs_are_shown_and_tokens_are_hidden():
     given = {"HOME": "/x", "OLLAMA_MODELS": "/o", "HF_HOME": "/hf", "HF_TOKEN": "geheim"}
     rows = setting_rows(Settings.from_environment(given))
     assert ("ollama_models", str(Path("/o")), "OLLAMA_MODELS") in rows
@@ -99,7 +99,7 @@ def test_folders_of_other_programs_are_shown_with_their_variables_and_tokens_are
     assert "geheim" not in repr(rows)
 
 
-def test_ollamas_variables_without_effect_are_named(monkeypatch, capsys, tmp_path):
+def test_ollama_variables_without_effect_are_reported(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("OLLAMA_NO_CLOUD", "1")
     monkeypatch.setenv("OLLAMA_NOPRUNE", "")

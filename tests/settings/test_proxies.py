@@ -40,14 +40,14 @@ def test_hosts_without_a_proxy(without, url, is_used):
     assert Proxies(https=PROXY, without=entries).for_url(url) == (PROXY if is_used else None)
 
 
-def test_each_scheme_has_its_proxy():
+def test_each_scheme_has_its_own_proxy():
     proxies = Proxies(http="http://a:1", https="http://b:2")
     assert proxies.for_url("http://registry.example/") == "http://a:1"
     assert proxies.for_url("https://registry.example/") == "http://b:2"
     assert Proxies(http="http://a:1").for_url("https://registry.example/") is None
 
 
-def test_the_environment_names_them_in_capitals_or_small_letters():
+def test_variables_are_read_in_upper_and_lower_case():
     settings = Settings.from_environment({
         "HOME": "/", "https_proxy": "proxy.example:3128", "HTTP_PROXY": PROXY,
         "no_proxy": "a.example, 10.0.0.0/8",
@@ -61,10 +61,10 @@ def test_the_environment_names_them_in_capitals_or_small_letters():
 
 
 @pytest.mark.parametrize("text", ["socks5://proxy:1", "http://", "ftp://proxy"])
-def test_what_is_no_proxy_is_refused(text):
+def test_invalid_proxies_are_refused(text):
     with pytest.raises(SettingsError, match="HTTPS_PROXY: it must be http://host:port"):
         Settings.from_environment({"HOME": "/", "HTTPS_PROXY": text})
 
 
-def test_what_is_shown_has_no_password():
+def test_passwords_are_hidden():
     assert shown_proxy(parse_proxy("runa:secret@proxy:1")) == "http://proxy:1"

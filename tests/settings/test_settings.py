@@ -14,7 +14,7 @@ def read(**environment):
     return Settings.from_environment({"HOME": "/home/runa", **environment})
 
 
-def test_every_variable_of_the_documentation_is_known():
+def test_documented_variables_exist():
     text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
     names = {name for row in rows for name in re.findall(r"`([A-Z][A-Z_]+)`", row)}
@@ -30,7 +30,7 @@ def is_known(name):
     return True
 
 
-def test_an_empty_environment_gives_the_defaults():
+def test_empty_environment_gives_the_defaults():
     settings = read()
     assert settings == Settings(
         models=Path("/home/runa/.local/share/tampu/models"),
@@ -73,7 +73,7 @@ def test_an_empty_environment_gives_the_defaults():
         ("DEBUG", "0", "debug", 0),
     ],
 )
-def test_each_setting_has_our_variable_and_ollamas(suffix, text, field, value):
+def test_shared_settings_have_a_tampu_and_an_ollama_variable(suffix, text, field, value):
     settings = read()
     assert getattr(read(**{f"OLLAMA_{suffix}": text}), field) == value
     assert getattr(read(**{f"TAMPU_{suffix}": text}), field) == value
@@ -110,11 +110,11 @@ def test_each_setting_has_our_variable_and_ollamas(suffix, text, field, value):
         ("LIMIT_RATE", "700", "limit_rate", 700),
     ],
 )
-def test_settings_of_our_own(suffix, text, field, value):
+def test_settings_that_only_tampu_has(suffix, text, field, value):
     assert getattr(read(**{f"TAMPU_{suffix}": text}), field) == value
 
 
-def test_other_programs_models_are_read_where_they_are():
+def test_model_folders_of_other_programs_are_found():
     settings = read(OLLAMA_MODELS="/ollama", HF_HOME="/hf")
     assert settings.ollama_models == Path("/ollama")
     assert settings.models == Path("/home/runa/.local/share/tampu/models")
@@ -123,26 +123,26 @@ def test_other_programs_models_are_read_where_they_are():
     assert read(XDG_CACHE_HOME="/c").hub_cache == Path("/c/huggingface/hub")
 
 
-def test_the_hubs_token_is_not_shown():
+def test_hub_token_is_hidden():
     settings = read(HF_TOKEN="secret", HF_ENDPOINT="http://127.0.0.1:1/")
     assert (settings.hub_token, settings.hub) == ("secret", "http://127.0.0.1:1")
     assert "secret" not in repr(settings)
 
 
-def test_our_variable_wins():
+def test_tampu_variable_overrides_ollama_variable():
     assert read(OLLAMA_MAX_QUEUE="1", TAMPU_MAX_QUEUE="2").max_queue == 2
 
 
-def test_an_empty_variable_counts_as_absent_and_quotes_are_not_meant():
+def test_empty_variables_are_absent_and_quotes_are_stripped():
     assert read(TAMPU_MAX_QUEUE=" ", OLLAMA_MAX_QUEUE=" '9' ").max_queue == 9
 
 
-def test_what_only_we_have_is_not_looked_for_under_ollamas_name():
+def test_settings_that_only_tampu_has_ignore_ollama_variables():
     assert read(TAMPU_THREADS="3", OLLAMA_THREADS="5").threads == 3
     assert read(OLLAMA_THREADS="5").threads is None
 
 
-def test_the_folders_follow_the_xdg_specification():
+def test_folders_follow_the_xdg_specification():
     settings = read(XDG_CACHE_HOME="/cache", XDG_DATA_HOME="/data")
     assert (settings.cache, settings.models) == (Path("/cache/tampu"), Path("/data/tampu/models"))
     assert read(XDG_CACHE_HOME="relative").cache == Path("/home/runa/.cache/tampu")
@@ -155,16 +155,16 @@ def test_the_folders_follow_the_xdg_specification():
         ("TAMPU_MAX_QUEUE", "many", "whole number of 0 or more"),
         ("OLLAMA_NUM_PARALLEL", "-1", "whole number of 0 or more"),
         ("TAMPU_THREADS", "0", "whole number of 1 or more"),
-        ("TAMPU_REGISTRY", "https://h", "the name of a host"),
+        ("TAMPU_REGISTRY", "https://h", "a host name"),
         ("TAMPU_REALMS", "a", "registry=host"),
-        ("TAMPU_LIMIT_RATE", "fast", "bytes in a second"),
-        ("TAMPU_LIMIT_RATE", "0", "bytes in a second"),
+        ("TAMPU_LIMIT_RATE", "fast", "a number of bytes"),
+        ("TAMPU_LIMIT_RATE", "0", "a number of bytes"),
         ("OLLAMA_CONTEXT_LENGTH", "4k", "whole number"),
         ("OLLAMA_FLASH_ATTENTION", "maybe", "true or false"),
         ("OLLAMA_DEBUG", "3", "true or false"),
         ("OLLAMA_KV_CACHE_TYPE", "q9", "one of f16, f32, q8_0, q4_0"),
         ("OLLAMA_KEEP_ALIVE", "soon", '"5m"'),
-        ("OLLAMA_HOST", "x:y:z", "no IPv6 address; expected host:port"),
+        ("OLLAMA_HOST", "x:y:z", "not a valid IPv6 address; expected host:port"),
         ("OLLAMA_HOST", "host:port", "from 0 to 65535"),
         ("OLLAMA_HOST", "host:65536", "from 0 to 65535"),
         ("OLLAMA_HOST", "ftp://host", "http or https"),
@@ -172,19 +172,22 @@ def test_the_folders_follow_the_xdg_specification():
         ("OLLAMA_HOST", "[::1", "in brackets"),
     ],
 )
-def test_a_malformed_value_names_the_variable_and_what_is_expected(variable, text, expected):
+def test_invalid_value_names_the_variable_and_what_is_expected(variable, text, expected):
     with pytest.raises(SettingsError, match=expected) as caught:
         read(**{variable: text})
     assert str(caught.value).startswith(f"{variable} is {text!r}: ")
     assert "\n" not in str(caught.value)
 
 
-def test_a_misspelt_variable_of_ours_is_refused_with_the_right_one():
-    with pytest.raises(SettingsError, match=r"TAMPU_KEEPALIVE,.* did you mean TAMPU_KEEP_ALIVE\?"):
+def test_misspelt_variable_is_refused_with_a_suggestion():
+    with pytest.raises(
+        SettingsError,
+        match=r"TAMPU_KEEPALIVE in the environment is not a setting; did you mean TAMPU_KEEP_ALIVE",
+    ):
         read(TAMPU_KEEPALIVE="5m")
 
 
-def test_other_programs_variables_do_not_matter():
+def test_variables_of_other_programs_are_ignored():
     assert read(OLLAMA_WHATEVER="x", PATH="/bin") == read()
 
 
@@ -203,7 +206,7 @@ def test_other_programs_variables_do_not_matter():
         ("::1", "http://[::1]:11434"),
     ],
 )
-def test_addresses_are_read_as_ollama_reads_them(text, address):
+def test_addresses_are_parsed_like_ollama(text, address):
     assert str(parse_address(text)) == address
 
 
@@ -216,12 +219,12 @@ def test_any_text_is_an_address_or_a_value_error(text):
     assert parse_address(str(address)) == address
 
 
-def test_this_process_environment_is_the_default(monkeypatch):
+def test_process_environment_is_the_default(monkeypatch):
     monkeypatch.setenv("OLLAMA_MAX_QUEUE", "3")
     assert Settings.from_environment().max_queue == 3
 
 
-def test_the_process_of_a_model_gets_no_secrets():
+def test_worker_environment_has_no_secrets():
     given = {"PATH": "/bin", "HF_TOKEN": "x", "CUDA_VISIBLE_DEVICES": "1", "GGML_BACKEND_PATH": "/"}
     kept = runner_environment(given)
     assert kept["PATH"] == "/bin"
@@ -230,13 +233,13 @@ def test_the_process_of_a_model_gets_no_secrets():
     assert not kept.keys() & {"HF_TOKEN", "GGML_BACKEND_PATH"}
 
 
-def test_the_kernels_that_are_used_are_chosen_by_a_word():
+def test_kernels_setting():
     assert read(TAMPU_KERNELS="Attention").kernels == "attention"
     with pytest.raises(SettingsError, match="one of on, off, products, experts, attention"):
         read(TAMPU_KERNELS="fast")
 
 
-def test_how_weights_are_read_is_measured_unless_one_says_it():
+def test_fetch_setting_is_auto_or_a_way():
     assert read().fetch == "auto"
     assert read(TAMPU_FETCH="T0:1024:8").fetch == "t0:1024:8"
     assert read(TAMPU_CACHE="/c").tuning == Path("/c/tuning")
@@ -245,7 +248,7 @@ def test_how_weights_are_read_is_measured_unless_one_says_it():
             read(TAMPU_FETCH=wrong)
 
 
-def test_packed_weights_are_kept_in_the_folder_of_caches_if_one_says_how_much():
+def test_repack_cache_setting_limits_the_packed_weights():
     assert read().packed_weights is None
     assert read(TAMPU_REPACK_CACHE="off").packed_weights is None
     assert read(TAMPU_REPACK_CACHE="0").packed_weights is None
@@ -257,7 +260,7 @@ def test_packed_weights_are_kept_in_the_folder_of_caches_if_one_says_how_much():
 
 
 @pytest.mark.seed("S75")
-def test_where_layers_go_is_a_setting():
+def test_device_settings():
     plain = read()
     assert (plain.gpu_layers, plain.main_gpu, plain.tensor_split) == (None, None, ())
     found = read(TAMPU_NUM_GPU="12", TAMPU_MAIN_GPU="1", TAMPU_TENSOR_SPLIT="3, 1.5")
@@ -270,6 +273,6 @@ def test_where_layers_go_is_a_setting():
     [("NUM_GPU", "-2"), ("NUM_GPU", "all"), ("MAIN_GPU", "-1"), ("TENSOR_SPLIT", "1;2"),
      ("TENSOR_SPLIT", "0,0"), ("TENSOR_SPLIT", "1,-1"), ("TENSOR_SPLIT", "nan")],
 )  # fmt: skip
-def test_a_place_that_cannot_be_is_refused(name, text):
+def test_invalid_device_settings_are_refused(name, text):
     with pytest.raises(SettingsError, match=f"TAMPU_{name}"):
         read(**{f"TAMPU_{name}": text})
