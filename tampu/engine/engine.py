@@ -256,8 +256,9 @@ class Engine:
             options: as for `generate`; a `format` holds for what follows the reasoning.
 
         Raises:
-            As `generate`; RequestError also if the model has no chat template, or the template
-                rejects the conversation.
+            RequestError: if the model has no chat template, or the template rejects the
+                conversation.
+            TampuError: as for `generate`.
         """
         return completion(self.stream_chat(messages, tools=tools, think=think, **options))
 
@@ -282,7 +283,7 @@ class Engine:
         With `truncate`, the oldest messages of a conversation longer than the context are dropped.
 
         Raises:
-            As `chat`.
+            TampuError: as for `chat`.
         """
         given = {"tools": tools, "think": think}
         return self.requests.prompt(self._chat(messages, given), truncate=truncate).tokens
@@ -408,7 +409,7 @@ class Engine:
             float32, (texts, features).
 
         Raises:
-            As `logits`.
+            TampuError: as for `logits`.
         """
         pooling = self.info.metadata.integer("pooling_type", 1)
         rows = []
