@@ -133,7 +133,7 @@ def _mllama(images: Sequence[Image.Image]) -> Inputs:
         size={"height": 112, "width": 112},
         max_image_tiles=4,
         image_mean=list(CLIP.mean),
-        image_std=list(CLIP.deviation),
+        image_std=list(CLIP.std),
     )
     found = processor([list(images)], return_tensors="pt")
     names = ("pixel_values", "aspect_ratio_ids", "aspect_ratio_mask")
