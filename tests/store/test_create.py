@@ -200,7 +200,7 @@ BAD = [
     ("FROM nothing", ModelNotFoundError, "'nothing' not found"),
     ("FROM ./nothing", ModelNotFoundError, "no such file"),
     ("FROM nothing.gguf", ModelNotFoundError, "no such file"),
-    ("FROM /etc/passwd", ModelFileError, "not GGUF"),
+    ("FROM /etc/passwd", ModelFileError, "not a GGUF file"),
     ("FROM /dev/zero", ModelFileError, "not a regular file"),
     ("FROM .", ModelNotFoundError, "is not a checkpoint"),
     ("FROM m.gguf\nFROM m.gguf", RequestError, "more than one source"),
