@@ -88,7 +88,7 @@ def create_app(options: ServerOptions, catalog: Catalog, start: Start) -> Starle
 
     Args:
         options: how it behaves.
-        catalog: the models that can be asked for.
+        catalog: the models that are served.
         start: loads a model.
     """
     metrics = Metrics()
@@ -196,8 +196,8 @@ def _marked(route: Route) -> Endpoint:
 
 
 async def _tampu_error(request: Request, error: Exception) -> Response:
-    told = error if isinstance(error, TampuError) else TampuError(str(error))
-    return exception_response(told, request.url.path)
+    known = error if isinstance(error, TampuError) else TampuError(str(error))
+    return exception_response(known, request.url.path)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -216,4 +216,4 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 async def _bug(request: Request, error: Exception) -> Response:
     logger.error("%s %s failed: %r", request.method, request.scope["path"], error)
-    return error_response(request.scope["path"], 500, "internal error; the server's log says more")
+    return error_response(request.scope["path"], 500, "internal error; see the server's log")

@@ -1,4 +1,4 @@
-"""API keys: who may use the models, and who may change which models there are."""
+"""API keys: keys for using models, and keys that also allow changing the store."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MAX_KEY_LENGTH = 4096
 
 
 class APIKeyMiddleware:
-    """Middleware: answers 401 without a key, and 403 with one that does not suffice.
+    """Middleware: answers 401 without a valid key, and 403 without permission.
 
     The body of a request that is refused is not read. Only hashes of the keys are kept, and all of
-    them are compared each time, so that the time taken says nothing about them.
+    them are compared each time, so that timing reveals nothing.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class APIKeyMiddleware:
             status = self._status(scope)
             if status is not None:
                 message = (
-                    "an API key is needed: send Authorization: Bearer KEY"
+                    "an API key is required: send Authorization: Bearer KEY"
                     if status == HTTPStatus.UNAUTHORIZED
-                    else "this API key may use models, not manage them"
+                    else "this API key does not allow managing models"
                 )
                 answer = error_response(scope["path"], status, message)
                 answer.headers["connection"] = "close"

@@ -18,7 +18,7 @@ from tampu.server.wire.options import readable
 
 MAX_BODY = 64 * 1024 * 1024
 IDLE_SECONDS = 30.0
-# Decoding more than this is left to a thread, so that other requests go on meanwhile.
+# Larger bodies are decoded on a thread, so that other requests continue.
 _QUICK = 256 * 1024
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -57,11 +57,11 @@ def unpack(body: bytes, coding: str) -> bytes:
             unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
             unpacked = unpacker.decompress(body, MAX_BODY + 1)
             if not unpacker.eof and len(unpacked) <= MAX_BODY:
-                raise RequestError("the request body is no gzip: it ends too early")
+                raise RequestError("the request body is not valid gzip: it ends too early")
         else:
             raise RequestError(f"content-encoding {coding[:50]!r} is not supported: zstd or gzip")
     except (zstandard.ZstdError, zlib.error) as error:
-        raise RequestError(f"the request body is no {coding}: {error}") from error
+        raise RequestError(f"the request body is not valid {coding}: {error}") from error
     if len(unpacked) > MAX_BODY:
         raise BodyTooLargeError(f"the request body is larger than {MAX_BODY} bytes")
     return unpacked
@@ -87,17 +87,17 @@ def decode(body: bytes, kind: type[T]) -> T:
 
 
 def _refuse_huge(text: str) -> None:
-    """Look at a whole number: the processes that run models take those of 64 bits."""
+    """Refuse integers over 64 bits, which the worker's protocol cannot carry."""
     if len(text) > 19 and not -(2**63) <= int(text) < 2**64:
         raise ValueError(f"the number {text[:50]} is too large")
 
 
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
-    """Look at the names of an object: with one twice, its readers need not agree what it says."""
+    """Refuse duplicate names in an object, which readers may resolve differently."""
     names = {name for name, _ in pairs}
     if len(names) < len(pairs):
         counts = Counter(name for name, _ in pairs)
-        raise ValueError(f"{counts.most_common(1)[0][0][:100]!r} is there twice")
+        raise ValueError(f"{counts.most_common(1)[0][0][:100]!r} is a duplicate name")
 
 
 async def _read(request: Request) -> bytes:

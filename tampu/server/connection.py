@@ -1,10 +1,9 @@
 """Connections and the loop that serves them: uvicorn's, with what it lacks.
 
-A client that takes too long to say what it wants, or to take what it is told, is let go. What two
-readers of HTTP could understand in two ways is refused. Who comes when there are too many hears
-when to come again. Of the requests that come at once, those that ask for work begin a few at a
-time, so that the others are answered between them; and a server that has nothing to do wakes once
-a second, not ten times.
+Disconnects clients that are too slow to send a request or read a response. Rejects ambiguous HTTP
+(request smuggling). Answers 503 with Retry-After above the connection limit. Of simultaneous
+requests, POSTs start a few at a time, so that others are answered between them. An idle server
+wakes once a second, not ten times.
 """
 
 from __future__ import annotations
@@ -37,18 +36,18 @@ ACCEPTED_AT_ONCE = 16
 _BEGIN_AT_ONCE = 4
 _WORK = b"POST "
 _TICK_SECONDS = 1.0
-# In a request's first lines: a line that ends without CR, and one that goes on in the next.
+# In a request's head: a line without CR, and a folded line.
 _AMBIGUOUS = re.compile(rb"(?<!\r)\n|\n[ \t]")
 
 
 class StrictReader(h11.Connection):
-    """Reads requests; refuses what h11 lets pass though others may read it in another way."""
+    """Reads requests; rejects what h11 accepts although other readers may parse it differently."""
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
-        """Return what has come.
+        """Return the next event.
 
         Raises:
-            h11.RemoteProtocolError: for what is no HTTP, or may be read in two ways.
+            h11.RemoteProtocolError: for invalid or ambiguous HTTP.
         """
         before = self.trailing_data[0] if self.their_state is h11.IDLE else b""
         event = super().next_event()
@@ -60,13 +59,13 @@ class StrictReader(h11.Connection):
 
 
 class StartThrottle:
-    """Lets requests begin a few at a time; between them the event loop does all else there is."""
+    """Starts requests a few at a time, so that the event loop serves others in between."""
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
 
     def add(self, begin: Callable[[], None]) -> None:
-        """Have a request begin when those before it have."""
+        """Start a request after those added before it."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._take)
         self._waiting.append(begin)
@@ -89,9 +88,8 @@ class SharedState(ServerState):
 class Connection(H11Protocol):
     """One connection.
 
-    A request's first lines must be complete within ten seconds, and so must be what is left of its
-    body when it has been answered already. Of an answer that is behind the client must take
-    something each minute.
+    Its client must send a request's head within ten seconds, and the rest of a body whose response
+    is already complete too; while a response is blocked it must read something each minute.
     """
 
     _header_timer: asyncio.TimerHandle | None = None
@@ -103,7 +101,7 @@ class Connection(H11Protocol):
         self._turns = server_state.turns
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin; the client has to speak soon."""
+        """Start; the client must send a request soon."""
         super().connection_made(transport)
         if len(self.connections) > MAX_CONNECTIONS:
             self.app = too_many_connections
@@ -116,17 +114,17 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Write no more: the client is behind, and must take something soon."""
+        """Pause writing: the client is behind, and must read something soon."""
         super().pause_writing()
         self._expect_less(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        """Write again: the client has taken most of what there was."""
+        """Resume writing: the client has read most of the buffer."""
         self._stop_write_timer()
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        """Take what the client has sent; where it asks for work, when it is its turn."""
+        """Handle received data; a POST waits for its turn."""
         if self.conn.their_state is not h11.IDLE or not data.startswith(_WORK):
             self._take(data)
             return
@@ -142,7 +140,7 @@ class Connection(H11Protocol):
     def _take(self, data: bytes) -> None:
         try:
             super().data_received(data)
-        except h11.LocalProtocolError:  # a body that breaks off in disorder after its answer began
+        except h11.LocalProtocolError:  # invalid data in a body whose response has started
             self.transport.close()
             return
         if self._is_expected_to_speak():
@@ -151,19 +149,19 @@ class Connection(H11Protocol):
             self._stop_watching()
 
     def on_response_complete(self) -> None:
-        """Go on to the next request; what is left of this one must come soon."""
+        """Continue with the next request; the rest of this one must arrive soon."""
         super().on_response_complete()
         if self._is_expected_to_speak() and self.conn.their_state is h11.SEND_BODY:
             self._watch_headers()
 
     def _is_expected_to_speak(self) -> bool:
-        """Whether a request has begun that is not complete, or that nobody reads any more."""
+        """Whether a request is incomplete, or no handler reads it any more."""
         if self.conn.their_state is h11.SEND_BODY:
             return self.conn.our_state is h11.DONE
         return self.conn.their_state is h11.IDLE
 
     def _expect_less(self, size: int) -> None:
-        """Give the client up unless there is less than this to be written when it is time."""
+        """Disconnect the client unless the buffer is smaller than this by then."""
 
         def look() -> None:
             left = self.transport.get_write_buffer_size()
@@ -180,7 +178,7 @@ class Connection(H11Protocol):
             self._write_timer = None
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP; who still answers hears that the client is gone."""
+        """Reject invalid HTTP; a handler still running sees a disconnect."""
         if self.cycle is not None:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -202,7 +200,7 @@ class Connection(H11Protocol):
 
 
 async def too_many_connections(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer that there are too many connections, once the request has been read."""
+    """Answer 503, once the request has been read."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_BODY_SECONDS):
             while (await receive()).get("more_body"):
@@ -215,41 +213,41 @@ async def too_many_connections(scope: Scope, receive: Receive, send: Send) -> No
 
 
 class QuietServer(uvicorn.Server):
-    """A server that sleeps when there is nothing to do, and tells when it begins to end."""
+    """A server that sleeps while idle, and reports when shutdown starts."""
 
     def __init__(self, config: uvicorn.Config, ending: Callable[[], None]) -> None:
-        """Serve; `ending` is called when a signal asks to end, before connections are closed."""
+        """Serve; `ending` is called when shutdown starts, before connections are closed."""
         super().__init__(config)
         self.server_state = SharedState()
         self._ending = ending
         self._wake: Callable[[], object] = lambda: None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Note that a signal has come; the second one of any kind means now."""
+        """Start shutdown; a second signal of any kind forces it."""
         self.force_exit = self.should_exit
         super().handle_exit(sig, frame)
         self.stop()
 
     def stop(self) -> None:
-        """Begin to end."""
+        """Start the shutdown."""
         self.should_exit = True
         self._ending()
         self._wake()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to take connections: a few at a time of those that wait."""
+        """Accept connections, a few of the pending ones at a time."""
         await super().startup(sockets)
         for listener in sockets or []:
             listener.listen(2 * MAX_CONNECTIONS)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End; uvicorn leaves out the application's part when it is in a hurry."""
+        """Shut down; uvicorn skips the application's part when forced."""
         await super().shutdown(sockets)
         if self.force_exit:
             await self.lifespan.shutdown()
 
     async def main_loop(self) -> None:
-        """Wait until it is time to end."""
+        """Wait for shutdown."""
         loop, asked = asyncio.get_running_loop(), asyncio.Event()
         self._wake = lambda: loop.call_soon_threadsafe(asked.set)
         while not await self.on_tick(0):

@@ -1,4 +1,4 @@
-"""From exceptions to HTTP: one table, and messages without what only this machine knows."""
+"""From exceptions to HTTP: the table of statuses, and messages without local paths."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class BodyTooLargeError(RequestError):
 
 
 class BusyError(TampuError):
-    """Too many requests wait; `retry_s` says when to come again."""
+    """Too many requests wait; `retry_s` is for Retry-After."""
 
     def __init__(self, message: str, retry_s: int = 5) -> None:
         super().__init__(message)
@@ -73,12 +73,12 @@ def status_of(error: TampuError) -> int:
 
 
 def public_message(error: TampuError) -> str:
-    """Return an error's message with the files in it named without their folders."""
+    """Return an error's message with paths reduced to file names."""
     return _FOLDERS.sub("", str(error))
 
 
 def error_body(path: str, status: int, message: str) -> dict[str, object]:
-    """Return the object that tells an error, in the form of the API that the path is of."""
+    """Return the body of an error response, in the format of the path's API."""
     if path.startswith("/v1/messages"):
         return anthropic_error(status, message)
     if path.startswith("/v1/"):
@@ -87,7 +87,7 @@ def error_body(path: str, status: int, message: str) -> dict[str, object]:
 
 
 def openai_error(status: int, message: str) -> dict[str, object]:
-    """Return an error as OpenAI's clients read it."""
+    """Return an error in OpenAI's format."""
     kind = "api_error" if status >= 500 else "invalid_request_error"
     if status == 404:
         kind = "not_found_error"
@@ -95,7 +95,7 @@ def openai_error(status: int, message: str) -> dict[str, object]:
 
 
 def anthropic_error(status: int, message: str) -> dict[str, object]:
-    """Return an error as Anthropic's clients read it."""
+    """Return an error in Anthropic's format."""
     kind = _ANTHROPIC_TYPES.get(status, "api_error")
     error = {"type": kind, "message": message}
     return {"type": "error", "error": error, "request_id": current_request_id()}

@@ -24,7 +24,7 @@ class Started(msgspec.Struct, frozen=True):
 
 
 class _Text(msgspec.Struct, frozen=True):
-    """A piece of text, the tokens that came with it, and their scores if they were asked for."""
+    """A piece of text, the tokens that came with it, and their logprobs if requested."""
 
     text: str
     tokens: tuple[int, ...] = ()
@@ -61,7 +61,7 @@ class Finished(msgspec.Struct, frozen=True):
 
 
 class PromptLogprobs(msgspec.Struct, frozen=True):
-    """The prompt's first token, and the scores of the others; before `Finished`, if asked for."""
+    """The prompt's first token, and the logprobs of the others; before `Finished`, if requested."""
 
     first: bytes
     logprobs: tuple[TokenLogprob, ...]

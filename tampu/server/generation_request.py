@@ -1,4 +1,4 @@
-"""A request of any API family in one form: what the server does with it is the same for all."""
+"""A request of any API family in one form."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tampu.worker.protocol import ModelOptions, Prompt, StructuredOutput, TextPr
 
 MAX_CHOICES = 128
 FOREVER = float("inf")
-MAX_DURATION_S = 200 * 365 * 86_400.0  # what is longer is for ever: no calendar has such dates
+MAX_DURATION_S = 200 * 365 * 86_400.0  # anything longer is forever: calendars end before
 
 
 class Overrides(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Of the options that a model is loaded with, those that a request asks for; None: any."""
+    """The load options that a request sets; None: any value."""
 
     context: int | None = None
     batch: int | None = None
@@ -39,17 +39,17 @@ class Overrides(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """What a request wants generated.
+    """A request for generated text.
 
     Attributes:
         model: the name as the client wrote it.
         overrides: how the model is to be loaded.
         keep_alive_s: how long it stays loaded afterwards; None: the server's default; infinite:
-            for ever.
+            forever.
         prompts: none: only load it.
         options: limits, stop strings and sampling.
-        form: what the answers must be like; None: anything.
-        choices: how many answers there are to each prompt.
+        form: the structure of the answers; None: free text.
+        choices: answers to each prompt.
         tools: functions that the answer may call.
         most_calls: how many calls the answer may hold; None: any number.
     """
@@ -81,7 +81,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingTask:
-    """What a request wants embedded.
+    """A request for embeddings.
 
     Attributes:
         model: the name as the client wrote it.

@@ -1,4 +1,4 @@
-"""Whether the server is there, whether it takes requests, and what it has counted."""
+"""Health, readiness and metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tampu.server.routes import Route, get
 
 @dataclass(slots=True)
 class Readiness:
-    """Whether new requests are welcome; not while the server ends."""
+    """Whether new requests are accepted: not during shutdown."""
 
     is_ready: bool = True
 
@@ -25,14 +25,14 @@ class Readiness:
 
 
 def health_routes(metrics: Metrics, readiness: Readiness) -> list[Route]:
-    """Return the routes for those who look after the server."""
+    """Return the routes for monitoring."""
 
     async def health(_: Request) -> Response:
-        """`GET /health`: whether the server is there."""
+        """`GET /health`: whether the server is alive."""
         return JSONResponse({"status": "ok"})
 
     async def ready(_: Request) -> Response:
-        """`GET /ready`: whether it takes requests; 503 while it ends."""
+        """`GET /ready`: whether it accepts requests; 503 during shutdown."""
         if readiness.is_ready:
             return JSONResponse({"status": "ready"})
         return JSONResponse({"status": "ending"}, HTTPStatus.SERVICE_UNAVAILABLE)

@@ -1,7 +1,7 @@
-"""Answers: events as they come, or one object; and what to do when something goes wrong.
+"""Responses: a stream of events, or one object; and errors.
 
-An answer begins to work only when it is sent, so its errors before the first event still have a
-status of their own. It ends when the client goes away.
+The work starts when the response is sent, so an error before the first event still sets the
+status. It is cancelled when the client disconnects.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NDJSON = "application/x-ndjson"
 SSE = "text/event-stream"
 JSON = "application/json; charset=utf-8"
 KEEP_ALIVE_COMMENT_SECONDS = 15.0
-# What a stream may hold so that nobody on its way closes it as idle.
+# Comments that keep proxies from closing a stream as idle.
 _KEEP_ALIVE_COMMENT = {SSE: b": more will come\n\n"}
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ Item = TypeVar("Item", contravariant=True)
 
 
 class Writer(Protocol[Item]):
-    """One API's words for what happens."""
+    """Writes events in the format of one API."""
 
     @property
     def media_type(self) -> str:
@@ -42,19 +42,19 @@ class Writer(Protocol[Item]):
         ...
 
     def write(self, event: Item) -> bytes:
-        """Return what is to be sent when this happens; it may be nothing."""
+        """Return the bytes of an event; they may be empty."""
         ...
 
     def end(self) -> bytes:
-        """Return what ends a stream that was complete."""
+        """Return the end of a complete stream."""
         ...
 
     def fail(self, error: TampuError) -> bytes:
-        """Return what ends a stream that broke off."""
+        """Return the end of a stream that failed."""
         ...
 
     def whole(self, events: Sequence[Item]) -> object:
-        """Return the one object that says all of it."""
+        """Return all events as one object."""
         ...
 
 
@@ -67,17 +67,17 @@ class JSONResponse(Response):
 
 
 def encoded(value: object) -> msgspec.Raw:
-    """Return a value as it stands in JSON, so that many answers can have it."""
+    """Return a value encoded once, for many responses."""
     return msgspec.Raw(msgspec.json.encode(value))
 
 
 def error_response(path: str, status: int, message: str) -> JSONResponse:
-    """Return the answer that refuses, in the form of the API that the path is of."""
+    """Return an error response in the format of the path's API."""
     return JSONResponse(error_body(path, status, message), status)
 
 
 def exception_response(error: TampuError, path: str) -> JSONResponse:
-    """Return the answer that says what went wrong."""
+    """Return the response to an exception, and log it."""
     status = status_of(error)
     logger.log(logging.ERROR if status >= 500 else logging.INFO, "%d: %s", status, error)
     answer = error_response(path, status, public_message(error))
@@ -87,12 +87,12 @@ def exception_response(error: TampuError, path: str) -> JSONResponse:
 
 
 class EventsResponse(Response, Generic[T]):
-    """The events of a generator, in the words of a writer: streamed, or as one object."""
+    """The events of a generator, in a writer's format: streamed, or as one object."""
 
     def __init__(
         self, events: AsyncGenerator[T, None], writer: Writer[T], *, is_streaming: bool
     ) -> None:
-        """Answer with these events; the generator is closed at the end."""
+        """Respond with these events; the generator is closed at the end."""
         super().__init__()
         self._events = events
         self._writer = writer
@@ -100,7 +100,7 @@ class EventsResponse(Response, Generic[T]):
         self._is_silent = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer, until it is complete or the client is gone."""
+        """Send the response, until it is complete or the client disconnects."""
         await until_disconnect(receive, self._send(scope, receive, send))
 
     async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -117,7 +117,7 @@ class EventsResponse(Response, Generic[T]):
             await self._stream(first, send)
 
     async def _first(self) -> bytes:
-        """Return the first words of a stream; until there are some, errors have a status."""
+        """Return the first bytes of a stream; errors before them set the status."""
         async for event in self._events:
             words = self._writer.write(event)
             if words:
@@ -135,20 +135,20 @@ class EventsResponse(Response, Generic[T]):
                 await self._write(send, self._writer.write(event))
             await self._write(send, self._writer.end())
         except TampuError as error:
-            logger.error("the answer broke off: %s", error)
+            logger.error("response aborted: %s", error)
             await self._write(send, self._writer.fail(error))
         finally:
             reminding.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _write(self, send: Send, body: bytes) -> None:
-        """Send some bytes; the connection gives a client up that takes none for too long."""
+        """Send some bytes; the connection drops a client that does not read them."""
         if body:
             self._is_silent = False
             await send({"type": "http.response.body", "body": body, "more_body": True})
 
     async def _send_keep_alives(self, send: Send) -> None:
-        """Say that more will come whenever nothing was said for a while."""
+        """Send a comment whenever the stream was silent for a while."""
         words = _KEEP_ALIVE_COMMENT.get(self._writer.media_type, b"")
         while words:
             self._is_silent = True
@@ -158,7 +158,7 @@ class EventsResponse(Response, Generic[T]):
 
 
 class TaskResponse(Response):
-    """The outcome of some work as JSON; the work is cancelled when the client goes away."""
+    """The result of a task as JSON; the task is cancelled when the client disconnects."""
 
     def __init__(self, work: Awaitable[object]) -> None:
         """Answer with what `work` gives."""
@@ -178,7 +178,7 @@ class TaskResponse(Response):
 
 
 async def until_disconnect(receive: Receive, work: Awaitable[None]) -> None:
-    """Do some work, unless the client goes away first."""
+    """Do some work, unless the client disconnects first."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.create_task(_disconnected(receive))
     try:

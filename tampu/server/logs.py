@@ -1,6 +1,6 @@
-"""Logs: one line for each request, with a number that the client is told too; as text or JSON.
+"""Logs: one line per request with its id, which the client receives too; as text or JSON.
 
-No prompts, keys or pictures are logged, and no control characters get through: a log is read in
+No prompts, keys or images are logged, and control characters are escaped: a log is read in
 terminals.
 """
 
@@ -29,7 +29,7 @@ _current: ContextVar[str] = ContextVar("request_id", default="")
 
 
 class AccessLogMiddleware:
-    """Middleware: gives each request a number, logs its answer, and counts it."""
+    """Middleware: gives each request an id, logs its response, and counts it."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         """Count in these metrics."""
@@ -37,14 +37,14 @@ class AccessLogMiddleware:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and note what becomes of it."""
+        """Pass a request on, and log its outcome."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         began_s = time.monotonic()
         number = request_id(Headers(scope=scope))
         token = _current.set(number)
-        status = 499  # the client was gone before there was an answer
+        status = 499  # the client disconnected before a response
 
         async def sending(message: Message) -> None:
             nonlocal status
@@ -78,7 +78,7 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a record, with its request's number."""
+        """Return the line of a record, with its request's id."""
         number = _current.get()
         line = super().format(record) + (f" [{number}]" if number else "")
         return printable(line, keep="\n")
@@ -115,11 +115,11 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def request_id(headers: Headers) -> str:
-    """Return the number that a request came with, if it is a sound one, or a new one."""
+    """Return the request's own id if it is valid, else a new one."""
     given = headers.get(HEADER, "")
     return given if _GIVEN.fullmatch(given) else f"req_{secrets.token_hex(12)}"
 
 
 def current_request_id() -> str:
-    """Return the number of the request that is being answered; empty outside of one."""
+    """Return the id of the current request; empty outside of one."""
     return _current.get()

@@ -1,4 +1,4 @@
-"""What the server counts and measures, in Prometheus' format; each application has its own."""
+"""Metrics in Prometheus' format; each application has its own."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Metrics:
         )
         self._errors = Counter("tampu_errors", "Errors by class.", ["kind"], registry=registry)
         self._crash_backoff = Counter(
-            "tampu_model_crashes", "Processes of models that died.", ["model"], registry=registry
+            "tampu_model_crashes", "Crashes of models' processes.", ["model"], registry=registry
         )
 
     def show(self) -> bytes:
@@ -75,7 +75,7 @@ class Metrics:
         return generate_latest(self._registry)
 
     def gauge(self, name: str, text: str, read: Reading, label: str = "model") -> None:
-        """Show what `read` returns, (label, value) each, whenever somebody looks."""
+        """Export what `read` returns, (label, value) each, at every scrape."""
         self._registry.register(_Gauge(name, text, label, read))
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -88,7 +88,7 @@ class Metrics:
         self._loads.labels(model).observe(seconds)
 
     def crashed(self, model: str) -> None:
-        """Count the death of a model's process, however many requests it had."""
+        """Count a crash of a model's process, however many requests it had."""
         self._crash_backoff.labels(model).inc()
 
     def embedded(self, model: str, tokens: int) -> None:
@@ -131,7 +131,7 @@ class Metrics:
 
 
 class _Gauge(Collector):
-    """A value that is read when it is asked for."""
+    """A value read at every scrape."""
 
     def __init__(self, name: str, text: str, label: str, read: Reading) -> None:
         self._name, self._text, self._label, self._read = name, text, label, read

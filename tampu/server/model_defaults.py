@@ -1,4 +1,4 @@
-"""What a model brings along: what its file says, and what its Modelfile adds to each request."""
+"""A model's defaults: from its file, and from its Modelfile for each request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tampu.worker.protocol import ModelOptions
 
 @dataclass(frozen=True, slots=True)
 class ModelDefaults:
-    """A model, as requests find it.
+    """What a model sets for its requests.
 
     Attributes:
         info: what its file says.
@@ -34,10 +34,10 @@ class ModelDefaults:
 
 
 def with_model_files(options: ModelOptions, entry: Entry) -> ModelOptions:
-    """Return how a model is loaded with what it has besides its weights, and by which engine.
+    """Return load options with the model's projector, adapters, template, parser and engine.
 
     Raises:
-        StoreError: if a store has lost a part of it.
+        StoreError: if a part of it is missing from the store.
     """
     stored, engine = entry.model.stored, options.engine
     found: dict[str, Any] = {"projector": next(map(str, entry.model.projector_paths), None)}
@@ -52,10 +52,10 @@ def with_model_files(options: ModelOptions, entry: Entry) -> ModelOptions:
 
 
 def model_defaults(entry: Entry) -> ModelDefaults:
-    """Return what a model brings along.
+    """Return the defaults that a model sets.
 
     Raises:
-        StoreError: if a store has lost a part of it.
+        StoreError: if a part of it is missing from the store.
     """
     stored = entry.model.stored
     if stored is None:

@@ -1,4 +1,4 @@
-"""The models in memory: loaded when asked for, once however many ask, kept for a while, unloaded.
+"""The models in memory: loaded on request, once for all clients, kept for a while, unloaded.
 
 Everything here runs on one event loop. A model is in one of three states: loading (a task in
 `_loading`), loaded (in `_models`), or on its way out (in neither; closed when its last user is
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 Start = Callable[[Entry, ModelOptions], Awaitable[WorkerProcess]]
 
-# Of the memory that is free, what a model may take; the rest is for everything else.
+# The share of free memory that a model may take; the rest is for everything else.
 _USABLE_SHARE_OF_FREE = 0.9
 
 
@@ -44,7 +44,7 @@ class ManagedModel:
         keep_alive_s: how long it stays after its last use.
         users: requests that hold it.
         used_s: when it was last used, on the monotonic clock.
-        expires_s: when it goes, in seconds since 1970; None while it is in use or stays for ever.
+        expires_s: when it is unloaded, in seconds since 1970; None while in use or kept forever.
         is_leaving: whether it takes no more requests.
     """
 
@@ -60,7 +60,7 @@ class ManagedModel:
     closed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def is_usable(self, entry: Entry, overrides: Overrides) -> bool:
-        """Whether a request for this model with these wishes can have it."""
+        """Whether a request for this model with these overrides can use it."""
         is_same_file = entry.info.path == self.entry.info.path
         is_same_file = is_same_file and entry.modified_s == self.entry.modified_s
         is_there = self.runner.is_alive and not self.is_evicted
@@ -81,7 +81,7 @@ class PendingLoad:
     waiting: int = 0
 
     async def outcome(self, release: Callable[[ManagedModel], None]) -> ManagedModel:
-        """Wait until it is loaded; who is cancelled meanwhile gives it up with `release`.
+        """Wait until it is loaded; a caller cancelled meanwhile gives it up with `release`.
 
         Raises:
             TampuError: why it failed; LoadCancelledError when the server ends.
@@ -123,7 +123,7 @@ class ModelManager:
             keep_alive_s: how long one stays after its last use.
             most: how many there are at most.
             memory_bytes: what they may take together; None: what is free.
-            loaded: is told the name and the seconds of each load.
+            loaded: called with the name and the duration (s) of each load.
             crashed: called with the name of each model whose process has crashed.
             crash_backoff: refuses models that crash too often; None: three times within a minute.
             clock: returns wall time in seconds since 1970, for the expiry times that are reported;
@@ -329,7 +329,7 @@ class ModelManager:
             self._start_timer(model)
 
     def _evict(self, model: ManagedModel) -> None:
-        """Take a model out of use; it is closed when nobody holds it."""
+        """Take a model out of use; it is closed when its last request ends."""
         if model.is_evicted:
             return
         model.is_evicted = True
@@ -367,11 +367,11 @@ class ModelManager:
 
 
 def _file(entry: Entry) -> tuple[str, float]:
-    """Return what tells a model's file from the one that it may be replaced by."""
+    """Return what distinguishes a model's file from a later one under the same name."""
     return str(entry.info.path), entry.modified_s
 
 
 def _retrieve(task: asyncio.Task[ManagedModel]) -> None:
-    """Look at a task's error, so that asyncio does not report it when nobody waited for it."""
+    """Retrieve a task's error, so that asyncio does not report it if no request waits."""
     if not task.cancelled() and task.exception() is not None:
         logger.warning("loading failed: %s", task.exception())

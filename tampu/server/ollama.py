@@ -40,7 +40,7 @@ def ollama_routes(serving: Serving) -> list[Route]:
 
 
 class OllamaAPI:
-    """The handlers: say what a request means, answer."""
+    """The handlers."""
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving

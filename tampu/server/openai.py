@@ -33,7 +33,7 @@ def openai_routes(serving: Serving) -> list[Route]:
 
 
 class OpenAIAPI:
-    """The handlers: say what a request means, answer."""
+    """The handlers."""
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving

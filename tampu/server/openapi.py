@@ -17,17 +17,17 @@ from tampu.version import __version__
 _REFERENCE = "#/components/schemas/{name}"
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 _REFUSALS = {
-    "400": "The request can never be answered as it stands.",
+    "400": "The request is invalid.",
     "401": "An API key is needed.",
-    "403": "The name, the page or the API key is not the right one.",
+    "403": "The host, the origin or the API key is not allowed.",
     "404": "There is no such model.",
     "413": "The body is too large.",
     "414": "The address is too long.",
     "431": "There are too many headers.",
 }
 _FAILURES = {
-    "500": "The model cannot be loaded, or its process has died.",
-    "503": "Too many requests wait, or the server ends.",
+    "500": "The model cannot be loaded, or its process has crashed.",
+    "503": "Too many requests wait, or the server is shutting down.",
 }
 
 

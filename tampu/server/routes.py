@@ -1,6 +1,6 @@
-"""The table of routes: what is served where, for whom, and what a request's body must be.
+"""The table of routes: paths, access, and the structs of request bodies.
 
-Everything that has to hold for every route is made from this table: which key a request needs, the
+Everything that holds for every route derives from this table: the key a request needs, the
 description in `/openapi.json`, and the tests.
 """
 
@@ -23,7 +23,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class Access(Enum):
-    """Who may ask: anybody, holders of any key, or holders of a key to manage models."""
+    """The key a request needs: none, any, or one for managing models."""
 
     OPEN = "open"
     USE = "use"
@@ -37,9 +37,9 @@ class Route:
     Attributes:
         methods: that it answers.
         path: in Starlette's notation.
-        endpoint: answers.
-        access: who may ask.
-        body: of which kind a request's JSON body is; None: it has none, or no JSON.
+        endpoint: the handler.
+        access: the key a request needs.
+        body: the struct of the JSON body; None: no JSON body.
         summary: what it is for.
     """
 

@@ -31,7 +31,7 @@ from tampu.worker.protocol import ModelOptions
 logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 75
-_OPEN_FILES = 8 * MAX_CONNECTIONS  # also for those that are only told to come again
+_OPEN_FILES = 8 * MAX_CONNECTIONS  # also for connections that get a 503
 _FOR_EVER_S = 365 * 86_400.0
 
 
@@ -49,7 +49,7 @@ def process_starter(
     stall_s: float | None,
     hang_s: float = HANG_SECONDS,
 ) -> Start:
-    """Return what loads a model into a process of its own.
+    """Return a function that loads a model into its own process.
 
     Args:
         environment: the whole environment of the process.
@@ -92,7 +92,7 @@ def listen_on_socket(path: Path) -> socket.socket:
     """Return a Unix socket that listens; only this user can connect.
 
     Raises:
-        SettingsError: when the path cannot be had.
+        SettingsError: if the path cannot be used.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -108,7 +108,7 @@ def listen_on_socket(path: Path) -> socket.socket:
 
 
 def _is_answered(path: Path) -> bool:
-    """Whether a server listens on a socket; one that has died leaves its file behind."""
+    """Whether a server listens on a socket; a crashed one leaves its file behind."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         return client.connect_ex(str(path)) == 0
 
@@ -117,7 +117,7 @@ def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens; port 0 takes any that is free.
 
     Raises:
-        SettingsError: when the address cannot be had.
+        SettingsError: if the address cannot be used.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -127,7 +127,7 @@ def listen(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
     except OSError as error:
-        hint = "; does another server run there?" if error.errno == errno.EADDRINUSE else ""
+        hint = "; is another server running there?" if error.errno == errno.EADDRINUSE else ""
         raise SettingsError(f"cannot listen on {host}:{port}: {error.strerror}{hint}") from error
 
 
@@ -144,10 +144,10 @@ def serve(
     Args:
         options: how the server behaves.
         listener: the socket; closed at the end.
-        catalog: the models that can be asked for.
+        catalog: the models that are served.
         start: loads a model.
         certificate: to speak HTTPS with.
-        begins: is called when nothing stands in the way any more.
+        begins: called when the server is about to listen.
 
     Raises:
         SettingsError: when the certificate cannot be used.

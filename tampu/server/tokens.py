@@ -28,7 +28,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
 
 
 class Token(msgspec.Struct):
-    """A token, and what it stands for: text, or bytes that are no whole characters."""
+    """A token, and what it stands for: text, or the bytes of incomplete characters."""
 
     id: int
     text: str
@@ -36,7 +36,7 @@ class Token(msgspec.Struct):
 
 
 class TokenizeResponse(msgspec.Struct, omit_defaults=True):
-    """The answer to `POST /api/tokenize`."""
+    """The response to `POST /api/tokenize`."""
 
     tokens: Sequence[int]
     count: int
@@ -51,7 +51,7 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
 
 
 def token_routes(serving: Serving) -> list[Route]:
-    """Return the routes that tokenise."""
+    """Return the routes that tokenize."""
 
     async def tokenize(_: Request, body: TokenizeRequest) -> Response:
         """`POST /api/tokenize`: the tokens of a text or a conversation."""
@@ -87,7 +87,7 @@ def token_routes(serving: Serving) -> list[Route]:
 
 def _prompt(body: TokenizeRequest) -> TextPrompt | ChatPrompt:
     if (body.text is None) == (body.messages is None):
-        raise RequestError("give text or messages, one of them")
+        raise RequestError("give either text or messages")
     if body.text is not None:
         return TextPrompt(body.text)
     return ChatPrompt(

@@ -1,6 +1,6 @@
-"""Who may ask: the names by which this server may be called, and the pages that may call it.
+"""Checks of Host and Origin: the names of this server, and the web pages that may use it.
 
-Requests whose first lines are too long, or tell two lengths of the body, are refused here too.
+Requests with too long a head, or with two body lengths, are refused here too.
 
 A web page anywhere can make its visitor's browser send requests to this machine. The Host header
 keeps out pages whose name was made to point here (DNS rebinding); the Origin and Sec-Fetch-Site
@@ -41,16 +41,16 @@ def is_loopback(host: str) -> bool:
 
 
 def host_name(header: str) -> str | None:
-    """Return the name in a Host header, in lower case; None if it is none."""
+    """Return the name in a Host header, in lower case; None if it is invalid."""
     match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[\w.-]+)(:\d{1,5})?", header, re.ASCII)
     return match[1].strip("[]").rstrip(".").lower() if match else None
 
 
 class TrustedHostMiddleware:
-    """Middleware: answers 403 to requests by a foreign name or from a foreign page."""
+    """Middleware: answers 403 to requests for a foreign host or from a foreign origin."""
 
     def __init__(self, app: ASGIApp, bound: str, origins: Sequence[str] = ()) -> None:
-        """Guard a server that is bound to an address; pages of these origins may call it too."""
+        """Protect a server bound to this address; pages of these origins may use it too."""
         self._app = app
         self._origins = frozenset(origins)
         self._is_local = is_loopback(bound)
@@ -63,7 +63,7 @@ class TrustedHostMiddleware:
             if refused is not None:
                 status, message = refused
                 answer = error_response(scope["path"], status, message)
-                if status is HTTPStatus.BAD_REQUEST:  # who knows where the next request begins
+                if status is HTTPStatus.BAD_REQUEST:  # the start of the next request is unknown
                     answer.headers["connection"] = "close"
                 await answer(scope, receive, send)
                 return
@@ -77,18 +77,18 @@ class TrustedHostMiddleware:
         if len(scope["headers"]) > MAX_HEADERS or size >= MAX_HEADER_BYTES:
             return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too many headers, or too long"
         if scope["http_version"] not in _VERSIONS:
-            return HTTPStatus.BAD_REQUEST, "this server speaks HTTP/1.1"
+            return HTTPStatus.BAD_REQUEST, "only HTTP/1.1 is supported"
         if "content-length" in headers and "transfer-encoding" in headers:
-            return HTTPStatus.BAD_REQUEST, "a body has a length or comes in chunks, not both"
+            return HTTPStatus.BAD_REQUEST, "Content-Length and Transfer-Encoding exclude each other"
         hosts = headers.getlist("host")
         if not all(self._is_ours(host) for host in hosts) or len(hosts) > 1:
-            return HTTPStatus.FORBIDDEN, "this server has another name"
+            return HTTPStatus.FORBIDDEN, "Host header not allowed"
         if scope["method"] in _SAFE_METHODS:
             return None
         origin = headers.get("origin")
         is_foreign = origin is not None and not self._is_known(origin)
         if is_foreign or (origin is None and headers.get("sec-fetch-site") == "cross-site"):
-            return HTTPStatus.FORBIDDEN, "this page may not call"
+            return HTTPStatus.FORBIDDEN, "origin not allowed (see TAMPU_ORIGINS)"
         return None
 
     def _is_known(self, origin: str) -> bool:
@@ -104,7 +104,7 @@ class TrustedHostMiddleware:
 
 
 def _is_name(host: str) -> bool:
-    """Whether it is a name, that a stranger's name server may have made up."""
+    """Whether it is a name, which an untrusted name server may resolve to this machine."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -113,7 +113,7 @@ def test_a_port_in_use_is_an_error(run):
     with socket.create_server(("127.0.0.1", 0)) as other:
         code, _, err = run("serve", "--port", other.getsockname()[1])
     assert code == 2
-    assert "does another server run there?" in err
+    assert "is another server running there?" in err
 
 
 def test_a_model_is_shown(run, tmp_path):

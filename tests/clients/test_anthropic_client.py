@@ -105,7 +105,7 @@ def test_tokens_are_counted_as_they_are_charged(client):
     assert counted.input_tokens == usage.input_tokens + usage.cache_read_input_tokens
 
 
-def test_a_limit_is_told(client):
+def test_length_limit_is_reported(client):
     message = ask(client, PERSON, max_tokens=2)
     assert message.stop_reason == "max_tokens"
     assert message.usage.output_tokens == 2
@@ -126,7 +126,7 @@ def test_thinking_is_not_asked_of_a_model_that_cannot(client):
         ({"extra_body": {"mcp_servers": [{"url": "x"}]}}, "mcp_servers"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_had_is_refused_by_name(client, more, told):
+def test_unsupported_field_is_refused_by_name(client, more, told):
     with pytest.raises(anthropic.BadRequestError) as caught:
         ask(client, **more)
     assert caught.value.body["type"] == "error"
@@ -152,7 +152,7 @@ def test_a_tool_that_has_to_be_used_is_used(client, choice):
     assert block.input["city"] in ("Cairo", "Rome")
 
 
-def test_a_picture_is_seen(client):
+def test_image_reaches_the_model(client):
     data = base64.b64encode(picture()).decode()
     source = {"type": "base64", "media_type": "image/png", "data": data}
     question = {"type": "text", "text": "What colour is it?"}
@@ -161,7 +161,7 @@ def test_a_picture_is_seen(client):
     assert message.content[0].text == "Red."
 
 
-def test_a_stop_sequence_is_told(client):
+def test_stop_sequence_is_reported(client):
     message = ask(client, PERSON, stop_sequences=["nobody", "Kevin"])
     assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "Kevin")
     assert message.content[0].text == '{"name": "'

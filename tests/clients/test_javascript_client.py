@@ -73,7 +73,7 @@ def test_the_other_fields_have_their_effect(heard):
     assert fields["unloaded"] == "unload"
 
 
-def test_what_cannot_be_is_refused(heard):
+def test_invalid_requests_are_refused(heard):
     assert heard["refused"] == {
         "suffix": 400, "template": 400, "think": 400, "images": 400, "pull": 502, "push": 404,
         "create": 400,

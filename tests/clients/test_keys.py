@@ -57,7 +57,7 @@ def test_each_package_uses_models_with_its_key(locked, key):
 
 
 @pytest.mark.parametrize("key", ["wrong", USE[:-1], USE.upper()])
-def test_each_package_tells_that_its_key_is_wrong(locked, key):
+def test_each_package_reports_a_wrong_key(locked, key):
     with of_openai(locked, key) as client, pytest.raises(openai.AuthenticationError):
         client.models.list()
     with of_anthropic(locked, key) as client, pytest.raises(anthropic.AuthenticationError):

@@ -328,7 +328,7 @@ def test_a_pull_from_a_registry_that_is_not_there_fails_in_its_stream(client):
         list(client.pull("127.0.0.1:1/library/none", insecure=True, stream=True))
 
 
-def test_a_picture_is_seen(client):
+def test_image_reaches_the_model(client):
     question = {"role": "user", "content": "What colour is it?", "images": [picture()]}
     assert demo(client, [question]).message.content == "Red."
     answer = client.generate(

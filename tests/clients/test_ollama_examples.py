@@ -138,7 +138,7 @@ def test_an_example_runs_unchanged(outcomes, name):
     assert EXAMPLES[name] in outcomes[name]["printed"]
 
 
-def test_examples_with_schemas_and_pictures_run_unchanged(outcomes):
+def test_examples_with_schemas_and_images_run_unchanged(outcomes):
     expected = LISTING | SEEING
     for name in expected:
         error, printed = outcomes[name]["error"], outcomes[name]["printed"]

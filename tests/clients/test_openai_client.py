@@ -43,7 +43,7 @@ def test_a_question_is_answered(client):
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
 
 
-def test_a_stream_has_the_same_answer_and_what_it_cost(client):
+def test_stream_has_the_same_answer_and_its_usage(client):
     chunks = list(ask(client, stream=True, stream_options={"include_usage": True}))
     assert text_of(chunks) == "85"
     assert len({chunk.id for chunk in chunks}) == 1
@@ -56,7 +56,7 @@ def test_a_stream_has_the_same_answer_and_what_it_cost(client):
     assert all(chunk.usage is None for chunk in chunks[:-1])
 
 
-def test_cached_tokens_are_told(client):
+def test_cached_tokens_are_reported(client):
     ask(client)
     usage = ask(client).usage
     assert 0 < usage.prompt_tokens_details.cached_tokens < usage.prompt_tokens
@@ -145,7 +145,7 @@ def test_a_stop_string_ends_the_answer(client):
     assert answer.choices[0].finish_reason == "stop"
 
 
-def test_a_limit_of_tokens_is_told(client):
+def test_token_limit_is_reported(client):
     answer = ask(client, PERSON, max_tokens=openai.omit, max_completion_tokens=2)
     assert answer.choices[0].finish_reason == "length"
     assert answer.usage.completion_tokens == 2
@@ -232,7 +232,7 @@ def test_a_response_is_an_answer_to_items(client):
     assert short.incomplete_details.reason == "max_output_tokens"
 
 
-def test_a_responses_stream_tells_each_item(client):
+def test_responses_stream_reports_each_item(client):
     with client.responses.stream(model="demo", input="What is 27 + 58?", temperature=0) as stream:
         events = list(stream)
         final = stream.get_final_response()
@@ -265,7 +265,7 @@ def test_a_response_calls_a_function_and_goes_on_with_its_output(client):
     [
         ({"n": 0}, "n must be"), ({"n": 10**9}, "n must be"), ({"temperature": -1}, "temperature"),
         ({"max_tokens": 0}, "max_tokens"), ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
-        ({"logit_bias": {"x": 1}}, "no token id"), ({"logit_bias": {"1": 101}}, "-100 to 100"),
+        ({"logit_bias": {"x": 1}}, "not a token id"), ({"logit_bias": {"1": 101}}, "-100 to 100"),
         ({"logit_bias": {"999999": 1}}, "999999"), ({"reasoning_effort": "high"}, "thinking"),
         ({"functions": [{"name": "f"}]}, "functions"), ({"modalities": ["audio"]}, "modalities"),
         ({"stop": ["x"] * 17}, "stop"), ({"tool_choice": "maybe"}, "tool_choice"),
@@ -273,14 +273,14 @@ def test_a_response_calls_a_function_and_goes_on_with_its_output(client):
         ({"extra_body": {"options": {"num_ctx": 1}}}, "num_ctx"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_had_is_refused_by_name(client, more, told):
+def test_unsupported_field_is_refused_by_name(client, more, told):
     with pytest.raises(openai.BadRequestError) as caught:
         ask(client, **more)
     assert told in caught.value.body["message"]
     assert caught.value.body["type"] == "invalid_request_error"
 
 
-def test_a_picture_is_refused_by_a_model_without_eyes(client):
+def test_image_is_refused_by_a_model_without_vision(client):
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
     remote = {"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}
     for part, told in ((picture, "does not support images"), (remote, "URLs are not fetched")):
@@ -345,7 +345,7 @@ def test_with_a_format_and_tools_an_answer_is_one_or_the_other(client):
             assert list(json.loads(answer.message.content)) == ["job", "name"]
 
 
-def test_a_grammar_that_is_none_is_refused_before_anything_is_generated(client):
+def test_invalid_grammar_is_refused_before_generation(client):
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "thing"}}}
     with pytest.raises(openai.BadRequestError, match="type"):
         ask(client, response_format=form)
@@ -354,7 +354,7 @@ def test_a_grammar_that_is_none_is_refused_before_anything_is_generated(client):
         ask(client, tools=TOOLS, tool_choice=other)
 
 
-def test_a_picture_is_seen(client):
+def test_image_reaches_the_model(client):
     url = "data:image/png;base64," + base64.b64encode(picture()).decode()
     text = {"type": "text", "text": "What colour is it?"}
     content = [text, {"type": "image_url", "image_url": {"url": url}}]
@@ -369,7 +369,7 @@ def test_a_picture_is_seen(client):
 
 
 @pytest.mark.parametrize("data", ["data:image/png;base64,aGk=", "data:image/tiff;base64,aGk=", "x"])
-def test_what_is_no_picture_is_refused(client, data):
+def test_invalid_image_is_refused(client, data):
     part = {"type": "image_url", "image_url": {"url": data}}
     with pytest.raises(openai.BadRequestError):
         ask(client, [{"role": "user", "content": [part]}])

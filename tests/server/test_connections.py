@@ -84,7 +84,7 @@ def test_a_connection_is_used_again_and_again(site):
     serve(site, ask)
 
 
-def test_idle_connections_keep_nobody_away(site):
+def test_idle_connections_do_not_block_others(site):
     async def ask(port):
         idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(300)]
         assert await is_well(port)
@@ -175,7 +175,7 @@ def test_a_client_that_leaves_during_loading_frees_its_place(site):
     serve(site, ask)
 
 
-def test_who_comes_when_there_are_too_many_hears_when_to_come_again(site, monkeypatch):
+def test_connections_over_the_limit_get_503_with_retry_after(site, monkeypatch):
     monkeypatch.setattr(connection, "MAX_CONNECTIONS", 3)
 
     async def ask(port):

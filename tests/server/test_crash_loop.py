@@ -18,7 +18,7 @@ class Clock:
         return self.now_s
 
 
-def test_three_deaths_within_a_minute_are_enough_and_old_ones_are_forgotten():
+def test_three_crashes_within_a_minute_are_refused_and_older_ones_expire():
     clock = Clock()
     backoff = CrashLoopBackoff(clock=clock)
     for _ in range(2):
@@ -48,7 +48,7 @@ def ask(prompt, model="m"):
     return ("POST", "/api/generate", {"json": body})
 
 
-def test_a_model_that_dies_again_and_again_is_refused_with_its_cause(site):
+def test_crash_looping_model_is_refused_with_its_cause(site):
     *crashed, refused, other = site.call(*[ask("a die")] * 3, ask("hello"), ask("hello", "base"))
     assert all(lines_of(one)[-1]["error"].endswith("SIGKILL") for one in crashed)
     assert refused.status_code == 500
@@ -96,7 +96,7 @@ class DyingStart(FakeStart):
         ("/api/detokenize", {"tokens": [104]}),
     ],
 )
-def test_a_request_that_a_dying_model_did_not_take_up_is_asked_once_more(site, path, body):
+def test_request_not_started_by_a_crashing_model_is_retried_once(site, path, body):
     asked = ("POST", path, {"json": {"model": "m", **body}})
     site.start.__class__, site.start.dying = DyingStart, 1
     [answer] = site.call(asked)
@@ -111,6 +111,6 @@ def test_it_is_not_asked_a_third_time(site):
     assert "SIGKILL" in answer.json()["error"]
 
 
-def test_the_error_is_one_of_death():
+def test_crash_loop_error_is_a_runner_died_error():
     assert issubclass(RequestNotStartedError, RunnerDiedError)
     assert issubclass(CrashLoopError, RunnerDiedError)

@@ -84,7 +84,7 @@ def last_error(lines):
 @pytest.mark.parametrize(
     "number", [signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV, signal.SIGTERM, signal.SIGBUS]
 )
-def test_a_death_while_answering_is_told_with_its_cause(server, client, number):
+def test_crash_while_answering_is_reported_with_its_cause(server, client, number):
     with stream(client) as lines:
         [worker] = server.workers()
         worker.send_signal(number)
@@ -94,7 +94,7 @@ def test_a_death_while_answering_is_told_with_its_cause(server, client, number):
     assert server.process.poll() is None
 
 
-def test_other_models_notice_nothing(server, client):
+def test_crash_does_not_affect_other_models(server, client):
     with stream(client, "other") as canary:
         before = {worker.pid for worker in server.workers()}
         with stream(client) as lines:
@@ -120,7 +120,7 @@ def holders(client):
     return int(found[1]) if found else 0
 
 
-def test_requests_that_wait_hear_of_it_too_and_it_counts_as_one_death(server, client):
+def test_crash_fails_waiting_requests_too_and_counts_once(server, client):
     errors, before = [], crashes(client)
 
     def wait():
@@ -143,7 +143,7 @@ def test_requests_that_wait_hear_of_it_too_and_it_counts_as_one_death(server, cl
     assert answers(client)
 
 
-def test_a_death_while_loading_is_told(server, client):
+def test_crash_while_loading_is_reported(server, client):
     outcome = []
 
     def load():
@@ -160,7 +160,7 @@ def test_a_death_while_loading_is_told(server, client):
     assert answers(client)
 
 
-def test_a_model_that_died_in_its_sleep_is_loaded_again(server, client):
+def test_model_that_crashed_while_idle_is_loaded_again(server, client):
     assert answers(client)
     [worker] = server.workers()
     worker.kill()
@@ -169,7 +169,7 @@ def test_a_model_that_died_in_its_sleep_is_loaded_again(server, client):
     assert [model["name"] for model in client.get("/api/ps").json()["models"]] == ["tiny:latest"]
 
 
-def test_a_model_that_hangs_is_ended_and_told(start):
+def test_hung_model_is_killed_and_reported(start):
     server = start(TAMPU_HANG_TIMEOUT="2")
     with httpx.Client(base_url=server.url, timeout=60) as client:
         with stream(client) as lines:
@@ -181,7 +181,7 @@ def test_a_model_that_hangs_is_ended_and_told(start):
         assert answers(client)
 
 
-def test_only_requests_under_way_hear_of_a_death(server, client):
+def test_crash_fails_only_requests_in_progress(server, client):
     """Requests come all the time, also in the moment in which the process ends."""
     assert answers(client)
     stop, told, kills = threading.Event(), [], []

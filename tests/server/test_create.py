@@ -51,7 +51,7 @@ def test_a_model_is_made_of_a_blob_and_of_another_model(own_site, model_folder):
         ({"model": "x", "from": "m", "modelfile": "FROM m"}, "modelfile is not supported"),
     ],
 )  # fmt: skip
-def test_what_no_model_can_be_made_of_is_refused(own_site, body, told):
+def test_invalid_source_of_a_model_is_refused(own_site, body, told):
     [response] = own_site.call(("POST", "/api/create", {"json": body | {"stream": False}}))
     assert response.status_code == 400, response.text
     assert told in response.json()["error"]

@@ -139,12 +139,12 @@ def test_a_foreign_name_is_refused(site, host):
         {"sec-fetch-site": "cross-site", "content-type": "text/plain"},
     ],
 )  # fmt: skip
-def test_a_page_of_a_stranger_may_not_change_or_ask_anything(site, headers):
+def test_foreign_origin_may_not_change_or_use_anything(site, headers):
     unsafe = [call for call in calls(site, headers=headers) if call[0] not in ("GET", "HEAD")]
     assert set(statuses(site, unsafe).values()) == {403}
 
 
-def test_a_page_of_a_stranger_may_not_read_an_answer(site):
+def test_foreign_origin_may_not_read_a_response(site):
     headers = {"origin": "http://evil.com"}
     for response in site.call(*calls(site, headers=headers)):
         assert "access-control-allow-origin" not in response.headers
@@ -170,7 +170,7 @@ def test_a_page_of_a_stranger_may_not_read_an_answer(site):
         b'{"x": -Infinity}', b'{"x": ' + b'{"a":' * 100_000, b'{"x": ' + b"[" * 100_000,
     ],
 )  # fmt: skip
-def test_a_body_that_is_no_request_is_refused(site, content):
+def test_invalid_body_is_refused(site, content):
     for response in site.call(*calls(site, only=has_body, content=content)):
         assert response.status_code == 400
         assert response.json()["error"]
@@ -195,7 +195,7 @@ def test_each_field_of_a_wrong_type_is_named(site):
     assert count > 500
 
 
-def test_no_route_fails_or_tells_secrets_whatever_its_fields_hold(site):
+def test_no_field_value_makes_a_route_fail_or_leak_secrets(site):
     for route in filter(has_body, site.app.state.routes):
         for field in msgspec.structs.fields(route.body):
             requests = [
@@ -242,7 +242,7 @@ def test_every_answer_has_a_number(site):
         assert (response.headers["x-request-id"] == given) is kept
 
 
-def test_the_description_tells_of_every_route_and_no_other(site):
+def test_openapi_describes_exactly_the_routes(site):
     [response] = site.call(("GET", "/openapi.json", {}))
     described = response.json()
     paths = {

@@ -106,7 +106,7 @@ def test_a_second_signal_ends_it_now(start, second):
     assert "Traceback" not in server.log.read_text()
 
 
-def test_a_process_that_is_stopped_and_goes_on_has_lost_nothing(start):
+def test_stopped_and_continued_process_loses_nothing(start):
     server = start()
     undisturbed = Stream(server, 800).text()
     stream = Stream(server, 800)
@@ -183,7 +183,7 @@ def test_files_threads_and_processes_are_as_many_after_any_use_as_before(start):
         ({"TAMPU_SOCKET": "/nowhere/socket"}, "cannot listen"),
     ],
 )
-def test_what_it_cannot_start_with_is_told_in_one_line(environment, told, tmp_path):
+def test_startup_error_is_one_line(environment, told, tmp_path):
     command = [sys.executable, "-m", "tampu.cli.entry", "serve", "--port", "0"]
     variables = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **environment}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)

@@ -70,7 +70,7 @@ def test_no_model_is_made_of_a_hostile_file(own_site, case):
     assert CASES[case].reason in response.json()["error"]
 
 
-def test_no_model_is_made_of_what_cannot_run_alone(own_site, tmp_path):
+def test_create_refuses_files_that_cannot_run_alone(own_site, tmp_path):
     content = write_gguf(tmp_path / "m.gguf").read_bytes()
     for files in ({"README.md": b"x"}, {"m.gguf": content, "README.md": b"x"}):
         assert_refused(own_site, create(own_site, files), "or a checkpoint with its config.json")
@@ -137,9 +137,7 @@ ROUTES = {
 
 
 @pytest.mark.parametrize("damage", [zeroed, cut, longer, another_version, gone])
-def test_a_file_that_is_damaged_later_is_told_with_the_model_and_what_to_do(
-    own_site, tmp_path, damage
-):
+def test_file_damaged_later_is_reported_with_the_model_and_a_remedy(own_site, tmp_path, damage):
     content = write_gguf(tmp_path / "m.gguf").read_bytes()
     assert create(own_site, {"m.gguf": content}).status_code == 200
     damaged(own_site, content, damage)
@@ -314,7 +312,7 @@ def test_no_model_is_made_of_a_hostile_checkpoint(own_site, tmp_path, case):
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.ckpt", "a.npy", "a.zip"])
-def test_pickles_and_archives_are_no_weights(own_site, tmp_path, name):
+def test_pickles_and_archives_are_refused_as_weights(own_site, tmp_path, name):
     files = checkpoint(
         tmp_path / "tiny", **{"model.safetensors": None, name: b"\x80\x02cos\nsystem\n."}
     )

@@ -29,7 +29,7 @@ from tampu.server.trusted_host import host_name, is_loopback
         b'{"model": "\\ud800"}', b'{"options": ' + b'{"a":' * 100_000, b'{"prompt": "a\x00b"}',
     ],
 )  # fmt: skip
-def test_a_body_that_is_no_request_is_refused(site, content):
+def test_invalid_body_is_refused(site, content):
     [response] = site.call(("POST", "/api/generate", {"content": content}))
     assert response.status_code == 400
     assert response.json()["error"]
@@ -80,7 +80,7 @@ def test_an_unknown_model_is_404_in_the_words_clients_know(post):
 
 
 @pytest.mark.parametrize("name", ["../m", "/etc/passwd", "m.gguf", "m/../m", "m:7b", "\x00"])
-def test_a_path_is_no_name(post, name):
+def test_path_is_not_a_valid_model_name(post, name):
     assert post("/api/show", model=name).status_code == 404
 
 
@@ -109,7 +109,7 @@ def test_only_the_names_of_this_machine_are_answered(site, host, status):
         ({"sec-fetch-site": "cross-site"}, 403), ({"sec-fetch-site": "same-origin"}, 200),
     ],
 )  # fmt: skip
-def test_pages_of_strangers_may_not_ask(site, headers, status):
+def test_foreign_origins_are_refused(site, headers, status):
     options = {"json": {"model": "m", "prompt": "x"}, "headers": headers}
     [response] = site.call(("POST", "/api/generate", options))
     assert response.status_code == status
@@ -195,7 +195,7 @@ def test_messages_name_files_without_their_folders(text, public):
     assert public_message(TampuError(text)) == public
 
 
-def test_a_bug_is_told_without_its_details(site):
+def test_internal_error_is_reported_without_details(site):
     site.start.error = ZeroDivisionError("secret /path")
     site.transport.raise_app_exceptions = False
     [response] = site.call(("POST", "/api/generate", {"json": {"model": "m", "prompt": "x"}}))

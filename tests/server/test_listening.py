@@ -43,7 +43,7 @@ vYl6PUdnx1bQ7afQv18LJjv5WYQcTM2X3hmm7uWORZzQ15KzSmmvJ7+n
 """
 
 
-def test_what_is_written_to_a_connection_goes_at_once():
+def test_response_bytes_are_sent_without_delay():
     with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
         accepted, _ = listener.accept()
         with accepted:
@@ -125,7 +125,7 @@ def test_requests_under_way_are_finished_before_the_end(start):
 
 
 @pytest.mark.server
-def test_the_end_does_not_wait_longer_than_it_is_told(start):
+def test_shutdown_does_not_exceed_its_timeout(start):
     server = start(TAMPU_DRAIN_TIMEOUT="1")
     with httpx.stream("POST", f"{server.url}/api/generate", json=body(10**9), timeout=60) as got:
         next(got.iter_lines())  # of an answer that would take hours
@@ -161,7 +161,7 @@ async def run_connections(app, test):
         await asyncio.wait_for(running, PATIENCE_S)
 
 
-def test_a_client_that_says_nothing_is_let_go(monkeypatch):
+def test_silent_client_is_disconnected(monkeypatch):
     monkeypatch.setattr(connection, "HEADER_SECONDS", 0.2)
 
     async def app(_scope, receive, send):
@@ -218,7 +218,7 @@ class TimersByHand(asyncio.SelectorEventLoop):
                 callback()
 
 
-def test_a_client_that_takes_nothing_is_let_go_and_a_slow_one_is_not(monkeypatch):
+def test_client_that_reads_nothing_is_disconnected_and_a_slow_one_is_not(monkeypatch):
     monkeypatch.setattr(connection, "WRITE_SECONDS", TimersByHand.LENGTH_S)
     size = 24 << 20
     ended = asyncio.Event()

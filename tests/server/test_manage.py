@@ -76,7 +76,7 @@ def test_a_blob_is_stored_once_and_only_under_its_digest(own_site):
 @pytest.mark.parametrize(
     "digest", ["sha256:", "sha256:" + "0" * 63, "md5:" + "0" * 32, "sha256:..%2f..%2fetc", "x"]
 )
-def test_what_is_no_digest_is_refused(own_site, digest):
+def test_invalid_digest_is_refused(own_site, digest):
     for method in ("HEAD", "POST"):
         [response] = own_site.call((method, f"/api/blobs/{digest}", {"content": b"x"}))
         assert response.status_code in (400, 404)
@@ -102,7 +102,7 @@ def test_a_model_is_copied_and_deleted(made):
     assert responses[0].content == responses[1].content == b""
 
 
-def test_what_is_not_there_can_be_neither_copied_nor_deleted(made):
+def test_missing_model_can_be_neither_copied_nor_deleted(made):
     copied, deleted, named, empty = made.call(
         ("POST", "/api/copy", {"json": {"source": "none", "destination": "x"}}),
         ("DELETE", "/api/delete", {"content": b'{"name": "none"}'}),

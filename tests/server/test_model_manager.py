@@ -60,7 +60,7 @@ async def touch(models, entry, overrides=ANY, keep_alive_s=None):
         return model
 
 
-def test_a_model_is_loaded_once_however_many_ask(start, entry):
+def test_concurrent_requests_load_a_model_once(start, entry):
     start.delay_s = 0.01
 
     async def test(models):

@@ -62,7 +62,7 @@ def test_more_than_may_wait_are_turned_away_with_a_time_to_come_again():
     assert admission.waiting == 0
 
 
-def test_a_full_queue_is_503_in_each_apis_words(site, monkeypatch):
+def test_full_queue_is_503_in_each_apis_format(site, monkeypatch):
     monkeypatch.setattr(Admission, "wait", lambda self: refuse(self))
 
     def refuse(_):

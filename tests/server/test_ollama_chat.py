@@ -110,7 +110,7 @@ def test_log_probabilities_are_kept_when_text_is_held_back(post):
         ),
         (
             {"model": "m", "messages": [*user("x"), {"role": "user", "images": ["aGk=", "h!"]}]},
-            "messages[1].images[1]: it is no base64",
+            "messages[1].images[1]: invalid base64",
         ),
         ({"model": "m", "messages": [{"role": "user", "images": [""]}]}, "it is empty"),
         (

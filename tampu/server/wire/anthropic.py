@@ -47,7 +47,7 @@ class CountRequest(msgspec.Struct, kw_only=True):
     thinking: dict[str, Any] | None = None
     output_config: dict[str, Any] | None = None
     context_management: dict[str, Any] | None = None
-    # Not supported, and never ignored.
+    # Unsupported; a request with one of them is refused.
     mcp_servers: Any = None
     container: Any = None
     compaction: Any = None
@@ -68,10 +68,10 @@ class MessagesRequest(CountRequest, kw_only=True):
 
 
 def parse_messages(body: MessagesRequest, defaults: ModelDefaults) -> GenerationRequest:
-    """Return what a request for the next message means.
+    """Return the request for the next message.
 
     Raises:
-        RequestError: naming the field that cannot be had.
+        RequestError: naming an unsupported or invalid field.
     """
     limit = body.max_tokens
     require(holds=limit is not None, message="max_tokens: field required")
@@ -91,10 +91,10 @@ def parse_messages(body: MessagesRequest, defaults: ModelDefaults) -> Generation
 
 
 def hides_reasoning(body: MessagesRequest) -> bool:
-    """Whether the answer is to hold its thoughts as empty blocks.
+    """Whether reasoning is returned as empty blocks.
 
     Raises:
-        RequestError: for a way to show them that there is not.
+        RequestError: for an unknown display.
     """
     display = (body.thinking or {}).get("display")
     fits = display in (None, "summarized", "omitted")
@@ -138,7 +138,7 @@ def _conversation(body: CountRequest, defaults: ModelDefaults) -> Conversation:
 
 
 def template_messages(message: Message, where: str) -> Iterator[dict[str, Any]]:
-    """Yield a message in the form of Hugging Face's templates; results of tools are of their own.
+    """Yield a message in the format of Hugging Face's templates; results of tools are of their own.
 
     Raises:
         RequestError: for blocks that cannot be read.
@@ -230,7 +230,7 @@ def _image(source: object, where: str) -> bytes:
             require(holds=kind in _IMAGE_TYPES, message=f"{where}: {kind[:50]!r} is not supported")
             return decode_image(data, where)
         case {"type": "url"}:
-            raise RequestError(f"{where}: URLs are not fetched: send the picture in base64")
+            raise RequestError(f"{where}: URLs are not fetched: send the image in base64")
     raise RequestError(f"{where}: an image needs a source of type base64")
 
 
@@ -273,7 +273,7 @@ def _tool_choice(given: dict[str, Any] | None) -> tuple[ToolMode, str | None]:
 
 
 def _think(body: CountRequest, defaults: ModelDefaults) -> Think:
-    """Return whether to think; a model that cannot is asked for it by habit, and let be."""
+    """Return whether to reason; ignored for models without reasoning, since clients always ask."""
     thinking = body.thinking or {}
     kind, effort = thinking.get("type"), (body.output_config or {}).get("effort")
     fits = kind in (None, "enabled", "disabled", "adaptive")
@@ -300,7 +300,7 @@ def _check_edits(management: dict[str, Any]) -> None:
 
 
 def _budget(body: CountRequest) -> int | None:
-    """Return how many tokens the thoughts may have; None: any number."""
+    """Return the reasoning budget in tokens; None: unlimited."""
     budget = (body.thinking or {}).get("budget_tokens")
     fits = budget is None or (type(budget) is int and budget >= 0)
     require(holds=fits, message="thinking.budget_tokens must be a whole number of 0 or more")

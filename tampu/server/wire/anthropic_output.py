@@ -21,7 +21,7 @@ from tampu.server.events import (
 )
 from tampu.server.http_response import SSE
 
-# Thoughts are not signed; but some clients give back only those that have a signature.
+# Reasoning is not signed, but some clients return only blocks with a signature.
 _SIGNATURE = "tampu"
 _REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
 
@@ -32,7 +32,7 @@ def to_named_event(value: dict[str, Any]) -> bytes:
 
 
 class MessageWriter:
-    """The answer to `POST /v1/messages`.
+    """The response to `POST /v1/messages`.
 
     A stream is a message that begins, its blocks one after the other, and a message that ends:
 
@@ -60,7 +60,7 @@ class MessageWriter:
         return to_named_event({"type": "message_stop"})
 
     def fail(self, error: TampuError) -> bytes:
-        """Return a server-sent event that tells the error."""
+        """Return a server-sent event with the error."""
         return to_named_event(anthropic_error(status_of(error), public_message(error)))
 
     def whole(self, events: Sequence[Event]) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class MessageWriter:
 
 
 def usage_object(usage: Usage, reasoning_tokens: int = 0) -> dict[str, Any]:
-    """Return what an answer cost, in Anthropic's words: cached tokens count apart."""
+    """Return the usage of an answer in Anthropic's format: cached tokens are separate."""
     return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
         "cache_creation_input_tokens": 0,

@@ -1,4 +1,4 @@
-"""Conversations: what a chat request of any API family asks for, checked, and made into a job."""
+"""Conversations: the chat requests of all API families, checked and made into a prompt."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ ToolMode: TypeAlias = Literal["auto", "none", "required"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """What a request for the next message says.
+    """A request for the next message.
 
     Attributes:
-        messages: in the form of Hugging Face's templates; pictures are bytes, under `images`.
+        messages: in the format of Hugging Face's templates; images are bytes, under `images`.
         tools: functions, each `{"type": "function", "function": {...}}`.
         tool_choice: whether the model may call, must not, or has to.
         tool: the only function it may call; None: any of them.
         is_parallel: whether it may call more than one at once.
-        think: whether it is to think first, or how hard; None: as it does by itself.
+        think: whether to reason, or the effort; None: the model's default.
         variables: more values for the template.
         before: tokens of an earlier exchange.
         plain: the prompt for a model without a template.
@@ -86,24 +86,24 @@ def with_conversation(
 
 
 def check_can(defaults: ModelDefaults, capability: str, model: str, named: str) -> None:
-    """Refuse what a model cannot do.
+    """Refuse a request that the model does not support.
 
     Raises:
-        RequestError: naming the model and what it lacks.
+        RequestError: naming the model and the capability.
     """
     message = f'"{model[:200]}" does not support {named}'
     require(holds=capability in defaults.info.capabilities, message=message)
 
 
 def decode_image(text: str, where: str, *, is_uri: bool = False) -> bytes:
-    """Return the bytes of a picture, given in base64 or as a data URI.
+    """Return the bytes of an image, given in base64 or as a data URI.
 
     Raises:
-        RequestError: for anything else, an address on the web too.
+        RequestError: for anything else, including URLs.
     """
     if is_uri:
         if re.match(r"[a-z]+://", text, re.IGNORECASE):
-            raise RequestError(f"{where}: URLs are not fetched: send the picture as a data URI")
+            raise RequestError(f"{where}: URLs are not fetched: send the image as a data URI")
         match = _IMAGE_URI.match(text)
         if match is None and text.startswith("data:"):
             raise RequestError(
@@ -113,7 +113,7 @@ def decode_image(text: str, where: str, *, is_uri: bool = False) -> bytes:
     try:
         image = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise RequestError(f"{where}: it is no base64") from error
+        raise RequestError(f"{where}: invalid base64") from error
     require(holds=bool(image), message=f"{where}: it is empty")
     return image
 
@@ -175,7 +175,7 @@ def _usable_tools(conversation: Conversation) -> Sequence[dict[str, Any]]:
     """Return the functions that the model may call.
 
     Raises:
-        RequestError: when it has to call one that is not there.
+        RequestError: when it must call a tool that was not given.
     """
     if conversation.tool_choice == "none":
         return ()
@@ -188,10 +188,10 @@ def _usable_tools(conversation: Conversation) -> Sequence[dict[str, Any]]:
 
 
 def _form(conversation: Conversation) -> StructuredOutput | None:
-    """Return what the answer must be like.
+    """Return the required structure of the answer.
 
     Raises:
-        GrammarError: for a format that is none.
+        GrammarError: for an invalid format.
     """
     if conversation.tools and conversation.tool_choice == "required":
         return StructuredOutput(

@@ -120,7 +120,7 @@ class EmbeddingsRequest(msgspec.Struct, kw_only=True):
 
 
 class EmbedResponse(msgspec.Struct, kw_only=True):
-    """The answer to `POST /api/embed`."""
+    """The response to `POST /api/embed`."""
 
     model: str
     embeddings: list[list[float]]
@@ -130,7 +130,7 @@ class EmbedResponse(msgspec.Struct, kw_only=True):
 
 
 class DebugInfo(msgspec.Struct, kw_only=True):
-    """What a model would be given: the whole prompt, and how many pictures come with it."""
+    """What a model would receive: the rendered prompt, and the number of images."""
 
     rendered_template: str
     image_count: int
@@ -164,16 +164,16 @@ def is_streaming(body: _Common) -> bool:
 
 
 def is_unload(body: GenerateRequest | ChatRequest) -> bool:
-    """Whether the request only wants the model out of memory."""
+    """Whether the request only unloads the model."""
     wants_text = body.messages if isinstance(body, ChatRequest) else body.prompt
     return not wants_text and keep_alive_s(body.keep_alive) == 0
 
 
 def parse_generate(body: GenerateRequest, defaults: ModelDefaults) -> GenerationRequest:
-    """Return what a request for text means.
+    """Return the request for generated text.
 
     Raises:
-        RequestError: for what the model cannot do, or tampu not yet.
+        RequestError: for what the model or tampu does not support.
     """
     request = _parameters(body, defaults)
     check_can(defaults, "completion", request.model, "generate")
@@ -184,7 +184,7 @@ def parse_generate(body: GenerateRequest, defaults: ModelDefaults) -> Generation
     )
     if body.suffix:
         check_can(defaults, "insert", request.model, "insert")
-    message = "template: it is not taken from a request: create a model with it, by /api/create"
+    message = "template: not supported in a request; create a model with it (/api/create)"
     require(holds=not body.template, message=message)
     request = with_conversation(request, _one_question(body, defaults), defaults)
     if body.suffix:
@@ -195,10 +195,10 @@ def parse_generate(body: GenerateRequest, defaults: ModelDefaults) -> Generation
 
 
 def parse_chat(body: ChatRequest, defaults: ModelDefaults) -> GenerationRequest:
-    """Return what a conversation means.
+    """Return the request for the next message.
 
     Raises:
-        RequestError: for what the model cannot do, or tampu not yet.
+        RequestError: for what the model or tampu does not support.
     """
     check_can(defaults, "completion", body.model or "", "chat")
     conversation = Conversation(
@@ -215,7 +215,7 @@ def parse_chat(body: ChatRequest, defaults: ModelDefaults) -> GenerationRequest:
 
 
 def parse_embed(body: EmbedRequest, defaults: ModelDefaults) -> EmbeddingTask:
-    """Return what a request for embeddings means.
+    """Return the request for embeddings.
 
     Raises:
         RequestError: for an option out of its range.
@@ -237,7 +237,7 @@ def parse_embed(body: EmbedRequest, defaults: ModelDefaults) -> EmbeddingTask:
 
 
 def parse_embeddings(body: EmbeddingsRequest, defaults: ModelDefaults) -> EmbeddingTask:
-    """Return what a request for an embedding in the older form means.
+    """Return the request for an embedding in the older format.
 
     Raises:
         RequestError: as `parse_embed`.
@@ -263,7 +263,7 @@ def _parameters(body: _Common, defaults: ModelDefaults) -> GenerationRequest:
 
 
 def _think(body: _Common, defaults: ModelDefaults) -> bool | str | None:
-    """Return whether the model is to think first: one that can does, unless it is told not to."""
+    """Return whether to reason: by default if the model can."""
     can_think = "thinking" in defaults.info.capabilities
     return True if body.think is None and can_think else body.think
 
@@ -292,7 +292,7 @@ def _images(images: Sequence[str], where: str) -> list[bytes]:
 
 
 def template_message(message: Message, where: str) -> dict[str, Any]:
-    """Return a message in the form of Hugging Face's templates."""
+    """Return a message in the format of Hugging Face's templates."""
     optional = {
         "images": _images(message.images or (), f"{where}."),
         "reasoning_content": message.thinking,

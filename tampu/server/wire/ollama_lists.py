@@ -94,14 +94,14 @@ class ModelDetails(msgspec.Struct, kw_only=True):
 
 
 def tags(entries: Sequence[Entry]) -> dict[str, list[ListedModel]]:
-    """Return the answer to `GET /api/tags`."""
+    """Return the response to `GET /api/tags`."""
     return {"models": [_tag(entry) for entry in entries]}
 
 
 def processes(
     models: Sequence[ManagedModel], loading: Sequence[PendingLoad], engine: str
 ) -> dict[str, list[RunningModel]]:
-    """Return the answer to `GET /api/ps`: models in memory, and those on their way to it.
+    """Return the response to `GET /api/ps`: models in memory, and those on their way to it.
 
     `engine` computes the models whose Modelfile names no other.
     """
@@ -111,7 +111,7 @@ def processes(
 
 
 def show(entry: Entry, defaults: ModelDefaults, body: ShowRequest, engine: str) -> ModelDetails:
-    """Return the answer to `POST /api/show`; long arrays and tensors only if they are asked for.
+    """Return the response to `POST /api/show`; long arrays and tensors only if requested.
 
     `engine` computes the models whose Modelfile names no other.
 

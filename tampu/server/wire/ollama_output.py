@@ -54,7 +54,7 @@ class _Line(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class GenerateLine(_Line, omit_defaults=True):
-    """A line of the answer to `POST /api/generate`."""
+    """A line of the response to `POST /api/generate`."""
 
     model: str
     created_at: str
@@ -64,7 +64,7 @@ class GenerateLine(_Line, omit_defaults=True):
 
 
 class ChatLine(_Line, omit_defaults=True):
-    """A line of the answer to `POST /api/chat`."""
+    """A line of the response to `POST /api/chat`."""
 
     model: str
     created_at: str
@@ -80,19 +80,19 @@ class _Writer:
     media_type = NDJSON
 
     def end(self) -> bytes:
-        """Return nothing: the last line says that it is the last."""
+        """Return nothing: the last line is marked as such."""
         return b""
 
     def fail(self, error: TampuError) -> bytes:
-        """Return a last line that tells the error."""
+        """Return a last line with the error."""
         return to_line({"error": public_message(error)})
 
 
 class GenerateWriter(_Writer):
-    """The answer to `POST /api/generate`."""
+    """The response to `POST /api/generate`."""
 
     def __init__(self, model: str, arrived_ns: int, *, with_context: bool) -> None:
-        """Answer for a model, under the name that the client wrote."""
+        """Respond under the model name from the request."""
         self._model = model
         self._arrived_ns = arrived_ns
         self._context: list[int] | None = [] if with_context else None
@@ -132,10 +132,10 @@ class GenerateWriter(_Writer):
 
 
 class ChatWriter(_Writer):
-    """The answer to `POST /api/chat`; tool calls come whole, each in a line of its own."""
+    """The response to `POST /api/chat`; tool calls come whole, each in a line of its own."""
 
     def __init__(self, model: str, arrived_ns: int) -> None:
-        """Answer for a model, under the name that the client wrote."""
+        """Respond under the model name from the request."""
         self._model = model
         self._arrived_ns = arrived_ns
 
@@ -180,7 +180,7 @@ def to_line(line: object) -> bytes:
 
 
 def reason_of(event: Finished) -> str:
-    """Return why an answer ended in Ollama's words, where a call is no reason of its own."""
+    """Return Ollama's done_reason, which has none for tool calls."""
     return "stop" if event.reason == "tool_calls" else event.reason
 
 

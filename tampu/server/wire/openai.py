@@ -77,7 +77,7 @@ class ChatRequest(_Common, kw_only=True):
     prompt_cache_options: dict[str, Any] | None = None
     verbosity: Any = None
     chat_template_kwargs: dict[str, Any] | None = None
-    # Not supported, and never ignored.
+    # Unsupported; a request with one of them is refused.
     audio: Any = None
     functions: Any = None
     function_call: Any = None
@@ -107,16 +107,16 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
 
 
 def parse_chat_completion(body: ChatRequest, defaults: ModelDefaults) -> GenerationRequest:
-    """Return what a request for the next message means.
+    """Return the request for the next message.
 
     Raises:
-        RequestError: naming the field that cannot be had.
+        RequestError: naming an unsupported or invalid field.
     """
     refuse_fields(body, "audio", "functions", "function_call", "moderation", "web_search_options")
     check_verbosity(body.verbosity, "verbosity")
     check_cache_options(body.prompt_cache_options)
     texts_only = body.modalities in (None, ["text"])
-    require(holds=texts_only, message="modalities: only text can be had")
+    require(holds=texts_only, message="modalities: only text is supported")
     require(holds=bool(body.messages), message="messages: there must be at least one")
     wish = read_tool_choice(body.tool_choice)
     conversation = Conversation(
@@ -136,16 +136,16 @@ def parse_chat_completion(body: ChatRequest, defaults: ModelDefaults) -> Generat
     request = _parameters(
         body, defaults, limit, logprobs=body.logprobs, top_logprobs=body.top_logprobs
     )
-    message = "top_logprobs is only there with logprobs: true"
+    message = "top_logprobs needs logprobs: true"
     require(holds=bool(body.logprobs) or not body.top_logprobs, message=message)
     return with_conversation(request, conversation, defaults)
 
 
 def parse_completion(body: CompletionRequest, defaults: ModelDefaults) -> GenerationRequest:
-    """Return what a request for the continuation of prompts means.
+    """Return the request for the completion of prompts.
 
     Raises:
-        RequestError: naming the field that cannot be had.
+        RequestError: naming an unsupported or invalid field.
     """
     logprobs = body.logprobs
     in_range = logprobs is None or 0 <= logprobs <= MAX_TOP_LOGPROBS
@@ -182,10 +182,10 @@ def _before(prompt: Prompt, suffix: str) -> FIMPrompt:
 
 
 def parse_embedding(body: EmbeddingRequest, defaults: ModelDefaults) -> EmbeddingTask:
-    """Return what a request for embeddings means.
+    """Return the request for embeddings.
 
     Raises:
-        RequestError: naming the field that cannot be had.
+        RequestError: naming an unsupported or invalid field.
     """
     formats = (None, "float", "base64")
     message = "encoding_format must be float or base64"
@@ -201,7 +201,7 @@ def parse_embedding(body: EmbeddingRequest, defaults: ModelDefaults) -> Embeddin
 
 
 def wants_usage(body: _Common) -> bool:
-    """Whether a stream ends with what it cost."""
+    """Whether a stream ends with its usage."""
     return body.stream_options is not None and bool(body.stream_options.include_usage)
 
 

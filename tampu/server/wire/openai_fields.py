@@ -37,7 +37,7 @@ class JSONSchema(msgspec.Struct, kw_only=True):
 
 
 class ResponseFormat(msgspec.Struct, kw_only=True):
-    """In what form the answer is wanted; beyond OpenAI's own, one of Ollama's other grammars."""
+    """The output format; beyond OpenAI's own, one of Ollama's other grammars."""
 
     type: str
     json_schema: JSONSchema | None = None
@@ -76,7 +76,7 @@ class ToolChoice:
 
 
 def refuse_fields(body: msgspec.Struct, *fields: str) -> None:
-    """Refuse a request with fields that would change its answer and are not supported.
+    """Refuse a request that sets one of these unsupported fields.
 
     Raises:
         RequestError: naming the first.
@@ -87,7 +87,7 @@ def refuse_fields(body: msgspec.Struct, *fields: str) -> None:
 
 
 def check_verbosity(verbosity: object, field: str) -> None:
-    """Refuse to be told how much to say, unless it is as much as usual.
+    """Refuse any verbosity but the default.
 
     Raises:
         RequestError: naming the field.
@@ -126,10 +126,10 @@ def read_inputs(given: str | list[Any] | None, field: str) -> Iterator[TextOrTok
 
 
 def read_effort(effort: object, field: str) -> Think:
-    """Return how hard the model is to think.
+    """Return the reasoning effort.
 
     Raises:
-        RequestError: saying what there is.
+        RequestError: naming the valid values.
     """
     if effort is None:
         return None
@@ -139,10 +139,10 @@ def read_effort(effort: object, field: str) -> Think:
 
 
 def read_tool_choice(given: str | dict[str, Any] | None) -> ToolChoice:
-    """Return whether the model has to call a function, and which.
+    """Return the tool choice.
 
     Raises:
-        RequestError: for what is no choice.
+        RequestError: for an invalid choice.
     """
     match given:
         case None | "auto":
@@ -168,7 +168,7 @@ def read_tool_choice(given: str | dict[str, Any] | None) -> ToolChoice:
 
 
 def read_format(given: ResponseFormat | None, field: str) -> str | dict[str, Any] | None:
-    """Return in what form the answer is wanted, as `Conversation.response_format` has it.
+    """Return the output format as `Conversation.response_format`.
 
     Raises:
         RequestError: for any other.
@@ -190,17 +190,17 @@ def read_format(given: ResponseFormat | None, field: str) -> str | dict[str, Any
 
 
 def read_bias(given: dict[str, float] | None) -> dict[int, float] | None:
-    """Return what is added to the logits of tokens.
+    """Return the logit bias of tokens.
 
     Raises:
-        RequestError: for too many, what is no token, or a bias that is not -100 to 100.
+        RequestError: for too many, an invalid token, or a bias outside -100 to 100.
     """
     if given is None:
         return None
     require(holds=len(given) <= MAX_BIASES, message=f"logit_bias: at most {MAX_BIASES} tokens")
     for token, bias in given.items():
         is_token = token.isascii() and token.isdecimal() and len(token) < 10
-        require(holds=is_token, message=f"logit_bias: {token[:50]!r} is no token id")
+        require(holds=is_token, message=f"logit_bias: {token[:50]!r} is not a token id")
         require(holds=-100 <= bias <= 100, message=f"logit_bias: {bias} is not -100 to 100")
     return {int(token): bias for token, bias in given.items()}
 

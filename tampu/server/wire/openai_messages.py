@@ -1,4 +1,4 @@
-"""OpenAI's API: the messages of a conversation, in the form of Hugging Face's templates."""
+"""OpenAI's API: the messages of a conversation, in the format of Hugging Face's templates."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Message(msgspec.Struct, kw_only=True):
 
 
 def template_message(message: Message, where: str) -> dict[str, Any]:
-    """Return a message in the form of Hugging Face's templates.
+    """Return a message in the format of Hugging Face's templates.
 
     Raises:
         RequestError: for content that cannot be read.
@@ -77,7 +77,7 @@ def template_message(message: Message, where: str) -> dict[str, Any]:
 def read_content(
     content: str | Sequence[dict[str, Any]] | None, where: str
 ) -> tuple[str, list[bytes]]:
-    """Return the text and the pictures of a message.
+    """Return the text and the images of a message.
 
     Raises:
         RequestError: for parts of other kinds.
@@ -107,9 +107,11 @@ def read_arguments(text: str, where: str) -> dict[str, Any]:
     """Return the arguments of a call as an object.
 
     Raises:
-        RequestError: if they are none.
+        RequestError: if they are invalid.
     """
     try:
         return msgspec.json.decode(text or "{}", type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError) as error:
-        raise RequestError(f"{where}: the arguments of a tool call are no JSON object") from error
+        raise RequestError(
+            f"{where}: the arguments of a tool call are not a JSON object"
+        ) from error

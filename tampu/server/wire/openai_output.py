@@ -64,7 +64,7 @@ class _Writer(ABC):
         return to_event(self._chunk([]) | {"usage": self._usage()}) + DONE
 
     def fail(self, error: TampuError) -> bytes:
-        """Return a chunk that tells the error."""
+        """Return a chunk with the error."""
         return to_event(openai_error(status_of(error), public_message(error)))
 
     def whole(self, events: Sequence[Event]) -> dict[str, Any]:
@@ -112,13 +112,13 @@ class _Writer(ABC):
 
 
 class ChatWriter(_Writer):
-    """The answer to `POST /v1/chat/completions`."""
+    """The response to `POST /v1/chat/completions`."""
 
     _kind = "chat.completion"
     _chunk_kind = "chat.completion.chunk"
 
     def __init__(self, model: str, *, choices: int = 1, with_usage: bool = False) -> None:
-        """Answer for a model, under the name that the client wrote."""
+        """Respond under the model name from the request."""
         super().__init__("chatcmpl", model, choices=choices, with_usage=with_usage)
 
     def _deltas(self, event: Event) -> Iterator[dict[str, Any]]:
@@ -157,7 +157,7 @@ class ChatWriter(_Writer):
 
 
 class CompletionWriter(_Writer):
-    """The answer to `POST /v1/completions`."""
+    """The response to `POST /v1/completions`."""
 
     _kind = "text_completion"
     _chunk_kind = "text_completion"
@@ -211,7 +211,7 @@ class CompletionWriter(_Writer):
 
 
 def usage_object(usage: Usage, reasoning_tokens: int = 0) -> dict[str, Any]:
-    """Return what an answer cost, in OpenAI's words."""
+    """Return the usage of an answer in OpenAI's format."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.generated_tokens,
@@ -224,7 +224,7 @@ def usage_object(usage: Usage, reasoning_tokens: int = 0) -> dict[str, Any]:
 def embedding_list(
     vectors: npt.NDArray[np.float32], tokens: int, model: str, *, is_base64: bool
 ) -> dict[str, Any]:
-    """Return the answer to `POST /v1/embeddings`; base64 is of little-endian F32."""
+    """Return the response to `POST /v1/embeddings`; base64 is of little-endian F32."""
 
     def encoded(row: npt.NDArray[np.float32]) -> str | list[float]:
         return base64.b64encode(row.astype("<f4").tobytes()).decode() if is_base64 else row.tolist()
@@ -241,12 +241,12 @@ def embedding_list(
 
 
 def finish_reason(event: Finished) -> str:
-    """Return why an answer ended, in OpenAI's words."""
+    """Return OpenAI's finish_reason."""
     return event.reason if event.reason in ("length", "tool_calls") else "stop"
 
 
 def logprobs_of(events: Sequence[Event]) -> list[TokenLogprob]:
-    """Return the scores of all tokens of an answer."""
+    """Return the logprobs of all tokens of an answer."""
     return [
         entry
         for event in events
@@ -256,7 +256,7 @@ def logprobs_of(events: Sequence[Event]) -> list[TokenLogprob]:
 
 
 def chat_logprobs(logprobs: Sequence[TokenLogprob]) -> dict[str, Any] | None:
-    """Return log-probabilities as a chat's answer tells them."""
+    """Return logprobs in the format of a chat."""
     if not logprobs:
         return None
     content = [
@@ -268,7 +268,7 @@ def chat_logprobs(logprobs: Sequence[TokenLogprob]) -> dict[str, Any] | None:
 
 
 def completion_logprobs(logprobs: Sequence[TokenLogprob], offset: int) -> dict[str, Any] | None:
-    """Return log-probabilities as a completion tells them, of a text that begins at `offset`."""
+    """Return logprobs in the format of a completion whose text starts at `offset`."""
     if not logprobs:
         return None
     tokens = [_text(entry.token_bytes) for entry in logprobs]

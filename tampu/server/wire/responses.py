@@ -25,7 +25,7 @@ from tampu.server.wire.openai_messages import read_arguments, read_content
 from tampu.server.wire.options import OPENAI_DEFAULTS, parameter_fields, parse_request, readable
 
 _LOGPROBS = "message.output_text.logprobs"
-# What may be asked for besides the answer: scores, and parts of what cannot come about here.
+# Accepted values of `include`: logprobs, and parts that never occur here.
 _INCLUDED = (
     _LOGPROBS, "reasoning.encrypted_content", "message.input_image.image_url",
     "file_search_call.results", "web_search_call.results", "web_search_call.action.sources",
@@ -56,7 +56,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     store: bool | None = None
     options: dict[str, Any] | None = None
     keep_alive: float | str | None = None
-    # Not supported, and never ignored.
+    # Unsupported; a request with one of them is refused.
     previous_response_id: Any = None
     conversation: Any = None
     background: Any = None
@@ -70,10 +70,10 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
 
 
 def parse_response(body: ResponsesRequest, defaults: ModelDefaults) -> GenerationRequest:
-    """Return what a request for a response means.
+    """Return the request for a response.
 
     Raises:
-        RequestError: naming the field that cannot be had.
+        RequestError: naming an unsupported or invalid field.
     """
     refuse_fields(
         body,
@@ -96,7 +96,7 @@ def parse_response(body: ResponsesRequest, defaults: ModelDefaults) -> Generatio
 
 
 def template_messages(body: ResponsesRequest) -> Iterator[dict[str, Any]]:
-    """Yield the conversation in the form of Hugging Face's templates.
+    """Yield the conversation in the format of Hugging Face's templates.
 
     Thoughts and calls of functions, items of their own here, go into the message that they are of.
 
@@ -186,7 +186,7 @@ def _tool(tool: dict[str, Any], index: int) -> dict[str, Any]:
 
 
 def _effort(reasoning: dict[str, Any]) -> Think:
-    """Return how hard to think; thoughts are told as they are, whatever summary is wanted."""
+    """Return the reasoning effort; reasoning is returned whole, whatever summary is requested."""
     message = "reasoning.mode is not supported, only standard"
     require(holds=reasoning.get("mode") in (None, "standard"), message=message)
     return read_effort(reasoning.get("effort"), "reasoning.effort")

@@ -27,9 +27,9 @@ from tampu.server.wire.responses import ResponsesRequest
 
 
 class ResponseWriter:
-    """The answer to `POST /v1/responses`.
+    """The response to `POST /v1/responses`.
 
-    A stream tells of each item when it begins, grows and ends; the last event holds all of them.
+    A stream reports each item's start, deltas and end; the last event holds all items.
     """
 
     media_type = SSE
@@ -51,11 +51,11 @@ class ResponseWriter:
         return b"".join(to_named_event(self._numbered(told)) for told in self._events(event))
 
     def end(self) -> bytes:
-        """Return nothing: the last event says that it is the last."""
+        """Return nothing: the last event is marked as such."""
         return b""
 
     def fail(self, error: TampuError) -> bytes:
-        """Return a server-sent event that tells the error."""
+        """Return a server-sent event with the error."""
         told = {"type": "error", "code": None, "param": None, "message": public_message(error)}
         return to_named_event(self._numbered(told))
 

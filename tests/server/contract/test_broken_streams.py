@@ -21,9 +21,7 @@ def ask(site, path, text="hello die"):
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-def test_an_error_after_the_first_chunk_is_a_chunk_and_the_stream_has_no_mark_at_its_end(
-    site, path
-):
+def test_error_after_the_first_chunk_is_a_chunk_and_no_done_marker_follows(site, path):
     response = ask(site, path)
     assert response.status_code == 200
     *_, said, last = response.text.split("\n\n")[:-1]
@@ -54,7 +52,7 @@ def test_an_error_before_the_first_event_has_its_status(site, path):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_silent_stream_says_that_more_will_come(site, path, monkeypatch):
+def test_silent_stream_gets_keep_alive_comments(site, path, monkeypatch):
     monkeypatch.setattr(http_response, "KEEP_ALIVE_COMMENT_SECONDS", 0.01)
     response = ask(site, path, "hello pause there")
     assert "\n\n: more will come\n\n" in response.text

@@ -137,7 +137,7 @@ def test_a_model_of_a_file_says_which_layers_are_there_already(client, blob):
     assert f"using existing layer sha256:{system}" in statuses(again)
 
 
-def test_a_file_that_is_no_model_is_refused(client, no_model):
+def test_file_that_is_not_a_model_is_refused(client, no_model):
     for name in ("m.gguf", "m.txt"):
         body = {"model": "x", "files": {name: no_model}}
         answer = Answer(client.post("/api/create", json=body))

@@ -1,15 +1,86 @@
-"""What goes wrong when a model is to run, each with its status and its words.
+"""Errors of all API families: each has its status, its family's format and a message.
 
-Elsewhere: a queue that is full (tests/server/test_observing.py), clients that leave
-(test_http.py), models that do not fit (test_loaded.py), processes that die (test_deaths.py).
+Elsewhere: a full queue (tests/server/test_observing.py), clients that disconnect (test_http.py),
+models that do not fit (test_model_manager.py), processes that crash (test_crashes.py).
 """
 
 from __future__ import annotations
 
+import httpx
 import pytest
 from support.contract import Case, listed
 
 pytestmark = pytest.mark.server
+
+USER = {"messages": [{"role": "user", "content": "x"}]}
+FAMILIES = {
+    "/api/generate": {"prompt": "x"},
+    "/api/chat": USER,
+    "/v1/completions": {"prompt": "x"},
+    "/v1/chat/completions": USER,
+    "/v1/responses": {"input": "x"},
+    "/v1/messages": USER | {"max_tokens": 60},
+}
+ALL = list(FAMILIES)
+CHATS = ["/api/chat", "/v1/chat/completions", "/v1/responses", "/v1/messages"]
+CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
+TOOLS = [{"type": "function", "function": {"name": "add"}}]
+INVALID, UNKNOWN = (400, "invalid_request_error"), (404, "not_found_error")
+BROKEN = (500, "api_error")
+# The paths, what the request has besides, the status and type, and a part of the message.
+ERRORS = [
+    (ALL, {"model": "nobody"}, UNKNOWN, "'nobody' not found"),
+    (ALL, {"model": "broken"}, BROKEN, "tensor count"),
+    (ALL, {"model": "embedder"}, INVALID, "does not support"),
+    (ALL, {"model": None}, INVALID, "model is required"),
+    (ALL, {"stream": "no"}, INVALID, "stream"),
+    (ALL, {"options": {"top_p": 2}}, INVALID, "top_p"),
+    (ALL, {"options": {"num_ctx": "x"}}, INVALID, "num_ctx"),
+    (ALL[2:], {"temperature": "warm"}, INVALID, "temperature"),
+    (CHATS[:2], {"tools": TOOLS}, INVALID, "tools"),
+    ([CHAT, MESSAGES], {"messages": []}, INVALID, "messages"),
+    ([CHAT], {"messages": None}, INVALID, "messages"),
+    ([CHAT], {"max_completion_tokens": -1}, INVALID, "max_completion_tokens"),
+    ([CHAT], {"max_completion_tokens": 0, "max_tokens": 5}, INVALID, "max_completion_tokens"),
+    ([CHAT], {"reasoning_effort": "high"}, INVALID, "thinking"),
+    ([CHAT], {"num_keep": -5}, INVALID, "num_keep"),
+    ([MESSAGES], {"max_tokens": None}, INVALID, "max_tokens"),
+    ([MESSAGES], {"max_tokens": 0}, INVALID, "max_tokens"),
+    ([MESSAGES], {"messages": [{"role": "robot", "content": "x"}]}, INVALID, "role"),
+    ([MESSAGES], {"stop_sequences": [""]}, INVALID, "stop_sequences"),
+]
+
+
+def message_of(response: httpx.Response, kind: str) -> str:
+    """Return the message of an error, whose format must be that of the path's family."""
+    path, error = response.request.url.path, response.json()
+    if path.startswith("/api/"):
+        assert set(error) == {"error"}
+        return error["error"]
+    if path == MESSAGES:
+        assert set(error) == {"type", "error", "request_id"}
+        assert error["type"] == "error"
+        assert error["request_id"] == response.headers["request-id"]
+        assert error["request_id"].startswith("req_")
+    else:
+        assert set(error) == {"error"}
+        assert set(error["error"]) == {"message", "type", "param", "code"}
+    assert error["error"]["type"] == kind
+    return error["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "expected", "text"),
+    [(path, *error) for paths, *error in ERRORS for path in paths],
+)
+@pytest.mark.parametrize("is_streaming", [False, True])
+def test_error_has_its_status_format_and_message(client, path, more, expected, text, is_streaming):
+    status, kind = expected
+    body = {"model": "talker", "stream": is_streaming} | FAMILIES[path] | more
+    response = client.post(path, json=body)
+    assert response.status_code == status, response.text
+    assert text in message_of(response, kind)
+    assert "/tmp" not in response.text
 
 
 def generate(holds, **body):
@@ -17,20 +88,13 @@ def generate(holds, **body):
 
 
 CASES = {
-    "a file that is damaged is 500, with what is wrong": generate(
-        lambda a: a.refuses(500, "tensor count"), model="broken"
+    "the error of a damaged file has no path": generate(
+        lambda a: "/" not in a.json["error"], model="broken"
     ),
-    "and without where it is": generate(lambda a: "/" not in a.json["error"], model="broken"),
-    "an option of a wrong type is named": generate(
-        lambda a: a.refuses(400, "num_ctx"), options={"num_ctx": "x"}
-    ),
-    "an option out of its range is named": generate(
-        lambda a: a.refuses(400, "top_p"), options={"top_p": 2}
-    ),
-    "nothing that is in the cloud": Case(
+    "there are no accounts": Case(
         "/api/me", None, lambda a: a.status == 404, method="POST"
     ),
-    "no web searches": Case(
+    "there are no web searches": Case(
         "/api/experimental/web_search", {"query": "x"}, lambda a: a.status == 404
     ),
 }  # fmt: skip

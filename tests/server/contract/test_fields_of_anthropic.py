@@ -331,7 +331,7 @@ def test_every_tool_of_the_package_but_ones_own_is_refused_by_its_kind(client):
         ({"type": "base64", "media_type": "image/png", "data": "?"}, "base64"),
     ],
 )
-def test_a_picture_that_cannot_be_had_is_refused(client, source, told):
+def test_unavailable_image_is_refused(client, source, told):
     response = blocks(client, "user", {"type": "image", "source": source})
     assert response.status_code == 400
     assert told in response.json()["error"]["message"]

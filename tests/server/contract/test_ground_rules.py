@@ -126,7 +126,7 @@ def test_rule(client, case):
     case.check(client)
 
 
-def test_what_is_kept_for_ever_goes_far_in_the_future(client):
+def test_model_kept_forever_expires_far_in_the_future(client):
     keeps(is_fine, -1).check(client)
     models = client.get("/api/ps").json()["models"]
     [model] = [model for model in models if model["name"] == "talker:latest"]

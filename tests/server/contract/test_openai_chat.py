@@ -50,7 +50,7 @@ def deltas(chunks):
     return [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
 
 
-def test_an_answer_is_a_completion_with_a_choice_and_what_it_cost(client):
+def test_answer_is_a_completion_with_a_choice_and_usage(client):
     answer = whole(client)
     assert answer["id"].startswith("chatcmpl-")
     assert (answer["object"], answer["model"]) == ("chat.completion", "talker")
@@ -71,7 +71,7 @@ def test_the_model_has_the_name_that_was_asked_for(client):
     assert whole(client, model="talker:latest")["model"] == "talker:latest"
 
 
-def test_a_thought_is_apart_and_counts(client):
+def test_reasoning_is_separate_and_counted(client):
     answer = whole(client, model="thinker")
     message = answer["choices"][0]["message"]
     assert (message["reasoning"], message["content"]) == ("Let me see.", "It is four.")
@@ -91,7 +91,7 @@ def test_calls_have_ids_and_arguments_as_text_and_no_content(client):
     assert all(call["id"].startswith("call_") for call in calls)
 
 
-def test_a_stream_begins_with_the_role_and_ends_with_the_reason(client):
+def test_stream_starts_with_the_role_and_ends_with_the_reason(client):
     chunks = stream(client)
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
     assert deltas(chunks)[0] == {"role": "assistant", "content": ""}
@@ -107,7 +107,7 @@ def test_a_stream_has_one_id_and_one_time(client):
     assert len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}) == 1
 
 
-def test_thoughts_and_content_are_never_in_the_same_chunk(client):
+def test_reasoning_and_content_are_never_in_the_same_chunk(client):
     found = deltas(stream(client, model="thinker"))
     assert not [delta for delta in found if delta.get("content") and "reasoning" in delta]
     assert "".join(delta.get("reasoning", "") for delta in found) == "Let me see."
@@ -126,7 +126,7 @@ def test_a_streamed_call_is_its_name_first_and_then_its_arguments(client):
         assert json.loads(arguments) == {"b": 2, "a": 1}
 
 
-def test_usage_comes_in_a_last_chunk_without_choices_if_it_is_wanted(client):
+def test_requested_usage_is_a_last_chunk_without_choices(client):
     *chunks, last = stream(client, n=2, stream_options={"include_usage": True})
     assert last["choices"] == []
     assert last["usage"]["completion_tokens"] == 2 * 5
@@ -135,7 +135,7 @@ def test_usage_comes_in_a_last_chunk_without_choices_if_it_is_wanted(client):
         assert not [chunk for chunk in stream(client, **options) if "usage" in chunk]
 
 
-def test_each_of_several_choices_is_whole_in_a_stream_and_without(client):
+def test_each_choice_is_complete_with_and_without_streaming(client):
     answer = whole(client, n=3)
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
     chunks = stream(client, n=3)
@@ -163,7 +163,7 @@ def test_a_streams_log_probabilities_are_those_of_the_whole_answer(client):
             assert bytes(score["bytes"]).decode() == score["token"]
 
 
-def test_a_length_that_is_used_up_is_told(client):
+def test_reached_length_limit_is_reported(client):
     assert whole(client, max_tokens=2)["choices"][0]["finish_reason"] == "length"
     chunks = stream(client, max_tokens=2)
     assert chunks[-1]["choices"][0]["finish_reason"] == "length"
@@ -183,7 +183,7 @@ def test_the_input_can_be_counted_before(client):
 
 
 @pytest.mark.parametrize("budget", [0, 1])
-def test_a_thought_ends_when_its_budget_is_used_up(client, budget):
+def test_reasoning_ends_when_its_budget_is_used_up(client, budget):
     for more in ({"think_budget": budget}, {"options": {"think_budget": budget}}):
         answer = whole(client, model="tryer", **more)
         message = answer["choices"][0]["message"]
@@ -192,7 +192,7 @@ def test_a_thought_ends_when_its_budget_is_used_up(client, budget):
         assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] >= budget
 
 
-def test_a_thought_within_its_budget_is_left_alone(client):
+def test_reasoning_within_its_budget_is_unchanged(client):
     message = whole(client, model="thinker", think_budget=9)["choices"][0]["message"]
     assert (message["reasoning"], message["content"]) == ("Let me see.", "It is four.")
 
@@ -239,30 +239,6 @@ def test_a_choice_of_tools_is_honoured(client, choice, names):
 
 
 @pytest.mark.parametrize(
-    ("more", "status", "kind", "told"),
-    [
-        ({"model": "nobody"}, 404, "not_found_error", "'nobody' not found"),
-        ({"messages": None}, 400, "invalid_request_error", "messages"),
-        ({"temperature": "warm"}, 400, "invalid_request_error", "temperature"),
-        ({"max_completion_tokens": -1}, 400, "invalid_request_error", "max_completion_tokens"),
-        ({"max_completion_tokens": 0, "max_tokens": 5}, 400, "invalid_request_error",
-         "max_completion_tokens"),
-        ({"model": "broken"}, 500, "api_error", ""),
-        ({"model": "embedder"}, 400, "invalid_request_error", "does not support"),
-        ({"tools": TOOLS, "model": "talker"}, 400, "invalid_request_error", "tools"),
-        ({"reasoning_effort": "high"}, 400, "invalid_request_error", "thinking"),
-        ({"num_keep": -5}, 400, "invalid_request_error", "num_keep"),
-    ],
-)  # fmt: skip
-def test_an_error_has_its_status_type_and_message(client, more, status, kind, told):
-    error = ask(client, status, **more).json()
-    assert set(error) == {"error"}
-    assert set(error["error"]) == {"message", "type", "param", "code"}
-    assert error["error"]["type"] == kind
-    assert told in error["error"]["message"]
-
-
-@pytest.mark.parametrize(
     ("more", "told"),
     [
         ({"response_format": {"type": "json_schema", "json_schema": {
@@ -271,9 +247,7 @@ def test_an_error_has_its_status_type_and_message(client, more, status, kind, to
         ({"messages": [{"role": "user", "content": "long " * 300}], "truncate": False}, ""),
     ],
 )  # fmt: skip
-def test_what_is_refused_before_anything_is_generated_has_its_status_in_a_stream_too(
-    client, more, told
-):
+def test_error_before_generation_has_its_status_in_a_stream_too(client, more, told):
     if "truncate" in more:  # of Ollama's own API, so without effect here
         assert deltas(stream(client, **more))
         return

@@ -39,7 +39,7 @@ def texts(answer):
     return [choice["text"] for choice in answer["choices"]]
 
 
-def test_a_completion_is_a_text_with_a_reason_and_what_it_cost(client):
+def test_completion_is_a_text_with_a_reason_and_usage(client):
     answer = whole(client)
     assert answer["id"].startswith("cmpl-")
     assert (answer["object"], answer["model"]) == ("text_completion", "talker")
@@ -88,7 +88,7 @@ def test_a_stream_is_pieces_of_the_text_and_its_cost_if_it_is_wanted(client):
     assert {json.dumps(chunk["usage"]) for chunk in chunks} == {"null"}
 
 
-def test_an_echo_begins_each_answer_and_stream(client):
+def test_echo_starts_each_answer_and_stream(client):
     assert texts(whole(client, prompt=["x", [HELLO]], echo=True)) == [
         "xHello, world.", "Hello, world.",
     ]  # fmt: skip
@@ -107,7 +107,7 @@ def test_log_probabilities_stand_at_their_offsets_in_a_stream_too(client):
         assert [value for one in streamed for value in one[name]] == values
 
 
-def test_what_comes_behind_is_shown_to_a_model_that_can_insert(client):
+def test_suffix_reaches_a_model_that_can_insert(client):
     assert texts(whole(client, model="filler", suffix="y")) == ["Hello, world."]
     assert "does not support suffix" in complete(client, 400, suffix="y").text
 
@@ -165,7 +165,7 @@ def test_a_model_is_found_by_its_name_escaped_or_not(client, name):
 
 
 @pytest.mark.parametrize("name", ["nobody", "library/nobody:7b", "library%2Fnobody%3A7b"])
-def test_a_model_that_is_not_there_is_404(client, name):
+def test_unknown_model_is_404(client, name):
     response = client.get(f"/v1/models/{name}")
     assert response.status_code == 404
     assert response.json()["error"]["type"] == "not_found_error"

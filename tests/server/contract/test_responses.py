@@ -119,7 +119,7 @@ def test_events_belong_to_their_items(client):
         assert told.get("text", told.get("arguments")) == text
 
 
-def test_a_response_says_what_was_asked_and_what_it_cost(client):
+def test_response_repeats_the_request_and_has_usage(client):
     answer = whole(client, metadata={"a": "b"}, instructions="be brief", max_output_tokens=50)
     assert answer["id"].startswith("resp_")
     assert (answer["object"], answer["status"], answer["error"]) == ("response", "completed", None)
@@ -145,7 +145,7 @@ def test_items_have_ids_of_their_kind(client):
     assert json.loads(items[2]["arguments"]) == {"b": 2, "a": 1}
 
 
-def test_thoughts_count_as_reasoning(client):
+def test_reasoning_tokens_are_counted(client):
     answer = whole(client, model="thinker")
     assert answer["output"][0]["summary"] == [{"type": "summary_text", "text": "Let me see."}]
     details = answer["usage"]["output_tokens_details"]
@@ -168,7 +168,7 @@ def test_an_answer_cut_by_its_length_is_incomplete(client):
     ],
     ids=["text", "regex", "choices", "json_schema"],
 )
-def test_an_answer_has_the_form_that_is_wanted(client, form, texts):
+def test_answer_follows_the_requested_format(client, form, texts):
     [item] = ask(client, text={"format": form}).json()["output"]
     assert item["content"][0]["text"] in texts
 
@@ -176,11 +176,11 @@ def test_an_answer_has_the_form_that_is_wanted(client, form, texts):
 @pytest.mark.parametrize(
     "form", [{"type": "json_schema"}, {"type": "regex"}, {"type": 5}, {}, "text", {"type": "xml"}]
 )
-def test_a_form_that_is_none_is_refused_by_its_name(client, form):
+def test_invalid_format_is_refused_by_its_name(client, form):
     assert "format" in ask(client, 400, text={"format": form}).json()["error"]["message"]
 
 
-def test_a_stream_has_no_mark_at_its_end(client):
+def test_stream_has_no_done_marker(client):
     assert b"[DONE]" not in ask(client, stream=True).content
 
 

@@ -73,7 +73,7 @@ def test_a_way_to_think_reaches_the_prompt_of_a_message(anthropic_client, more, 
     assert kinds == (["text"] if effort == "none" else ["thinking", "text"])
 
 
-def test_a_streams_thought_is_cut_where_its_budget_ends(anthropic_client):
+def test_streamed_reasoning_ends_at_its_budget(anthropic_client):
     thinking = {"type": "enabled", "budget_tokens": 1}
     with anthropic_client.messages.stream(
         model="tryer", messages=USER, max_tokens=30, thinking=thinking,

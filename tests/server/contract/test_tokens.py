@@ -110,7 +110,7 @@ def test_tokens_and_texts_are_each_others(narrow_client):
         ("/api/detokenize", {"tokens": [-1]}, "-1"),
     ],
 )
-def test_what_makes_no_sense_is_refused(narrow_client, path, body, told):
+def test_invalid_requests_are_refused(narrow_client, path, body, told):
     answer = narrow_client.post(path, json={"model": "talker", **body})
     assert answer.status_code == 400
     assert told in answer.json()["error"]

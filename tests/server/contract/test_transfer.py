@@ -75,7 +75,7 @@ def test_transfer(made_client, case):
     case.check(made_client)
 
 
-def test_a_pull_tells_its_steps_and_says_success_alone_without_streaming(client, contract_models):
+def test_pull_reports_steps_or_only_success_without_streaming(client, contract_models):
     weights = (contract_models / "talker.gguf").read_bytes()
     content = manifest([described(weights)], described(CONFIG, CONFIG_TYPE))
     with RogueRegistry(content, (weights, CONFIG)) as registry:
