@@ -47,7 +47,7 @@ def run(texts, stop):
 
 
 def first_complete(text, stop):
-    """The text before the stop string that is complete first, by looking at the whole text."""
+    """Return the text before the first complete stop string, found in the whole text."""
     found = [(text.index(s) + len(s), -len(s), s) for s in stop if s in text]
     if not found:
         return text, None

@@ -229,7 +229,7 @@ def test_a_request_submitted_during_close_gets_a_last_event():
     closer = threading.Thread(target=engine.runner.close)
 
     class LateInbox:
-        """The runner closes between the look whether it runs and the handing over."""
+        """Closes the loop between the check and the put."""
 
         def put(self, job):
             if job is not None and not closer.is_alive():

@@ -172,9 +172,9 @@ def test_other_requests_continue_between_chunks_of_an_encoder():
 
 def test_different_images_get_different_numbers_from_many_threads():
     store = ImageStore(1)
-    pictures = [np.full((1, 1, 3), index, np.float32) for index in range(2000)]
+    shown = [np.full((1, 1, 3), index, np.float32) for index in range(2000)]
     with ThreadPoolExecutor(8) as pool:
-        numbers = list(pool.map(store.number, [*pictures, *pictures]))
+        numbers = list(pool.map(store.number, [*shown, *shown]))
     assert numbers[:2000] == numbers[2000:]
     assert len(set(numbers)) == 2000
 
@@ -182,9 +182,9 @@ def test_different_images_get_different_numbers_from_many_threads():
 def test_the_number_of_the_least_recent_image_is_forgotten(monkeypatch):
     monkeypatch.setattr(images, "_MAX_NUMBERED", 3)
     store = ImageStore(1)
-    pictures = [np.full((1, 1, 3), index, np.float32) for index in range(5)]
-    assert [store.number(picture) for picture in pictures] == [0, 1, 2, 3, 4]
-    assert [store.number(pictures[index]) for index in (2, 4, 0)] == [2, 4, 5]
+    shown = [np.full((1, 1, 3), index, np.float32) for index in range(5)]
+    assert [store.number(image) for image in shown] == [0, 1, 2, 3, 4]
+    assert [store.number(shown[index]) for index in (2, 4, 0)] == [2, 4, 5]
 
 
 def test_the_rows_of_several_images_are_concatenated_once():

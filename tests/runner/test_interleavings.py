@@ -37,7 +37,7 @@ def alone(prompt, *, max_tokens, context, keep=4, shift=True):
 
 
 class LateGraphs(FakeGraphs):
-    """Computes on a thread of its own, and takes a moment for it."""
+    """Computes on another thread, with random delays."""
 
     def submit(self, step):
         result = super().submit(step)
@@ -48,10 +48,10 @@ class LateGraphs(FakeGraphs):
 
 
 def requests(source, context, count):
-    """Return requests with beginnings in common."""
-    beginnings = [[source.randrange(2, 20) for _ in range(8)] for _ in range(2)]
+    """Return requests with common prefixes."""
+    prefixes = [[source.randrange(2, 20) for _ in range(8)] for _ in range(2)]
     for _ in range(count):
-        start = source.choice(beginnings)[: source.randrange(9)]
+        start = source.choice(prefixes)[: source.randrange(9)]
         own = [source.randrange(2, 20) for _ in range(source.randrange(1, context))]
         yield (
             (start + own)[:context],

@@ -115,10 +115,10 @@ def test_an_inner_constraint_still_holds(budget):
     class Inner:
         is_complete = False
         taken = ()
-        begun = 0
+        begins = 0
 
         def begin(self):
-            self.begun += 1
+            self.begins += 1
 
         def mask(self):
             return "inner"
@@ -135,6 +135,6 @@ def test_an_inner_constraint_still_holds(budget):
         if limit.mask() != "inner":
             break
     assert len(inner.taken) == budget + 1
-    assert inner.begun == 1
+    assert inner.begins == 1
     inner.is_complete = True
     assert limit.is_complete
