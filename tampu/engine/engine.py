@@ -360,7 +360,7 @@ class Engine:
 
         An error about NaN or infinite logits then names the layer where they first appeared.
         """
-        self.runner.graphs.watch_values()
+        self.runner.graphs.detect_nan()
 
     @contextmanager
     def trace(self, path: str | Path) -> Iterator[None]:

@@ -196,7 +196,7 @@ class Graphs:
             self._reserve(self._build(shape))
         self._reserved = self._backend.graph_bytes
 
-    def watch_values(self) -> None:
+    def detect_nan(self) -> None:
         """Check everything computed from now on for NaN and infinity; this is slow."""
         self._backend.detect_nan()
 
