@@ -56,13 +56,13 @@ def remove_command(
     models: Annotated[list[str], typer.Argument(metavar="MODEL...", autocompletion=complete_model)],
 ) -> None:
     """Remove models, and the files that only they had."""
-    from tampu.cli.local_server import Server, unload
+    from tampu.cli.server_client import HTTPServer, unload
     from tampu.settings.settings import Settings
 
     settings = Settings.from_environment()
     for model in models:
         store, name = own_model(model, settings)
-        unload(Server(settings), model)
+        unload(HTTPServer(settings), model)
         store.delete(name)
         print(f"deleted '{model}'")
 

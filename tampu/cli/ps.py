@@ -27,12 +27,12 @@ def processes_command(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the models in memory."""
-    from tampu.cli.local_server import Server, loaded_models
+    from tampu.cli.server_client import HTTPServer, loaded_models
     from tampu.settings.settings import Settings
 
     models = [
         model
-        for model in loaded_models(Server(Settings.from_environment()))
+        for model in loaded_models(HTTPServer(Settings.from_environment()))
         if str(model.get("name", "")).lower().startswith(prefix.lower())
     ]
     if json:
@@ -46,10 +46,10 @@ def stop_command(
     model: Annotated[str, typer.Argument(metavar="MODEL", autocompletion=complete_model)],
 ) -> None:
     """Have the server unload a model."""
-    from tampu.cli.local_server import Server, stop_model
+    from tampu.cli.server_client import HTTPServer, stop_model
     from tampu.settings.settings import Settings
 
-    stop_model(Server(Settings.from_environment()), model)
+    stop_model(HTTPServer(Settings.from_environment()), model)
 
 
 def processor(size: int, on_device: int) -> str:

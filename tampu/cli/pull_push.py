@@ -45,7 +45,7 @@ def pull_command(
 
     settings = Settings.from_environment()
     name, options = _remote(model, settings, insecure, limit_rate)
-    show(pull(Store(settings.models), name, options))
+    show_progress(pull(Store(settings.models), name, options))
 
 
 def push_command(
@@ -60,11 +60,11 @@ def push_command(
 
     settings = Settings.from_environment()
     name, options = _remote(model, settings, insecure, limit_rate)
-    show(push(own_model(model, settings)[0], name, options))
+    show_progress(push(own_model(model, settings)[0], name, options))
     print(f"{model} is at {options.base_of(name)}/{name.repository}", file=sys.stderr)
 
 
-def bring_if_missing(model: str, settings: Settings, insecure: bool) -> None:
+def pull_if_missing(model: str, settings: Settings, insecure: bool) -> None:
     """Pull a model that is not on this machine, showing how far it is; nothing is done for a path.
 
     Raises:
@@ -73,7 +73,6 @@ def bring_if_missing(model: str, settings: Settings, insecure: bool) -> None:
     """
     from tampu.store.gguf_files import SUFFIX
     from tampu.store.library import Library
-    from tampu.store.registry.pull import pull
     from tampu.store.store import Store
 
     if existing_path(model) is not None:
@@ -83,14 +82,16 @@ def bring_if_missing(model: str, settings: Settings, insecure: bool) -> None:
     except ModelNotFoundError as missing:
         if model.endswith(SUFFIX) or model.startswith((".", "/", "~")):
             return  # loading says that there is no such file
+        from tampu.store.registry.pull import pull  # slow to import, and seldom needed
+
         try:
             name, options = _remote(model, settings, insecure, None)
-            show(pull(Store(settings.models), name, options))
+            show_progress(pull(Store(settings.models), name, options))
         except (RegistryError, ModelNameError) as error:
             raise ModelNotFoundError(f"{missing}; it cannot be pulled: {error}") from error
 
 
-def show(steps: Iterable[Progress]) -> None:
+def show_progress(steps: Iterable[Progress]) -> None:
     """Show a transfer on standard error: bars if someone watches, else a line for each step."""
     if sys.stderr.isatty():
         _show_bars(steps)

@@ -86,7 +86,7 @@ def run_command(
         read_truncate,
     )
     from tampu.cli.repl.printing import View
-    from tampu.cli.repl.select_backend import choose_partner
+    from tampu.cli.repl.select_backend import select_backend
     from tampu.cli.repl.session import Session
     from tampu.settings.settings import Settings
 
@@ -106,17 +106,17 @@ def run_command(
         hides_thoughts=hide_thinking,
     )
     settings = Settings.from_environment()
-    partner = choose_partner(model, keep_s, settings, trace=trace, engine=engine, insecure=insecure)
+    backend = select_backend(model, keep_s, settings, trace=trace, engine=engine, insecure=insecure)
     try:
         question = read_question(prompt or [])
-        session = Session(partner, system, parameters, thought, form)
+        session = Session(backend, system, parameters, thought, form)
         session.check()
-        if partner.known.info.capabilities[:1] == ("embedding",):
+        if backend.model.info.capabilities[:1] == ("embedding",):
             print_embedding(session, question, dimensions, truncate=cuts)
         else:
             converse(session, view, question, settings)
     finally:
-        partner.close()
+        backend.close()
 
 
 def converse(session: Session, view: View, question: str | None, settings: Settings) -> None:
@@ -135,12 +135,11 @@ def converse(session: Session, view: View, question: str | None, settings: Setti
         answer(session, view, question)
         return
     from tampu.cli.repl.conversation import Conversation
-    from tampu.cli.repl.no_echo import silent_terminal
-    from tampu.cli.repl.reader import TerminalReader
+    from tampu.cli.repl.reader import TerminalReader, echo_off
 
     is_kept = not settings.no_history
     reader = TerminalReader(settings.cache / "history", is_kept=is_kept, editor=settings.editor)
-    with silent_terminal():
+    with echo_off():
         session.load()
         Conversation(session, reader, view).run()
 
@@ -165,7 +164,7 @@ def print_embedding(
 
     if text is None:
         raise RequestError("this model makes embeddings: give a text as an argument or piped in")
-    vector = session.partner.embed(text, session.parameters, truncate=truncate)
+    vector = session.backend.embed(text, session.parameters, truncate=truncate)
     if dimensions is not None:
         if dimensions > len(vector):
             raise RequestError(f"--dimensions is {dimensions}, the embedding has {len(vector)}")

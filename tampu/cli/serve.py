@@ -13,6 +13,7 @@ import typer
 if TYPE_CHECKING:
     from tampu.server.app import ServerOptions
     from tampu.settings.settings import Settings
+    from tampu.worker.protocol import ModelOptions
 
 MOST_MODELS = 3
 
@@ -92,9 +93,7 @@ def serve_command(
 def server_options(settings: Settings, host: str) -> ServerOptions:
     """Return how the server behaves, from the settings."""
     from tampu.server.app import ServerOptions
-    from tampu.settings.settings import DEFAULT_CONTEXT
     from tampu.store.registry.options import RemoteOptions
-    from tampu.worker.protocol import ModelOptions
 
     return ServerOptions(
         host=host,
@@ -109,20 +108,28 @@ def server_options(settings: Settings, host: str) -> ServerOptions:
         manage_keys=settings.api_keys,
         drain_s=settings.drain_s,
         remote=RemoteOptions.from_settings(settings),
-        model=ModelOptions(
-            context=settings.context or DEFAULT_CONTEXT,
-            slots=settings.slots,
-            threads=settings.threads,
-            gpu_layers=-1 if settings.gpu_layers is None else settings.gpu_layers,
-            main_gpu=settings.main_gpu,
-            tensor_split=settings.tensor_split,
-            cache_type=settings.cache_type,
-            flash_attention=settings.flash_attention,
-            engine=settings.engine,
-            kernels=settings.kernels,
-            repack_cache=settings.packed_weights,
-            tuning=(settings.fetch, str(settings.tuning)),
-        ),
+        model=model_options(settings),
+    )
+
+
+def model_options(settings: Settings) -> ModelOptions:
+    """Return how models are loaded, from the settings."""
+    from tampu.settings.settings import DEFAULT_CONTEXT
+    from tampu.worker.protocol import ModelOptions
+
+    return ModelOptions(
+        context=settings.context or DEFAULT_CONTEXT,
+        slots=settings.slots,
+        threads=settings.threads,
+        gpu_layers=-1 if settings.gpu_layers is None else settings.gpu_layers,
+        main_gpu=settings.main_gpu,
+        tensor_split=settings.tensor_split,
+        cache_type=settings.cache_type,
+        flash_attention=settings.flash_attention,
+        engine=settings.engine,
+        kernels=settings.kernels,
+        repack_cache=settings.packed_weights,
+        tuning=(settings.fetch, str(settings.tuning)),
     )
 
 

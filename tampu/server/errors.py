@@ -19,7 +19,6 @@ from tampu.errors import (
     TampuError,
     UnsupportedModelError,
 )
-from tampu.server.logs import current_request_id
 
 
 class BodyTooLargeError(RequestError):
@@ -98,4 +97,6 @@ def anthropic_error(status: int, message: str) -> dict[str, object]:
     """Return an error in Anthropic's format."""
     kind = _ANTHROPIC_TYPES.get(status, "api_error")
     error = {"type": kind, "message": message}
+    from tampu.server.logs import current_request_id  # not needed without HTTP
+
     return {"type": "error", "error": error, "request_id": current_request_id()}

@@ -22,7 +22,6 @@ from tampu.server.errors import BusyError, error_body, public_message, status_of
 
 logger = logging.getLogger(__name__)
 
-NDJSON = "application/x-ndjson"
 SSE = "text/event-stream"
 JSON = "application/json; charset=utf-8"
 KEEP_ALIVE_COMMENT_SECONDS = 15.0

@@ -14,7 +14,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing, asynccontextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import numpy as np
@@ -37,7 +37,6 @@ from tampu.server.events import (
     ToolCallDelta,
 )
 from tampu.server.generation_request import EmbeddingTask, GenerationRequest, Overrides, require
-from tampu.server.metrics import Metrics
 from tampu.server.model_defaults import ModelDefaults, model_defaults
 from tampu.server.model_manager import ManagedModel, ModelManager
 from tampu.store.catalog import Catalog, Entry
@@ -51,6 +50,9 @@ from tampu.worker.protocol import (
     PromptProcessed,
     PromptTokenLogprobs,
 )
+
+if TYPE_CHECKING:
+    from tampu.server.metrics import Metrics
 
 T = TypeVar("T")
 

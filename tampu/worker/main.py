@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from tampu.backends import llamacpp
 from tampu.chat.template import ChatTemplate
 from tampu.chat.template_loader import read_template
 from tampu.engine.chat import Handle, RequestBuilder
@@ -120,6 +119,8 @@ def load_llamacpp(load: Load, fork_server: ForkServerClient) -> Iterator[Loaded]
     Raises:
         TampuError: when it cannot be loaded.
     """
+    from tampu.backends import llamacpp  # slow to import, and seldom needed
+
     loaded = llamacpp.load_llamacpp(Path(load.path), load.options, fork_server)
     with loaded as (model, requests):
         memory_bytes = psutil.Process().memory_info().rss

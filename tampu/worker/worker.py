@@ -102,6 +102,11 @@ class _Generation:
         self._dropped = 0
         self._has_begun = self._is_over = False
 
+    @property
+    def progress(self) -> tuple[int, int]:
+        """How many tokens of the prompt are processed, and how many it has; (0, 0): unknown."""
+        return self._handle.progress if self._handle else (0, 0)
+
     def begin(self, loaded: Loaded, command: Generate) -> None:
         """Build the request and submit it, unless it was cancelled meanwhile.
 
@@ -175,7 +180,18 @@ class _Generation:
 class Worker:
     """One model behind a socket."""
 
-    def __init__(self, connection: socket.socket, loader: Loader) -> None:
+    def __init__(
+        self, connection: socket.socket, loader: Loader, *, owns_process: bool = True
+    ) -> None:
+        """Serve a model.
+
+        Args:
+            connection: our end of a stream socket; the caller closes it after `run`.
+            loader: loads the model.
+            owns_process: the process has no other work: it warms up while it is idle, and exits
+                soon after the other side closed the socket.
+        """
+        self._owns_process = owns_process
         self._connection = connection
         self._loader = loader
         self._loads: SimpleQueue[Load | None] = SimpleQueue()
@@ -203,6 +219,12 @@ class Worker:
         writer.join()
         self._last.cancel()
 
+    @property
+    def progress(self) -> tuple[int, int]:
+        """How many tokens of the prompts in progress are processed, and how many they have."""
+        found = [generation.progress for generation in list(self._generations.values())]
+        return sum(done for done, _ in found), sum(total for _, total in found)
+
     def _serve(self, load: Load) -> None:
         def progress(fraction: float) -> None:
             self._outbox.put(Progress(fraction))
@@ -223,6 +245,8 @@ class Worker:
         """Have ready what first requests need: templates' process at once, the rest later."""
         if loaded.requests.prompts is not None:
             loaded.requests.prompts.prepare()
+        if not self._owns_process:
+            return
 
         def when_it_rests() -> None:
             while not self._closed.wait(_REST_SECONDS):
@@ -292,7 +316,8 @@ class Worker:
                 self._handle(self._loaded, command)
             elif isinstance(command, Load):
                 self._loads.put(command)
-        self._last.start()
+        if self._owns_process:
+            self._last.start()
         self._closed.set()
         self._loads.put(None)
 

@@ -2,157 +2,132 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Generator
+from typing import Any
 
-import numpy as np
-
-from tampu.chat.output import ChatFormat
-from tampu.chat.output.message_parser import Tags
-from tampu.chat.prompt import BuiltPrompt
-from tampu.cli.repl.backend import Known
-from tampu.cli.repl.current_model import Loaded
-from tampu.engine.chat import RequestBuilder
-from tampu.errors import ModelNotFoundError, RequestError
-from tampu.runner.events import Done, Failed, TextDelta, Usage
-from tampu.store.catalog import Prepared
+from tampu.cli.repl.backend import ChatBackend, show
+from tampu.errors import ComputeError, ModelNotFoundError, RequestError, TampuError
+from tampu.runner.events import Usage
 
 USAGE = Usage(
     prompt_tokens=26, prompt_ns=130_000_000, generated_tokens=298, generated_ns=4_700_000_000,
     total_ns=4_900_000_000,
 )  # fmt: skip
-THOUGHTS = ChatFormat(name="thoughts", thought=Tags("<think>", "</think>"))
+LAST = {
+    "done": True,
+    "prompt_eval_count": USAGE.prompt_tokens,
+    "prompt_eval_duration": USAGE.prompt_ns,
+    "eval_count": USAGE.generated_tokens,
+    "eval_duration": USAGE.generated_ns,
+    "total_duration": USAGE.total_ns,
+}
 
 
-class Interrupt:
-    """A text at which Ctrl-C is typed."""
+class FakeServer:
+    """Answers with a few words, or with what the question asks for.
 
-    def __radd__(self, _):
-        raise KeyboardInterrupt
+    Attributes:
+        adds_prefix: as of a server.
+        models: what `POST /api/show` returns, by name.
+        asked: the bodies of requests for answers.
+        loads: the names and options of the models that were loaded, in order.
+        unloads: the names of those that were unloaded.
+        created: the bodies of `POST /api/create`.
+        refusals: errors for the next requests that load a model.
+        closed: how many answers were closed.
+    """
 
+    status = ""
+    progress = (0, 0)
 
-class FakeHandle:
-    """A request; its answer is whole from the beginning."""
+    def __init__(self, models: dict[str, dict[str, Any]], *, adds_prefix: bool = False) -> None:
+        self.adds_prefix = adds_prefix
+        self.models = models
+        self.asked: list[dict[str, Any]] = []
+        self.loads: list[tuple[str, dict[str, Any]]] = []
+        self.unloads: list[str] = []
+        self.created: list[dict[str, Any]] = []
+        self.refusals: list[TampuError] = []
+        self.closed = 0
 
-    progress = (26, 26)
-
-    def __init__(self, engine):
-        self.engine = engine
-
-    def cancel(self):
-        self.engine.cancelled += 1
-
-
-class NoMarkers:
-    """A tokenizer without control tokens."""
-
-    def encode(self, text, **_):
-        return [*text.encode()]
-
-    def token_text(self, token):
-        return chr(token)
-
-    def control_tokens(self, _):
+    def ask(
+        self,
+        _: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        timeout_s: float | None = None,
+    ) -> dict[str, Any]:
+        del timeout_s
+        body = body or {}
+        match path:
+            case "/api/show" if body["model"] in self.models:
+                return self.models[body["model"]]
+            case "/api/show":
+                raise ModelNotFoundError(f"model {body['model']!r} not found")
+            case "/api/tags":
+                time = "2026-01-01T00:00:00Z"
+                return {
+                    "models": [
+                        {"name": name, "digest": "0", "size": 1, "modified_at": time}
+                        for name in self.models
+                    ]
+                }
+            case "/api/embed":
+                return {"embeddings": [[0.5, 0.5, 0.5, 0.5]]}
+            case "/api/create":
+                self.created.append(body)
+            case "/api/generate" if body.get("keep_alive") == 0:
+                self.unloads.append(body["model"])
+            case "/api/generate":
+                if self.refusals:
+                    raise self.refusals.pop(0)
+                self.loads.append((body["model"], body["options"]))
         return {}
 
-
-class FakeEngine:
-    """Answers with a few words, or with what it is told to do."""
-
-    context = 100
-    tokenizer = NoMarkers()
-
-    def __init__(self, info):
-        self.info = info
-        self.asked = []
-        self.cancelled = 0
-
-    def prepare_images(self, messages):
-        return messages
-
-    def embed(self, texts):
-        return np.ones((len(texts), 4), np.float32) / 2
-
-    def submit(self, prompt, options, sink):
-        text = bytes(prompt).decode() if isinstance(prompt[0], int) else prompt[-1]["content"]
-        self.asked.append((prompt, options))
-        if text == "refuse":
+    def stream(self, _: str, body: dict[str, Any]) -> Generator[dict[str, Any]]:
+        question = body.get("prompt") or body["messages"][-1]["content"]
+        self.asked.append(body)
+        if question == "refuse":
             raise RequestError("cannot")
-        for event in self.events(text):
-            sink(event)
-        return FakeHandle(self)
+        return self._answer(question)
 
-    def events(self, text):
-        if text == "think":
-            yield TextDelta("<think>I am ")
-            yield TextDelta("not sure.</think>Well: ")
-        yield TextDelta("I ")
-        if text == "fail":
-            yield Failed("ComputeError", "NaN")
-        if text == "interrupt":
-            yield TextDelta(Interrupt())
-        yield TextDelta("say\x1b[2J.")
-        yield Done("stop", USAGE)
+    def _answer(self, question: str) -> Generator[dict[str, Any]]:
+        try:
+            if question == "think":
+                yield {"message": {"thinking": "I am "}}
+                yield {"message": {"thinking": "not sure."}}
+                yield {"message": {"content": "Well: "}}
+            yield {"message": {"content": "I "}}
+            if question == "fail":
+                raise ComputeError("NaN")
+            if question == "interrupt":
+                raise KeyboardInterrupt
+            yield {"message": {"content": "say\x1b[2J."}}
+            yield LAST
+        finally:
+            self.closed += 1
 
-
-@dataclass
-class FakePrompts:
-    """Leaves a conversation as it is."""
-
-    style: ChatFormat = THOUGHTS
-    thoughts: list = field(default_factory=list)
-
-    def build(self, messages, *, limit, think=None, truncate, **_):
-        assert (limit, truncate) == (99, True)
-        self.thoughts.append(think)
-        return BuiltPrompt([*messages])
+    def close(self) -> None:
+        pass
 
 
-class FakeShelf:
-    """Has models of some names; `loads` are those that were loaded, with what they needed."""
-
-    def __init__(self, info, engine, prompts, **prepared):
-        self.known = {
-            name: Known(name, replace(info, capabilities=capabilities), Prepared(info.path, **more))
-            for name, capabilities, more in (
-                ("m", info.capabilities, {}),
-                ("clever", ("completion", "vision", "thinking"), {}),
-                ("saved", info.capabilities, prepared),
-            )
-        }
-        self.engine = engine
-        self.prompts = prompts
-        self.loads = []
-        self.freed = 0
-        self.refusals = []
-
-    def find(self, name):
-        if name not in self.known:
-            raise ModelNotFoundError(f"model {name!r} not found")
-        return self.known[name]
-
-    def load(self, known, needs):
-        if self.refusals:
-            raise self.refusals.pop(0)
-        self.loads.append((known.name, needs))
-
-        def free():
-            self.freed += 1
-
-        return Loaded(self.engine, RequestBuilder(self.engine, self.prompts), free)
+def backend(server: FakeServer, name: str = "m") -> ChatBackend:
+    """Return the backend for one of a server's models."""
+    return ChatBackend(server, show(server, name))
 
 
 class Script:
     """Messages that are typed; exceptions are raised."""
 
-    def __init__(self, *messages):
+    def __init__(self, *messages: str | BaseException) -> None:
         self.messages = list(messages)
         self.is_kept = True
 
-    def read(self):
+    def read(self) -> str:
         message = self.messages.pop(0) if self.messages else EOFError()
         if isinstance(message, BaseException):
             raise message
         return message
 
-    def keep_history(self, *, is_kept):
+    def keep_history(self, *, is_kept: bool) -> None:
         self.is_kept = is_kept

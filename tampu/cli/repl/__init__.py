@@ -1,11 +1,10 @@
 """The conversation of `tampu run`.
 
-- desk.py, shelf.py, other_engine.py: the model that answers, where models come from, llama.cpp
-- session.py: messages and parameters, and an answer's parts as they come
-- pictures.py: paths of pictures in a message
-- conversation.py: reads messages and commands until it is told to leave
-- commands.py, assigning.py, showing.py, manual.py: what begins with a slash
-- reader.py, keys.py, silence.py: the line on the terminal, its history, keys, completions
-- printing.py, wrapping.py, markdown.py, waiting.py: what is seen of an answer
-- saving.py: a conversation as a model
+- select_backend.py, backend.py: the model, in a running server or in this program
+- session.py: messages and parameters, and the parts of an answer
+- conversation.py: reads messages and commands until the user leaves
+- set_command.py, show_command.py, help.py: commands that begin with a slash
+- reader.py, keys.py: the input line, its history, keys and completions
+- images.py: paths of images in a message
+- printing.py, wrapping.py, markdown.py, spinner.py: the output
 """

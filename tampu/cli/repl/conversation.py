@@ -13,12 +13,11 @@ from tampu.cli.repl.help import HELP
 from tampu.cli.repl.images import mentions
 from tampu.cli.repl.printing import AnswerPrinter, View, answer
 from tampu.cli.repl.reader import MORE, PROMPT, Reader, without_quotes
-from tampu.cli.repl.save_command import save
 from tampu.cli.repl.session import Session
 from tampu.cli.repl.set_command import Assigning
 from tampu.cli.repl.show_command import shown
 from tampu.cli.repl.wrapping import harmless
-from tampu.errors import RunnerDiedError, TampuError
+from tampu.errors import TampuError
 
 
 class Conversation:
@@ -67,8 +66,6 @@ class Conversation:
                 self._obey(text)
             else:
                 self._answer(text)
-        except RunnerDiedError:
-            raise
         except TampuError as error:
             print(f"Error: {error}", file=sys.stderr)
         except KeyboardInterrupt:
@@ -105,7 +102,8 @@ class Conversation:
 
     def _save(self, name: str) -> None:
         if name:
-            save(self._session, name)
+            self._session.save(name)
+            print(f"Created new model '{name}'")
         else:
             print("Usage:\n  /save MODEL")
 
@@ -125,7 +123,7 @@ class Conversation:
         print("Cleared the conversation.")
 
     def _list(self, prefix: str) -> None:
-        self._session.partner.print_list(prefix)
+        self._session.backend.print_list(prefix)
 
     def _leave(self, _: str) -> None:
         self._is_over = True

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tampu.errors import RequestError
-from tampu.vision import ImageLimits, decode
-from tampu.vision.pixels import RGBImage
 
 _BEGIN = re.compile(r"""(?<![^\s'"(])(?:(?P<quote>['"])|(?=\.{0,2}/|~/))""")
 _ENDING = re.compile(r"\.(?:png|jpe?g|webp|gif|bmp)(?![\w.])", re.IGNORECASE)
@@ -46,11 +44,10 @@ class Mention:
 
 @dataclass(frozen=True, slots=True)
 class Photo:
-    """A picture, and the file that it is in, with its bytes."""
+    """The file of an image, with its bytes."""
 
     path: Path
     content: bytes
-    picture: RGBImage
 
 
 def mentions(text: str) -> Iterator[Mention]:
@@ -89,11 +86,14 @@ def read_photo(path: Path) -> Photo:
     Raises:
         RequestError: naming the file, if it cannot be read, is no picture, or is too large.
     """
+    from tampu.vision import ImageLimits, decode  # slow to import, and seldom needed
+
     try:
         if path.stat().st_size > ImageLimits().size_bytes:
             raise RequestError(f"{path}: is larger than {ImageLimits().size_bytes} bytes")
         content = path.read_bytes()
-        return Photo(path, content, decode(content))
+        decode(content)
+        return Photo(path, content)
     except OSError as error:
         raise RequestError(f"{path}: cannot be read: {error.strerror}") from error
     except RequestError as error:

@@ -12,7 +12,7 @@ from typing import TextIO
 from tampu.chat.output import Content, Thinking
 from tampu.cli.repl.images import Photo, take_pictures
 from tampu.cli.repl.session import Session, timing_lines
-from tampu.cli.repl.spinner import Waiting
+from tampu.cli.repl.spinner import Spinner
 from tampu.cli.repl.wrapping import PlainWriter, TextWriter, WrappingWriter
 
 _GREY, _PLAIN = "\x1b[2m", "\x1b[0m"
@@ -107,11 +107,11 @@ def answer(session: Session, view: View, text: str) -> None:
     printer = AnswerPrinter(sys.stdout, view, is_markdown=session.format is None)
     parts = session.answer(question, images)
     try:
-        with closing(parts), Waiting(lambda: session.progress) as waiting:
-            _print(parts, printer, waiting)
+        with closing(parts), Spinner(lambda: session.status) as spinner:
+            _print(parts, printer, spinner)
     finally:
         printer.end()
-    load_ns = session.partner.take_load_ns()
+    load_ns = session.backend.take_load_ns()
     if view.is_verbose and session.usage is not None:
         print(f"\n{timing_lines(session.usage, load_ns)}", file=sys.stderr)
 
@@ -145,9 +145,9 @@ def _tell(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _print(parts: Generator[Thinking | Content], printer: AnswerPrinter, waiting: Waiting) -> None:
+def _print(parts: Generator[Thinking | Content], printer: AnswerPrinter, spinner: Spinner) -> None:
     for part in parts:
-        waiting.stop()
+        spinner.stop()
         printer.show(part)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+import termios
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,7 +20,8 @@ PROMPT = ">>> "
 MORE = "... "
 QUOTES = '"""'
 _GREY = "fg:ansibrightblack"
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
+_INPUT, _LOCAL = 0, 3  # indices in the list that termios returns
 
 
 class Reader(Protocol):
@@ -85,8 +89,8 @@ class History(FileHistory):
 
     def _shorten(self) -> None:
         """Forget the older half of a file that has grown."""
-        if self._path.exists() and self._path.stat().st_size > _MOST_BYTES:
-            _, _, rest = self._path.read_bytes()[_MOST_BYTES // 2 :].partition(b"\n\n")
+        if self._path.exists() and self._path.stat().st_size > _MAX_BYTES:
+            _, _, rest = self._path.read_bytes()[_MAX_BYTES // 2 :].partition(b"\n\n")
             self._path.write_bytes(rest)
 
 
@@ -163,3 +167,23 @@ def choices(before: list[str], word: str, models: object) -> list[str]:
     else:
         known = TOPICS.get(" ".join(before), ())
     return sorted(name for name in known if name.startswith(word))
+
+
+@contextmanager
+def echo_off() -> Iterator[None]:
+    """Keep what is typed for the next message, with Enter as Enter; Ctrl-C still interrupts.
+
+    Otherwise the terminal would echo it into the answer, and pass Enter on as Ctrl-J.
+    """
+    if not sys.stdin.isatty():
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    silent = termios.tcgetattr(sys.stdin)
+    silent[_INPUT] &= ~termios.ICRNL
+    silent[_LOCAL] &= ~termios.ECHO
+    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, silent)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

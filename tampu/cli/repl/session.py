@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
 from tampu.chat.output import Content, Thinking
 from tampu.chat.output.reasoning import Think
-from tampu.cli.repl.backend import Asked, Known, Partner, Reply
+from tampu.cli.repl.backend import ChatBackend, ModelRef
+from tampu.cli.repl.spinner import prompt_bar
 from tampu.runner.events import Usage
 from tampu.runner.request import GenerateOptions, given_options
 from tampu.sampling.grammar import grammar_of
 from tampu.settings.durations import format_duration
+from tampu.store.model import StoredMessage
+from tampu.store.modelfile import Modelfile
 
 
 class Session:
     """One conversation.
 
     Attributes:
-        partner: the model.
+        backend: the model.
         system: the system message; empty: none.
         parameters: by Ollama's names.
         messages: the conversation so far, without the system message.
@@ -30,7 +34,7 @@ class Session:
 
     def __init__(
         self,
-        partner: Partner,
+        backend: ChatBackend,
         system: str = "",
         parameters: Mapping[str, Any] | None = None,
         think: Think = None,
@@ -39,43 +43,42 @@ class Session:
         """Begin a conversation.
 
         Args:
-            partner: the model.
+            backend: the model.
             system: the system message; empty: the model's own.
             parameters: besides the model's own.
             think: whether the model shall think.
             format: what answers must be like.
         """
-        self.partner = partner
+        self.backend = backend
         self.think = think
         self.format = format
         self.usage: Usage | None = None
-        self._reply: Reply | None = None
         self.system = ""
         self.parameters: dict[str, Any] = {}
         self.messages: list[dict[str, Any]] = []
-        self._take_over(partner.known)
+        self._begin_as(backend.model)
         self.system = system or self.system
         self.parameters.update(parameters or {})
 
     @property
-    def known(self) -> Known:
+    def model(self) -> ModelRef:
         """The model."""
-        return self.partner.known
+        return self.backend.model
 
     @property
     def can_think(self) -> bool:
         """Whether the model has thoughts before its answers."""
-        return "thinking" in self.known.info.capabilities
+        return "thinking" in self.model.info.capabilities
 
     @property
     def can_see(self) -> bool:
         """Whether the model takes pictures."""
-        return "vision" in self.known.info.capabilities
+        return "vision" in self.model.info.capabilities
 
     @property
-    def progress(self) -> tuple[int, int]:
-        """How many tokens of the prompt are read, and how many it has; (0, 0) before that."""
-        return (0, 0) if self._reply is None else self._reply.progress
+    def status(self) -> str:
+        """What an answer waits for, in words; empty: unknown."""
+        return self.backend.status or prompt_bar(*self.backend.progress)
 
     def check(self) -> None:
         """Refuse parameters out of their range, and a format that makes no sense.
@@ -92,7 +95,7 @@ class Session:
         Raises:
             TampuError: when it cannot be loaded.
         """
-        self.partner.load(self.parameters)
+        self.backend.load(self.parameters)
 
     def change(self, name: str) -> None:
         """Go on with another model, or a conversation that was saved; this one is forgotten.
@@ -100,7 +103,30 @@ class Session:
         Raises:
             TampuError: when it cannot be loaded; all is as it was.
         """
-        self._take_over(self.partner.change(name))
+        self.backend.change(name)
+        self._begin_as(self.backend.model)
+
+    def modelfile(self) -> Modelfile:
+        """Return the Modelfile of this conversation; it has no images."""
+        return Modelfile(
+            sources=(self.model.name,),
+            parameters=self.parameters,
+            system=self.system or None,
+            messages=tuple(
+                StoredMessage(message["role"], message["content"]) for message in self.messages
+            ),
+        )
+
+    def save(self, name: str) -> None:
+        """Save this conversation as a model; warn of images, which are not saved.
+
+        Raises:
+            TampuError: for an invalid name, or if the model cannot be written.
+        """
+        self.backend.save(name, self.modelfile())
+        images = sum(len(message.get("images", ())) for message in self.messages)
+        if images:
+            print(f"warning: {images} image(s) are not saved", file=sys.stderr)
 
     def clear(self) -> None:
         """Forget the messages."""
@@ -120,26 +146,26 @@ class Session:
             question["images"] = list(images)
         said: list[str] = []
         messages = [*self.messages, question]
-        asked = Asked(messages, self.system, self.parameters, self.think, self.format)
-        self._reply = reply = self.partner.answer(asked)
-        with closing(reply):
+        response = self.backend.answer(
+            messages, self.system, self.parameters, self.think, self.format
+        )
+        with closing(response):
             try:
-                for part in reply:
+                for part in response:
                     if isinstance(part, Content):
                         said.append(part.text)
                     yield part
             finally:
-                self._reply = None
-                self.usage = reply.usage or self.usage
+                self.usage = response.usage or self.usage
                 if said:
                     answer = {"role": "assistant", "content": "".join(said)}
                     self.messages += [question, answer]
 
-    def _take_over(self, known: Known) -> None:
-        """Begin as the model says that conversations begin."""
-        self.system = known.prepared.system
-        self.parameters = dict(known.prepared.parameters)
-        self.messages = [{**message} for message in known.prepared.messages]
+    def _begin_as(self, model: ModelRef) -> None:
+        """Take over the system message, parameters and messages of a model."""
+        self.system = model.system
+        self.parameters = dict(model.parameters)
+        self.messages = [{**message} for message in model.messages]
         self.usage = None
 
 

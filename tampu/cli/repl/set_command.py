@@ -114,4 +114,4 @@ class Assigning:
 def warn_of_thoughts(session: Session) -> None:
     """Tell it if the model has no thoughts to show."""
     if not session.can_think:
-        print(f"warning: {session.known.name} cannot think; it answers at once", file=sys.stderr)
+        print(f"warning: {session.model.name} cannot think; it answers at once", file=sys.stderr)

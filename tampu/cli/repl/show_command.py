@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tampu.cli.repl.help import SHOW
-from tampu.cli.repl.save_command import modelfile_of_session
 from tampu.cli.repl.session import Session
 from tampu.cli.repl.wrapping import harmless
 from tampu.cli.show import as_text
@@ -17,7 +16,7 @@ def shown(session: Session, what: str) -> str:
     Raises:
         TampuError: for a text that no Modelfile can hold.
     """
-    info = session.known.info
+    info = session.model.info
     match what:
         case "info":
             own = Modelfile(parameters=session.parameters, system=session.system or None)
@@ -25,7 +24,7 @@ def shown(session: Session, what: str) -> str:
         case "license":
             return harmless(info.license) or "The model states no licence."
         case "modelfile":
-            return harmless(format_modelfile(modelfile_of_session(session))).rstrip()
+            return harmless(format_modelfile(session.modelfile())).rstrip()
         case "parameters":
             lines = parameter_lines(Modelfile(parameters=session.parameters))
             return "\n".join(lines) or "No parameters were set."

@@ -10,7 +10,6 @@ import msgspec
 from tampu.errors import RequestError, TampuError
 from tampu.sampling.parameters import check_parameters
 from tampu.server.errors import public_message
-from tampu.server.http_response import NDJSON
 from tampu.store.create import CreateSpec
 from tampu.store.model import StoredMessage
 from tampu.store.modelfile import Modelfile
@@ -119,7 +118,7 @@ class CreateRequest(NamedRequest, kw_only=True):
 class ProgressWriter:
     """Progress as lines of JSON; without streaming the last one alone."""
 
-    media_type = NDJSON
+    media_type = "application/x-ndjson"
 
     def write(self, event: msgspec.Struct) -> bytes:
         """Return the line of a step."""

@@ -20,7 +20,6 @@ from tampu.server.events import (
     Started,
     ToolCallDelta,
 )
-from tampu.server.http_response import NDJSON
 from tampu.server.wire.ollama import Message, ToolCall, ToolFunction, timestamp
 
 
@@ -77,7 +76,7 @@ Line = TypeVar("Line", bound=_Line)
 class _Writer:
     """What the two kinds of answers have in common: lines of JSON."""
 
-    media_type = NDJSON
+    media_type = "application/x-ndjson"
 
     def end(self) -> bytes:
         """Return nothing: the last line is marked as such."""
@@ -99,11 +98,11 @@ class GenerateWriter(_Writer):
 
     def write(self, event: Event) -> bytes:
         """Return the lines of an event."""
-        return b"".join(map(to_line, self._lines(event)))
+        return b"".join(map(to_line, self.lines(event)))
 
     def whole(self, events: Sequence[Event]) -> GenerateLine:
         """Return the one object of `"stream": false`."""
-        return joined_text([line for event in events for line in self._lines(event)])
+        return joined_text([line for event in events for line in self.lines(event)])
 
     def note(self, reason: str) -> GenerateLine:
         """Return a last line without text: the only one of a request that generates nothing."""
@@ -111,7 +110,8 @@ class GenerateWriter(_Writer):
             model=self._model, created_at=timestamp(), response="", done=True, done_reason=reason
         )
 
-    def _lines(self, event: Event) -> Iterator[GenerateLine]:
+    def lines(self, event: Event) -> Iterator[GenerateLine]:
+        """Yield the lines of an event."""
         if self._context is not None and isinstance(event, (Started, ContentDelta, ReasoningDelta)):
             self._context.extend(event.tokens)
         if isinstance(event, (ContentDelta, ReasoningDelta)) and (event.text or event.logprobs):
@@ -141,11 +141,11 @@ class ChatWriter(_Writer):
 
     def write(self, event: Event) -> bytes:
         """Return the lines of an event."""
-        return b"".join(map(to_line, self._lines(event)))
+        return b"".join(map(to_line, self.lines(event)))
 
     def whole(self, events: Sequence[Event]) -> ChatLine:
         """Return the one object of `"stream": false`."""
-        return joined_chat([line for event in events for line in self._lines(event)])
+        return joined_chat([line for event in events for line in self.lines(event)])
 
     def note(self, reason: str) -> ChatLine:
         """Return a last line without text: the only one of a request that generates nothing."""
@@ -157,7 +157,8 @@ class ChatWriter(_Writer):
             done_reason=reason,
         )
 
-    def _lines(self, event: Event) -> Iterator[ChatLine]:
+    def lines(self, event: Event) -> Iterator[ChatLine]:
+        """Yield the lines of an event."""
         if isinstance(event, (Started, PromptLogprobs)):
             return
         if isinstance(event, Finished):

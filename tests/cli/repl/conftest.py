@@ -1,48 +1,43 @@
+from __future__ import annotations
+
 import pytest
-from support.conversing import FakeEngine, FakePrompts, FakeShelf, Script
-from support.tiny_gguf import write_gguf
+from support.conversing import FakeServer, Script, backend
 
 from tampu.cli.repl.conversation import Conversation
-from tampu.cli.repl.current_model import Desk
-from tampu.cli.repl.local_backend import OwnModel
 from tampu.cli.repl.printing import View
 from tampu.cli.repl.session import Session
-from tampu.settings.settings import Settings
-from tampu.store.model_info import read_model_info
 
-
-@pytest.fixture(scope="session")
-def info(tmp_path_factory):
-    return read_model_info(write_gguf(tmp_path_factory.mktemp("model") / "m.gguf"))
-
-
-@pytest.fixture
-def engine(info):
-    return FakeEngine(info)
+TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
+SHOWN = {
+    "details": {"family": "llama", "quantization_level": "F32"},
+    "model_info": {"general.parameter_count": 1000, "llama.context_length": 100},
+    "license": "apache-2.0",
+    "template": TEMPLATE,
+    "capabilities": ["completion"],
+}
 
 
 @pytest.fixture
-def shelf(info, engine):
-    messages = ({"role": "user", "content": "hi"}, {"role": "assistant", "content": "*ho*"})
-    return FakeShelf(
-        info,
-        engine,
-        FakePrompts(),
-        system="Be kind.",
-        parameters={"temperature": 0.5, "num_ctx": 64},
-        messages=messages,
+def server():
+    """A server with a plain model, one that can do more, one with a conversation, and one without
+    a template.
+    """
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "*ho*"}]
+    parameters = "temperature 0.5\nnum_ctx 64"
+    return FakeServer(
+        {
+            "m": SHOWN,
+            "clever": SHOWN | {"capabilities": ["completion", "vision", "thinking"]},
+            "saved": SHOWN | {"system": "Be kind.", "parameters": parameters, "messages": messages},
+            "bare": SHOWN | {"template": ""},
+        }
     )
 
 
 @pytest.fixture
-def begin(shelf):
+def begin(server):
     """Begin a session with a model."""
-
-    def begin(name="m", **options):
-        desk = Desk(shelf, shelf.find(name))
-        return Session(OwnModel(desk, Settings.from_environment()), **options)
-
-    return begin
+    return lambda name="m", **options: Session(backend(server, name), **options)
 
 
 @pytest.fixture

@@ -67,6 +67,6 @@ def test_what_is_wrong_is_told_and_the_conversation_goes_on(converse, command):
 
 
 @pytest.mark.parametrize("command", ["/bye", "/exit"])
-def test_leaving_leaves(engine, converse, command):
+def test_leaving_leaves(server, converse, command):
     converse(command, "hello")
-    assert engine.asked == []
+    assert server.asked == []

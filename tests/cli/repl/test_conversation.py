@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 
 import msgspec
 import pytest
@@ -16,17 +15,16 @@ from tampu.cli.parameters import (
     read_keep_alive,
     read_think,
 )
-from tampu.cli.repl.current_model import Needs
 from tampu.cli.repl.session import timing_lines
-from tampu.errors import RequestError
+from tampu.errors import ModelFileError, RequestError
 
 QUESTION = {"role": "user", "content": "hello"}
 ANSWER = {"role": "assistant", "content": "I say\x1b[2J."}
 
 
-def test_a_conversation_remembers(engine, converse):
+def test_a_conversation_remembers(server, converse):
     session, out, _ = converse("hello", "again", "/bye", "not read")
-    assert [messages for messages, _ in engine.asked] == [
+    assert [request["messages"] for request in server.asked] == [
         [QUESTION],
         [QUESTION, ANSWER, {"role": "user", "content": "again"}],
     ]
@@ -38,11 +36,11 @@ def test_the_end_of_the_input_ends_the_conversation(converse):
     assert converse("hello")[0].messages != []
 
 
-def test_an_interrupted_answer_is_stopped_and_the_conversation_goes_on(engine, converse):
+def test_an_interrupted_answer_is_stopped_and_the_conversation_goes_on(server, converse):
     session, _, _ = converse("interrupt", "hello")
-    assert engine.cancelled == 1
+    assert server.closed == 2
     assert [message["content"] for message in session.messages] == [
-        "interrupt", "I", "hello", "I say\x1b[2J.",
+        "interrupt", "I ", "hello", "I say\x1b[2J.",
     ]  # fmt: skip
 
 
@@ -57,24 +55,24 @@ def test_a_failed_answer_is_told_and_the_conversation_goes_on(converse):
     assert session.messages[-1]["content"].startswith("I say")
 
 
-def test_a_message_may_have_several_lines(engine, converse):
+def test_a_message_may_have_several_lines(server, converse):
     converse('"""one\ntwo\nthree""" rest', "/bye")
-    assert engine.asked[0][0][-1]["content"] == "one\ntwo\nthree"
+    assert server.asked[0]["messages"][-1]["content"] == "one\ntwo\nthree"
 
 
-def test_quotes_inside_a_line_are_text(engine, converse):
+def test_quotes_inside_a_line_are_text(server, converse):
     converse('say """ now', "/bye")
-    assert engine.asked[0][0][-1]["content"] == 'say """ now'
+    assert server.asked[0]["messages"][-1]["content"] == 'say """ now'
 
 
-def test_the_system_message_is_set_and_shown(engine, converse):
+def test_the_system_message_is_set_and_shown(server, converse):
     _, out, _ = converse('/set system """be\nkind"""', "hello", "/show system", "/set system", "x")
-    assert engine.asked[0][0][0] == {"role": "system", "content": "be\nkind"}
+    assert server.asked[0]["messages"][0] == {"role": "system", "content": "be\nkind"}
     assert "be\nkind" in out
-    assert engine.asked[1][0][0] == QUESTION
+    assert server.asked[1]["messages"][0] == QUESTION
 
 
-def test_parameters_are_checked_and_used(engine, converse):
+def test_parameters_are_checked_and_used(server, converse):
     session, out, err = converse(
         "/set parameter temperature 0.5",
         "/set parameter temperature hot",
@@ -86,32 +84,26 @@ def test_parameters_are_checked_and_used(engine, converse):
         "/show parameters",
     )
     assert session.parameters == {"temperature": 0.5, "stop": ["a b", "c"]}
-    assert engine.asked[0][1].temperature == 0.5
-    assert engine.asked[0][1].stop == ("a b", "c")
+    assert server.asked[0]["options"]["temperature"] == 0.5
+    assert server.asked[0]["options"]["stop"] == ["a b", "c"]
     assert err.count("Error: ") == 3
     assert "temperature                    0.5" in out
     assert 'stop                           "a b"' in out
 
 
-def test_another_context_loads_the_model_again(shelf, converse):
-    converse("hello", "/set parameter num_ctx 512", "hello", "hello")
-    assert shelf.loads == [("m", Needs()), ("m", Needs(context=512))]
-    assert shelf.freed == 1
-
-
-def test_an_answer_may_be_held_to_a_form(engine, converse):
+def test_an_answer_may_be_held_to_a_form(server, converse):
     _, out, err = converse(
         "/set format json", "hello", "/set format nowhere",
         "/set noformat", "hello",
     )  # fmt: skip
-    assert [options.grammar is not None for _, options in engine.asked] == [True, False]
+    assert [request.get("format") for request in server.asked] == ["json", None]
     assert err.count("Error: ") == 1
     assert "Disabled format." in out
 
 
-def test_clearing_forgets_the_messages(engine, converse):
+def test_clearing_forgets_the_messages(server, converse):
     converse("hello", "/clear", "again")
-    assert engine.asked[1][0] == [{"role": "user", "content": "again"}]
+    assert server.asked[1]["messages"] == [{"role": "user", "content": "again"}]
 
 
 def test_durations_are_printed_when_asked_for(converse):
@@ -157,59 +149,78 @@ def test_thoughts_are_printed_before_the_answer_or_hidden(converse):
     assert out == "Well: I say\x1b[2J.\n\n\n"
 
 
-def test_how_much_the_model_thinks_can_be_set(shelf, converse):
+def test_how_much_the_model_thinks_can_be_set(server, converse):
     _, out, err = converse(
         "/set think high", "x", "/set think much", "/set think", "x", "/set nothink", "x",
         model="clever",
     )  # fmt: skip
-    assert shelf.prompts.thoughts == ["high", True, False]
+    assert [request["think"] for request in server.asked] == ["high", True, False]
     assert "Set 'think' mode to 'high'." in out
     assert "Error: think is 'much'" in err
     assert "warning: m cannot think" in converse("/set think")[2]
 
 
-def test_another_model_is_loaded_with_the_conversation_it_begins_with(engine, shelf, converse):
+def test_another_model_is_loaded_with_the_conversation_it_begins_with(server, converse):
     session, out, _ = converse("hello", "/load saved", "and?")
     assert out.endswith("Loaded 'saved'.\n>>> hi\n*ho*\n\nI say\x1b[2J.\n\n\n")
-    assert [message["content"] for message in engine.asked[1][0]] == [
+    assert [message["content"] for message in server.asked[1]["messages"]] == [
         "Be kind.", "hi", "*ho*", "and?",
     ]  # fmt: skip
-    assert engine.asked[1][1].temperature == 0.5
-    assert shelf.loads[1] == ("saved", Needs(context=64))
-    assert session.known.name == "saved"
+    assert server.asked[1]["options"]["temperature"] == 0.5
+    assert server.loads == [("saved", {"temperature": 0.5, "num_ctx": 64})]
+    assert server.unloads == ["m"]
+    assert session.model.name == "saved"
 
 
-def test_what_a_model_brings_along_cannot_steer_the_terminal(shelf, converse):
-    prepared = shelf.known["saved"].prepared
-    evil = replace(
-        prepared, system="\x1b]0;a\x07", messages=({"role": "user", "content": "\x1b[2J\nb"},)
-    )
-    shelf.known["saved"] = replace(shelf.known["saved"], prepared=evil)
+def test_control_characters_of_a_model_do_not_reach_the_terminal(server, converse):
+    message = {"role": "user", "content": "\x1b[2J\nb"}
+    server.models["saved"] |= {"system": "\x1b]0;a\x07", "messages": [message]}
     _, out, _ = converse("/load saved", "/show system", "/show modelfile")
     assert "\x1b" not in out
     assert ">>> [2J\n... b\n" in out
 
 
-def test_if_loading_fails_all_is_as_it_was(shelf, converse):
-    session, _, err = converse("hello", "/load nowhere", "hello")
+def test_if_loading_fails_the_current_model_stays(server, converse):
+    server.refusals = [ModelFileError("x", "damaged")]
+    session, _, err = converse("hello", "/load nowhere", "/load clever", "hello")
     assert "not found" in err
+    assert "damaged" in err
     assert len(session.messages) == 4
-    assert len(shelf.loads) == 1
+    assert session.model.name == "m"
+    assert (server.loads, server.unloads) == ([], [])
 
 
-def test_a_model_without_a_template_continues_the_text(engine, shelf, begin):
-    shelf.prompts = None
-    parts = [*begin().answer("Once")]
+def test_a_model_without_a_template_continues_the_text(server, begin):
+    parts = [*begin("bare").answer("Once")]
     assert "".join(part.text for part in parts) == "I say\x1b[2J."
-    list(begin(system="A story.").answer("Once"))
-    assert [bytes(prompt).decode() for prompt, _ in engine.asked] == ["Once", "A story.\n\nOnce"]
+    list(begin("bare", system="A story.").answer("Once"))
+    assert [(asked["prompt"], asked["system"]) for asked in server.asked] == [
+        ("Once", ""), ("Once", "A story."),
+    ]  # fmt: skip
 
 
-def test_an_answer_that_is_not_wanted_any_more_is_closed(engine, begin):
+def test_a_server_that_adds_the_prefix_gets_the_rest(server, begin):
+    server.adds_prefix = True
+    list(begin("saved", system="Be brief.").answer("and?"))
+    assert server.asked[0]["messages"] == [
+        {"role": "system", "content": "Be brief."}, {"role": "user", "content": "and?"},
+    ]  # fmt: skip
+
+
+def test_saving_creates_a_model(server, converse):
+    converse("/load saved", "hello", "/save mine")
+    [created] = server.created
+    assert (created["model"], created["from"], created["system"]) == ("mine", "saved", "Be kind.")
+    assert [message["content"] for message in created["messages"]] == [
+        "hi", "*ho*", "hello", "I say\x1b[2J.",
+    ]  # fmt: skip
+
+
+def test_a_closed_answer_is_cancelled(server, begin):
     pieces = begin().answer("hello")
     next(pieces)
     pieces.close()
-    assert engine.cancelled == 1
+    assert server.closed == 1
 
 
 def test_a_saved_conversation_has_its_modelfile(converse):

@@ -49,7 +49,7 @@ def test_paths_are_found_and_taken_out(here, text, rest, names):
     found, pictures, missing = take_pictures(text)
     assert found == rest.strip()
     assert [photo.path.resolve() for photo in pictures] == [here / name for name in names]
-    assert all(photo.picture.shape == (4, 5, 3) for photo in pictures)
+    assert all(photo.content == photo.path.read_bytes() for photo in pictures)
     assert missing == []
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.waiting import wait_until
 
 from tampu.cli.repl.markdown import MarkdownWriter
-from tampu.cli.repl.spinner import Waiting, bar
+from tampu.cli.repl.spinner import Spinner, prompt_bar
 from tampu.cli.repl.wrapping import PlainWriter, WrappingWriter, cells
 
 ANSWER = """\
@@ -154,22 +154,22 @@ def test_control_characters_reach_files_but_no_terminal():
 
 
 def test_the_bar_shows_how_far_the_prompt_is_read():
-    assert bar(0, 0) == bar(7, 7) == ""
-    assert bar(1024, 4096) == f"reading the prompt ▕{'█' * 6}{' ' * 18}▏ 1,024/4,096 tokens"
+    assert prompt_bar(0, 0) == prompt_bar(7, 7) == ""
+    assert prompt_bar(1024, 4096) == f"reading the prompt ▕{'█' * 6}{' ' * 18}▏ 1,024/4,096 tokens"
 
 
 def test_the_bar_goes_away_when_the_answer_begins(monkeypatch):
     screen = Screen(80)
     monkeypatch.setattr("sys.stderr", screen)
     monkeypatch.setenv("TERM", "xterm-256color")
-    with Waiting(lambda: (1000, 2000)) as waiting:
+    with Spinner(lambda: prompt_bar(1000, 2000)) as spinner:
         wait_until(lambda: "1,000/2,000 tokens" in screen.seen, "the bar is shown")
-        waiting.stop()
-        waiting.stop()
+        spinner.stop()
+        spinner.stop()
         assert screen.seen == ""
 
 
 def test_nothing_is_shown_where_nobody_watches(capsys):
-    with Waiting(lambda: (1, 2)):
+    with Spinner(lambda: prompt_bar(1, 2)):
         pass
     assert capsys.readouterr().err == ""

@@ -1,4 +1,4 @@
-"""The server that may run at the configured address: how it is asked."""
+"""The HTTP client of the server at the configured address."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from tampu.backends.unix_http import UnixHTTPConnection
 from tampu.errors import StoreError, TampuError
@@ -30,8 +30,12 @@ class NoServerError(ServerError):
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    """The server that the settings name."""
+class HTTPServer:
+    """The server at the address of the settings, whether it runs or not."""
+
+    adds_prefix: ClassVar[bool] = True
+    status: ClassVar[str] = ""
+    progress: ClassVar[tuple[int, int]] = (0, 0)
 
     settings: Settings
 
@@ -49,7 +53,7 @@ class Server:
 
         Raises:
             NoServerError: if there is none.
-            ServerError: if it refused, or gave no sense.
+            ServerError: if it refused, or sent something unexpected.
         """
         with closing(self._lines(method, path, body, timeout_s)) as lines:
             return next(lines, {})
@@ -59,7 +63,7 @@ class Server:
 
         Raises:
             NoServerError: if there is none.
-            ServerError: if it refused, gave no sense, or reports an error.
+            ServerError: if it refused, sent something unexpected, or reports an error.
         """
         for line in self._lines("POST", path, body, None):
             if "error" in line:
@@ -71,10 +75,13 @@ class Server:
 
         Raises:
             NoServerError: if nothing listens.
-            ServerError: if it gave no sense.
+            ServerError: if it sent something unexpected.
         """
         with self._answer("GET", "/health", None, timeout_s) as answer:
             return answer.getheader("Server", "")
+
+    def close(self) -> None:
+        """Do nothing: each request has a connection, and the server goes on."""
 
     def _lines(
         self, method: str, path: str, body: dict[str, Any] | None, timeout_s: float | None
@@ -83,7 +90,7 @@ class Server:
             while text := answer.readline(_MOST_BYTES):
                 found = json.loads(text)
                 if not isinstance(found, dict):
-                    raise ServerError(f"the server at {self} gave no sense")
+                    raise ServerError(f"the server at {self} sent something unexpected")
                 if answer.status != http.client.OK:
                     raise ServerError(str(found.get("error", answer.reason)), answer.status)
                 yield found
@@ -103,7 +110,7 @@ class Server:
             message = f"no server answers at {self}: start one with `tampu serve`"
             raise NoServerError(message) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise ServerError(f"the server at {self} gave no sense: {error}") from error
+            raise ServerError(f"the server at {self} sent something unexpected: {error}") from error
         finally:
             connection.close()
 
@@ -117,7 +124,7 @@ class Server:
         return kind(host, address.port, timeout=timeout_s)
 
 
-def loaded_models(server: Server) -> list[dict[str, Any]]:
+def loaded_models(server: HTTPServer) -> list[dict[str, Any]]:
     """Return what `GET /api/ps` says.
 
     Raises:
@@ -127,16 +134,17 @@ def loaded_models(server: Server) -> list[dict[str, Any]]:
     return models if isinstance(models, list) else []
 
 
-def stop_model(server: Server, model: str) -> None:
+def stop_model(server: HTTPServer, model: str) -> None:
     """Have the server unload a model.
 
     Raises:
         ServerError: if there is no server, or it refused.
     """
-    server.ask("POST", "/api/generate", {"model": model, "keep_alive": 0, "stream": False})
+    body = {"model": model, "keep_alive": 0, "stream": False}
+    server.ask("POST", "/api/generate", body)
 
 
-def unload(server: Server, model: str) -> None:
+def unload(server: HTTPServer, model: str) -> None:
     """Have the server unload a model, if there is a server and it has the model in memory."""
     from tampu.store.names import ModelName
 

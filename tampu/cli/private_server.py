@@ -1,0 +1,313 @@
+"""Ollama's API within this program: models that are loaded here, asked as those of a server.
+
+`PrivateServer` answers the requests that `tampu run` sends, with the server's own model manager and
+its own lines, but without HTTP and without another process: both would delay the first token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, aclosing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import msgspec
+
+from tampu.cli.serve import model_options
+from tampu.engine.engine import Engine
+from tampu.errors import ModelNotFoundError, RequestError, SettingsError, TampuError
+from tampu.sandbox.client import ForkServerClient
+from tampu.server.admission import Admission
+from tampu.server.events import Event
+from tampu.server.generation_request import FOREVER
+from tampu.server.model_defaults import ModelDefaults
+from tampu.server.model_manager import ModelManager
+from tampu.server.serving import Serving
+from tampu.server.wire import ollama as wire
+from tampu.server.wire import ollama_lists as lists
+from tampu.server.wire.ollama_output import ChatWriter, GenerateWriter
+from tampu.settings.parsers import existing_path
+from tampu.settings.settings import ENGINES, Settings
+from tampu.store.catalog import Catalog, Entry, resolve
+from tampu.store.library import Library, LocalModel
+from tampu.worker.client import WorkerProcess
+from tampu.worker.engines import LLAMACPP, choose_engine
+from tampu.worker.main import load_model
+from tampu.worker.protocol import Load, ModelOptions
+from tampu.worker.thread import WorkerThread
+from tampu.worker.worker import Loaded
+
+if TYPE_CHECKING:
+    from tampu.server.metrics import Metrics
+
+_MAX_QUEUE = 8
+_MAX_MODELS = 2  # `/load` keeps the old model until the new one is loaded
+
+Lines: TypeAlias = AsyncGenerator[object, None]
+
+
+class FileCatalog(Catalog):
+    """The user's models, and any file or checkpoint by its path."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(library=Library.from_settings(settings))
+        self._settings = settings
+
+    def find(self, name: str) -> LocalModel:
+        """Return the model of a name or a path.
+
+        Raises:
+            ModelNotFoundError: if there is none.
+            TampuError: as `resolve`.
+        """
+        if existing_path(name) is None:
+            return super().find(name)
+        path = resolve(name, self._settings)
+        found = Library(files=[path]).listing().models
+        if not found:
+            raise ModelNotFoundError(f"{name}: give the first file of a split model")
+        return replace(found[0], name=name)
+
+
+class NoMetrics:
+    """In place of the server's metrics, which are slow to import."""
+
+    @contextmanager
+    def request(self, _: str) -> Iterator[Callable[[Event], None]]:
+        """Count nothing."""
+        yield lambda _: None
+
+    def embedded(self, _: str, __: int) -> None:
+        """Count nothing."""
+
+
+class PrivateServer:
+    """A server of one user, on a thread of this process.
+
+    Attributes:
+        models: those in memory.
+    """
+
+    adds_prefix = False  # requests hold the whole conversation, system message included
+
+    def __init__(
+        self,
+        settings: Settings,
+        fork_server: ForkServerClient,
+        *,
+        engine: str | None = None,
+        trace: Path | None = None,
+    ) -> None:
+        """Start the thread; no model is loaded yet.
+
+        Args:
+            settings: how models are loaded.
+            fork_server: of this process.
+            engine: native, llamacpp or auto; None: as the model or the settings say.
+            trace: a file for a trace of the engine.
+
+        Raises:
+            SettingsError: for an unknown engine.
+        """
+        if engine not in (None, *ENGINES):
+            raise SettingsError(f"--engine is {engine!r}; it must be one of {', '.join(ENGINES)}")
+        self._settings = settings
+        self._fork_server = fork_server
+        self._engine = engine
+        self._trace = trace
+        self._status = ""
+        self._worker: WorkerThread | None = None
+        self._serving = self._new_serving()
+        self.models = self._serving.models
+        self._handlers: dict[str, Callable[[dict[str, Any]], Lines]] = {
+            "/api/chat": self._chat,
+            "/api/generate": self._generate,
+            "/api/embed": self._embed,
+            "/api/show": self._show,
+            "/api/tags": self._tags,
+            "/api/create": self._create,
+        }
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="tampu-private-server", daemon=True
+        )
+        self._thread.start()
+
+    def __str__(self) -> str:
+        return "this program"
+
+    @property
+    def status(self) -> str:
+        """What a request waits for: the loading of a model; empty: nothing of the kind."""
+        return self._status
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """How many tokens of the prompt are processed, and how many it has; (0, 0): unknown."""
+        return self._worker.progress if self._worker else (0, 0)
+
+    def ask(
+        self,
+        method: str,  # noqa: ARG002 - as of an HTTP server; the path says it all
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        timeout_s: float | None = None,  # noqa: ARG002 - this program does not get lost
+    ) -> dict[str, Any]:
+        """Return the answer to a request, its last line if it has several.
+
+        Raises:
+            TampuError: when it fails.
+        """
+        *_, last = self.stream(path, dict(body or {}))
+        return last
+
+    def stream(self, path: str, body: dict[str, Any]) -> Generator[dict[str, Any]]:
+        """Yield the lines of the answer to a request; closing the iterator cancels it.
+
+        Raises:
+            TampuError: when it fails.
+        """
+        lines: SimpleQueue[dict[str, Any] | TampuError | None] = SimpleQueue()
+
+        async def forward() -> None:
+            try:
+                async with aclosing(self._handlers[path](body)) as answer:
+                    async for line in answer:
+                        lines.put(msgspec.to_builtins(line))
+            except TampuError as error:
+                lines.put(error)
+            finally:
+                lines.put(None)
+
+        forwarding = asyncio.run_coroutine_threadsafe(forward(), self._loop)
+        try:
+            while (line := lines.get()) is not None:
+                if isinstance(line, TampuError):
+                    raise line
+                yield line
+            forwarding.result()
+        finally:
+            forwarding.cancel()
+
+    def close(self) -> None:
+        """Unload all models and end the thread."""
+        if self._loop.is_closed():
+            return
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _end(self) -> None:
+        await self._serving.close()
+        await self._loop.shutdown_default_executor()
+
+    async def _chat(self, body: dict[str, Any]) -> Lines:
+        request = msgspec.convert(body, wire.ChatRequest)
+        entry = self._serving.find(request.model)
+        job = wire.parse_chat(request, self._defaults(entry))
+        writer = ChatWriter(request.model or "", time.monotonic_ns())
+        async with aclosing(self._serving.generate(entry, job)) as events:
+            async for event in events:
+                for line in writer.lines(event):
+                    yield line
+
+    async def _generate(self, body: dict[str, Any]) -> Lines:
+        request = msgspec.convert(body, wire.GenerateRequest)
+        entry = self._serving.find(request.model)
+        writer = GenerateWriter(request.model or "", time.monotonic_ns(), with_context=False)
+        if wire.is_unload(request):
+            await self.models.unload(entry.name)
+            yield writer.note("unload")
+            return
+        job = wire.parse_generate(request, self._defaults(entry))
+        async with aclosing(self._serving.generate(entry, job)) as events:
+            async for event in events:
+                for line in writer.lines(event):
+                    yield line
+
+    async def _embed(self, body: dict[str, Any]) -> Lines:
+        request = msgspec.convert(body, wire.EmbedRequest)
+        entry = self._serving.find(request.model)
+        found = await self._serving.embed(entry, wire.parse_embed(request, self._defaults(entry)))
+        yield {"embeddings": found.vectors.tolist()}
+
+    async def _show(self, body: dict[str, Any]) -> Lines:
+        request = msgspec.convert(body, wire.ShowRequest)
+        entry = self._serving.find(request.model)
+        engine = self.models.options.engine
+        yield lists.show(entry, self._serving.defaults(entry), request, engine)
+
+    async def _tags(self, _: dict[str, Any]) -> Lines:
+        yield lists.tags(self._serving.catalog.entries())
+
+    async def _create(self, body: dict[str, Any]) -> Lines:
+        from tampu.server.wire.manage import CreateRequest  # slow to import, and seldom needed
+        from tampu.store.create import creating
+
+        request = msgspec.convert(body, CreateRequest)
+        spec = replace(request.spec(), folder=Path.cwd())
+        library = self._serving.catalog.library
+        for step in creating(library, request.parsed(), spec):
+            yield {"status": step.status}
+
+    def _defaults(self, entry: Entry) -> ModelDefaults:
+        """Return a model's defaults without the prefix of its conversations."""
+        return replace(self._serving.defaults(entry), system="", messages=())
+
+    def _new_serving(self) -> Serving:
+        options = msgspec.structs.replace(model_options(self._settings), slots=1)
+
+        def models() -> ModelManager:
+            return ModelManager(
+                self._start,
+                options=options,
+                keep_alive_s=FOREVER,
+                most=_MAX_MODELS,
+                memory_bytes=self._settings.memory,
+            )
+
+        catalog = FileCatalog(self._settings)
+        metrics = cast("Metrics", NoMetrics())
+        max_repeats = self._settings.max_repeated_tokens or None
+        return Serving(models(), models(), catalog, Admission(_MAX_QUEUE), metrics, max_repeats)
+
+    async def _start(self, entry: Entry, options: ModelOptions) -> WorkerProcess:
+        if self._engine:
+            engine = choose_engine(self._engine, entry.info.architecture)
+            options = msgspec.structs.replace(options, engine=engine)
+        if self._trace and options.engine == LLAMACPP:
+            raise RequestError("--trace: the llama.cpp engine has no trace")
+
+        def report(fraction: float) -> None:
+            self._status = f"loading {entry.name} {fraction:.0%}"
+
+        report(0.0)
+        worker = WorkerThread(self._load, self._fork_server)
+        try:
+            started = await worker.start(
+                entry.info.path,
+                options,
+                name=entry.name,
+                progress=report,
+                hang_s=self._settings.hang_s,
+            )
+        finally:
+            self._status = ""
+        self._worker = worker
+        return started
+
+    @contextmanager
+    def _load(
+        self, load: Load, progress: Callable[[float], None], cancelled: Callable[[], bool]
+    ) -> Iterator[Loaded]:
+        with ExitStack() as stack:
+            loaded = stack.enter_context(load_model(load, progress, cancelled, self._fork_server))
+            if self._trace and isinstance(loaded.model, Engine):
+                stack.enter_context(loaded.model.trace(self._trace))
+            yield loaded

@@ -1,0 +1,183 @@
+"""`tampu run` without a server: models are loaded, kept and asked within the program."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing, contextmanager
+
+import pytest
+from support.endless import make_endless_model
+from support.renamed import write_renamed
+from support.waiting import wait_until
+
+from tampu.cli import private_server
+from tampu.cli.private_server import PrivateServer
+from tampu.cli.repl.backend import ChatBackend, show
+from tampu.cli.repl.session import Session
+from tampu.errors import ModelNotFoundError, RequestError, SettingsError
+from tampu.sandbox.client import ForkServerClient
+from tampu.settings.settings import Settings
+from tampu.worker.main import load_model
+
+LLAMACPP_ONLY = "xverse"  # its tensors are Llama's
+SHORT = {"num_predict": 3, "num_thread": 1, "num_ctx": 64}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    make_endless_model(tmp_path_factory.mktemp("checkpoint"), folder / "tiny.gguf")
+    write_renamed(folder / "tiny.gguf", folder / "strange.gguf", LLAMACPP_ONLY)
+    return folder
+
+
+@pytest.fixture
+def serve(folder, monkeypatch, tmp_path):
+    """Start private servers."""
+    monkeypatch.setenv("TAMPU_MODELS", str(folder))
+    monkeypatch.setenv("TAMPU_CACHE", str(tmp_path / "cache"))
+    started = []
+
+    def serve(**options):
+        started.append(PrivateServer(Settings.from_environment(), ForkServerClient(), **options))
+        return started[-1]
+
+    yield serve
+    for server in started:
+        server.close()
+
+
+def session(server, name="tiny", keep_alive_s=None, **parameters):
+    return Session(
+        ChatBackend(server, show(server, name), keep_alive_s), parameters=SHORT | parameters
+    )
+
+
+def loaded(server):
+    return {m.entry.name: m.options.context for m in server.models.models()}
+
+
+def text(parts):
+    return "".join(part.text for part in parts)
+
+
+def test_a_model_is_loaded_once_and_unloaded_at_the_end(serve):
+    server = serve()
+    one = session(server)
+    assert loaded(server) == {}
+    one.load()
+    assert one.backend.take_load_ns() > 0
+    [model] = server.models.models()
+    for _ in range(2):
+        assert text(one.answer("hello"))
+        assert one.usage.generated_tokens == 3
+        assert server.models.models() == [model]
+    server.close()
+    assert loaded(server) == {}
+    server.close()
+
+
+def test_another_context_loads_the_model_again(serve):
+    server = serve()
+    one = session(server)
+    text(one.answer("hello"))
+    one.parameters["num_ctx"] = 128
+    text(one.answer("hello"))
+    assert loaded(server) == {"tiny": 128}
+
+
+def test_keep_alive_0_unloads_the_model_after_each_answer(serve):
+    server = serve()
+    one = session(server, keep_alive_s=0)
+    for _ in range(2):
+        assert text(one.answer("hello"))
+        wait_until(lambda: loaded(server) == {}, "the model is unloaded")
+
+
+def test_an_idle_model_is_unloaded_after_its_time(serve):
+    server = serve()
+    text(session(server, keep_alive_s=0.01).answer("hello"))
+    wait_until(lambda: loaded(server) == {}, "the model is unloaded")
+
+
+def test_another_model_takes_the_place_of_the_first(serve, folder):
+    server = serve()
+    one = session(server)
+    one.load()
+    one.change(str(folder / "tiny.gguf"))
+    wait_until(lambda: list(loaded(server)) == [str(folder / "tiny.gguf")], "the first is unloaded")
+    with pytest.raises(ModelNotFoundError):
+        one.change("nothing")
+    assert text(one.answer("hello"))
+
+
+def test_a_closed_answer_is_cancelled_and_the_next_one_comes(serve):
+    server = serve()
+    one = session(server, num_predict=-1)
+    parts = one.answer("hello")
+    next(parts)
+    parts.close()
+    wait_until(lambda: not any(m.users for m in server.models.models()), "the answer ends")
+    one.parameters["num_predict"] = 3
+    assert text(one.answer("hello"))
+
+
+def test_a_long_prompt_reports_its_progress(serve):
+    server = serve()
+    one = session(server, num_ctx=2048)
+    one.load()
+    seen = []
+    with closing(one.answer("hello " * 100)) as parts:
+        next(parts)
+        seen.append(server.progress)
+    [(done, total)] = seen
+    assert done == total > 100
+
+
+def test_loading_reports_its_status(serve, monkeypatch):
+    server = serve()
+
+    @contextmanager
+    def load(load, progress, cancelled, fork_server):
+        progress(0.5)
+        wait_until(lambda: server.status == "loading tiny 50%", "the status")
+        with load_model(load, progress, cancelled, fork_server) as loaded:
+            yield loaded
+
+    monkeypatch.setattr(private_server, "load_model", load)
+    session(server).load()
+    assert server.status == ""
+
+
+def test_a_model_that_the_native_engine_lacks_runs_in_llama_cpp(serve, folder):
+    one = session(serve(), str(folder / "strange.gguf"))
+    for _ in range(2):
+        assert text(one.answer("hello"))
+        assert one.usage.generated_tokens == 3
+
+
+def test_the_engine_is_traced_into_a_file(serve, tmp_path):
+    server = serve(trace=tmp_path / "trace.json")
+    text(session(server).answer("hello"))
+    server.close()
+    assert json.loads((tmp_path / "trace.json").read_text())
+
+
+def test_llama_cpp_has_no_trace(serve, folder, tmp_path):
+    server = serve(trace=tmp_path / "trace.json")
+    with pytest.raises(RequestError, match="--trace"):
+        session(server, str(folder / "strange.gguf")).load()
+
+
+def test_an_unknown_engine_is_refused(serve):
+    with pytest.raises(SettingsError, match="--engine is 'fast'"):
+        serve(engine="fast")
+
+
+def test_a_conversation_is_saved_from_a_file(serve, folder, monkeypatch, tmp_path):
+    monkeypatch.setenv("TAMPU_MODELS", str(tmp_path / "models"))
+    server = serve()
+    one = session(server, str(folder / "tiny.gguf"))
+    text(one.answer("hello"))
+    one.save("mine")
+    assert show(server, "mine").messages[0] == {"role": "user", "content": "hello"}
