@@ -20,10 +20,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tampu.chat.output import ChatFormat, Content, MessageParser, Part, ToolCall, chat_format
+from tampu.chat.output import ChatFormat, ToolCall, chat_format
+from tampu.engine.chat import OutputEvent, OutputParser
 from tampu.errors import ModelNotFoundError, RequestError, RequestNotStartedError
 from tampu.ml.vectors import normalize
-from tampu.runner.events import Done, TextDelta, Usage
+from tampu.runner import events
+from tampu.runner.events import Done, Failed, TextDelta, Usage
 from tampu.runner.request import GenerateOptions
 from tampu.server.admission import Admission
 from tampu.server.events import (
@@ -49,6 +51,7 @@ from tampu.worker.protocol import (
     Prompt,
     PromptProcessed,
     PromptTokenLogprobs,
+    to_error,
 )
 
 if TYPE_CHECKING:
@@ -239,72 +242,51 @@ class Choice:
         self._request = request
         self._style = style
         self._ready_ns = ready_ns
-        self._parser: MessageParser | None = None  # None: all of the answer is content
-        self._held: list[TextDelta] = []  # deltas whose text the parser holds back
+        self._output = OutputParser()
         self._calls = 0
 
     async def events(
         self, runner: WorkerProcess, prompt: Prompt, options: GenerateOptions
     ) -> AsyncGenerator[Event, None]:
         """Yield the events of this choice."""
-        async with aclosing(runner.generate(prompt, options, self._request.form)) as events:
-            async for event in events:
+        async with aclosing(runner.generate(prompt, options, self._request.form)) as given:
+            async for event in given:
                 match event:
                     case PromptProcessed(tokens=tokens, begins_thought=thinks):
                         if isinstance(prompt, ChatPrompt):
-                            self._parser = self._style.parser(self._request.tools, thinks=thinks)
+                            parser = self._style.parser(self._request.tools, thinks=thinks)
+                            self._output = OutputParser(parser)
                         yield Started(tokens, self._ready_ns, self._index)
-                    case TextDelta(text=text, tokens=tokens, logprobs=logprobs):
-                        if self._parser is None and text and not self._held:
-                            yield ContentDelta(text, tokens, logprobs, self._index)
-                            continue
-                        self._held.append(event)
-                        parts = self._parser.feed(text) if self._parser else _plain(text)
-                        for part in self._events(parts):
-                            yield part
                     case PromptTokenLogprobs(first=first, logprobs=logprobs):
                         yield PromptLogprobs(first, logprobs, self._index)
-                    case Done():
-                        parts = self._parser.finish() if self._parser else []
-                        for part in self._events(parts, is_last=True):
-                            yield part
-                        yield self._end(event)
+                    case TextDelta() | Done():
+                        for part in map(self._event, self._output.feed(event)):
+                            if part is not None:
+                                yield part
+
+    def _event(self, event: OutputEvent) -> Event | None:
+        """Return an event of the output as one of this choice; None: a call too many."""
+        match event:
+            case TextDelta(text=text, tokens=tokens, logprobs=logprobs):
+                return ContentDelta(text, tokens, logprobs, self._index)
+            case events.ReasoningDelta(text=text, tokens=tokens, logprobs=logprobs):
+                return ReasoningDelta(text, tokens, logprobs, self._index)
+            case ToolCall(name=name, arguments=arguments):
+                index, self._calls = self._calls, self._calls + 1
+                if self._request.max_calls is not None and index >= self._request.max_calls:
+                    return None
+                call_id = f"call_{secrets.token_hex(4)}"
+                return ToolCallDelta(call_id, name, arguments, index, self._index)
+            case Done():
+                return self._end(event)
+            case Failed():
+                raise to_error(event.kind, event.message)
 
     def _end(self, done: Done) -> Finished:
         reason: EndReason = done.reason
         if self._calls and reason == "stop":
             reason = "tool_calls"
         return Finished(reason, done.usage, self._ready_ns, done.stop, self._index)
-
-    def _events(self, parts: Sequence[Part], *, is_last: bool = False) -> Iterator[Event]:
-        """Yield parts as events; the first text carries the tokens and logprobs held so far."""
-        if not parts and self._held and (is_last or self._held[-1].logprobs):
-            parts = [Content("")]
-        for part in parts:
-            if not isinstance(part, ToolCall):
-                yield self._text(
-                    ContentDelta if isinstance(part, Content) else ReasoningDelta, part.text
-                )
-                continue
-            if self._held:
-                yield self._text(ContentDelta, "")
-            if self._request.max_calls is None or self._calls < self._request.max_calls:
-                call_id = f"call_{secrets.token_hex(4)}"
-                yield ToolCallDelta(call_id, part.name, part.arguments, self._calls, self._index)
-                self._calls += 1
-
-    def _text(
-        self, kind: type[ContentDelta] | type[ReasoningDelta], text: str
-    ) -> ContentDelta | ReasoningDelta:
-        held, self._held = self._held, []
-        if len(held) == 1:
-            return kind(text, held[0].tokens, held[0].logprobs, self._index)
-        return kind(
-            text,
-            tuple(token for piece in held for token in piece.tokens),
-            tuple(entry for piece in held for entry in piece.logprobs),
-            self._index,
-        )
 
 
 async def _loaded(ready_ns: int) -> AsyncGenerator[Event, None]:
@@ -372,7 +354,3 @@ def _shortened(vectors: npt.NDArray[np.float32], dimensions: int | None) -> npt.
         message=f"dimensions must be 1 to {width} for this model, not {dimensions}",
     )
     return normalize(vectors[:, :dimensions])
-
-
-def _plain(text: str) -> list[Part]:
-    return [Content(text)] if text else []
