@@ -73,9 +73,9 @@ IMAGES = ImageLimits()
         pytest.param(IMAGES.size_bytes, 20 * MIB, id="images: size"),
         pytest.param(IMAGES.pixels, 50_000_000, id="images: pixels"),
         pytest.param(IMAGES.side, 16_384, id="images: side"),
-        pytest.param(session.MOST_REDIRECTS, 5, id="registry: redirects"),
-        pytest.param(session.MOST_TOKEN_BYTES, 64 * KIB, id="registry: token"),
-        pytest.param(manifests.MOST_BYTES, 4 * MIB, id="registry: manifest"),
+        pytest.param(session.MAX_REDIRECTS, 5, id="registry: redirects"),
+        pytest.param(session.MAX_TOKEN_BYTES, 64 * KIB, id="registry: token"),
+        pytest.param(manifests.MAX_BYTES, 4 * MIB, id="registry: manifest"),
     ],
 )
 def test_the_safe_default_holds(value, default):
