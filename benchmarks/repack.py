@@ -46,9 +46,8 @@ Times: TypeAlias = tuple[float, float, float, float]
 def child(model: Path, threads: int, folder: str) -> None:
     """Load a model, compute, and print what `Times` has, with the time for the second."""
     from tampu.engine.engine import Engine
-    from tampu.ml.kernels.repack_cache import RepackCache
 
-    cache = RepackCache(Path(folder), 10**12) if folder else None
+    cache = (folder, 10**12) if folder else None
     began = time.perf_counter()
     with Engine.load(model, context=CONTEXT, threads=threads, repack_cache=cache) as engine:
         loading = time.perf_counter() - began

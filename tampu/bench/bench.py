@@ -22,10 +22,11 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tampu.engine.model_loader import LoadOptions, load_model
+from tampu.engine.model_loader import load_model
 from tampu.errors import RequestError
 from tampu.kvcache import Segment
 from tampu.runner.graphs import GraphCounts, StepInputs
+from tampu.worker.protocol import ModelOptions
 
 QUIET_S = 0.05  # OpenMP's threads keep spinning for some milliseconds
 
@@ -83,11 +84,9 @@ class Native:
         Raises:
             TampuError: as `tampu.engine.model_loader.load_model`.
         """
-        options = LoadOptions(
+        options = ModelOptions(
             context=context,
-            slots=1,
             threads=threads,
-            batch=512,
             cache_type=cache_type,
             flash_attention=flash_attention,
         )

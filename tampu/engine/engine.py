@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -34,10 +35,8 @@ from tampu.engine.completion import (
     completion,
 )
 from tampu.engine.input_processor import InputProcessor, Prompt
-from tampu.engine.model_loader import LoadedModel, LoadOptions, load_model
+from tampu.engine.model_loader import LoadedModel, load_model, load_options, with_offload
 from tampu.errors import RequestError
-from tampu.ml.kernels.repack_cache import RepackCache
-from tampu.ml.kernels.tuning import MEASURED, Tuning
 from tampu.ml.offload import Offload
 from tampu.ml.vectors import normalize
 from tampu.nn import RGBImage
@@ -52,9 +51,11 @@ from tampu.settings.settings import Settings
 from tampu.store.catalog import Prepared, prepare
 from tampu.store.model_info import ModelInfo
 from tampu.tokenizer import Tokenizer
-from tampu.worker.protocol import ChatPrompt, StructuredOutput
+from tampu.worker.protocol import ChatPrompt, ModelOptions, StructuredOutput
 
 log = logging.getLogger("tampu")
+
+_PLACING = {"gpu_layers", "main_gpu", "tensor_split"}
 
 Message: TypeAlias = Mapping[str, Any]
 
@@ -98,52 +99,29 @@ class Engine:
     def load(
         cls,
         path: str | Path,
+        options: ModelOptions | None = None,
         *,
-        context: int | None = None,
-        slots: int = 1,
-        threads: int | None = None,
-        batch: int = 512,
-        cache_type: str = "f16",
-        flash_attention: bool | None = None,
-        kernels: str = "on",
         offload: Offload | None = None,
-        use_mmap: bool = True,
-        repack_cache: RepackCache | None = None,
-        tuning: Tuning = MEASURED,
-        adapters: Sequence[tuple[str | Path, float]] = (),
-        template: str = "",
-        parser: str = "",
-        projector: str | Path | None = None,
         progress: Callable[[float], None] | None = None,
         cancelled: Callable[[], bool] | None = None,
         settings: Settings | None = None,
         fork_server: ForkServerClient | None = None,
+        **values: Any,
     ) -> Self:
         """Load a model.
 
         Args:
             path: a GGUF file, a checkpoint's folder, or a model's name; a model from a store brings
                 its own template and adapters.
-            context: the most tokens of a request and its answer; None: the model's own, else 4096.
-            slots: how many requests are computed together at most.
-            threads: CPU threads; None: one per physical core, a single one for a tiny model.
-            batch: the most tokens computed in one step.
-            cache_type: element type of keys and values: "f32", "f16", "q8_0" or "q4_0"; a pair such
-                as "q8_0/f16" sets them apart.
-            flash_attention: fused attention always (True), never (False) or where it is faster.
-            kernels: which of tampu's C kernels: "on", "off", "products", "experts" or "attention".
-            offload: layers on devices other than the CPU; None: the model's own, else all that fit.
-            use_mmap: use weights in the memory-mapped file where possible; False: copy them all.
-            repack_cache: where packed weights are kept for the next start; None: nowhere.
-            tuning: how weights are read from memory.
-            adapters: low-rank adapters, GGUF files or PEFT folders, and scales (1.0: as trained).
-            template: a chat template, Jinja or Go's, in place of the model's own; empty: that one.
-            parser: Ollama's name of an output parser; empty: the model's, else by its template.
-            projector: a GGUF file with the vision tower; None: the model's own, if it has one.
+            options: how to load it; None: as the keywords say.
+            offload: which layers go to devices other than the CPU; None: the model's own setting,
+                else as many as fit.
             progress: called with the fraction loaded, 0 to 1, from any thread.
-            cancelled: polled; loading stops once it returns True.
+            cancelled: asked from time to time; once it returns True, loading is given up.
             settings: where models are; None: those of the environment, read if `path` is a name.
             fork_server: shared by engines for their sandboxes; None: one of its own.
+            **values: the options as keywords, with the names of `ModelOptions`. Without `context`
+                the model's own setting holds, else 4096.
 
         Raises:
             ModelNotFoundError: if there is no such model.
@@ -154,21 +132,16 @@ class Engine:
             RequestError: for an option out of its range.
         """
         began = time.monotonic_ns()
-        found = prepare(str(path), adapters, template, projector, settings)
-        found = replace(found, parser=parser or found.parser)
-        options = LoadOptions(
-            context=found.context if context is None else context,
-            slots=slots,
-            threads=threads,
-            batch=batch,
-            cache_type=cache_type,
-            flash_attention=flash_attention,
-            kernels=kernels,
-            mapped=use_mmap,
-            repack_cache=repack_cache,
-            tuning=tuning,
-            offload=offload or found.offload,
-        )
+        wants_own = options is None
+        options = options or load_options(values)
+        parts = (options.adapters, options.template, options.projector)
+        found = prepare(str(path), *parts, settings)
+        found = replace(found, parser=options.parser or found.parser)
+        if wants_own:
+            if values.get("context") is None:
+                options = msgspec.structs.replace(options, context=found.context)
+            if offload is not None or not _PLACING & values.keys():
+                options = with_offload(options, offload or found.offload)
         model = load_model(
             found.path,
             options,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from tampu.engine.fit import place, survey
 from tampu.engine.memory import Footprint, most_outputs, weight_sizes
@@ -22,9 +25,9 @@ from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.ml.kernels import KernelChoice, Kernels
 from tampu.ml.kernels.attention import attends_to
 from tampu.ml.kernels.repack_cache import RepackCache
-from tampu.ml.kernels.tuning import MEASURED, Tuning, choose_fetch
+from tampu.ml.kernels.tuning import Tuning, choose_fetch
 from tampu.ml.metadata import Metadata
-from tampu.ml.offload import AUTOMATIC, Offload
+from tampu.ml.offload import Offload
 from tampu.ml.probe import can_fuse_attention
 from tampu.models import bind_model
 from tampu.nn import CacheShape, LayerShape, Model, StateShape, Vision
@@ -34,6 +37,7 @@ from tampu.runner.images import ImageStore
 from tampu.runner.scheduler import Scheduler
 from tampu.store.model_info import ModelInfo, describe
 from tampu.tokenizer import Tokenizer, load_tokenizer
+from tampu.worker.protocol import ModelOptions
 
 log = logging.getLogger("tampu")
 
@@ -41,50 +45,6 @@ _IMAGE_BYTES = 256 * 2**20  # embeddings of pictures that are kept
 _SMALL_BYTES = 64 * 2**20  # a file so small that dividing each product costs more than it saves
 _NODES_OF_A_RUN = 32  # of a recurrent layer
 _OF_TOKENS = ("token_embd.weight", "output.weight")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadOptions:
-    """How a model is loaded; see `Engine.load`."""
-
-    context: int
-    slots: int
-    threads: int | None
-    batch: int
-    cache_type: str
-    flash_attention: bool | None
-    kernels: str = "on"
-    mapped: bool = True
-    repack_cache: RepackCache | None = None
-    tuning: Tuning = MEASURED
-    offload: Offload = AUTOMATIC
-
-    @property
-    def cache_size(self) -> CacheSize:
-        """How much the cache must hold."""
-        return CacheSize(self.slots, self.context, self.batch)
-
-    @property
-    def cache_types(self) -> tuple[str, str]:
-        """The types of keys and of values."""
-        keys, _, values = self.cache_type.partition("/")
-        return keys, values or keys
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range.
-
-        Raises:
-            RequestError: naming the option and the range allowed.
-        """
-        ranges = {
-            "context": (self.context, 4, 2**31 - 1),
-            "slots": (self.slots, 1, 1024),
-            "threads": (self.threads or 1, 1, 512),
-            "batch": (self.batch, 1, 65536),
-        }
-        for name, (value, lowest, highest) in ranges.items():
-            if not lowest <= value <= highest:
-                raise RequestError(f"{name} must be {lowest} to {highest}, not {value}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +56,7 @@ class LoadedModel:
     """
 
     info: ModelInfo
-    options: LoadOptions
+    options: ModelOptions
     tokenizer: Tokenizer
     scheduler: Scheduler
     graphs: Graphs
@@ -109,9 +69,36 @@ class LoadedModel:
         self._resources.close()
 
 
+def load_options(values: Mapping[str, Any]) -> ModelOptions:
+    """Return loose keyword values as options.
+
+    Raises:
+        RequestError: for an unknown name or a value of the wrong type.
+    """
+    values = {name: value for name, value in values.items() if value is not None}
+    if "adapters" in values:
+        values["adapters"] = [(str(path), scale) for path, scale in values["adapters"]]
+    if "projector" in values:
+        values["projector"] = str(values["projector"])
+    try:
+        return msgspec.convert(values, ModelOptions)
+    except msgspec.ValidationError as error:
+        raise RequestError(f"load options: {error}") from None
+
+
+def with_offload(options: ModelOptions, offload: Offload) -> ModelOptions:
+    """Return the options with other layers on devices."""
+    return msgspec.structs.replace(
+        options,
+        gpu_layers=-1 if offload.layers is None else offload.layers,
+        main_gpu=offload.main,
+        tensor_split=tuple(map(float, offload.split)),
+    )
+
+
 def load_model(
     path: Path,
-    options: LoadOptions,
+    options: ModelOptions,
     *,
     adapters: Sequence[tuple[Path, float]] = (),
     projector: Path | None = None,
@@ -154,7 +141,7 @@ class _DevicesFullError(OutOfMemoryError):
 
 def _load(
     path: Path,
-    options: LoadOptions,
+    options: ModelOptions,
     *,
     part: float,
     adapters: Sequence[tuple[Path, float]],
@@ -180,8 +167,8 @@ def _load(
         for each in bound.parts:
             each.load(
                 backend,
-                mapped=options.mapped,
-                cache=options.repack_cache,
+                mapped=options.use_mmap,
+                cache=_repack_cache(options),
                 progress=progress if each is bound.weights else None,
                 cancelled=cancelled,
             )
@@ -189,8 +176,8 @@ def _load(
         resources.callback(graphs.close)
         tokenizer = reading.result()
         _check_vocabulary(bound.file, tokenizer.vocabulary_size, bound.model)
-        outputs = most_outputs(options.cache_size, tokenizer.vocabulary_size)
-        choose_fetch(backend, bound.weights.packed, options.tuning)
+        outputs = most_outputs(_cache_size(options), tokenizer.vocabulary_size)
+        choose_fetch(backend, bound.weights.packed, _tuning(options))
         _reserve(graphs, options, outputs)
         scheduler = Scheduler(
             KVCacheManager(cache.groups()),
@@ -239,7 +226,7 @@ class _Bound:
         """The weights of all files, the model's own first."""
         return [self.weights, *self.others]
 
-    def footprint(self, options: LoadOptions) -> Footprint:
+    def footprint(self, options: ModelOptions) -> Footprint:
         """Return what it will take of memory, loaded with these options."""
         sizes = {
             name: tensor.size_bytes
@@ -249,8 +236,8 @@ class _Bound:
         return Footprint(
             self.info,
             self.model.cache_shapes(),
-            options.cache_size,
-            options.cache_types,
+            _cache_size(options),
+            _cache_types(options),
             weight_sizes(sizes),
         )
 
@@ -286,12 +273,12 @@ def _read_tokenizer(metadata: Metadata, resources: ExitStack) -> Future[Tokenize
 
 
 def _backend(
-    bound: _Bound, options: LoadOptions, device_map: DeviceMap, resources: ExitStack
+    bound: _Bound, options: ModelOptions, device_map: DeviceMap, resources: ExitStack
 ) -> Backend:
     """Start the devices."""
     backend = Backend(
         threads=options.threads or (1 if bound.file.size_bytes < _SMALL_BYTES else None),
-        max_nodes=_most_nodes(bound.parts, bound.model, options.cache_size),
+        max_nodes=_most_nodes(bound.parts, bound.model, _cache_size(options)),
         kernels=KernelChoice.from_word(options.kernels),
         device_map=device_map,
     )
@@ -300,14 +287,14 @@ def _backend(
 
 
 def _cache(
-    backend: Backend, shapes: Sequence[CacheShape], options: LoadOptions, resources: ExitStack
+    backend: Backend, shapes: Sequence[CacheShape], options: ModelOptions, resources: ExitStack
 ) -> Cache:
     """Allocate the cache, each layer's where the layer is computed."""
-    keys, values = options.cache_types
+    keys, values = _cache_types(options)
     cache = Cache(
         backend,
         shapes,
-        options.cache_size,
+        _cache_size(options),
         key_type=keys,
         value_type=values,
         attention=_attention_kind(options, backend.kernels, shapes, backend.device_map.devices),
@@ -335,6 +322,28 @@ def _device_bytes(
     }
 
 
+def _cache_size(options: ModelOptions) -> CacheSize:
+    return CacheSize(options.slots, options.context, options.batch)
+
+
+def _cache_types(options: ModelOptions) -> tuple[str, str]:
+    """Return the types of keys and of values."""
+    keys, _, values = options.cache_type.partition("/")
+    return keys, values or keys
+
+
+def _repack_cache(options: ModelOptions) -> RepackCache | None:
+    if options.repack_cache is None:
+        return None
+    folder, limit = options.repack_cache
+    return RepackCache(Path(folder), limit)
+
+
+def _tuning(options: ModelOptions) -> Tuning:
+    fetch, folder = options.tuning
+    return Tuning(fetch, Path(folder) if folder else None)
+
+
 def _most_nodes(parts: Sequence[Weights], model: Model, size: CacheSize) -> int:
     """Return how many nodes a graph may have: recurrent layers compute each run by itself."""
     recurrent = sum(isinstance(shape, StateShape) for shape in model.cache_shapes())
@@ -343,7 +352,7 @@ def _most_nodes(parts: Sequence[Weights], model: Model, size: CacheSize) -> int:
 
 
 def _attention_kind(
-    options: LoadOptions,
+    options: ModelOptions,
     kernels: Kernels | None,
     shapes: Sequence[CacheShape],
     devices: Sequence[Device],
@@ -352,7 +361,7 @@ def _attention_kind(
 
     With layers on devices: fused if all of these can, as values are stored the same way everywhere.
     """
-    is_quantised = not {"q8_0", "q4_0"}.isdisjoint(options.cache_types)
+    is_quantised = not {"q8_0", "q4_0"}.isdisjoint(_cache_types(options))
     rows = [shape for shape in shapes if isinstance(shape, LayerShape)]
     is_fused = is_quantised or all(
         attends_to(kernels, features)
@@ -367,15 +376,15 @@ def _attention_kind(
     return AttentionKind.PLAIN if options.flash_attention is False else AttentionKind.MIXED
 
 
-def _can_fuse(device: Device, shapes: Sequence[LayerShape], options: LoadOptions) -> bool:
-    kinds = [CACHE_TYPES.get(name, GGMLType.F16) for name in options.cache_types]
+def _can_fuse(device: Device, shapes: Sequence[LayerShape], options: ModelOptions) -> bool:
+    kinds = [CACHE_TYPES.get(name, GGMLType.F16) for name in _cache_types(options)]
     sizes = dict.fromkeys(
         (shape.kv_heads, shape.head_dim, shape.value_features) for shape in shapes
     )
     return all(can_fuse_attention(device.handle, *size, *kinds) for size in sizes)
 
 
-def _reserve(graphs: Graphs, options: LoadOptions, outputs: int) -> None:
+def _reserve(graphs: Graphs, options: ModelOptions, outputs: int) -> None:
     tokens = max(options.batch, graphs.largest_group + options.slots)
     try:
         graphs.reserve(tokens, outputs)

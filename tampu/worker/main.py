@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import psutil
@@ -28,9 +27,6 @@ from tampu.engine.fit import free_on
 from tampu.errors import RequestError
 from tampu.ml.devices import find_devices
 from tampu.ml.gguf import read_gguf
-from tampu.ml.kernels.repack_cache import RepackCache
-from tampu.ml.kernels.tuning import Tuning
-from tampu.ml.offload import Offload
 from tampu.runner.events import Event
 from tampu.runner.request import GenerateOptions
 from tampu.sandbox import confinement
@@ -184,16 +180,12 @@ def load_engine(
     Raises:
         TampuError: when the model cannot be loaded.
     """
-    options = msgspec.structs.asdict(load.options)
-    del options["vocabulary_only"], options["engine"]
-    layers, main, split = map(options.pop, ("gpu_layers", "main_gpu", "tensor_split"))
-    if kept := load.options.repack_cache:
-        options["repack_cache"] = RepackCache(Path(kept[0]), kept[1])
-    fetch, folder = load.options.tuning
-    options["tuning"] = Tuning(fetch, Path(folder) if folder else None)
-    options["offload"] = Offload(None if layers < 0 else layers, main, split)
-    options |= {"progress": progress, "cancelled": cancelled, "fork_server": fork_server}
-    with Engine.load(load.path, **options) as engine:
+    more: dict[str, Any] = {
+        "progress": progress,
+        "cancelled": cancelled,
+        "fork_server": fork_server,
+    }
+    with Engine.load(load.path, load.options, **more) as engine:
         memory_bytes = psutil.Process().memory_info().rss + engine.device_bytes
         free = free_on(find_devices())
         ready = Ready(engine.context, memory_bytes, engine.device_bytes, device_free=free)

@@ -16,15 +16,19 @@ from typing import Any, TypeAlias
 import msgspec
 
 from tampu import errors
-from tampu.errors import ModelFileError, TampuError
+from tampu.errors import ModelFileError, RequestError, TampuError
+from tampu.ml.offload import Offload
 from tampu.runner.events import Done, Failed, TextDelta, TokenLogprob
 from tampu.runner.request import GenerateOptions
+from tampu.sampling.options import CheckedOptions
+from tampu.sampling.parameters import DEFAULTS
 
 HEADER = struct.Struct("<I")
+MAX_SLOTS = 1024
 MAX_FRAME = 256 * 1024 * 1024
 
 
-class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
+class ModelOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a model is loaded; other values need another process.
 
     Attributes:
@@ -52,18 +56,18 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
         projector: a file with the part that sees; None: it is in the model's, or there is none.
     """
 
-    context: int = 4096
+    context: int = DEFAULTS["context"]
     slots: int = 1
-    batch: int = 512
-    threads: int | None = None
+    batch: int = DEFAULTS["batch"]
+    threads: int | None = DEFAULTS["threads"]
     cache_type: str = "f16"
     flash_attention: bool | None = None
     kernels: str = "on"
     engine: str = "auto"
-    gpu_layers: int = -1
-    main_gpu: int | None = None
+    gpu_layers: int = DEFAULTS["gpu_layers"]
+    main_gpu: int | None = DEFAULTS["main_gpu"]
     tensor_split: tuple[float, ...] = ()
-    use_mmap: bool = True
+    use_mmap: bool = DEFAULTS["use_mmap"]
     repack_cache: tuple[str, int] | None = None
     tuning: tuple[str, str | None] = ("auto", None)
     vocabulary_only: bool = False
@@ -71,6 +75,22 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     parser: str = ""
     adapters: tuple[tuple[str, float], ...] = ()
     projector: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            RequestError: naming the option and its range.
+        """
+        super().__post_init__()
+        if not 1 <= self.slots <= MAX_SLOTS:
+            raise RequestError(f"slots must be from 1 to {MAX_SLOTS}, not {self.slots}")
+
+    @property
+    def offload(self) -> Offload:
+        """Which layers go to devices."""
+        layers = None if self.gpu_layers < 0 else self.gpu_layers
+        return Offload(layers, self.main_gpu, self.tensor_split)
 
 
 class TextPrompt(msgspec.Struct, frozen=True, tag="text"):

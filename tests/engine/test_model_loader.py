@@ -209,12 +209,12 @@ def test_a_special_token_outside_the_vocabulary_is_refused(path, key):
 @pytest.mark.parametrize(
     ("option", "value", "allowed"),
     [
-        ("context", 3, "4 to"),
-        ("context", -1, "4 to"),
-        ("slots", 0, "1 to 1024"),
-        ("slots", 2000, "1 to 1024"),
-        ("threads", -1, "1 to 512"),
-        ("batch", 0, "1 to 65536"),
+        ("context", 3, "an integer from 4 to"),
+        ("context", -1, "an integer from 4 to"),
+        ("slots", 0, "from 1 to 1024"),
+        ("slots", 2000, "from 1 to 1024"),
+        ("threads", -1, "an integer from 1 to 512"),
+        ("batch", 0, "an integer from 1 to 65536"),
     ],
 )
 def test_options_out_of_range_are_refused_with_the_range(path, option, value, allowed):
