@@ -79,7 +79,7 @@ def test_readmes_python_runs(folder: Path, tmp_path: Path) -> None:
     server = start_server(tmp_path / "models", tmp_path)
     try:
         text = "\n".join(blocks(README, "python")).replace("http://127.0.0.1:11434", server.url)
-        environment = os.environ | {"OLLAMA_HOST": server.url, "PYTHONPATH": str(ROOT)}
+        environment = {"HOME": str(folder), "OLLAMA_HOST": server.url, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(
             [sys.executable, "-c", text],
             env=environment, cwd=folder, capture_output=True, text=True, check=False,
@@ -97,7 +97,9 @@ def test_readmes_commands_run(line: str, folder: Path) -> None:
     assert line.startswith("tampu "), f"not a command that this test knows: {line}"
     tampu = f"{shlex.quote(sys.executable)} -m tampu.cli.entry"
     script = line.replace("tampu ", f"{tampu} ")
-    environment = os.environ | {
+    environment = {
+        "HOME": str(folder),
+        "PATH": os.defpath,
         "TAMPU_MODELS": str(folder / "models"),
         "TAMPU_HOST": "127.0.0.1:1",  # where no server listens
         "PYTHONPATH": str(ROOT),

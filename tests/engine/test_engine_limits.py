@@ -158,7 +158,7 @@ def test_pooling_is_what_the_file_says(load):
     for pooling in (None, 1, 2, 3):
         engine = load(pooling=pooling)
         found[pooling] = engine.embed(PROMPT)[0]
-        hidden = engine._intake.rows(PROMPT, wants_logits=False)
+        hidden = engine._inputs.rows(PROMPT, wants_logits=False)
         pooled = {2: hidden[0], 3: hidden[-1]}.get(pooling, hidden.mean(0))
         np.testing.assert_allclose(found[pooling], pooled / np.linalg.norm(pooled), atol=1e-5)
         engine.close()
