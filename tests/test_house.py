@@ -227,7 +227,8 @@ def test_the_tests_mirror_the_package():
     packages = {path.name for path in ROOT.iterdir() if (path / "__init__.py").is_file()}
     folders = {path.name for path in TESTS.iterdir() if any(path.glob("test_*.py"))}
     assert (
-        folders - {"parity", "benchmarks", "clients", "demo", "examples", "registry", "tools"}
+        folders
+        - {"parity", "benchmarks", "clients", "demo", "docs", "examples", "registry", "tools"}
         <= packages
     )
 

@@ -339,7 +339,7 @@ def test_loading_and_closing_ten_times_leaks_neither_memory_nor_threads(path):
             engine.generate("the", max_tokens=2)
         gc.collect()
         sizes.append(process.memory_info().rss)
-    assert threading.active_count() == before
+    assert threading.active_count() <= before  # a thread of an earlier test may have ended
     assert sizes[-1] - sizes[3] < 24 * 2**20  # eight caches would be 64 MiB; malloc keeps some
 
 
@@ -349,7 +349,7 @@ def test_failing_to_load_ten_times_leaks_no_threads(path):
     for _ in range(10):
         with pytest.raises(ModelFileError):
             load(path)
-    assert threading.active_count() == before
+    assert threading.active_count() <= before  # a thread of an earlier test may have ended
 
 
 def test_two_engines_on_one_file_do_not_disturb_each_other(path):
