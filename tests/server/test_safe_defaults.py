@@ -75,7 +75,7 @@ IMAGES = ImageLimits()
         pytest.param(IMAGES.side, 16_384, id="images: side"),
         pytest.param(session.MAX_REDIRECTS, 5, id="registry: redirects"),
         pytest.param(session.MAX_TOKEN_BYTES, 64 * KIB, id="registry: token"),
-        pytest.param(manifests.MAX_BYTES, 4 * MIB, id="registry: manifest"),
+        pytest.param(manifests.MAX_MANIFEST_BYTES, 4 * MIB, id="registry: manifest"),
     ],
 )
 def test_the_safe_default_holds(value, default):
