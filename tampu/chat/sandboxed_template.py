@@ -126,7 +126,7 @@ class SandboxedTemplate:
         except SandboxLimitError as error:
             raise fault(str(error)) from error
         except (ValueError, RecursionError) as error:  # msgspec's are ValueErrors too
-            raise fault("the answer of its process makes no sense") from error
+            raise fault("unexpected response from its process") from error
         if answer.refusal:
             raise RequestError(answer.refusal)
         return answer.prompt

@@ -63,7 +63,12 @@ _COMMAND_LINE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
 
 @app.command("help")
 def help_command(
-    name: Annotated[str | None, typer.Argument(metavar="[COMMAND]", help="None: all.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[COMMAND]", help="Command to explain (default: list all commands)."
+        ),
+    ] = None,
 ) -> None:
     """Tell what a command does."""
     raise typer.Exit(_run([name, "--help"] if name else ["--help"]))

@@ -14,7 +14,10 @@ from tampu.cli.table import human_bytes
 def export_command(
     model: Annotated[str, typer.Argument(metavar="MODEL", autocompletion=complete_model)],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Else MODEL-TAG.tar.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="File to write (default: MODEL-TAG.tar)."
+        ),
     ] = None,
 ) -> None:
     """Write a model into one file, to carry it to another machine."""
@@ -31,9 +34,12 @@ def export_command(
 
 
 def import_command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `tampu export` wrote.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File that `tampu export` wrote.")],
     name: Annotated[
-        str | None, typer.Option("--name", metavar="MODEL", help="Else as the file says.")
+        str | None,
+        typer.Option(
+            "--name", metavar="MODEL", help="Name of the model (default: as in the file)."
+        ),
     ] = None,
 ) -> None:
     """Bring a model from a file that was exported into the store."""

@@ -15,15 +15,15 @@ def convert_command(
         Path,
         typer.Argument(
             metavar="DIR",
-            help="Folder with config.json, safetensors and tokenizer files; or of an adapter.",
+            help="Folder of a checkpoint (config.json, safetensors, tokenizer) or of an adapter.",
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The GGUF file to write.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="GGUF file to write.")],
     type: Annotated[
         str,
         typer.Option(
             "--type",
-            help="F32, F16, BF16, or quantised, such as Q4_K_M.",
+            help="F32, F16, BF16, or a quantized type such as Q4_K_M.",
             autocompletion=complete_type,
         ),
     ] = "F16",
@@ -32,12 +32,12 @@ def convert_command(
         typer.Option(
             "--tensor-type",
             metavar="PATTERN=TYPE",
-            help="The type of tensors whose GGUF name matches; the first that matches.",
+            help="Type of the tensors whose name matches; the first match wins.",
         ),
     ] = None,
     base: Annotated[
         Path | None,
-        typer.Option("--base", help="For an adapter: the GGUF file of the model that it changes."),
+        typer.Option("--base", help="GGUF file of the base model, for an adapter."),
     ] = None,
 ) -> None:
     """Convert a Hugging Face checkpoint, or a PEFT adapter, to a GGUF file."""

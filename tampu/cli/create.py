@@ -24,19 +24,26 @@ MODELFILE = "Modelfile"
 
 def create_command(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Of the model.", autocompletion=complete_model)
+        str,
+        typer.Argument(
+            metavar="NAME", help="Name of the new model.", autocompletion=complete_model
+        ),
     ],
     file: Annotated[
-        Path, typer.Option("--file", "-f", help="The Modelfile; - reads standard input.")
+        Path, typer.Option("--file", "-f", help="Path of the Modelfile; - reads standard input.")
     ] = Path(MODELFILE),
     quantize: Annotated[
         str | None,
         typer.Option(
-            "--quantize", "-q", metavar="TYPE", help="Such as Q4_K_M.", autocompletion=complete_type
+            "--quantize",
+            "-q",
+            metavar="TYPE",
+            help="Quantize to this type, such as Q4_K_M.",
+            autocompletion=complete_type,
         ),
     ] = None,
     in_place: Annotated[
-        bool, typer.Option("--in-place", help="Leave GGUF files where they are, uncopied.")
+        bool, typer.Option("--in-place", help="Use GGUF files where they are, without copying.")
     ] = False,
 ) -> None:
     """Make a model: of another, of GGUF files, of a checkpoint, with settings of its own.
@@ -114,4 +121,4 @@ def _read(file: Path) -> str:
     except OSError as error:
         raise RequestError(f"{file}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise RequestError(f"{file}: is no text in UTF-8") from error
+        raise RequestError(f"{file}: is not valid UTF-8") from error

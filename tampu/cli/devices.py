@@ -25,7 +25,7 @@ def devices_command(
         return
     columns = ("DEVICE", "KIND", "PRODUCT", "FREE", "MEMORY")
     print(table(columns, [_row(device) for device in found]))
-    print(f"\n{default_threads()} threads compute on the processor, one for each core.")
+    print(f"\n{default_threads()} threads compute on the CPU, one for each core.")
     for device in found:
         if device["features"]:
             print(f"{device['name']}: {' '.join(device['features'])}")

@@ -20,7 +20,7 @@ def list_command(
         str,
         typer.Argument(
             metavar="[PREFIX]",
-            help="Of the names; case does not matter.",
+            help="List only names with this prefix; case is ignored.",
             autocompletion=complete_model,
         ),
     ] = "",
@@ -34,12 +34,15 @@ def list_command(
 
 def copy_command(
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="A model.", autocompletion=complete_model)
+        str,
+        typer.Argument(
+            metavar="SOURCE", help="Name of an existing model.", autocompletion=complete_model
+        ),
     ],
     destination: Annotated[
         str,
         typer.Argument(
-            metavar="DESTINATION", help="Its second name.", autocompletion=complete_model
+            metavar="DESTINATION", help="Name of the copy.", autocompletion=complete_model
         ),
     ],
 ) -> None:

@@ -62,7 +62,7 @@ def read_format(text: str) -> object:
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise RequestError(f"the JSON schema of the format is no JSON: {error}") from error
+        raise RequestError(f"the JSON schema of the format is not valid JSON: {error}") from error
     if not isinstance(schema, dict):
         raise RequestError("the JSON schema of the format must be an object")
     return schema

@@ -20,7 +20,7 @@ def processes_command(
         str,
         typer.Argument(
             metavar="[PREFIX]",
-            help="Of the names; case does not matter.",
+            help="List only names with this prefix; case is ignored.",
             autocompletion=complete_model,
         ),
     ] = "",

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from tampu.store.registry.progress import Progress
 
 Insecure = Annotated[
-    bool, typer.Option("--insecure", help="Use HTTP without TLS, and private networks.")
+    bool, typer.Option("--insecure", help="Allow HTTP without TLS, and private networks.")
 ]
 LimitRate = Annotated[
-    str | None, typer.Option(metavar="RATE", help="The most bytes in a second, such as 10MB.")
+    str | None, typer.Option(metavar="RATE", help="Maximum rate in bytes per second, such as 10MB.")
 ]
 
 
@@ -31,7 +31,7 @@ def pull_command(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="Such as llama3.2:1b or hf.co/user/repo:Q4_K_M.",
+            help="Model name, such as llama3.2:1b or hf.co/user/repo:Q4_K_M.",
             autocompletion=complete_model,
         ),
     ],

@@ -12,25 +12,29 @@ from tampu.cli.completion import complete_type
 
 def quantize_command(
     source: Annotated[
-        Path, typer.Argument(metavar="IN", help="A GGUF file, in F16, BF16 or F32 best.")
+        Path, typer.Argument(metavar="IN", help="GGUF file to quantize, best in F16, BF16 or F32.")
     ],
-    output: Annotated[Path, typer.Argument(metavar="OUT", help="The GGUF file to write.")],
+    output: Annotated[Path, typer.Argument(metavar="OUT", help="GGUF file to write.")],
     type: Annotated[
-        str, typer.Argument(metavar="TYPE", help="Such as Q4_K_M.", autocompletion=complete_type)
+        str,
+        typer.Argument(
+            metavar="TYPE", help="Target type, such as Q4_K_M.", autocompletion=complete_type
+        ),
     ],
     tensor_type: Annotated[
         list[str] | None,
         typer.Option(
             "--tensor-type",
             metavar="PATTERN=TYPE",
-            help="The type of tensors whose name matches; the first that matches.",
+            help="Type of the tensors whose name matches; the first match wins.",
         ),
     ] = None,
     requantize: Annotated[
-        bool, typer.Option("--requantize", help="Allow what is quantised already.")
+        bool, typer.Option("--requantize", help="Allow a file that is quantized already.")
     ] = False,
     threads: Annotated[
-        int | None, typer.Option(min=1, max=512, help="CPU threads; else one for each core.")
+        int | None,
+        typer.Option(min=1, max=512, help="Number of CPU threads (default: one per core)."),
     ] = None,
 ) -> None:
     """Quantise a model's file."""

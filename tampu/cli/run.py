@@ -22,58 +22,78 @@ def run_command(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL", help="A GGUF file, or a model's name.", autocompletion=complete_model
+            metavar="MODEL",
+            help="Path of a GGUF file, or a model's name.",
+            autocompletion=complete_model,
         ),
     ],
     prompt: Annotated[
-        list[str] | None, typer.Argument(metavar="[PROMPT]", help="None: a conversation.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[PROMPT]", help="Prompt to answer (default: start a conversation)."
+        ),
     ] = None,
-    system: Annotated[str, typer.Option(help="The system message.")] = "",
+    system: Annotated[str, typer.Option(help="System message.")] = "",
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", "-o", metavar="NAME=VALUE", help="Such as temperature=0.5."),
+        typer.Option(
+            "--option", "-o", metavar="NAME=VALUE", help="Set a parameter, such as temperature=0.5."
+        ),
     ] = None,
-    num_predict: Annotated[int | None, typer.Option(help="The most tokens to generate.")] = None,
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same answer.")] = None,
+    num_predict: Annotated[
+        int | None, typer.Option(help="Maximum number of tokens to generate.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of sampling; the same seed gives the same answer.")
+    ] = None,
     format: Annotated[
-        str | None, typer.Option(help="The form of answers: json, a JSON schema, or its file.")
+        str | None, typer.Option(help="Format of the answer: json, a JSON schema, or its file.")
     ] = None,
     think: Annotated[
         str | None,
-        typer.Option(metavar="[=LEVEL]", help="Think first: true, false, low, medium, high, max."),
+        typer.Option(
+            metavar="[=LEVEL]", help="Reason first: true, false, low, medium, high or max."
+        ),
     ] = None,
     hide_thinking: Annotated[
-        bool, typer.Option("--hidethinking", help="Think, but do not show it.")
+        bool, typer.Option("--hidethinking", help="Reason, but do not show the reasoning.")
     ] = False,
     context: Annotated[
-        int | None, typer.Option(min=4, help="Context length in tokens; else 4096.")
+        int | None, typer.Option(min=4, help="Context length in tokens (default: 4096).")
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, max=512, help="CPU threads; else one for each core.")
+        int | None,
+        typer.Option(min=1, max=512, help="Number of CPU threads (default: one per core)."),
     ] = None,
     keep_alive: Annotated[
         str | None,
-        typer.Option("--keepalive", metavar="TIME", help="Free the model after a rest such as 5m."),
+        typer.Option(
+            "--keepalive",
+            metavar="TIME",
+            help="Unload the model after it was idle for so long, such as 5m.",
+        ),
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Print durations.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Print token counts and durations.")
+    ] = False,
     no_word_wrap: Annotated[
-        bool, typer.Option("--nowordwrap", help="Print text as it comes.")
+        bool, typer.Option("--nowordwrap", help="Print text without wrapping words.")
     ] = False,
     no_markdown: Annotated[
-        bool, typer.Option("--nomarkdown", help="Show Markdown as it is.")
+        bool, typer.Option("--nomarkdown", help="Print Markdown source without rendering it.")
     ] = False,
-    engine: Annotated[
-        str | None, typer.Option(help="What computes: auto, native or llamacpp.")
-    ] = None,
+    engine: Annotated[str | None, typer.Option(help="Engine: auto, native or llamacpp.")] = None,
     dimensions: Annotated[
-        int | None, typer.Option(min=1, help="Of an embedding; else all that it has.")
+        int | None, typer.Option(min=1, help="Number of dimensions of an embedding (default: all).")
     ] = None,
     truncate: Annotated[
         str | None,
-        typer.Option(metavar="[=BOOL]", help="Cut a text too long to embed: true, else false."),
+        typer.Option(
+            metavar="[=BOOL]", help="Truncate a text that is too long to embed: true or false."
+        ),
     ] = None,
     trace: Annotated[
-        Path | None, typer.Option(help="Write what the engine does to a file, for Perfetto.")
+        Path | None, typer.Option(help="Write a trace of the engine to a file, for Perfetto.")
     ] = None,
     insecure: Insecure = False,
 ) -> None:
@@ -182,7 +202,7 @@ def read_question(words: list[str]) -> str | None:
     try:
         piped = "" if is_terminal or sys.stdin is None else sys.stdin.read()
     except UnicodeDecodeError as error:
-        raise RequestError("what is piped in is no text in UTF-8") from error
+        raise RequestError("standard input is not valid UTF-8") from error
     parts = [part for part in (piped, " ".join(words)) if part.strip()]
     if parts:
         return " ".join(parts)

@@ -20,26 +20,29 @@ MOST_MODELS = 3
 
 def serve_command(
     host: Annotated[
-        str | None, typer.Option(help="Address to listen on; else TAMPU_HOST or 127.0.0.1.")
+        str | None, typer.Option(help="Address to listen on (default: TAMPU_HOST or 127.0.0.1).")
     ] = None,
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Port; else 11434; 0: any free one.")
+        int | None,
+        typer.Option(min=0, max=65535, help="Port (default: 11434); 0 takes any free one."),
     ] = None,
     models: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of GGUF files; else TAMPU_MODELS.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder of GGUF files (default: TAMPU_MODELS)."),
     ] = None,
     model: Annotated[
         list[Path] | None,
-        typer.Option(metavar="PATH", help="A GGUF file to serve too; may be repeated."),
+        typer.Option(metavar="PATH", help="Serve this GGUF file too; may be repeated."),
     ] = None,
     socket: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="A Unix socket in place of an address.")
+        Path | None,
+        typer.Option(metavar="PATH", help="Listen on a Unix socket instead of an address."),
     ] = None,
     engine: Annotated[
-        str | None, typer.Option(help="What computes: auto, native or llamacpp; else TAMPU_ENGINE.")
+        str | None, typer.Option(help="Engine: auto, native or llamacpp (default: TAMPU_ENGINE).")
     ] = None,
     insecure_no_auth: Annotated[
-        bool, typer.Option("--insecure-no-auth", help="Let other machines use the models.")
+        bool, typer.Option("--insecure-no-auth", help="Allow requests from other machines.")
     ] = False,
 ) -> None:
     """Serve models with the APIs of Ollama, OpenAI and Anthropic."""

@@ -27,18 +27,26 @@ def show_command(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL", help="A GGUF file, or a model's name.", autocompletion=complete_model
+            metavar="MODEL",
+            help="Path of a GGUF file, or a model's name.",
+            autocompletion=complete_model,
         ),
     ],
-    modelfile: Annotated[bool, typer.Option("--modelfile", help="Its Modelfile.")] = False,
-    parameters: Annotated[bool, typer.Option("--parameters", help="Its parameters.")] = False,
-    template: Annotated[bool, typer.Option("--template", help="Its prompt template.")] = False,
-    system: Annotated[bool, typer.Option("--system", help="Its system message.")] = False,
-    licence: Annotated[bool, typer.Option("--license", help="Its licences.")] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="All metadata and tensors too.")
+    modelfile: Annotated[
+        bool, typer.Option("--modelfile", help="Show only the Modelfile.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON, all metadata too.")] = False,
+    parameters: Annotated[
+        bool, typer.Option("--parameters", help="Show only the parameters.")
+    ] = False,
+    template: Annotated[
+        bool, typer.Option("--template", help="Show only the prompt template.")
+    ] = False,
+    system: Annotated[bool, typer.Option("--system", help="Show only the system message.")] = False,
+    licence: Annotated[bool, typer.Option("--license", help="Show only the licenses.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show all metadata and tensors too.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, with all metadata.")] = False,
 ) -> None:
     """Show what a model is, or one thing of it."""
     from tampu.chat.renderers import remarks

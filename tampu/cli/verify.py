@@ -18,7 +18,7 @@ def verify_command(
         bool,
         typer.Option(
             "--repair",
-            help="Remove damaged blobs, so that a pull renews them, and what no model needs.",
+            help="Remove damaged blobs, which a pull fetches again, and unused ones.",
         ),
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

@@ -71,7 +71,7 @@ def place(footprint: Footprint, machine: Machine, asked: Offload) -> DeviceMap:
     """
     if asked.layers == 0 or not machine.devices:
         if asked.layers or asked.split or asked.main:
-            log.warning("there is no device for layers besides the processor: it computes all")
+            log.warning("no GPU found; running on the CPU")
         device_map = DeviceMap()
         footprint.check(device_map, machine.available)
         return device_map

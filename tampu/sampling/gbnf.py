@@ -173,7 +173,7 @@ def _unescaped(text: str, line: int) -> str:
         if not code:
             return _ESCAPED.get(match[4], match[4])
         if int(code, 16) > 0x10FFFF or 0xD800 <= int(code, 16) < 0xE000:
-            raise _wrong(line, f"{match.group()} is no character")
+            raise _wrong(line, f"{match.group()} is not a valid character")
         return chr(int(code, 16))
 
     return _ESCAPE.sub(character, text)

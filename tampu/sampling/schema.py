@@ -92,7 +92,7 @@ def _check_keywords(pointer: str, schema: dict[str, Any]) -> None:
     types = schema.get("type", ())
     for name in types if isinstance(types, list | tuple) else (types,):
         if not isinstance(name, str) or name not in _TYPES:
-            raise fault(_under(pointer, "type"), f"{name!r:.50} is no type of JSON")
+            raise fault(_under(pointer, "type"), f"{name!r:.50} is not a JSON type")
     _check_bounds(pointer, schema)
     required = schema.get("required", ())
     count = len(required) if isinstance(required, list | tuple) else 0

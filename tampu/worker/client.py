@@ -249,7 +249,7 @@ class WorkerProcess:
             self._writer.write(to_frame(command))
             await self._writer.drain()
         except ConnectionError:
-            logger.debug("model %r is gone; its death is told by the reader", self.name)
+            logger.debug("lost the worker of %r; waiting for its exit status", self.name)
 
     def _cancel(self, request: int) -> None:
         if self.is_alive:

@@ -177,9 +177,9 @@ class _Walk:
                 self._count_work(len(value))
             return value
         if rest or last:
-            raise fault("arguments are given to what is no function")
+            raise fault("arguments are given to something that is not a function")
         if isinstance(first, Literal) and first.value is None:
-            raise fault("nil is no command")
+            raise fault("nil is not a command")
         return self._operand(first, dot)
 
     def _function(self, name: str, operands: Sequence[Operand], dot: Any, last: list[Any]) -> Any:

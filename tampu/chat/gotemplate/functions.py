@@ -128,7 +128,7 @@ def _borders(arguments: Arguments, length: int) -> tuple[int, int]:
 
 def _place(value: object, largest: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise fault(f"{kind_of(value)} is no index")
+        raise fault(f"{kind_of(value)} is not a valid index")
     if not 0 <= value <= largest:
         raise fault(f"index {value} is out of range")
     return value

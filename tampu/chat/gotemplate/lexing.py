@@ -158,7 +158,7 @@ def _number(text: str, line: int) -> int | float:
         old_octal = len(digits) > 1 and digits[0] == "0" and digits.isdecimal()
         value = int(plain, 8) if old_octal else int(plain, 0)
     except ValueError as error:
-        raise broken(line, f"{text[:40]} is no number") from error
+        raise broken(line, f"{text[:40]} is not a valid number") from error
     if not -_LARGEST_INTEGER - 1 <= value <= _LARGEST_INTEGER:
         raise broken(line, f"{text[:40]} is too large a number")
     return value
@@ -173,7 +173,7 @@ def _unquoted(text: str, line: int) -> str:
             raise broken(line, f"unknown escape \\{other}")
         code = int(octal, 8) if octal else int(next(d for d in digits if d), 16)
         if code > 0x10FFFF or 0xD800 <= code < 0xE000:
-            raise broken(line, f"{match[0]} is no character")
+            raise broken(line, f"{match[0]} is not a valid character")
         return chr(code)
 
     return _ESCAPE.sub(replaced, text[1:-1])
