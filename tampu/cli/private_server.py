@@ -202,6 +202,7 @@ class PrivateServer:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        self._fork_server.restart()  # ends it, if no sandbox of a model has
 
     async def _end(self) -> None:
         await self._serving.close()

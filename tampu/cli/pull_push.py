@@ -81,7 +81,7 @@ def pull_if_missing(model: str, settings: Settings, insecure: bool) -> None:
         Library.from_settings(settings).find(model)
     except ModelNotFoundError as missing:
         if model.endswith(SUFFIX) or model.startswith((".", "/", "~")):
-            return  # loading says that there is no such file
+            raise ModelNotFoundError(f"{model}: no such file") from None
         from tampu.store.registry.pull import pull  # slow to import, and seldom needed
 
         try:

@@ -64,7 +64,11 @@ def select_backend(
         fork_server.request(RENDERING)  # starts while this process imports the engine
     from tampu.cli.private_server import PrivateServer
 
-    private = PrivateServer(settings, fork_server, engine=engine, trace=trace)
+    try:
+        private = PrivateServer(settings, fork_server, engine=engine, trace=trace)
+    except BaseException:
+        fork_server.restart()  # ends it
+        raise
     try:
         return ChatBackend(private, show(private, model), keep_s)
     except BaseException:
