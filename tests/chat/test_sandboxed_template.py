@@ -61,9 +61,9 @@ def test_templates_of_ollama_render_there_too():
     [b"", b"\xff", b"[" * 100_000, b"3", b'{"prompt": 1}', b'{"prompt": [["a"]]}',
      b'{"prompt": [["a", "b"]]}', b'{"refusal": 1}'],
 )  # fmt: skip
-def test_an_answer_without_sense_is_the_templates_fault(sandboxed, monkeypatch, answer):
+def test_unexpected_response_is_reported_as_the_templates_fault(sandboxed, monkeypatch, answer):
     monkeypatch.setattr("tampu.sandbox.process.SandboxedProcess.call", lambda *_: answer)
-    with pytest.raises(RequestError, match="chat template: the answer of its process makes no se"):
+    with pytest.raises(RequestError, match="chat template: unexpected response from its process"):
         sandboxed(CHAT).render(USER, **TOKENS)
 
 
