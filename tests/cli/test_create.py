@@ -16,6 +16,7 @@ from tampu.store import ModelName, Store
 from tampu.store.create import CreateSpec, Progress, create
 from tampu.store.library import Library
 from tampu.store.modelfile import parse_modelfile
+from tampu.worker.protocol import ModelOptions
 
 MODELFILE = '''\
 FROM ./m.gguf
@@ -135,17 +136,17 @@ def test_the_engine_applies_all_of_it(run: Any) -> None:
 
 def test_run_applies_all_of_it(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run("create", "mine")
-    seen: list[dict[str, Any]] = []
+    seen: list[ModelOptions] = []
     load = Engine.load
 
-    def spying(path: Any, **options: Any) -> Engine:
-        seen.append({"path": path, **options})
-        return load(path, **options)
+    def spying(path: Any, options: ModelOptions, **more: Any) -> Engine:
+        seen.append(options)
+        return load(path, options, **more)
 
     monkeypatch.setattr(Engine, "load", spying)
     code, out, err = run("run", "mine", "th")
     assert code == 0, err
-    assert seen[0]["context"] == 48
+    assert seen[0].context == 48
     with load("mine", context=48) as engine:
         expected = engine.chat([{"role": "user", "content": "th"}]).text
     assert out.rstrip("\n") == expected.rstrip("\n")
