@@ -104,11 +104,11 @@ def test_values_out_of_their_range_are_refused(options):
         Offload(**options)
 
 
-def test_without_devices_everything_is_the_processors(footprint, caplog):
+def test_without_devices_everything_is_on_the_cpu(footprint, caplog):
     assert place(footprint(), machine(), AUTOMATIC).devices == ()
     assert not caplog.records
     assert place(footprint(), machine(), Offload(99, split=(1, 1))).devices == ()
-    assert "the processor: it computes all" in caplog.text
+    assert "no GPU found; running on the CPU" in caplog.text
 
 
 # By memory
