@@ -80,6 +80,9 @@ def load_options(values: Mapping[str, Any]) -> ModelOptions:
         values["adapters"] = [(str(path), scale) for path, scale in values["adapters"]]
     if "projector" in values:
         values["projector"] = str(values["projector"])
+    if "repack_cache" in values:
+        folder, limit = values["repack_cache"]
+        values["repack_cache"] = (str(folder), limit)
     try:
         return msgspec.convert(values, ModelOptions)
     except msgspec.ValidationError as error:

@@ -171,5 +171,5 @@ def test_an_adapter_of_another_model_is_refused(tmp_path: Path, base: GGUFFile) 
     factors_wide = {QUERY: pair(8 * TINY.head_dim, TINY.embedding)}
     plan = plan_adapter(write_adapter(tmp_path / "peft2", factors_wide), wide)
     plan.write(tmp_path / "wide-adapter.gguf")
-    with pytest.raises(ModelFileError, match="do not go with"):
+    with pytest.raises(ModelFileError, match="do not fit"):
         load(tmp_path / "wide-adapter.gguf")

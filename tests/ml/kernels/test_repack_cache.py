@@ -55,8 +55,13 @@ def write(path, seed=0):
     return write_tiny(path, tiny, types=dict.fromkeys(names, "Q8_0"))
 
 
+def pair(cache):
+    """The cache as an option of loading."""
+    return cache and (cache.folder, cache.limit_bytes)
+
+
 def logits(model, cache):
-    with Engine.load(model, repack_cache=cache, **SMALL) as engine:
+    with Engine.load(model, repack_cache=pair(cache), **SMALL) as engine:
         return engine.logits(engine.tokenize(PROMPT))
 
 
@@ -104,7 +109,7 @@ def test_several_models_answer_from_one_folder(tmp_path, cache):
     files = [write(tmp_path / f"{seed}.gguf", seed) for seed in (1, 2)]
     answers = []
     for file in files * 2:
-        with Engine.load(file, repack_cache=cache, **SMALL) as engine:
+        with Engine.load(file, repack_cache=pair(cache), **SMALL) as engine:
             answers.append(engine.generate(PROMPT, max_tokens=8, **GREEDY).tokens)
     assert answers[:2] == answers[2:]
     assert answers[0] != answers[1]
@@ -243,10 +248,8 @@ def test_a_full_disk_leaves_no_partial_file(model, cache, backend, caplog, monke
 
 SCRIPT = """
 import sys
-from pathlib import Path
 from tampu.engine.engine import Engine
-from tampu.ml.kernels.repack_cache import RepackCache
-cache = RepackCache(Path(sys.argv[2]), 10**9)
+cache = (sys.argv[2], 10**9)
 with Engine.load(sys.argv[1], context=64, threads=1, batch=16, repack_cache=cache) as engine:
     print("loaded", flush=True)
     print(engine.generate("the cat", max_tokens=6, temperature=0.0).tokens, flush=True)
@@ -324,7 +327,7 @@ def test_a_partial_file_of_a_dead_process_is_deleted(model, cache, backend):
 
 
 def test_kernels_without_packed_weights_cache_nothing(model, cache):
-    with Engine.load(model, repack_cache=cache, kernels="off", **SMALL):
+    with Engine.load(model, repack_cache=pair(cache), kernels="off", **SMALL):
         pass
     assert not cache.folder.exists()
 
