@@ -33,7 +33,7 @@ from tampu.server.routes import Route
 from tampu.store.catalog import Catalog
 from tampu.store.catalog import Entry as Model
 from tampu.worker.client import WorkerProcess
-from tampu.worker.protocol import ModelOptions
+from tampu.worker.protocol import LoadOptions
 
 CANARY = request(
     "POST",
@@ -66,7 +66,7 @@ BROKEN = (
 def routes() -> list[Route]:
     """Return the table of routes, but for those that are left out."""
 
-    async def never(_: Model, __: ModelOptions) -> WorkerProcess:
+    async def never(_: Model, __: LoadOptions) -> WorkerProcess:
         raise NotImplementedError
 
     with tempfile.TemporaryDirectory() as folder:

@@ -26,7 +26,7 @@ from tampu.engine.model_loader import load_model
 from tampu.errors import RequestError
 from tampu.kvcache import Segment
 from tampu.runner.graphs import GraphCounts, StepInputs
-from tampu.worker.protocol import ModelOptions
+from tampu.worker.protocol import LoadOptions
 
 QUIET_S = 0.05  # OpenMP's threads keep spinning for some milliseconds
 
@@ -84,7 +84,7 @@ class Native:
         Raises:
             TampuError: as `tampu.engine.model_loader.load_model`.
         """
-        options = ModelOptions(
+        options = LoadOptions(
             context=context,
             threads=threads,
             cache_type=cache_type,

@@ -38,7 +38,7 @@ from tampu.store.library import Library, LocalModel
 from tampu.worker.client import WorkerProcess
 from tampu.worker.engines import LLAMACPP, choose_engine
 from tampu.worker.main import load_model
-from tampu.worker.protocol import Load, ModelOptions
+from tampu.worker.protocol import Load, LoadOptions
 from tampu.worker.thread import WorkerThread
 from tampu.worker.worker import Loaded
 
@@ -278,7 +278,7 @@ class PrivateServer:
         max_repeats = self._settings.max_repeated_tokens or None
         return Serving(models(), models(), catalog, Admission(_MAX_QUEUE), metrics, max_repeats)
 
-    async def _start(self, entry: Entry, options: ModelOptions) -> WorkerProcess:
+    async def _start(self, entry: Entry, options: LoadOptions) -> WorkerProcess:
         if self._engine:
             engine = choose_engine(self._engine, entry.info.architecture)
             options = msgspec.structs.replace(options, engine=engine)

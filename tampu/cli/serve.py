@@ -13,7 +13,7 @@ import typer
 if TYPE_CHECKING:
     from tampu.server.app import ServerOptions
     from tampu.settings.settings import Settings
-    from tampu.worker.protocol import ModelOptions
+    from tampu.worker.protocol import LoadOptions
 
 MOST_MODELS = 3
 
@@ -115,12 +115,12 @@ def server_options(settings: Settings, host: str) -> ServerOptions:
     )
 
 
-def model_options(settings: Settings) -> ModelOptions:
+def model_options(settings: Settings) -> LoadOptions:
     """Return how models are loaded, from the settings."""
     from tampu.settings.settings import DEFAULT_CONTEXT
-    from tampu.worker.protocol import ModelOptions
+    from tampu.worker.protocol import LoadOptions
 
-    return ModelOptions(
+    return LoadOptions(
         context=settings.context or DEFAULT_CONTEXT,
         slots=settings.slots,
         threads=settings.threads,

@@ -51,7 +51,7 @@ from tampu.settings.settings import Settings
 from tampu.store.catalog import Prepared, prepare
 from tampu.store.model_info import ModelInfo
 from tampu.tokenizer import Tokenizer
-from tampu.worker.protocol import ChatPrompt, ModelOptions, StructuredOutput
+from tampu.worker.protocol import ChatPrompt, LoadOptions, StructuredOutput
 
 log = logging.getLogger("tampu")
 
@@ -99,7 +99,7 @@ class Engine:
     def load(
         cls,
         path: str | Path,
-        options: ModelOptions | None = None,
+        options: LoadOptions | None = None,
         *,
         offload: Offload | None = None,
         progress: Callable[[float], None] | None = None,
@@ -120,7 +120,7 @@ class Engine:
             cancelled: asked from time to time; once it returns True, loading is given up.
             settings: where models are; None: those of the environment, read if `path` is a name.
             fork_server: shared by engines for their sandboxes; None: one of its own.
-            **values: the options as keywords, with the names of `ModelOptions`. Without `context`
+            **values: the options as keywords, with the names of `LoadOptions`. Without `context`
                 the model's own setting holds, else 4096.
 
         Raises:

@@ -37,7 +37,7 @@ from tampu.runner.images import ImageStore
 from tampu.runner.scheduler import Scheduler
 from tampu.store.model_info import ModelInfo, describe
 from tampu.tokenizer import Tokenizer, load_tokenizer
-from tampu.worker.protocol import ModelOptions
+from tampu.worker.protocol import LoadOptions
 
 log = logging.getLogger("tampu")
 
@@ -56,7 +56,7 @@ class LoadedModel:
     """
 
     info: ModelInfo
-    options: ModelOptions
+    options: LoadOptions
     tokenizer: Tokenizer
     scheduler: Scheduler
     graphs: Graphs
@@ -69,7 +69,7 @@ class LoadedModel:
         self._resources.close()
 
 
-def load_options(values: Mapping[str, Any]) -> ModelOptions:
+def load_options(values: Mapping[str, Any]) -> LoadOptions:
     """Return loose keyword values as options.
 
     Raises:
@@ -84,12 +84,12 @@ def load_options(values: Mapping[str, Any]) -> ModelOptions:
         folder, limit = values["repack_cache"]
         values["repack_cache"] = (str(folder), limit)
     try:
-        return msgspec.convert(values, ModelOptions)
+        return msgspec.convert(values, LoadOptions)
     except msgspec.ValidationError as error:
         raise RequestError(f"load options: {error}") from None
 
 
-def with_offload(options: ModelOptions, offload: Offload) -> ModelOptions:
+def with_offload(options: LoadOptions, offload: Offload) -> LoadOptions:
     """Return the options with other layers on devices."""
     return msgspec.structs.replace(
         options,
@@ -101,7 +101,7 @@ def with_offload(options: ModelOptions, offload: Offload) -> ModelOptions:
 
 def load_model(
     path: Path,
-    options: ModelOptions,
+    options: LoadOptions,
     *,
     adapters: Sequence[tuple[Path, float]] = (),
     projector: Path | None = None,
@@ -144,7 +144,7 @@ class _DevicesFullError(OutOfMemoryError):
 
 def _load(
     path: Path,
-    options: ModelOptions,
+    options: LoadOptions,
     *,
     part: float,
     adapters: Sequence[tuple[Path, float]],
@@ -229,7 +229,7 @@ class _Bound:
         """The weights of all files, the model's own first."""
         return [self.weights, *self.others]
 
-    def footprint(self, options: ModelOptions) -> Footprint:
+    def footprint(self, options: LoadOptions) -> Footprint:
         """Return what it will take of memory, loaded with these options."""
         sizes = {
             name: tensor.size_bytes
@@ -276,7 +276,7 @@ def _read_tokenizer(metadata: Metadata, resources: ExitStack) -> Future[Tokenize
 
 
 def _backend(
-    bound: _Bound, options: ModelOptions, device_map: DeviceMap, resources: ExitStack
+    bound: _Bound, options: LoadOptions, device_map: DeviceMap, resources: ExitStack
 ) -> Backend:
     """Start the devices."""
     backend = Backend(
@@ -290,7 +290,7 @@ def _backend(
 
 
 def _cache(
-    backend: Backend, shapes: Sequence[CacheShape], options: ModelOptions, resources: ExitStack
+    backend: Backend, shapes: Sequence[CacheShape], options: LoadOptions, resources: ExitStack
 ) -> Cache:
     """Allocate the cache, each layer's where the layer is computed."""
     keys, values = _cache_types(options)
@@ -325,24 +325,24 @@ def _device_bytes(
     }
 
 
-def _cache_size(options: ModelOptions) -> CacheSize:
+def _cache_size(options: LoadOptions) -> CacheSize:
     return CacheSize(options.slots, options.context, options.batch)
 
 
-def _cache_types(options: ModelOptions) -> tuple[str, str]:
+def _cache_types(options: LoadOptions) -> tuple[str, str]:
     """Return the types of keys and of values."""
     keys, _, values = options.cache_type.partition("/")
     return keys, values or keys
 
 
-def _repack_cache(options: ModelOptions) -> RepackCache | None:
+def _repack_cache(options: LoadOptions) -> RepackCache | None:
     if options.repack_cache is None:
         return None
     folder, limit = options.repack_cache
     return RepackCache(Path(folder), limit)
 
 
-def _tuning(options: ModelOptions) -> Tuning:
+def _tuning(options: LoadOptions) -> Tuning:
     fetch, folder = options.tuning
     return Tuning(fetch, Path(folder) if folder else None)
 
@@ -355,7 +355,7 @@ def _most_nodes(parts: Sequence[Weights], model: Model, size: CacheSize) -> int:
 
 
 def _attention_kind(
-    options: ModelOptions,
+    options: LoadOptions,
     kernels: Kernels | None,
     shapes: Sequence[CacheShape],
     devices: Sequence[Device],
@@ -379,7 +379,7 @@ def _attention_kind(
     return AttentionKind.PLAIN if options.flash_attention is False else AttentionKind.MIXED
 
 
-def _can_fuse(device: Device, shapes: Sequence[LayerShape], options: ModelOptions) -> bool:
+def _can_fuse(device: Device, shapes: Sequence[LayerShape], options: LoadOptions) -> bool:
     kinds = [CACHE_TYPES.get(name, GGMLType.F16) for name in _cache_types(options)]
     sizes = dict.fromkeys(
         (shape.kv_heads, shape.head_dim, shape.value_features) for shape in shapes
@@ -387,7 +387,7 @@ def _can_fuse(device: Device, shapes: Sequence[LayerShape], options: ModelOption
     return all(can_fuse_attention(device.handle, *size, *kinds) for size in sizes)
 
 
-def _reserve(graphs: Graphs, options: ModelOptions, outputs: int) -> None:
+def _reserve(graphs: Graphs, options: LoadOptions, outputs: int) -> None:
     tokens = max(options.batch, graphs.largest_group + options.slots)
     try:
         graphs.reserve(tokens, outputs)

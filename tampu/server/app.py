@@ -39,7 +39,7 @@ from tampu.server.tokens import token_routes
 from tampu.server.trusted_host import ORIGINS, TrustedHostMiddleware
 from tampu.store.catalog import Catalog
 from tampu.store.registry.options import RemoteOptions
-from tampu.worker.protocol import ModelOptions
+from tampu.worker.protocol import LoadOptions
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class ServerOptions:
     drain_s: float = 30.0
     max_repeated_tokens: int = 30
     max_crashes: int = MAX_CRASHES
-    model: ModelOptions = field(default_factory=ModelOptions)
+    model: LoadOptions = field(default_factory=LoadOptions)
     remote: RemoteOptions = field(default_factory=RemoteOptions)
 
 

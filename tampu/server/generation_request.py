@@ -9,7 +9,7 @@ import msgspec
 
 from tampu.errors import RequestError
 from tampu.runner.request import GenerateOptions
-from tampu.worker.protocol import ModelOptions, Prompt, StructuredOutput, TextPrompt, TokensPrompt
+from tampu.worker.protocol import LoadOptions, Prompt, StructuredOutput, TextPrompt, TokensPrompt
 
 MAX_CHOICES = 128
 FOREVER = float("inf")
@@ -26,11 +26,11 @@ class Overrides(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     main_gpu: int | None = None
     use_mmap: bool | None = None
 
-    def fit(self, options: ModelOptions) -> bool:
+    def fit(self, options: LoadOptions) -> bool:
         """Whether a model loaded with these options will do."""
         return self.apply(options) == options
 
-    def apply(self, options: ModelOptions) -> ModelOptions:
+    def apply(self, options: LoadOptions) -> LoadOptions:
         """Return the options with these in place."""
         given = msgspec.structs.asdict(self).items()
         wanted = {name: value for name, value in given if value is not None}

@@ -13,7 +13,7 @@ from tampu.store.catalog import Entry
 from tampu.store.manifests import Media
 from tampu.store.model_info import ModelInfo
 from tampu.worker.engines import choose_engine
-from tampu.worker.protocol import ModelOptions
+from tampu.worker.protocol import LoadOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class ModelDefaults:
     messages: tuple[dict[str, Any], ...] = ()
 
 
-def with_model_files(options: ModelOptions, entry: Entry) -> ModelOptions:
+def with_model_files(options: LoadOptions, entry: Entry) -> LoadOptions:
     """Return load options with the model's projector, adapters, template, parser and engine.
 
     Raises:

@@ -23,11 +23,11 @@ from tampu.server.generation_request import FOREVER, Overrides
 from tampu.server.model_defaults import with_model_files
 from tampu.store.catalog import Entry
 from tampu.worker.client import WorkerProcess
-from tampu.worker.protocol import ModelOptions, Ready
+from tampu.worker.protocol import LoadOptions, Ready
 
 logger = logging.getLogger(__name__)
 
-Start = Callable[[Entry, ModelOptions], Awaitable[WorkerProcess]]
+Start = Callable[[Entry, LoadOptions], Awaitable[WorkerProcess]]
 
 # The share of free memory that a model may take; the rest is for everything else.
 _USABLE_SHARE_OF_FREE = 0.9
@@ -49,7 +49,7 @@ class ManagedModel:
     """
 
     entry: Entry
-    options: ModelOptions
+    options: LoadOptions
     runner: WorkerProcess
     keep_alive_s: float
     users: int = 0
@@ -106,7 +106,7 @@ class ModelManager:
         self,
         start: Start,
         *,
-        options: ModelOptions,
+        options: LoadOptions,
         keep_alive_s: float,
         most: int,
         memory_bytes: int | None = None,
@@ -136,7 +136,7 @@ class ModelManager:
         self._crashed = crashed
         self._crash_backoff = crash_backoff or CrashLoopBackoff()
         self._turn = asyncio.Lock()
-        self._sizes: dict[tuple[str, ModelOptions], Ready] = {}
+        self._sizes: dict[tuple[str, LoadOptions], Ready] = {}
         self._device_free: int | None = None  # by the last load, and what went since
         self._is_closing = False
         self._options = options
@@ -147,7 +147,7 @@ class ModelManager:
         self._closing: set[asyncio.Task[None]] = set()
 
     @property
-    def options(self) -> ModelOptions:
+    def options(self) -> LoadOptions:
         """How models are loaded unless their Modelfile or a request says otherwise."""
         return self._options
 
@@ -249,7 +249,7 @@ class ModelManager:
         finally:
             del self._loading[entry.name]
 
-    async def _started(self, entry: Entry, options: ModelOptions) -> WorkerProcess:
+    async def _started(self, entry: Entry, options: LoadOptions) -> WorkerProcess:
         """Load a model; as long as it does not fit and there are others, one of them goes."""
         while True:
             began_s = time.monotonic()
@@ -266,14 +266,14 @@ class ModelManager:
                 self._loaded(entry.name, time.monotonic() - began_s)
                 return runner
 
-    def _default_options(self, entry: Entry) -> ModelOptions:
+    def _default_options(self, entry: Entry) -> LoadOptions:
         options = Overrides(context=self._context(entry)).apply(self._options)
         return with_model_files(options, entry)
 
     def _context(self, entry: Entry) -> int:
         return min(self._options.context, entry.info.context or self._options.context)
 
-    def _has_room(self, entry: Entry, options: ModelOptions) -> bool:
+    def _has_room(self, entry: Entry, options: LoadOptions) -> bool:
         """Whether a model fits beside the others, by what it took before, else by its file."""
         if len(self._models) >= self._most:
             return False
@@ -290,7 +290,7 @@ class ModelManager:
         return needed - elsewhere <= _USABLE_SHARE_OF_FREE * read_available_memory().free
 
     def _has_room_on_devices(
-        self, known: Ready | None, options: ModelOptions, file_bytes: int
+        self, known: Ready | None, options: LoadOptions, file_bytes: int
     ) -> bool:
         """Whether devices have room for all that would go there, or no other model could give any.
 

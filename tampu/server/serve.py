@@ -26,7 +26,7 @@ from tampu.server.trusted_host import is_loopback
 from tampu.store.catalog import Catalog, Entry
 from tampu.version import SOFTWARE
 from tampu.worker.client import HANG_SECONDS, WorkerProcess, start_worker
-from tampu.worker.protocol import ModelOptions
+from tampu.worker.protocol import LoadOptions
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def process_starter(
         hang_s: a process that has requests and does not answer for so long is killed.
     """
 
-    async def start(entry: Entry, options: ModelOptions) -> WorkerProcess:
+    async def start(entry: Entry, options: LoadOptions) -> WorkerProcess:
         return await start_worker(
             Path(entry.info.path),
             options,

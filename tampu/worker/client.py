@@ -35,7 +35,7 @@ from tampu.worker.protocol import (
     Generate,
     Load,
     LoadFailed,
-    ModelOptions,
+    LoadOptions,
     Ping,
     Pong,
     Progress,
@@ -138,7 +138,7 @@ class WorkerProcess:
         return "" if self._is_closing else self._cause
 
     async def load(
-        self, path: Path, options: ModelOptions, progress: Progressed, stall_s: float
+        self, path: Path, options: LoadOptions, progress: Progressed, stall_s: float
     ) -> None:
         """Have the process load a model.
 
@@ -343,7 +343,7 @@ class WorkerProcess:
 
 async def start_worker(
     path: Path,
-    options: ModelOptions,
+    options: LoadOptions,
     *,
     name: str,
     environment: Mapping[str, str],

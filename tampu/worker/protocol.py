@@ -28,7 +28,7 @@ MAX_SLOTS = 1024
 MAX_FRAME = 256 * 1024 * 1024
 
 
-class ModelOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a model is loaded; other values need another process.
 
     Attributes:
@@ -139,7 +139,7 @@ class Load(msgspec.Struct, frozen=True, tag="load"):
     """Load this file; always the first command."""
 
     path: str
-    options: ModelOptions
+    options: LoadOptions
 
 
 class StructuredOutput(msgspec.Struct, frozen=True, kw_only=True):

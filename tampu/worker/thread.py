@@ -16,7 +16,7 @@ from typing import cast
 
 from tampu.sandbox.client import ForkServerClient
 from tampu.worker.client import HANG_SECONDS, WorkerProcess
-from tampu.worker.protocol import ModelOptions
+from tampu.worker.protocol import LoadOptions
 from tampu.worker.worker import Loader, Worker
 
 _NO_LIMIT_S = 1e9
@@ -44,7 +44,7 @@ class WorkerThread:
     async def start(
         self,
         path: Path,
-        options: ModelOptions,
+        options: LoadOptions,
         *,
         name: str,
         progress: Callable[[float], None],

@@ -16,7 +16,7 @@ from tampu.store import ModelName, Store
 from tampu.store.create import CreateSpec, Progress, create
 from tampu.store.library import Library
 from tampu.store.modelfile import parse_modelfile
-from tampu.worker.protocol import ModelOptions
+from tampu.worker.protocol import LoadOptions
 
 MODELFILE = '''\
 FROM ./m.gguf
@@ -136,10 +136,10 @@ def test_the_engine_applies_all_of_it(run: Any) -> None:
 
 def test_run_applies_all_of_it(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run("create", "mine")
-    seen: list[ModelOptions] = []
+    seen: list[LoadOptions] = []
     load = Engine.load
 
-    def spying(path: Any, options: ModelOptions, **more: Any) -> Engine:
+    def spying(path: Any, options: LoadOptions, **more: Any) -> Engine:
         seen.append(options)
         return load(path, options, **more)
 

@@ -15,7 +15,7 @@ from tampu.errors import OutOfMemoryError
 from tampu.ml.devices import find_devices
 from tampu.ml.offload import Offload
 from tampu.worker.main import load_engine
-from tampu.worker.protocol import Load, ModelOptions
+from tampu.worker.protocol import Load, LoadOptions
 
 TEXT = "the cat is on the list and the dog is in the list"
 SMALL = {"context": 512, "slots": 2, "threads": 1, "batch": 64}
@@ -187,14 +187,14 @@ def test_a_model_that_sees_sees_the_same(devices):
 
 @pytest.mark.seed("S75")
 def test_a_models_process_says_what_it_takes_of_devices(path, devices):
-    options = ModelOptions(context=64, threads=1, gpu_layers=LAYERS + 1, tensor_split=(1.0, 1.0))
+    options = LoadOptions(context=64, threads=1, gpu_layers=LAYERS + 1, tensor_split=(1.0, 1.0))
     with load_engine(
         Load(str(path), options), lambda _: None, lambda: False, FORK_SERVER
     ) as loaded:
         assert 0 < loaded.ready.device_bytes == sum(each.taken for each in devices)
         assert loaded.ready.memory_bytes > loaded.ready.device_bytes
         assert min(each.taken for each in devices) > 0
-    nowhere = ModelOptions(context=64, threads=1, gpu_layers=0)
+    nowhere = LoadOptions(context=64, threads=1, gpu_layers=0)
     with load_engine(
         Load(str(path), nowhere), lambda _: None, lambda: False, FORK_SERVER
     ) as loaded:

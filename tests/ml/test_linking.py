@@ -38,14 +38,14 @@ import asyncio, sys
 from pathlib import Path
 from tampu.sandbox.client import ForkServerClient
 from tampu.worker.client import start_worker
-from tampu.worker.protocol import ModelOptions, TokensPrompt
+from tampu.worker.protocol import LoadOptions, TokensPrompt
 from tampu.runner.request import GenerateOptions
 
 async def main(model, libraries):
     environment = {"LD_LIBRARY_PATH": libraries}
     worker = await start_worker(
         Path(model),
-        ModelOptions(),
+        LoadOptions(),
         name="m",
         environment=environment,
         fork_server=ForkServerClient(),

@@ -22,7 +22,7 @@ from tampu.sandbox.client import ForkServerClient
 from tampu.sandbox.process import SandboxedProcess, SandboxLimits
 from tampu.store.catalog import resolve
 from tampu.worker.client import start_worker
-from tampu.worker.protocol import ChatPrompt, ModelOptions
+from tampu.worker.protocol import ChatPrompt, LoadOptions
 
 PID = os.getpid()
 WORK = "support.sandboxed_work:work"
@@ -209,7 +209,7 @@ sandbox.call(b"spin")
 
 def test_models_of_a_server_share_the_fork_server_until_the_last_is_closed(own):
     async def load(name):
-        options = ModelOptions(vocabulary_only=True)
+        options = LoadOptions(vocabulary_only=True)
         environment = {"PYTHONPATH": ":".join(filter(None, sys.path))}
         path = resolve("demo")
         return await start_worker(

@@ -17,7 +17,7 @@ from support.waiting import PATIENCE_S
 from tampu.server.app import ServerOptions, create_app
 from tampu.store.catalog import Catalog
 from tampu.store.registry.options import RemoteOptions
-from tampu.worker.protocol import ModelOptions
+from tampu.worker.protocol import LoadOptions
 
 
 @pytest.fixture(scope="session")
@@ -64,7 +64,7 @@ class Site:
 
 @pytest.fixture
 def site(model_folder):
-    return Site(model_folder, FakeStart(), ServerOptions(model=ModelOptions(context=1024)))
+    return Site(model_folder, FakeStart(), ServerOptions(model=LoadOptions(context=1024)))
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from support.waiting import PATIENCE_S, until
 
 from tampu.server import body, connection
 from tampu.server.app import ServerOptions
-from tampu.worker.protocol import ModelOptions
+from tampu.worker.protocol import LoadOptions
 from tests.server.conftest import Site
 from tests.server.test_raw_requests import serve, targets
 
@@ -25,7 +25,7 @@ VERSION = f"GET /api/version HTTP/1.1\r\n{HOST}\r\n".encode()
 
 @pytest.fixture
 def site(model_folder):
-    return Site(model_folder, FakeStart(), ServerOptions(model=ModelOptions(context=1024)))
+    return Site(model_folder, FakeStart(), ServerOptions(model=LoadOptions(context=1024)))
 
 
 def generate(prompt):

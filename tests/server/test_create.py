@@ -8,13 +8,13 @@ import pytest
 from support.fake_runner import FakeStart, lines_of
 
 from tampu.server.app import ServerOptions
-from tampu.worker.protocol import ModelOptions
+from tampu.worker.protocol import LoadOptions
 from tests.server.conftest import Site
 
 
 @pytest.fixture
 def own_site(tmp_path):
-    return Site(tmp_path, FakeStart(), ServerOptions(model=ModelOptions(context=1024)))
+    return Site(tmp_path, FakeStart(), ServerOptions(model=LoadOptions(context=1024)))
 
 
 def digest_of(content):

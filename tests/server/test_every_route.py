@@ -14,7 +14,7 @@ from tampu.server import body
 from tampu.server.app import ServerOptions
 from tampu.server.body import MAX_BODY
 from tampu.server.routes import Access
-from tampu.worker.protocol import ModelOptions
+from tampu.worker.protocol import LoadOptions
 from tests.server.conftest import Site
 
 USE, MANAGE = "use-key", "manage-key"
@@ -25,15 +25,13 @@ LEAKS = re.compile(r"Traceback|0x[0-9a-f]{6}|/home/|/tmp/|/work/|site-packages")
 
 @pytest.fixture(scope="module")
 def locked(model_folder):
-    options = ServerOptions(
-        model=ModelOptions(context=1024), use_keys=(USE,), manage_keys=(MANAGE,)
-    )
+    options = ServerOptions(model=LoadOptions(context=1024), use_keys=(USE,), manage_keys=(MANAGE,))
     return Site(model_folder, FakeStart(), options)
 
 
 @pytest.fixture(scope="module")
 def site(model_folder):
-    return Site(model_folder, FakeStart(), ServerOptions(model=ModelOptions(context=1024)))
+    return Site(model_folder, FakeStart(), ServerOptions(model=LoadOptions(context=1024)))
 
 
 def calls(site, *, only=lambda _: True, **request):

@@ -15,7 +15,7 @@ from support.tiny_gguf import write_gguf
 
 from tampu.errors import ModelFileError
 from tampu.server.app import ServerOptions
-from tampu.worker.protocol import ModelOptions
+from tampu.worker.protocol import LoadOptions
 from tests.server.conftest import Site
 
 SECRETS = re.compile(r"/tmp/|/home/|Traceback|0x[0-9a-f]{6}|sha256-")
@@ -23,7 +23,7 @@ SECRETS = re.compile(r"/tmp/|/home/|Traceback|0x[0-9a-f]{6}|sha256-")
 
 @pytest.fixture
 def own_site(tmp_path):
-    return Site(tmp_path / "store", FakeStart(), ServerOptions(model=ModelOptions(context=1024)))
+    return Site(tmp_path / "store", FakeStart(), ServerOptions(model=LoadOptions(context=1024)))
 
 
 def digest_of(content):

@@ -7,7 +7,7 @@ import pytest
 from support.fake_runner import FakeStart
 
 from tampu.server.app import ServerOptions
-from tampu.worker.protocol import ModelOptions
+from tampu.worker.protocol import LoadOptions
 from tests.server.conftest import Site
 
 CONTENT = {
@@ -55,7 +55,7 @@ NAMED = {"max_completion_tokens": "max_tokens", "stop_sequences": "stop"}
 
 @pytest.fixture(scope="module")
 def site(model_folder):
-    return Site(model_folder, FakeStart(), ServerOptions(model=ModelOptions(context=1024)))
+    return Site(model_folder, FakeStart(), ServerOptions(model=LoadOptions(context=1024)))
 
 
 def requests(site, name, body):

@@ -19,7 +19,7 @@ from tampu.store.catalog import Catalog
 from tampu.store.manifests import CONFIG_TYPE, Descriptor, Manifest, Media
 from tampu.store.names import ModelName
 from tampu.store.registry.progress import Progress
-from tampu.worker.protocol import ModelOptions
+from tampu.worker.protocol import LoadOptions
 from tests.server.conftest import Site
 
 PARAMETERS = {"temperature": 0.25, "stop": ["END"]}
@@ -28,7 +28,7 @@ SAID = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Ye
 
 @pytest.fixture
 def own_site(tmp_path):
-    return Site(tmp_path, FakeStart(), ServerOptions(model=ModelOptions(context=1024)))
+    return Site(tmp_path, FakeStart(), ServerOptions(model=LoadOptions(context=1024)))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError
 from tampu.server.generation_request import Overrides
 from tampu.server.model_manager import ModelManager
 from tampu.store.catalog import Catalog
-from tampu.worker.protocol import ModelOptions, Ready
+from tampu.worker.protocol import LoadOptions, Ready
 
 ANY = Overrides()
 
@@ -33,7 +33,7 @@ def run(start, test, *, keep_alive_s=60.0, most=3, memory_bytes=None, **more):
     """Run `test(models)` in virtual time, on a keeper that is closed afterwards."""
 
     async def with_models():
-        options = ModelOptions(context=1024)
+        options = LoadOptions(context=1024)
         models = ModelManager(
             start,
             options=options,
@@ -174,7 +174,7 @@ def test_other_load_options_wait_until_the_model_is_idle(start, entry):
 
 def test_the_context_is_at_most_what_the_model_was_trained_for(start, entry):
     async def test(models):
-        models._options = ModelOptions(context=100_000)
+        models._options = LoadOptions(context=100_000)
         assert (await touch(models, entry("m"))).options.context == 2048
 
     run(start, test)

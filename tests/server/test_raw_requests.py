@@ -15,7 +15,7 @@ from support.waiting import PATIENCE_S
 from tampu.server.app import ServerOptions
 from tampu.server.connection import ACCEPTED_AT_ONCE, Connection, QuietServer
 from tampu.server.trusted_host import MAX_HEADER_BYTES
-from tampu.worker.protocol import ModelOptions
+from tampu.worker.protocol import LoadOptions
 from tests.server.conftest import Site
 
 HOST = "Host: localhost\r\n"
@@ -77,7 +77,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def site(model_folder):
-    return Site(model_folder, FakeStart(), ServerOptions(model=ModelOptions(context=1024)))
+    return Site(model_folder, FakeStart(), ServerOptions(model=LoadOptions(context=1024)))
 
 
 def targets(site):

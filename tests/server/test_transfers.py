@@ -19,7 +19,7 @@ from tampu.ml.gguf import read_gguf
 from tampu.server.app import ServerOptions
 from tampu.store import Digest, ModelName, Store
 from tampu.store.manifests import CONFIG_TYPE
-from tampu.worker.protocol import ModelOptions
+from tampu.worker.protocol import LoadOptions
 from tests.server.conftest import Site
 
 CONFIG = b'{"model_format":"gguf"}'
@@ -28,7 +28,7 @@ HEAD = described(CONFIG, CONFIG_TYPE)
 
 @pytest.fixture
 def own_site(tmp_path):
-    return Site(tmp_path / "store", FakeStart(), ServerOptions(model=ModelOptions(context=1024)))
+    return Site(tmp_path / "store", FakeStart(), ServerOptions(model=LoadOptions(context=1024)))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from support.tiny_model import Tiny, write_tiny
 from tampu.convert.adapters import plan_adapter
 from tampu.ml.gguf import read_gguf
 from tampu.worker.main import load_engine, load_vocabulary
-from tampu.worker.protocol import Load, ModelOptions
+from tampu.worker.protocol import Load, LoadOptions
 
 TEMPLATE = "{{ range .Messages }}al{{ .Content }}ou{{ end }}"
 
@@ -24,7 +24,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_a_template_in_place_of_the_files(model: Path) -> None:
-    options = ModelOptions(template=TEMPLATE, context=32, threads=1, vocabulary_only=True)
+    options = LoadOptions(template=TEMPLATE, context=32, threads=1, vocabulary_only=True)
     loaded = load_vocabulary(Load(str(model), options), FORK_SERVER)
     assert loaded.requests.prompts is not None
     tokens = loaded.requests.prompts.tokens([{"role": "user", "content": "the"}], limit=100)
@@ -43,7 +43,7 @@ def test_adapters(model: Path, tmp_path: Path) -> None:
     plan_adapter(folder, read_gguf(model)).write(tmp_path / "a.gguf")
     answers = []
     for adapters in ((), ((str(tmp_path / "a.gguf"), 1.0),)):
-        options = ModelOptions(adapters=adapters, context=32, threads=1)
+        options = LoadOptions(adapters=adapters, context=32, threads=1)
         load = Load(str(model), options)
         with load_engine(load, lambda _: None, lambda: False, FORK_SERVER) as loaded:
             answers.append(loaded.model.logits([1, 270, 280]))
@@ -52,7 +52,7 @@ def test_adapters(model: Path, tmp_path: Path) -> None:
 
 def test_a_folder_of_packed_weights(tmp_path: Path) -> None:
     model = write_tiny(tmp_path / "m.gguf", Tiny(context=64), types={"ffn_up.weight": "Q8_0"})
-    options = ModelOptions(repack_cache=(str(tmp_path / "packed"), 10**9), context=32, threads=1)
+    options = LoadOptions(repack_cache=(str(tmp_path / "packed"), 10**9), context=32, threads=1)
     with load_engine(Load(str(model), options), lambda _: None, lambda: False, FORK_SERVER):
         pass
     assert [path.suffix for path in (tmp_path / "packed").iterdir()] == [".packed"]

@@ -17,13 +17,13 @@ from tampu.store.create import CreateSpec, create
 from tampu.store.library import Library
 from tampu.store.modelfile import parse_modelfile
 from tampu.worker.main import load_engine, load_vocabulary
-from tampu.worker.protocol import Load, ModelOptions
+from tampu.worker.protocol import Load, LoadOptions
 
 
 @pytest.mark.parametrize("is_whole", [False, True])
 def test_it_reaches_the_process_that_runs_the_model(tmp_path: Path, *, is_whole: bool) -> None:
     model = write_tiny(tmp_path / "m.gguf", Tiny(context=64), template="{{ messages }}")
-    load = Load(str(model), ModelOptions(parser="harmony", context=32, threads=1))
+    load = Load(str(model), LoadOptions(parser="harmony", context=32, threads=1))
     if is_whole:
         with load_engine(load, lambda _: None, lambda: False, FORK_SERVER) as loaded:
             prompts = loaded.requests.prompts
@@ -42,7 +42,7 @@ def test_it_comes_from_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     create(library, ModelName.parse("mine"), spec)
     assert prepare("mine").parser == "qwen3-coder"
     entry = Catalog(library=library).describe("mine")
-    assert with_model_files(ModelOptions(), entry).parser == "qwen3-coder"
+    assert with_model_files(LoadOptions(), entry).parser == "qwen3-coder"
 
 
 JINJA = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
@@ -73,7 +73,7 @@ def test_a_renderer_means_the_template_of_the_weights_everywhere(
     create(library, ModelName.parse("mine"), spec)
     entry = Catalog(library=library).describe("mine")
     assert entry.info.template == expected
-    given = with_model_files(ModelOptions(), entry).template
+    given = with_model_files(LoadOptions(), entry).template
     assert (given or JINJA) == expected
     with Engine.load("mine", context=32, threads=1) as engine:
         assert engine.template is not None

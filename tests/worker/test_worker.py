@@ -26,7 +26,7 @@ from tampu.worker.protocol import (
     Decode,
     Generate,
     Load,
-    ModelOptions,
+    LoadOptions,
     Ping,
     Pong,
     PromptProcessed,
@@ -94,7 +94,7 @@ def served(prompts) -> Iterator[Client]:
     worker = threading.Thread(target=Worker(theirs, load).run)
     worker.start()
     client = Client(ours)
-    client.send(Load("model", ModelOptions()))
+    client.send(Load("model", LoadOptions()))
     assert isinstance(next(client.replies), Ready)
     try:
         yield client

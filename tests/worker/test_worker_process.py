@@ -31,7 +31,7 @@ from tampu.worker.protocol import (
     Answer,
     ChatPrompt,
     Encoded,
-    ModelOptions,
+    LoadOptions,
     PromptProcessed,
     TextPrompt,
     TokensPrompt,
@@ -67,7 +67,7 @@ async def start(path="model", **options):
     environment = {"PATH": os.defpath}
     return await start_worker(
         Path(path),
-        ModelOptions(),
+        LoadOptions(),
         name="m",
         environment=environment,
         fork_server=FORK_SERVER,
@@ -335,7 +335,7 @@ def test_a_device_that_never_answers_is_found_out(tmp_path):
         program = (sys.executable, str(Path(stuck_model.__file__)))
         worker = await start_worker(
             model,
-            ModelOptions(context=256, threads=1),
+            LoadOptions(context=256, threads=1),
             name="m",
             environment={"PATH": os.defpath},
             fork_server=FORK_SERVER,
@@ -355,7 +355,7 @@ def test_a_file_cut_short_under_a_loaded_model_is_named_as_the_cause(tmp_path):
     async def test():
         worker = await start_worker(
             model,
-            ModelOptions(context=256, threads=1, kernels="off"),
+            LoadOptions(context=256, threads=1, kernels="off"),
             name="m",
             environment={"PATH": os.defpath},
             fork_server=FORK_SERVER,

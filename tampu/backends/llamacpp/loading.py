@@ -23,14 +23,14 @@ from tampu.sampling.constraint import Constraints
 from tampu.sandbox.client import ForkServerClient
 from tampu.tokenizer.loading import load_tokenizer
 from tampu.vision.sandboxed import SandboxedDecoder
-from tampu.worker.protocol import ModelOptions
+from tampu.worker.protocol import LoadOptions
 
 _LEAST_BATCH = 32  # with fewer than the sequences it aborts
 
 
 @contextmanager
 def load_llamacpp(
-    path: Path, options: ModelOptions, fork_server: ForkServerClient
+    path: Path, options: LoadOptions, fork_server: ForkServerClient
 ) -> Iterator[tuple[LlamaModel, RequestBuilder]]:
     """Load a model into llama.cpp; it is freed at the end.
 
@@ -80,7 +80,7 @@ def load_llamacpp(
         del running
 
 
-def _check_parts(file: GGUFFile, options: ModelOptions) -> None:
+def _check_parts(file: GGUFFile, options: LoadOptions) -> None:
     """Refuse parts that llama.cpp does not take, before it says so in words of its own."""
     for adapter, _ in options.adapters:
         check_adapter(read_gguf(adapter), file.metadata.architecture)
@@ -91,7 +91,7 @@ def _check_parts(file: GGUFFile, options: ModelOptions) -> None:
         )
 
 
-def _parameters(xllamacpp: Any, path: Path, options: ModelOptions) -> Any:
+def _parameters(xllamacpp: Any, path: Path, options: LoadOptions) -> Any:
     parameters = xllamacpp.CommonParams()
     parameters.model.path = str(path)
     if options.projector is not None:

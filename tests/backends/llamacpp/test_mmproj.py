@@ -20,7 +20,7 @@ from tampu.errors import ContextLengthError, RequestError, UnsupportedModelError
 from tampu.runner.events import Done, Event, TextDelta
 from tampu.runner.request import generate_options
 from tampu.store.library import built_in_path
-from tampu.worker.protocol import ModelOptions
+from tampu.worker.protocol import LoadOptions
 from tests.clients.questions import picture
 
 pytestmark = pytest.mark.server
@@ -41,7 +41,7 @@ def files(tmp_path_factory) -> tuple[Path, Path]:
 @pytest.fixture(scope="module")
 def loaded(files) -> Iterator[tuple[LlamaModel, PromptBuilder]]:
     text, eyes = files
-    with load_llamacpp(text, ModelOptions(**OPTIONS, projector=str(eyes)), FORK_SERVER) as (
+    with load_llamacpp(text, LoadOptions(**OPTIONS, projector=str(eyes)), FORK_SERVER) as (
         model,
         requests,
     ):
@@ -168,7 +168,7 @@ def test_more_pixels_than_llama_cpp_is_given_are_refused(loaded):
 
 def test_without_a_projector_there_are_no_pictures_and_that_is_said(files):
     text, _ = files
-    with load_llamacpp(text, ModelOptions(**OPTIONS), FORK_SERVER) as (model, *_):
+    with load_llamacpp(text, LoadOptions(**OPTIONS), FORK_SERVER) as (model, *_):
         plain = asked()
         assert model.prepare_images(plain) == plain
         with pytest.raises(RequestError, match=r"projector in a file of its own \(mmproj\)"):
@@ -177,5 +177,5 @@ def test_without_a_projector_there_are_no_pictures_and_that_is_said(files):
 
 def test_a_model_with_its_eyes_in_the_same_file_is_refused():
     with pytest.raises(UnsupportedModelError, match="in a file of its own"), \
-         load_llamacpp(built_in_path(), ModelOptions(**OPTIONS), FORK_SERVER):  # fmt: skip
+         load_llamacpp(built_in_path(), LoadOptions(**OPTIONS), FORK_SERVER):  # fmt: skip
         pass

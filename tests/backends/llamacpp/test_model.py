@@ -23,7 +23,7 @@ from tampu.engine.engine import Engine
 from tampu.errors import ModelFileError, RequestError
 from tampu.runner.events import Done, Event, Failed, TextDelta
 from tampu.runner.request import generate_options
-from tampu.worker.protocol import ModelOptions
+from tampu.worker.protocol import LoadOptions
 
 pytestmark = pytest.mark.server
 
@@ -41,7 +41,7 @@ def path(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(path) -> Iterator[LlamaModel]:
-    with load_llamacpp(path, ModelOptions(**OPTIONS, slots=2), FORK_SERVER) as (model, *_):
+    with load_llamacpp(path, LoadOptions(**OPTIONS, slots=2), FORK_SERVER) as (model, *_):
         ask(model, format=NOT_THERE)  # its threads are there before the first test begins
         yield model
 
@@ -123,7 +123,7 @@ def test_a_form_that_llama_cpp_does_not_have_is_an_error_and_the_next_request_an
 
 def test_a_model_whose_tokens_llama_cpp_misspells_is_refused_a_form(tmp_path):
     path = write_scripted(tmp_path / "spaces.gguf", ["Hello", " world"])
-    with load_llamacpp(path, ModelOptions(**OPTIONS), FORK_SERVER) as (model, *_):
+    with load_llamacpp(path, LoadOptions(**OPTIONS), FORK_SERVER) as (model, *_):
         assert said(ask(model, temperature=0.0)) == "Hello world"
         with pytest.raises(RequestError, match="can have no form"):
             ask(model, format="json")
@@ -244,13 +244,13 @@ def test_an_adapter_changes_a_model_as_in_the_native_engine(path, tmp_path):
     adapter = write_adapter(tmp_path / "adapter.gguf", "llama")
     with Engine.load(path, adapters=[(adapter, 1.0)], **OPTIONS) as engine:
         native = engine.generate(PROMPT, temperature=0.0, max_tokens=8, ignore_eos=True).tokens
-    options = ModelOptions(**OPTIONS, adapters=((str(adapter), 1.0),))
+    options = LoadOptions(**OPTIONS, adapters=((str(adapter), 1.0),))
     with load_llamacpp(path, options, FORK_SERVER) as (
         model,
         *_,
     ):
         events = ask(model, temperature=0.0, max_tokens=8, ignore_eos=True, logprobs=True)
-    with load_llamacpp(path, ModelOptions(**OPTIONS), FORK_SERVER) as (model, *_):
+    with load_llamacpp(path, LoadOptions(**OPTIONS), FORK_SERVER) as (model, *_):
         plain = ask(model, temperature=0.0, max_tokens=8, ignore_eos=True)
     assert tokens_of(events) == native
     assert tokens_of(plain) != native
@@ -258,7 +258,7 @@ def test_an_adapter_changes_a_model_as_in_the_native_engine(path, tmp_path):
 
 def test_an_adapter_of_another_model_is_refused(path, tmp_path):
     adapter = write_adapter(tmp_path / "adapter.gguf", "qwen2")
-    options = ModelOptions(adapters=((str(adapter), 1.0),))
+    options = LoadOptions(adapters=((str(adapter), 1.0),))
     with pytest.raises(ModelFileError, match="is an adapter for qwen2"), \
          load_llamacpp(path, options, FORK_SERVER):  # fmt: skip
         pass
@@ -284,7 +284,7 @@ def write_adapter(path: Path, architecture: str) -> Path:
 
 def test_an_answer_that_only_repeats_its_last_token_ends_where_it_is_told(tmp_path):
     looper = write_scripted(tmp_path / "m.gguf", ["Well", " la"], repeats=1)
-    with load_llamacpp(looper, ModelOptions(**OPTIONS), FORK_SERVER) as (model, *_):
+    with load_llamacpp(looper, LoadOptions(**OPTIONS), FORK_SERVER) as (model, *_):
         events = ask(model, temperature=0.0, max_tokens=100, max_repeated_tokens=30)
         assert said(events) == "Well" + " la" * 31
         assert (events[-1].reason, events[-1].usage.generated_tokens) == ("length", 32)
