@@ -16,7 +16,7 @@ QEMU = ROOT / ".venv" / "qemu" / f"qemu-{platform.machine()}"  # tools/setup/qem
 QUESTION = ("run", "demo", "What is 27 + 58?")
 MEGABYTES = 60
 # What qemu shows of each processor, ggml's variant for it, and what the log says of our kernels.
-ALONE = "kernels: not used, ggml may be faster on this processor"
+ALONE = "kernels: not used, ggml may be faster on this CPU"
 PROCESSORS = {
     "x86_64": [("Haswell", "haswell", "kernels: avx2"), ("Nehalem", "sse42", ALONE)],
     "aarch64": [("cortex-a76", "armv8.2_2", ALONE), ("cortex-a53", "armv8.0_1", ALONE)],
