@@ -144,9 +144,7 @@ class OutputParser:
             if self._parser is not None:
                 yield from self._deltas(self._parser.finish(), is_last=True)
             if self._dropped:
-                dropped = event.usage.dropped_tokens + self._dropped
-                usage = msgspec.structs.replace(event.usage, dropped_tokens=dropped)
-                event = msgspec.structs.replace(event, usage=usage)
+                event = with_dropped(event, self._dropped)
         yield event
 
     def _deltas(self, parts: Sequence[Part], *, is_last: bool = False) -> Iterator[OutputEvent]:
@@ -351,6 +349,12 @@ def _thought(style: ChatFormat, prompt: ChatPrompt, *, begins_thought: bool) -> 
     if begins_thought:
         return "begun"
     return "no" if prompt.think is False or style.thought is None else "may"
+
+
+def with_dropped(done: Done, dropped: int) -> Done:
+    """Return the end of an output, with tokens cut from its conversation counted in the usage."""
+    usage = msgspec.structs.replace(done.usage, dropped_tokens=done.usage.dropped_tokens + dropped)
+    return msgspec.structs.replace(done, usage=usage)
 
 
 def known_tokens(tokens: Sequence[int], tokenizer: Tokenizer) -> list[int]:

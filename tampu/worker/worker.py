@@ -25,7 +25,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from tampu.chat.images import Item
-from tampu.engine.chat import Backend, Handle, RequestBuilder, known_tokens
+from tampu.engine.chat import Backend, Handle, RequestBuilder, known_tokens, with_dropped
 from tampu.errors import ComputeError, ContextLengthError, TampuError
 from tampu.runner.events import Done, Event, Failed, TextDelta, Usage
 from tampu.worker.output_queue import OutputQueue
@@ -335,12 +335,6 @@ def _failed(error: Exception) -> Failed:
         logger.error("a request could not be prepared", exc_info=error)
         error = ComputeError(f"a bug in preparing the request: {type(error).__name__}")
     return Failed(type(error).__name__, str(error))
-
-
-def with_dropped(done: Done, dropped: int) -> Done:
-    """Return the end of an answer that did not see the first tokens of its conversation either."""
-    usage = msgspec.structs.replace(done.usage, dropped_tokens=done.usage.dropped_tokens + dropped)
-    return msgspec.structs.replace(done, usage=usage)
 
 
 def token_ids(items: Sequence[Item]) -> tuple[int, ...]:
