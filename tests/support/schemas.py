@@ -357,7 +357,7 @@ UNSUPPORTED: list[tuple[Any, str]] = [
         "min/maxProperties",
     ),
     ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "Unsatisfiable"),
-    ({"type": "strnig"}, "schema: /type: 'strnig' is no type"),
+    ({"type": "strnig"}, "schema: /type: 'strnig' is not a JSON type"),
     ({"$ref": "#/$defs/missing"}, "schema: /$ref: there is nothing at '#/$defs/missing'"),
     ({"$ref": "#"}, "no text at all"),
     ({"enum": []}, "empty"),
