@@ -28,12 +28,12 @@ import msgspec
 import psutil
 
 from benchmarks.server import request, rest, server
+from tampu.engine.load_options import LoadOptions
 from tampu.server.app import ServerOptions, create_app
 from tampu.server.routes import Route
 from tampu.store.catalog import Catalog
 from tampu.store.catalog import Entry as Model
 from tampu.worker.client import WorkerProcess
-from tampu.worker.protocol import LoadOptions
 
 CANARY = request(
     "POST",

@@ -28,7 +28,6 @@ LAYERS = [
     ("models", "convert"),
     ("store",),
     ("runner",),
-    ("worker.protocol",),
     ("engine",),
     ("backends",),
     ("bench",),
@@ -135,9 +134,8 @@ def links():
 
 
 def layer(name):
-    """The line of LAYERS for a module: that of its own name if it has one, else its package's."""
-    lines = [number for number, names in enumerate(LAYERS) if name in names]
-    return lines[0] if lines or "." not in name else layer(package(name))
+    """The line of LAYERS for a module's package."""
+    return next(number for number, names in enumerate(LAYERS) if package(name) in names)
 
 
 def test_every_module_has_its_place():

@@ -22,11 +22,11 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from tampu.engine.load_options import LoadOptions
 from tampu.engine.model_loader import load_model
 from tampu.errors import RequestError
 from tampu.kvcache import Segment
 from tampu.runner.graphs import GraphCounts, StepInputs
-from tampu.worker.protocol import LoadOptions
 
 QUIET_S = 0.05  # OpenMP's threads keep spinning for some milliseconds
 

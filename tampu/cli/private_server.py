@@ -20,6 +20,7 @@ import msgspec
 
 from tampu.cli.serve import model_options
 from tampu.engine.engine import Engine
+from tampu.engine.load_options import LoadOptions
 from tampu.errors import ModelNotFoundError, RequestError, SettingsError, TampuError
 from tampu.sandbox.client import ForkServerClient
 from tampu.server.admission import Admission
@@ -38,7 +39,7 @@ from tampu.store.library import Library, LocalModel
 from tampu.worker.client import WorkerProcess
 from tampu.worker.engines import LLAMACPP, choose_engine
 from tampu.worker.main import load_model
-from tampu.worker.protocol import Load, LoadOptions
+from tampu.worker.protocol import Load
 from tampu.worker.thread import WorkerThread
 from tampu.worker.worker import Loaded
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from tampu.engine.load_options import LoadOptions
     from tampu.server.app import ServerOptions
     from tampu.settings.settings import Settings
-    from tampu.worker.protocol import LoadOptions
 
 MOST_MODELS = 3
 
@@ -117,8 +117,8 @@ def server_options(settings: Settings, host: str) -> ServerOptions:
 
 def model_options(settings: Settings) -> LoadOptions:
     """Return how models are loaded, from the settings."""
+    from tampu.engine.load_options import LoadOptions
     from tampu.settings.settings import DEFAULT_CONTEXT
-    from tampu.worker.protocol import LoadOptions
 
     return LoadOptions(
         context=settings.context or DEFAULT_CONTEXT,

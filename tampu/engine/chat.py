@@ -25,12 +25,7 @@ from tampu.chat.output.tool_grammar import (
 )
 from tampu.chat.prompt import BuiltPrompt, PromptBuilder, Vocabulary
 from tampu.chat.template_loader import PromptTemplate
-from tampu.errors import RequestError
-from tampu.runner.events import Done, Event, Failed, ReasoningDelta, TextDelta, TokenLogprob
-from tampu.runner.request import GenerateOptions, ReasoningTags
-from tampu.sampling.grammar import Grammar, grammar_of
-from tampu.sandbox.client import ForkServerClient
-from tampu.worker.protocol import (
+from tampu.engine.prompts import (
     ChatPrompt,
     FIMPrompt,
     Prompt,
@@ -38,6 +33,11 @@ from tampu.worker.protocol import (
     TextPrompt,
     TokensPrompt,
 )
+from tampu.errors import RequestError
+from tampu.runner.events import Done, Event, Failed, ReasoningDelta, TextDelta, TokenLogprob
+from tampu.runner.request import GenerateOptions, ReasoningTags
+from tampu.sampling.grammar import Grammar, grammar_of
+from tampu.sandbox.client import ForkServerClient
 
 if TYPE_CHECKING:
     from tampu.ml.metadata import Metadata

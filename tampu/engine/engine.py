@@ -35,7 +35,9 @@ from tampu.engine.completion import (
     completion,
 )
 from tampu.engine.input_processor import InputProcessor, Prompt
-from tampu.engine.model_loader import LoadedModel, load_model, load_options, with_offload
+from tampu.engine.load_options import LoadOptions, load_options, with_offload
+from tampu.engine.model_loader import LoadedModel, load_model
+from tampu.engine.prompts import ChatPrompt, StructuredOutput
 from tampu.errors import RequestError
 from tampu.ml.offload import Offload
 from tampu.ml.vectors import normalize
@@ -51,7 +53,6 @@ from tampu.settings.settings import Settings
 from tampu.store.catalog import Prepared, prepare
 from tampu.store.model_info import ModelInfo
 from tampu.tokenizer import Tokenizer
-from tampu.worker.protocol import ChatPrompt, LoadOptions, StructuredOutput
 
 log = logging.getLogger("tampu")
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from tampu.engine.fit import place, survey
+from tampu.engine.load_options import LoadOptions
 from tampu.engine.memory import Footprint, most_outputs, weight_sizes
-from tampu.errors import ModelFileError, OutOfMemoryError, RequestError, ShapeError
+from tampu.errors import ModelFileError, OutOfMemoryError, ShapeError
 from tampu.kvcache import AttentionKind, Cache, CacheSize, KVCacheManager
 from tampu.kvcache.causal import CACHE_TYPES
 from tampu.ml import Backend, GGMLType, Weights
@@ -27,7 +25,6 @@ from tampu.ml.kernels.attention import attends_to
 from tampu.ml.kernels.repack_cache import RepackCache
 from tampu.ml.kernels.tuning import Tuning, choose_fetch
 from tampu.ml.metadata import Metadata
-from tampu.ml.offload import Offload
 from tampu.ml.probe import can_fuse_attention
 from tampu.models import bind_model
 from tampu.nn import CacheShape, LayerShape, Model, StateShape, Vision
@@ -37,7 +34,6 @@ from tampu.runner.images import ImageStore
 from tampu.runner.scheduler import Scheduler
 from tampu.store.model_info import ModelInfo, describe
 from tampu.tokenizer import Tokenizer, load_tokenizer
-from tampu.worker.protocol import LoadOptions
 
 log = logging.getLogger("tampu")
 
@@ -67,36 +63,6 @@ class LoadedModel:
     def close(self) -> None:
         """Free everything; twice is harmless. Nothing may be computing."""
         self._resources.close()
-
-
-def load_options(values: Mapping[str, Any]) -> LoadOptions:
-    """Return loose keyword values as options.
-
-    Raises:
-        RequestError: for an unknown name or a value of the wrong type.
-    """
-    values = {name: value for name, value in values.items() if value is not None}
-    if "adapters" in values:
-        values["adapters"] = [(str(path), scale) for path, scale in values["adapters"]]
-    if "projector" in values:
-        values["projector"] = str(values["projector"])
-    if "repack_cache" in values:
-        folder, limit = values["repack_cache"]
-        values["repack_cache"] = (str(folder), limit)
-    try:
-        return msgspec.convert(values, LoadOptions)
-    except msgspec.ValidationError as error:
-        raise RequestError(f"load options: {error}") from None
-
-
-def with_offload(options: LoadOptions, offload: Offload) -> LoadOptions:
-    """Return the options with other layers on devices."""
-    return msgspec.structs.replace(
-        options,
-        gpu_layers=-1 if offload.layers is None else offload.layers,
-        main_gpu=offload.main,
-        tensor_split=tuple(map(float, offload.split)),
-    )
 
 
 def load_model(

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route as StarletteRoute
 
+from tampu.engine.load_options import LoadOptions
 from tampu.errors import TampuError
 from tampu.server.admission import Admission
 from tampu.server.anthropic import anthropic_routes
@@ -39,7 +40,6 @@ from tampu.server.tokens import token_routes
 from tampu.server.trusted_host import ORIGINS, TrustedHostMiddleware
 from tampu.store.catalog import Catalog
 from tampu.store.registry.options import RemoteOptions
-from tampu.worker.protocol import LoadOptions
 
 logger = logging.getLogger(__name__)
 

@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from tampu.engine.prompts import Prompt, StructuredOutput, TextPrompt, TokensPrompt
 from tampu.errors import RequestError
 from tampu.runner.request import GenerateOptions
-from tampu.worker.protocol import LoadOptions, Prompt, StructuredOutput, TextPrompt, TokensPrompt
 
 MAX_CHOICES = 128
 FOREVER = float("inf")
 MAX_DURATION_S = 200 * 365 * 86_400.0  # anything longer is forever: calendars end before
-
-
-class Overrides(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The load options that a request sets; None: any value."""
-
-    context: int | None = None
-    batch: int | None = None
-    threads: int | None = None
-    gpu_layers: int | None = None
-    main_gpu: int | None = None
-    use_mmap: bool | None = None
-
-    def fit(self, options: LoadOptions) -> bool:
-        """Whether a model loaded with these options will do."""
-        return self.apply(options) == options
-
-    def apply(self, options: LoadOptions) -> LoadOptions:
-        """Return the options with these in place."""
-        given = msgspec.structs.asdict(self).items()
-        wanted = {name: value for name, value in given if value is not None}
-        return msgspec.structs.replace(options, **wanted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +23,7 @@ class GenerationRequest:
 
     Attributes:
         model: the name as the client wrote it.
-        overrides: how the model is to be loaded.
+        overrides: the load options that it sets, by the names of `LoadOptions`.
         keep_alive_s: how long it stays loaded afterwards; None: the server's default; infinite:
             forever.
         prompts: none: only load it.
@@ -55,7 +35,7 @@ class GenerationRequest:
     """
 
     model: str
-    overrides: Overrides = field(default_factory=Overrides)
+    overrides: Mapping[str, Any] = field(default_factory=dict)
     keep_alive_s: float | None = None
     prompts: tuple[Prompt, ...] = ()
     options: GenerateOptions = field(default_factory=GenerateOptions)
@@ -85,7 +65,7 @@ class EmbeddingTask:
 
     Attributes:
         model: the name as the client wrote it.
-        overrides: how the model is to be loaded.
+        overrides: the load options that it sets, by the names of `LoadOptions`.
         keep_alive_s: as in `GenerationRequest`.
         inputs: none: only load it.
         truncate: whether an input longer than the context is cut; else it is refused.
@@ -93,7 +73,7 @@ class EmbeddingTask:
     """
 
     model: str
-    overrides: Overrides = field(default_factory=Overrides)
+    overrides: Mapping[str, Any] = field(default_factory=dict)
     keep_alive_s: float | None = None
     inputs: tuple[TextPrompt | TokensPrompt, ...] = ()
     truncate: bool = True

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 
 from tampu.chat.renderers import own_template
+from tampu.engine.load_options import LoadOptions
 from tampu.store.catalog import Entry
 from tampu.store.manifests import Media
 from tampu.store.model_info import ModelInfo
 from tampu.worker.engines import choose_engine
-from tampu.worker.protocol import LoadOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,18 +12,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
+from msgspec.structs import replace
+
+from tampu.engine.load_options import LoadOptions
 from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError
 from tampu.ml.available_memory import read_available_memory
 from tampu.server.crash_loop import CrashLoopBackoff
-from tampu.server.generation_request import FOREVER, Overrides
+from tampu.server.generation_request import FOREVER
 from tampu.server.model_defaults import with_model_files
 from tampu.store.catalog import Entry
 from tampu.worker.client import WorkerProcess
-from tampu.worker.protocol import LoadOptions, Ready
+from tampu.worker.protocol import Ready
 
 logger = logging.getLogger(__name__)
 
@@ -59,12 +63,12 @@ class ManagedModel:
     timer: asyncio.TimerHandle | None = None
     closed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def is_usable(self, entry: Entry, overrides: Overrides) -> bool:
+    def is_usable(self, entry: Entry, overrides: Mapping[str, Any]) -> bool:
         """Whether a request for this model with these overrides can use it."""
         is_same_file = entry.info.path == self.entry.info.path
         is_same_file = is_same_file and entry.modified_s == self.entry.modified_s
         is_there = self.runner.is_alive and not self.is_evicted
-        return is_there and is_same_file and overrides.fit(self.options)
+        return is_there and is_same_file and _fits(self.options, overrides)
 
 
 @dataclass(slots=True, eq=False)
@@ -162,7 +166,7 @@ class ModelManager:
 
     @asynccontextmanager
     async def use(
-        self, entry: Entry, overrides: Overrides, keep_alive_s: float | None
+        self, entry: Entry, overrides: Mapping[str, Any], keep_alive_s: float | None
     ) -> AsyncIterator[ManagedModel]:
         """Hold a model, loading it if it is not there.
 
@@ -205,7 +209,7 @@ class ModelManager:
         self._is_closing = False
 
     async def _acquire(
-        self, entry: Entry, overrides: Overrides, keep_alive_s: float | None
+        self, entry: Entry, overrides: Mapping[str, Any], keep_alive_s: float | None
     ) -> ManagedModel:
         while True:
             if self._is_closing:
@@ -220,21 +224,21 @@ class ModelManager:
                 task = asyncio.create_task(self._load(entry, overrides))
                 task.add_done_callback(_retrieve)
                 keep_s = self._keep_alive_s if keep_alive_s is None else keep_alive_s
-                context = overrides.context or self._context(entry)
+                context = overrides.get("context") or self._context(entry)
                 self._loading[entry.name] = PendingLoad(task, entry, context, keep_s)
             model = await self._loading[entry.name].outcome(self._release)
-            if model.runner.is_alive and overrides.fit(model.options):
+            if model.runner.is_alive and _fits(model.options, overrides):
                 return model
             self._release(model)
 
-    async def _load(self, entry: Entry, overrides: Overrides) -> ManagedModel:
+    async def _load(self, entry: Entry, overrides: Mapping[str, Any]) -> ManagedModel:
         try:
             old = self._models.get(entry.name)
             if old is not None:
                 await self._evict_and_wait(old)
             self._crash_backoff.check(_file(entry), entry.name)
             async with self._turn:
-                options = overrides.apply(self._default_options(entry))
+                options = replace(self._default_options(entry), **overrides)
                 while not self._has_room(entry, options) and self._models:
                     await self._evict_and_wait(self._next_evicted())
                 runner = await self._started(entry, options)
@@ -267,7 +271,7 @@ class ModelManager:
                 return runner
 
     def _default_options(self, entry: Entry) -> LoadOptions:
-        options = Overrides(context=self._context(entry)).apply(self._options)
+        options = replace(self._options, context=self._context(entry))
         return with_model_files(options, entry)
 
     def _context(self, entry: Entry) -> int:
@@ -364,6 +368,11 @@ class ModelManager:
         if model.timer is not None:
             model.timer.cancel()
             model.timer = None
+
+
+def _fits(options: LoadOptions, overrides: Mapping[str, Any]) -> bool:
+    """Return whether a model loaded with these options will do."""
+    return replace(options, **overrides) == options
 
 
 def _file(entry: Entry) -> tuple[str, float]:

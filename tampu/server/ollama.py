@@ -8,6 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from tampu.engine.prompts import ChatPrompt
 from tampu.server.generation_request import GenerationRequest
 from tampu.server.http_response import EventsResponse, JSONResponse, TaskResponse, encoded
 from tampu.server.routes import Access, Route, get, post
@@ -18,7 +19,6 @@ from tampu.server.wire import ollama_lists as lists
 from tampu.server.wire.ollama_output import ChatWriter, GenerateWriter
 from tampu.store.catalog import Entry
 from tampu.version import __version__
-from tampu.worker.protocol import ChatPrompt
 
 _COPILOT = "GitHubCopilotChat/"  # it shows its users a model's base name
 

@@ -8,6 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tampu.engine.prompts import FIMPrompt, TextPrompt, TokensPrompt
 from tampu.server.generation_request import GenerationRequest
 from tampu.server.http_response import EventsResponse, JSONResponse, TaskResponse, encoded
 from tampu.server.routes import Route, get, post
@@ -16,7 +17,6 @@ from tampu.server.single_flight import SingleFlight
 from tampu.server.wire import openai as wire
 from tampu.server.wire.openai_output import ChatWriter, CompletionWriter, embedding_list
 from tampu.store.catalog import Entry
-from tampu.worker.protocol import FIMPrompt, TextPrompt, TokensPrompt
 
 
 def openai_routes(serving: Serving) -> list[Route]:

@@ -17,6 +17,7 @@ from types import FrameType
 
 import uvicorn
 
+from tampu.engine.load_options import LoadOptions
 from tampu.errors import SettingsError
 from tampu.sandbox.client import ForkServerClient
 from tampu.server.app import ServerOptions, create_app
@@ -26,7 +27,6 @@ from tampu.server.trusted_host import is_loopback
 from tampu.store.catalog import Catalog, Entry
 from tampu.version import SOFTWARE
 from tampu.worker.client import HANG_SECONDS, WorkerProcess, start_worker
-from tampu.worker.protocol import LoadOptions
 
 logger = logging.getLogger(__name__)
 

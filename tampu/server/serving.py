@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from tampu.chat.output import ChatFormat, ToolCall, chat_format
 from tampu.engine.chat import OutputEvent, OutputParser
+from tampu.engine.prompts import ChatPrompt, Prompt
 from tampu.errors import ModelNotFoundError, RequestError, RequestNotStartedError
 from tampu.ml.vectors import normalize
 from tampu.runner import events
@@ -38,21 +39,13 @@ from tampu.server.events import (
     Started,
     ToolCallDelta,
 )
-from tampu.server.generation_request import EmbeddingTask, GenerationRequest, Overrides, require
+from tampu.server.generation_request import EmbeddingTask, GenerationRequest, require
 from tampu.server.model_defaults import ModelDefaults, model_defaults
 from tampu.server.model_manager import ManagedModel, ModelManager
 from tampu.store.catalog import Catalog, Entry
 from tampu.store.model_info import ModelInfo
 from tampu.worker.client import WorkerProcess
-from tampu.worker.protocol import (
-    ChatPrompt,
-    Decoded,
-    Encoded,
-    Prompt,
-    PromptProcessed,
-    PromptTokenLogprobs,
-    to_error,
-)
+from tampu.worker.protocol import Decoded, Encoded, PromptProcessed, PromptTokenLogprobs, to_error
 
 if TYPE_CHECKING:
     from tampu.server.metrics import Metrics
@@ -228,7 +221,7 @@ class Serving:
         loaded = self.models.find(entry.name)
         keeper = self._vocabularies if loaded is None else self.models
         keep_alive_s = None if loaded is None else loaded.keep_alive_s
-        async with keeper.use(entry, Overrides(), keep_alive_s) as model:
+        async with keeper.use(entry, {}, keep_alive_s) as model:
             yield model.runner
 
 

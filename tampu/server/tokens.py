@@ -8,12 +8,13 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tampu.engine.prompts import ChatPrompt, TextPrompt
 from tampu.errors import RequestError
 from tampu.server.http_response import TaskResponse
 from tampu.server.routes import Route, post
 from tampu.server.serving import Serving
 from tampu.server.wire.ollama import Message, template_message
-from tampu.worker.protocol import ChatPrompt, Encoded, TextPrompt
+from tampu.worker.protocol import Encoded
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):

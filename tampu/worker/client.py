@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from tampu.chat.sandboxed_template import RENDERING
+from tampu.engine.load_options import LoadOptions
+from tampu.engine.prompts import Prompt, StructuredOutput, TextPrompt, TokensPrompt
 from tampu.errors import RequestNotStartedError, RunnerDiedError
 from tampu.runner.events import Done, Failed, TextDelta
 from tampu.runner.request import GenerateOptions
@@ -35,19 +37,14 @@ from tampu.worker.protocol import (
     Generate,
     Load,
     LoadFailed,
-    LoadOptions,
     Ping,
     Pong,
     Progress,
-    Prompt,
     PromptProcessed,
     PromptTokenLogprobs,
     Ready,
     Reply,
     RequestEvent,
-    StructuredOutput,
-    TextPrompt,
-    TokensPrompt,
     take_frames,
     to_error,
     to_frame,

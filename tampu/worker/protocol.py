@@ -11,128 +11,19 @@ many bytes.
 from __future__ import annotations
 
 import struct
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
 from tampu import errors
-from tampu.errors import ModelFileError, RequestError, TampuError
-from tampu.ml.offload import Offload
+from tampu.engine.load_options import LoadOptions
+from tampu.engine.prompts import Prompt, StructuredOutput, TextPrompt, TokensPrompt
+from tampu.errors import ModelFileError, TampuError
 from tampu.runner.events import Done, Failed, TextDelta, TokenLogprob
 from tampu.runner.request import GenerateOptions
-from tampu.sampling.options import CheckedOptions
-from tampu.sampling.parameters import DEFAULTS
 
 HEADER = struct.Struct("<I")
-MAX_SLOTS = 1024
 MAX_FRAME = 256 * 1024 * 1024
-
-
-class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a model is loaded; other values need another process.
-
-    Attributes:
-        context: the length of the context in tokens, for each slot.
-        slots: how many requests run at once.
-        batch: how many tokens of prompts are computed in one step.
-        threads: threads of the CPU; None: as many as it has fast cores.
-        cache_type: the type of the KV cache.
-        flash_attention: whether to use it; None: where it is faster.
-        kernels: what the package's own C code computes: on, off, products, experts or
-            attention.
-        engine: what computes: native, llamacpp, or auto: the first of them that knows the model.
-        gpu_layers: how many of the last layers go to devices besides the processor; below 0: as
-            many as fit.
-        main_gpu: which of them takes layers first; None: the one with the most free memory.
-        tensor_split: how many of the layers each takes, in proportion; empty: by free memory.
-        use_mmap: whether weights are used in the file's mapping where they can be, not copied.
-        repack_cache: the folder of packed weights, and the most bytes in it; None: none are kept.
-        tuning: how weights are read from memory (auto: measured), and the folder that keeps what
-            was measured; None: none does.
-        vocabulary_only: load no weights: tokens and prompts can be asked for, nothing else.
-        template: in place of that of the file; empty: that.
-        parser: what reads answers, by Ollama's names; empty: the template shows how they are.
-        adapters: files of adapters, and how much of each.
-        projector: a file with the part that sees; None: it is in the model's, or there is none.
-    """
-
-    context: int = DEFAULTS["context"]
-    slots: int = 1
-    batch: int = DEFAULTS["batch"]
-    threads: int | None = DEFAULTS["threads"]
-    cache_type: str = "f16"
-    flash_attention: bool | None = None
-    kernels: str = "on"
-    engine: str = "auto"
-    gpu_layers: int = DEFAULTS["gpu_layers"]
-    main_gpu: int | None = DEFAULTS["main_gpu"]
-    tensor_split: tuple[float, ...] = ()
-    use_mmap: bool = DEFAULTS["use_mmap"]
-    repack_cache: tuple[str, int] | None = None
-    tuning: tuple[str, str | None] = ("auto", None)
-    vocabulary_only: bool = False
-    template: str = ""
-    parser: str = ""
-    adapters: tuple[tuple[str, float], ...] = ()
-    projector: str | None = None
-
-    def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            RequestError: naming the option and its range.
-        """
-        super().__post_init__()
-        if not 1 <= self.slots <= MAX_SLOTS:
-            raise RequestError(f"slots must be from 1 to {MAX_SLOTS}, not {self.slots}")
-
-    @property
-    def offload(self) -> Offload:
-        """Which layers go to devices."""
-        layers = None if self.gpu_layers < 0 else self.gpu_layers
-        return Offload(layers, self.main_gpu, self.tensor_split)
-
-
-class TextPrompt(msgspec.Struct, frozen=True, tag="text"):
-    """A prompt as it stands: no template is applied."""
-
-    text: str
-
-
-class TokensPrompt(msgspec.Struct, frozen=True, tag="tokens"):
-    """A prompt as token ids."""
-
-    tokens: tuple[int, ...]
-
-
-class FIMPrompt(msgspec.Struct, frozen=True, tag="insert"):
-    """The texts before and behind what is wanted: fill in the middle."""
-
-    before: str
-    behind: str
-
-
-class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="chat"):
-    """A conversation for the model's chat template.
-
-    Attributes:
-        messages: in the form of Hugging Face's templates.
-        tools: functions that the model may call.
-        variables: more values for the template.
-        think: whether to think before the answer, or how hard; None: as the model does by itself.
-        before: tokens of an earlier exchange that go in front.
-        plain: the prompt for a model without a template; None: such a model refuses.
-    """
-
-    messages: tuple[dict[str, Any], ...]
-    tools: tuple[dict[str, Any], ...] | None = None
-    variables: dict[str, Any] = {}
-    think: bool | str | None = None
-    before: tuple[int, ...] = ()
-    plain: str | None = None
-
-
-Prompt: TypeAlias = TextPrompt | TokensPrompt | FIMPrompt | ChatPrompt
 
 
 class Load(msgspec.Struct, frozen=True, tag="load"):
@@ -140,25 +31,6 @@ class Load(msgspec.Struct, frozen=True, tag="load"):
 
     path: str
     options: LoadOptions
-
-
-class StructuredOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """The structure that an answer must have.
-
-    Attributes:
-        format: "json", a JSON schema, or an object with `regex`, `lark`, `gbnf` or `choices`; None:
-            anything.
-        must_call: it calls a function of the prompt's.
-        may_call: it calls some, or has the format.
-        tool: the only one it may call; None: any.
-        is_parallel: it may call more than one.
-    """
-
-    format: Any = None
-    must_call: bool = False
-    may_call: bool = False
-    tool: str | None = None
-    is_parallel: bool = True
 
 
 class Generate(msgspec.Struct, frozen=True, tag="generate"):

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
+from tampu.engine.load_options import LoadOptions
 from tampu.sandbox.client import ForkServerClient
 from tampu.worker.client import HANG_SECONDS, WorkerProcess
-from tampu.worker.protocol import LoadOptions
 from tampu.worker.worker import Loader, Worker
 
 _NO_LIMIT_S = 1e9

@@ -26,6 +26,7 @@ import msgspec
 
 from tampu.chat.images import Item
 from tampu.engine.chat import Backend, Handle, RequestBuilder, known_tokens, with_dropped
+from tampu.engine.prompts import TextPrompt
 from tampu.errors import ComputeError, ContextLengthError, TampuError
 from tampu.runner.events import Done, Event, Failed, TextDelta, Usage
 from tampu.worker.output_queue import OutputQueue
@@ -50,7 +51,6 @@ from tampu.worker.protocol import (
     PromptTokenLogprobs,
     Ready,
     RequestEvent,
-    TextPrompt,
     to_command,
     to_frame,
 )

@@ -12,11 +12,11 @@ from support.tiny_model import Tiny, write_tiny
 
 from tampu.cli import app
 from tampu.engine.engine import Engine
+from tampu.engine.load_options import LoadOptions
 from tampu.store import ModelName, Store
 from tampu.store.create import CreateSpec, Progress, create
 from tampu.store.library import Library
 from tampu.store.modelfile import parse_modelfile
-from tampu.worker.protocol import LoadOptions
 
 MODELFILE = '''\
 FROM ./m.gguf

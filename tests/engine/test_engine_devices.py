@@ -11,11 +11,12 @@ from support.tiny_model import Tiny, tiny_weights, write_tiny
 
 from tampu.engine import model_loader
 from tampu.engine.engine import Engine
+from tampu.engine.load_options import LoadOptions
 from tampu.errors import OutOfMemoryError
 from tampu.ml.devices import find_devices
 from tampu.ml.offload import Offload
 from tampu.worker.main import load_engine
-from tampu.worker.protocol import Load, LoadOptions
+from tampu.worker.protocol import Load
 
 TEXT = "the cat is on the list and the dog is in the list"
 SMALL = {"context": 512, "slots": 2, "threads": 1, "batch": 64}

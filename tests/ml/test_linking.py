@@ -38,7 +38,8 @@ import asyncio, sys
 from pathlib import Path
 from tampu.sandbox.client import ForkServerClient
 from tampu.worker.client import start_worker
-from tampu.worker.protocol import LoadOptions, TokensPrompt
+from tampu.engine.load_options import LoadOptions
+from tampu.engine.prompts import TokensPrompt
 from tampu.runner.request import GenerateOptions
 
 async def main(model, libraries):

@@ -17,12 +17,13 @@ import psutil
 import pytest
 from support.waiting import wait_until
 
+from tampu.engine.load_options import LoadOptions
+from tampu.engine.prompts import ChatPrompt
 from tampu.errors import SandboxLimitError
 from tampu.sandbox.client import ForkServerClient
 from tampu.sandbox.process import SandboxedProcess, SandboxLimits
 from tampu.store.catalog import resolve
 from tampu.worker.client import start_worker
-from tampu.worker.protocol import ChatPrompt, LoadOptions
 
 PID = os.getpid()
 WORK = "support.sandboxed_work:work"

@@ -14,10 +14,10 @@ from support.serving import start_server
 from support.tiny_gguf import write_gguf
 from support.waiting import PATIENCE_S
 
+from tampu.engine.load_options import LoadOptions
 from tampu.server.app import ServerOptions, create_app
 from tampu.store.catalog import Catalog
 from tampu.store.registry.options import RemoteOptions
-from tampu.worker.protocol import LoadOptions
 
 
 @pytest.fixture(scope="session")

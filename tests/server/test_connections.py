@@ -13,9 +13,9 @@ import pytest
 from support.fake_runner import FakeStart
 from support.waiting import PATIENCE_S, until
 
+from tampu.engine.load_options import LoadOptions
 from tampu.server import body, connection
 from tampu.server.app import ServerOptions
-from tampu.worker.protocol import LoadOptions
 from tests.server.conftest import Site
 from tests.server.test_raw_requests import serve, targets
 

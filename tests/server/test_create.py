@@ -7,8 +7,8 @@ import hashlib
 import pytest
 from support.fake_runner import FakeStart, lines_of
 
+from tampu.engine.load_options import LoadOptions
 from tampu.server.app import ServerOptions
-from tampu.worker.protocol import LoadOptions
 from tests.server.conftest import Site
 
 

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 from support.fake_runner import FakeStart
 
+from tampu.engine.load_options import LoadOptions
 from tampu.server import body
 from tampu.server.app import ServerOptions
 from tampu.server.body import MAX_BODY
 from tampu.server.routes import Access
-from tampu.worker.protocol import LoadOptions
 from tests.server.conftest import Site
 
 USE, MANAGE = "use-key", "manage-key"

@@ -13,9 +13,9 @@ from support.fake_runner import FakeStart
 from support.hostile import CASES, STRING, key, one_key, string
 from support.tiny_gguf import write_gguf
 
+from tampu.engine.load_options import LoadOptions
 from tampu.errors import ModelFileError
 from tampu.server.app import ServerOptions
-from tampu.worker.protocol import LoadOptions
 from tests.server.conftest import Site
 
 SECRETS = re.compile(r"/tmp/|/home/|Traceback|0x[0-9a-f]{6}|sha256-")

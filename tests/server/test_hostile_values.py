@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from support.fake_runner import FakeStart
 
+from tampu.engine.load_options import LoadOptions
 from tampu.server.app import ServerOptions
-from tampu.worker.protocol import LoadOptions
 from tests.server.conftest import Site
 
 CONTENT = {

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from support.fake_runner import FakeStart, lines_of
 
+from tampu.engine.load_options import LoadOptions
 from tampu.errors import RegistryError
 from tampu.server import manage
 from tampu.server.app import ServerOptions
@@ -19,7 +20,6 @@ from tampu.store.catalog import Catalog
 from tampu.store.manifests import CONFIG_TYPE, Descriptor, Manifest, Media
 from tampu.store.names import ModelName
 from tampu.store.registry.progress import Progress
-from tampu.worker.protocol import LoadOptions
 from tests.server.conftest import Site
 
 PARAMETERS = {"temperature": 0.25, "stop": ["END"]}

@@ -10,13 +10,13 @@ from support import virtual_time
 from support.fake_runner import FakeStart
 from support.virtual_time import pass_time
 
+from tampu.engine.load_options import LoadOptions
 from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError
-from tampu.server.generation_request import Overrides
 from tampu.server.model_manager import ModelManager
 from tampu.store.catalog import Catalog
-from tampu.worker.protocol import LoadOptions, Ready
+from tampu.worker.protocol import Ready
 
-ANY = Overrides()
+ANY: dict[str, int] = {}
 
 
 @pytest.fixture
@@ -152,9 +152,9 @@ def test_unloading_waits_for_the_last_user(start, entry):
 def test_other_load_options_replace_an_idle_model(start, entry):
     async def test(models):
         await touch(models, entry("m"))
-        await touch(models, entry("m"), Overrides(context=512))
+        await touch(models, entry("m"), {"context": 512})
         await touch(models, entry("m"))
-        await touch(models, entry("m"), Overrides(context=512))
+        await touch(models, entry("m"), {"context": 512})
 
     run(start, test)
     assert [runner.options.context for _, runner in start.runners] == [1024, 512]
@@ -163,7 +163,7 @@ def test_other_load_options_replace_an_idle_model(start, entry):
 def test_other_load_options_wait_until_the_model_is_idle(start, entry):
     async def test(models):
         async with models.use(entry("m"), ANY, None) as first:
-            other = asyncio.create_task(touch(models, entry("m"), Overrides(context=512)))
+            other = asyncio.create_task(touch(models, entry("m"), {"context": 512}))
             await pass_time(1000)
             assert not other.done()
             assert first.runner.is_alive
@@ -338,7 +338,7 @@ def test_a_model_that_has_no_room_on_the_device_takes_the_place_of_the_least_rec
         for name in ("m", "base", "thinker"):
             await touch(models, entry(name))
         assert names(models) == ["base", "thinker"]
-        processor = Overrides(gpu_layers=0)
+        processor = {"gpu_layers": 0}
         await touch(models, entry("m"), processor)
         assert names(models) == ["base", "m", "thinker"]
 

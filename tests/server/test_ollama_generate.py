@@ -6,10 +6,10 @@ import pytest
 from support.fake_runner import FakeStart, is_duration, lines_of
 from support.tiny_gguf import write_gguf
 
+from tampu.engine.prompts import ChatPrompt, FIMPrompt, TextPrompt
 from tampu.runner.request import GenerateOptions
 from tampu.sampling.parameters import BY_OLLAMA
 from tampu.server.app import ServerOptions
-from tampu.worker.protocol import ChatPrompt, FIMPrompt, TextPrompt
 from tests.server.conftest import Site
 
 

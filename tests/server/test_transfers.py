@@ -15,11 +15,11 @@ from support.tiny_gguf import write_gguf
 from support.tiny_model import Tiny, write_tiny
 from support.waiting import until, wait_until
 
+from tampu.engine.load_options import LoadOptions
 from tampu.ml.gguf import read_gguf
 from tampu.server.app import ServerOptions
 from tampu.store import Digest, ModelName, Store
 from tampu.store.manifests import CONFIG_TYPE
-from tampu.worker.protocol import LoadOptions
 from tests.server.conftest import Site
 
 CONFIG = b'{"model_format":"gguf"}'

@@ -8,18 +8,10 @@ import math
 
 import numpy as np
 
+from tampu.engine.prompts import FIMPrompt, TextPrompt, TokensPrompt
 from tampu.errors import ComputeError, OutOfMemoryError, RunnerDiedError
 from tampu.runner.events import Done, TextDelta, TokenLogprob, Usage
-from tampu.worker.protocol import (
-    Decoded,
-    Embedded,
-    Encoded,
-    FIMPrompt,
-    PromptProcessed,
-    Ready,
-    TextPrompt,
-    TokensPrompt,
-)
+from tampu.worker.protocol import Decoded, Embedded, Encoded, PromptProcessed, Ready
 
 USAGE = Usage(
     prompt_tokens=3, cached_tokens=1, prompt_ns=5, generated_tokens=2, generated_ns=7, total_ns=12

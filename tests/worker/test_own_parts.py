@@ -11,9 +11,10 @@ from support.fork_server import FORK_SERVER
 from support.tiny_model import Tiny, write_tiny
 
 from tampu.convert.adapters import plan_adapter
+from tampu.engine.load_options import LoadOptions
 from tampu.ml.gguf import read_gguf
 from tampu.worker.main import load_engine, load_vocabulary
-from tampu.worker.protocol import Load, LoadOptions
+from tampu.worker.protocol import Load
 
 TEMPLATE = "{{ range .Messages }}al{{ .Content }}ou{{ end }}"
 

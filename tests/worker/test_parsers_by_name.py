@@ -10,6 +10,7 @@ from support.tiny_model import Tiny, write_tiny
 
 from tampu import Engine
 from tampu.cli.show import show_command
+from tampu.engine.load_options import LoadOptions
 from tampu.server.model_defaults import with_model_files
 from tampu.store import ModelName
 from tampu.store.catalog import Catalog, prepare
@@ -17,7 +18,7 @@ from tampu.store.create import CreateSpec, create
 from tampu.store.library import Library
 from tampu.store.modelfile import parse_modelfile
 from tampu.worker.main import load_engine, load_vocabulary
-from tampu.worker.protocol import Load, LoadOptions
+from tampu.worker.protocol import Load
 
 
 @pytest.mark.parametrize("is_whole", [False, True])

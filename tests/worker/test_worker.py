@@ -16,22 +16,21 @@ from tampu.chat.output import chat_format
 from tampu.chat.prompt import PromptBuilder
 from tampu.chat.template import ChatTemplate
 from tampu.engine.chat import RequestBuilder
+from tampu.engine.load_options import LoadOptions
+from tampu.engine.prompts import ChatPrompt, TextPrompt
 from tampu.errors import RequestError
 from tampu.runner.events import Done, Failed, TextDelta
 from tampu.runner.request import GenerateOptions
 from tampu.worker.protocol import (
     Answer,
     Cancel,
-    ChatPrompt,
     Decode,
     Generate,
     Load,
-    LoadOptions,
     Ping,
     Pong,
     PromptProcessed,
     Ready,
-    TextPrompt,
     to_frame,
     to_reply,
 )

@@ -16,6 +16,8 @@ from support.endless import make_endless_model
 from support.fork_server import FORK_SERVER
 from support.waiting import PATIENCE_S, until
 
+from tampu.engine.load_options import LoadOptions
+from tampu.engine.prompts import ChatPrompt, TextPrompt, TokensPrompt
 from tampu.errors import (
     ComputeError,
     ContextLengthError,
@@ -27,16 +29,7 @@ from tampu.runner.events import Done, TextDelta, TokenLogprob
 from tampu.runner.request import GenerateOptions
 from tampu.worker.client import describe_exit, start_worker
 from tampu.worker.output_queue import joined
-from tampu.worker.protocol import (
-    Answer,
-    ChatPrompt,
-    Encoded,
-    LoadOptions,
-    PromptProcessed,
-    TextPrompt,
-    TokensPrompt,
-    to_error,
-)
+from tampu.worker.protocol import Answer, Encoded, PromptProcessed, to_error
 
 pytestmark = pytest.mark.server
 

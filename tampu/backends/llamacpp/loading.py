@@ -16,6 +16,7 @@ from tampu.backends.llamacpp.structured_output import StructuredOutputs
 from tampu.chat.template import ChatTemplate
 from tampu.chat.template_loader import read_template
 from tampu.engine.chat import RequestBuilder
+from tampu.engine.load_options import LoadOptions
 from tampu.errors import OutOfMemoryError, UnsupportedModelError
 from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.nn.lora import check_adapter
@@ -23,7 +24,6 @@ from tampu.sampling.constraint import Constraints
 from tampu.sandbox.client import ForkServerClient
 from tampu.tokenizer.loading import load_tokenizer
 from tampu.vision.sandboxed import SandboxedDecoder
-from tampu.worker.protocol import LoadOptions
 
 _LEAST_BATCH = 32  # with fewer than the sequences it aborts
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from tampu.chat.output.reasoning import EFFORTS, Think
+from tampu.engine.prompts import ChatPrompt, StructuredOutput
 from tampu.errors import RequestError
 from tampu.sampling.grammar import grammar_of
 from tampu.server.generation_request import GenerationRequest, require
 from tampu.server.model_defaults import ModelDefaults
-from tampu.worker.protocol import ChatPrompt, StructuredOutput
 
 MAX_MESSAGES = 10_000
 MAX_TOOLS = 128

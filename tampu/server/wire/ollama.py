@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from tampu.engine.prompts import FIMPrompt, TextPrompt
 from tampu.server.generation_request import (
     EmbeddingTask,
     GenerationRequest,
@@ -30,7 +31,6 @@ from tampu.server.wire.options import (
     parse_request,
     request_options,
 )
-from tampu.worker.protocol import FIMPrompt, TextPrompt
 
 VERSION = "0.20.0"
 MAX_INPUTS = 2_048

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from tampu.engine.prompts import FIMPrompt, Prompt, TextPrompt
 from tampu.errors import RequestError
 from tampu.runner.request import MAX_TOP_LOGPROBS
 from tampu.server.generation_request import MAX_CHOICES, EmbeddingTask, GenerationRequest, require
@@ -37,7 +38,6 @@ from tampu.server.wire.options import (
     request_options,
     with_parameters,
 )
-from tampu.worker.protocol import FIMPrompt, Prompt, TextPrompt
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):

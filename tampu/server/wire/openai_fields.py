@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 import msgspec
 
 from tampu.chat.output.reasoning import Think
+from tampu.engine.prompts import TextPrompt, TokensPrompt
 from tampu.errors import RequestError
 from tampu.server.generation_request import require
 from tampu.server.wire.conversation import ToolMode
 from tampu.server.wire.ollama import MAX_INPUTS
-from tampu.worker.protocol import TextPrompt, TokensPrompt
 
 MAX_BIASES = 1_024
 _EFFORTS: dict[str, Think] = {

@@ -15,7 +15,6 @@ from tampu.server.generation_request import (
     FOREVER,
     MAX_DURATION_S,
     GenerationRequest,
-    Overrides,
     require,
 )
 from tampu.server.model_defaults import ModelDefaults
@@ -87,8 +86,8 @@ def request_options(
     fields: Mapping[str, Any] | None = None,
     defaults: Mapping[str, Any] | None = None,
     **more: Any,
-) -> tuple[Overrides, GenerateOptions]:
-    """Return what a request asks for.
+) -> tuple[dict[str, Any], GenerateOptions]:
+    """Return the load options that a request sets, and its options of generating.
 
     Args:
         model: whose own parameters hold unless the request sets them.
@@ -112,7 +111,8 @@ def request_options(
         loading |= engine_values(values, Use.LOADING)
         generation |= given_options(values)
     generation |= {name: value for name, value in more.items() if value is not None}
-    return Overrides(**loading), GenerateOptions(**generation)
+    overrides = {name: value for name, value in loading.items() if value is not None}
+    return overrides, GenerateOptions(**generation)
 
 
 def keep_alive_s(value: float | str | None) -> float | None:

@@ -16,11 +16,11 @@ from support.projectors import LAYOUTS, take_apart
 from tampu.backends.llamacpp import LlamaModel, load_llamacpp
 from tampu.chat.prompt import PromptBuilder
 from tampu.engine.engine import Engine
+from tampu.engine.load_options import LoadOptions
 from tampu.errors import ContextLengthError, RequestError, UnsupportedModelError
 from tampu.runner.events import Done, Event, TextDelta
 from tampu.runner.request import generate_options
 from tampu.store.library import built_in_path
-from tampu.worker.protocol import LoadOptions
 from tests.clients.questions import picture
 
 pytestmark = pytest.mark.server

@@ -20,10 +20,10 @@ from support.scripted import write_scripted
 from tampu.backends.llamacpp import LlamaModel, load_llamacpp
 from tampu.backends.llamacpp.retokenize import Retokenizer
 from tampu.engine.engine import Engine
+from tampu.engine.load_options import LoadOptions
 from tampu.errors import ModelFileError, RequestError
 from tampu.runner.events import Done, Event, Failed, TextDelta
 from tampu.runner.request import generate_options
-from tampu.worker.protocol import LoadOptions
 
 pytestmark = pytest.mark.server
 

@@ -14,7 +14,7 @@ from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import TypeAdapter
 from support.sse import named_of
 
-from tampu.worker.protocol import ChatPrompt
+from tampu.engine.prompts import ChatPrompt
 
 pytestmark = pytest.mark.server
 

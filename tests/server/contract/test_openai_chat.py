@@ -12,7 +12,7 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from support.sse import data_of
 
-from tampu.worker.protocol import ChatPrompt
+from tampu.engine.prompts import ChatPrompt
 
 pytestmark = pytest.mark.server
 

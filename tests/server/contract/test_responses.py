@@ -10,7 +10,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 from support.sse import named_of
 
-from tampu.worker.protocol import ChatPrompt
+from tampu.engine.prompts import ChatPrompt
 
 pytestmark = pytest.mark.server
 
