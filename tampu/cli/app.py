@@ -1,4 +1,4 @@
-"""The commands, and what every one of them does with an error: one line, exit code 2."""
+"""All commands. An error of any of them is one line on standard error and exit code 2."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ from typing import Annotated
 
 import typer
 
-from tampu.cli.archive import export_command, import_command
 from tampu.cli.bench import bench_command
 from tampu.cli.config import config_command
-from tampu.cli.convert import convert_command
+from tampu.cli.convert import convert_command, quantize_command
 from tampu.cli.create import create_command
 from tampu.cli.devices import devices_command
 from tampu.cli.exit_codes import INTERRUPTED, fail, outcome
-from tampu.cli.models import copy_command, list_command, remove_command
+from tampu.cli.models import (
+    copy_command,
+    export_command,
+    import_command,
+    list_command,
+    remove_command,
+)
 from tampu.cli.ps import processes_command, stop_command
 from tampu.cli.pull_push import pull_command, push_command
-from tampu.cli.quantize import quantize_command
 from tampu.cli.run import run_command
 from tampu.cli.serve import serve_command
 from tampu.cli.show import show_command
@@ -26,14 +30,14 @@ from tampu.cli.verify import verify_command
 from tampu.version import __version__
 
 DEBUG = "--debug"
-OPTIONAL = ("--think", "--truncate")  # their value may be left out: true
+OPTIONAL = ("--think", "--truncate")  # without a value they mean true
 
 app = typer.Typer(
     name="tampu",
     help="Run and serve local language models.",
-    add_completion=True,
+    rich_markup_mode=None,  # its tables print `--verbose <bool>` for a flag without a value
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 app.command("run")(run_command)
 app.command("serve")(serve_command)
@@ -65,12 +69,10 @@ _COMMAND_LINE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
 def help_command(
     name: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[COMMAND]", help="Command to explain (default: list all commands)."
-        ),
+        typer.Argument(metavar="COMMAND", help="Command to explain (default: list all commands)."),
     ] = None,
 ) -> None:
-    """Tell what a command does."""
+    """Explain a command."""
     raise typer.Exit(_run([name, "--help"] if name else ["--help"]))
 
 
@@ -78,7 +80,9 @@ def help_command(
 def options(
     command: typer.Context,
     version: Annotated[bool, typer.Option("--version", "-v", help="Print the version.")] = False,
-    debug: Annotated[bool, typer.Option(DEBUG, help="Log more, and show tracebacks.")] = False,
+    debug: Annotated[
+        bool, typer.Option(DEBUG, help="Log more, and show tracebacks of errors.")
+    ] = False,
 ) -> None:
     """Run and serve local language models."""
     if version:
@@ -110,20 +114,20 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _one_line(error: Exception) -> str:
-    """Return what click says of a bad command line."""
+    """Return click's message about a bad command line as one line."""
     message = error.format_message() if isinstance(error, typer.BadParameter) else str(error)
     return " ".join(message.split()) or type(error).__name__
 
 
 def _with_value(arguments: Sequence[str]) -> list[str]:
-    """Give flags the value that they stand for alone; click would take the word after them."""
+    """Add the value to options that are given without one; click would take the next word."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     before = [f"{word}=true" if word in OPTIONAL else word for word in arguments[:end]]
     return [*before, *arguments[end:]]
 
 
 def _with_debug_first(arguments: Sequence[str]) -> list[str]:
-    """Let `--debug` stand anywhere before a `--`."""
+    """Move `--debug` to the front from anywhere before a `--`."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     rest = [argument for argument in arguments[:end] if argument != DEBUG]
     found = [DEBUG] if len(rest) < end else []

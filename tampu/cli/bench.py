@@ -6,9 +6,11 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
-from tampu.cli.completion import complete_model
+from tampu.cli.arguments import AsJSON, ModelOrFile, Threads
+from tampu.cli.table import table
 from tampu.errors import RequestError
 
 if TYPE_CHECKING:
@@ -18,14 +20,7 @@ PEER = "llama.cpp"
 
 
 def bench_command(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="The path of a GGUF file, or a model's name.",
-            autocompletion=complete_model,
-        ),
-    ] = "",
+    model: ModelOrFile = "",
     tests: Annotated[
         str,
         typer.Option(
@@ -35,10 +30,7 @@ def bench_command(
     depth: Annotated[
         str, typer.Option(help="Number of tokens in the context before each test.")
     ] = "0",
-    threads: Annotated[
-        int | None,
-        typer.Option(min=1, max=512, help="Number of CPU threads (default: one per core)."),
-    ] = None,
+    threads: Threads = None,
     repetitions: Annotated[
         int, typer.Option(min=1, max=1000, help="How often to run each test.")
     ] = 3,
@@ -64,21 +56,33 @@ def bench_command(
         Path | None,
         typer.Option(help="Write a chart of these speeds to an SVG file (with --kernels MODEL)."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+    json: AsJSON = False,
 ) -> None:
     """Measure prefill and decoding speed in tokens per second."""
     if chart and not (kernels and model):
         raise RequestError("--chart needs --kernels and a MODEL")
+    if peer not in (None, PEER):
+        raise RequestError(f"unknown peer {peer!r}: only {PEER} is supported")
     if kernels:
         print(_kernel_rates(threads, as_json=json))
-        if model:
-            print(_speeds_at_once(model, threads, repetitions, peer, peer_library, chart))
-        return
+    elif not model:
+        raise RequestError("no model: give a name or a GGUF file, or use --kernels")
     if not model:
-        raise RequestError("no model given: name one, or a GGUF file, or use --kernels")
-    plan = _plan(tests, depth, threads, repetitions)
-    results, names = _measure(plan, model, peer, peer_library, cache_type)
-    print(_to_json(results) if json else _as_table(results, names))
+        return
+    from tampu.bench.bench import Plan, Work, parse_depths, parse_tests
+    from tampu.bench.charts import TOKENS
+    from tampu.ml.devices import default_threads
+
+    plan = Plan(
+        works=[Work("pp", n) for n in TOKENS] if kernels else parse_tests(tests),
+        depths=[0] if kernels else parse_depths(depth),
+        threads=threads or default_threads(),
+        repetitions=repetitions,
+    )
+    results, peer_name = _measure(plan, model, peer, peer_library, cache_type)
+    print(_chart(results, model, plan.threads, chart) if kernels else _as_text(results, json))
+    if peer_name and not json:
+        print(f"peer: {peer_name}")
 
 
 def _kernel_rates(threads: int | None, *, as_json: bool) -> str:
@@ -93,78 +97,51 @@ def _kernel_rates(threads: int | None, *, as_json: bool) -> str:
     return _to_json(rates) if as_json else f"{machine}\n{as_table(rates)}"
 
 
-def _speeds_at_once(
-    model: str,
-    threads: int | None,
-    repetitions: int,
-    peer: str | None,
-    library: Path | None,
-    drawing: Path | None,
-) -> str:
-    """Measure the speed for different batch sizes; return text bars, and write an SVG if asked."""
-    from tampu.bench.bench import Plan, Work
-    from tampu.bench.charts import TOKENS, chart, svg_chart
-    from tampu.ml.devices import default_threads
+def _chart(results: list[Result], model: str, threads: int, path: Path | None) -> str:
+    """Return the speeds as text bars; write an SVG chart to `path` if it is given."""
+    from tampu.bench.charts import chart, svg_chart
 
-    plan = Plan(
-        works=[Work("pp", tokens) for tokens in TOKENS],
-        depths=[0],
-        threads=threads or default_threads(),
-        repetitions=repetitions,
-    )
-    results, names = _measure(plan, model, peer, library)
-    if drawing:
-        drawing.write_text(svg_chart(results, f"{Path(model).stem}, {plan.threads} threads"))
-    return "\n".join([chart(results), *(f"peer: {name}" for name in names[1:])])
-
-
-def _plan(tests: str, depth: str, threads: int | None, repetitions: int) -> Plan:
-    from tampu.bench.bench import Plan, parse_depths, parse_tests
-    from tampu.ml.devices import default_threads
-
-    return Plan(
-        works=parse_tests(tests),
-        depths=parse_depths(depth),
-        threads=threads or default_threads(),
-        repetitions=repetitions,
-    )
+    if path:
+        path.write_text(svg_chart(results, f"{Path(model).stem}, {threads} threads"))
+    return chart(results)
 
 
 def _measure(
-    plan: Plan, model: str, peer: str | None, library: Path | None, cache_type: str = "f16"
-) -> tuple[list[Result], list[str]]:
-    """Measure everything; return the results and the names of the subjects."""
+    plan: Plan, model: str, peer: str | None, library: Path | None, cache_type: str
+) -> tuple[list[Result], str]:
+    """Measure everything; return the results and the name of the peer, empty without one."""
     from tampu.bench.bench import Native
     from tampu.bench.llama_cpp import LlamaCpp
     from tampu.store.catalog import resolve
 
-    if peer not in (None, PEER):
-        raise RequestError(f"unknown peer {peer!r}: the only one is {PEER}")
     path = resolve(model)
     threads, context = plan.threads, plan.context
     with ExitStack() as opened:
         native = Native(path, threads=threads, context=context, cache_type=cache_type)
         ours = opened.enter_context(closing(native))
         if peer is None:
-            return plan.run(ours, None), [ours.name]
+            return plan.run(ours, None), ""
         other = LlamaCpp(path, threads=threads, context=context, library=library)
         opened.callback(other.close)
-        return plan.run(ours, other), [ours.name, f"{other.name} ({other.system})"]
+        return plan.run(ours, other), f"{other.name} ({other.system})"
 
 
 def _to_json(results: object) -> str:
-    import msgspec
-
     return msgspec.json.format(msgspec.json.encode(results), indent=2).decode()
 
 
-def _as_table(results: list[Result], names: list[str]) -> str:
-    lines = [f"{'test':>8} {'depth':>6} {'threads':>7} {'tokens/s':>10} {'peer':>10} {'ratio':>6}"]
-    for result in results:
-        peer = f"{result.peer_tokens_per_second:.2f}" if result.peer_tokens_per_second else "-"
-        ratio = f"{result.ratio:.2f}" if result.ratio else "-"
-        lines.append(
-            f"{result.test:>8} {result.depth:>6} {result.threads:>7} "
-            f"{result.tokens_per_second:>10.2f} {peer:>10} {ratio:>6}"
+def _as_text(results: list[Result], as_json: bool) -> str:
+    if as_json:
+        return _to_json(results)
+    rows = [
+        (
+            str(result.test),
+            str(result.depth),
+            str(result.threads),
+            f"{result.tokens_per_second:.2f}",
+            f"{result.peer_tokens_per_second:.2f}" if result.peer_tokens_per_second else "-",
+            f"{result.ratio:.2f}" if result.ratio else "-",
         )
-    return "\n".join([*lines, *(f"peer: {name}" for name in names[1:])])
+        for result in results
+    ]
+    return table(("test", "depth", "threads", "tokens/s", "peer", "ratio"), rows)

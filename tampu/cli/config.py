@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import json as json_format
 import sys
-from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-if TYPE_CHECKING:
-    from tampu.settings.settings import Settings
+from tampu.cli.arguments import AsJSON
+from tampu.cli.table import columns
+from tampu.settings.settings import SECRET, Settings
 
 
-def config_command(
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Show the settings, and where each comes from."""
-    from tampu.settings.settings import Settings
-
+def config_command(json: AsJSON = False) -> None:
+    """Show all settings, and where each value comes from."""
     settings = Settings.from_environment()
     rows = setting_rows(settings)
     if settings.ignored:
@@ -25,16 +19,12 @@ def config_command(
     if json:
         named = {name: {"value": value, "from": origin} for name, value, origin in rows}
         print(json_format.dumps(named, indent=2))
-        return
-    widths = [max(len(row[column]) for row in rows) for column in range(2)]
-    for name, value, origin in rows:
-        print(f"{name:<{widths[0]}}  {value:<{widths[1]}}  {origin}")
+    else:
+        print("\n".join(columns(rows, gap=2)))
 
 
 def setting_rows(settings: Settings) -> list[tuple[str, str, str]]:
     """Return the name, value and origin of each setting; keys are not shown."""
-    from tampu.settings.settings import SECRET
-
     return [
         (name.lower(), _text(source.value, is_secret=name in SECRET), source.origin)
         for name, source in sorted(settings.sources.items())

@@ -1,4 +1,4 @@
-"""`tampu convert`: a Hugging Face checkpoint becomes a GGUF file."""
+"""`tampu convert` and `tampu quantize`: write GGUF files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tampu.cli.completion import complete_type
+from tampu.cli.arguments import TensorTypes, Threads, complete_type
 
 
 def convert_command(
@@ -15,7 +15,8 @@ def convert_command(
         Path,
         typer.Argument(
             metavar="DIR",
-            help="Folder of a checkpoint (config.json, safetensors, tokenizer) or of an adapter.",
+            help="Folder of a Hugging Face checkpoint (config.json, safetensors, tokenizer), "
+            "or of a PEFT adapter.",
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="GGUF file to write.")],
@@ -27,20 +28,12 @@ def convert_command(
             autocompletion=complete_type,
         ),
     ] = "F16",
-    tensor_type: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--tensor-type",
-            metavar="PATTERN=TYPE",
-            help="Type of the tensors whose name matches; the first match wins.",
-        ),
-    ] = None,
+    tensor_type: TensorTypes = None,
     base: Annotated[
-        Path | None,
-        typer.Option("--base", help="GGUF file of the base model, for an adapter."),
+        Path | None, typer.Option(help="GGUF file of the base model, for an adapter.")
     ] = None,
 ) -> None:
-    """Convert a Hugging Face checkpoint, or a PEFT adapter, to a GGUF file."""
+    """Convert a checkpoint or an adapter to a GGUF file."""
     from tampu.cli.progress import progress_bar
     from tampu.convert import convert  # slow to import, and no other command needs it
     from tampu.convert.quant_mix import Override
@@ -50,9 +43,45 @@ def convert_command(
         from tampu.ml.gguf import read_gguf
 
         plan_adapter(source, read_gguf(base)).write(output)
-        print(f"{output}: {output.stat().st_size / 1e6:.1f} MB")
-        return
-    overrides = [Override.parse(text) for text in tensor_type or []]
-    with progress_bar("converting") as progress:
-        convert(source, output, type, overrides=overrides, progress=progress)
+    else:
+        overrides = [Override.parse(text) for text in tensor_type or []]
+        with progress_bar("converting") as progress:
+            convert(source, output, type, overrides=overrides, progress=progress)
     print(f"{output}: {output.stat().st_size / 1e6:.1f} MB")
+
+
+def quantize_command(
+    source: Annotated[
+        Path, typer.Argument(metavar="IN", help="GGUF file to quantize, best in F16, BF16 or F32.")
+    ],
+    output: Annotated[Path, typer.Argument(metavar="OUT", help="GGUF file to write.")],
+    type: Annotated[
+        str,
+        typer.Argument(
+            metavar="TYPE", help="Target type, such as Q4_K_M.", autocompletion=complete_type
+        ),
+    ],
+    tensor_type: TensorTypes = None,
+    requantize: Annotated[
+        bool, typer.Option("--requantize", help="Allow a file that is already quantized.")
+    ] = False,
+    threads: Threads = None,
+) -> None:
+    """Quantize a GGUF file."""
+    from tampu.cli.progress import progress_bar
+    from tampu.convert.quant_mix import Override
+    from tampu.convert.quantize import quantize_file
+
+    overrides = [Override.parse(text) for text in tensor_type or []]
+    with progress_bar("quantizing") as progress:
+        quantize_file(
+            source,
+            output,
+            type,
+            overrides=overrides,
+            requantize=requantize,
+            threads=threads,
+            progress=progress,
+        )
+    before, after = source.stat().st_size, output.stat().st_size
+    print(f"{output}: {before / 1e6:.1f} MB -> {after / 1e6:.1f} MB")

@@ -1,25 +1,25 @@
-"""`tampu create`: a model of a Modelfile."""
+"""`tampu create`: a model from a Modelfile."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tampu.cli.completion import complete_model, complete_type
-from tampu.errors import ModelNotFoundError, RequestError
+from tampu.cli.arguments import complete_model, complete_type
+from tampu.cli.progress import step_progress
+from tampu.cli.pull_push import pull_if_missing
+from tampu.errors import RequestError
+from tampu.settings.settings import Settings
+from tampu.store.library import Library
+from tampu.store.names import ModelName
 
 if TYPE_CHECKING:
-    from tampu.settings.settings import Settings
     from tampu.store.create import CreateSpec
-    from tampu.store.library import Library
     from tampu.store.registry.progress import Progress
-
-MODELFILE = "Modelfile"
 
 
 def create_command(
@@ -31,7 +31,7 @@ def create_command(
     ],
     file: Annotated[
         Path, typer.Option("--file", "-f", help="Path of the Modelfile; - reads standard input.")
-    ] = Path(MODELFILE),
+    ] = Path("Modelfile"),
     quantize: Annotated[
         str | None,
         typer.Option(
@@ -46,15 +46,13 @@ def create_command(
         bool, typer.Option("--in-place", help="Use GGUF files where they are, without copying.")
     ] = False,
 ) -> None:
-    """Make a model: of another, of GGUF files, of a checkpoint, with settings of its own.
+    """Create a model from a Modelfile.
 
-    A model that FROM names and that is not here is pulled first.
+    It is based on another model, GGUF files or a checkpoint. A model that FROM names and that is
+    not on this machine is pulled first.
     """
-    from tampu.settings.settings import Settings
     from tampu.store.create import CreateSpec, create
-    from tampu.store.library import Library
     from tampu.store.modelfile import parse_modelfile
-    from tampu.store.names import ModelName
 
     spec = CreateSpec(
         modelfile=parse_modelfile(_read(file)),
@@ -63,56 +61,24 @@ def create_command(
         in_place=in_place,
     )
     settings = Settings.from_environment()
-    library = Library.from_settings(settings)
-    with told() as report:
-        bring_missing(library, spec, settings, report)
-        made = create(library, ModelName.parse(name), spec, report)
+    with step_progress() as report:
+        _pull_sources(spec, settings, report)
+        made = create(Library.from_settings(settings), ModelName.parse(name), spec, report)
     print(f"created '{made.name.short}'")
 
 
-def bring_missing(
-    library: Library, spec: CreateSpec, settings: Settings, report: Callable[[Progress], None]
-) -> None:
-    """Pull the models that the spec names and that are not on this machine.
-
-    Raises:
-        TampuError: if one cannot be had.
-    """
+def _pull_sources(spec: CreateSpec, settings: Settings, report: Callable[[Progress], None]) -> None:
+    """Pull the models that the Modelfile names and that are not on this machine."""
     from tampu.store.create_sources import path_of_source
-    from tampu.store.names import ModelName
-    from tampu.store.registry.options import RemoteOptions
-    from tampu.store.registry.pull import pull
-    from tampu.store.store import Store
+
+    def show(steps: Iterable[Progress]) -> None:
+        for step in steps:
+            if step.status != "success":  # the model is not created yet
+                report(step)
 
     for source in spec.modelfile.sources:
-        if path_of_source(source, spec.folder) is not None:
-            continue
-        try:
-            library.find(source)
-        except ModelNotFoundError:
-            remote = RemoteOptions.from_settings(settings)
-            for step in pull(Store(settings.models), ModelName.parse(source), remote):
-                if step.status != "success":  # it is only the beginning
-                    report(step)
-
-
-@contextmanager
-def told() -> Iterator[Callable[[Progress], None]]:
-    """Show steps on standard error: a bar for each that has a length, else a line."""
-    from tampu.cli.progress import progress_bar
-
-    seen = ""
-    with progress_bar("") as bar:
-
-        def report(step: Progress) -> None:
-            nonlocal seen
-            if step.status != seen and bar is None and not step.digest:
-                print(step.status, file=sys.stderr)
-            seen = step.status
-            if bar is not None and step.total:
-                bar(step.completed, step.total)
-
-        yield report
+        if path_of_source(source, spec.folder) is None:
+            pull_if_missing(source, settings, show=show)
 
 
 def _read(file: Path) -> str:

@@ -1,31 +1,37 @@
-"""`tampu devices`: what there is to compute on."""
+"""`tampu devices`: the devices that models can run on."""
 
 from __future__ import annotations
 
 import json as json_format
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from tampu.cli.arguments import AsJSON
 from tampu.cli.table import human_bytes, table
 
 if TYPE_CHECKING:
     from tampu.ml.devices import Device
 
 
-def devices_command(
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Show the devices, their memory, and what their code was built for."""
+def devices_command(json: AsJSON = False) -> None:
+    """Show the devices that models can run on."""
     from tampu.ml.devices import default_threads, find_devices
 
     found = [_described(device) for device in find_devices()]
     if json:
         print(json_format.dumps({"devices": found, "threads": default_threads()}, indent=2))
         return
-    columns = ("DEVICE", "KIND", "PRODUCT", "FREE", "MEMORY")
-    print(table(columns, [_row(device) for device in found]))
-    print(f"\n{default_threads()} threads compute on the CPU, one for each core.")
+    rows = [
+        (
+            device["name"],
+            device["kind"],
+            device["product"],
+            human_bytes(device["free_bytes"]),
+            human_bytes(device["total_bytes"]),
+        )
+        for device in found
+    ]
+    print(table(("DEVICE", "KIND", "PRODUCT", "FREE", "MEMORY"), rows))
+    print(f"\nThe CPU computes with {default_threads()} threads, one per core.")
     for device in found:
         if device["features"]:
             print(f"{device['name']}: {' '.join(device['features'])}")
@@ -43,8 +49,3 @@ def _described(device: Device) -> dict[str, Any]:
             name if value == "1" else f"{name}={value}" for name, value in device.features().items()
         ],
     }
-
-
-def _row(device: dict[str, Any]) -> tuple[str, ...]:
-    free, total = human_bytes(device["free_bytes"]), human_bytes(device["total_bytes"])
-    return device["name"], device["kind"], device["product"], free, total

@@ -1,34 +1,24 @@
-"""`tampu list`, `cp`, `rm`: the models on this machine. No weights are opened."""
+"""`tampu list`, `cp`, `rm`, `export` and `import`: the models on this machine."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from tampu.cli.completion import complete_model
+from tampu.cli.arguments import AsJSON, NamePrefix, StoredModel, complete_model
 from tampu.cli.listing import print_list
+from tampu.cli.table import human_bytes
+from tampu.errors import ModelNotFoundError
+from tampu.settings.settings import Settings
+from tampu.store.library import Library
+from tampu.store.names import ModelName
+from tampu.store.store import Store
 
-if TYPE_CHECKING:
-    from tampu.settings.settings import Settings
-    from tampu.store.names import ModelName
-    from tampu.store.store import Store
 
-
-def list_command(
-    prefix: Annotated[
-        str,
-        typer.Argument(
-            metavar="[PREFIX]",
-            help="List only names with this prefix; case is ignored.",
-            autocompletion=complete_model,
-        ),
-    ] = "",
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+def list_command(prefix: NamePrefix = "", json: AsJSON = False) -> None:
     """List the models on this machine."""
-    from tampu.settings.settings import Settings
-
     print_list(prefix, Settings.from_environment(), as_json=json)
 
 
@@ -46,41 +36,75 @@ def copy_command(
         ),
     ],
 ) -> None:
-    """Give a model a second name; it takes no more room."""
-    from tampu.settings.settings import Settings
-    from tampu.store.names import ModelName
-
-    store, name = own_model(source, Settings.from_environment())
+    """Give a model a second name; this takes no disk space."""
+    store, name = stored_model(source, Settings.from_environment())
     store.copy(name, ModelName.parse(destination))
     print(f"copied '{source}' to '{destination}'")
 
 
 def remove_command(
-    models: Annotated[list[str], typer.Argument(metavar="MODEL...", autocompletion=complete_model)],
+    models: Annotated[
+        list[str],
+        typer.Argument(metavar="MODEL", help="Names of models.", autocompletion=complete_model),
+    ],
 ) -> None:
-    """Remove models, and the files that only they had."""
+    """Remove models, and the files that no other model uses."""
     from tampu.cli.server_client import HTTPServer, unload
-    from tampu.settings.settings import Settings
 
     settings = Settings.from_environment()
     for model in models:
-        store, name = own_model(model, settings)
+        store, name = stored_model(model, settings)
         unload(HTTPServer(settings), model)
         store.delete(name)
         print(f"deleted '{model}'")
 
 
-def own_model(model: str, settings: Settings) -> tuple[Store, ModelName]:
+def export_command(
+    model: StoredModel,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="File to write (default: MODEL-TAG.tar)."
+        ),
+    ] = None,
+) -> None:
+    """Write a model to one file, to copy it to another machine."""
+    from tampu.cli.progress import progress_bar
+    from tampu.store.archive import export_model
+
+    store, name = stored_model(model, Settings.from_environment())
+    path = output or Path(f"{name.model}-{name.tag}.tar")
+    with progress_bar(f"exporting {model}") as progress:
+        export_model(store, name, path, progress)
+    print(f"{path}: {human_bytes(path.stat().st_size)}")
+
+
+def import_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File that `tampu export` wrote.")],
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name", metavar="MODEL", help="Name of the model (default: as in the file)."
+        ),
+    ] = None,
+) -> None:
+    """Add a model from an exported file."""
+    from tampu.cli.progress import progress_bar
+    from tampu.store.archive import import_model
+
+    store = Store(Settings.from_environment().models)
+    chosen = ModelName.parse(name) if name else None
+    with progress_bar(f"importing {file.name}") as progress:
+        model = import_model(store, file, chosen, progress)
+    print(f"imported '{model.name.short}'")
+
+
+def stored_model(model: str, settings: Settings) -> tuple[Store, ModelName]:
     """Return the store that tampu writes to, and a model's name in it.
 
     Raises:
-        ModelNotFoundError: if it is not there; saying where it is, if it is elsewhere.
+        ModelNotFoundError: if it is not there; the message says if it is elsewhere.
     """
-    from tampu.errors import ModelNotFoundError
-    from tampu.store.library import Library
-    from tampu.store.names import ModelName
-    from tampu.store.store import Store
-
     store, name = Store(settings.models), ModelName.parse(model)
     found = store.find(name)
     if found is not None:
@@ -88,7 +112,7 @@ def own_model(model: str, settings: Settings) -> tuple[Store, ModelName]:
     for other in Library.from_settings(settings).listing().models:
         if other.name.lower() == name.short.lower():
             raise ModelNotFoundError(
-                f"{name.short} is not in tampu's own store ({other.origin.value}) and only read; "
-                f"`tampu create` with FROM {model} makes a model of it that is"
+                f"{name.short} is not in tampu's own store ({other.origin.value}), so it is "
+                f"read-only; `tampu create` with FROM {model} makes a copy that can be changed"
             )
     raise ModelNotFoundError(f"model {name.short!r} not found")

@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import json as json_format
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from tampu.cli.completion import complete_model
+from tampu.cli.arguments import AsJSON, NamePrefix, StoredModel
 from tampu.cli.table import human_bytes, human_span, table
+from tampu.settings.settings import Settings
 
 _ID_LENGTH = 12
 _FOREVER_S = 20 * 365 * 86_400
 
 
-def processes_command(
-    prefix: Annotated[
-        str,
-        typer.Argument(
-            metavar="[PREFIX]",
-            help="List only names with this prefix; case is ignored.",
-            autocompletion=complete_model,
-        ),
-    ] = "",
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """List the models in memory."""
+def processes_command(prefix: NamePrefix = "", json: AsJSON = False) -> None:
+    """List the models that the server has in memory."""
     from tampu.cli.server_client import HTTPServer, loaded_models
-    from tampu.settings.settings import Settings
 
     models = [
         model
@@ -38,22 +26,19 @@ def processes_command(
     if json:
         print(json_format.dumps(models, indent=2))
         return
-    columns = ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "ENGINE", "UNTIL")
-    print(table(columns, [_row(model) for model in models]))
+    titles = ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "ENGINE", "UNTIL")
+    print(table(titles, map(_row, models)))
 
 
-def stop_command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", autocompletion=complete_model)],
-) -> None:
-    """Have the server unload a model."""
+def stop_command(model: StoredModel) -> None:
+    """Unload a model from the server's memory."""
     from tampu.cli.server_client import HTTPServer, stop_model
-    from tampu.settings.settings import Settings
 
     stop_model(HTTPServer(Settings.from_environment()), model)
 
 
 def processor(size: int, on_device: int) -> str:
-    """Return where a model is: 100% CPU, 100% GPU, or 30%/70% CPU/GPU."""
+    """Return which processor has a model: 100% CPU, 100% GPU, or 30%/70% CPU/GPU."""
     if size <= 0 or on_device > size:
         return "Unknown"
     if on_device == 0:
@@ -65,7 +50,7 @@ def processor(size: int, on_device: int) -> str:
 
 
 def until(expires: str, now: datetime) -> str:
-    """Return in words how long a model stays."""
+    """Return in words when a model will be unloaded."""
     try:
         seconds = (datetime.fromisoformat(expires) - now).total_seconds()
     except (ValueError, TypeError):

@@ -1,37 +1,28 @@
-"""`tampu run`: an answer on standard output, or a conversation."""
+"""`tampu run`: prints one answer, or holds a conversation."""
 
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tampu.cli.completion import complete_model
-from tampu.cli.pull_push import Insecure
+from tampu.cli.arguments import Engine, Insecure, ModelOrFile, Threads
 from tampu.errors import RequestError
+from tampu.settings.settings import Settings
 
 if TYPE_CHECKING:
     from tampu.cli.repl.printing import View
     from tampu.cli.repl.session import Session
-    from tampu.settings.settings import Settings
 
 
 def run_command(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="Path of a GGUF file, or a model's name.",
-            autocompletion=complete_model,
-        ),
-    ],
+    model: ModelOrFile,
     prompt: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[PROMPT]", help="Prompt to answer (default: start a conversation)."
-        ),
+        typer.Argument(metavar="PROMPT", help="Prompt to answer (default: start a conversation)."),
     ] = None,
     system: Annotated[str, typer.Option(help="System message.")] = "",
     option: Annotated[
@@ -44,33 +35,32 @@ def run_command(
         int | None, typer.Option(help="Maximum number of tokens to generate.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of sampling; the same seed gives the same answer.")
+        int | None, typer.Option(help="Random seed; the same seed gives the same answer.")
     ] = None,
     format: Annotated[
-        str | None, typer.Option(help="Format of the answer: json, a JSON schema, or its file.")
+        str | None,
+        typer.Option(help="Format of the answer: json, a JSON schema, or a file with one."),
     ] = None,
     think: Annotated[
         str | None,
         typer.Option(
-            metavar="[=LEVEL]", help="Reason first: true, false, low, medium, high or max."
+            metavar="[=LEVEL]",
+            help="Reason before answering: true (default), false, low, medium, high or max.",
         ),
     ] = None,
     hide_thinking: Annotated[
-        bool, typer.Option("--hidethinking", help="Reason, but do not show the reasoning.")
+        bool, typer.Option("--hidethinking", help="Hide the reasoning.")
     ] = False,
     context: Annotated[
         int | None, typer.Option(min=4, help="Context length in tokens (default: 4096).")
     ] = None,
-    threads: Annotated[
-        int | None,
-        typer.Option(min=1, max=512, help="Number of CPU threads (default: one per core)."),
-    ] = None,
+    threads: Threads = None,
     keep_alive: Annotated[
         str | None,
         typer.Option(
             "--keepalive",
             metavar="TIME",
-            help="Unload the model after it was idle for so long, such as 5m.",
+            help="Time after which an idle model is unloaded, such as 5m.",
         ),
     ] = None,
     verbose: Annotated[
@@ -82,14 +72,15 @@ def run_command(
     no_markdown: Annotated[
         bool, typer.Option("--nomarkdown", help="Print Markdown source without rendering it.")
     ] = False,
-    engine: Annotated[str | None, typer.Option(help="Engine: auto, native or llamacpp.")] = None,
+    engine: Engine = None,
     dimensions: Annotated[
         int | None, typer.Option(min=1, help="Number of dimensions of an embedding (default: all).")
     ] = None,
     truncate: Annotated[
         str | None,
         typer.Option(
-            metavar="[=BOOL]", help="Truncate a text that is too long to embed: true or false."
+            metavar="[=BOOL]",
+            help="Truncate a text that is too long to embed: true (default) or false.",
         ),
     ] = None,
     trace: Annotated[
@@ -97,46 +88,35 @@ def run_command(
     ] = None,
     insecure: Insecure = False,
 ) -> None:
-    """Ask a model something, or have a conversation with it; one that is missing is pulled."""
-    from tampu.cli.parameters import (
-        read_assignments,
-        read_format,
-        read_keep_alive,
-        read_think,
-        read_truncate,
-    )
+    """Ask a model a question, or chat with it.
+
+    A model that is not on this machine is pulled first.
+    """
+    from tampu.cli import parameters
     from tampu.cli.repl.printing import View
     from tampu.cli.repl.select_backend import select_backend
     from tampu.cli.repl.session import Session
-    from tampu.settings.settings import Settings
 
     given = {
         "num_predict": num_predict, "seed": seed, "num_ctx": context, "num_thread": threads,
     }  # fmt: skip
-    parameters = read_assignments(option or [])
-    parameters |= {name: value for name, value in given.items() if value is not None}
-    form = read_format(format) if format else None
-    thought = read_think(think)
-    keep_s = read_keep_alive(keep_alive)
-    cuts = read_truncate(truncate)
-    view = View(
-        is_verbose=verbose,
-        is_wrapped=not no_word_wrap,
-        is_markdown=not no_markdown,
-        hides_thoughts=hide_thinking,
-    )
+    options = parameters.read_assignments(option or [])
+    options |= {name: value for name, value in given.items() if value is not None}
+    form = parameters.read_format(format) if format else None
+    reasoning = parameters.read_think(think)
+    keep_s = parameters.read_keep_alive(keep_alive)
+    cuts = parameters.read_truncate(truncate)
+    view = View(verbose, not no_word_wrap, not no_markdown, hide_thinking)
     settings = Settings.from_environment()
     backend = select_backend(model, keep_s, settings, trace=trace, engine=engine, insecure=insecure)
-    try:
+    with closing(backend):
         question = read_question(prompt or [])
-        session = Session(backend, system, parameters, thought, form)
+        session = Session(backend, system, options, reasoning, form)
         session.check()
         if backend.model.info.capabilities[:1] == ("embedding",):
             print_embedding(session, question, dimensions, truncate=cuts)
         else:
             converse(session, view, question, settings)
-    finally:
-        backend.close()
 
 
 def converse(session: Session, view: View, question: str | None, settings: Settings) -> None:

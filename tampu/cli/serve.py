@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket as sockets
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tampu.cli.arguments import Engine
+from tampu.errors import SettingsError
+from tampu.settings.address import Address
+from tampu.settings.settings import DEFAULT_CONTEXT, Settings, runner_environment
+from tampu.store.library import Library
+
 if TYPE_CHECKING:
     from tampu.engine.load_options import LoadOptions
     from tampu.server.app import ServerOptions
-    from tampu.settings.settings import Settings
+    from tampu.server.serve import Certificate
 
-MOST_MODELS = 3
+_MAX_MODELS = 3
 
 
 def serve_command(
@@ -28,63 +35,44 @@ def serve_command(
     ] = None,
     models: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder of GGUF files (default: TAMPU_MODELS)."),
+        typer.Option(metavar="DIR", help="Folder of models (default: TAMPU_MODELS)."),
     ] = None,
     model: Annotated[
         list[Path] | None,
-        typer.Option(metavar="PATH", help="Serve this GGUF file too; may be repeated."),
+        typer.Option(metavar="PATH", help="Also serve this GGUF file; may be repeated."),
     ] = None,
     socket: Annotated[
         Path | None,
         typer.Option(metavar="PATH", help="Listen on a Unix socket instead of an address."),
     ] = None,
-    engine: Annotated[
-        str | None, typer.Option(help="Engine: auto, native or llamacpp (default: TAMPU_ENGINE).")
-    ] = None,
+    engine: Engine = None,
     insecure_no_auth: Annotated[
-        bool, typer.Option("--insecure-no-auth", help="Allow requests from other machines.")
+        bool,
+        typer.Option(
+            "--insecure-no-auth", help="Accept requests from other machines without an API key."
+        ),
     ] = False,
 ) -> None:
     """Serve models with the APIs of Ollama, OpenAI and Anthropic."""
-    from tampu.errors import SettingsError
     from tampu.sandbox.client import ForkServerClient
-    from tampu.server.serve import (
-        Certificate,
-        check_exposure,
-        listen,
-        listen_on_socket,
-        process_starter,
-        serve,
-    )
-    from tampu.settings.address import Address
-    from tampu.settings.settings import ENGINES, Settings, runner_environment
+    from tampu.server.serve import check_exposure, process_starter, serve
     from tampu.store.catalog import Catalog, resolve
-    from tampu.store.library import Library
 
     settings = Settings.from_environment()
     _log_to_stderr(settings)
-    path = socket or settings.socket
-    host = "localhost" if path else host or settings.address.host
+    settings = replace(
+        settings,
+        engine=engine or settings.engine,
+        models=models or settings.models,
+        socket=socket or settings.socket,
+    )
+    host = "localhost" if settings.socket else host or settings.address.host
     has_keys = bool(settings.api_keys or settings.use_api_keys)
     check_exposure(host, has_keys=has_keys, is_allowed=insecure_no_auth)
-    if engine:
-        if engine not in ENGINES:
-            raise SettingsError(f"--engine is {engine!r}; it must be {' or '.join(ENGINES)}")
-        settings = replace(settings, engine=engine)
-    if models:
-        settings = replace(settings, models=models)
     files = [resolve(str(path), settings) for path in model or []]
     catalog = Catalog(library=Library.from_settings(settings, files))
-    certificate = None
-    if settings.tls_key and not settings.tls_certificate:
-        raise SettingsError("TAMPU_TLS_KEY is set, and TAMPU_TLS_CERT is not: HTTPS needs both")
-    if settings.tls_certificate:
-        certificate = Certificate(settings.tls_certificate, settings.tls_key)
-    if path:
-        listener, where = listen_on_socket(path), f"unix:{path}"
-    else:
-        listener = listen(host, settings.address.port if port is None else port)
-        where = str(Address(host, listener.getsockname()[1], "https" if certificate else "http"))
+    certificate = _certificate(settings)
+    listener, where = _listen(settings, host, port, is_secure=certificate is not None)
     start = process_starter(
         runner_environment(), ForkServerClient(), settings.load_timeout_s, settings.hang_s
     )
@@ -94,14 +82,14 @@ def serve_command(
 
 
 def server_options(settings: Settings, host: str) -> ServerOptions:
-    """Return how the server behaves, from the settings."""
+    """Return the server's options, from the settings."""
     from tampu.server.app import ServerOptions
     from tampu.store.registry.options import RemoteOptions
 
     return ServerOptions(
         host=host,
         keep_alive_s=float("inf") if settings.keep_alive_s is None else settings.keep_alive_s,
-        max_models=settings.max_loaded_models or MOST_MODELS,
+        max_models=settings.max_loaded_models or _MAX_MODELS,
         memory_bytes=settings.memory,
         max_queue=settings.max_queue,
         max_crashes=settings.max_crashes,
@@ -118,7 +106,6 @@ def server_options(settings: Settings, host: str) -> ServerOptions:
 def model_options(settings: Settings) -> LoadOptions:
     """Return how models are loaded, from the settings."""
     from tampu.engine.load_options import LoadOptions
-    from tampu.settings.settings import DEFAULT_CONTEXT
 
     return LoadOptions(
         context=settings.context or DEFAULT_CONTEXT,
@@ -134,6 +121,29 @@ def model_options(settings: Settings) -> LoadOptions:
         repack_cache=settings.packed_weights,
         tuning=(settings.fetch, str(settings.tuning)),
     )
+
+
+def _certificate(settings: Settings) -> Certificate | None:
+    from tampu.server.serve import Certificate
+
+    if settings.tls_certificate:
+        return Certificate(settings.tls_certificate, settings.tls_key)
+    if settings.tls_key:
+        raise SettingsError("TAMPU_TLS_KEY is set, and TAMPU_TLS_CERT is not: HTTPS needs both")
+    return None
+
+
+def _listen(
+    settings: Settings, host: str, port: int | None, *, is_secure: bool
+) -> tuple[sockets.socket, str]:
+    """Return a listening socket and its address as text."""
+    from tampu.server.serve import listen, listen_on_socket
+
+    if settings.socket:
+        return listen_on_socket(settings.socket), f"unix:{settings.socket}"
+    listener = listen(host, settings.address.port if port is None else port)
+    scheme = "https" if is_secure else "http"
+    return listener, str(Address(host, listener.getsockname()[1], scheme))
 
 
 def _log_to_stderr(settings: Settings) -> None:

@@ -1,4 +1,4 @@
-"""`tampu show`: what a model's file says about it; no weights are loaded."""
+"""`tampu show`: the details of a model; no weights are loaded."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tampu.cli.completion import complete_model
+from tampu.cli.arguments import ModelOrFile
+from tampu.cli.table import columns
 from tampu.errors import RequestError
 from tampu.settings.parsers import existing_path
+from tampu.settings.settings import Settings
+from tampu.store.library import Library
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,19 +22,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_MOST_LINES = 2
+_MAX_LINES = 2
 _WIDTH = 76
 
 
 def show_command(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="Path of a GGUF file, or a model's name.",
-            autocompletion=complete_model,
-        ),
-    ],
+    model: ModelOrFile,
     modelfile: Annotated[
         bool, typer.Option("--modelfile", help="Show only the Modelfile.")
     ] = False,
@@ -42,18 +38,16 @@ def show_command(
         bool, typer.Option("--template", help="Show only the prompt template.")
     ] = False,
     system: Annotated[bool, typer.Option("--system", help="Show only the system message.")] = False,
-    licence: Annotated[bool, typer.Option("--license", help="Show only the licenses.")] = False,
+    licenses: Annotated[bool, typer.Option("--license", help="Show only the licenses.")] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show all metadata and tensors too.")
+        bool, typer.Option("--verbose", "-v", help="Also show all metadata and tensors.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON, with all metadata.")] = False,
 ) -> None:
-    """Show what a model is, or one thing of it."""
+    """Show the details of a model, or one of them."""
     from tampu.chat.renderers import remarks
-    from tampu.cli.show_sections import part_of
-    from tampu.settings.settings import Settings
+    from tampu.cli.show_sections import details, part_of
     from tampu.store.catalog import Catalog, resolve
-    from tampu.store.library import Library
     from tampu.store.model_info import read_model_info
     from tampu.store.modelfile import Modelfile, modelfile_of
 
@@ -62,7 +56,7 @@ def show_command(
         "parameters": parameters,
         "template": template,
         "system": system,
-        "license": licence,
+        "license": licenses,
         "json": json,
     }
     asked = [name for name, is_set in flags.items() if is_set]
@@ -85,24 +79,21 @@ def show_command(
     projectors = entry.model.projector_paths if entry else ()
     print(as_text(info, own, projector=next(iter(projectors), None)))
     if verbose:
-        from tampu.cli.show_sections import details
-
         print(details(info))
 
 
-def as_text(info: ModelInfo, own: Modelfile | None = None, projector: Path | None = None) -> str:
-    """Return the description of a model in the layout of `ollama show`.
+def as_text(info: ModelInfo, own: Modelfile, projector: Path | None = None) -> str:
+    """Return the details of a model in the layout of `ollama show`.
 
     Args:
-        info: what its file says.
-        own: what its Modelfile says.
-        projector: the file of the part that sees, if it has one of its own.
+        info: from its file.
+        own: its Modelfile.
+        projector: the file of the vision encoder, if it has its own.
     """
-    from tampu.cli.show_sections import in_columns, in_sections, parameter_lines, projector_rows
-    from tampu.store.modelfile import Modelfile
+    from tampu.cli.show_sections import in_sections, projector_rows
+    from tampu.store.modelfile import parameter_texts
     from tampu.worker.engines import AUTO, choose_engine
 
-    own = own or Modelfile()
     rows = {
         "architecture": info.architecture,
         "parameters": info.parameter_size,
@@ -114,30 +105,23 @@ def as_text(info: ModelInfo, own: Modelfile | None = None, projector: Path | Non
         "engine": choose_engine(str(own.parameters.get("engine", AUTO)), info.architecture),
     }
     sections = {
-        "Model": in_columns(rows.items()),
+        "Model": columns(rows.items()),
         "Capabilities": list(info.capabilities),
-        "Projector": in_columns(projector_rows(projector)) if projector else [],
+        "Projector": columns(projector_rows(projector)) if projector else [],
         "Template": _first_lines(info.template),
-        "Parameters": parameter_lines(own),
+        "Parameters": parameter_texts(own.parameters),
         "System": _first_lines(own.system or ""),
         "License": _first_lines("\n".join(own.licenses) or info.license),
     }
     return in_sections(sections)
 
 
-def as_json(info: ModelInfo, own: Modelfile | None = None) -> str:
-    """Return the description of a model as JSON; long arrays are null.
-
-    Args:
-        info: what its file says.
-        own: what its Modelfile says.
-    """
+def as_json(info: ModelInfo, own: Modelfile) -> str:
+    """Return the details of a model as JSON; long arrays are null."""
     import msgspec
 
     from tampu.store.model_info import plain_metadata
-    from tampu.store.modelfile import Modelfile
 
-    own = own or Modelfile()
     described = {
         "path": str(info.path),
         "size_bytes": info.size_bytes,
@@ -159,8 +143,8 @@ def as_json(info: ModelInfo, own: Modelfile | None = None) -> str:
 
 
 def _first_lines(text: str) -> list[str]:
-    """Return the first lines of a text, and dots if there is more."""
+    """Return the first lines of a text, followed by dots if there are more."""
     printable = "".join(c if c.isprintable() else "\n" if c == "\n" else " " for c in text)
     lines = [" ".join(line.split()) for line in printable.splitlines() if line.strip()]
     shown = [line if len(line) <= _WIDTH else line[: _WIDTH - 3] + "..." for line in lines]
-    return shown[:_MOST_LINES] + (["..."] if len(shown) > _MOST_LINES else [])
+    return shown[:_MAX_LINES] + (["..."] if len(shown) > _MAX_LINES else [])

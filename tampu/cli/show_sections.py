@@ -1,12 +1,13 @@
-"""One thing of a model as `tampu show` prints it: its Modelfile, template, parameters, ..."""
+"""Parts of what `tampu show` prints: the Modelfile, template, parameters, metadata, tensors."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tampu.cli.table import columns
 from tampu.ml.gguf import read_gguf
 from tampu.store.library import LocalModel
 from tampu.store.model_info import ModelInfo, human_number, plain_metadata
@@ -20,20 +21,20 @@ _HEAD = """\
 """
 _INDENT = "    "
 _WIDTH = 60
-_MOST_ITEMS = 3
+_MAX_ITEMS = 3
 
 
 def part_of(part: str, info: ModelInfo, model: LocalModel | None) -> str:
-    """Return one thing of a model as text.
+    """Return one detail of a model as text.
 
     Args:
         part: modelfile, parameters, template, system or license.
         info: what the model's file says.
-        model: where it lies; None for a file that was named by its path.
+        model: its entry in the library; None for a path.
 
     Raises:
-        StoreError: if a store has lost a part of it.
-        RequestError: for a text that no Modelfile can hold.
+        StoreError: if a file of it is missing.
+        RequestError: if a Modelfile cannot express it.
     """
     own = modelfile_of(model) if model else Modelfile(sources=(str(info.path),))
     if part == "modelfile":
@@ -41,7 +42,7 @@ def part_of(part: str, info: ModelInfo, model: LocalModel | None) -> str:
             _HEAD.format(name=model.name if model else info.path) + format_modelfile(own).rstrip()
         )
     if part == "parameters":
-        return "\n".join(parameter_lines(own))
+        return "\n".join(parameter_texts(own.parameters))
     if part == "template":
         return own.template or info.template
     if part == "license":
@@ -49,13 +50,8 @@ def part_of(part: str, info: ModelInfo, model: LocalModel | None) -> str:
     return own.system or ""
 
 
-def parameter_lines(modelfile: Modelfile) -> list[str]:
-    """Return a line for each parameter, and for each of its values if it has several."""
-    return parameter_texts(modelfile.parameters)
-
-
 def in_sections(sections: Mapping[str, Sequence[str]]) -> str:
-    """Return sections with something in them, each under its title, an empty line behind it."""
+    """Return the sections that are not empty, each with its title and an empty line after it."""
     return "\n".join(
         "\n".join([f"  {title}", *(_INDENT + line for line in lines), ""])
         for title, lines in sections.items()
@@ -63,18 +59,8 @@ def in_sections(sections: Mapping[str, Sequence[str]]) -> str:
     )
 
 
-def in_columns(rows: Iterable[tuple[str, ...]]) -> list[str]:
-    """Return rows as lines in columns, four spaces between them."""
-    listed = list(rows)
-    widths = [max(map(len, column)) + len(_INDENT) for column in zip(*listed, strict=True)]
-    return [
-        "".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in listed
-    ]
-
-
 def projector_rows(path: Path) -> list[tuple[str, str]]:
-    """Return what the file of the part that sees says of itself.
+    """Return the details of a vision encoder's file.
 
     Raises:
         ModelFileError: if it is damaged.
@@ -94,7 +80,7 @@ def projector_rows(path: Path) -> list[tuple[str, str]]:
 
 
 def details(info: ModelInfo) -> str:
-    """Return all metadata of a model, and its tensors; of long arrays the first values.
+    """Return all metadata and tensors of a model, and only the first values of long arrays.
 
     Raises:
         ModelFileError: if its file is damaged.
@@ -103,8 +89,8 @@ def details(info: ModelInfo) -> str:
     tensors = read_gguf(info.path).tensors.values()
     return in_sections(
         {
-            "Metadata": in_columns((name, _value(values[name])) for name in sorted(values)),
-            "Tensors": in_columns(
+            "Metadata": columns((name, _value(values[name])) for name in sorted(values)),
+            "Tensors": columns(
                 (printable(tensor.name), tensor.type.name, str([*tensor.shape]))
                 for tensor in tensors
             ),
@@ -113,7 +99,7 @@ def details(info: ModelInfo) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text in one line, without what a terminal would obey, cut if it is long."""
+    """Return a text on one line, without control characters, shortened if it is long."""
     shown = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return shown if len(shown) <= _WIDTH else f"{shown[: _WIDTH - 3]}..."
 
@@ -121,7 +107,7 @@ def printable(text: str) -> str:
 def _value(value: object) -> str:
     if not isinstance(value, list):
         return printable(value if isinstance(value, str) else json.dumps(value, default=str))
-    first = [printable(str(item)) for item in value[:_MOST_ITEMS]]
+    first = [printable(str(item)) for item in value[:_MAX_ITEMS]]
     more = len(value) - len(first)
     rest = f" ...+{more} more" if more else ""
     return f"[{printable(', '.join(first))}{rest}]"

@@ -1,12 +1,11 @@
-"""Tables as Ollama prints them, without borders; sizes and times in words."""
+"""Text in columns as Ollama prints it, without borders; sizes and times in words."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-_GAP = "    "
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
-# The most seconds that are told in a unit, its seconds, its name.
+# The limit in seconds up to which a unit is used, the unit's seconds, its name.
 _UNITS = (
     (_HOUR, _MINUTE, "minute"),
     (2 * _DAY, _HOUR, "hour"),
@@ -17,14 +16,21 @@ _UNITS = (
 )
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table, its columns as wide as they need to be."""
-    lines = [columns, *rows]
-    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
-    return "\n".join(
-        _GAP.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+def columns(rows: Iterable[Sequence[str]], *, gap: int = 4) -> list[str]:
+    """Return rows as lines whose columns are as wide as they need to be.
+
+    Args:
+        rows: their cells, all of the same number.
+        gap: the number of spaces between columns.
+    """
+    listed = [*rows]
+    widths = [max(map(len, column)) + gap for column in zip(*listed, strict=True)]
+    return ["".join(map(str.ljust, row, widths)).rstrip() for row in listed]
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table with a line of titles."""
+    return "\n".join(columns([titles, *rows]))
 
 
 def human_bytes(count: float) -> str:
@@ -42,7 +48,7 @@ def human_age(seconds: float) -> str:
 
 
 def human_span(seconds: float) -> str:
-    """Return a span of time in words, as Docker and Ollama say it."""
+    """Return a duration in words, as Docker and Ollama print it."""
     if seconds < _MINUTE:
         return counted(int(seconds), "second")
     if seconds < 2 * _MINUTE:
@@ -54,5 +60,5 @@ def human_span(seconds: float) -> str:
 
 
 def counted(count: int, name: str) -> str:
-    """Return a count with what is counted: 1 model, 3 models."""
+    """Return a count with its noun: 1 model, 3 models."""
     return f"{count} {name}" if count == 1 else f"{count} {name}s"

@@ -1,4 +1,4 @@
-"""`tampu verify-store`: reads every byte of the models and compares it with its digest."""
+"""`tampu verify-store`: reads every byte of the models and checks their digests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tampu.cli.arguments import AsJSON
 from tampu.cli.table import counted, human_bytes
+from tampu.settings.settings import Settings
+from tampu.store.store import Store
 
 if TYPE_CHECKING:
     from tampu.store.verify import VerifyResult
@@ -17,16 +20,16 @@ def verify_command(
     repair: Annotated[
         bool,
         typer.Option(
-            "--repair",
-            help="Remove damaged blobs, which a pull fetches again, and unused ones.",
+            "--repair", help="Remove damaged blobs, which a pull fetches again, and unused ones."
         ),
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: AsJSON = False,
 ) -> None:
-    """Verify that all models on disk are what they were; exit code 1 if not."""
+    """Check all models on disk for damage.
+
+    The exit code is 1 if there is any.
+    """
     from tampu.cli.progress import progress_bar
-    from tampu.settings.settings import Settings
-    from tampu.store.store import Store
     from tampu.store.verify import remove_damaged, verify_store
 
     store = Store(Settings.from_environment().models)

@@ -14,7 +14,7 @@ import pytest
 from support.stores import add_model, names
 
 from tampu.cli import app
-from tampu.cli.completion import complete_model
+from tampu.cli.arguments import complete_model
 from tampu.cli.ps import processor, until
 from tampu.store import ModelName, Store
 
@@ -287,8 +287,8 @@ def test_a_model_that_is_only_read_is_told_with_the_way_to_one_that_is_not(run, 
     code, out, error = run(*arguments)
     assert (code, out) == (2, "")
     assert error == (
-        "Error: demo:latest is not in tampu's own store (built in) and only read; "
-        "`tampu create` with FROM demo makes a model of it that is\n"
+        "Error: demo:latest is not in tampu's own store (built in), so it is read-only; "
+        "`tampu create` with FROM demo makes a copy that can be changed\n"
     )
 
 

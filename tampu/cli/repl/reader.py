@@ -142,7 +142,7 @@ def _completer() -> Completer:
     from prompt_toolkit.completion.base import CompleteEvent
     from prompt_toolkit.document import Document
 
-    from tampu.cli.completion import complete_model
+    from tampu.cli.arguments import complete_model
 
     class Commands(Completer):
         def get_completions(self, document: Document, _: CompleteEvent) -> Iterable[Completion]:

@@ -9,7 +9,8 @@ from http import HTTPStatus
 from pathlib import Path
 
 from tampu.chat.sandboxed_template import RENDERING
-from tampu.cli.pull_push import pull_if_missing, show_progress
+from tampu.cli.progress import show_progress
+from tampu.cli.pull_push import pull_if_missing
 from tampu.cli.repl.backend import ChatBackend, show
 from tampu.cli.server_client import HTTPServer, NoServerError, ServerError
 from tampu.errors import ModelNotFoundError
@@ -58,7 +59,7 @@ def select_backend(
             return ChatBackend(server, show(server, model), keep_s)
         except ServerError as error:
             _warn(f"the server at {server}: {error}")
-    pull_if_missing(model, settings, insecure)
+    pull_if_missing(model, settings, insecure=insecure)
     fork_server = ForkServerClient()
     with suppress(OSError):  # rendering a template will report it
         fork_server.request(RENDERING)  # starts while this process imports the engine

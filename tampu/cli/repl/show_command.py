@@ -6,8 +6,7 @@ from tampu.cli.repl.help import SHOW
 from tampu.cli.repl.session import Session
 from tampu.cli.repl.wrapping import harmless
 from tampu.cli.show import as_text
-from tampu.cli.show_sections import parameter_lines
-from tampu.store.modelfile import Modelfile, format_modelfile
+from tampu.store.modelfile import Modelfile, format_modelfile, parameter_texts
 
 
 def shown(session: Session, what: str) -> str:
@@ -26,8 +25,7 @@ def shown(session: Session, what: str) -> str:
         case "modelfile":
             return harmless(format_modelfile(session.modelfile())).rstrip()
         case "parameters":
-            lines = parameter_lines(Modelfile(parameters=session.parameters))
-            return "\n".join(lines) or "No parameters were set."
+            return "\n".join(parameter_texts(session.parameters)) or "No parameters were set."
         case "system":
             return harmless(session.system) or "No system message was set."
         case "template":
