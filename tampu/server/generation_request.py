@@ -31,7 +31,7 @@ class GenerationRequest:
         form: the structure of the answers; None: free text.
         choices: answers to each prompt.
         tools: functions that the answer may call.
-        most_calls: how many calls the answer may hold; None: any number.
+        max_calls: the maximum number of calls in the answer; None: any number.
     """
 
     model: str
@@ -80,11 +80,7 @@ class EmbeddingTask:
     dimensions: int | None = None
 
 
-def require(*, holds: bool, message: str) -> None:
-    """Refuse a request unless something holds.
-
-    Raises:
-        RequestError: with the message.
-    """
-    if not holds:
+def require(condition: object, message: str) -> None:
+    """Raise a RequestError with this message unless the condition is true."""
+    if not condition:
         raise RequestError(message)

@@ -343,7 +343,7 @@ def _shortened(vectors: npt.NDArray[np.float32], dimensions: int | None) -> npt.
         return vectors
     width = vectors.shape[1]
     require(
-        holds=0 < dimensions <= width,
-        message=f"dimensions must be 1 to {width} for this model, not {dimensions}",
+        0 < dimensions <= width,
+        f"dimensions must be 1 to {width} for this model, not {dimensions}",
     )
     return normalize(vectors[:, :dimensions])

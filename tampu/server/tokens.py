@@ -13,7 +13,7 @@ from tampu.errors import RequestError
 from tampu.server.http_response import TaskResponse
 from tampu.server.routes import Route, post
 from tampu.server.serving import Serving
-from tampu.server.wire.ollama import Message, template_message
+from tampu.server.wire.ollama import Message, read_messages
 from tampu.worker.protocol import Encoded
 
 
@@ -91,12 +91,7 @@ def _prompt(body: TokenizeRequest) -> TextPrompt | ChatPrompt:
         raise RequestError("give either text or messages")
     if body.text is not None:
         return TextPrompt(body.text)
-    return ChatPrompt(
-        messages=tuple(
-            template_message(message, f"messages[{index}]")
-            for index, message in enumerate(body.messages or ())
-        )
-    )
+    return ChatPrompt(messages=read_messages(body.messages))
 
 
 def _pieces(encoded: Encoded) -> list[Token]:

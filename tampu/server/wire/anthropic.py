@@ -20,10 +20,11 @@ from tampu.server.wire.conversation import (
     Conversation,
     ToolMode,
     decode_image,
+    tool_call,
     with_conversation,
 )
 from tampu.server.wire.openai_fields import refuse_fields
-from tampu.server.wire.options import OPENAI_DEFAULTS, parameter_fields, parse_request
+from tampu.server.wire.options import ModelBody, parse_limited
 
 _IMAGE_TYPES = ("image/jpeg", "image/jpg", "image/png", "image/webp", "image/gif", "image/bmp")
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "max", "max": "max"}
@@ -36,10 +37,9 @@ class Message(msgspec.Struct, kw_only=True):
     content: str | list[dict[str, Any]]
 
 
-class CountRequest(msgspec.Struct, kw_only=True):
+class CountRequest(ModelBody, kw_only=True):
     """`POST /v1/messages/count_tokens`."""
 
-    model: str | None = None
     messages: list[Message] | None = None
     system: str | list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
@@ -55,7 +55,7 @@ class CountRequest(msgspec.Struct, kw_only=True):
 
 
 class MessagesRequest(CountRequest, kw_only=True):
-    """`POST /v1/messages`; `options` and `keep_alive` are Ollama's."""
+    """`POST /v1/messages`."""
 
     max_tokens: int | None = None
     stream: bool | None = None
@@ -63,8 +63,6 @@ class MessagesRequest(CountRequest, kw_only=True):
     top_p: float | None = None
     top_k: int | None = None
     stop_sequences: list[str] | None = None
-    options: dict[str, Any] | None = None
-    keep_alive: float | str | None = None
 
 
 def parse_messages(body: MessagesRequest, defaults: ModelDefaults) -> GenerationRequest:
@@ -73,20 +71,11 @@ def parse_messages(body: MessagesRequest, defaults: ModelDefaults) -> Generation
     Raises:
         RequestError: naming an unsupported or invalid field.
     """
-    limit = body.max_tokens
-    require(holds=limit is not None, message="max_tokens: field required")
-    require(holds=limit is None or limit >= 1, message="max_tokens must be 1 or more")
-    fields = parameter_fields(body) | {"think_budget": _budget(body)}
+    require(body.max_tokens is not None, "max_tokens: field required")
+    fields: dict[str, Any] = {"think_budget": _budget(body)}
     if body.stop_sequences is not None:
         fields["stop"] = BY_OLLAMA["stop"].check(body.stop_sequences, "stop_sequences")
-    request = parse_request(
-        body,
-        defaults,
-        fields,
-        OPENAI_DEFAULTS,
-        max_tokens=limit,
-        truncate=True,
-    )
+    request = parse_limited(body, defaults, "max_tokens", fields=fields, truncate=True)
     return with_conversation(request, _conversation(body, defaults), defaults)
 
 
@@ -98,7 +87,7 @@ def hides_reasoning(body: MessagesRequest) -> bool:
     """
     display = (body.thinking or {}).get("display")
     fits = display in (None, "summarized", "omitted")
-    require(holds=fits, message="thinking.display must be summarized or omitted")
+    require(fits, "thinking.display must be summarized or omitted")
     return display == "omitted"
 
 
@@ -116,13 +105,13 @@ def parse_count(body: CountRequest, defaults: ModelDefaults) -> GenerationReques
 def _conversation(body: CountRequest, defaults: ModelDefaults) -> Conversation:
     refuse_fields(body, "mcp_servers", "container", "compaction", "thread")
     _check_edits(body.context_management or {})
-    require(holds=bool(body.messages), message="messages: at least one message is required")
+    require(bool(body.messages), "messages: at least one message is required")
     system = _text_of(body.system or "", "system")
     before = [{"role": "system", "content": system}] if system else []
     messages = [
         message
         for index, given in enumerate(body.messages or ())
-        for message in template_messages(given, f"messages[{index}]")
+        for message in read_message(given, f"messages[{index}]")
     ]
     choice, tool = _tool_choice(body.tool_choice)
     chosen = body.tool_choice or {}
@@ -137,7 +126,7 @@ def _conversation(body: CountRequest, defaults: ModelDefaults) -> Conversation:
     )
 
 
-def template_messages(message: Message, where: str) -> Iterator[dict[str, Any]]:
+def read_message(message: Message, where: str) -> Iterator[dict[str, Any]]:
     """Yield a message in the format of Hugging Face's templates; results of tools are of their own.
 
     Raises:
@@ -159,7 +148,7 @@ def template_messages(message: Message, where: str) -> Iterator[dict[str, Any]]:
                 yield {"role": "tool", "tool_call_id": id, "content": text}
             case {"type": "image", "source": source}:
                 told = f"{place}.transformations is not supported"
-                require(holds=not block.get("transformations"), message=told)
+                require(not block.get("transformations"), told)
                 images.append(_image(source, place))
             case _:
                 rest.append(_block(block, place))
@@ -178,8 +167,7 @@ def _block(block: dict[str, Any], where: str) -> dict[str, Any]:
         case {"type": "redacted_thinking"}:
             return {}
         case {"type": "tool_use", "id": str(id), "name": str(name), "input": dict(arguments)}:
-            function = {"name": name, "arguments": arguments}
-            return {"tool_calls": [{"type": "function", "id": id, "function": function}]}
+            return {"tool_calls": [tool_call(id, name, arguments)]}
     raise RequestError(f"{where}: {block.get('type')!r:.50} is not supported here")
 
 
@@ -227,7 +215,7 @@ def _text_of(content: str | Sequence[Any], where: str) -> str:
 def _image(source: object, where: str) -> bytes:
     match source:
         case {"type": "base64", "media_type": str(kind), "data": str(data)}:
-            require(holds=kind in _IMAGE_TYPES, message=f"{where}: {kind[:50]!r} is not supported")
+            require(kind in _IMAGE_TYPES, f"{where}: {kind[:50]!r} is not supported")
             return decode_image(data, where)
         case {"type": "url"}:
             raise RequestError(f"{where}: URLs are not fetched: send the image in base64")
@@ -252,11 +240,11 @@ def _tool(tool: dict[str, Any], index: int) -> dict[str, Any]:
 def _check_tool(tool: dict[str, Any], where: str) -> None:
     """Refuse what would change what the model is shown or may call, and is not supported."""
     is_schema = isinstance(tool.get("input_schema"), dict | None)
-    require(holds=is_schema, message=f"{where}.input_schema must be an object")
+    require(is_schema, f"{where}.input_schema must be an object")
     for name in ("defer_loading", "input_examples"):
-        require(holds=not tool.get(name), message=f"{where}.{name} is not supported")
+        require(not tool.get(name), f"{where}.{name} is not supported")
     is_direct = "direct" in (tool.get("allowed_callers") or ("direct",))
-    require(holds=is_direct, message=f"{where}.allowed_callers: only direct is supported")
+    require(is_direct, f"{where}.allowed_callers: only direct is supported")
 
 
 def _tool_choice(given: dict[str, Any] | None) -> tuple[ToolMode, str | None]:
@@ -277,9 +265,9 @@ def _think(body: CountRequest, defaults: ModelDefaults) -> Think:
     thinking = body.thinking or {}
     kind, effort = thinking.get("type"), (body.output_config or {}).get("effort")
     fits = kind in (None, "enabled", "disabled", "adaptive")
-    require(holds=fits, message="thinking.type must be enabled, disabled or adaptive")
+    require(fits, "thinking.type must be enabled, disabled or adaptive")
     fits = effort is None or effort in _EFFORTS
-    require(holds=fits, message=f"output_config.effort must be one of {', '.join(_EFFORTS)}")
+    require(fits, f"output_config.effort must be one of {', '.join(_EFFORTS)}")
     if "thinking" not in defaults.info.capabilities:
         return None
     if effort is not None and kind != "disabled":
@@ -290,7 +278,7 @@ def _think(body: CountRequest, defaults: ModelDefaults) -> Think:
 def _check_edits(management: dict[str, Any]) -> None:
     """Refuse to leave parts of a conversation out; its clients say by habit that all stays."""
     edits = management.get("edits") or ()
-    require(holds=isinstance(edits, list | tuple), message="context_management.edits: a list")
+    require(isinstance(edits, list | tuple), "context_management.edits: a list")
     for edit in edits:
         match edit:
             case {"type": "clear_thinking_20251015", "keep": "all" | {"type": "all"}}:
@@ -303,13 +291,12 @@ def _budget(body: CountRequest) -> int | None:
     """Return the reasoning budget in tokens; None: unlimited."""
     budget = (body.thinking or {}).get("budget_tokens")
     fits = budget is None or (type(budget) is int and budget >= 0)
-    require(holds=fits, message="thinking.budget_tokens must be a whole number of 0 or more")
+    require(fits, "thinking.budget_tokens must be a whole number of 0 or more")
     return budget
 
 
 def _format(config: dict[str, Any]) -> dict[str, Any] | None:
-    message = "output_config.task_budget is not supported"
-    require(holds=not config.get("task_budget"), message=message)
+    require(not config.get("task_budget"), "output_config.task_budget is not supported")
     match config.get("format"):
         case None:
             return None

@@ -85,14 +85,24 @@ def with_conversation(
     )
 
 
+def template_message(role: str, content: str, **optional: object) -> dict[str, Any]:
+    """Return a message in the format of Hugging Face's templates, without empty optional fields."""
+    given = {name: value for name, value in optional.items() if value}
+    return {"role": role, "content": content, **given}
+
+
+def tool_call(id: str, name: str, arguments: object) -> dict[str, Any]:
+    """Return a tool call in the format of Hugging Face's templates."""
+    return {"type": "function", "id": id, "function": {"name": name, "arguments": arguments}}
+
+
 def check_can(defaults: ModelDefaults, capability: str, model: str, named: str) -> None:
     """Refuse a request that the model does not support.
 
     Raises:
         RequestError: naming the model and the capability.
     """
-    message = f'"{model[:200]}" does not support {named}'
-    require(holds=capability in defaults.info.capabilities, message=message)
+    require(capability in defaults.info.capabilities, f'"{model[:200]}" does not support {named}')
 
 
 def decode_image(text: str, where: str, *, is_uri: bool = False) -> bytes:
@@ -114,7 +124,7 @@ def decode_image(text: str, where: str, *, is_uri: bool = False) -> bytes:
         image = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise RequestError(f"{where}: invalid base64") from error
-    require(holds=bool(image), message=f"{where}: it is empty")
+    require(bool(image), f"{where}: it is empty")
     return image
 
 
@@ -139,7 +149,7 @@ def _check_size(conversation: Conversation) -> None:
         (len(conversation.tools), MAX_TOOLS, "tools"),
         (images, MAX_IMAGES, "images"),
     ):
-        require(holds=count <= most, message=f"at most {most} {what} can be given, not {count}")
+        require(count <= most, f"at most {most} {what} can be given, not {count}")
 
 
 def _check_tools(tools: Sequence[dict[str, Any]]) -> None:
@@ -147,10 +157,10 @@ def _check_tools(tools: Sequence[dict[str, Any]]) -> None:
         match tool:
             case {"type": "function", "function": {"name": str(name), **rest}} if name:
                 fits = isinstance(rest.get("parameters"), dict | None)
-                require(holds=fits, message=f"tools[{index}]: parameters must be an object")
+                require(fits, f"tools[{index}]: parameters must be an object")
                 fits = len(name) <= MAX_NAME_LENGTH
                 message = f"tools[{index}]: its name has more than {MAX_NAME_LENGTH} characters"
-                require(holds=fits, message=message)
+                require(fits, message)
             case {"type": str(kind)} if kind != "function":
                 raise RequestError(f"tools[{index}]: {kind[:50]!r} is not supported, only function")
             case _:
@@ -166,7 +176,7 @@ def _check_abilities(conversation: Conversation, model: str, defaults: ModelDefa
         check_can(defaults, "vision", model, "images")
     think = conversation.think
     message = "think must be true, false, low, medium, high or max"
-    require(holds=not isinstance(think, str) or think in EFFORTS, message=message)
+    require(not isinstance(think, str) or think in EFFORTS, message)
     if think:
         check_can(defaults, "thinking", model, "thinking")
 
@@ -181,9 +191,9 @@ def _usable_tools(conversation: Conversation) -> Sequence[dict[str, Any]]:
         return ()
     if conversation.tool_choice == "required":
         names = [tool["function"]["name"] for tool in conversation.tools]
-        require(holds=bool(names), message="tool_choice: there are no tools to call")
+        require(bool(names), "tool_choice: there are no tools to call")
         is_there = conversation.tool is None or conversation.tool in names
-        require(holds=is_there, message=f"tool_choice: there is no tool {conversation.tool!r}")
+        require(is_there, f"tool_choice: there is no tool {conversation.tool!r}")
     return conversation.tools
 
 

@@ -14,23 +14,17 @@ from typing import Any
 import msgspec
 
 from tampu.engine.prompts import FIMPrompt, TextPrompt
-from tampu.server.generation_request import (
-    EmbeddingTask,
-    GenerationRequest,
-    require,
-)
+from tampu.server.generation_request import EmbeddingTask, GenerationRequest, require
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.wire.conversation import (
     Conversation,
     check_can,
     decode_image,
+    template_message,
+    tool_call,
     with_conversation,
 )
-from tampu.server.wire.options import (
-    keep_alive_s,
-    parse_request,
-    request_options,
-)
+from tampu.server.wire.options import ModelBody, embedding_task, keep_alive_s, parse_request
 
 VERSION = "0.20.0"
 MAX_INPUTS = 2_048
@@ -64,14 +58,11 @@ class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
     tool_call_id: str | None = None
 
 
-class _Common(msgspec.Struct, kw_only=True):
-    """What generating and chatting have in common."""
+class _Common(ModelBody, kw_only=True):
+    """The fields of both generating requests."""
 
-    model: str | None = None
     stream: bool | None = None
     format: Any = None
-    keep_alive: float | str | None = None
-    options: dict[str, Any] | None = None
     think: bool | str | None = None
     truncate: bool | None = None
     shift: bool | None = None
@@ -99,24 +90,18 @@ class ChatRequest(_Common, kw_only=True):
     tools: list[dict[str, Any]] | None = None
 
 
-class EmbedRequest(msgspec.Struct, kw_only=True):
+class EmbedRequest(ModelBody, kw_only=True):
     """`POST /api/embed`."""
 
-    model: str | None = None
     input: str | list[str] | None = None
     truncate: bool | None = None
     dimensions: int | None = None
-    keep_alive: float | str | None = None
-    options: dict[str, Any] | None = None
 
 
-class EmbeddingsRequest(msgspec.Struct, kw_only=True):
+class EmbeddingsRequest(ModelBody, kw_only=True):
     """`POST /api/embeddings`, the older form."""
 
-    model: str | None = None
     prompt: str | None = None
-    keep_alive: float | str | None = None
-    options: dict[str, Any] | None = None
 
 
 class EmbedResponse(msgspec.Struct, kw_only=True):
@@ -179,13 +164,13 @@ def parse_generate(body: GenerateRequest, defaults: ModelDefaults) -> Generation
     check_can(defaults, "completion", request.model, "generate")
     extras = (body.system, body.template, body.context, body.suffix)
     require(
-        holds=not (body.raw and any(extras)),
-        message="raw mode does not support template, system, context, or suffix",
+        not (body.raw and any(extras)),
+        "raw mode does not support template, system, context, or suffix",
     )
     if body.suffix:
         check_can(defaults, "insert", request.model, "insert")
     message = "template: not supported in a request; create a model with it (/api/create)"
-    require(holds=not body.template, message=message)
+    require(not body.template, message)
     request = with_conversation(request, _one_question(body, defaults), defaults)
     if body.suffix:
         return replace(request, prompts=(FIMPrompt(body.prompt or "", body.suffix),))
@@ -202,10 +187,7 @@ def parse_chat(body: ChatRequest, defaults: ModelDefaults) -> GenerationRequest:
     """
     check_can(defaults, "completion", body.model or "", "chat")
     conversation = Conversation(
-        messages=tuple(
-            template_message(message, f"messages[{index}]")
-            for index, message in enumerate(body.messages or ())
-        ),
+        messages=read_messages(body.messages),
         tools=[{"type": "function", **tool} for tool in body.tools or ()],
         think=_think(body, defaults),
         response_format=body.format,
@@ -220,16 +202,12 @@ def parse_embed(body: EmbedRequest, defaults: ModelDefaults) -> EmbeddingTask:
     Raises:
         RequestError: for an option out of its range.
     """
-    overrides, _ = request_options(defaults, body.options)
     given = body.input
     texts = [given] if isinstance(given, str) else given or []
-    require(
-        holds=len(texts) <= MAX_INPUTS, message=f"input: at most {MAX_INPUTS} texts can be given"
-    )
-    return EmbeddingTask(
-        model=body.model or "",
-        overrides=overrides,
-        keep_alive_s=keep_alive_s(body.keep_alive),
+    require(len(texts) <= MAX_INPUTS, f"input: at most {MAX_INPUTS} texts can be given")
+    return embedding_task(
+        body,
+        defaults,
         inputs=tuple(TextPrompt(text) for text in texts) if given else (),
         truncate=body.truncate is not False,
         dimensions=body.dimensions or None,
@@ -291,27 +269,23 @@ def _images(images: Sequence[str], where: str) -> list[bytes]:
     return [decode_image(image, f"{where}images[{i}]") for i, image in enumerate(images)]
 
 
-def template_message(message: Message, where: str) -> dict[str, Any]:
-    """Return a message in the format of Hugging Face's templates."""
-    optional = {
-        "images": _images(message.images or (), f"{where}."),
-        "reasoning_content": message.thinking,
-        "name": message.tool_name or message.name,
-        "tool_call_id": message.tool_call_id,
-        "tool_calls": [
-            {
-                "type": "function",
-                "id": call.id or "",
-                "function": {"name": call.function.name, "arguments": call.function.arguments},
-            }
-            for call in message.tool_calls or ()
-        ],
-    }
-    return {
-        "role": message.role.lower(),
-        "content": message.content or "",
-        **{name: value for name, value in optional.items() if value},
-    }
+def read_messages(messages: Sequence[Message] | None) -> tuple[dict[str, Any], ...]:
+    """Return messages in the format of Hugging Face's templates."""
+    return tuple(
+        template_message(
+            message.role.lower(),
+            message.content or "",
+            images=_images(message.images or (), f"messages[{index}]."),
+            reasoning_content=message.thinking,
+            name=message.tool_name or message.name,
+            tool_call_id=message.tool_call_id,
+            tool_calls=[
+                tool_call(call.id or "", call.function.name, call.function.arguments)
+                for call in message.tool_calls or ()
+            ],
+        )
+        for index, message in enumerate(messages or ())
+    )
 
 
 def timestamp(seconds: float | None = None) -> str:

@@ -19,6 +19,7 @@ from tampu.server.generation_request import MAX_CHOICES, EmbeddingTask, Generati
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.wire.conversation import Conversation, check_can, with_conversation
 from tampu.server.wire.openai_fields import (
+    Message,
     ResponseFormat,
     check_cache_options,
     check_verbosity,
@@ -26,16 +27,14 @@ from tampu.server.wire.openai_fields import (
     read_effort,
     read_format,
     read_inputs,
+    read_message,
     read_tool_choice,
     refuse_fields,
 )
-from tampu.server.wire.openai_messages import Message, template_message
 from tampu.server.wire.options import (
-    OPENAI_DEFAULTS,
-    keep_alive_s,
-    parameter_fields,
-    parse_request,
-    request_options,
+    ModelBody,
+    embedding_task,
+    parse_limited,
     with_parameters,
 )
 
@@ -47,18 +46,14 @@ class StreamOptions(msgspec.Struct, kw_only=True):
 
 
 @with_parameters
-class _Common(msgspec.Struct, kw_only=True):
-    """What both kinds of generating have in common, besides the fields that are parameters."""
+class _Common(ModelBody, kw_only=True):
+    """The fields of both generating requests, besides those that are parameters."""
 
-    model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = None
     stop: str | list[str] | None = None
     logit_bias: dict[str, float] | None = None
-    # Beyond OpenAI's own.
-    options: dict[str, Any] | None = None
-    keep_alive: float | str | None = None
 
 
 class ChatRequest(_Common, kw_only=True):
@@ -95,15 +90,12 @@ class CompletionRequest(_Common, kw_only=True):
     best_of: int | None = None
 
 
-class EmbeddingRequest(msgspec.Struct, kw_only=True):
+class EmbeddingRequest(ModelBody, kw_only=True):
     """`POST /v1/embeddings`; the input is a text, tokens, or a list of either."""
 
     input: str | list[Any]
-    model: str | None = None
     encoding_format: str | None = None
     dimensions: int | None = None
-    keep_alive: float | str | None = None
-    options: dict[str, Any] | None = None
 
 
 def parse_chat_completion(body: ChatRequest, defaults: ModelDefaults) -> GenerationRequest:
@@ -115,13 +107,12 @@ def parse_chat_completion(body: ChatRequest, defaults: ModelDefaults) -> Generat
     refuse_fields(body, "audio", "functions", "function_call", "moderation", "web_search_options")
     check_verbosity(body.verbosity, "verbosity")
     check_cache_options(body.prompt_cache_options)
-    texts_only = body.modalities in (None, ["text"])
-    require(holds=texts_only, message="modalities: only text is supported")
-    require(holds=bool(body.messages), message="messages: there must be at least one")
+    require(body.modalities in (None, ["text"]), "modalities: only text is supported")
+    require(bool(body.messages), "messages: there must be at least one")
     wish = read_tool_choice(body.tool_choice)
     conversation = Conversation(
         messages=tuple(
-            template_message(message, f"messages[{index}]")
+            read_message(message, f"messages[{index}]")
             for index, message in enumerate(body.messages or ())
         ),
         tools=wish.among(body.tools or ()),
@@ -136,8 +127,7 @@ def parse_chat_completion(body: ChatRequest, defaults: ModelDefaults) -> Generat
     request = _parameters(
         body, defaults, limit, logprobs=body.logprobs, top_logprobs=body.top_logprobs
     )
-    message = "top_logprobs needs logprobs: true"
-    require(holds=bool(body.logprobs) or not body.top_logprobs, message=message)
+    require(bool(body.logprobs) or not body.top_logprobs, "top_logprobs needs logprobs: true")
     return with_conversation(request, conversation, defaults)
 
 
@@ -149,25 +139,23 @@ def parse_completion(body: CompletionRequest, defaults: ModelDefaults) -> Genera
     """
     logprobs = body.logprobs
     in_range = logprobs is None or 0 <= logprobs <= MAX_TOP_LOGPROBS
-    require(holds=in_range, message=f"logprobs must be 0 to {MAX_TOP_LOGPROBS}, not {logprobs}")
+    require(in_range, f"logprobs must be 0 to {MAX_TOP_LOGPROBS}, not {logprobs}")
     request = _parameters(
         body,
         defaults,
         "max_tokens",
         default=16,
-        fewest=0 if body.echo else 1,
+        least=0 if body.echo else 1,
         logprobs=body.logprobs is not None or None,
         top_logprobs=body.logprobs,
     )
     check_can(defaults, "completion", request.model, "generate")
     if body.suffix:
         check_can(defaults, "insert", request.model, "suffix")
-    best_is_all = body.best_of in (None, body.n or 1)
-    require(holds=best_is_all, message="best_of must be n: choices are not compared")
+    require(body.best_of in (None, body.n or 1), "best_of must be n: choices are not compared")
     options = request.options
     if body.echo and body.logprobs is not None:
-        message = "echo together with logprobs cannot be streamed"
-        require(holds=not body.stream, message=message)
+        require(not body.stream, "echo together with logprobs cannot be streamed")
         options = msgspec.structs.replace(options, prompt_logprobs=True)
     prompts: tuple[Prompt, ...] = tuple(read_inputs(body.prompt, "prompt"))
     if body.suffix:
@@ -188,16 +176,9 @@ def parse_embedding(body: EmbeddingRequest, defaults: ModelDefaults) -> Embeddin
         RequestError: naming an unsupported or invalid field.
     """
     formats = (None, "float", "base64")
-    message = "encoding_format must be float or base64"
-    require(holds=body.encoding_format in formats, message=message)
-    overrides, _ = request_options(defaults, body.options)
-    return EmbeddingTask(
-        model=body.model or "",
-        overrides=overrides,
-        keep_alive_s=keep_alive_s(body.keep_alive),
-        inputs=tuple(read_inputs(body.input, "input")),
-        dimensions=body.dimensions,
-    )
+    require(body.encoding_format in formats, "encoding_format must be float or base64")
+    inputs = tuple(read_inputs(body.input, "input"))
+    return embedding_task(body, defaults, inputs=inputs, dimensions=body.dimensions)
 
 
 def wants_usage(body: _Common) -> bool:
@@ -212,23 +193,18 @@ def _parameters(
     *,
     logprobs: bool | None,
     top_logprobs: int | None,
-    fewest: int = 1,
+    least: int = 1,
     default: int | None = None,
 ) -> GenerationRequest:
     """Return a request without its prompt; `limit` names the field that limits its length."""
-    fields = msgspec.structs.asdict(body)
-    max_tokens = default if fields[limit] is None else fields[limit]
-    if max_tokens is not None:
-        message = f"{limit} must be {fewest} or more, not {max_tokens}"
-        require(holds=max_tokens >= fewest, message=message)
     choices = 1 if body.n is None else body.n
-    require(holds=1 <= choices <= MAX_CHOICES, message=f"n must be 1 to {MAX_CHOICES}")
-    request = parse_request(
+    require(1 <= choices <= MAX_CHOICES, f"n must be 1 to {MAX_CHOICES}")
+    request = parse_limited(
         body,
         defaults,
-        parameter_fields(body),
-        OPENAI_DEFAULTS,
-        max_tokens=max_tokens,
+        limit,
+        least=least,
+        default=default,
         truncate=True,
         logprobs=logprobs,
         top_logprobs=top_logprobs,

@@ -1,6 +1,7 @@
-"""Fields that several of OpenAI's routes have: what may stand in them, and what it means.
+"""The fields that several of OpenAI's routes share, messages among them: valid values and meaning.
 
-Each function takes the name under which the client knows the field, for the message that refuses.
+Each function raises RequestError for a value that it does not accept; `field` and `where` are the
+client's name for it, for the message.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tampu.chat.output.reasoning import Think
 from tampu.engine.prompts import TextPrompt, TokensPrompt
 from tampu.errors import RequestError
 from tampu.server.generation_request import require
-from tampu.server.wire.conversation import ToolMode
+from tampu.server.wire.conversation import ToolMode, decode_image, template_message, tool_call
 from tampu.server.wire.ollama import MAX_INPUTS
 
 MAX_BIASES = 1_024
@@ -47,6 +48,35 @@ class ResponseFormat(msgspec.Struct, kw_only=True):
     choices: list[str] | None = None
 
 
+class ToolFunction(msgspec.Struct, kw_only=True):
+    """The function of a call; `arguments` is JSON as text."""
+
+    name: str
+    arguments: str = "{}"
+
+
+class ToolCall(msgspec.Struct, kw_only=True):
+    """A call in a conversation."""
+
+    function: ToolFunction
+    id: str = ""
+    type: str = "function"
+
+
+class Message(msgspec.Struct, kw_only=True):
+    """A message of a conversation."""
+
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    function_call: Any = None
+    audio: Any = None
+
+
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
     """What `tool_choice` says.
@@ -62,60 +92,40 @@ class ToolChoice:
     only: tuple[str, ...] | None = None
 
     def among(self, tools: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-        """Return the functions that are to be shown.
-
-        Raises:
-            RequestError: if one of them is not there.
-        """
+        """Return the functions that are to be shown."""
         if self.only is None:
             return tools
         names = [_name_of(tool) for tool in tools]
         for name in self.only:
-            require(holds=name in names, message=f"tool_choice: there is no tool {name!r:.300}")
+            require(name in names, f"tool_choice: there is no tool {name!r:.300}")
         return [tool for tool in tools if _name_of(tool) in self.only]
 
 
 def refuse_fields(body: msgspec.Struct, *fields: str) -> None:
-    """Refuse a request that sets one of these unsupported fields.
-
-    Raises:
-        RequestError: naming the first.
-    """
+    """Refuse a request that sets one of these unsupported fields."""
     given = msgspec.structs.asdict(body)
     for name in fields:
-        require(holds=not given[name], message=f"{name} is not supported")
+        require(not given[name], f"{name} is not supported")
 
 
 def check_verbosity(verbosity: object, field: str) -> None:
-    """Refuse any verbosity but the default.
-
-    Raises:
-        RequestError: naming the field.
-    """
+    """Refuse any verbosity but the default."""
     message = f"{field} is not supported: say in a message how long the answer should be"
-    require(holds=verbosity in (None, "medium"), message=message)
+    require(verbosity in (None, "medium"), message)
 
 
 def check_cache_options(options: Mapping[str, Any] | None) -> None:
-    """Refuse to read a prompt without an answer; the rest is how long a cache is wanted.
-
-    Raises:
-        RequestError: naming the field.
-    """
+    """Refuse to read a prompt without an answer; the rest is how long a cache is wanted."""
     message = "prompt_cache_options.prewarm is not supported: prompts are kept by themselves"
-    require(holds=not (options or {}).get("prewarm"), message=message)
+    require(not (options or {}).get("prewarm"), message)
 
 
 def read_inputs(given: str | list[Any] | None, field: str) -> Iterator[TextOrTokens]:
-    """Yield the prompts of a text, tokens, or a list of either.
-
-    Raises:
-        RequestError: for anything else, or nothing.
-    """
+    """Yield the prompts of a text, tokens, or a list of either."""
     items = given if isinstance(given, list) else [given or ""]
     if items and all(_is_token(item) for item in items):
         items = [items]
-    require(holds=0 < len(items) <= MAX_INPUTS, message=f"{field}: 1 to {MAX_INPUTS} are needed")
+    require(0 < len(items) <= MAX_INPUTS, f"{field}: 1 to {MAX_INPUTS} are needed")
     for index, item in enumerate(items):
         if isinstance(item, list) and item and all(_is_token(token) for token in item):
             yield TokensPrompt(tuple(item))
@@ -126,11 +136,7 @@ def read_inputs(given: str | list[Any] | None, field: str) -> Iterator[TextOrTok
 
 
 def read_effort(effort: object, field: str) -> Think:
-    """Return the reasoning effort.
-
-    Raises:
-        RequestError: naming the valid values.
-    """
+    """Return the reasoning effort."""
     if effort is None:
         return None
     if not isinstance(effort, str) or effort not in _EFFORTS:
@@ -139,11 +145,7 @@ def read_effort(effort: object, field: str) -> Think:
 
 
 def read_tool_choice(given: str | dict[str, Any] | None) -> ToolChoice:
-    """Return the tool choice.
-
-    Raises:
-        RequestError: for an invalid choice.
-    """
+    """Return the tool choice."""
     match given:
         case None | "auto":
             return ToolChoice()
@@ -168,11 +170,7 @@ def read_tool_choice(given: str | dict[str, Any] | None) -> ToolChoice:
 
 
 def read_format(given: ResponseFormat | None, field: str) -> str | dict[str, Any] | None:
-    """Return the output format as `Conversation.response_format`.
-
-    Raises:
-        RequestError: for any other.
-    """
+    """Return the output format as `Conversation.response_format`."""
     if given is None or given.type == "text":
         return None
     if given.type == "json_object":
@@ -181,7 +179,7 @@ def read_format(given: ResponseFormat | None, field: str) -> str | dict[str, Any
         return given.json_schema.schema
     if given.type in _GRAMMARS:
         grammar = getattr(given, given.type)
-        require(holds=grammar is not None, message=f"{field}.{given.type}: it is missing")
+        require(grammar is not None, f"{field}.{given.type}: it is missing")
         return {given.type: grammar}
     raise RequestError(
         f"{field} must be text, json_object, json_schema with a schema, or regex, lark, gbnf, "
@@ -190,18 +188,14 @@ def read_format(given: ResponseFormat | None, field: str) -> str | dict[str, Any
 
 
 def read_bias(given: dict[str, float] | None) -> dict[int, float] | None:
-    """Return the logit bias of tokens.
-
-    Raises:
-        RequestError: for too many, an invalid token, or a bias outside -100 to 100.
-    """
+    """Return the logit bias of tokens."""
     if given is None:
         return None
-    require(holds=len(given) <= MAX_BIASES, message=f"logit_bias: at most {MAX_BIASES} tokens")
+    require(len(given) <= MAX_BIASES, f"logit_bias: at most {MAX_BIASES} tokens")
     for token, bias in given.items():
         is_token = token.isascii() and token.isdecimal() and len(token) < 10
-        require(holds=is_token, message=f"logit_bias: {token[:50]!r} is not a token id")
-        require(holds=-100 <= bias <= 100, message=f"logit_bias: {bias} is not -100 to 100")
+        require(is_token, f"logit_bias: {token[:50]!r} is not a token id")
+        require(-100 <= bias <= 100, f"logit_bias: {bias} is not -100 to 100")
     return {int(token): bias for token, bias in given.items()}
 
 
@@ -231,3 +225,60 @@ def _name_of(tool: Mapping[str, Any]) -> object:
 
 def _is_token(item: object) -> bool:
     return isinstance(item, int) and not isinstance(item, bool) and 0 <= item < 2**31
+
+
+def read_message(message: Message, where: str) -> dict[str, Any]:
+    """Return a message in the format of Hugging Face's templates."""
+    require(not message.function_call, f"{where}.function_call is not supported")
+    require(not message.audio, f"{where}.audio is not supported")
+    text, images = read_content(message.content, f"{where}.content")
+    calls = [
+        tool_call(call.id, call.function.name, read_arguments(call.function.arguments, where))
+        for call in message.tool_calls or ()
+    ]
+    return template_message(
+        "system" if message.role == "developer" else message.role.lower(),
+        text,
+        images=images,
+        reasoning_content=message.reasoning or message.reasoning_content,
+        name=message.name,
+        tool_call_id=message.tool_call_id,
+        tool_calls=calls,
+    )
+
+
+def read_content(
+    content: str | Sequence[dict[str, Any]] | None, where: str
+) -> tuple[str, list[bytes]]:
+    """Return the text and the images of a message."""
+    if content is None or isinstance(content, str):
+        return content or "", []
+    texts: list[str] = []
+    images: list[bytes] = []
+    for index, part in enumerate(content):
+        match part:
+            case {"type": "text" | "input_text" | "output_text", "text": str(text)} | {
+                "type": "refusal",
+                "refusal": str(text),
+            }:
+                texts.append(text)
+            case {"type": "image_url", "image_url": {"url": str(url)} | str(url)} | {
+                "type": "input_image",
+                "image_url": str(url),
+            }:
+                images.append(decode_image(url, f"{where}[{index}]", is_uri=True))
+            case {"type": kind}:
+                raise RequestError(f"{where}[{index}]: {kind!r:.50} is not supported here")
+            case _:
+                raise RequestError(f"{where}[{index}] has no type")
+    return "\n".join(texts), images
+
+
+def read_arguments(text: str, where: str) -> dict[str, Any]:
+    """Return the arguments of a call as an object."""
+    try:
+        return msgspec.json.decode(text or "{}", type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RequestError(
+            f"{where}: the arguments of a tool call are not a JSON object"
+        ) from error

@@ -1,10 +1,13 @@
-"""The parameters of a request: its `options` object, its own fields and the model's defaults."""
+"""The parameters of a request: its `options` object, its own fields and the model's defaults.
+
+Each function raises RequestError for an invalid value; the message names the field and its range.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -14,6 +17,7 @@ from tampu.sampling.parameters import BY_OLLAMA, BY_OPENAI, Use, engine_values
 from tampu.server.generation_request import (
     FOREVER,
     MAX_DURATION_S,
+    EmbeddingTask,
     GenerationRequest,
     require,
 )
@@ -26,6 +30,14 @@ logger = logging.getLogger(__name__)
 OPENAI_DEFAULTS: Mapping[str, Any] = {"temperature": 1.0, "top_p": 1.0}
 
 S = TypeVar("S", bound=msgspec.Struct)
+
+
+class ModelBody(msgspec.Struct, kw_only=True):
+    """The fields of all requests to models; `options` and `keep_alive` are Ollama's in each API."""
+
+    model: str | None = None
+    options: dict[str, Any] | None = None
+    keep_alive: float | str | None = None
 
 
 def with_parameters(body: type[S]) -> type[S]:
@@ -44,11 +56,7 @@ def with_parameters(body: type[S]) -> type[S]:
 
 
 def parameter_fields(body: msgspec.Struct) -> dict[str, Any]:
-    """Return the parameters among the fields of a body, by Ollama's names.
-
-    Raises:
-        RequestError: for a value out of its range, by the field's name.
-    """
+    """Return the parameters among the fields of a body, by Ollama's names."""
     found = {}
     for field, row in BY_OPENAI.items():
         value = getattr(body, field, None)
@@ -57,14 +65,8 @@ def parameter_fields(body: msgspec.Struct) -> dict[str, Any]:
     return found
 
 
-class _Body(Protocol):
-    model: str | None
-    options: dict[str, Any] | None
-    keep_alive: float | str | None
-
-
 def parse_request(
-    body: _Body,
+    body: ModelBody,
     model: ModelDefaults,
     fields: Mapping[str, Any] | None = None,
     defaults: Mapping[str, Any] | None = None,
@@ -80,6 +82,45 @@ def parse_request(
     )
 
 
+def parse_limited(
+    body: ModelBody,
+    model: ModelDefaults,
+    limit: str,
+    *,
+    least: int = 1,
+    default: int | None = None,
+    fields: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> GenerationRequest:
+    """Return the request of a body of OpenAI's or Anthropic's API, without prompts.
+
+    Args:
+        body: whose fields that are parameters are used.
+        model: as in `request_options`.
+        limit: the field with the maximum number of tokens.
+        least: the smallest value of that field.
+        default: used where the field is None.
+        fields: more parameters, by Ollama's names.
+        more: as in `request_options`.
+    """
+    given = getattr(body, limit)
+    max_tokens = default if given is None else given
+    if max_tokens is not None:
+        require(max_tokens >= least, f"{limit} must be {least} or more, not {max_tokens}")
+    fields = parameter_fields(body) | dict(fields or {})
+    return parse_request(body, model, fields, OPENAI_DEFAULTS, max_tokens=max_tokens, **more)
+
+
+def embedding_task(body: ModelBody, model: ModelDefaults, **more: Any) -> EmbeddingTask:
+    """Return the task of a body; `more` are the other fields of `EmbeddingTask`."""
+    return EmbeddingTask(
+        model=body.model or "",
+        overrides=request_options(model, body.options)[0],
+        keep_alive_s=keep_alive_s(body.keep_alive),
+        **more,
+    )
+
+
 def request_options(
     model: ModelDefaults,
     options: Mapping[str, Any] | None,
@@ -87,21 +128,18 @@ def request_options(
     defaults: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> tuple[dict[str, Any], GenerateOptions]:
-    """Return the load options that a request sets, and its options of generating.
+    """Return the load options that a request sets, and its options for generating.
 
     Args:
-        model: whose own parameters hold unless the request sets them.
+        model: its own parameters apply unless the request sets them.
         options: the request's object of that name, by Ollama's names.
         fields: the request's other fields that are parameters, by Ollama's names.
-        defaults: what holds where neither the request nor the model says anything.
+        defaults: used where neither the request nor the model sets a value.
         more: fields of GenerateOptions; None: not given.
-
-    Raises:
-        RequestError: naming the option, and the type or range it must have.
     """
     options = options or {}
     message = "options: engine is a model's own (PARAMETER engine) or the server's (TAMPU_ENGINE)"
-    require(holds="engine" not in options, message=message)
+    require("engine" not in options, message)
     _log_ignored(options)
     loading: dict[str, Any] = {}
     generation: dict[str, Any] = {}
@@ -116,11 +154,7 @@ def request_options(
 
 
 def keep_alive_s(value: float | str | None) -> float | None:
-    """Return for how many seconds the model stays loaded; None: the server's default.
-
-    Raises:
-        RequestError: for an invalid duration.
-    """
+    """Return for how many seconds the model stays loaded; None: the server's default."""
     if value is None:
         return None
     try:
@@ -131,12 +165,12 @@ def keep_alive_s(value: float | str | None) -> float | None:
 
 
 def readable(error: msgspec.ValidationError) -> str:
-    """Return what msgspec says, without the null that every option may also be."""
+    """Return msgspec's message, without the null that every optional field may also be."""
     return str(error).replace(" | null", "")
 
 
 def _context(given: object, model: ModelDefaults) -> object:
-    """Return the length of the context, at most the model's."""
+    """Return the requested context, at most the model's."""
     limit = model.info.context
     if isinstance(given, int | float) and limit and given > limit:
         logger.warning("num_ctx %s is more than the model's %d", given, limit)

@@ -11,18 +11,24 @@ from tampu.chat.output.reasoning import Think
 from tampu.errors import RequestError
 from tampu.server.generation_request import GenerationRequest, require
 from tampu.server.model_defaults import ModelDefaults
-from tampu.server.wire.conversation import Conversation, with_conversation
+from tampu.server.wire.conversation import (
+    Conversation,
+    template_message,
+    tool_call,
+    with_conversation,
+)
 from tampu.server.wire.openai_fields import (
     ResponseFormat,
     check_cache_options,
     check_verbosity,
+    read_arguments,
+    read_content,
     read_effort,
     read_format,
     read_tool_choice,
     refuse_fields,
 )
-from tampu.server.wire.openai_messages import read_arguments, read_content
-from tampu.server.wire.options import OPENAI_DEFAULTS, parameter_fields, parse_request, readable
+from tampu.server.wire.options import ModelBody, parse_limited, readable
 
 _LOGPROBS = "message.output_text.logprobs"
 # Accepted values of `include`: logprobs, and parts that never occur here.
@@ -33,10 +39,9 @@ _INCLUDED = (
 )  # fmt: skip
 
 
-class ResponsesRequest(msgspec.Struct, kw_only=True):
-    """`POST /v1/responses`; `options` and `keep_alive` are Ollama's."""
+class ResponsesRequest(ModelBody, kw_only=True):
+    """`POST /v1/responses`."""
 
-    model: str | None = None
     input: str | list[dict[str, Any]] | None = None
     instructions: str | None = None
     stream: bool | None = None
@@ -54,8 +59,6 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     prompt_cache_options: dict[str, Any] | None = None
     metadata: dict[str, Any] | None = None
     store: bool | None = None
-    options: dict[str, Any] | None = None
-    keep_alive: float | str | None = None
     # Unsupported; a request with one of them is refused.
     previous_response_id: Any = None
     conversation: Any = None
@@ -84,7 +87,7 @@ def parse_response(body: ResponsesRequest, defaults: ModelDefaults) -> Generatio
     wish = read_tool_choice(body.tool_choice)
     tools = [_tool(tool, index) for index, tool in enumerate(body.tools or ())]
     conversation = Conversation(
-        messages=tuple(template_messages(body)),
+        messages=tuple(read_items(body)),
         tools=wish.among(tools),
         tool_choice=wish.choice,
         tool=wish.tool,
@@ -95,7 +98,7 @@ def parse_response(body: ResponsesRequest, defaults: ModelDefaults) -> Generatio
     return with_conversation(_parameters(body, defaults), conversation, defaults)
 
 
-def template_messages(body: ResponsesRequest) -> Iterator[dict[str, Any]]:
+def read_items(body: ResponsesRequest) -> Iterator[dict[str, Any]]:
     """Yield the conversation in the format of Hugging Face's templates.
 
     Thoughts and calls of functions, items of their own here, go into the message that they are of.
@@ -105,7 +108,7 @@ def template_messages(body: ResponsesRequest) -> Iterator[dict[str, Any]]:
     """
     if body.instructions:
         yield {"role": "system", "content": body.instructions}
-    require(holds=bool(body.input), message="input: a text or a list of items is needed")
+    require(bool(body.input), "input: a text or a list of items is needed")
     if isinstance(body.input, str):
         yield {"role": "user", "content": body.input}
         return
@@ -142,15 +145,12 @@ def _messages(item: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
             rest.get("type", "message") == "message"
         ):
             text, images = read_content(content, where)
-            message: dict[str, Any] = {"role": role, "content": text}
-            if role == "developer":
-                message["role"] = "system"
-            yield message | ({"images": images} if images else {})
+            role = "system" if role == "developer" else role
+            yield template_message(role, text, images=images)
         case {
             "type": "function_call", "call_id": str(id), "name": str(name), "arguments": str(text)
         }:  # fmt: skip
-            function = {"name": name, "arguments": read_arguments(text, where)}
-            call = {"type": "function", "id": id, "function": function}
+            call = tool_call(id, name, read_arguments(text, where))
             yield {"role": "assistant", "content": "", "tool_calls": [call]}
         case {"type": "function_call_output", "call_id": str(id), "output": output}:
             text = output if isinstance(output, str) else read_content(_parts(output), where)[0]
@@ -188,7 +188,7 @@ def _tool(tool: dict[str, Any], index: int) -> dict[str, Any]:
 def _effort(reasoning: dict[str, Any]) -> Think:
     """Return the reasoning effort; reasoning is returned whole, whatever summary is requested."""
     message = "reasoning.mode is not supported, only standard"
-    require(holds=reasoning.get("mode") in (None, "standard"), message=message)
+    require(reasoning.get("mode") in (None, "standard"), message)
     return read_effort(reasoning.get("effort"), "reasoning.effort")
 
 
@@ -208,20 +208,16 @@ def _format(text: dict[str, Any]) -> str | dict[str, Any] | None:
 
 
 def _parameters(body: ResponsesRequest, defaults: ModelDefaults) -> GenerationRequest:
-    limit = body.max_output_tokens
-    require(holds=limit is None or limit >= 1, message="max_output_tokens must be 1 or more")
     ways = (None, "auto", "disabled")
-    require(holds=body.truncation in ways, message="truncation must be auto or disabled")
+    require(body.truncation in ways, "truncation must be auto or disabled")
     for wanted in body.include or ():
         message = f"include: {wanted[:50]!r} is not supported; {', '.join(_INCLUDED)} are"
-        require(holds=wanted in _INCLUDED, message=message)
+        require(wanted in _INCLUDED, message)
     with_logprobs = bool(body.top_logprobs) or _LOGPROBS in (body.include or ())
-    return parse_request(
+    return parse_limited(
         body,
         defaults,
-        parameter_fields(body),
-        OPENAI_DEFAULTS,
-        max_tokens=limit,
+        "max_output_tokens",
         truncate=body.truncation == "auto",
         logprobs=with_logprobs,
         top_logprobs=body.top_logprobs,
