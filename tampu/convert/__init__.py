@@ -18,8 +18,7 @@ from tampu.convert.bert import BERT, pooling_metadata
 from tampu.convert.checkpoint import Checkpoint, StoredTensor
 from tampu.convert.config import Config
 from tampu.convert.family import Family, Parameters
-from tampu.convert.gemma2 import GEMMA2
-from tampu.convert.gemma3 import GEMMA3, GEMMA3_TEXT
+from tampu.convert.gemma import GEMMA2, GEMMA3, GEMMA3_TEXT
 from tampu.convert.gptoss import GPT_OSS
 from tampu.convert.lfm2 import LFM2
 from tampu.convert.llama import LLAMA, MIXTRAL
@@ -36,8 +35,7 @@ from tampu.convert.quant_mix import (
     file_type,
 )
 from tampu.convert.quantize import QUANTIZATION_VERSION
-from tampu.convert.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
-from tampu.convert.qwen25vl import QWEN25VL
+from tampu.convert.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, QWEN25VL
 from tampu.convert.storage import encoded_parts, storage_type
 from tampu.convert.vocabulary import tokenizer_metadata
 from tampu.convert.writer import (
@@ -55,28 +53,11 @@ __all__ = ["FAMILIES", "TYPES", "convert", "families", "plan_conversion"]
 FAMILIES: dict[str, Family] = {
     checkpoint: family
     for family in (
-        LLAMA,
-        MIXTRAL,
-        LLAVA,
-        MISTRAL3_TEXT,
-        MISTRAL3,
-        LLAMA4_TEXT,
-        LLAMA4,
-        MLLAMA,
-        QWEN2,
-        QWEN2_MOE,
-        QWEN25VL,
-        QWEN3,
-        QWEN3_MOE,
-        GEMMA2,
-        GEMMA3_TEXT,
-        GEMMA3,
-        GPT_OSS,
-        LFM2,
-        BERT,
+        LLAMA, MIXTRAL, LLAVA, MISTRAL3_TEXT, MISTRAL3, LLAMA4_TEXT, LLAMA4, MLLAMA, QWEN2,
+        QWEN2_MOE, QWEN25VL, QWEN3, QWEN3_MOE, GEMMA2, GEMMA3_TEXT, GEMMA3, GPT_OSS, LFM2, BERT,
     )
     for checkpoint in family.checkpoints
-}
+}  # fmt: skip
 TYPES: tuple[str, ...] = tuple(FILE_TYPES)
 
 _PLUG_INS = "tampu.converters"

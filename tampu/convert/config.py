@@ -80,12 +80,24 @@ class Config:
             raise self.error(key, "is not a list of strings")
         return value
 
+    def integers(self, key: str, default: list[int] | None = None) -> list[int]:
+        """Return a list of integers."""
+        value = self.values.get(key, default)
+        if not isinstance(value, list) or not all(type(item) is int for item in value):
+            raise self.error(key, f"{value!r} is not a list of integers")
+        return value
+
     def section(self, key: str) -> Config:
         """Return an object inside this one."""
         value = self._value(key, None)
         if not isinstance(value, dict):
             raise self.error(key, "is not an object")
         return Config(value, f"{self.where}: {key}")
+
+    def with_defaults(self, defaults: Mapping[str, Any]) -> Config:
+        """Return this object with values for absent keys."""
+        stated = {key: value for key, value in self.values.items() if value is not None}
+        return Config({**defaults, **stated}, self.where)
 
     def require(self, key: str, allowed: Sequence[object], default: object) -> None:
         """Raise UnsupportedModelError unless the value is one of those allowed."""

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tampu.convert.checkpoint import Stored, StoredTensor
 from tampu.convert.config import Config, read_rope
-from tampu.convert.lazy_tensor import StackedTensor, TensorView, View
+from tampu.convert.lazy_tensor import View, stacked, viewed
 from tampu.errors import ModelFileError, UnsupportedModelError
 
 Parameters = dict[str, object]
@@ -125,7 +125,7 @@ class Family:
             stem, _, leaf = template.rpartition(".")
             if template in self.splits:
                 for name, cut in self.splits[template].items():
-                    yield name.format(*numbers), TensorView.of(tensor, cut)
+                    yield name.format(*numbers), viewed(tensor, cut)
             elif stem in self.stacks:
                 name = f"{self.stacks[stem].format(numbers[0])}.{leaf}"
                 stacks.setdefault(name, {})[int(numbers[1])] = tensor
@@ -135,7 +135,7 @@ class Family:
             if max(members) >= len(members):
                 reason = f"{len(members)} experts, the last with number {max(members)}"
                 raise ModelFileError(name, reason)
-            yield name, StackedTensor.of([members[index] for index in range(len(members))])
+            yield name, stacked([members[index] for index in range(len(members))])
 
     def _expected(self, parameters: Parameters, *, tied: bool) -> Iterable[str]:
         cut = [name for parts in self.splits.values() for name in parts]

@@ -8,15 +8,14 @@ Source of the format: OCP Microscaling Formats (MX) specification 1.0.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
 from tampu.convert.checkpoint import Stored, StoredTensor
 from tampu.convert.config import Config
 from tampu.convert.family import Family, Parameters, moe_parameters, text_parameters
-from tampu.convert.lazy_tensor import strided, transposed
-from tampu.convert.llama import NAMES
+from tampu.convert.lazy_tensor import LazyTensor, strided, transposed
+from tampu.convert.llama import NAMES_WITHOUT_MLP
 from tampu.errors import ModelFileError, UnsupportedModelError
 
 _BLOCKS, _SCALES = "_blocks", "_scales"
@@ -26,37 +25,32 @@ _VALUES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 _TABLE = np.concatenate([_VALUES, -_VALUES])
 
 
-@dataclass(frozen=True, slots=True)
-class MXFP4Tensor(StoredTensor):
-    """A tensor in MXFP4: (experts, inputs, outputs), stored as (experts, outputs, inputs)."""
+def decoded(blocks: StoredTensor, scales: StoredTensor) -> LazyTensor:
+    """Return a tensor in MXFP4 as floats: (experts, inputs, outputs).
 
-    blocks: StoredTensor  # (experts, outputs, inputs / 32, 16), two values in a byte
-    scales: StoredTensor  # (experts, outputs, inputs / 32), exponents of two
+    Args:
+        blocks: (experts, outputs, inputs / 32, 16), two values in a byte.
+        scales: (experts, outputs, inputs / 32), exponents of two.
 
-    @classmethod
-    def of(cls, blocks: StoredTensor, scales: StoredTensor) -> MXFP4Tensor:
-        """Combine blocks and scales.
+    Raises:
+        ModelFileError: if their shapes or types do not match.
+    """
+    name = blocks.name.removesuffix(_BLOCKS)
+    fits = blocks.shape == (*scales.shape, _HALF) and len(scales.shape) == 3
+    if not fits or {blocks.dtype, scales.dtype} != {"U8"}:
+        raise ModelFileError(name, f"blocks {blocks.shape} and scales {scales.shape}")
+    experts, outputs, count = scales.shape
+    inputs = count * 2 * _HALF
 
-        Raises:
-            ModelFileError: if their shapes or types do not match.
-        """
-        name = blocks.name.removesuffix(_BLOCKS)
-        fits = blocks.shape == (*scales.shape, _HALF) and len(scales.shape) == 3
-        if not fits or {blocks.dtype, scales.dtype} != {"U8"}:
-            raise ModelFileError(name, f"blocks {blocks.shape} and scales {scales.shape}")
-        experts, outputs, count = scales.shape
-        shape = (experts, count * 2 * _HALF, outputs)
-        size = blocks.size_bytes + scales.size_bytes
-        return cls(name, "MXFP4", shape, blocks.path, 0, size, blocks, scales)
-
-    def read(self) -> Stored:
-        """Return the values in F32."""
-        codes, exponents = self.blocks.read_bytes(), self.scales.read_bytes().astype(np.int32)
+    def values() -> Stored:
+        codes, exponents = blocks.read_bytes(), scales.read_bytes().astype(np.int32)
         pairs = np.stack([_TABLE[codes & 15], _TABLE[codes >> 4]], -1)  # the first is the low one
-        values = np.ldexp(pairs.reshape(*codes.shape[:3], -1), exponents[..., None] - _BIAS)
-        experts, inputs, outputs = self.shape
-        result: Stored = values.reshape(experts, outputs, inputs).swapaxes(1, 2)
+        floats = np.ldexp(pairs.reshape(*codes.shape[:3], -1), exponents[..., None] - _BIAS)
+        result: Stored = floats.reshape(experts, outputs, inputs).swapaxes(1, 2)
         return result
+
+    size = blocks.size_bytes + scales.size_bytes
+    return LazyTensor.of(name, (experts, inputs, outputs), blocks.path, size, values)
 
 
 def gather(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
@@ -67,7 +61,7 @@ def gather(tensors: Iterable[StoredTensor]) -> Iterable[StoredTensor]:
             scales = by_name.get(name.removesuffix(_BLOCKS) + _SCALES)
             if scales is None:
                 raise ModelFileError(name, "has no scales")
-            yield MXFP4Tensor.of(tensor, scales)
+            yield decoded(tensor, scales)
         elif not name.endswith(_SCALES):
             yield tensor
 
@@ -97,7 +91,7 @@ _EXPERTS = "model.layers.{}.mlp.experts."
 GPT_OSS = Family(
     architecture="gpt-oss",
     checkpoints=("GptOssForCausalLM",),
-    names={name: target for name, target in NAMES.items() if ".mlp." not in name}
+    names=NAMES_WITHOUT_MLP
     | {
         "model.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm",
         "model.layers.{}.self_attn.sinks": "blk.{}.attn_sinks.weight",

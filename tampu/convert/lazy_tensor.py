@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -11,62 +12,62 @@ import numpy as np
 from tampu.convert.checkpoint import Stored, StoredTensor
 from tampu.errors import ModelFileError
 
-_COMPUTED = ""  # in place of a stored type: there are no bytes to copy
-
 View: TypeAlias = Callable[[Stored], Stored]
 """Returns a slice, transpose or reshape of an array."""
 
 
 @dataclass(frozen=True, slots=True)
-class StackedTensor(StoredTensor):
-    """Several tensors of one shape, stacked along a new slowest dimension."""
+class LazyTensor(StoredTensor):
+    """A tensor whose elements are computed from stored ones when it is read."""
 
-    members: tuple[StoredTensor, ...]
-
-    @classmethod
-    def of(cls, members: Sequence[StoredTensor]) -> StackedTensor:
-        """Return the stack of these tensors.
-
-        Raises:
-            ModelFileError: if they differ in shape or type.
-        """
-        first = members[0]
-        for member in members:
-            if (member.shape, member.dtype) != (first.shape, first.dtype):
-                raise ModelFileError(member.name, f"differs in shape or type from {first.name}")
-        size = sum(member.size_bytes for member in members)
-        shape = (len(members), *first.shape)
-        return cls(first.name, _COMPUTED, shape, first.path, 0, size, tuple(members))
-
-    def read(self) -> Stored:
-        """Return the stacked elements."""
-        return np.stack([member.read() for member in self.members])
-
-
-@dataclass(frozen=True, slots=True)
-class TensorView(StoredTensor):
-    """A slice, transpose or reshape of another tensor."""
-
-    whole: StoredTensor
-    view: View
+    compute: Callable[[], Stored]
 
     @classmethod
-    def of(cls, whole: StoredTensor, view: View) -> TensorView:
-        """Return the view of a tensor.
-
-        Raises:
-            ModelFileError: if the tensor's shape does not fit the view.
-        """
-        try:
-            shape = view(whole.read()).shape
-        except (ValueError, IndexError) as error:
-            raise ModelFileError(whole.name, f"cannot be split: {whole.shape}") from error
-        size = int(np.prod(shape)) * whole.size_bytes // max(1, int(np.prod(whole.shape)))
-        return cls(whole.name, _COMPUTED, shape, whole.path, 0, size, whole, view)
+    def of(
+        cls, name: str, shape: tuple[int, ...], path: Path, size: int, compute: Callable[[], Stored]
+    ) -> LazyTensor:
+        """Return a tensor of `size` bytes; its type is empty: there are no bytes to copy."""
+        return cls(name, "", shape, path, 0, size, compute)
 
     def read(self) -> Stored:
-        """Return the elements as a contiguous array."""
-        return np.ascontiguousarray(self.view(self.whole.read()))
+        """Return the elements."""
+        return self.compute()
+
+
+def stacked(members: Sequence[StoredTensor]) -> LazyTensor:
+    """Return several tensors of one shape, stacked along a new slowest dimension.
+
+    Raises:
+        ModelFileError: if they differ in shape or type.
+    """
+    first = members[0]
+    for member in members:
+        if (member.shape, member.dtype) != (first.shape, first.dtype):
+            raise ModelFileError(member.name, f"differs in shape or type from {first.name}")
+    size = sum(member.size_bytes for member in members)
+    return LazyTensor.of(
+        first.name,
+        (len(members), *first.shape),
+        first.path,
+        size,
+        lambda: np.stack([member.read() for member in members]),
+    )
+
+
+def viewed(whole: StoredTensor, view: View) -> LazyTensor:
+    """Return a view of another tensor; it is read as a contiguous array.
+
+    Raises:
+        ModelFileError: if the tensor's shape does not fit the view.
+    """
+    try:
+        shape = view(whole.read()).shape
+    except (ValueError, IndexError) as error:
+        raise ModelFileError(whole.name, f"cannot be split: {whole.shape}") from error
+    size = int(np.prod(shape)) * whole.size_bytes // max(1, int(np.prod(whole.shape)))
+    return LazyTensor.of(
+        whole.name, shape, whole.path, size, lambda: np.ascontiguousarray(view(whole.read()))
+    )
 
 
 def nth_part(index: int, *, axis: int, count: int = 2) -> View:

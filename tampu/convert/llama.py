@@ -35,6 +35,11 @@ NAMES = {
     "model.norm": "output_norm",
     "lm_head": "output",
 }
+NAMES_WITHOUT_MLP = {name: target for name, target in NAMES.items() if ".mlp." not in name}
+QK_NORM_NAMES = {
+    f"model.layers.{{}}.self_attn.{part}_norm": f"blk.{{}}.attn_{part}_norm" for part in "qk"
+}
+GATED = ("gate", "up", "down")  # the projections of a gated feed-forward part
 
 
 def parameters(config: Config) -> Parameters:
@@ -56,13 +61,10 @@ def interleave(values: Stored, heads: int) -> Stored:
 
 
 def transform(name: str, values: Stored, parameters: Parameters) -> Stored:
-    """Reorder the rows of the query and key projections, and their biases."""
-    for part, key in (
-        (".attn_q.", "attention.head_count"),
-        (".attn_k.", "attention.head_count_kv"),
-    ):
-        heads = parameters[key]
-        if part in name and isinstance(heads, int):
+    """Reorder the rows of the text model's query and key projections, and their biases."""
+    for part, key in ((".attn_q.", "head_count"), (".attn_k.", "head_count_kv")):
+        heads = parameters[f"attention.{key}"]
+        if name.startswith("blk.") and part in name and isinstance(heads, int):
             return interleave(values, heads)
     return values
 
@@ -77,6 +79,7 @@ def rope_factors(config: Config) -> dict[str, npt.NDArray[np.float32]]:
     original / high stay, and between them the frequency moves linearly from one to the other.
     Source: the Llama 3.1 reference implementation.
     """
+    config = config.section("text_config") if "text_config" in config else config
     rope = read_rope(config)
     if rope.kind != "llama3":
         return {}
@@ -108,17 +111,13 @@ LLAMA = Family(
     generated=rope_factors,
 )
 
-_DENSE = {name for name in NAMES if ".mlp." in name}
-
 MIXTRAL = Family(
     architecture="llama",
     checkpoints=("MixtralForCausalLM",),
-    names={name: target for name, target in NAMES.items() if name not in _DENSE}
-    | {"model.layers.{}.block_sparse_moe.gate": "blk.{}.ffn_gate_inp"},
+    names=NAMES_WITHOUT_MLP | {"model.layers.{}.block_sparse_moe.gate": "blk.{}.ffn_gate_inp"},
     stacks={
-        "model.layers.{}.block_sparse_moe.experts.{}.w1": "blk.{}.ffn_gate_exps",
-        "model.layers.{}.block_sparse_moe.experts.{}.w2": "blk.{}.ffn_down_exps",
-        "model.layers.{}.block_sparse_moe.experts.{}.w3": "blk.{}.ffn_up_exps",
+        f"model.layers.{{}}.block_sparse_moe.experts.{{}}.{theirs}": f"blk.{{}}.ffn_{ours}_exps"
+        for theirs, ours in zip(("w1", "w3", "w2"), GATED, strict=True)
     },
     parameters=lambda config: (
         parameters(config) | moe_parameters(config, width="intermediate_size")

@@ -9,27 +9,23 @@ from __future__ import annotations
 from tampu.convert.config import Config
 from tampu.convert.family import Family, Parameters, moe_parameters, text_parameters
 from tampu.convert.lazy_tensor import nth_part, transposed
-from tampu.convert.llama import NAMES, rope_factors
+from tampu.convert.llama import GATED, NAMES_WITHOUT_MLP, rope_factors
 from tampu.convert.vision import ATTENTION, PREFIXES, tower_keys, tower_names
 from tampu.errors import UnsupportedModelError
 
-TEXT_NAMES = {name: target for name, target in NAMES.items() if ".mlp." not in name} | {
-    "model.layers.{}.feed_forward.router": "blk.{}.ffn_gate_inp",
-    **{
-        f"model.layers.{{}}.feed_forward.{part}_proj": f"blk.{{}}.ffn_{part}"
-        for part in ("gate", "up", "down")
-    },
-    **{
-        f"model.layers.{{}}.feed_forward.shared_expert.{part}_proj": f"blk.{{}}.ffn_{part}_shexp"
-        for part in ("gate", "up", "down")
-    },
+_MLP = "model.layers.{}.feed_forward."
+TEXT_NAMES = {
+    **NAMES_WITHOUT_MLP,
+    _MLP + "router": "blk.{}.ffn_gate_inp",
+    **{f"{_MLP}{part}_proj": f"blk.{{}}.ffn_{part}" for part in GATED},
+    **{f"{_MLP}shared_expert.{part}_proj": f"blk.{{}}.ffn_{part}_shexp" for part in GATED},
 }
 SPLITS = {
-    "model.layers.{}.feed_forward.experts.gate_up_proj": {
+    _MLP + "experts.gate_up_proj": {
         "blk.{}.ffn_gate_exps.weight": transposed(nth_part(0, axis=-1)),
         "blk.{}.ffn_up_exps.weight": transposed(nth_part(1, axis=-1)),
     },
-    "model.layers.{}.feed_forward.experts.down_proj": {"blk.{}.ffn_down_exps.weight": transposed()},
+    _MLP + "experts.down_proj": {"blk.{}.ffn_down_exps.weight": transposed()},
 }
 # A layer has either a dense part or experts.
 OPTIONAL = frozenset(
@@ -51,10 +47,8 @@ def text_keys(config: Config) -> Parameters:
     mixtures = config.values.get("moe_layers") or list(range(step - 1, layers, step))
     if mixtures != list(range(step - 1, layers, step)):
         raise UnsupportedModelError(f"{config.where}: moe_layers are not every {step}th layer")
-    strength, length = (
-        config.number("attn_scale", _STRENGTH),
-        config.integer("floor_scale", _LENGTH),
-    )
+    strength = config.number("attn_scale", _STRENGTH)
+    length = config.integer("floor_scale", _LENGTH)
     if strength != _STRENGTH:
         keys["attention.scale"] = strength
     if length != _LENGTH:
@@ -136,5 +130,5 @@ LLAMA4 = Family(
     optional=OPTIONAL | _WITHOUT_LEAF,
     parameters=keys,
     prefixes=PREFIXES,
-    generated=lambda config: rope_factors(config.section("text_config")),
+    generated=rope_factors,
 )

@@ -8,11 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from tampu.convert.checkpoint import Stored, StoredTensor
+from tampu.convert.checkpoint import StoredTensor
 from tampu.convert.config import Config
 from tampu.convert.family import Family, Parameters
-from tampu.convert.llama import LLAMA, parameters, rope_factors
-from tampu.convert.llama import transform as reordered
+from tampu.convert.llama import LLAMA, parameters, rope_factors, transform
 from tampu.convert.vision import ATTENTION, PREFIXES, tower_keys, tower_names
 
 _LAYER = re.compile(r"vision_tower\.(?:vision_model\.)?encoder\.layers\.(\d+)\.")
@@ -72,11 +71,6 @@ def keys(config: Config) -> Parameters:
     )
 
 
-def transform(name: str, values: Stored, parameters: Parameters) -> Stored:
-    """Reorder the text model's queries and keys; the tower has no rotary positions."""
-    return values if name.startswith("v.") else reordered(name, values, parameters)
-
-
 LLAVA = Family(
     architecture="llama",
     checkpoints=("LlavaForConditionalGeneration",),
@@ -86,6 +80,6 @@ LLAVA = Family(
     optional=frozenset({"v.class_embd", "v.post_ln"}),
     ignored=frozenset({"vision_tower.embeddings.position_ids"}),
     transform=transform,
-    generated=lambda config: rope_factors(config.section("text_config")),
+    generated=rope_factors,
     gather=gather,
 )

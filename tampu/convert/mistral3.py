@@ -1,16 +1,14 @@
 """Mistral Small 3 and Ministral 3: `mistral3` in GGUF, text alone or with the Pixtral tower.
 
 The text model is like `llama`, with YaRN and attention temperature scaling. The tower's tensors get
-the names of Ollama's single files.
+the names of Ollama's single files; it rotates halves of heads, as the checkpoint does.
 """
 
 from __future__ import annotations
 
-from tampu.convert.checkpoint import Stored
 from tampu.convert.config import Config, read_rope
 from tampu.convert.family import Family, Parameters
-from tampu.convert.llama import LLAMA, parameters, rope_factors
-from tampu.convert.llama import transform as reordered
+from tampu.convert.llama import NAMES, parameters, rope_factors, transform
 from tampu.convert.vision import PREFIXES, tower_keys, tower_names
 
 VISION_NAMES = {
@@ -73,15 +71,10 @@ def keys(config: Config) -> Parameters:
     )
 
 
-def transform(name: str, values: Stored, parameters: Parameters) -> Stored:
-    """Reorder the text model's queries and keys; the tower rotates halves, as the checkpoint."""
-    return values if name.startswith("v.") else reordered(name, values, parameters)
-
-
 MISTRAL3_TEXT = Family(
     architecture="mistral3",
     checkpoints=("Ministral3ForCausalLM",),
-    names=LLAMA.names,
+    names=NAMES,
     parameters=text_keys,
     transform=transform,
     generated=rope_factors,
@@ -90,9 +83,9 @@ MISTRAL3_TEXT = Family(
 MISTRAL3 = Family(
     architecture="mistral3",
     checkpoints=("Mistral3ForConditionalGeneration",),
-    names={**LLAMA.names, **VISION_NAMES},
+    names=NAMES | VISION_NAMES,
     parameters=keys,
     prefixes=PREFIXES,
     transform=transform,
-    generated=lambda config: rope_factors(config.section("text_config")),
+    generated=rope_factors,
 )

@@ -5,15 +5,14 @@ The tower's gates are stored after tanh, those of the text model before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from tampu.convert.checkpoint import Stored, to_float32
 from tampu.convert.config import Config
 from tampu.convert.family import Family, Parameters
 from tampu.convert.lazy_tensor import View
-from tampu.convert.llama import NAMES, interleave, parameters, rope_factors
+from tampu.convert.llama import NAMES, parameters, rope_factors
+from tampu.convert.llama import transform as reorder
 from tampu.convert.vision import ATTENTION, PREFIXES, tower_keys, tower_names
 
 _LAYER = "model.layers.{}.cross_attn"
@@ -75,50 +74,25 @@ def keys(config: Config) -> Parameters:
     """Return the keys of `mllama`."""
     text, vision = config.section("text_config"), config.section("vision_config")
     vision.require("hidden_act", ("gelu",), "gelu")
-    tower = Config(
-        {"num_attention_heads": vision.integer("attention_heads"), **vision.values}, vision.where
-    )
-    cross = text.values.get("cross_attention_layers")
-    kept = vision.values.get("intermediate_layers_indices")
-    for where, key, value in (
-        (text, "cross_attention_layers", cross),
-        (vision, "intermediate_layers_indices", kept),
-    ):
-        if not isinstance(value, list) or not all(type(each) is int for each in value):
-            raise where.error(key, f"{value!r} is not a list of integers")
+    tower = vision.with_defaults({"num_attention_heads": vision.integer("attention_heads")})
     return {
         **parameters(text),
         **tower_keys(tower, image=448, patch=14),
-        "attention.cross_attention_layers": cross,
+        "attention.cross_attention_layers": text.integers("cross_attention_layers"),
         "vision.global.block_count": vision.layers("num_global_layers"),
         "vision.max_num_tiles": vision.integer("max_num_tiles", 4),
-        "vision.intermediate_layers_indices": kept,
+        "vision.intermediate_layers_indices": vision.integers("intermediate_layers_indices"),
         "vision.attention.layer_norm_epsilon": vision.number("norm_eps", 1e-5),
     }
 
 
 def transform(name: str, values: Stored, parameters: Parameters) -> Stored:
     """Reorder the rotated queries and keys, and apply tanh to the tower's gates."""
-    if name in _GATES_AFTER_TANH or (name.startswith("v.global.") and name.endswith("_gate")):
-        gate: Callable[[Stored], Stored] = _GATES_AFTER_TANH.get(name, np.tanh)
-        return gate(to_float32(values))
-    for part, key in ((".attn_q.", "head_count"), (".attn_k.", "head_count_kv")):
-        heads = parameters[f"attention.{key}"]
-        if name.startswith("blk.") and part in name and isinstance(heads, int):
-            return interleave(values, heads)
-    return values
+    if name.startswith("v.") and name.endswith("gate"):
+        gate = np.tanh(to_float32(values))
+        return 1 - gate if name == "v.position_embd.gate" else gate
+    return reorder(name, values, parameters)
 
-
-def _one_minus_tanh(values: Stored) -> Stored:
-    return np.float32(1) - np.tanh(values)
-
-
-_GATES_AFTER_TANH: dict[str, Callable[[Stored], Stored]] = {
-    "v.position_embd.gate": _one_minus_tanh,
-    "v.tile_position_embd.gate": np.tanh,
-    "v.pre_tile_position_embd.gate": np.tanh,
-    "v.post_tile_position_embd.gate": np.tanh,
-}
 
 MLLAMA = Family(
     architecture="mllama",
@@ -129,5 +103,5 @@ MLLAMA = Family(
     parameters=keys,
     prefixes=PREFIXES,
     transform=transform,
-    generated=lambda config: rope_factors(config.section("text_config")),
+    generated=rope_factors,
 )

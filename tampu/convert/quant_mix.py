@@ -37,30 +37,15 @@ class FileType:
 
 
 FILE_TYPES: Mapping[str, FileType] = {
-    kind.name: kind
-    for kind in (
-        FileType("F32", 0, F32),
-        FileType("F16", 1, F16),
-        FileType("BF16", 32, BF16),
-        FileType("Q8_0", 7, Q8_0),
-        FileType("Q6_K", 18, Q6_K),
-        FileType("Q5_K_M", 17, Q5_K),
-        FileType("Q5_K_S", 16, Q5_K),
-        FileType("Q5_1", 9, Q5_1),
-        FileType("Q5_0", 8, Q5_0),
-        FileType("Q4_K_M", 15, Q4_K),
-        FileType("Q4_K_S", 14, Q4_K),
-        FileType("Q4_1", 3, GGMLType.Q4_1),
-        FileType("Q4_0", 2, Q4_0),
-        FileType("IQ4_NL", 25, IQ4_NL),
-        FileType("IQ4_XS", 30, IQ4_XS),
-        FileType("MXFP4", 38, MXFP4),
-        FileType("Q3_K_L", 13, Q3_K),
-        FileType("Q3_K_M", 12, Q3_K),
-        FileType("Q3_K_S", 11, Q3_K),
-        FileType("Q2_K", 10, Q2_K),
+    name: FileType(name, number, base)
+    for name, number, base in (
+        ("F32", 0, F32), ("F16", 1, F16), ("BF16", 32, BF16), ("Q8_0", 7, Q8_0), ("Q6_K", 18, Q6_K),
+        ("Q5_K_M", 17, Q5_K), ("Q5_K_S", 16, Q5_K), ("Q5_1", 9, Q5_1), ("Q5_0", 8, Q5_0),
+        ("Q4_K_M", 15, Q4_K), ("Q4_K_S", 14, Q4_K), ("Q4_1", 3, GGMLType.Q4_1), ("Q4_0", 2, Q4_0),
+        ("IQ4_NL", 25, IQ4_NL), ("IQ4_XS", 30, IQ4_XS), ("MXFP4", 38, MXFP4),
+        ("Q3_K_L", 13, Q3_K), ("Q3_K_M", 12, Q3_K), ("Q3_K_S", 11, Q3_K), ("Q2_K", 10, Q2_K),
     )
-}
+}  # fmt: skip
 # Common short forms.
 _SHORT = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
 

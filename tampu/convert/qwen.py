@@ -1,11 +1,14 @@
-"""Qwen 2, 2.5 and 3: `qwen2`, `qwen3`, and with mixture of experts `qwen2moe`, `qwen3moe`.
+"""Qwen 2, 2.5 and 3: `qwen2`, `qwen3`, with experts `qwen2moe` and `qwen3moe`, 2.5-VL: `qwen25vl`.
 
 Qwen 2 has biases on query, key and value, Qwen 3 norms on query and key instead. Both rotate the
-first half of a head with the second, as GGUF's architectures do: no rows are reordered.
+first half of a head with the second, as GGUF's architectures do: no rows are reordered. Qwen
+2.5-VL gets the names of Ollama's single files; the patch convolution's two frames, and the fused
+projections of attention, are kept apart.
 """
 
 from __future__ import annotations
 
+from tampu.convert.checkpoint import Stored
 from tampu.convert.config import Config
 from tampu.convert.family import (
     Family,
@@ -14,7 +17,9 @@ from tampu.convert.family import (
     text_parameters,
     with_window,
 )
-from tampu.convert.llama import NAMES
+from tampu.convert.lazy_tensor import View, nth_part
+from tampu.convert.llama import GATED, NAMES, NAMES_WITHOUT_MLP, QK_NORM_NAMES
+from tampu.convert.vision import PREFIXES, tower_keys, tower_names
 from tampu.errors import UnsupportedModelError
 
 
@@ -52,14 +57,10 @@ QWEN2 = Family(
     parameters=parameters,
 )
 
-_NORMS = {
-    "model.layers.{}.self_attn.q_norm": "blk.{}.attn_q_norm",
-    "model.layers.{}.self_attn.k_norm": "blk.{}.attn_k_norm",
-}
 QWEN3 = Family(
     architecture="qwen3",
     checkpoints=("Qwen3ForCausalLM",),
-    names=NAMES | _NORMS,
+    names=NAMES | QK_NORM_NAMES,
     parameters=parameters,
 )
 
@@ -84,31 +85,109 @@ def qwen3_moe_parameters(config: Config) -> Parameters:
     return moe_keys(config)
 
 
-_MOE_NAMES = {name: target for name, target in NAMES.items() if ".mlp." not in name} | {
-    "model.layers.{}.mlp.gate": "blk.{}.ffn_gate_inp"
-}
-_STACKS = {
-    f"model.layers.{{}}.mlp.experts.{{}}.{part}_proj": f"blk.{{}}.ffn_{part}_exps"
-    for part in ("gate", "up", "down")
-}
+_MLP = "model.layers.{}.mlp."
+_MOE_NAMES = NAMES_WITHOUT_MLP | {_MLP + "gate": "blk.{}.ffn_gate_inp"}
+_STACKS = {f"{_MLP}experts.{{}}.{part}_proj": f"blk.{{}}.ffn_{part}_exps" for part in GATED}
 
 QWEN2_MOE = Family(
     architecture="qwen2moe",
     checkpoints=("Qwen2MoeForCausalLM",),
     names=_MOE_NAMES
-    | {
-        "model.layers.{}.mlp.shared_expert.gate_proj": "blk.{}.ffn_gate_shexp",
-        "model.layers.{}.mlp.shared_expert.up_proj": "blk.{}.ffn_up_shexp",
-        "model.layers.{}.mlp.shared_expert.down_proj": "blk.{}.ffn_down_shexp",
-        "model.layers.{}.mlp.shared_expert_gate": "blk.{}.ffn_gate_inp_shexp",
-    },
+    | {f"{_MLP}shared_expert.{part}_proj": f"blk.{{}}.ffn_{part}_shexp" for part in GATED}
+    | {_MLP + "shared_expert_gate": "blk.{}.ffn_gate_inp_shexp"},
     stacks=_STACKS,
     parameters=qwen2_moe_parameters,
 )
 QWEN3_MOE = Family(
     architecture="qwen3moe",
     checkpoints=("Qwen3MoeForCausalLM",),
-    names=_MOE_NAMES | _NORMS,
+    names=_MOE_NAMES | QK_NORM_NAMES,
     stacks=_STACKS,
     parameters=qwen3_moe_parameters,
+)
+
+_LAYER = "visual.blocks.{}"
+_VISION_NAMES = {
+    **tower_names(
+        _LAYER,
+        {
+            "norm1": "ln1",
+            "norm2": "ln2",
+            "attn.proj": "attn_out",
+            "mlp.gate_proj": "ffn_gate",
+            "mlp.up_proj": "ffn_up",
+            "mlp.down_proj": "ffn_down",
+        },
+    ),
+    "visual.merger.ln_q": "v.merger.ln_q",
+    "visual.merger.mlp.{}": "v.merger.mlp.{}",  # 0 and 2
+}
+
+
+def _frame(index: int) -> View:
+    def cut(values: Stored) -> Stored:
+        return values[:, :, index]
+
+    return cut
+
+
+_SPLITS = {
+    "visual.patch_embed.proj.weight": {
+        f"v.patch_embd_{index}.weight": _frame(index) for index in range(2)
+    },
+    **{
+        f"{_LAYER}.attn.qkv.{leaf}": {
+            f"v.blk.{{}}.attn_{part}.{leaf}": nth_part(index, axis=0, count=3)
+            for index, part in enumerate("qkv")
+        }
+        for leaf in ("weight", "bias")
+    },
+}
+
+
+def vl_parameters(config: Config) -> Parameters:
+    """Return the keys of `qwen25vl`."""
+    text = config.section("text_config") if "text_config" in config else config
+    text.require("hidden_act", ("silu",), "silu")
+    text.require("use_sliding_window", (False,), default=False)
+    vision = config.section("vision_config")
+    vision.require("hidden_act", ("silu",), "silu")
+    vision.require("temporal_patch_size", (2,), 2)
+    rope = text.section("rope_parameters" if "rope_parameters" in text else "rope_scaling")
+    sections = rope.integers("mrope_section", [16, 24, 24])
+    whole = vision.values.get("fullatt_block_indexes") or [7, 15, 23, 31]
+    tower = vision.with_defaults(
+        {
+            "num_attention_heads": vision.integer("num_heads", 16),
+            "num_hidden_layers": vision.layers("depth", 32),
+        }
+    )
+    return {
+        **text_parameters(_plain(text), scalings=("none",)),
+        **tower_keys(tower, image=560, patch=14),
+        "rope.mrope_section": sections,  # Ollama's name
+        "rope.dimension_sections": [*sections, 0][:4],  # llama.cpp's
+        "vision.attention.layer_norm_epsilon": 1e-6,  # the reference's, in none of its files
+        "vision.spatial_merge_size": vision.integer("spatial_merge_size", 2),
+        "vision.window_size": vision.integer("window_size", 112),
+        "vision.fullatt_block_indexes": whole,
+    }
+
+
+def _plain(text: Config) -> Config:
+    """Return a text model's configuration without M-RoPE's entry, which is not a scaling."""
+    values = dict(text.values)
+    if "rope_parameters" not in text:
+        values.pop("rope_scaling", None)
+    return Config(values, text.where)
+
+
+QWEN25VL = Family(
+    architecture="qwen25vl",
+    checkpoints=("Qwen2_5_VLForConditionalGeneration",),
+    names={**NAMES, **_VISION_NAMES},
+    splits=_SPLITS,
+    optional=frozenset({"v.merger.mlp.{}"}),
+    parameters=vl_parameters,
+    prefixes=(*PREFIXES, ("model.visual.", "visual.")),
 )

@@ -12,7 +12,7 @@ from support import handmade_checkpoints as handmade
 from tampu.convert import FAMILIES
 from tampu.convert.checkpoint import StoredTensor
 from tampu.convert.config import Config, read_rope
-from tampu.convert.gemma3 import GEMMA3, GEMMA3_TEXT
+from tampu.convert.gemma import GEMMA3, GEMMA3_TEXT
 from tampu.convert.lfm2 import LFM2
 from tampu.convert.llama import LLAMA, interleave, rope_factors
 from tampu.convert.mllama import MLLAMA

@@ -12,8 +12,8 @@ from safetensors.numpy import save_file
 from tampu.convert.checkpoint import Checkpoint, StoredTensor
 from tampu.convert.config import Config
 from tampu.convert.family import Family
-from tampu.convert.gptoss import GPT_OSS, MXFP4Tensor
-from tampu.convert.lazy_tensor import StackedTensor, TensorView, nth_part
+from tampu.convert.gptoss import GPT_OSS, decoded
+from tampu.convert.lazy_tensor import nth_part, stacked, viewed
 from tampu.convert.llama import MIXTRAL
 from tampu.convert.llama4 import LLAMA4_TEXT
 from tampu.convert.qwen import QWEN3_MOE
@@ -132,21 +132,17 @@ def test_blocks_without_scales_are_an_error(tmp_path: Path) -> None:
         named(GPT_OSS, tmp_path, {name: np.zeros((1, 2, 1, 16), np.uint8)})
     parts = stored(tmp_path, {"a_blocks": np.zeros((1, 2, 1, 8)), "a_scales": np.zeros((1, 2, 1))})
     with pytest.raises(ModelFileError, match="blocks"):
-        MXFP4Tensor.of(parts[0], parts[1])
+        decoded(parts[0], parts[1])
 
 
 def test_stacks_and_views_are_never_copied_raw(tmp_path: Path) -> None:
     """A file's bytes are copied where a tensor's stored type is the one that is wanted."""
     (tensor,) = stored(tmp_path, {"a": numbers(4, 2)})
-    assert (
-        StackedTensor.of([tensor, tensor]).dtype
-        == TensorView.of(tensor, nth_part(1, axis=0)).dtype
-        == ""
-    )
-    assert StackedTensor.of([tensor, tensor]).shape == (2, 4, 2)
-    assert TensorView.of(tensor, nth_part(1, axis=0)).shape == (2, 2)
+    assert stacked([tensor, tensor]).dtype == viewed(tensor, nth_part(1, axis=0)).dtype == ""
+    assert stacked([tensor, tensor]).shape == (2, 4, 2)
+    assert viewed(tensor, nth_part(1, axis=0)).shape == (2, 2)
     with pytest.raises(ModelFileError, match="cannot be split"):
-        TensorView.of(tensor, nth_part(0, axis=0, count=3))
+        viewed(tensor, nth_part(0, axis=0, count=3))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Gemma 3: the text models, and those with a SigLIP tower and its projector in the same file.
+"""Gemma 2 and 3: the text models, and those with a SigLIP tower and its projector.
 
 Norms are stored as their distance from 1, so 1 is added (not in the vision tower). The vision
 tensors get the names and the keys of Ollama's single files: `v.*`, `mm.*`, `vision.*`.
@@ -9,52 +9,30 @@ from __future__ import annotations
 from tampu.convert.checkpoint import Stored, to_float32
 from tampu.convert.config import Config, read_rope
 from tampu.convert.family import Family, Parameters, text_parameters
+from tampu.convert.llama import NAMES, QK_NORM_NAMES
+from tampu.convert.vision import ATTENTION, PREFIXES, tower_keys, tower_names
 from tampu.errors import UnsupportedModelError
 
-TEXT_NAMES = {
-    "model.embed_tokens": "token_embd",
-    "model.layers.{}.input_layernorm": "blk.{}.attn_norm",
-    "model.layers.{}.self_attn.q_proj": "blk.{}.attn_q",
-    "model.layers.{}.self_attn.k_proj": "blk.{}.attn_k",
-    "model.layers.{}.self_attn.v_proj": "blk.{}.attn_v",
-    "model.layers.{}.self_attn.o_proj": "blk.{}.attn_output",
-    "model.layers.{}.self_attn.q_norm": "blk.{}.attn_q_norm",
-    "model.layers.{}.self_attn.k_norm": "blk.{}.attn_k_norm",
+GEMMA2_NAMES = NAMES | {
     "model.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm",
     "model.layers.{}.pre_feedforward_layernorm": "blk.{}.ffn_norm",
     "model.layers.{}.post_feedforward_layernorm": "blk.{}.post_ffw_norm",
-    "model.layers.{}.mlp.gate_proj": "blk.{}.ffn_gate",
-    "model.layers.{}.mlp.up_proj": "blk.{}.ffn_up",
-    "model.layers.{}.mlp.down_proj": "blk.{}.ffn_down",
-    "model.norm": "output_norm",
-    "lm_head": "output",
 }
+GEMMA3_NAMES = GEMMA2_NAMES | QK_NORM_NAMES
 
 VISION_NAMES = {
     "vision_tower.embeddings.patch_embedding": "v.patch_embedding",
     "vision_tower.embeddings.position_embedding": "v.position_embedding",
-    "vision_tower.encoder.layers.{}.layer_norm1": "v.blk.{}.layer_norm1",
-    "vision_tower.encoder.layers.{}.self_attn.q_proj": "v.blk.{}.attn_q",
-    "vision_tower.encoder.layers.{}.self_attn.k_proj": "v.blk.{}.attn_k",
-    "vision_tower.encoder.layers.{}.self_attn.v_proj": "v.blk.{}.attn_v",
-    "vision_tower.encoder.layers.{}.self_attn.out_proj": "v.blk.{}.attn_output",
-    "vision_tower.encoder.layers.{}.layer_norm2": "v.blk.{}.layer_norm2",
-    "vision_tower.encoder.layers.{}.mlp.fc1": "v.blk.{}.mlp.fc1",
-    "vision_tower.encoder.layers.{}.mlp.fc2": "v.blk.{}.mlp.fc2",
+    **tower_names(
+        "vision_tower.encoder.layers.{}",
+        ATTENTION
+        | {"self_attn.out_proj": "attn_output"}
+        | {name: name for name in ("layer_norm1", "layer_norm2", "mlp.fc1", "mlp.fc2")},
+    ),
     "vision_tower.post_layernorm": "v.post_layernorm",
     "multi_modal_projector.mm_soft_emb_norm": "mm.mm_soft_emb_norm",
     "multi_modal_projector.mm_input_projection_weight": "mm.mm_input_projection.weight",
 }
-
-# The same tensors have been saved under several prefixes.
-PREFIXES = (
-    ("language_model.model.", "model."),
-    ("language_model.lm_head.", "lm_head."),
-    ("model.language_model.", "model."),
-    ("model.vision_tower.", "vision_tower."),
-    ("vision_tower.vision_model.", "vision_tower."),
-    ("model.multi_modal_projector.", "multi_modal_projector."),
-)
 
 # Published files omit default values.
 _TEXT_DEFAULTS = {
@@ -70,12 +48,42 @@ _TEXT_DEFAULTS = {
     "query_pre_attn_scalar": 256,
     "rope_theta": 1e6,
 }
-_PATTERN = 6  # every sixth layer has global attention
+_VISION_DEFAULTS = {
+    "num_hidden_layers": 12,
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_attention_heads": 12,
+}
+_GEMMA2_PATTERN = 2  # every other layer has global attention
+_GEMMA3_PATTERN = 6
+_LAYERS_27B = 46  # of Gemma 2; readers know this size's attention scale
+_SCALAR_27B = 144
+
+
+def gemma2_parameters(config: Config) -> Parameters:
+    """Return the keys of `gemma2`."""
+    config.require("hidden_activation", ("gelu_pytorch_tanh",), "gelu_pytorch_tanh")
+    config.require("use_bidirectional_attention", (False, None), default=False)
+    keys = text_parameters(config, scalings=("none",))
+    if layer_pattern(config, config.layers(), usual=_GEMMA2_PATTERN) != _GEMMA2_PATTERN:
+        raise UnsupportedModelError(
+            f"{config.where}: layer_types do not alternate; gemma2 has no other pattern"
+        )
+    keys |= {
+        "attention.sliding_window": config.integer("sliding_window", 4096),
+        "attn_logit_softcapping": config.number("attn_logit_softcapping", 50.0),
+        "final_logit_softcapping": config.number("final_logit_softcapping", 30.0),
+    }
+    scalar = config.number("query_pre_attn_scalar", 256)
+    usual = _SCALAR_27B if keys["block_count"] == _LAYERS_27B else config.integer("head_dim")
+    if scalar != usual:
+        keys["attention.scale"] = scalar**-0.5
+    return keys
 
 
 def text_keys(config: Config) -> Parameters:
     """Return the keys of `gemma3` for a text model's configuration."""
-    config = Config(_TEXT_DEFAULTS | {k: v for k, v in config.values.items() if v is not None})
+    config = config.with_defaults(_TEXT_DEFAULTS)
     config.require("hidden_activation", ("gelu_pytorch_tanh",), "gelu_pytorch_tanh")
     config.require("attn_logit_softcapping", (None,), None)
     config.require("use_bidirectional_attention", (False, None), default=False)
@@ -87,7 +95,7 @@ def text_keys(config: Config) -> Parameters:
         "rope.local.freq_base": base,  # Ollama's
     }
     pattern = layer_pattern(config, config.layers())
-    if pattern != _PATTERN:
+    if pattern != _GEMMA3_PATTERN:
         keys["attention.sliding_window_pattern"] = pattern
     scalar = config.number("query_pre_attn_scalar")
     if scalar != config.integer("head_dim"):
@@ -109,7 +117,7 @@ def local_base(config: Config) -> float:
     return rope.base
 
 
-def layer_pattern(config: Config, layers: int, *, usual: int = _PATTERN) -> int:
+def layer_pattern(config: Config, layers: int, *, usual: int = _GEMMA3_PATTERN) -> int:
     """Return the period of the global layers.
 
     Args:
@@ -138,7 +146,7 @@ def layer_pattern(config: Config, layers: int, *, usual: int = _PATTERN) -> int:
 
 def vision_keys(config: Config) -> Parameters:
     """Return the keys of the SigLIP tower and of the projector."""
-    vision = config.section("vision_config")
+    vision = config.section("vision_config").with_defaults(_VISION_DEFAULTS)
     vision.require("hidden_act", ("gelu_pytorch_tanh",), "gelu_pytorch_tanh")
     vision.require("vision_use_head", (False,), default=False)
     image, patch = vision.integer("image_size", 224), vision.integer("patch_size", 16)
@@ -147,14 +155,7 @@ def vision_keys(config: Config) -> Parameters:
     if image % patch or side * side != tokens or (image // patch) % side:
         reason = f"{tokens} tokens for an image of {image} in patches of {patch}"
         raise config.error("mm_tokens_per_image", reason)
-    return {
-        "vision.image_size": image,
-        "vision.patch_size": patch,
-        "vision.num_channels": vision.integer("num_channels", 3),
-        "vision.block_count": vision.layers("num_hidden_layers", 12),
-        "vision.embedding_length": vision.integer("hidden_size", 768),
-        "vision.feed_forward_length": vision.integer("intermediate_size", 3072),
-        "vision.attention.head_count": vision.integer("num_attention_heads", 12),
+    return tower_keys(vision, image=image, patch=patch) | {
         "vision.attention.layer_norm_epsilon": vision.number("layer_norm_eps", 1e-6),
         "mm.tokens_per_image": tokens,
     }
@@ -167,10 +168,19 @@ def transform(name: str, values: Stored, parameters: Parameters) -> Stored:  # n
     return values
 
 
+GEMMA2 = Family(
+    architecture="gemma2",
+    checkpoints=("Gemma2ForCausalLM",),
+    names=GEMMA2_NAMES,
+    parameters=gemma2_parameters,
+    tied=True,
+    transform=transform,
+)
+
 GEMMA3_TEXT = Family(
     architecture="gemma3",
     checkpoints=("Gemma3ForCausalLM",),
-    names=TEXT_NAMES,
+    names=GEMMA3_NAMES,
     parameters=text_keys,
     prefixes=PREFIXES,
     tied=True,
@@ -180,7 +190,7 @@ GEMMA3_TEXT = Family(
 GEMMA3 = Family(
     architecture="gemma3",
     checkpoints=("Gemma3ForConditionalGeneration",),
-    names=TEXT_NAMES | VISION_NAMES,
+    names=GEMMA3_NAMES | VISION_NAMES,
     parameters=lambda config: text_keys(config.section("text_config")) | vision_keys(config),
     prefixes=PREFIXES,
     tied=True,
