@@ -10,11 +10,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tampu.convert.pretokenizers import flatten, pretokenizer_name
 from tampu.errors import ModelFileError, UnsupportedModelError
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 FILE = "tokenizer.json"
+Node = Mapping[str, Any]
+
+# The patterns of published tokenizers; readers of a GGUF file know them by name.
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_REST_SLASH = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_UPPER = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+_LOWER = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+LLAMA3 = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|" + _REST
+QWEN2 = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|" + _REST
+TEKKEN = f"{_UPPER}|{_LOWER}" + r"|\p{N}|" + _REST_SLASH
+O200K = f"{_UPPER}{_CONTRACTIONS}?|{_LOWER}{_CONTRACTIONS}?" + r"|\p{N}{1,3}|" + _REST_SLASH
+
+_NAMES = {
+    (GPT2,): "gpt-2",
+    (LLAMA3,): "llama-bpe",
+    (QWEN2,): "qwen2",
+    (TEKKEN,): "tekken",
+    (O200K,): "gpt-4o",
+    (r"\p{N}", GPT2): "smollm",
+}
 
 
 @dataclass(slots=True)
@@ -187,3 +209,48 @@ def _gguf_wordpiece(token: str) -> str:
         return token[2:]
     is_bracketed = token.startswith("[") and token.endswith("]")
     return token if is_bracketed else f"\u2581{token}"
+
+
+def pretokenizer_name(node: Node | None) -> str:
+    """Return GGUF's name of a byte-level tokenizer's `pre_tokenizer`.
+
+    Raises:
+        UnsupportedModelError: if the pre-tokenizer is unknown.
+    """
+    steps = tuple(step for part in flatten(node, "pretokenizers") for step in _patterns(part))
+    name = _NAMES.get(steps)
+    if name is None:
+        shown = " then ".join(repr(step) for step in steps)
+        raise UnsupportedModelError(f"{FILE}: unknown pre-tokenizer {shown[:300]}")
+    return name
+
+
+def flatten(node: object, children: str, depth: int = 8) -> list[Node]:
+    """Return the steps of a (nested) `Sequence` of normalizers or pre-tokenizers.
+
+    Raises:
+        ModelFileError: if it is malformed or nested too deeply.
+    """
+    if node is None:
+        return []
+    if not isinstance(node, dict) or not isinstance(node.get("type"), str):
+        raise ModelFileError(FILE, f"invalid step in {children}: {str(node)[:80]}")
+    if node["type"] != "Sequence":
+        return [node]
+    if depth == 0:
+        raise ModelFileError(FILE, "sequences are nested too deeply")
+    parts = node.get(children)
+    if not isinstance(parts, list):
+        raise ModelFileError(FILE, f"a Sequence without a list of {children}")
+    return [step for part in parts for step in flatten(part, children, depth - 1)]
+
+
+def _patterns(node: Node) -> list[str]:
+    match node:
+        case {"type": "Split", "pattern": {"Regex": str(pattern)}}:
+            return [pattern]
+        case {"type": "Digits", "individual_digits": True}:
+            return [r"\p{N}"]
+        case {"type": "ByteLevel"}:
+            return [GPT2] if node.get("use_regex", True) else []
+    return [str(node.get("type"))]

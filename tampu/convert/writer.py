@@ -23,6 +23,7 @@ import psutil
 from tampu.convert.gguf_header import TensorEntry, alignment_of, encode_header
 from tampu.errors import ModelFileError
 from tampu.ml.atomic_file import atomic_file, check_free_space, translate_os_errors
+from tampu.ml.threads import usable_processors
 from tampu.ml.types import GGMLType
 
 ProgressCallback: TypeAlias = Callable[[int, int], None]
@@ -137,7 +138,8 @@ class PlannedFile:
         """Write the file's bytes in order; arguments as in `write`."""
         sink.write(self._header)
         done = 0
-        for index, data in _in_order(self.tensors, threads or usable_cpus()):
+        threads = threads or len(usable_processors()) or psutil.cpu_count() or 1
+        for index, data in _in_order(self.tensors, threads):
             done += _put(sink, data)
             end = self._offsets[index] + self.tensors[index].size_bytes
             if done > end:
@@ -149,14 +151,6 @@ class PlannedFile:
                 progress(done, self._offsets[-1])
         if done != self._offsets[-1]:
             raise ModelFileError("tensors", "one has less data than its shape")
-
-
-def usable_cpus() -> int:
-    """Return the number of CPUs that this process may use."""
-    process = psutil.Process()
-    if hasattr(process, "cpu_affinity"):  # not on macOS
-        return len(process.cpu_affinity()) or 1
-    return psutil.cpu_count() or 1
 
 
 def _in_order(

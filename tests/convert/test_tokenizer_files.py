@@ -11,8 +11,8 @@ import pytest
 from support import handmade_checkpoints as handmade
 
 from tampu.convert.checkpoint import Checkpoint
-from tampu.convert.pretokenizers import pretokenizer_name
 from tampu.convert.sentencepiece import read_sentencepiece
+from tampu.convert.tokenizer_json import pretokenizer_name
 from tampu.convert.vocabulary import tokenizer_metadata
 from tampu.errors import ModelFileError, UnsupportedModelError
 
