@@ -3,11 +3,13 @@
     python tools/setup/compile_kernels.py FOLDER [FLAG ...]
 
 writes FOLDER/libtampu_kernels.so. Each level of processor features is compiled with its own flags;
-which one is used is decided where the library runs.
+which one is used is decided where the library runs. A stamp beside the library has the digests of
+what it was made from, so that it is compiled again only if something changed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 import subprocess
@@ -39,7 +41,7 @@ _LEVELS_OF = {"x86_64": _LEVELS, "amd64": _LEVELS, "aarch64": _ARM, "arm64": _AR
 
 
 def compile_kernels(folder: Path, flags: Sequence[str] = ()) -> Path:
-    """Compile and link the library.
+    """Compile and link the library, unless the one in the folder is up to date.
 
     Args:
         folder: where to write it.
@@ -50,7 +52,7 @@ def compile_kernels(folder: Path, flags: Sequence[str] = ()) -> Path:
 
     Raises:
         OSError: if there is no compiler.
-        subprocess.CalledProcessError: if it fails; it has said why.
+        subprocess.CalledProcessError: if the compiler fails; it has printed why.
     """
     compiler = shlex.split(os.environ.get("CC", "cc"))  # noqa: TID251 - no package is installed yet
     common = [*_COMMON, *shlex.split(os.environ.get("CFLAGS", ""))]  # noqa: TID251
@@ -60,6 +62,11 @@ def compile_kernels(folder: Path, flags: Sequence[str] = ()) -> Path:
     units: dict[str, list[str]] = {"pack": [], "library": [], "amx": [], "level_portable": _PLAIN}
     units["level_amx_emulated"] = _PLAIN
     units |= {f"level_{name}": extra for name, extra in levels.items()}
+    library, stamp = folder / LIBRARY, folder / f"{LIBRARY}.stamp"
+    made_from = _digest(compiler, run([*compiler, "--version"]), common, units, flags)
+    if stamp.is_file() and library.is_file() and stamp.read_text() == _stamp(made_from, library):
+        library.touch()  # for make
+        return library
     with tempfile.TemporaryDirectory() as place:
 
         def build(name: str) -> str:
@@ -70,17 +77,29 @@ def compile_kernels(folder: Path, flags: Sequence[str] = ()) -> Path:
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = list(pool.map(build, units))
-        library = folder / LIBRARY
         made = Path(place, LIBRARY)
         run([*compiler, *common, *flags, "-shared", *objects, "-o", str(made), "-lm"])
         partial = library.with_suffix(".partial")
         partial.write_bytes(made.read_bytes())
         partial.replace(library)
+    stamp.write_text(_stamp(made_from, library))
     return library
 
 
+def _digest(*options: object) -> str:
+    """Return a digest of the sources, this script and the compiler's options."""
+    found = hashlib.sha256(repr(options).encode())
+    for path in [Path(__file__), *sorted(SOURCES.iterdir())]:
+        found.update(f"{path.name} {path.stat().st_size}\n".encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+def _stamp(made_from: str, library: Path) -> str:
+    return f"{made_from} {hashlib.sha256(library.read_bytes()).hexdigest()}\n"
+
+
 def run(command: list[str]) -> str:
-    """Run a command to its end; return what it printed."""
+    """Run a command; return its output."""
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
