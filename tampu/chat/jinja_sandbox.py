@@ -1,20 +1,17 @@
-"""The Jinja environment in which a model's own template runs: a stranger's code, so on a budget.
+"""The Jinja environment in which a model's own template runs: untrusted code, so on a budget.
 
-Jinja's immutable sandbox keeps a template from Python's internals and from changing what it is
-given. It does not keep it from running for ever or filling the memory; this environment does, with
-what templates have no need of left out and three budgets that each rendering gets anew: seconds,
-characters of output, and characters in strings made on the way. What gets past these budgets
-meets the limits of the process that renders (`tampu.chat.sandboxed_template`).
+Jinja's immutable sandbox keeps a template from Python's internals and from changing its arguments,
+but not from running without end or filling the memory. This environment does, with an allow-list of
+filters and a budget for each rendering (`tampu.chat.budget`). What gets past it meets the limits of
+the process that renders (`tampu.chat.sandboxed_template`).
 
-It also follows the text that came from outside the template through all that the template does
-with it (`tampu.chat.taint`).
+It also tracks the text that came from outside the template (`tampu.chat.taint`).
 """
 
 from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import wraps
@@ -31,6 +28,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
+from tampu.chat.budget import MAX_WIDTH, Budget
 from tampu.chat.taint import (
     TaintedStr,
     brace_formatted,
@@ -41,57 +39,26 @@ from tampu.chat.taint import (
     shown,
 )
 
-MAX_SECONDS = 2.0
-MAX_OUTPUT = 8 * 1024 * 1024
-MAX_WORK = 64 * 1024 * 1024
-MAX_WIDTH = 1_000
-
 FILTERS = (
     "abs batch capitalize count d default dictsort first float groupby int items last length "
     "list lower map max min reject rejectattr reverse round select selectattr slice sort "
     "striptags sum title trim truncate unique upper wordcount wordwrap"
 )
-_CHOOSING = {"d", "default", "first", "last", "max", "min"}  # return one of what they are given
+_CHOOSING = {"d", "default", "first", "last", "max", "min"}  # return one of their arguments
 _WRITING = (Macro, LoopContext, BlockReference)  # call back into the template
 
-_ITEM_SIZE = 8  # what an item of a list takes, counted as characters
+_ITEM_SIZE = 8  # of an item of a list, counted as characters
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&#34;", "'": "&#39;"}
 _WIDE_FORMAT = re.compile(r"\d{4}|\*|\{[^{}]*\{")
 
 
-class Budget:
-    """What is left to one rendering."""
-
-    def __init__(self) -> None:
-        self.deadline = time.monotonic() + MAX_SECONDS
-        self.output = MAX_OUTPUT
-        self.work = MAX_WORK
-
-    def check_time(self) -> None:
-        """Raise SecurityError when the time is up."""
-        if time.monotonic() > self.deadline:
-            raise SecurityError(f"it runs for more than {MAX_SECONDS:g} s")
-
-    def spend_work(self, characters: int) -> None:
-        """Count the characters of a string or list that is about to be made."""
-        self.work -= characters
-        if self.work < 0:
-            raise SecurityError(f"it makes strings of more than {MAX_WORK} characters")
-
-    def spend_output(self, characters: int) -> None:
-        """Count the characters written."""
-        self.output -= characters
-        if self.output < 0:
-            raise SecurityError(f"it writes more than {MAX_OUTPUT} characters")
-
-
 class GenerationTag(Extension):
-    """`{% generation %}...{% endgeneration %}`: marks for training; here its content as it is."""
+    """`{% generation %}...{% endgeneration %}`: for training; here its content as it is."""
 
     tags = {"generation"}  # noqa: RUF012  # as its base class has it
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """Return what is between the tags; what is set there stays there."""
+        """Return the content in a scope of its own."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.Scope(body, lineno=line)
@@ -109,7 +76,7 @@ class _CountedConcatenation(NodeTransformer):
 class TemplateEnvironment(ImmutableSandboxedEnvironment):
     """The sandbox with the extras that Hugging Face's templates rely on, and the budgets.
 
-    `start()` gives the calling thread a new budget; without it nothing renders.
+    `start()` gives the calling thread a new budget; without one nothing renders.
     """
 
     intercepted_binops = frozenset({"+", "*", "%", "**"})
@@ -147,7 +114,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     def start(self) -> Budget:
         """Begin a rendering in this thread."""
-        budget = Budget()
+        budget = Budget(SecurityError)
         self._thread.budget = budget
         return budget
 
@@ -158,7 +125,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return budget
 
     def concatenate(self, *parts: object) -> str:
-        """`a ~ b`: the compiler's own would not count."""
+        """`a ~ b`, counted."""
         texts = [shown(part) for part in parts]
         self.budget.spend_work(sum(map(len, texts)))
         return joined(texts)
@@ -171,7 +138,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree = super()._parse(source, name, filename)
         for scope in tree.find_all(nodes.ScopedEvalContextModifier):
-            raise TemplateSyntaxError("autoescape is not for prompts", scope.lineno)
+            raise TemplateSyntaxError("autoescape is not supported in prompts", scope.lineno)
         tick = nodes.Call(nodes.EnvironmentAttribute("tick"), [], [], None, None)
         for loop in tree.find_all(nodes.For):
             loop.body.insert(0, nodes.ExprStmt(tick, lineno=loop.lineno))
@@ -186,7 +153,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return not is_encode and super().is_safe_attribute(obj, attr, value)
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Call from a template, after a look at what could take for ever."""
+        """Call from a template, after checking what could take too long."""
         self.budget.check_time()
         owner = getattr(function, "__self__", None)
         if isinstance(owner, str):
@@ -213,7 +180,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        """Return what stands for `str.format`: no attributes, no large widths."""
+        """Return the replacement of `str.format`: no attributes, no large widths."""
         template, name = getattr(value, "__self__", None), getattr(value, "__name__", "")
         if not isinstance(template, str) or name not in {"format", "format_map"}:
             return None
@@ -255,7 +222,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             shown(item if attribute is None else self.getitem(item, attribute)) for item in items
         ]
         self._spend_joining(separator, texts)
-        return TaintedStr.of(separator, marks_of(separator)).join(texts)
+        return joined(texts, separator)
 
     def _replace(self, text: Any, old: str, new: str, count: int = -1) -> str:
         text = shown(text)
@@ -283,12 +250,12 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
 @pass_context  # also keeps the compiler from computing constants
 def _finalized(_: Context, value: object) -> str:
-    """Return what is written for the value of an expression."""
+    """Return the text that is written for the value of an expression."""
     return shown(value)
 
 
 def _following(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a filter whose result is marked when what it is given is."""
+    """Return a filter whose result is marked when its arguments are."""
     if name in _CHOOSING:
         return function
 
@@ -309,12 +276,12 @@ def _escape(value: object) -> str:
 
 
 def raise_exception(message: str) -> NoReturn:
-    """For templates that refuse a conversation."""
+    """Refuse the conversation."""
     raise TemplateError(message)
 
 
 def strftime_now(pattern: str) -> str:
-    """Today's date for templates that state it, in the local time zone."""
+    """Return today's date in the local time zone."""
     return datetime.now().astimezone().strftime(pattern)
 
 
@@ -325,13 +292,9 @@ def tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,  # noqa: FBT001, FBT002
 ) -> str:
-    """JSON as models were trained on it: nothing escaped for HTML, keys in their order."""
+    """Return JSON as models were trained on it: nothing escaped for HTML, keys in their order."""
     return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
 
 

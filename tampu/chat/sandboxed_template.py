@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from tampu.chat.jinja_sandbox import MAX_OUTPUT, MAX_SECONDS
+from tampu.chat.budget import MAX_OUTPUT, MAX_SECONDS
 from tampu.chat.ollama_template import OllamaTemplate
 from tampu.chat.output.reasoning import Think
 from tampu.chat.segments import Prompt

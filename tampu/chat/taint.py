@@ -1,9 +1,8 @@
 """Text that knows, for each of its characters, whether it came from outside the template.
 
-`TaintedStr` is a `str`: templates compare, search and cut it as they do any other. What they make
-of it by slicing, stripping, splitting, joining, replacing, adding or formatting keeps the mark of
-each character; what they make of it in any other way is marked as a whole. So no way through a
-template leads from a marked character to an unmarked one.
+`TaintedStr` is a `str`: templates compare, search and cut it as any other. Slicing, stripping,
+splitting, joining, replacing, adding and formatting keep the mark of each character; the result of
+anything else is marked as a whole. So a template cannot unmark a character.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _RUN = re.compile(b"\x00+|\x01+")
 _PERCENT = re.compile(r"%(?:\((?P<key>[^)]*)\))?[#0\- +]*\d*(?:\.\d+)?[hlL]?(?P<kind>.)", re.DOTALL)
 _FORMATTER = Formatter()
 _MISSING = object()
-_ATOMS = (bool, int, float, type(None), Undefined)  # what is written for them is no one's text
+_ATOMS = (bool, int, float, type(None), Undefined)  # their text is the template's
 
 
 class TaintedStr(str):
@@ -56,46 +55,32 @@ class TaintedStr(str):
             yield self[index]
 
     def strip(self, characters: str | None = None, /) -> TaintedStr:
-        """As `str` has it."""
+        """As in `str`."""
         return self.lstrip(characters).rstrip(characters)
 
     def lstrip(self, characters: str | None = None, /) -> TaintedStr:
-        """As `str` has it."""
+        """As in `str`."""
         return self[len(self) - len(str.lstrip(self, characters)) :]
 
     def rstrip(self, characters: str | None = None, /) -> TaintedStr:
-        """As `str` has it."""
+        """As in `str`."""
         return self[: len(str.rstrip(self, characters))]
 
     def removeprefix(self, prefix: str, /) -> TaintedStr:
-        """As `str` has it."""
+        """As in `str`."""
         return self[len(prefix) :] if prefix and self.startswith(prefix) else self
 
     def removesuffix(self, suffix: str, /) -> TaintedStr:
-        """As `str` has it."""
+        """As in `str`."""
         return self[: -len(suffix)] if suffix and self.endswith(suffix) else self
 
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
-        """As `str` has it."""
+        """As in `str`."""
         return self._located(str.split(self, sep, maxsplit), len(sep or ""))
 
     def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
-        """As `str` has it."""
+        """As in `str`."""
         return self._located(str.rsplit(self, sep, maxsplit), len(sep or ""))
-
-    def splitlines(self, keepends: bool = False) -> list[str]:  # noqa: FBT001, FBT002
-        """As `str` has it."""
-        return self._located(str.splitlines(self, keepends))
-
-    def partition(self, sep: str, /) -> tuple[str, str, str]:
-        """As `str` has it."""
-        before, middle, after = self._located(str.partition(self, sep))
-        return before, middle, after
-
-    def rpartition(self, sep: str, /) -> tuple[str, str, str]:
-        """As `str` has it."""
-        before, middle, after = self._located(str.rpartition(self, sep))
-        return before, middle, after
 
     def _located(self, parts: Iterable[str], skipped: int = 0) -> list[str]:
         """Return parts of this text, which stand in it in this order, with their marks."""
@@ -121,12 +106,12 @@ class TaintedStr(str):
     __rmul__ = __mul__
 
     def join(self, parts: Iterable[str], /) -> TaintedStr:
-        """As `str` has it."""
+        """As in `str`."""
         parts = list(parts)
         return TaintedStr.of(str.join(self, parts), self._marks.join(map(marks_of, parts)))
 
     def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> str:
-        """As `str` has it; what stands for text from outside counts as from outside."""
+        """As in `str`; the replacement of text from outside counts as from outside."""
         if not old:
             return TaintedStr.of(str.replace(self, old, new, count))
         parts = str.split(self, old, count)
@@ -154,48 +139,37 @@ class TaintedStr(str):
         return TaintedStr.of(str.__format__(str.__str__(self), specification))
 
     def format(self, *values: object, **named: object) -> str:
-        """As `str` has it."""
+        """As in `str`."""
         return brace_formatted(self, values, named)
 
     def format_map(self, named: Mapping[str, object], /) -> str:  # type: ignore[override]
-        """As `str` has it."""
+        """As in `str`."""
         return brace_formatted(self, (), named)
 
-    # -- letter by letter ------------------------------------------------------------------------
 
-    def _mapped(self, text: str) -> TaintedStr:
-        return TaintedStr.of(text, self._marks if len(text) == len(self) else None)
+def _define(name: str, marked: Callable[[TaintedStr, tuple[Any, ...], Any], Any]) -> None:
+    """Give `TaintedStr` a method of `str`, whose result `marked` gives marks."""
 
-    def lower(self) -> TaintedStr:
-        """As `str` has it."""
-        return self._mapped(str.lower(self))
+    def method(self: TaintedStr, *args: Any, **kwargs: Any) -> Any:
+        return marked(self, args, getattr(str, name)(self, *args, **kwargs))
 
-    def upper(self) -> TaintedStr:
-        """As `str` has it."""
-        return self._mapped(str.upper(self))
-
-    def capitalize(self) -> TaintedStr:
-        """As `str` has it."""
-        return self._mapped(str.capitalize(self))
-
-    def title(self) -> TaintedStr:
-        """As `str` has it."""
-        return self._mapped(str.title(self))
+    method.__name__, method.__doc__ = name, f"As `str.{name}`."
+    setattr(TaintedStr, name, method)
 
 
-def _whole(name: str) -> Callable[..., TaintedStr]:
-    def method(self: TaintedStr, *args: Any) -> TaintedStr:
-        return TaintedStr.of(getattr(str, name)(self, *args))
-
-    method.__name__ = name
-    method.__doc__ = "As `str` has it; the result is from outside as a whole."
-    return method
+def _mapped(text: TaintedStr, _: tuple[Any, ...], result: str) -> TaintedStr:
+    return TaintedStr.of(result, text._marks if len(result) == len(text) else None)
 
 
-# The rest of what makes a string of a string; `encode` is refused to templates.
+for _name in ("lower", "upper", "capitalize", "title"):
+    _define(_name, _mapped)
+for _name in ("partition", "rpartition"):
+    _define(_name, lambda text, _, parts: tuple(text._located(parts)))
+_define("splitlines", lambda text, _, parts: text._located(parts))
+# The other methods of strings that return strings; `encode` is refused to templates.
 OTHERS = ("casefold", "center", "expandtabs", "ljust", "rjust", "swapcase", "translate", "zfill")
 for _name in OTHERS:
-    setattr(TaintedStr, _name, _whole(_name))
+    _define(_name, lambda _text, _, result: TaintedStr.of(result))
 
 
 def marks_of(text: str) -> bytes:
@@ -236,12 +210,12 @@ def shown(value: object) -> str:
     return str(value) if isinstance(value, _ATOMS) else TaintedStr.of(str(value))
 
 
-def joined(parts: Iterable[str]) -> str:
+def joined(parts: Iterable[str], separator: str = "") -> str:
     """Return the parts as one text with their marks."""
     parts = list(parts)
-    if not any(isinstance(part, TaintedStr) for part in parts):
-        return "".join(parts)
-    return TaintedStr.of("".join(parts), b"".join(map(marks_of, parts)))
+    if not any(isinstance(part, TaintedStr) for part in (separator, *parts)):
+        return separator.join(parts)
+    return TaintedStr.of(separator, marks_of(separator)).join(parts)
 
 
 def percent_formatted(template: str, values: object) -> str:
@@ -252,7 +226,8 @@ def percent_formatted(template: str, values: object) -> str:
     plain = str.__str__(template)
     position = 0
     for match in _PERCENT.finditer(plain):
-        parts.append(_part(plain, marks, position, match.start()))
+        literal = slice(position, match.start())
+        parts.append(TaintedStr.of(plain[literal], marks[literal]))
         position = match.end()
         key, conversion = match["key"], match.group()
         if match["kind"] == "%":
@@ -270,12 +245,8 @@ def percent_formatted(template: str, values: object) -> str:
         else:
             text = str.__mod__(conversion, (value,))
             parts.append(TaintedStr.of(text) if is_marked(value) else text)
-    parts.append(_part(plain, marks, position, len(plain)))
+    parts.append(TaintedStr.of(plain[position:], marks[position:]))
     return joined(parts)
-
-
-def _part(plain: str, marks: bytes, start: int, end: int) -> str:
-    return TaintedStr.of(plain[start:end], marks[start:end])
 
 
 def brace_formatted(template: str, values: Sequence[object], named: Mapping[str, object]) -> str:

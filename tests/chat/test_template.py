@@ -7,7 +7,7 @@ import time
 import pytest
 from support.cost import cost, yardstick
 
-from tampu.chat import jinja_sandbox
+from tampu.chat import budget
 from tampu.chat.segments import text_of
 from tampu.chat.template import ChatTemplate
 from tampu.errors import ModelFileError, RequestError, TampuError
@@ -194,7 +194,7 @@ class Clock:
 def test_a_template_that_does_not_end_is_stopped(monkeypatch):
     loops = "{% set r = range(90000) %}{% for a in r %}{% for b in r %}{% endfor %}{% endfor %}"
     clock = Clock()
-    monkeypatch.setattr(jinja_sandbox, "time", clock)
+    monkeypatch.setattr(budget, "time", clock)
     with pytest.raises(RequestError, match="more than 2 s"):
         render(loops)
     assert clock.now_s == 3  # the first look after its time is up ends it

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from tampu.chat import jinja_sandbox
+from tampu.chat import budget
 from tampu.chat.sandboxed_template import RENDER_LIMITS
 from tampu.errors import SettingsError
 from tampu.ml import gguf
@@ -60,8 +60,8 @@ IMAGES = ImageLimits()
         pytest.param(ollama.MAX_INPUTS, 2_048, id="request: texts to embed"),
         pytest.param(schema.MAX_BYTES, 256 * KIB, id="request: schema"),
         pytest.param(schema.MAX_DEPTH, 64, id="request: depth of a schema"),
-        pytest.param(jinja_sandbox.MAX_SECONDS, 2, id="templates: time"),
-        pytest.param(jinja_sandbox.MAX_OUTPUT, 8 * MIB, id="templates: output"),
+        pytest.param(budget.MAX_SECONDS, 2, id="templates: time"),
+        pytest.param(budget.MAX_OUTPUT, 8 * MIB, id="templates: output"),
         pytest.param(RENDER_LIMITS.memory_bytes, 256 * MIB, id="templates: memory"),
         pytest.param(COMPILE_LIMITS.memory_bytes, 256 * MIB, id="grammars: memory"),
         pytest.param(COMPILE_LIMITS.cpu_s, 2, id="grammars: time"),

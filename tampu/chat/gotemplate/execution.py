@@ -1,47 +1,36 @@
-"""Rendering a template: its nodes walked over, within a budget."""
+"""Rendering a template: a walk over its nodes, within a budget."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tampu.chat.gotemplate.functions import FUNCTIONS
+from tampu.chat.budget import Budget
+from tampu.chat.gotemplate.functions import call
 from tampu.chat.gotemplate.nodes import (
     Action,
-    Break,
+    Branch,
     Call,
     Chain,
-    Dot,
     Field,
     Function,
-    If,
     Literal,
     Nodes,
     Operand,
     Pipeline,
-    Range,
     Template,
     Text,
     Variable,
-    With,
 )
 from tampu.chat.gotemplate.values import GoTemplateError, Record, fault, is_true, kind_of, text_of
 
-MAX_SECONDS = 2.0
 MAX_STEPS = 4_000_000
-MAX_OUTPUT = 8 << 20
-MAX_WORK = 64 << 20
 MAX_CALLS = 100
 
 _STEPS_BETWEEN_CLOCKS = 256
 
 
-class _BreakLoop(Exception):  # noqa: N818  # no error: the flow of a range
-    pass
-
-
-class _ContinueLoop(Exception):  # noqa: N818
+class _Jump(Exception):  # noqa: N818  # not an error: `break` and `continue` of a range
     pass
 
 
@@ -67,10 +56,8 @@ class _Walk:
         self.output: list[str] = []
         self._template = template
         self._variables: list[tuple[str, Any]] = []
-        self._deadline = time.monotonic() + MAX_SECONDS
+        self._budget = Budget(fault)
         self._steps = 0
-        self._written = 0
-        self._work = 0
         self._calls = 0
         self._line = 1
 
@@ -92,26 +79,24 @@ class _Walk:
                 value = self._pipeline(node.pipeline, dot)
                 if not node.pipeline.names:
                     self._write("<no value>" if value is None else text_of(value))
-            elif isinstance(node, Range):
-                self._range(node, dot)
-            elif isinstance(node, If | With):
-                self._branch(node, dot)
+            elif isinstance(node, Branch):
+                self._range(node, dot) if node.keyword == "range" else self._branch(node, dot)
             elif isinstance(node, Call):
                 self._call(node, dot)
             else:
-                raise _BreakLoop if isinstance(node, Break) else _ContinueLoop
+                raise _Jump(node.keyword)
         del self._variables[known:]
 
-    def _branch(self, node: If | With, dot: Any) -> None:
+    def _branch(self, node: Branch, dot: Any) -> None:
         known = len(self._variables)
         value = self._pipeline(node.pipeline, dot)
         if is_true(value):
-            self._list(node.body, value if isinstance(node, With) else dot)
+            self._list(node.body, value if node.keyword == "with" else dot)
         else:
             self._list(node.otherwise, dot)
         del self._variables[known:]
 
-    def _range(self, node: Range, dot: Any) -> None:
+    def _range(self, node: Branch, dot: Any) -> None:
         known = len(self._variables)
         names, is_new = node.pipeline.names, not node.pipeline.is_assignment
         value = self._pipeline(node.pipeline, dot, binds=False)
@@ -129,10 +114,9 @@ class _Walk:
                 self._set(name, part, is_new=is_new)
             try:
                 self._list(node.body, item)
-            except _BreakLoop:
-                break
-            except _ContinueLoop:
-                pass
+            except _Jump as jump:
+                if jump.args == ("break",):
+                    break
             finally:
                 del self._variables[inside:]
         del self._variables[known:]
@@ -174,7 +158,7 @@ class _Walk:
         if isinstance(first, Function):
             value = self._function(first.name, rest, dot, last)
             if isinstance(value, str):
-                self._count_work(len(value))
+                self._budget.spend_work(len(value))
             return value
         if rest or last:
             raise fault("arguments are given to something that is not a function")
@@ -185,8 +169,7 @@ class _Walk:
     def _function(self, name: str, operands: Sequence[Operand], dot: Any, last: list[Any]) -> Any:
         if name in ("and", "or"):
             return self._logic(name, operands, dot, last)
-        arguments = [self._operand(operand, dot) for operand in operands]
-        return FUNCTIONS[name]([*arguments, *last])
+        return call(name, [*(self._operand(operand, dot) for operand in operands), *last])
 
     def _logic(self, name: str, operands: Sequence[Operand], dot: Any, last: list[Any]) -> Any:
         """Evaluate operands until one decides."""
@@ -203,8 +186,6 @@ class _Walk:
         self._step()
         if isinstance(operand, Literal):
             return operand.value
-        if isinstance(operand, Dot):
-            return dot
         if isinstance(operand, Field):
             return self._fields(dot, operand.names)
         if isinstance(operand, Variable):
@@ -248,20 +229,13 @@ class _Walk:
     # -- the budget ------------------------------------------------------------------------------
 
     def _write(self, text: str) -> None:
-        self._written += len(text)
-        if self._written > MAX_OUTPUT:
-            raise fault(f"it writes more than {MAX_OUTPUT} characters")
+        self._budget.spend_output(len(text))
         self.output.append(text)
-
-    def _count_work(self, characters: int) -> None:
-        self._work += characters
-        if self._work > MAX_WORK:
-            raise fault(f"it makes texts of more than {MAX_WORK} characters")
 
     def _step(self) -> None:
         self._steps += 1
-        if self._steps % _STEPS_BETWEEN_CLOCKS == 0 and time.monotonic() > self._deadline:
-            raise fault(f"it runs for more than {MAX_SECONDS:g} s")
+        if self._steps % _STEPS_BETWEEN_CLOCKS == 0:
+            self._budget.check_time()
         if self._steps > MAX_STEPS:
             raise fault(f"it takes more than {MAX_STEPS} steps")
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from tampu.chat.budget import MAX_WIDTH
 from tampu.chat.gotemplate.values import (
     Record,
     are_equal,
@@ -19,57 +20,31 @@ from tampu.chat.gotemplate.values import (
 )
 from tampu.chat.taint import TaintedStr, is_marked, joined, marks_of
 
-MAX_WIDTH = 1_000
-
 _VERB = re.compile(r"%(?P<flags>[-+# 0]*)(?P<width>\d*)(?:\.(?P<precision>\d*))?(?P<verb>.?)", re.S)
 _TYPES = {"integer": "number", "float": "number", "array": "any[]"}
 
 Arguments = Sequence[Any]
 
 
-def _count(name: str, arguments: Arguments, least: int, most: int | None = None) -> None:
-    if len(arguments) < least or (most is not None and len(arguments) > most):
-        wanted = str(least) if most == least else f"{least} or more" if most is None else "fewer"
+def call(name: str, arguments: Arguments) -> Any:
+    """Return what a function of `FUNCTIONS` gives for arguments.
+
+    Raises:
+        GoTemplateError: for a wrong number or type of arguments.
+    """
+    function, least, most = FUNCTIONS[name]
+    if not least <= len(arguments) <= most:
+        wanted = str(least) if most == least else f"{least} or more" if most == _MANY else "fewer"
         raise fault(f"{name} takes {wanted} arguments, not {len(arguments)}")
+    return function(arguments)
 
 
-def _not(arguments: Arguments) -> bool:
-    _count("not", arguments, 1, 1)
-    return not is_true(arguments[0])
-
-
-def _eq(arguments: Arguments) -> bool:
-    _count("eq", arguments, 2)
-    return any(are_equal(arguments[0], other) for other in arguments[1:])
-
-
-def _ne(arguments: Arguments) -> bool:
-    _count("ne", arguments, 2, 2)
-    return not are_equal(*arguments)
-
-
-def _lt(arguments: Arguments) -> bool:
-    _count("lt", arguments, 2, 2)
-    return is_less(*arguments)
-
-
-def _le(arguments: Arguments) -> bool:
-    _count("le", arguments, 2, 2)
+def _is_less_or_equal(arguments: Arguments) -> bool:
     return is_less(*arguments) or are_equal(*arguments)
-
-
-def _gt(arguments: Arguments) -> bool:
-    return not _le(arguments)
-
-
-def _ge(arguments: Arguments) -> bool:
-    _count("ge", arguments, 2, 2)
-    return not is_less(*arguments)
 
 
 def _len(arguments: Arguments) -> int:
     """A text's length is in bytes, as in Go."""
-    _count("len", arguments, 1, 1)
     value = arguments[0]
     if isinstance(value, str):
         return len(value.encode("utf-8", "surrogatepass"))
@@ -79,7 +54,6 @@ def _len(arguments: Arguments) -> int:
 
 
 def _index(arguments: Arguments) -> Any:
-    _count("index", arguments, 1)
     value = arguments[0]
     for key in arguments[1:]:
         if isinstance(value, Mapping):
@@ -97,7 +71,6 @@ def _index(arguments: Arguments) -> Any:
 
 
 def _slice(arguments: Arguments) -> Any:
-    _count("slice", arguments, 1, 4)
     value = arguments[0]
     if isinstance(value, str):
         return _sliced_text(value, arguments[1:])
@@ -144,15 +117,7 @@ def _print(arguments: Arguments) -> str:
     return joined(parts)
 
 
-def _println(arguments: Arguments) -> str:
-    parts: list[str] = []
-    for value in arguments:
-        parts += [" " if parts else "", text_of(value)]
-    return joined([*parts, "\n"])
-
-
 def _printf(arguments: Arguments) -> str:
-    _count("printf", arguments, 1)
     pattern, *values = arguments
     if not isinstance(pattern, str):
         raise fault(f"printf with {kind_of(pattern)} as its pattern")
@@ -222,61 +187,42 @@ def _go_quoted(text: str) -> str:
     return joined([*parts, '"'])
 
 
-def _to_json(arguments: Arguments) -> str:
-    _count("json", arguments, 1, 1)
-    return to_json(arguments[0])
+def _date(days_ago: int) -> str:
+    return f"{datetime.now().astimezone() - timedelta(days=days_ago):%Y-%m-%d}"
 
 
-def _current_date(arguments: Arguments) -> str:
-    """The format that may be given is ignored, as Ollama does."""
-    _count("currentDate", arguments, 0)
-    return f"{datetime.now().astimezone():%Y-%m-%d}"
-
-
-def _yesterday(arguments: Arguments) -> str:
-    _count("yesterdayDate", arguments, 0)
-    return f"{datetime.now().astimezone() - timedelta(days=1):%Y-%m-%d}"
-
-
-def _typescript(arguments: Arguments) -> str:
+def _typescript(value: object) -> str:
     """Return the TypeScript type of a tool's property."""
-    _count("toTypeScriptType", arguments, 1, 1)
-    fields = arguments[0].fields if isinstance(arguments[0], Record) else {}
-    options = fields.get("AnyOf") or []
-    if options:
-        return joined(_between(" | ", [_typescript([option]) for option in options]))
+    fields = value.fields if isinstance(value, Record) else {}
+    if options := fields.get("AnyOf"):
+        return joined(map(_typescript, options), " | ")
     types = fields.get("Type") or []
     names = [types] if isinstance(types, str) else list(types)
     if not names:
         return "any"
     texts = [TaintedStr.of(_TYPES.get(name, name)) if is_marked(name) else name for name in names]
-    return joined(_between(" | ", texts))
+    return joined(texts, " | ")
 
 
-def _between(mark: str, texts: Sequence[str]) -> list[str]:
-    parts: list[str] = []
-    for text in texts:
-        parts += [mark, text] if parts else [text]
-    return parts
-
-
-FUNCTIONS: Mapping[str, Callable[[Arguments], Any]] = {
-    "not": _not,
-    "eq": _eq,
-    "ne": _ne,
-    "lt": _lt,
-    "le": _le,
-    "gt": _gt,
-    "ge": _ge,
-    "len": _len,
-    "index": _index,
-    "slice": _slice,
-    "print": _print,
-    "printf": _printf,
-    "println": _println,
-    "json": _to_json,
-    "currentDate": _current_date,
-    "yesterdayDate": _yesterday,
-    "toTypeScriptType": _typescript,
+_MANY = 1 << 31
+# Each function with the fewest and the most arguments.
+FUNCTIONS: Mapping[str, tuple[Callable[[Arguments], Any], int, int]] = {
+    "not": (lambda values: not is_true(values[0]), 1, 1),
+    "eq": (lambda values: any(are_equal(values[0], other) for other in values[1:]), 2, _MANY),
+    "ne": (lambda values: not are_equal(*values), 2, 2),
+    "lt": (lambda values: is_less(*values), 2, 2),
+    "le": (_is_less_or_equal, 2, 2),
+    "gt": (lambda values: not _is_less_or_equal(values), 2, 2),
+    "ge": (lambda values: not is_less(*values), 2, 2),
+    "len": (_len, 1, 1),
+    "index": (_index, 1, _MANY),
+    "slice": (_slice, 1, 4),
+    "print": (_print, 0, _MANY),
+    "printf": (_printf, 1, _MANY),
+    "println": (lambda values: joined([joined(map(text_of, values), " "), "\n"]), 0, _MANY),
+    "json": (lambda values: to_json(values[0]), 1, 1),
+    "currentDate": (lambda _: _date(0), 0, _MANY),  # a format is ignored, as Ollama does
+    "yesterdayDate": (lambda _: _date(1), 0, _MANY),
+    "toTypeScriptType": (lambda values: _typescript(values[0]), 1, 1),
 }
 NAMES = frozenset({*FUNCTIONS, "and", "or"})  # those two stop at what decides

@@ -12,7 +12,7 @@ from tampu.errors import ModelFileError
 MAX_CHARACTERS = 1 << 20
 
 _SPACES = " \t\r\n"
-_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+_COMMENT = re.compile(r"[ \t\r\n]*/\*.*?\*/", re.DOTALL)
 _LEFT_TRIM = re.compile(r"-[ \t\r\n]")
 _RIGHT = re.compile(r"[ \t\r\n]-\}\}|\}\}")
 _WORD = re.compile(
@@ -40,7 +40,7 @@ _LARGEST_INTEGER = (1 << 63) - 1
 
 
 class Kind(Enum):
-    """What a token is."""
+    """The kinds of tokens."""
 
     TEXT = "text"
     LEFT = "{{"
@@ -74,7 +74,7 @@ def tokens(source: str) -> Iterator[Token]:
     """Yield the tokens of a template, `Kind.END` last.
 
     Raises:
-        ModelFileError: for what is no template, with the line.
+        ModelFileError: for an invalid template, with the line.
     """
     if len(source) > MAX_CHARACTERS:
         raise broken(1, f"the template has more than {MAX_CHARACTERS} characters")
@@ -100,7 +100,7 @@ def tokens(source: str) -> Iterator[Token]:
 
 def _action(source: str, position: int, line: int, found: list[Token]) -> tuple[int, bool]:
     """Collect the tokens of one action; return where it ends, and whether it trims what follows."""
-    comment = _COMMENT.match(source, _after_spaces(source, position))
+    comment = _COMMENT.match(source, position)
     if comment:
         end = _RIGHT.match(source, comment.end())
         if end is None:
@@ -121,12 +121,6 @@ def _action(source: str, position: int, line: int, found: list[Token]) -> tuple[
         position = match.end()
         if match.lastgroup == "space" and source.startswith("-}}", position):
             position -= 1  # the space belongs to the mark that trims
-
-
-def _after_spaces(source: str, position: int) -> int:
-    while position < len(source) and source[position] in _SPACES:
-        position += 1
-    return position
 
 
 def _token(match: re.Match[str], line: int) -> Token:

@@ -1,9 +1,9 @@
-"""The parts that a template consists of, after parsing."""
+"""The parse tree of a template, and questions to it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 
@@ -15,15 +15,10 @@ class Literal:
 
 
 @dataclass(frozen=True, slots=True)
-class Dot:
-    """The present value."""
-
-
-@dataclass(frozen=True, slots=True)
 class Field:
-    """Fields of the present value, `.A.B`."""
+    """Fields of the current value, `.A.B`; without names the value itself, `.`."""
 
-    names: tuple[str, ...]
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +30,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Fields of what an operand gives, `(...).A.B` or `$x.A`."""
+    """Fields of an operand's value, `(...).A.B` or `$x.A`."""
 
     operand: Operand
     names: tuple[str, ...]
@@ -55,8 +50,8 @@ class Pipeline:
     Attributes:
         commands: each a function or a value first, then its arguments.
         names: of the variables; two at most, and two only in a range.
-        is_assignment: whether the variables are there already.
-        line: where it stands.
+        is_assignment: whether the variables exist already.
+        line: of its start.
     """
 
     commands: tuple[tuple[Operand, ...], ...]
@@ -65,7 +60,7 @@ class Pipeline:
     line: int = 0
 
 
-Operand: TypeAlias = Literal | Dot | Field | Variable | Chain | Function | Pipeline
+Operand: TypeAlias = Literal | Field | Variable | Chain | Function | Pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,27 +78,13 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
-class If:
-    """One list of nodes or another."""
+class Branch:
+    """`if`: one list of nodes or another. `with`: the same, the result becoming the current value.
 
-    pipeline: Pipeline
-    body: Nodes
-    otherwise: Nodes
+    `range`: the first list for each item, the second if there is none.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class With:
-    """As `If`, with the pipeline's result as the present value of the first list."""
-
-    pipeline: Pipeline
-    body: Nodes
-    otherwise: Nodes
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """A list of nodes for each item, another if there is none."""
-
+    keyword: str  # one of these three
     pipeline: Pipeline
     body: Nodes
     otherwise: Nodes
@@ -119,17 +100,13 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Break:
-    """The end of a range."""
+class Jump:
+    """`continue` with the next item of a range, or `break`."""
+
+    keyword: str
 
 
-@dataclass(frozen=True, slots=True)
-class Continue:
-    """The next item of a range."""
-
-
-Branch: TypeAlias = If | With | Range
-Node: TypeAlias = Text | Action | Branch | Call | Break | Continue
+Node: TypeAlias = Text | Action | Branch | Call | Jump
 Nodes: TypeAlias = tuple[Node, ...]
 
 
@@ -146,3 +123,51 @@ class Template:
     source: str
     nodes: Nodes
     definitions: Mapping[str, Nodes]
+
+
+def fields_used(template: Template) -> frozenset[str]:
+    """Return the names of all fields that a template asks for, of whatever value."""
+    lists = (template.nodes, *template.definitions.values())
+    return frozenset(name for nodes in lists for name in _fields(nodes))
+
+
+def until_field(template: Template, name: str) -> Template:
+    """Return the template up to and including the action that writes a field, in reading order."""
+    nodes, _ = _until(template.nodes, name)
+    return replace(template, nodes=nodes)
+
+
+def _fields(nodes: Nodes) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, Action | Branch | Call) and node.pipeline is not None:
+            yield from _of_operand(node.pipeline)
+        if isinstance(node, Branch):
+            yield from _fields(node.body)
+            yield from _fields(node.otherwise)
+
+
+def _of_operand(operand: Operand) -> Iterator[str]:
+    if isinstance(operand, Field | Chain):
+        yield from operand.names
+    if isinstance(operand, Chain):
+        yield from _of_operand(operand.operand)
+    elif isinstance(operand, Pipeline):
+        for command in operand.commands:
+            for part in command:
+                yield from _of_operand(part)
+
+
+def _until(nodes: Nodes, name: str) -> tuple[Nodes, bool]:
+    kept: list[Node] = []
+    for node in nodes:
+        if isinstance(node, Action) and name in _of_operand(node.pipeline):
+            return (*kept, node), True
+        if isinstance(node, Branch):
+            body, found = _until(node.body, name)
+            if found:
+                return (*kept, replace(node, body=body, otherwise=())), True
+            otherwise, found = _until(node.otherwise, name)
+            if found:
+                return (*kept, replace(node, otherwise=otherwise)), True
+        kept.append(node)
+    return tuple(kept), False

@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tampu.chat.gotemplate.functions import NAMES
 from tampu.chat.gotemplate.lexing import Kind, Token, broken, tokens
 from tampu.chat.gotemplate.nodes import (
     Action,
-    Break,
+    Branch,
     Call,
     Chain,
-    Continue,
-    Dot,
     Field,
     Function,
-    If,
+    Jump,
     Literal,
     Node,
     Nodes,
     Operand,
     Pipeline,
-    Range,
     Template,
     Text,
     Variable,
-    With,
 )
 
 MAX_DEPTH = 100
 
-_BRANCHES: dict[str, Callable[[Pipeline, Nodes, Nodes], Node]] = {
-    "if": If,
-    "with": With,
-    "range": Range,
-}
 _CONSTANTS: dict[str, bool | None] = {"true": True, "false": False, "nil": None}
+_KEYWORDS = {"if", "with", "range", "define", "template", "block", "break", "continue"}
 _ENDS = (Kind.RIGHT, Kind.END)
 
 
@@ -43,7 +33,7 @@ def parse(source: str) -> Template:
     """Return a template.
 
     Raises:
-        ModelFileError: for what is no template, or uses what is not known here; with the line.
+        ModelFileError: for an invalid template or an unknown function, with the line.
     """
     parser = _Parser(source)
     nodes = parser.whole()
@@ -90,13 +80,17 @@ class _Parser:
             raise broken(token.line, f"unexpected {_shown(token)} in {what}")
         self._next()
 
+    def _enter(self, line: int) -> None:
+        """Count a level of nesting; the caller leaves it by `_depth -= 1`."""
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise broken(line, f"more than {MAX_DEPTH} levels of nesting")
+
     # -- nodes -----------------------------------------------------------------------------------
 
     def _list(self, *, is_top: bool = False) -> tuple[Nodes, Token | None]:
         """Return nodes up to an `end` or `else`, which is returned too; None at the very end."""
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise broken(self._peek().line, f"more than {MAX_DEPTH} levels of nesting")
+        self._enter(self._peek().line)
         nodes: list[Node] = []
         end: Token | None = None
         while self._peek().kind is not Kind.END:
@@ -116,30 +110,27 @@ class _Parser:
 
     def _action(self, word: Token, *, is_top: bool) -> Node | None:
         keyword = word.text if word.kind is Kind.WORD else ""
-        if keyword in _BRANCHES:
-            self._next()
-            return self._branch(keyword, word)
-        if keyword == "define":
-            self._next()
-            if not is_top:
-                raise broken(word.line, "a template is defined inside of another node")
-            self._define(word)
-            return None
-        if keyword == "template":
-            self._next()
-            return self._call(word)
-        if keyword == "block":
-            self._next()
-            return self._block(word)
-        if keyword in ("break", "continue"):
-            self._next()
-            if not self._loops:
-                raise broken(word.line, f"{{{{{keyword}}}}} outside of a range")
-            self._close(keyword)
-            return Break() if keyword == "break" else Continue()
-        pipeline = self._pipeline("an action", most_names=1)
-        self._close("an action")
-        return Action(pipeline)
+        if keyword not in _KEYWORDS:
+            pipeline = self._pipeline("an action", most_names=1)
+            self._close("an action")
+            return Action(pipeline)
+        self._next()
+        match keyword:
+            case "if" | "with" | "range":
+                return self._branch(keyword, word)
+            case "define":
+                if not is_top:
+                    raise broken(word.line, "a template is defined inside of another node")
+                name = self._name(word)
+                self._close(keyword)
+                self.definitions[name] = self._body(word)
+                return None
+            case "break" | "continue":
+                if not self._loops:
+                    raise broken(word.line, f"{{{{{keyword}}}}} outside of a range")
+                self._close(keyword)
+                return Jump(keyword)
+        return self._call(word)
 
     def _branch(self, keyword: str, word: Token) -> Node:
         known = len(self._names)
@@ -156,7 +147,7 @@ class _Parser:
         else:
             self._close("end")
         del self._names[known:]
-        return _BRANCHES[keyword](pipeline, body, otherwise)
+        return Branch(keyword, pipeline, body, otherwise)
 
     def _else(self, keyword: str, word: Token) -> Nodes:
         following = self._skip_space()
@@ -164,10 +155,8 @@ class _Parser:
             if following.text != keyword:
                 raise broken(following.line, f"{{{{else {following.text}}}}} in {{{{{keyword}}}}}")
             self._next()
-            self._depth += 1
-            if self._depth > MAX_DEPTH:
-                raise broken(following.line, f"more than {MAX_DEPTH} levels of nesting")
-            node = self._branch(following.text, following)
+            self._enter(following.line)
+            node = self._branch(keyword, following)
             self._depth -= 1
             return (node,)
         self._close("else")
@@ -176,11 +165,6 @@ class _Parser:
             raise broken(word.line, f"{{{{{keyword}}}}} has no {{{{end}}}} after its {{{{else}}}}")
         self._close("end")
         return nodes
-
-    def _define(self, word: Token) -> None:
-        name = self._name(word)
-        self._close("define")
-        self.definitions[name] = self._body(word)
 
     def _body(self, word: Token) -> Nodes:
         """Return the nodes of a definition, in which other variables are known."""
@@ -194,19 +178,14 @@ class _Parser:
         return nodes
 
     def _call(self, word: Token) -> Call:
-        name = self._name(word)
-        pipeline = None
-        if self._skip_space().kind is not Kind.RIGHT:
-            pipeline = self._pipeline("template", most_names=1)
-        self._close("template")
-        return Call(name, pipeline, word.line)
-
-    def _block(self, word: Token) -> Call:
-        name = self._name(word)
-        pipeline = self._pipeline("block", most_names=1)
-        self._close("block")
-        nodes = self._body(word)
-        self.definitions.setdefault(name, nodes)
+        """Return a `template`, or a `block`, which is one that is defined in its place."""
+        name, pipeline = self._name(word), None
+        if word.text == "block" or self._skip_space().kind is not Kind.RIGHT:
+            pipeline = self._pipeline(word.text, most_names=1)
+        self._close(word.text)
+        if word.text == "block":
+            nodes = self._body(word)
+            self.definitions.setdefault(name, nodes)
         return Call(name, pipeline, word.line)
 
     def _name(self, word: Token) -> str:
@@ -276,9 +255,9 @@ class _Parser:
             names.append(self._next().text)
         if not names:
             return operand
-        if isinstance(operand, Field):
+        if isinstance(operand, Field) and operand.names:
             return Field((*operand.names, *names))
-        if isinstance(operand, Literal | Function | Dot):
+        if isinstance(operand, Literal | Function | Field):
             raise broken(self._peek().line, f"unexpected .{names[0]} in {where}")
         return Chain(operand, tuple(names))
 
@@ -298,15 +277,13 @@ class _Parser:
             case Kind.WORD:
                 return _word(token)
             case Kind.MARK if token.text == ".":
-                return Dot()
+                return Field()
             case Kind.MARK if token.text == "(":
                 return self._parenthesis(token)
         raise broken(token.line, f"unexpected {_shown(token)} in {where}")
 
     def _parenthesis(self, token: Token) -> Pipeline:
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise broken(token.line, f"more than {MAX_DEPTH} levels of nesting")
+        self._enter(token.line)
         pipeline = self._pipeline("parentheses", most_names=1)
         self._depth -= 1
         end = self._skip_space()

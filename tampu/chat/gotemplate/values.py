@@ -1,4 +1,4 @@
-"""What templates compute with, and how Go sees it: truth, order, text, JSON.
+"""The values of templates, and how Go sees them: truth, order, text, JSON.
 
 Values are None, bool, int, float, str, lists, mappings and records. A record is what a struct is in
 Go: it always counts as true, its fields have a fixed order, and a field that it lacks is an error.
@@ -6,6 +6,7 @@ Go: it always counts as true, its fields have a fixed order, and a field that it
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,12 +20,8 @@ MAX_DEPTH = 100
 
 _EXPONENT_FROM = 21
 
-_ESCAPES = {
-    '"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f",
-    "<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029",
-}  # fmt: skip
-_CONTROLS = {chr(code): f"\\u{code:04x}" for code in range(0x20)}
-_ESCAPED = str.maketrans(_CONTROLS | _ESCAPES)
+# What Go escapes and `json.dumps` does not.
+_ESCAPED = str.maketrans({character: f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +148,8 @@ def text_of(value: object, *, depth: int = 0) -> str:
 
 
 def _enclosed(begin: str, values: Any, end: str, depth: int) -> str:
-    parts: list[str] = [begin]
-    for index, value in enumerate(values):
-        parts += [" " if index else "", text_of(value, depth=depth + 1)]
-    return joined([*parts, end])
+    texts = [text_of(value, depth=depth + 1) for value in values]
+    return joined([begin, joined(texts, " "), end])
 
 
 def to_json(value: object) -> str:
@@ -207,8 +202,8 @@ def _atom(value: object) -> str:
 
 
 def _quoted(text: str) -> str:
-    plain = str.__str__(text).encode("utf-8", "replace").decode()  # half characters are none
-    quoted = f'"{plain.translate(_ESCAPED)}"'
+    plain = str.__str__(text).encode("utf-8", "replace").decode()  # no halves of characters
+    quoted = json.dumps(plain, ensure_ascii=False).translate(_ESCAPED)
     return TaintedStr.of(quoted) if is_marked(text) else quoted
 
 

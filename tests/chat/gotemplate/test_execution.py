@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tampu.chat.gotemplate import JsonMap, Record, execute, execution, parse
+from tampu.chat import budget
+from tampu.chat.gotemplate import JsonMap, Record, execute, parse
 from tampu.chat.taint import marked, pieces
 from tampu.errors import RequestError
 
@@ -144,7 +145,7 @@ HOSTILE = [
     ("{{ range 3000000 }}aaaaaaaaaaaaaaaaaaaa{{ end }}", "more than"),
     (
         '{{ $x := "0123456789" }}{{ range 99 }}{{ $x = print $x $x }}{{ end }}',
-        "texts",
+        "strings",
     ),
     ("{{ range 99999999 }}{{ end }}", "a range over 99999999"),
 ]
@@ -153,7 +154,7 @@ HOSTILE = [
 @pytest.mark.parametrize(("source", "message"), HOSTILE)
 def test_nothing_runs_for_ever(source: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Only what has no other end is ended by the clock.
-    monkeypatch.setattr(execution, "MAX_SECONDS", 0.05 if message == "more than" else 10**6)
+    monkeypatch.setattr(budget, "MAX_SECONDS", 0.05 if message == "more than" else 10**6)
     with pytest.raises(RequestError, match=message):
         written(source)
 
