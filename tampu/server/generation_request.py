@@ -30,7 +30,6 @@ class GenerationRequest:
         options: limits, stop strings and sampling.
         form: the structure of the answers; None: free text.
         choices: answers to each prompt.
-        tools: functions that the answer may call.
         max_calls: the maximum number of calls in the answer; None: any number.
     """
 
@@ -41,7 +40,6 @@ class GenerationRequest:
     options: GenerateOptions = field(default_factory=GenerateOptions)
     form: StructuredOutput | None = None
     choices: int = 1
-    tools: tuple[dict[str, Any], ...] = ()
     max_calls: int | None = None
 
     def limited(self, context: int, max_repeated_tokens: int | None = None) -> GenerateOptions:

@@ -20,13 +20,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tampu.chat.output import ChatFormat, ToolCall, chat_format
-from tampu.engine.chat import OutputEvent, OutputParser
-from tampu.engine.prompts import ChatPrompt, Prompt
+from tampu.engine.prompts import Prompt
 from tampu.errors import ModelNotFoundError, RequestError, RequestNotStartedError
 from tampu.ml.vectors import normalize
 from tampu.runner import events
-from tampu.runner.events import Done, Failed, TextDelta, Usage
+from tampu.runner.events import Done, TextDelta, Usage
 from tampu.runner.request import GenerateOptions
 from tampu.server.admission import Admission
 from tampu.server.events import (
@@ -45,7 +43,14 @@ from tampu.server.model_manager import ManagedModel, ModelManager
 from tampu.store.catalog import Catalog, Entry
 from tampu.store.model_info import ModelInfo
 from tampu.worker.client import WorkerProcess
-from tampu.worker.protocol import Decoded, Encoded, PromptProcessed, PromptTokenLogprobs, to_error
+from tampu.worker.protocol import (
+    Decoded,
+    Encoded,
+    GenerateEvent,
+    PromptProcessed,
+    PromptTokenLogprobs,
+    ToolCallJSON,
+)
 
 if TYPE_CHECKING:
     from tampu.server.metrics import Metrics
@@ -152,12 +157,9 @@ class Serving:
         ready_ns = time.monotonic_ns()
         if not request.prompts:
             return _loaded(ready_ns)
-        info, stored = model.entry.info, model.entry.model.stored
-        parser = stored.config.parser if stored else ""
-        style = chat_format(info.template, info.architecture, parser)
         options = request.limited(model.runner.ready.context, self._max_repeated_tokens)
         choices = [
-            Choice(index, request, style, ready_ns).events(model.runner, prompt, own)
+            Choice(index, request, ready_ns).events(model.runner, prompt, own)
             for index, (prompt, own) in enumerate(_choices(request, options))
         ]
         return choices[0] if len(choices) == 1 else _merged(choices)
@@ -228,14 +230,10 @@ class Serving:
 class Choice:
     """One choice of a response: turns a runner's events into those of the API families."""
 
-    def __init__(
-        self, index: int, request: GenerationRequest, style: ChatFormat, ready_ns: int
-    ) -> None:
+    def __init__(self, index: int, request: GenerationRequest, ready_ns: int) -> None:
         self._index = index
         self._request = request
-        self._style = style
         self._ready_ns = ready_ns
-        self._output = OutputParser()
         self._calls = 0
 
     async def events(
@@ -244,36 +242,29 @@ class Choice:
         """Yield the events of this choice."""
         async with aclosing(runner.generate(prompt, options, self._request.form)) as given:
             async for event in given:
-                match event:
-                    case PromptProcessed(tokens=tokens, begins_thought=thinks):
-                        if isinstance(prompt, ChatPrompt):
-                            parser = self._style.parser(self._request.tools, thinks=thinks)
-                            self._output = OutputParser(parser)
-                        yield Started(tokens, self._ready_ns, self._index)
-                    case PromptTokenLogprobs(first=first, logprobs=logprobs):
-                        yield PromptLogprobs(first, logprobs, self._index)
-                    case TextDelta() | Done():
-                        for part in map(self._event, self._output.feed(event)):
-                            if part is not None:
-                                yield part
+                own = self._event(event)
+                if own is not None:
+                    yield own
 
-    def _event(self, event: OutputEvent) -> Event | None:
-        """Return an event of the output as one of this choice; None: a call too many."""
+    def _event(self, event: GenerateEvent) -> Event | None:
+        """Return an event of the worker as one of this choice; None: a call too many."""
         match event:
             case TextDelta(text=text, tokens=tokens, logprobs=logprobs):
                 return ContentDelta(text, tokens, logprobs, self._index)
             case events.ReasoningDelta(text=text, tokens=tokens, logprobs=logprobs):
                 return ReasoningDelta(text, tokens, logprobs, self._index)
-            case ToolCall(name=name, arguments=arguments):
+            case ToolCallJSON(name=name):
                 index, self._calls = self._calls, self._calls + 1
                 if self._request.max_calls is not None and index >= self._request.max_calls:
                     return None
                 call_id = f"call_{secrets.token_hex(4)}"
-                return ToolCallDelta(call_id, name, arguments, index, self._index)
+                return ToolCallDelta(call_id, name, event.parsed_arguments(), index, self._index)
+            case PromptProcessed(tokens=tokens):
+                return Started(tokens, self._ready_ns, self._index)
+            case PromptTokenLogprobs(first=first, logprobs=logprobs):
+                return PromptLogprobs(first, logprobs, self._index)
             case Done():
                 return self._end(event)
-            case Failed():
-                raise to_error(event.kind, event.message)
 
     def _end(self, done: Done) -> Finished:
         reason: EndReason = done.reason

@@ -22,7 +22,7 @@ from tampu.chat.sandboxed_template import RENDERING
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.prompts import Prompt, StructuredOutput, TextPrompt, TokensPrompt
 from tampu.errors import RequestNotStartedError, RunnerDiedError
-from tampu.runner.events import Done, Failed, TextDelta
+from tampu.runner.events import Done, Failed
 from tampu.runner.request import GenerateOptions
 from tampu.sandbox.client import ForkServerClient
 from tampu.worker.protocol import (
@@ -35,13 +35,12 @@ from tampu.worker.protocol import (
     Encode,
     Encoded,
     Generate,
+    GenerateEvent,
     Load,
     LoadFailed,
     Ping,
     Pong,
     Progress,
-    PromptProcessed,
-    PromptTokenLogprobs,
     Ready,
     Reply,
     RequestEvent,
@@ -57,7 +56,6 @@ Progressed: TypeAlias = Callable[[float], None]
 
 PROGRAM = (sys.executable, "-P", "-m", "tampu.worker.main")
 
-Answering: TypeAlias = PromptProcessed | TextDelta | PromptTokenLogprobs | Done
 Single = TypeVar("Single", Embedded, Encoded, Decoded)
 
 HANG_SECONDS = 60.0
@@ -164,7 +162,7 @@ class WorkerProcess:
 
     async def generate(
         self, prompt: Prompt, options: GenerateOptions, form: StructuredOutput | None = None
-    ) -> AsyncGenerator[Answering, None]:
+    ) -> AsyncGenerator[GenerateEvent, None]:
         """Yield the events of one request; closing the iterator cancels it.
 
         Raises:
@@ -174,7 +172,7 @@ class WorkerProcess:
         async with self._request(lambda n: Generate(n, prompt, options, form)) as events:
             while True:
                 event = await self._next(events)
-                if isinstance(event, (PromptProcessed, TextDelta, PromptTokenLogprobs, Done)):
+                if isinstance(event, GenerateEvent):
                     yield event
                 if isinstance(event, Done):
                     return

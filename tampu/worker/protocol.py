@@ -1,25 +1,26 @@
-"""What the server and a model's process say to each other, as msgpack frames over a socket pair.
+"""The messages between the server and a worker process: msgpack frames over a socket pair.
 
 The server sends one `Load`, then any number of `Generate` and `Cancel`; closing the socket ends
-the process. The process answers with `Progress` until it sends `Ready` or `LoadFailed`, then with
-an `Answer` per event of a request: at most one `PromptProcessed`, any number of `TextDelta`, then
-one `Done` or `Failed`. `Embed`, `Encode` and `Decode` have one event each; a `Ping` has its `Pong`,
-so that a process that hangs is noticed. A frame is its length (4 bytes, little-endian) and that
-many bytes.
+the process. The worker replies with `Progress` until it sends `Ready` or `LoadFailed`, then with
+an `Answer` per event of a request: at most one `PromptProcessed`, any number of `TextDelta`,
+`ReasoningDelta` and `ToolCallJSON`, then one `Done` or `Failed`. `Embed`, `Encode` and `Decode`
+have one event each. Every `Ping` is answered by a `Pong`, so that a hung process is detected. A
+frame is its length (4 bytes, little-endian) and that many bytes.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from tampu import errors
+from tampu.chat.output import ToolCall
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.prompts import Prompt, StructuredOutput, TextPrompt, TokensPrompt
 from tampu.errors import ModelFileError, TampuError
-from tampu.runner.events import Done, Failed, TextDelta, TokenLogprob
+from tampu.runner.events import Done, Failed, ReasoningDelta, TextDelta, TokenLogprob
 from tampu.runner.request import GenerateOptions
 
 HEADER = struct.Struct("<I")
@@ -117,10 +118,25 @@ class LoadFailed(msgspec.Struct, frozen=True, tag="refused"):
 
 
 class PromptProcessed(msgspec.Struct, frozen=True, tag="prompted"):
-    """The request's prompt is these tokens; it may end inside a thought that the answer goes on."""
+    """The request's prompt is these tokens."""
 
     tokens: tuple[int, ...]
-    begins_thought: bool = False
+
+
+class ToolCallJSON(msgspec.Struct, frozen=True, tag="tool_call"):
+    """A complete tool call; its arguments are JSON, whose integers may be larger than msgpack's."""
+
+    name: str
+    arguments: bytes
+
+    @classmethod
+    def of(cls, call: ToolCall) -> ToolCallJSON:
+        """Return a tool call as it is sent."""
+        return cls(call.name, msgspec.json.encode(call.arguments))
+
+    def parsed_arguments(self) -> dict[str, Any]:
+        """Return the arguments."""
+        return msgspec.json.decode(self.arguments, type=dict[str, Any])
 
 
 class PromptTokenLogprobs(msgspec.Struct, frozen=True, tag="prompt_scored"):
@@ -151,9 +167,10 @@ class Decoded(msgspec.Struct, frozen=True, tag="decoded"):
     text: str
 
 
-RequestEvent: TypeAlias = (
-    PromptProcessed | TextDelta | PromptTokenLogprobs | Done | Failed | Embedded | Encoded | Decoded
+GenerateEvent: TypeAlias = (
+    PromptProcessed | TextDelta | ReasoningDelta | ToolCallJSON | PromptTokenLogprobs | Done
 )
+RequestEvent: TypeAlias = GenerateEvent | Failed | Embedded | Encoded | Decoded
 
 
 class Answer(msgspec.Struct, frozen=True, tag="answer"):

@@ -1,9 +1,10 @@
-"""What a model's process does: serve one engine over a socket, in `tampu.worker.protocol`.
+"""The worker: serves one model over a socket, in the messages of `tampu.worker.protocol`.
 
-The main thread loads the model. One thread reads commands, and handles Cancel and Ping at once; one
-writes replies, so that the engine's thread never waits for the server. A small pool prepares
-requests (templates, images, grammars, tokens), so that a slow one delays none of these; another
-thread computes embeddings. What structured output needs is set up when there is nothing to do.
+The main thread loads the model. One thread reads commands, and handles Cancel and Ping itself.
+Another parses the output of chats and writes replies, so that the engine's thread never waits for
+the server. A small pool prepares requests (templates, images, grammars, tokens), so that a slow one
+delays no other command; another thread computes embeddings. What structured output needs is set up
+when the worker is idle.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
 import msgspec
 
 from tampu.chat.images import Item
-from tampu.engine.chat import Backend, Handle, RequestBuilder, known_tokens, with_dropped
+from tampu.chat.output import ToolCall
+from tampu.engine.chat import Backend, Handle, OutputParser, RequestBuilder, known_tokens
 from tampu.engine.prompts import TextPrompt
 from tampu.errors import ComputeError, ContextLengthError, TampuError
 from tampu.runner.events import Done, Event, Failed, TextDelta, Usage
@@ -50,7 +53,9 @@ from tampu.worker.protocol import (
     PromptProcessed,
     PromptTokenLogprobs,
     Ready,
+    Reply,
     RequestEvent,
+    ToolCallJSON,
     to_command,
     to_frame,
 )
@@ -88,18 +93,22 @@ AnyCommand = TypeVar("AnyCommand", Embed, Encode, Decode)
 
 
 class _Generation:
-    """A request to generate, from its command to its last event. Any thread may call it."""
+    """A request to generate, from its command to its last event. Any thread may call it.
 
-    def __init__(self, request: int, outbox: OutputQueue, ended: Callable[[int], object]) -> None:
-        self.since_s = 0.0  # when its preparation began; 0: it has not, or is over
+    Attributes:
+        since_s: when its preparation began; 0: it has not begun, or is over.
+        output: splits its output; for the thread that writes replies.
+    """
+
+    def __init__(self, request: int, outbox: OutputQueue) -> None:
+        self.since_s = 0.0
+        self.output = OutputParser()
         self._request = request
         self._outbox = outbox
-        self._ended = ended
         self._lock = threading.Lock()
         self._handle: Handle | None = None
         self._prompted: PromptProcessed | None = None
         self._first = b""
-        self._dropped = 0
         self._has_begun = self._is_over = False
 
     @property
@@ -118,9 +127,9 @@ class _Generation:
             built = loaded.requests.build(command.prompt, command.options, command.form)
             if self._is_over:
                 return
-            tokens, self._dropped = token_ids(built.tokens), built.dropped
+            tokens, self.output = token_ids(built.tokens), built.output
             self._first = b"".join(map(loaded.model.tokenizer.token_bytes, tokens[:1]))
-            self._prompted = PromptProcessed(tokens, built.begins_thought)
+            self._prompted = PromptProcessed(tokens)
             handle = loaded.model.submit(built.tokens, built.options, self._sink)
             self._announce()
         finally:
@@ -142,7 +151,6 @@ class _Generation:
             is_over, self._is_over = self._is_over, True
         if not is_over:
             self._outbox.put(Answer(self._request, event))
-            self._ended(self._request)
 
     def _keep(self, handle: Handle) -> None:
         """Take the handle that cancels it; what was cancelled meanwhile is cancelled now."""
@@ -172,8 +180,6 @@ class _Generation:
                 Answer(self._request, PromptTokenLogprobs(self._first, event.prompt_logprobs))
             )
             event = msgspec.structs.replace(event, prompt_logprobs=())
-        if isinstance(event, Done) and self._dropped:
-            event = with_dropped(event, self._dropped)
         self.end(event)
 
 
@@ -262,7 +268,7 @@ class Worker:
         """Begin what a command asks for; on the reader's thread, so it must not take long."""
         match command:
             case Generate(request=request):
-                generation = _Generation(request, self._outbox, self._generations.pop)
+                generation = _Generation(request, self._outbox)
                 self._generations[request] = generation
                 self._preparers.submit(self._generate, generation, loaded, command)
             case Cancel(request=request):
@@ -324,16 +330,37 @@ class Worker:
     def _write(self) -> None:
         try:
             while replies := self._outbox.take():
-                self._connection.sendall(b"".join(map(to_frame, replies)))
+                parsed = chain.from_iterable(map(self._parsed, replies))
+                self._connection.sendall(b"".join(map(to_frame, parsed)))
         except OSError as error:
-            logger.info("the server is gone: %s", error)
+            logger.info("the server has disconnected: %s", error)
+
+    def _parsed(self, reply: Reply) -> list[Reply]:
+        """Return a reply; the text of a chat as content, reasoning and tool calls."""
+        if not isinstance(reply, Answer) or not isinstance(reply.event, (TextDelta, Done, Failed)):
+            return [reply]
+        request, event = reply.request, reply.event
+        generation = self._generations.get(request)
+        if generation is None:
+            return [reply]
+        if not isinstance(event, TextDelta):
+            del self._generations[request]
+        try:
+            return [
+                Answer(request, ToolCallJSON.of(part) if isinstance(part, ToolCall) else part)
+                for part in generation.output.feed(event)
+            ]
+        except Exception as error:  # noqa: BLE001 - this thread writes the replies of all requests
+            self._generations.pop(request, None)
+            generation.cancel()
+            return [Answer(request, _failed(error))]
 
 
 def _failed(error: Exception) -> Failed:
     """Return the last event of a request that raised an error."""
     if not isinstance(error, TampuError):
-        logger.error("a request could not be prepared", exc_info=error)
-        error = ComputeError(f"a bug in preparing the request: {type(error).__name__}")
+        logger.error("internal error in a request", exc_info=error)
+        error = ComputeError(f"internal error: {type(error).__name__}")
     return Failed(type(error).__name__, str(error))
 
 

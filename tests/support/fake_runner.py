@@ -8,10 +8,12 @@ import math
 
 import numpy as np
 
-from tampu.engine.prompts import FIMPrompt, TextPrompt, TokensPrompt
+from tampu.chat.output import ToolCall, chat_format
+from tampu.engine.chat import OutputParser
+from tampu.engine.prompts import ChatPrompt, FIMPrompt, TextPrompt, TokensPrompt
 from tampu.errors import ComputeError, OutOfMemoryError, RunnerDiedError
 from tampu.runner.events import Done, TextDelta, TokenLogprob, Usage
-from tampu.worker.protocol import Decoded, Embedded, Encoded, PromptProcessed, Ready
+from tampu.worker.protocol import Decoded, Embedded, Encoded, PromptProcessed, Ready, ToolCallJSON
 
 USAGE = Usage(
     prompt_tokens=3, cached_tokens=1, prompt_ns=5, generated_tokens=2, generated_ns=7, total_ns=12
@@ -21,9 +23,10 @@ USAGE = Usage(
 class FakeRunner:
     """Says the text of its prompt word by word; some words are orders."""
 
-    def __init__(self, options):
+    def __init__(self, options, style=None):
         self.ready = Ready(options.context, 1000)
         self.options = options
+        self.style = style or chat_format("")
         self.is_alive = True
         self.cause = ""
         self.requests = []
@@ -43,8 +46,15 @@ class FakeRunner:
                 text = prompt.messages[-1]["content"]
         self.running += 1
         try:
+            output = OutputParser()
+            if isinstance(prompt, ChatPrompt):
+                output = OutputParser(self.style.parser(prompt.tools or ()))
             async for event in self._say(text, options):
-                yield event
+                if isinstance(event, PromptProcessed):
+                    yield event
+                    continue
+                for part in output.feed(event):
+                    yield ToolCallJSON.of(part) if isinstance(part, ToolCall) else part
         except (asyncio.CancelledError, GeneratorExit):
             self.cancelled += 1
             raise
@@ -112,7 +122,8 @@ class FakeStart:
         alive = [runner for _, runner in self.runners if runner.is_alive]
         if sum(runner.ready.memory_bytes for runner in alive) + 1000 > self.memory:
             raise OutOfMemoryError("it does not fit")
-        runner = FakeRunner(options)
+        info, parser = entry.info, options.parser
+        runner = FakeRunner(options, chat_format(info.template, info.architecture, parser))
         self.runners.append((entry.name, runner))
         return runner
 

@@ -12,7 +12,7 @@ from support.fake_model import Characters, FakeModel
 from support.fork_server import FORK_SERVER
 from support.waiting import PATIENCE_S
 
-from tampu.chat.output import chat_format
+from tampu.chat.output import MessageParser, chat_format
 from tampu.chat.prompt import PromptBuilder
 from tampu.chat.template import ChatTemplate
 from tampu.engine.chat import RequestBuilder
@@ -31,6 +31,7 @@ from tampu.worker.protocol import (
     Pong,
     PromptProcessed,
     Ready,
+    ToolCallJSON,
     to_frame,
     to_reply,
 )
@@ -188,11 +189,37 @@ def test_a_bug_in_preparing_ends_its_request_alone(slow, caplog):
     with served(slow) as client:
         client.send(generate(1, CHAT))
         [last] = client.until(is_end_of(1))
-        assert last.event == Failed("ComputeError", "a bug in preparing the request: TypeError")
+        assert last.event == Failed("ComputeError", "internal error: TypeError")
         client.send(generate(2, TextPrompt("ok")))
         first, *_ = client.until(is_end_of(2))
         assert first.event == PromptProcessed((111, 107))
-    assert "a request could not be prepared" in caplog.text
+    assert "internal error in a request" in caplog.text
+
+
+def test_the_output_of_a_chat_is_parsed():
+    call = f'{{"name": "f", "arguments": {{"x": {2**70}}}}}'
+    messages = ({"role": "user", "content": f"so<tool_call>{call}</tool_call>"},)
+    tools = ({"type": "function", "function": {"name": "f"}},)
+    prompts = PromptBuilder(ChatTemplate("{{ messages[-1].content }}"), Characters())
+    with served(prompts) as client:
+        client.send(generate(1, ChatPrompt(messages=messages, tools=tools)))
+        _, *pieces, done = [reply.event for reply in client.until(is_end_of(1))]
+        assert "".join(piece.text for piece in pieces if isinstance(piece, TextDelta)) == "so"
+        [parsed] = [piece for piece in pieces if isinstance(piece, ToolCallJSON)]
+        assert (parsed.name, parsed.parsed_arguments()) == ("f", {"x": 2**70})
+        assert isinstance(done, Done)
+
+
+def test_a_bug_in_the_output_parser_ends_its_request_alone(monkeypatch, caplog):
+    prompts = PromptBuilder(ChatTemplate("{{ messages[-1].content }}"), Characters())
+    monkeypatch.setattr(MessageParser, "feed", None)
+    with served(prompts) as client:
+        client.send(generate(1, TextPrompt("forever")), generate(2, CHAT))
+        [*_, last] = client.until(is_end_of(2))
+        assert last.event == Failed("ComputeError", "internal error: TypeError")
+        client.send(Cancel(1))
+        client.until(is_end_of(1))
+    assert "internal error in a request" in caplog.text
 
 
 class NoMetadata:

@@ -80,7 +80,6 @@ def with_conversation(
         request,
         prompts=(prompt,),
         form=_form(conversation),
-        tools=tuple(tools),
         max_calls=None if conversation.is_parallel else 1,
     )
 
