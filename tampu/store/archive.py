@@ -21,15 +21,13 @@ import msgspec
 
 from tampu.errors import DigestMismatchError, ModelNameError, StoreError
 from tampu.ml.atomic_file import atomic_file, translate_os_errors
-from tampu.store.blobs import CHUNK, damaged
+from tampu.store.blobs import CHUNK, byte_counter, damaged
 from tampu.store.locks import Lease
 from tampu.store.manifests import (
     BAD_JSON,
     MANIFEST_TYPE,
     MAX_MANIFEST_BYTES,
     Descriptor,
-    Manifest,
-    encode_manifest,
     read_manifest,
     without_files,
 )
@@ -104,23 +102,15 @@ def import_model(
 
 
 def _write(model: StoredModel, file: IO[bytes], progress: Progress | None) -> None:
-    manifest = without_files(model.manifest)
-    content = model.content if manifest == model.manifest else encode_manifest(manifest)
+    content = model.portable_content()
     digest = Digest.of(content)
     entry = _IndexEntry(str(digest), len(content), annotations={NAME: str(model.name)})
-    done = 0
-
-    def count(size: int) -> None:
-        nonlocal done
-        done += size
-        if progress is not None:
-            progress(done, model.size_bytes)
-
+    count = byte_counter(progress, model.size_bytes)
     with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
         _add(archive, "oci-layout", _LAYOUT)
         _add(archive, "index.json", msgspec.json.encode(_Index([entry])))
         _add(archive, _member(digest), content)
-        for blob in {blob.digest: blob for blob in model.manifest.blobs()}.values():
+        for blob in model.manifest.distinct_blobs():
             _add_blob(archive, model, blob, count)
 
 
@@ -177,7 +167,6 @@ class _Import:
         self._archive = archive
         self._path = path
         self._progress = progress
-        self._done = 0
         self._members: dict[str, tarfile.TarInfo] = {}
 
     def run(self, name: ModelName | None) -> StoredModel:
@@ -195,10 +184,10 @@ class _Import:
             )
         name = name or self._name(entry)
         with self._store.lease() as lease:
-            lease.add(blob.digest for blob in manifest.blobs())
-            self._store.blobs.check_free_space(self._missing(manifest))
-            for blob in {blob.digest: blob for blob in manifest.blobs()}.values():
-                self._import_blob(blob, manifest.size_bytes, lease)
+            self._store.reserve(manifest, lease)
+            count = byte_counter(self._progress, manifest.size_bytes)
+            for blob in manifest.distinct_blobs():
+                self._import_blob(blob, lease, count)
             return self._store.write(name, content)
 
     def _find_members(self) -> None:
@@ -225,27 +214,15 @@ class _Import:
             raise ModelNameError(f"{self._path.name} contains no model name: give one")
         return ModelName.parse(text)
 
-    def _missing(self, manifest: Manifest) -> int:
-        wanted = {blob.digest: blob.size for blob in manifest.blobs()}
-        has = self._store.blobs.has
-        return sum(size for digest, size in wanted.items() if not has(digest, size))
-
-    def _import_blob(self, blob: Descriptor, total: int, lease: Lease) -> None:
+    def _import_blob(self, blob: Descriptor, lease: Lease, count: Callable[[int], None]) -> None:
         member = self._member(_member(blob.digest))
         if member.size != blob.size:
             raise StoreError(f"{self._path.name} is damaged: wrong size of {blob.digest.short}")
         blobs = self._store.blobs
         if blobs.has(blob.digest, blob.size) and blobs.verify(blob.digest):
-            self._count(blob.size, total)
-            return
-        blobs.put_stream(
-            self._open(member), lease, blob.digest, lambda size: self._count(size, total)
-        )
-
-    def _count(self, size: int, total: int) -> None:
-        self._done += size
-        if self._progress is not None:
-            self._progress(self._done, total)
+            count(blob.size)
+        else:
+            blobs.put_stream(self._open(member), lease, blob.digest, count)
 
     def _read_small(self, name: str, max_bytes: int) -> bytes:
         member = self._member(name)

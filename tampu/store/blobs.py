@@ -76,13 +76,13 @@ class Blobs:
             raise damaged(digest)
         return content
 
-    def verify(self, digest: Digest, progress: Progress | None = None) -> bool:
-        """Return whether a blob matches its name; `progress` is called with the bytes read.
+    def verify(self, digest: Digest) -> bool:
+        """Return whether a blob matches its name.
 
         Raises:
             StoreError: if it cannot be read.
         """
-        return hash_file(self.path(digest), progress) == digest
+        return hash_file(self.path(digest)) == digest
 
     def writer(self, lease: Lease) -> BlobWriter:
         """Start a blob, which the lease will keep.
@@ -219,6 +219,19 @@ def hash_file(path: Path, progress: Progress | None = None) -> Digest:
     except OSError as error:
         raise StoreError(f"cannot read {path.name}: {error.strerror}") from error
     return Digest(hasher.hexdigest())
+
+
+def byte_counter(progress: Callable[[int, int], None] | None, total: int) -> Callable[[int], None]:
+    """Return a function that adds up bytes and calls `progress` with the sum and the total."""
+    done = 0
+
+    def count(size: int) -> None:
+        nonlocal done
+        done += size
+        if progress is not None:
+            progress(done, total)
+
+    return count
 
 
 def damaged(digest: Digest) -> StoreError:

@@ -21,7 +21,7 @@ from tampu.convert.writer import PlannedFile
 from tampu.errors import ModelFileError, ModelNotFoundError, RequestError
 from tampu.ml.gguf import read_gguf
 from tampu.ml.split_names import read_part_name
-from tampu.store.blobs import hash_file
+from tampu.store.blobs import byte_counter, hash_file
 from tampu.store.gguf_files import SUFFIX
 from tampu.store.library import Library, LocalModel
 from tampu.store.locks import Lease
@@ -292,17 +292,17 @@ class LayerBuilder:
     def _copied(self, kind: Media, path: Path, expected: Digest | None = None) -> Descriptor:
         size = path.stat().st_size
         self._store.blobs.check_free_space(size)
-        tell = self._teller(f"copying {path.name}", size)
+        count = byte_counter(self._progress(f"copying {path.name}"), size)
         with path.open("rb") as source:
-            digest = self._store.blobs.put_stream(source, self._lease, expected, tell)
+            digest = self._store.blobs.put_stream(source, self._lease, expected, count)
         return self._new(Descriptor(kind, digest, size))
 
     def _referenced(self, kind: Media, path: Path, known: Digest | None = None) -> Descriptor:
         """Return a layer that references a file in place; the file must not change."""
         path = path.resolve()
         status = path.stat()
-        tell = self._teller(f"hashing {path.name}", status.st_size)
-        digest = known or hash_file(path, tell)
+        count = byte_counter(self._progress(f"hashing {path.name}"), status.st_size)
+        digest = known or hash_file(path, count)
         place = {FILE_PATH: os.fspath(path), FILE_MODIFIED_NS: str(status.st_mtime_ns)}
         return Descriptor(kind, digest, status.st_size, annotations=place)
 
@@ -310,10 +310,7 @@ class LayerBuilder:
         size = plan.size_bytes
         self._store.blobs.check_free_space(size)
         with self._store.blobs.writer(self._lease) as writer:
-            plan.write_to(
-                writer,
-                progress=lambda done, total: self._report(Progress(status, "", total, done)),
-            )
+            plan.write_to(writer, progress=self._progress(status))
             return self._new(Descriptor(kind, writer.commit(), size))
 
     def _existing(self, layer: Descriptor) -> Descriptor:
@@ -324,15 +321,8 @@ class LayerBuilder:
         self._report(Progress(f"creating new layer {layer.digest}", str(layer.digest)))
         return layer
 
-    def _teller(self, status: str, total: int) -> Callable[[int], None]:
-        done = 0
-
-        def tell(count: int) -> None:
-            nonlocal done
-            done += count
-            self._report(Progress(status, "", total, done))
-
-        return tell
+    def _progress(self, status: str) -> Callable[[int, int], None]:
+        return lambda done, total: self._report(Progress(status, "", total, done))
 
 
 @contextmanager

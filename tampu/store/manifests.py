@@ -86,6 +86,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         yield from self.layers
         yield self.config
 
+    def distinct_blobs(self) -> list[Descriptor]:
+        """Return the blobs without repetitions."""
+        return list({blob.digest: blob for blob in self.blobs()}.values())
+
     def of_kind(self, *kinds: Media) -> list[Descriptor]:
         """Return the layers of the given kinds, in order."""
         return [layer for layer in self.layers if layer.media_type in kinds]

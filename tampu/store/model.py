@@ -19,7 +19,9 @@ from tampu.store.manifests import (
     Manifest,
     Media,
     ModelConfig,
+    encode_manifest,
     read_config,
+    without_files,
 )
 from tampu.store.names import Digest, ModelName
 from tampu.store.shards import weights_file
@@ -60,6 +62,11 @@ class StoredModel:
     def size_bytes(self) -> int:
         """The total size of its blobs."""
         return self.manifest.size_bytes
+
+    def portable_content(self) -> bytes:
+        """Return the manifest's bytes without references to files on this machine."""
+        manifest = without_files(self.manifest)
+        return self.content if manifest == self.manifest else encode_manifest(manifest)
 
     def path_of(self, layer: Descriptor) -> Path:
         """Return the file of a layer, in the store or outside.

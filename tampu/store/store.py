@@ -94,7 +94,27 @@ class Store:
                 raise StoreError(f"{found.short}: {error}; pull or create it again") from error
         raise ModelNotFoundError(f"model {name.short!r} not found")
 
+    def blob_files(self) -> dict[Digest, Path]:
+        """Return the files in the folder of blobs by digest, sorted."""
+        found = {}
+        for path in files_in(self.layout.blobs):
+            with suppress(ModelNameError):  # such as Ollama's partial downloads
+                found[Digest.parse_file_name(path.name)] = path
+        return dict(sorted(found.items()))
+
     # -- writing ---------------------------------------------------------------------------------
+
+    def check_writable(self) -> None:
+        """Refuse to change another program's store.
+
+        Raises:
+            StoreError: if it is one.
+        """
+        if not self.is_writable:
+            raise StoreError(
+                f"{self.root} belongs to another program and is read-only; set TAMPU_MODELS to "
+                "this folder to let tampu change it"
+            )
 
     def lease(self) -> Lease:
         """Create a lease for blobs that no manifest names yet.
@@ -102,8 +122,20 @@ class Store:
         Raises:
             StoreError: if the store cannot be written.
         """
-        self._check_writable()
+        self.check_writable()
         return Lease(self.layout)
+
+    def reserve(self, manifest: Manifest, lease: Lease) -> None:
+        """Lease the blobs of a manifest, and check the space for those that are missing.
+
+        Raises:
+            DiskFullError: if they do not fit.
+            StoreError: if the lease cannot be written.
+        """
+        blobs = manifest.distinct_blobs()
+        lease.add(blob.digest for blob in blobs)
+        missing = [blob.size for blob in blobs if not self.blobs.has(blob.digest, blob.size)]
+        self.blobs.check_free_space(sum(missing))
 
     def write(self, name: ModelName, manifest: Manifest | bytes) -> StoredModel:
         """Write the manifest of a name; blobs that only its old model used are removed.
@@ -116,7 +148,7 @@ class Store:
             StoreError: for a damaged manifest or missing blobs, or if it cannot be written; the
                 old model is untouched.
         """
-        self._check_writable()
+        self.check_writable()
         content = manifest if isinstance(manifest, bytes) else encode_manifest(manifest)
         self._check_blobs(read_manifest(content))
         with locked(self.layout.lock):
@@ -150,7 +182,7 @@ class Store:
             ModelNotFoundError: if there is no such model.
             StoreError: if it cannot be removed.
         """
-        self._check_writable()
+        self.check_writable()
         with locked(self.layout.lock):
             name = self._own_spelling(name)
             path = self.layout.manifest(name)
@@ -175,15 +207,15 @@ class Store:
         Raises:
             StoreError: if one cannot be removed.
         """
-        self._check_writable()
+        self.check_writable()
         now = time.time()
         with locked(self.layout.lock):
-            blobs = [
+            old = {
                 digest
-                for path in files_in(self.layout.blobs)
-                if (digest := _digest_of(path)) and now - path.lstat().st_mtime >= older_than_s
-            ]
-            removed = self._remove_unused(set(blobs))
+                for digest, path in self.blob_files().items()
+                if now - path.lstat().st_mtime >= older_than_s
+            }
+            removed = self._remove_unused(old)
             for path in files_in(self.layout.incoming):
                 _remove_incoming(path, now)
         return removed
@@ -233,13 +265,6 @@ class Store:
             if file_of(blob) is None and not self.blobs.has(blob.digest, blob.size):
                 raise StoreError(f"the manifest names the missing blob {blob.digest.short}")
 
-    def _check_writable(self) -> None:
-        if not self.is_writable:
-            raise StoreError(
-                f"{self.root} belongs to another program and is read-only; set TAMPU_MODELS to "
-                "this folder to let tampu change it"
-            )
-
     def _references(self, path: Path) -> set[Digest]:
         """Return the blobs that a manifest names; none if it is missing or damaged."""
         try:
@@ -277,13 +302,6 @@ class Store:
 def _name_of(path: Path) -> ModelName:
     host, namespace, model, tag = path.parts
     return ModelName(model, tag, namespace, host)
-
-
-def _digest_of(path: Path) -> Digest | None:
-    try:
-        return Digest.parse_file_name(path.name)
-    except ModelNameError:
-        return None
 
 
 def _below(folder: Path, levels: int) -> Iterator[Path]:

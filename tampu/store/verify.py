@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tampu.errors import ModelNameError, StoreError
+from tampu.errors import StoreError
 from tampu.ml.atomic_file import translate_os_errors
-from tampu.store.blobs import hash_file
-from tampu.store.locks import files_in, locked
+from tampu.store.blobs import byte_counter, hash_file
+from tampu.store.locks import locked
 from tampu.store.manifests import Descriptor
 from tampu.store.model import StoredModel, file_of
 from tampu.store.names import Digest
@@ -59,11 +59,11 @@ def verify_store(store: Store, progress: Callable[[int, int], None] | None = Non
         for blob in model.manifest.blobs():
             users[blob.digest].append(model)
             named[blob.digest] = blob
-    files = {digest: store.blobs.path(digest) for digest in _blobs(store)}
+    files = {digest: store.blobs.path(digest) for digest in store.blob_files()}
     missing = [digest for digest in named if digest not in files and not file_of(named[digest])]
     elsewhere = {d: path for d, blob in named.items() if (path := file_of(blob))}
     total = sum(_size(path) for path in (*files.values(), *elsewhere.values()))
-    count = _Counter(progress, total)
+    count = byte_counter(progress, total)
     for digest in missing:
         problems.append(Problem(f"blobs/{digest.file_name}", "is missing", _names(users[digest])))
     for digest, path in (*files.items(), *elsewhere.items()):
@@ -81,8 +81,7 @@ def remove_damaged(store: Store, verified: VerifyResult) -> list[Digest]:
     Raises:
         StoreError: if the store cannot be written.
     """
-    if not store.is_writable:
-        raise StoreError(f"{store.root} belongs to another program and is read-only")
+    store.check_writable()
     found = [problem.digest for problem in verified.problems if problem.digest is not None]
     with locked(store.layout.lock), translate_os_errors("the removal of damaged blobs"):
         # Verified again: they may have been repaired meanwhile.
@@ -92,19 +91,7 @@ def remove_damaged(store: Store, verified: VerifyResult) -> list[Digest]:
     return removed
 
 
-class _Counter:
-    def __init__(self, progress: Callable[[int, int], None] | None, total: int) -> None:
-        self._progress = progress
-        self._total = total
-        self._done = 0
-
-    def __call__(self, count: int) -> None:
-        self._done += count
-        if self._progress is not None:
-            self._progress(self._done, self._total)
-
-
-def _wrong(path: Path, digest: Digest, count: _Counter | None) -> str | None:
+def _wrong(path: Path, digest: Digest, count: Callable[[int], None] | None) -> str | None:
     """Return what is wrong with the file of a digest; None if it is intact."""
     if not path.is_file():
         return "is missing" if not path.exists() else "is not a regular file"
@@ -113,16 +100,6 @@ def _wrong(path: Path, digest: Digest, count: _Counter | None) -> str | None:
     except StoreError as error:
         return str(error)
     return None if found == digest else f"is damaged: its digest is {found.short}"
-
-
-def _blobs(store: Store) -> list[Digest]:
-    found = []
-    for path in sorted(files_in(store.layout.blobs)):
-        try:
-            found.append(Digest.parse_file_name(path.name))
-        except ModelNameError:  # Ollama's partial downloads
-            continue
-    return found
 
 
 def _names(models: list[StoredModel]) -> tuple[str, ...]:

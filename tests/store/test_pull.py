@@ -19,7 +19,7 @@ from tampu.errors import DiskFullError, RegistryError
 from tampu.store import Digest, ModelName, Store
 from tampu.store.manifests import CONFIG_TYPE, FILE_PATH
 from tampu.store.registry import download as download_module
-from tampu.store.registry.options import RemoteOptions
+from tampu.store.registry.options import MAX_ATTEMPTS, RemoteOptions
 from tampu.store.registry.progress import Progress
 from tampu.store.registry.pull import pull
 
@@ -193,7 +193,7 @@ def test_retries_of_a_busy_registry_are_limited(store, registry):
     harmed(registry, lambda *_: Answer(503, body=b"later"))
     with pytest.raises(RegistryError, match="503: later"):
         fetch(store, registry, connections=1)
-    assert len(blob_requests(registry)) == download_module.MAX_ATTEMPTS
+    assert len(blob_requests(registry)) == MAX_ATTEMPTS
     registry.before = lambda _: None
     fetch(store, registry)
     assert_whole(store, registry)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tampu.store.registry.ratelimit import RateLimiter
+from tampu.store.registry.transport import RateLimiter
 
 
 class Clock:

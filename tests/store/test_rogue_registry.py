@@ -29,7 +29,7 @@ from tampu.store.manifests import CONFIG_TYPE
 from tampu.store.registry.options import RemoteOptions
 from tampu.store.registry.pull import pull
 from tampu.store.registry.session import Session
-from tampu.store.registry.transport import Transport, TransportOptions
+from tampu.store.registry.transport import Transport
 
 MB = 1 << 20
 WEIGHTS = random.Random(5).randbytes(5 * MB + 99)
@@ -158,7 +158,7 @@ def test_at_most_five_redirects_are_followed(store, registry, count, is_followed
      "https://0x7f000001/x", "https://localhost/x"],
 )  # fmt: skip
 def test_a_redirect_into_a_private_network_is_refused(monkeypatch, location):
-    with closing(Transport(TransportOptions())) as transport:
+    with closing(Transport(RemoteOptions())) as transport:
         session = Session(transport, "https://registry.example", token="t0ken")
         send = transport.send
 
@@ -285,7 +285,7 @@ def test_only_a_valid_certificate_is_trusted(tmp_path, monkeypatch, case):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=accept, args=(listener,))
         thread.start()
-        options = TransportOptions(private_hosts=frozenset({"localhost"}), read_timeout_s=5)
+        options = RemoteOptions(default_registry="localhost", read_timeout_s=5)
         with closing(Transport(options)) as transport:
             url = f"https://localhost:{listener.getsockname()[1]}/v2/"
             if is_good:
@@ -331,7 +331,7 @@ def test_an_unreachable_address_is_skipped(monkeypatch):
                 return found if host == "two.example" else real(host, *rest, **more)
 
             monkeypatch.setattr("tampu.store.registry.transport.socket.getaddrinfo", resolve)
-            options = TransportOptions(is_insecure=True, connect_timeout_s=2)
+            options = RemoteOptions(is_insecure=True, connect_timeout_s=2)
             with closing(Transport(options)) as transport:
                 url = f"http://two.example:{port}/"
                 assert transport.send("GET", url).read_all(10) == b"ok"
@@ -352,7 +352,7 @@ def test_dns_rebinding_has_no_effect(monkeypatch):
         raise OSError("no network in tests")
 
     monkeypatch.setattr(f"{module}.create_connection", connect)
-    with closing(Transport(TransportOptions())) as transport:
+    with closing(Transport(RemoteOptions())) as transport:
         for _ in range(3):
             with pytest.raises(RegistryError):
                 transport.send("GET", "https://rebinding.example/v2/")

@@ -10,15 +10,16 @@ import pytest
 from support.local_http import Answer, LocalServer, serving
 
 from tampu.errors import RegistryError
+from tampu.store.registry.options import RemoteOptions
 from tampu.store.registry.session import Session
-from tampu.store.registry.transport import NetworkError, Transport, TransportOptions
+from tampu.store.registry.transport import NetworkError, Transport
 
 TOKEN = "t0ken"
 
 
 @pytest.fixture
 def transport():
-    with closing(Transport(TransportOptions(is_insecure=True, read_timeout_s=5))) as transport:
+    with closing(Transport(RemoteOptions(is_insecure=True, read_timeout_s=5))) as transport:
         yield transport
 
 
@@ -218,7 +219,7 @@ def test_invalid_redirects_are_refused(transport, location):
 
 
 def test_a_redirect_from_https_to_http_is_refused(monkeypatch):
-    transport = Transport(TransportOptions(is_insecure=True))
+    transport = Transport(RemoteOptions(is_insecure=True))
     session = Session(transport, "https://registry.example", token=TOKEN)
 
     class Moved:

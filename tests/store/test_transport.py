@@ -15,10 +15,10 @@ from support.waiting import PATIENCE_S, wait_until
 
 from tampu.errors import RegistryError
 from tampu.settings.proxies import Proxies
+from tampu.store.registry.options import RemoteOptions
 from tampu.store.registry.transport import (
     NetworkError,
     Transport,
-    TransportOptions,
     host_of,
     origin_of,
 )
@@ -26,13 +26,13 @@ from tampu.store.registry.transport import (
 
 @pytest.fixture
 def insecure():
-    with closing(Transport(TransportOptions(is_insecure=True, read_timeout_s=5))) as transport:
+    with closing(Transport(RemoteOptions(is_insecure=True, read_timeout_s=5))) as transport:
         yield transport
 
 
 @pytest.fixture
 def secure():
-    with closing(Transport(TransportOptions())) as transport:
+    with closing(Transport(RemoteOptions())) as transport:
         yield transport
 
 
@@ -78,7 +78,7 @@ def test_a_name_is_resolved_once_and_the_checked_address_used(secure, monkeypatc
 
 
 def test_a_host_in_a_private_network_can_be_allowed(monkeypatch):
-    options = TransportOptions(private_hosts=frozenset({"models.home"}))
+    options = RemoteOptions(default_registry="models.home")
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", 443))]
     monkeypatch.setattr("tampu.store.registry.transport.socket.getaddrinfo", lambda *_, **__: found)
     transport = Transport(options)
@@ -118,7 +118,7 @@ def test_a_truncated_body_is_an_error(insecure):
 
 
 def test_a_silent_server_times_out():
-    options = TransportOptions(is_insecure=True, read_timeout_s=0.2)
+    options = RemoteOptions(is_insecure=True, read_timeout_s=0.2)
     with (
         closing(Transport(options)) as transport,
         serving(lambda _: Answer(body=b"x" * 1000, stall_after=10)) as server,
@@ -187,7 +187,7 @@ def test_hosts_and_origins():
 
 
 def through(**proxies):
-    return closing(Transport(TransportOptions(is_insecure=True, proxies=Proxies(**proxies))))
+    return closing(Transport(RemoteOptions(is_insecure=True, proxies=Proxies(**proxies))))
 
 
 def test_a_proxy_gets_the_request_and_resolves_the_name():
@@ -230,7 +230,7 @@ def test_https_uses_a_tunnel_and_errors_name_the_proxy_without_its_password():
 
 
 def test_a_private_address_is_refused_with_a_proxy_too():
-    options = TransportOptions(proxies=Proxies(https="http://127.0.0.1:1"))
+    options = RemoteOptions(proxies=Proxies(https="http://127.0.0.1:1"))
     with closing(Transport(options)) as transport:
         with pytest.raises(RegistryError, match="private network"):
             transport.send("GET", "https://169.254.169.254/v2/")

@@ -12,8 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -25,15 +24,13 @@ from tampu.store.layout import Layout
 from tampu.store.manifests import BAD_JSON
 from tampu.store.names import Digest
 from tampu.store.registry.chunks import Chunk, ChunkScheduler
-from tampu.store.registry.ratelimit import RateLimiter
-from tampu.store.registry.source import BlobSource
-from tampu.store.registry.transport import NetworkError, Response
+from tampu.store.registry.options import MAX_ATTEMPTS, RemoteOptions
+from tampu.store.registry.remote import BlobSource
+from tampu.store.registry.transport import NetworkError, RateLimiter, Response
 
 PROGRESS_S = 0.06
 SAVE_EVERY_BYTES = 64 << 20
 SAVE_EVERY_S = 5.0
-MAX_ATTEMPTS = 6
-RETRY_DELAYS_S = (0.0, 0.1, 0.5, 1.0, 2.0, 4.0)
 _USEFUL = 64 << 10  # an attempt that received so many bytes does not count as failed
 _HASHED = 256 << 10  # at a time: fits a core's cache
 _MAX_CHUNK_BYTES = 32 << 20
@@ -54,21 +51,6 @@ class PartialState(msgspec.Struct, frozen=True):
     done: list[tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class DownloadOptions:
-    """Options of a download.
-
-    Attributes:
-        connections: the maximum number at once.
-        limiter: shared by all downloads of a pull.
-        retry_delays_s: before the first, second, ... retry.
-    """
-
-    connections: int
-    limiter: RateLimiter
-    retry_delays_s: tuple[float, ...] = RETRY_DELAYS_S
-
-
 class Download:
     """The download of one blob. The caller holds the blob's lock and a lease on it."""
 
@@ -78,13 +60,15 @@ class Download:
         digest: Digest,
         size: int,
         source: BlobSource,
-        options: DownloadOptions,
+        options: RemoteOptions,
+        limiter: RateLimiter,
     ) -> None:
         self._layout = layout
         self._digest = digest
         self._size = size
         self._source = source
         self._options = options
+        self._limiter = limiter
         self._path = layout.partial(digest)
         self._state_path = layout.partial_state(digest)
         self._stop = threading.Event()
@@ -231,12 +215,12 @@ class Download:
                 failures = 0 if is_useful else failures + 1
                 if failures >= MAX_ATTEMPTS:
                     raise
-                self._retry_delay(failures, error)
+                self._stop.wait(self._options.retry_delay_s(failures, error.after_s))
             finally:
                 scheduler.release(chunk)
 
     def _download_chunk(self, scheduler: ChunkScheduler, chunk: Chunk, file: SharedFile) -> None:
-        limiter = self._options.limiter
+        limiter = self._limiter
         with self._open_response(chunk.position, chunk.end) as response:
             while chunk.position < chunk.end and not self._stop.is_set():
                 content = response.read(limiter.chunk)
@@ -273,53 +257,30 @@ class Download:
         fair = self._size // (self._options.connections * 4)
         return max(_MIN_CHUNK_BYTES, min(_MAX_CHUNK_BYTES, fair))
 
-    def _retry_delay(self, failures: int, error: NetworkError) -> None:
-        pauses = self._options.retry_delays_s
-        self._stop.wait(max(error.after_s, pauses[min(failures, len(pauses) - 1)]))
-
     def _fail(self, error: BaseException) -> None:
         with self._lock:
             if self._error is None and not self._stop.is_set():
                 self._error = error
         self._stop.set()
 
-    def _open_response(self, start: int, end: int) -> _InterruptibleResponse:
-        return _InterruptibleResponse(
-            self._source.open(start, end), self._responses, self._lock, self._stop
-        )
+    @contextmanager
+    def _open_response(self, start: int, end: int) -> Iterator[Response]:
+        """Yield a response that the end of the download interrupts."""
+        with self._source.open(start, end) as response:
+            with self._lock:
+                self._responses.add(response)
+                if self._stop.is_set():
+                    response.interrupt()
+            try:
+                yield response
+            finally:
+                with self._lock:
+                    self._responses.discard(response)
 
     def _interrupt(self) -> None:
         with self._lock:
             for response in self._responses:
                 response.interrupt()
-
-
-class _InterruptibleResponse:
-    """A response that another thread can interrupt while it is read."""
-
-    def __init__(
-        self,
-        response: Response,
-        responses: set[Response],
-        lock: threading.Lock,
-        stop: threading.Event,
-    ) -> None:
-        self._response = response
-        self._responses = responses
-        self._lock = lock
-        self._stop = stop
-
-    def __enter__(self) -> Response:
-        with self._lock:
-            self._responses.add(self._response)
-            if self._stop.is_set():
-                self._response.interrupt()
-        return self._response
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._responses.discard(self._response)
-        self._response.close()
 
 
 class Ramp:

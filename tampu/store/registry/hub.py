@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from tampu.errors import ModelNameError, RegistryError, StoreError
+from tampu.errors import ModelNameError, RegistryError
 from tampu.store.gguf_files import SUFFIX, Repository, read_repository
 from tampu.store.manifests import (
     BAD_JSON,
@@ -26,13 +26,11 @@ from tampu.store.manifests import (
     ModelConfig,
     encode_config,
     encode_manifest,
-    read_manifest,
 )
 from tampu.store.names import Digest, ModelName
 from tampu.store.registry.options import RemoteOptions
-from tampu.store.registry.remote import RemoteModel
+from tampu.store.registry.remote import BlobSource, RemoteModel, checked_manifest
 from tampu.store.registry.session import Session
-from tampu.store.registry.source import BlobSource
 from tampu.store.registry.transport import Transport
 
 REVISION = "main"
@@ -100,7 +98,7 @@ class HubRepository:
         content = encode_manifest(Manifest(config=head, layers=layers))
         return RemoteModel(
             content,
-            self._checked(content),
+            checked_manifest(content, "invalid list of files from the hub"),
             lambda blob: BlobSource(self.session, self._address(paths[blob.digest]), blob.size),
             contents,
         )
@@ -120,10 +118,9 @@ class HubRepository:
                 )
             self.session.expect(response, 200, doing="pull model manifest")
             next_page = _NEXT.search(response.headers.get("Link", ""))
+            content = response.read_all(MAX_LIST_BYTES)
             try:
-                yield from msgspec.json.decode(
-                    response.read_all(MAX_LIST_BYTES), type=list[HubFile]
-                )
+                yield from msgspec.json.decode(content, type=list[HubFile])
             except BAD_JSON as error:
                 raise RegistryError(f"invalid list of files from the hub: {error}") from error
             if next_page is None:
@@ -152,12 +149,6 @@ class HubRepository:
         tags = ", ".join(variant.tag for variant in repository.variants[:20])
         there = f"available: {tags}" if tags else f"it has no {SUFFIX} file"
         return f"{self.name.repository} has no {self.name.tag}; {there}"
-
-    def _checked(self, content: bytes) -> Manifest:
-        try:
-            return read_manifest(content)
-        except StoreError as error:
-            raise RegistryError(f"invalid list of files from the hub: {error}") from error
 
 
 def open_hub(transport: Transport, name: ModelName, options: RemoteOptions) -> HubRepository:

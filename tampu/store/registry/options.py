@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tampu.settings.proxies import Proxies
 from tampu.settings.settings import Settings
 from tampu.store.names import DEFAULT_HOST, ModelName, canonical_host
-from tampu.store.registry.download import RETRY_DELAYS_S
-from tampu.store.registry.session import Signer
 
+MAX_ATTEMPTS = 6
 HUB_HOSTS = frozenset({"hf.co", "huggingface.co"})
 
 
@@ -22,7 +22,8 @@ class RemoteOptions:
         default_registry: the host used in place of registry.ollama.ai.
         realms: pairs of a registry and another host that may issue its tokens.
         logins: pairs of a registry and the "name:password" that only it receives.
-        proxies: the proxies for hosts.
+        proxies: the proxies for hosts. A proxy resolves names and decides about their addresses;
+            a literal private address is refused here.
         connections: the maximum number at once for a blob.
         limit_rate: the maximum of bytes per second; None: unlimited.
         key: the private key file that identifies the user to Ollama's registry; may be missing.
@@ -31,6 +32,7 @@ class RemoteOptions:
         public_registries: hosts of registries that remote clients may use, too.
         is_insecure: allow HTTP without TLS, and addresses in private networks.
         retry_delays_s: before the first, second, ... retry.
+        connect_timeout_s: how long connecting may take.
         read_timeout_s: how long a connection may be silent before it counts as lost.
     """
 
@@ -45,7 +47,8 @@ class RemoteOptions:
     hub_token: str | None = None
     public_registries: tuple[str, ...] = ()
     is_insecure: bool = False
-    retry_delays_s: tuple[float, ...] = RETRY_DELAYS_S
+    retry_delays_s: tuple[float, ...] = (0.0, 0.1, 0.5, 1.0, 2.0, 4.0)
+    connect_timeout_s: float = 10.0
     read_timeout_s: float = 30.0
 
     @classmethod
@@ -78,12 +81,22 @@ class RemoteOptions:
         named = (registry for registry, _ in (*self.realms, *self.logins))
         return HUB_HOSTS | {self.default_registry, *self.public_registries, *named}
 
+    @property
+    def private_hosts(self) -> frozenset[str]:
+        """The hosts that may have an address in a private network."""
+        return frozenset({self.default_registry.partition(":")[0]} - {DEFAULT_HOST})
+
+    def retry_delay_s(self, failures: int, requested_s: float) -> float:
+        """Return how long to wait after `failures` failed attempts, at least what was requested."""
+        delays = self.retry_delays_s
+        return max(requested_s, delays[min(failures, len(delays) - 1)])
+
     def base_of(self, name: ModelName) -> str:
         """Return the base URL of a model's registry."""
         scheme = "http" if self.is_insecure else name.scheme
         return f"{scheme}://{self.host_of(name)}"
 
-    def signer(self) -> Signer | None:
+    def signer(self) -> Callable[[str], str] | None:
         """Return a function that signs requests for tokens; None without a key."""
         key = self.key
         if key is None or not key.is_file():

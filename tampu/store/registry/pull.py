@@ -11,14 +11,12 @@ from tampu.store.locks import POLL_S, Lease, PolledLock
 from tampu.store.manifests import Descriptor
 from tampu.store.model import file_of
 from tampu.store.names import ModelName
-from tampu.store.registry.download import MAX_ATTEMPTS, Download, DownloadOptions
+from tampu.store.registry.download import Download
 from tampu.store.registry.hub import open_hub
-from tampu.store.registry.options import HUB_HOSTS, RemoteOptions
+from tampu.store.registry.options import HUB_HOSTS, MAX_ATTEMPTS, RemoteOptions
 from tampu.store.registry.progress import Progress
-from tampu.store.registry.ratelimit import RateLimiter
-from tampu.store.registry.remote import RemoteModel, open_registry, open_transport
-from tampu.store.registry.source import RangesIgnoredError
-from tampu.store.registry.transport import NetworkError, UnreachableError
+from tampu.store.registry.remote import RangesIgnoredError, RemoteModel, open_registry
+from tampu.store.registry.transport import NetworkError, RateLimiter, Transport, UnreachableError
 from tampu.store.store import Store
 
 _MAX_UNREACHABLE = 3  # attempts to reach a host at first: it may be a typo
@@ -40,7 +38,7 @@ def pull(store: Store, name: ModelName, options: RemoteOptions) -> Iterator[Prog
         RegistryError: if the registry fails or refuses; the store keeps complete blobs only.
         StoreError: if the store cannot be written.
     """
-    with closing(open_transport(options)) as transport, store.lease() as lease:
+    with closing(Transport(options)) as transport, store.lease() as lease:
         yield Progress("pulling manifest")
         registry = (
             open_hub(transport, name, options)
@@ -48,14 +46,14 @@ def pull(store: Store, name: ModelName, options: RemoteOptions) -> Iterator[Prog
             else open_registry(transport, name, options)
         )
         model = _with_retries(registry.find_model, options)
-        _check(model, name)
-        lease.add(blob.digest for blob in model.manifest.blobs())
-        store.blobs.check_free_space(_missing_bytes(store, model))
+        if any(file_of(blob) is not None for blob in model.manifest.blobs()):
+            raise RegistryError(f"{name.short} refers to files on this machine: refused")
+        store.reserve(model.manifest, lease)
         for content in model.contents.values():
             store.blobs.put(content, lease)
         fetcher = _Fetcher(store, lease, options)
-        for blob in {blob.digest: blob for blob in model.manifest.blobs()}.values():
-            yield from fetcher.bring(blob, model)
+        for blob in model.manifest.distinct_blobs():
+            yield from fetcher.fetch(blob, model)
         yield Progress("verifying sha256 digest")
         yield Progress("writing manifest")
         store.write(name, model.content)
@@ -68,32 +66,34 @@ class _Fetcher:
     def __init__(self, store: Store, lease: Lease, options: RemoteOptions) -> None:
         self._store = store
         self._lease = lease
-        self._retry_delays_s = options.retry_delays_s
-        limiter = RateLimiter(options.limit_rate)
-        self._options = DownloadOptions(options.connections, limiter, options.retry_delays_s)
+        self._options = options
+        self._limiter = RateLimiter(options.limit_rate)
 
-    def bring(self, blob: Descriptor, model: RemoteModel) -> Iterator[Progress]:
+    def fetch(self, blob: Descriptor, model: RemoteModel) -> Iterator[Progress]:
         """Wait until a blob is in the store, downloading it if no other pull does."""
         yield _progress(blob, 0)
         with closing(PolledLock(self._store.layout.blob_lock(blob.digest))) as turn:
             while not turn.acquire():
                 yield _progress(blob, _downloaded_bytes(self._store, blob))
                 time.sleep(POLL_S)
-            if not self._is_there(blob):
+            blobs = self._store.blobs
+            if not (blobs.has(blob.digest, blob.size) and blobs.verify(blob.digest)):
                 yield from self._download(blob, model)
         yield _progress(blob, blob.size)
 
-    def _is_there(self, blob: Descriptor) -> bool:
-        blobs = self._store.blobs
-        return blobs.has(blob.digest, blob.size) and blobs.verify(blob.digest)
-
     def _download(self, blob: Descriptor, model: RemoteModel) -> Iterator[Progress]:
-        source = model.source(blob)
         if blob.size <= SMALL:
             yield from self._download_whole(blob, model)
             return
-        download = Download(self._store.layout, blob.digest, blob.size, source, self._options)
-        went_on = download.can_resume()
+        download = Download(
+            self._store.layout,
+            blob.digest,
+            blob.size,
+            model.source(blob),
+            self._options,
+            self._limiter,
+        )
+        is_resumed = download.can_resume()
         try:
             for completed in download.run():
                 yield _progress(blob, completed)
@@ -101,7 +101,7 @@ class _Fetcher:
             download.forget()
             yield from self._download_whole(blob, model)
         except DigestMismatchError as error:
-            if not went_on:
+            if not is_resumed:
                 raise _digest_mismatch(blob) from error
             yield from self._download(blob, model)  # the resumed part may have been damaged
 
@@ -114,17 +114,16 @@ class _Fetcher:
             except NetworkError as error:
                 if failures == MAX_ATTEMPTS:
                     raise
-                time.sleep(max(error.after_s, _retry_delay(self._retry_delays_s, failures)))
+                time.sleep(self._options.retry_delay_s(failures, error.after_s))
 
     def _stream(self, blob: Descriptor, model: RemoteModel) -> Iterator[Progress]:
-        limiter = self._options.limiter
         writer = self._store.blobs.writer(self._lease)
-        with writer, model.source(blob).open_whole() as response:
-            while content := response.read(limiter.chunk):
+        with writer, model.source(blob).open() as response:
+            while content := response.read(self._limiter.chunk):
                 if writer.size + len(content) > blob.size:
                     raise RegistryError(f"received more bytes than {blob.digest.short} has")
                 writer.write(content)
-                limiter.take(len(content))
+                self._limiter.take(len(content))
                 yield _progress(blob, writer.size)
             if writer.size < blob.size:
                 raise NetworkError("the connection ended before the blob did")
@@ -141,18 +140,8 @@ def _with_retries(ask: Callable[[], RemoteModel], options: RemoteOptions) -> Rem
         except NetworkError as error:
             if failures == _MAX_UNREACHABLE and isinstance(error, UnreachableError):
                 raise
-            time.sleep(max(error.after_s, _retry_delay(options.retry_delays_s, failures)))
+            time.sleep(options.retry_delay_s(failures, error.after_s))
     return ask()
-
-
-def _check(model: RemoteModel, name: ModelName) -> None:
-    if any(file_of(blob) is not None for blob in model.manifest.blobs()):
-        raise RegistryError(f"{name.short} refers to files on this machine: refused")
-
-
-def _missing_bytes(store: Store, model: RemoteModel) -> int:
-    wanted = {blob.digest: blob.size for blob in model.manifest.blobs()}
-    return sum(size for digest, size in wanted.items() if not store.blobs.has(digest, size))
 
 
 def _downloaded_bytes(store: Store, blob: Descriptor) -> int:
@@ -165,10 +154,6 @@ def _downloaded_bytes(store: Store, blob: Descriptor) -> int:
 
 def _progress(blob: Descriptor, completed: int) -> Progress:
     return Progress(f"pulling {blob.digest.short}", str(blob.digest), blob.size, completed)
-
-
-def _retry_delay(retry_delays_s: tuple[float, ...], failures: int) -> float:
-    return retry_delays_s[min(failures, len(retry_delays_s) - 1)]
 
 
 def _digest_mismatch(blob: Descriptor) -> RegistryError:

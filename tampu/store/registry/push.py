@@ -18,15 +18,20 @@ from urllib.parse import urlencode, urljoin, urlsplit
 
 from tampu.errors import RegistryError, StoreError
 from tampu.store.blobs import damaged
-from tampu.store.manifests import Descriptor, encode_manifest, without_files
+from tampu.store.manifests import Descriptor
 from tampu.store.model import StoredModel
 from tampu.store.names import Digest, ModelName
-from tampu.store.registry.download import MAX_ATTEMPTS
-from tampu.store.registry.options import RemoteOptions
+from tampu.store.registry.options import MAX_ATTEMPTS, RemoteOptions
 from tampu.store.registry.progress import Progress
-from tampu.store.registry.ratelimit import RateLimiter
-from tampu.store.registry.remote import Registry, open_registry, open_transport
-from tampu.store.registry.transport import NetworkError, Response, host_of, origin_of
+from tampu.store.registry.remote import Registry, open_registry
+from tampu.store.registry.transport import (
+    NetworkError,
+    RateLimiter,
+    Response,
+    Transport,
+    host_of,
+    origin_of,
+)
 from tampu.store.store import Store
 
 _FIRST_CHUNK_BYTES, _MIN_CHUNK_BYTES, _MAX_CHUNK_BYTES = 8 << 20, 5 << 20, 64 << 20
@@ -49,15 +54,15 @@ def push(store: Store, name: ModelName, options: RemoteOptions) -> Iterator[Prog
         RegistryError: if the registry refuses or fails.
     """
     yield Progress("retrieving manifest")
-    with closing(open_transport(options)) as transport, store.lease() as lease:
+    with closing(Transport(options)) as transport, store.lease() as lease:
         model = store.model(name)
         lease.add(blob.digest for blob in model.manifest.blobs())
         registry = open_registry(transport, model.name, options)
         pusher = _Pusher(registry, model, options)
-        for blob in {blob.digest: blob for blob in model.manifest.blobs()}.values():
-            yield from pusher.give(blob)
+        for blob in model.manifest.distinct_blobs():
+            yield from pusher.push_blob(blob)
         yield Progress("pushing manifest")
-        pusher.give_manifest()
+        pusher.push_manifest()
         yield Progress("success")
 
 
@@ -83,7 +88,7 @@ class _Pusher:
         self._limiter = RateLimiter(options.limit_rate)
         self._chunk = _FIRST_CHUNK_BYTES
 
-    def give(self, blob: Descriptor) -> Iterator[Progress]:
+    def push_blob(self, blob: Descriptor) -> Iterator[Progress]:
         """Upload a blob unless the registry has it."""
         yield _progress(blob, 0)
         path = self._model.path_of(blob)
@@ -100,18 +105,14 @@ class _Pusher:
                 failures += 1
                 if failures >= MAX_ATTEMPTS:
                     raise
-                pauses = self._options.retry_delays_s
-                time.sleep(max(error.after_s, pauses[min(failures, len(pauses) - 1)]))
+                time.sleep(self._options.retry_delay_s(failures, error.after_s))
         yield _progress(blob, blob.size)
 
-    def give_manifest(self) -> None:
+    def push_manifest(self) -> None:
         """Upload the manifest under the model's tag."""
         path = f"{self._registry.path}/manifests/{self._model.name.tag}"
-        manifest = without_files(self._model.manifest)
-        content = encode_manifest(manifest)
-        if manifest == self._model.manifest:
-            content = self._model.content
-        kind = {"Content-Type": manifest.media_type}
+        kind = {"Content-Type": self._model.manifest.media_type}
+        content = self._model.portable_content()
         response = self._session.send("PUT", path, kind, content)
         self._session.expect(response, 200, 201, 202, doing="push model manifest").close()
 
@@ -179,8 +180,8 @@ class _Pusher:
         following = response.headers.get("Docker-Upload-Location") or upload.url
         response.close()
         upload.is_redirected = True
-        answer = self._session.transport.send("PUT", storage, _BINARY, content)
-        self._session.expect(answer, 200, 201, 204, doing="push model blob").close()
+        stored = self._session.transport.send("PUT", storage, _BINARY, content)
+        self._session.expect(stored, 200, 201, 204, doing="push model blob").close()
         upload.url = self._checked(urljoin(upload.url, following))
 
     def _resume(self, upload: _Upload) -> bool:

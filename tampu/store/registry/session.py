@@ -14,7 +14,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode, urljoin, urlsplit
 
@@ -32,18 +31,6 @@ _MAX_MESSAGE_CHARACTERS = 300
 _REDIRECTS = (301, 302, 303, 307, 308)
 _PARAMETER = re.compile(r'([A-Za-z]+)="([^"]*)"')
 
-# Signs "GET,<address>,<hash of an empty body>" and returns what goes into Authorization.
-Signer = Callable[[str], str]
-
-
-@dataclass(frozen=True, slots=True)
-class Challenge:
-    """A registry's bearer challenge: where to get a token."""
-
-    realm: str
-    service: str
-    scopes: tuple[str, ...]
-
 
 class Session:
     """Authenticated access to a registry or the hub."""
@@ -55,7 +42,7 @@ class Session:
         *,
         realm_hosts: frozenset[str] = frozenset(),
         token: str | None = None,
-        sign: Signer | None = None,
+        sign: Callable[[str], str] | None = None,
         logins: Mapping[str, str] | None = None,
         signs_in: bool = True,
     ) -> None:
@@ -66,7 +53,8 @@ class Session:
             base: the registry's URL, such as https://registry.ollama.ai.
             realm_hosts: other hosts that may issue its tokens.
             token: the initial token.
-            sign: signs requests for tokens; None: anonymous.
+            sign: returns the Authorization header of a request for a token, given its URL; None:
+                anonymous.
             logins: "name:password" by host and port.
             signs_in: whether to request a token when the registry requires one.
         """
@@ -123,7 +111,7 @@ class Session:
     def _authorized(self, method: str, url: str, headers: Mapping[str, str], body: Any) -> Response:
         """Send a request, and again with a new token if it is unauthorized."""
         proof = self._proof
-        response = self._cached(method, url, headers, body, proof)
+        response = self._send_once(method, url, headers, body, proof)
         if response.status != 401 or not self._signs_in or not self._is_own_origin(url):
             return response
         response.close()
@@ -131,13 +119,13 @@ class Session:
             if self._proof == proof:  # else another thread has already got a new one
                 self._proof = self._new_proof(response.headers.get("WWW-Authenticate", ""))
             proof = self._proof
-        response = self._cached(method, url, headers, body, proof)
+        response = self._send_once(method, url, headers, body, proof)
         if response.status == 401:
             response.close()
             raise RegistryError(f"{host_of(url)} refused: you have no permission, or must sign in")
         return response
 
-    def _cached(
+    def _send_once(
         self, method: str, url: str, headers: Mapping[str, str], body: Any, proof: str | None
     ) -> Response:
         shown = {"Authorization": proof} if proof and self._is_own_origin(url) else {}
@@ -160,7 +148,7 @@ class Session:
     def _new_proof(self, wanted: str) -> str:
         """Return the Authorization header for a registry's `WWW-Authenticate`."""
         if wanted.partition(" ")[0].lower() != "basic":
-            return f"Bearer {self._fetch_token(self._challenge(wanted))}"
+            return f"Bearer {self._fetch_token(self._token_url(wanted))}"
         host = host_of(self.base)
         login = self._login(host)
         if login is None:
@@ -174,10 +162,13 @@ class Session:
         login = self._logins.get(host)
         return login and f"Basic {base64.b64encode(login.encode()).decode()}"
 
-    def _challenge(self, wanted: str) -> Challenge:
+    def _token_url(self, wanted: str) -> str:
+        """Return the URL where a registry's bearer challenge says to get a token."""
         kind, _, rest = wanted.partition(" ")
-        found = _PARAMETER.findall(rest)
-        values = {name.lower(): value for name, value in found}
+        found: list[tuple[str, str]] = [
+            (name.lower(), value) for name, value in _PARAMETER.findall(rest)
+        ]
+        values = dict(found)
         if kind.lower() != "bearer" or "realm" not in values:
             raise RegistryError(f"{host_of(self.base)} requires an unsupported kind of sign-in")
         realm = values["realm"]
@@ -189,26 +180,25 @@ class Session:
             )
         if urlsplit(self.base).scheme == "https" and urlsplit(realm).scheme != "https":
             raise RegistryError(f"{host_of(self.base)} requests a token without TLS")
-        scopes = tuple(value for name, value in found if name.lower() == "scope")
-        return Challenge(realm, values.get("service", ""), scopes)
-
-    def _fetch_token(self, challenge: Challenge) -> str:
-        query = [("service", challenge.service), *(("scope", scope) for scope in challenge.scopes)]
+        query = [("service", values.get("service", ""))]
+        query += [(name, value) for name, value in found if name == "scope"]
         if self._sign is not None:
             nonce = base64.urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
             query += [("ts", str(int(time.time()))), ("nonce", nonce)]
-        separator = "&" if urlsplit(challenge.realm).query else "?"
-        url = challenge.realm + separator + urlencode(query)
+        separator = "&" if urlsplit(realm).query else "?"
+        return realm + separator + urlencode(query)
+
+    def _fetch_token(self, url: str) -> str:
         login = self._login(host_of(url))
         proof = login or (self._sign(url) if self._sign is not None else None)
         headers = {"Authorization": proof} if proof else {}
         response = self.transport.send("GET", url, headers)  # redirects are not followed
         self.expect(response, 200, doing=f"get a token from {host_of(url)}")
         try:
-            answer = msgspec.json.decode(response.read_all(MAX_TOKEN_BYTES), type=dict[str, Any])
+            found = msgspec.json.decode(response.read_all(MAX_TOKEN_BYTES), type=dict[str, Any])
         except BAD_JSON as error:
             raise RegistryError(f"{host_of(url)} sent no token") from error
-        token = answer.get("token") or answer.get("access_token")
+        token: object = found.get("token") or found.get("access_token")
         if not isinstance(token, str) or not token.isascii() or not token.isprintable():
             raise RegistryError(f"{host_of(url)} sent no token")
         return token

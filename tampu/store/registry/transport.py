@@ -1,4 +1,4 @@
-"""HTTP to other machines: timeouts, and no private addresses unless allowed.
+"""HTTP to other machines: timeouts, a rate limit, and no private addresses unless allowed.
 
 One `Transport` is shared by the threads of a transfer. It neither follows redirects nor retries:
 `session` does, because it knows which host may receive which secret.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import threading
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -27,10 +28,13 @@ from urllib3.util import Timeout
 from urllib3.util.connection import create_connection
 
 from tampu.errors import RegistryError
-from tampu.settings.proxies import Proxies, address_in, shown_proxy
+from tampu.settings.proxies import address_in, shown_proxy
+from tampu.store.registry.options import RemoteOptions
 from tampu.version import __version__
 
 USER_AGENT = f"tampu/{__version__}"
+_BURST_S = 0.25
+_CHUNK = 256 << 10  # fits a core's cache
 
 
 class NetworkError(RegistryError):
@@ -47,28 +51,6 @@ class NetworkError(RegistryError):
 
 class UnreachableError(NetworkError):
     """The host is unreachable: unknown name, connection refused, or no network."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransportOptions:
-    """Options of a transport.
-
-    Attributes:
-        is_insecure: whether HTTP without TLS and addresses in private networks are allowed.
-        private_hosts: hosts that may nevertheless have an address in a private network.
-        proxies: the proxies for hosts. A proxy resolves names and decides about their addresses;
-            a literal private address is refused here.
-        connections: the maximum number to one host.
-        connect_timeout_s: for connecting.
-        read_timeout_s: between two bytes.
-    """
-
-    is_insecure: bool = False
-    private_hosts: frozenset[str] = frozenset()
-    proxies: Proxies = field(default_factory=Proxies)
-    connections: int = 8
-    connect_timeout_s: float = 10.0
-    read_timeout_s: float = 30.0
 
 
 class Response:
@@ -138,7 +120,7 @@ class Response:
 class Transport:
     """Connections to other machines."""
 
-    def __init__(self, options: TransportOptions) -> None:
+    def __init__(self, options: RemoteOptions) -> None:
         self.options = options
         how: dict[str, Any] = {
             "num_pools": 8,
@@ -233,6 +215,41 @@ class Transport:
         ip = ipaddress.ip_address(address.partition("%")[0])
         inner = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
         return (inner or ip).is_global
+
+
+class RateLimiter:
+    """A token bucket for all threads of a transfer; they wait when it is empty.
+
+    A rate of None is unlimited.
+    """
+
+    def __init__(
+        self,
+        bytes_per_second: int | None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._rate = bytes_per_second
+        self._clock = clock
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._free_at = clock()
+
+    @property
+    def chunk(self) -> int:
+        """The number of bytes to read at a time, so that waits are short."""
+        return _CHUNK if self._rate is None else max(1024, min(_CHUNK, self._rate // 16))
+
+    def take(self, count: int) -> None:
+        """Account for transferred bytes, and wait if they exceed the rate."""
+        if self._rate is None:
+            return
+        with self._lock:
+            now = self._clock()
+            self._free_at = max(self._free_at, now - _BURST_S) + count / self._rate
+            wait = self._free_at - now
+        if wait > 0:
+            self._sleep(wait)
 
 
 def host_of(url: str) -> str:
