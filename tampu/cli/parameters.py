@@ -1,9 +1,8 @@
-"""Parameters as people write them, `temperature=0.5`, under Ollama's names."""
+"""Parameters on the command line, such as `temperature=0.5`, by Ollama's names."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,12 @@ from tampu.errors import RequestError
 from tampu.sampling.parameters import BY_OLLAMA, Use, find_parameter
 from tampu.settings.parsers import seconds
 
-# All but what only a Modelfile may say.
+# All but those that only a Modelfile can set.
 REQUESTED = [name for name, row in BY_OLLAMA.items() if row.use is not Use.MODEL]
 
 
 def read_parameter(name: str, words: Sequence[str]) -> object:
-    """Return the value of a parameter from the words after its name.
+    """Return the value of a parameter from words.
 
     Raises:
         RequestError: for an unknown name, or a value of the wrong type.
@@ -28,24 +27,24 @@ def read_parameter(name: str, words: Sequence[str]) -> object:
 
 
 def read_assignments(assignments: Sequence[str]) -> dict[str, Any]:
-    """Return parameters from `name=value` texts; `stop` may come several times.
+    """Return parameters from `name=value` texts; `stop` may be repeated.
 
     Raises:
-        RequestError: for what has no `=`, an unknown name, or a value of the wrong type.
+        RequestError: for a missing `=`, an unknown name, or a value of the wrong type.
     """
     values: dict[str, Any] = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals:
             raise RequestError(f"{assignment!r} is not an option: write name=value")
-        value = read_parameter(name.strip(), [text])
         name = name.strip()
+        value = read_parameter(name, [text])
         values[name] = values.get(name, []) + value if isinstance(value, list) else value
     return values
 
 
 def read_format(text: str) -> object:
-    """Return the form of answers: "json", or a JSON schema that is written out or in a file.
+    """Return the format of answers: "json", or a JSON schema from the text or its file.
 
     Raises:
         RequestError: for anything else.
@@ -57,7 +56,7 @@ def read_format(text: str) -> object:
             text = Path(text).expanduser().read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise RequestError(
-                f"format is {text!r}; it must be json, a JSON schema, or the file of one"
+                f"format is {text!r}; it must be json, a JSON schema, or a file with one"
             ) from error
     try:
         schema = json.loads(text)
@@ -69,10 +68,10 @@ def read_format(text: str) -> object:
 
 
 def read_think(text: str | None) -> Think:
-    """Return whether the model shall think before it answers, or how much.
+    """Return whether, or how much, the model reasons before it answers.
 
     Raises:
-        RequestError: for what is neither.
+        RequestError: for another value.
     """
     if text in (None, *EFFORTS):
         return text
@@ -82,10 +81,10 @@ def read_think(text: str | None) -> Think:
 
 
 def read_truncate(text: str | None) -> bool:
-    """Return whether a text that is too long to embed is cut: unless it is "false".
+    """Return whether a text that is too long to embed is cut; by default it is.
 
     Raises:
-        RequestError: for what is neither that nor "true".
+        RequestError: for another value than true or false.
     """
     if text not in (None, "true", "false"):
         raise RequestError(f"--truncate is {text!r}; it must be true or false")
@@ -93,17 +92,12 @@ def read_truncate(text: str | None) -> bool:
 
 
 def read_keep_alive(text: str | None) -> float | None:
-    """Return how long a model stays without being asked, in seconds; infinite: for ever.
-
-    Without a text: None.
+    """Return how long an idle model stays loaded, in seconds; negative: without end.
 
     Raises:
-        RequestError: for what is no duration.
+        RequestError: for an invalid duration.
     """
-    if text is None:
-        return None
     try:
-        found = seconds(text)
+        return None if text is None else seconds(text)
     except ValueError as error:
         raise RequestError(f"--keepalive: {error}") from error
-    return math.inf if found < 0 else found

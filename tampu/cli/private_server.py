@@ -1,7 +1,7 @@
-"""Ollama's API within this program: models that are loaded here, asked as those of a server.
+"""Ollama's API within this program, for `tampu run` without a server.
 
-`PrivateServer` answers the requests that `tampu run` sends, with the server's own model manager and
-its own lines, but without HTTP and without another process: both would delay the first token.
+It answers with the server's own model manager and response lines, but without HTTP and without
+another process, which would delay the first token.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import msgspec
 
+from tampu.cli.repl.spinner import prompt_bar
 from tampu.cli.serve import model_options
 from tampu.engine.engine import Engine
 from tampu.engine.load_options import LoadOptions
-from tampu.errors import ModelNotFoundError, RequestError, SettingsError, TampuError
+from tampu.errors import ModelNotFoundError, RequestError, TampuError
 from tampu.sandbox.client import ForkServerClient
 from tampu.server.admission import Admission
 from tampu.server.events import Event
-from tampu.server.generation_request import FOREVER
+from tampu.server.generation_request import FOREVER, GenerationRequest
 from tampu.server.model_defaults import ModelDefaults
 from tampu.server.model_manager import ModelManager
 from tampu.server.serving import Serving
@@ -33,7 +34,7 @@ from tampu.server.wire import ollama as wire
 from tampu.server.wire import ollama_lists as lists
 from tampu.server.wire.ollama_output import ChatWriter, GenerateWriter
 from tampu.settings.parsers import existing_path
-from tampu.settings.settings import ENGINES, Settings
+from tampu.settings.settings import Settings
 from tampu.store.catalog import Catalog, Entry, resolve
 from tampu.store.library import Library, LocalModel
 from tampu.worker.client import WorkerProcess
@@ -53,7 +54,7 @@ Lines: TypeAlias = AsyncGenerator[object, None]
 
 
 class FileCatalog(Catalog):
-    """The user's models, and any file or checkpoint by its path."""
+    """The user's models, and files and checkpoints by their paths."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(library=Library.from_settings(settings))
@@ -63,7 +64,6 @@ class FileCatalog(Catalog):
         """Return the model of a name or a path.
 
         Raises:
-            ModelNotFoundError: if there is none.
             TampuError: as `resolve`.
         """
         if existing_path(name) is None:
@@ -76,7 +76,7 @@ class FileCatalog(Catalog):
 
 
 class NoMetrics:
-    """In place of the server's metrics, which are slow to import."""
+    """Replaces the server's metrics, which are slow to import."""
 
     @contextmanager
     def request(self, _: str) -> Iterator[Callable[[Event], None]]:
@@ -88,13 +88,13 @@ class NoMetrics:
 
 
 class PrivateServer:
-    """A server of one user, on a thread of this process.
+    """A server for one user, on a thread of this process.
 
     Attributes:
-        models: those in memory.
+        models: the models in memory.
     """
 
-    adds_prefix = False  # requests hold the whole conversation, system message included
+    adds_prefix = False  # requests have the whole conversation, with the system message
 
     def __init__(
         self,
@@ -109,19 +109,14 @@ class PrivateServer:
         Args:
             settings: how models are loaded.
             fork_server: of this process.
-            engine: native, llamacpp or auto; None: as the model or the settings say.
+            engine: native, llamacpp or auto; None: the model's own or the setting.
             trace: a file for a trace of the engine.
-
-        Raises:
-            SettingsError: for an unknown engine.
         """
-        if engine not in (None, *ENGINES):
-            raise SettingsError(f"--engine is {engine!r}; it must be one of {', '.join(ENGINES)}")
         self._settings = settings
         self._fork_server = fork_server
         self._engine = engine
         self._trace = trace
-        self._status = ""
+        self._loading = ""
         self._worker: WorkerThread | None = None
         self._serving = self._new_serving()
         self.models = self._serving.models
@@ -144,34 +139,34 @@ class PrivateServer:
 
     @property
     def status(self) -> str:
-        """What a request waits for: the loading of a model; empty: nothing of the kind."""
-        return self._status
+        """What a request waits for: loading, or the prompt; empty if neither."""
+        return self._loading or prompt_bar(*self.progress)
 
     @property
     def progress(self) -> tuple[int, int]:
-        """How many tokens of the prompt are processed, and how many it has; (0, 0): unknown."""
+        """The processed tokens of the prompt and all its tokens; (0, 0) if unknown."""
         return self._worker.progress if self._worker else (0, 0)
 
     def ask(
         self,
-        method: str,  # noqa: ARG002 - as of an HTTP server; the path says it all
+        method: str,  # noqa: ARG002 - for HTTP
         path: str,
         body: Mapping[str, Any] | None = None,
-        timeout_s: float | None = None,  # noqa: ARG002 - this program does not get lost
+        timeout_s: float | None = None,  # noqa: ARG002 - for HTTP
     ) -> dict[str, Any]:
-        """Return the answer to a request, its last line if it has several.
+        """Return the last line of the response to a request.
 
         Raises:
-            TampuError: when it fails.
+            TampuError: if it fails.
         """
         *_, last = self.stream(path, dict(body or {}))
         return last
 
     def stream(self, path: str, body: dict[str, Any]) -> Generator[dict[str, Any]]:
-        """Yield the lines of the answer to a request; closing the iterator cancels it.
+        """Yield the lines of the response to a request; closing the iterator cancels it.
 
         Raises:
-            TampuError: when it fails.
+            TampuError: if it fails.
         """
         lines: SimpleQueue[dict[str, Any] | TampuError | None] = SimpleQueue()
 
@@ -203,31 +198,34 @@ class PrivateServer:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-        self._fork_server.restart()  # ends it, if no sandbox of a model has
+        self._fork_server.restart()  # ends it
 
     async def _end(self) -> None:
         await self._serving.close()
         await self._loop.shutdown_default_executor()
 
-    async def _chat(self, body: dict[str, Any]) -> Lines:
+    def _chat(self, body: dict[str, Any]) -> Lines:
         request = msgspec.convert(body, wire.ChatRequest)
         entry = self._serving.find(request.model)
         job = wire.parse_chat(request, self._defaults(entry))
-        writer = ChatWriter(request.model or "", time.monotonic_ns())
-        async with aclosing(self._serving.generate(entry, job)) as events:
-            async for event in events:
-                for line in writer.lines(event):
-                    yield line
+        return self._answer(entry, job, ChatWriter(entry.name, time.monotonic_ns()))
 
-    async def _generate(self, body: dict[str, Any]) -> Lines:
+    def _generate(self, body: dict[str, Any]) -> Lines:
         request = msgspec.convert(body, wire.GenerateRequest)
         entry = self._serving.find(request.model)
-        writer = GenerateWriter(request.model or "", time.monotonic_ns(), with_context=False)
+        writer = GenerateWriter(entry.name, time.monotonic_ns(), with_context=False)
         if wire.is_unload(request):
-            await self.models.unload(entry.name)
-            yield writer.note("unload")
-            return
+            return self._unload(entry, writer)
         job = wire.parse_generate(request, self._defaults(entry))
+        return self._answer(entry, job, writer)
+
+    async def _unload(self, entry: Entry, writer: GenerateWriter) -> Lines:
+        await self.models.unload(entry.name)
+        yield writer.note("unload")
+
+    async def _answer(
+        self, entry: Entry, job: GenerationRequest, writer: ChatWriter | GenerateWriter
+    ) -> Lines:
         async with aclosing(self._serving.generate(entry, job)) as events:
             async for event in events:
                 for line in writer.lines(event):
@@ -287,7 +285,7 @@ class PrivateServer:
             raise RequestError("--trace: the llama.cpp engine has no trace")
 
         def report(fraction: float) -> None:
-            self._status = f"loading {entry.name} {fraction:.0%}"
+            self._loading = f"loading {entry.name} {fraction:.0%}"
 
         report(0.0)
         worker = WorkerThread(self._load, self._fork_server)
@@ -300,7 +298,7 @@ class PrivateServer:
                 hang_s=self._settings.hang_s,
             )
         finally:
-            self._status = ""
+            self._loading = ""
         self._worker = worker
         return started
 

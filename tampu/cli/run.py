@@ -108,27 +108,27 @@ def run_command(
     cuts = parameters.read_truncate(truncate)
     view = View(verbose, not no_word_wrap, not no_markdown, hide_thinking)
     settings = Settings.from_environment()
-    backend = select_backend(model, keep_s, settings, trace=trace, engine=engine, insecure=insecure)
+    backend, found = select_backend(model, settings, trace=trace, engine=engine, insecure=insecure)
     with closing(backend):
         question = read_question(prompt or [])
-        session = Session(backend, system, options, reasoning, form)
+        session = Session(backend, found, system, options, reasoning, form, keep_s)
         session.check()
-        if backend.model.info.capabilities[:1] == ("embedding",):
+        if found.info.capabilities[:1] == ("embedding",):
             print_embedding(session, question, dimensions, truncate=cuts)
         else:
             converse(session, view, question, settings)
 
 
 def converse(session: Session, view: View, question: str | None, settings: Settings) -> None:
-    """Answer one question, or those that are typed.
+    """Answer one question, or hold a conversation.
 
     Raises:
-        TampuError: when there is no answer.
+        TampuError: if there is no answer.
     """
     if session.think is not None and session.think is not False:
-        from tampu.cli.repl.set_command import warn_of_thoughts
+        from tampu.cli.repl.set_command import warn_if_not_reasoning
 
-        warn_of_thoughts(session)
+        warn_if_not_reasoning(session)
     if question is not None:
         from tampu.cli.repl.printing import answer
 
@@ -150,21 +150,23 @@ def print_embedding(
     """Print the embedding of a text as a JSON array.
 
     Args:
-        session: with the model.
-        text: to embed.
-        dimensions: how many of the first numbers; None: all.
-        truncate: whether a text that is too long is cut, else refused.
+        session: has the model.
+        text: the text to embed.
+        dimensions: the number of dimensions to keep; None: all.
+        truncate: cut a text that is too long; otherwise it is refused.
 
     Raises:
-        RequestError: without a text, or for more dimensions than it has.
+        RequestError: without a text, or for too many dimensions.
     """
     import json
 
     from tampu.ml.vectors import normalize
 
     if text is None:
-        raise RequestError("this model makes embeddings: give a text as an argument or piped in")
-    vector = session.backend.embed(text, session.parameters, truncate=truncate)
+        raise RequestError(
+            "this is an embedding model: give a text as an argument or on standard input"
+        )
+    vector = session.embed(text, truncate=truncate)
     if dimensions is not None:
         if dimensions > len(vector):
             raise RequestError(f"--dimensions is {dimensions}, the embedding has {len(vector)}")
@@ -173,10 +175,10 @@ def print_embedding(
 
 
 def read_question(words: list[str]) -> str | None:
-    """Return the prompt from the arguments, after what is piped in; None: a conversation.
+    """Return standard input, if it is not a terminal, and the arguments; None: a conversation.
 
     Raises:
-        RequestError: when there is neither a prompt nor a terminal.
+        RequestError: if there is neither a prompt nor a terminal.
     """
     is_terminal = sys.stdin is not None and sys.stdin.isatty()
     try:
@@ -187,5 +189,5 @@ def read_question(words: list[str]) -> str | None:
     if parts:
         return " ".join(parts)
     if not (is_terminal and sys.stdout.isatty()):
-        raise RequestError("there is no prompt: give one as an argument or on standard input")
+        raise RequestError("no prompt: give one as an argument or on standard input")
     return None

@@ -14,11 +14,11 @@ from tampu.errors import StoreError, TampuError
 from tampu.settings.settings import Settings
 
 _TIMEOUT_S = 10.0
-_MOST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 
 
 class ServerError(TampuError):
-    """The server refused, or broke off; `status` is that of its answer, 0 if there was none."""
+    """The server refused a request or failed; `status` is that of its response, 0 without one."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -26,16 +26,15 @@ class ServerError(TampuError):
 
 
 class NoServerError(ServerError):
-    """Nothing listens there."""
+    """No program listens at the address."""
 
 
 @dataclass(frozen=True, slots=True)
 class HTTPServer:
-    """The server at the address of the settings, whether it runs or not."""
+    """The server at the configured address, whether it is running or not."""
 
     adds_prefix: ClassVar[bool] = True
     status: ClassVar[str] = ""
-    progress: ClassVar[tuple[int, int]] = (0, 0)
 
     settings: Settings
 
@@ -49,21 +48,21 @@ class HTTPServer:
         body: dict[str, Any] | None = None,
         timeout_s: float | None = _TIMEOUT_S,
     ) -> dict[str, Any]:
-        """Return the object that it answers with.
+        """Return the object in its response.
 
         Raises:
-            NoServerError: if there is none.
-            ServerError: if it refused, or sent something unexpected.
+            NoServerError: if no server is running.
+            ServerError: if it refused, or its response is invalid.
         """
         with closing(self._lines(method, path, body, timeout_s)) as lines:
             return next(lines, {})
 
     def stream(self, path: str, body: dict[str, Any]) -> Generator[dict[str, Any]]:
-        """Yield the objects that it answers with, a line each; closing this ends the request.
+        """Yield the objects in the lines of its response; closing the iterator cancels the request.
 
         Raises:
-            NoServerError: if there is none.
-            ServerError: if it refused, sent something unexpected, or reports an error.
+            NoServerError: if no server is running.
+            ServerError: if it refused, its response is invalid, or it reports an error.
         """
         for line in self._lines("POST", path, body, None):
             if "error" in line:
@@ -71,26 +70,26 @@ class HTTPServer:
             yield line
 
     def software(self, timeout_s: float) -> str:
-        """Return what runs there by its own words, such as `tampu/1.2`; empty: it does not say.
+        """Return its `Server` header, such as `tampu/1.2`; empty without one.
 
         Raises:
-            NoServerError: if nothing listens.
-            ServerError: if it sent something unexpected.
+            NoServerError: if no server is running.
+            ServerError: if its response is invalid.
         """
         with self._answer("GET", "/health", None, timeout_s) as answer:
             return answer.getheader("Server", "")
 
     def close(self) -> None:
-        """Do nothing: each request has a connection, and the server goes on."""
+        """Do nothing: each request has its own connection."""
 
     def _lines(
         self, method: str, path: str, body: dict[str, Any] | None, timeout_s: float | None
     ) -> Generator[dict[str, Any]]:
         with self._answer(method, path, body, timeout_s) as answer:
-            while text := answer.readline(_MOST_BYTES):
+            while text := answer.readline(_MAX_BYTES):
                 found = json.loads(text)
                 if not isinstance(found, dict):
-                    raise ServerError(f"the server at {self} sent something unexpected")
+                    raise ServerError(f"unexpected response from the server at {self}")
                 if answer.status != http.client.OK:
                     raise ServerError(str(found.get("error", answer.reason)), answer.status)
                 yield found
@@ -107,10 +106,10 @@ class HTTPServer:
             connection.request(method, path, None if body is None else json.dumps(body), headers)
             yield connection.getresponse()
         except (ConnectionRefusedError, FileNotFoundError) as error:
-            message = f"no server answers at {self}: start one with `tampu serve`"
+            message = f"no server is running at {self}: start one with `tampu serve`"
             raise NoServerError(message) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise ServerError(f"the server at {self} sent something unexpected: {error}") from error
+            raise ServerError(f"unexpected response from the server at {self}: {error}") from error
         finally:
             connection.close()
 
@@ -125,27 +124,27 @@ class HTTPServer:
 
 
 def loaded_models(server: HTTPServer) -> list[dict[str, Any]]:
-    """Return what `GET /api/ps` says.
+    """Return the models in the server's memory, as `GET /api/ps` describes them.
 
     Raises:
-        ServerError: if there is no server, or it refused.
+        ServerError: if no server is running, or it refused.
     """
     models = server.ask("GET", "/api/ps").get("models")
     return models if isinstance(models, list) else []
 
 
 def stop_model(server: HTTPServer, model: str) -> None:
-    """Have the server unload a model.
+    """Unload a model from the server's memory.
 
     Raises:
-        ServerError: if there is no server, or it refused.
+        ServerError: if no server is running, or it refused.
     """
     body = {"model": model, "keep_alive": 0, "stream": False}
     server.ask("POST", "/api/generate", body)
 
 
 def unload(server: HTTPServer, model: str) -> None:
-    """Have the server unload a model, if there is a server and it has the model in memory."""
+    """Unload a model from the server's memory, if a server is running and has it there."""
     from tampu.store.names import ModelName
 
     try:

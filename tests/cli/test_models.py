@@ -228,7 +228,7 @@ def test_a_model_in_memory_is_unloaded_before_it_is_removed(server, store, run):
 def test_without_a_server_there_is_nothing_in_memory(run):
     code, _, error = run("ps")
     assert code == 2
-    assert error.startswith("Error: no server answers at http://127.0.0.1:1")
+    assert error.startswith("Error: no server is running at http://127.0.0.1:1")
 
 
 def test_where_and_how_long_a_model_is():

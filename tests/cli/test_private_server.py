@@ -12,9 +12,9 @@ from support.waiting import wait_until
 
 from tampu.cli import private_server
 from tampu.cli.private_server import PrivateServer
-from tampu.cli.repl.backend import ChatBackend, show
+from tampu.cli.repl.backend import show
 from tampu.cli.repl.session import Session
-from tampu.errors import ModelNotFoundError, RequestError, SettingsError
+from tampu.errors import ModelNotFoundError, RequestError
 from tampu.sandbox.client import ForkServerClient
 from tampu.settings.settings import Settings
 from tampu.worker.main import load_model
@@ -49,7 +49,7 @@ def serve(folder, monkeypatch, tmp_path):
 
 def session(server, name="tiny", keep_alive_s=None, **parameters):
     return Session(
-        ChatBackend(server, show(server, name), keep_alive_s), parameters=SHORT | parameters
+        server, show(server, name), parameters=SHORT | parameters, keep_alive_s=keep_alive_s
     )
 
 
@@ -66,7 +66,7 @@ def test_a_model_is_loaded_once_and_unloaded_at_the_end(serve):
     one = session(server)
     assert loaded(server) == {}
     one.load()
-    assert one.backend.take_load_ns() > 0
+    assert one.load_ns > 0
     [model] = server.models.models()
     for _ in range(2):
         assert text(one.answer("hello"))
@@ -167,11 +167,6 @@ def test_llama_cpp_has_no_trace(serve, folder, tmp_path):
     server = serve(trace=tmp_path / "trace.json")
     with pytest.raises(RequestError, match="--trace"):
         session(server, str(folder / "strange.gguf")).load()
-
-
-def test_an_unknown_engine_is_refused(serve):
-    with pytest.raises(SettingsError, match="--engine is 'fast'"):
-        serve(engine="fast")
 
 
 def test_a_conversation_is_saved_from_a_file(serve, folder, monkeypatch, tmp_path):

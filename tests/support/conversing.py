@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from tampu.cli.repl.backend import ChatBackend, show
+from tampu.cli.repl.backend import show
+from tampu.cli.repl.session import Session
 from tampu.errors import ComputeError, ModelNotFoundError, RequestError, TampuError
 from tampu.runner.events import Usage
 
@@ -38,7 +39,6 @@ class FakeServer:
     """
 
     status = ""
-    progress = (0, 0)
 
     def __init__(self, models: dict[str, dict[str, Any]], *, adds_prefix: bool = False) -> None:
         self.adds_prefix = adds_prefix
@@ -111,9 +111,9 @@ class FakeServer:
         pass
 
 
-def backend(server: FakeServer, name: str = "m") -> ChatBackend:
-    """Return the backend for one of a server's models."""
-    return ChatBackend(server, show(server, name))
+def session(server: FakeServer, name: str = "m", **options: Any) -> Session:
+    """Start a session with one of a server's models."""
+    return Session(server, show(server, name), **options)
 
 
 class Script:

@@ -1,10 +1,9 @@
 """The conversation of `tampu run`.
 
-- select_backend.py, backend.py: the model, in a running server or in this program
+- select_backend.py, backend.py: a running server, or the model within this program
 - session.py: messages and parameters, and the parts of an answer
-- conversation.py: reads messages and commands until the user leaves
-- set_command.py, show_command.py, help.py: commands that begin with a slash
-- reader.py, keys.py: the input line, its history, keys and completions
+- conversation.py, set_command.py, help.py: the input loop and the commands with a slash
+- reader.py, keys.py: the input line, its history, keys and completion
 - images.py: paths of images in a message
 - printing.py, wrapping.py, markdown.py, spinner.py: the output
 """

@@ -1,4 +1,4 @@
-"""Reads messages and commands until it is told to leave.
+"""The loop of a conversation: reads messages and commands until the user leaves.
 
 It reads through `Reader` and prints to standard output, so it can be tested without a terminal.
 """
@@ -9,34 +9,34 @@ import sys
 from collections.abc import Callable
 
 from tampu.chat.output import Content
-from tampu.cli.repl.help import HELP
+from tampu.cli.repl.help import HELP, SHOW
 from tampu.cli.repl.images import mentions
 from tampu.cli.repl.printing import AnswerPrinter, View, answer
 from tampu.cli.repl.reader import MORE, PROMPT, Reader, without_quotes
 from tampu.cli.repl.session import Session
-from tampu.cli.repl.set_command import Assigning
-from tampu.cli.repl.show_command import shown
-from tampu.cli.repl.wrapping import harmless
+from tampu.cli.repl.set_command import SetCommand
+from tampu.cli.repl.wrapping import without_controls
+from tampu.cli.show import as_text
 from tampu.errors import TampuError
+from tampu.store.modelfile import Modelfile, format_modelfile, parameter_texts
 
 
 class Conversation:
-    """Obeys and answers what a reader gives."""
+    """Runs the commands and answers the messages of a reader."""
 
     def __init__(self, session: Session, reader: Reader, view: View) -> None:
-        """Converse in this session."""
+        """Read into this session."""
         self._session = session
         self._reader = reader
         self._view = view
         self._is_over = False
-        self._assigning = Assigning(session, view, reader)
         self._commands: dict[str, Callable[[str], None]] = {
-            "/set": self._assigning.obey,
+            "/set": SetCommand(session, view, reader).run,
             "/show": lambda what: print(shown(session, what)),
             "/load": self._load,
             "/save": self._save,
             "/clear": self._clear,
-            "/list": self._list,
+            "/list": session.print_list,
             "/bye": self._leave,
             "/exit": self._leave,
             "/?": self._help,
@@ -45,7 +45,7 @@ class Conversation:
 
     def run(self) -> None:
         """Converse until `/bye` or the end of the input."""
-        self._repeat_messages()
+        self._print_messages()
         while not self._is_over:
             try:
                 text = without_quotes(self._reader.read())
@@ -60,37 +60,30 @@ class Conversation:
                 self._take(text)
 
     def _take(self, text: str) -> None:
-        """Obey a command or answer a message; an error is told, and the conversation goes on."""
+        """Run a command or answer a message; print an error and continue."""
         try:
             if self._is_command(text):
-                self._obey(text)
+                name, _, rest = text.strip().partition(" ")
+                if command := self._commands.get(name):
+                    command(rest.strip())
+                else:
+                    print(f"Unknown command '{name}'. Type /? for help")
             else:
-                self._answer(text)
+                try:
+                    answer(self._session, self._view, text)
+                finally:
+                    print(flush=True)
         except TampuError as error:
             print(f"Error: {error}", file=sys.stderr)
         except KeyboardInterrupt:
             return
 
-    def _answer(self, text: str) -> None:
-        try:
-            answer(self._session, self._view, text)
-        finally:
-            print(flush=True)
-
     def _is_command(self, text: str) -> bool:
-        """Whether a text begins with a slash, and not with the path of a picture."""
+        """Whether a text begins with a slash, and not with the path of an image."""
         if not text.startswith("/"):
             return False
         first = next(mentions(text), None) if self._session.can_see else None
         return first is None or first.start > 0
-
-    def _obey(self, text: str) -> None:
-        name, _, rest = text.strip().partition(" ")
-        command = self._commands.get(name)
-        if command is None:
-            print(f"Unknown command '{name}'. Type /? for help")
-        else:
-            command(rest.strip())
 
     def _load(self, name: str) -> None:
         if not name:
@@ -98,7 +91,7 @@ class Conversation:
             return
         self._session.change(name)
         print(f"Loaded '{name}'.")
-        self._repeat_messages()
+        self._print_messages()
 
     def _save(self, name: str) -> None:
         if name:
@@ -107,11 +100,11 @@ class Conversation:
         else:
             print("Usage:\n  /save MODEL")
 
-    def _repeat_messages(self) -> None:
-        """Show the conversation that a model begins with."""
+    def _print_messages(self) -> None:
+        """Print the messages that the model's conversations begin with."""
         for message in self._session.messages:
             if message["role"] == "user":
-                print(PROMPT + harmless(message["content"]).replace("\n", f"\n{MORE}"))
+                print(PROMPT + without_controls(message["content"]).replace("\n", f"\n{MORE}"))
             elif message["role"] == "assistant":
                 printer = AnswerPrinter(sys.stdout, self._view)
                 printer.show(Content(message["content"]))
@@ -119,14 +112,36 @@ class Conversation:
                 print()
 
     def _clear(self, _: str) -> None:
-        self._session.clear()
+        self._session.messages.clear()
         print("Cleared the conversation.")
-
-    def _list(self, prefix: str) -> None:
-        self._session.backend.print_list(prefix)
 
     def _leave(self, _: str) -> None:
         self._is_over = True
 
     def _help(self, topic: str) -> None:
         print(HELP.get(topic.removeprefix("/"), HELP[""]))
+
+
+def shown(session: Session, what: str) -> str:
+    """Return what `/show` prints for a word.
+
+    Raises:
+        TampuError: if a Modelfile cannot express a text.
+    """
+    info = session.model.info
+    match what:
+        case "info":
+            own = Modelfile(parameters=session.parameters, system=session.system or None)
+            return as_text(info, own)
+        case "license":
+            return without_controls(info.license) or "The model has no license."
+        case "modelfile":
+            return without_controls(format_modelfile(session.modelfile())).rstrip()
+        case "parameters":
+            return "\n".join(parameter_texts(session.parameters)) or "No parameters are set."
+        case "system":
+            return without_controls(session.system) or "No system message is set."
+        case "template":
+            return without_controls(info.template) or "The model has no chat template."
+        case _:
+            return f"Usage:\n{SHOW}"

@@ -1,7 +1,7 @@
-r"""Paths of pictures in a message: `what is in ./a.png?`, `'./my cat.jpg'`, `./my\ cat.jpg`.
+r"""Paths of images in a message: `what is in ./a.png?`, `'./my cat.jpg'`, `./my\ cat.jpg`.
 
-A path begins with `/`, `./`, `../` or `~/`, or stands in quotes, and ends like the name of a
-picture. The space in it is escaped or in quotes; without either it counts if there is such a file.
+A path starts with `/`, `./`, `../` or `~/`, or is in quotes, and ends with the suffix of an image.
+Spaces in it are escaped or in quotes; otherwise they belong to it if there is such a file.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Mention:
     """A path in a text.
 
     Attributes:
-        start: of what stands for it in the text, quotes included.
-        end: likewise.
-        path: that is meant.
+        start: where it starts in the text, with its quotes.
+        end: where it ends.
+        path: the path, unescaped.
     """
 
     start: int
@@ -34,24 +34,24 @@ class Mention:
     path: Path
 
     @property
-    def is_there(self) -> bool:
-        """Whether there is such a file."""
+    def exists(self) -> bool:
+        """Whether it is a file."""
         try:
             return self.path.is_file()
-        except OSError:  # a name that is too long, or has a NUL
+        except OSError:  # a name that is too long
             return False
 
 
 @dataclass(frozen=True, slots=True)
-class Photo:
-    """The file of an image, with its bytes."""
+class ImageFile:
+    """An image file and its bytes."""
 
     path: Path
     content: bytes
 
 
 def mentions(text: str) -> Iterator[Mention]:
-    """Yield the paths of pictures in a text, in order, whether they are there or not."""
+    """Yield the paths of images in a text, in order, whether they exist or not."""
     position = 0
     while position < len(text) and (begin := _BEGIN.search(text, position)):
         found = _quoted(text, begin) if begin["quote"] else _bare(text, begin.end())
@@ -60,31 +60,31 @@ def mentions(text: str) -> Iterator[Mention]:
         position = found.end if found else begin.start() + 1
 
 
-def take_pictures(text: str) -> tuple[str, list[Photo], list[Path]]:
-    """Return a text without its paths of pictures, the pictures, and the paths that lead nowhere.
+def take_images(text: str) -> tuple[str, list[ImageFile], list[Path]]:
+    """Return a text without the paths of its images, the images, and the missing paths.
 
-    Those stay in the text.
+    Missing paths stay in the text.
 
     Raises:
-        RequestError: for a file that is no picture, or too large.
+        RequestError: for a file that is not an image, or too large.
     """
-    kept, photos, missing, position = [], [], [], 0
+    kept, images, missing, position = [], [], [], 0
     for mention in mentions(text):
-        if not mention.is_there:
+        if not mention.exists:
             missing.append(mention.path)
             continue
-        photos.append(read_photo(mention.path))
+        images.append(read_image(mention.path))
         kept.append(text[position : mention.start])
         position = mention.end
     rest = "".join([*kept, text[position:]])
-    return (" ".join(rest.split(" ")).strip() if photos else text), photos, missing
+    return (" ".join(rest.split(" ")).strip() if images else text), images, missing
 
 
-def read_photo(path: Path) -> Photo:
-    """Return the picture in a file.
+def read_image(path: Path) -> ImageFile:
+    """Read and check an image file.
 
     Raises:
-        RequestError: naming the file, if it cannot be read, is no picture, or is too large.
+        RequestError: with its path, if it cannot be read, is not an image, or is too large.
     """
     from tampu.vision import ImageLimits, decode  # slow to import, and seldom needed
 
@@ -93,7 +93,7 @@ def read_photo(path: Path) -> Photo:
             raise RequestError(f"{path}: is larger than {ImageLimits().size_bytes} bytes")
         content = path.read_bytes()
         decode(content)
-        return Photo(path, content)
+        return ImageFile(path, content)
     except OSError as error:
         raise RequestError(f"{path}: cannot be read: {error.strerror}") from error
     except RequestError as error:
@@ -112,7 +112,7 @@ def _quoted(text: str, begin: re.Match[str]) -> Mention | None:
 
 
 def _bare(text: str, start: int) -> Mention | None:
-    """Return the shortest path that is a file; else that without a space, which is missing."""
+    """Return the shortest path that is a file; else the one without spaces, which is missing."""
     line_end = text.find("\n", start)
     line = text[start : len(text) if line_end < 0 else line_end]
     without_space = None
@@ -120,7 +120,7 @@ def _bare(text: str, start: int) -> Mention | None:
         shown = line[: ending.end()]
         path = Path(_ESCAPED.sub(r"\1", shown)).expanduser()
         mention = Mention(start, start + ending.end(), path)
-        if mention.is_there:
+        if mention.exists:
             return mention
         if without_space is None and not _SPACE.search(shown):
             without_space = mention

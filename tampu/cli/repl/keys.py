@@ -1,4 +1,4 @@
-"""Keys of the line on the terminal, besides those that prompt_toolkit has of Emacs."""
+"""Keys of the input line, besides the Emacs keys of prompt_toolkit."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _TAB = " " * 8
 
 
 def key_bindings(is_open: Callable[[str], bool], editor: str | None = None) -> KeyBindings:
-    """Return the keys.
+    """Return the key bindings.
 
     Args:
-        is_open: whether a text goes on in the next line when Enter is pressed.
-        editor: the command that writes a message; None: that of VISUAL or EDITOR.
+        is_open: whether Enter starts a new line after this text, instead of sending it.
+        editor: the command that edits a message; None: that of VISUAL or EDITOR.
     """
     keys = KeyBindings()
 
@@ -63,7 +63,7 @@ def key_bindings(is_open: Callable[[str], bool], editor: str | None = None) -> K
 
 
 def _edit(buffer: Buffer, editor: str) -> None:
-    """Have a command write a buffer's text; if that fails it stays as it is."""
+    """Edit a buffer's text with a command; keep it unchanged if that fails."""
     with tempfile.TemporaryDirectory(prefix="tampu-") as folder:
         path = Path(folder) / "message.md"
         path.write_text(buffer.text, "utf-8")
@@ -73,7 +73,7 @@ def _edit(buffer: Buffer, editor: str) -> None:
 
 
 def _common_part(buffer: Buffer) -> str:
-    """Return what all completions go on with; at once, so that Enter may follow."""
+    """Return the common prefix of all completions, synchronously, so that Enter may follow."""
     event = CompleteEvent(completion_requested=True)
     found = [*buffer.completer.get_completions(buffer.document, event)]
     return get_common_complete_suffix(buffer.document, found)

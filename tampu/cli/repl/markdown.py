@@ -1,7 +1,8 @@
-"""Markdown on a terminal as it comes.
+"""Markdown on a terminal as it arrives.
 
-Blocks that are complete are shown once and stay. The last one is shown again whenever more of it
-has come, from the first line that has changed; lines that have left the screen stay as they are.
+A complete block is printed once. The last block is printed again whenever it has grown, from the
+first line that has changed; lines that have scrolled off the screen stay as they are. (`rich.live`
+would cut off a block that is taller than the screen.)
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from rich.markdown import CodeBlock, Heading, Markdown, MarkdownElement
 from rich.syntax import Syntax
 from rich.text import Text
 
-from tampu.cli.repl.wrapping import harmless
+from tampu.cli.repl.wrapping import TextWriter, without_controls
 
 _MARGIN = 1
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
-_LEAST_SECONDS = 0.06  # between two looks at the text
-_SHARE = 5  # a look may take one part in this many of the time
+_MIN_INTERVAL_S = 0.06
+_SHARE = 5  # rendering may take one part in this many of the time
 
 
 class _LeftHeading(Heading):
-    """A heading at the left; rich would centre it."""
+    """A heading on the left; rich would center it."""
 
     def __rich_console__(self, _: Console, __: ConsoleOptions) -> RenderResult:
         text: Text = self.text
@@ -38,7 +39,7 @@ class _LeftHeading(Heading):
 
 
 class _Code(CodeBlock):
-    """Code without empty lines around it: those between blocks are enough."""
+    """Code without empty lines around it; there are some between blocks."""
 
     def __rich_console__(self, _: Console, __: ConsoleOptions) -> RenderResult:
         code = str(self.text).rstrip()
@@ -46,7 +47,7 @@ class _Code(CodeBlock):
 
 
 class _Rendered(Markdown):
-    """Markdown of an answer: lines end where the model ends them."""
+    """Markdown of an answer; its line breaks are kept."""
 
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,
@@ -56,7 +57,7 @@ class _Rendered(Markdown):
     }
 
     def __init__(self, source: str) -> None:
-        # Links are spelled out: what hides behind a word could lead anywhere.
+        # Links are printed in full: behind a word they could lead anywhere.
         super().__init__(source, code_theme="ansi_dark", hyperlinks=False)
         for token in self.parsed:
             for child in token.children or ():
@@ -65,12 +66,12 @@ class _Rendered(Markdown):
 
     @property
     def starts(self) -> list[int]:
-        """The lines at which the blocks begin."""
+        """The lines at which blocks start."""
         return [token.map[0] for token in self.parsed if token.level == 0 and token.map]
 
 
-class MarkdownWriter:
-    """Shows Markdown that comes in pieces, on a terminal."""
+class MarkdownWriter(TextWriter):
+    """Renders Markdown that arrives in pieces."""
 
     def __init__(
         self,
@@ -81,34 +82,34 @@ class MarkdownWriter:
         """Write to a terminal.
 
         Args:
-            out: the terminal; the cursor is at the beginning of a line.
-            size: asked for its columns and lines.
-            clock: asked for the time in seconds.
+            out: the terminal; its cursor is at the start of a line.
+            size: returns its columns and lines.
+            clock: returns the time in seconds.
         """
-        self._out = out
+        super().__init__(out, is_terminal=True)
         self._size = size
         self._clock = clock
-        self._source = ""  # from the last block on
-        self._lines: list[str] = []  # that show it
-        self._next_look = 0.0
+        self._source = ""  # of the last block
+        self._lines: list[str] = []  # printed for it
+        self._next_render = 0.0
         self._has_block = False
 
     def write(self, text: str) -> None:
-        """Show more, unless it was shown just now."""
-        self._source += harmless(text)
+        """Add text; render it unless that was done just now."""
+        self._source += without_controls(text)
         began = self._clock()
-        if began >= self._next_look:
-            self._look()
+        if began >= self._next_render:
+            self._render()
             took = self._clock() - began
-            self._next_look = began + max(_LEAST_SECONDS, took * _SHARE)
+            self._next_render = began + max(_MIN_INTERVAL_S, took * _SHARE)
 
     def end(self) -> None:
-        """Show the rest."""
-        self._look()
+        """Render the rest."""
+        self._render()
         self._keep()
 
-    def _look(self) -> None:
-        """Show the source: all blocks but the last for good."""
+    def _render(self) -> None:
+        """Print the source; all blocks but the last are finished."""
         starts = sorted(set(_Rendered(self._source).starts))[1:]
         lines = self._source.splitlines(keepends=True)
         for start, end in pairwise([0, *starts]):
@@ -119,12 +120,12 @@ class MarkdownWriter:
         self._show(self._rendered(self._source))
 
     def _keep(self) -> None:
-        """Leave what is shown as it is."""
+        """Finish the last block."""
         self._has_block = self._has_block or bool(self._lines)
         self._lines = []
 
     def _rendered(self, source: str) -> list[str]:
-        """Return the lines that show a block, after an empty one if something is above."""
+        """Return the lines of a block, after an empty one if it is not the first."""
         file = io.StringIO()
         width = max(self._size()[0] - _MARGIN, 1)
         console = Console(file=file, width=width, force_terminal=True, highlight=False)
@@ -136,7 +137,7 @@ class MarkdownWriter:
         return [*([""] if self._has_block else []), *lines[full[0] : full[-1] + 1]]
 
     def _show(self, lines: list[str]) -> None:
-        """Put these lines in the place of those that are shown."""
+        """Replace the printed lines of the last block."""
         shown = len(self._lines)
         pairs = zip(self._lines, lines, strict=False)
         changed = (number for number, (old, new) in enumerate(pairs) if old != new)

@@ -1,4 +1,4 @@
-"""Where messages come from: a terminal with editing, a history, and completions."""
+"""Messages from a terminal with editing, a history and completion."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ class Reader(Protocol):
     """Where messages come from."""
 
     def read(self) -> str:
-        """Return a message, of several lines if it stands in triple quotes.
+        """Return a message; in triple quotes it has several lines.
 
         Raises:
             EOFError: at the end.
-            KeyboardInterrupt: when it is abandoned; with an argument if it was begun.
+            KeyboardInterrupt: if it is discarded; with its text as an argument, if there is any.
         """
         ...
 
     def keep_history(self, *, is_kept: bool) -> None:
-        """Write messages to the history from now on, or do not."""
+        """Write messages to the history from now on, or stop writing them."""
         ...
 
 
 def is_open(text: str) -> bool:
-    """Return whether a text has triple quotes that are not closed yet."""
+    """Whether a text has triple quotes that are not closed."""
     before, quotes, inside = text.partition(QUOTES)
     is_message = not before.strip() or before.lstrip().startswith("/set system")
     return bool(quotes) and is_message and QUOTES not in inside
 
 
 def without_quotes(text: str) -> str:
-    """Return what stands in triple quotes, behind what stands before them."""
+    """Return a text without its triple quotes and what follows them."""
     before, quotes, inside = text.partition(QUOTES)
     if not quotes or (before.strip() and not before.lstrip().startswith("/set system")):
         return text
@@ -57,10 +57,10 @@ def without_quotes(text: str) -> str:
 
 
 class History(FileHistory):
-    """Messages of this and earlier sessions, in a file that nobody else reads.
+    """Messages of this and earlier sessions, in a file that only the user can read.
 
     Attributes:
-        is_kept: whether new ones are written.
+        is_kept: whether new messages are written.
     """
 
     def __init__(self, path: Path, *, is_kept: bool) -> None:
@@ -77,7 +77,7 @@ class History(FileHistory):
             return []
 
     def store_string(self, string: str) -> None:
-        """Write a message, if it is to be kept and can be."""
+        """Write a message; if that fails, stop writing."""
         if not self.is_kept:
             return
         try:
@@ -88,22 +88,22 @@ class History(FileHistory):
             self.is_kept = False
 
     def _shorten(self) -> None:
-        """Forget the older half of a file that has grown."""
+        """Remove the older half of a file that is too large."""
         if self._path.exists() and self._path.stat().st_size > _MAX_BYTES:
             _, _, rest = self._path.read_bytes()[_MAX_BYTES // 2 :].partition(b"\n\n")
             self._path.write_bytes(rest)
 
 
 class TerminalReader:
-    """A terminal."""
+    """Reads messages from this process's terminal."""
 
     def __init__(self, history: Path, *, is_kept: bool, editor: str | None = None) -> None:
-        """Read from this process's terminal, and keep what is read in a file.
+        """Read from the terminal.
 
         Args:
-            history: the file.
-            is_kept: whether anything new is written there.
-            editor: the command that may write a message; None: the user's in other programs.
+            history: the file of the history.
+            is_kept: whether new messages are written there.
+            editor: the command that edits a message; None: that of VISUAL or EDITOR.
         """
         from prompt_toolkit import PromptSession
         from prompt_toolkit.formatted_text import FormattedText
@@ -132,12 +132,12 @@ class TerminalReader:
             raise KeyboardInterrupt(*([begun] if begun else [])) from None
 
     def keep_history(self, *, is_kept: bool) -> None:
-        """Write messages to the history from now on, or do not."""
+        """Write messages to the history from now on, or stop writing them."""
         self._history.is_kept = is_kept
 
 
 def _completer() -> Completer:
-    """Return what completes commands and the names of models."""
+    """Return the completer of commands and model names."""
     from prompt_toolkit.completion import Completer, Completion
     from prompt_toolkit.completion.base import CompleteEvent
     from prompt_toolkit.document import Document
@@ -157,7 +157,7 @@ def _completer() -> Completer:
 
 
 def choices(before: list[str], word: str, models: object) -> list[str]:
-    """Return what may stand for the word that was begun, after the words before it."""
+    """Return the completions of a word, after the words before it."""
     if before in (["/load"], ["/save"]) and callable(models):
         return [*models(word)]
     if before == ["/set", "parameter"]:
@@ -171,9 +171,9 @@ def choices(before: list[str], word: str, models: object) -> list[str]:
 
 @contextmanager
 def echo_off() -> Iterator[None]:
-    """Keep what is typed for the next message, with Enter as Enter; Ctrl-C still interrupts.
+    """Turn the terminal's echo off, and leave Enter as Enter; Ctrl-C still interrupts.
 
-    Otherwise the terminal would echo it into the answer, and pass Enter on as Ctrl-J.
+    Otherwise text typed during an answer would be echoed into it, and its Enter become Ctrl-J.
     """
     if not sys.stdin.isatty():
         yield

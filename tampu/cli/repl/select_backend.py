@@ -1,17 +1,17 @@
-"""Selects the backend of `tampu run`: a running server, as with Ollama, or this program."""
+"""Selects the backend of `tampu run`: a running server, or the model within this program."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Generator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from http import HTTPStatus
 from pathlib import Path
 
 from tampu.chat.sandboxed_template import RENDERING
 from tampu.cli.progress import show_progress
 from tampu.cli.pull_push import pull_if_missing
-from tampu.cli.repl.backend import ChatBackend, show
+from tampu.cli.repl.backend import ChatBackend, ModelRef, show
 from tampu.cli.server_client import HTTPServer, NoServerError, ServerError
 from tampu.errors import ModelNotFoundError
 from tampu.sandbox.client import ForkServerClient
@@ -26,62 +26,56 @@ _TIMEOUT_S = 1.0
 
 def select_backend(
     model: str,
-    keep_alive_s: float | None,
     settings: Settings,
     *,
     trace: Path | None = None,
     engine: str | None = None,
     insecure: bool = False,
-) -> ChatBackend:
-    """Return the backend for a model; pull the model if it is missing.
+) -> tuple[ChatBackend, ModelRef]:
+    """Return the backend for a model, and the model; pull the model if it is missing.
 
-    A file, a trace and an explicit engine are always this program's own.
+    A file, a trace or an explicit engine always runs in this program.
 
     Args:
         model: its name, or a file.
-        keep_alive_s: how long it stays in memory after an answer; infinite: without end; None: the
-            server's default, or as long as this program runs.
         settings: of the user.
         trace: a file for a trace of the engine.
-        engine: native, llamacpp or auto; None: as the model or the settings say.
-        insecure: whether a registry may be asked without TLS.
+        engine: native, llamacpp or auto; None: the model's own or the setting.
+        insecure: allow registries without TLS.
 
     Raises:
         TampuError: if there is no such model.
     """
-    keep_s = -1 if keep_alive_s == float("inf") else keep_alive_s
     is_private = trace or engine or existing_path(model) is not None
     server = None if is_private else _running_server(settings)
     if server is not None:
         try:
             if not _has_model(server, model) and not _is_local(model, settings):
                 show_progress(pull_on(server, model, insecure=insecure))
-            return ChatBackend(server, show(server, model), keep_s)
+            return server, show(server, model)
         except ServerError as error:
             _warn(f"the server at {server}: {error}")
     pull_if_missing(model, settings, insecure=insecure)
-    fork_server = ForkServerClient()
-    with suppress(OSError):  # rendering a template will report it
-        fork_server.request(RENDERING)  # starts while this process imports the engine
-    from tampu.cli.private_server import PrivateServer
+    with ExitStack() as undo:
+        fork_server = ForkServerClient()
+        undo.callback(fork_server.restart)  # ends it
+        with suppress(OSError):  # rendering a template will report it
+            fork_server.request(RENDERING)  # starts while this process imports the engine
+        from tampu.cli.private_server import PrivateServer
 
-    try:
         private = PrivateServer(settings, fork_server, engine=engine, trace=trace)
-    except BaseException:
-        fork_server.restart()  # ends it
-        raise
-    try:
-        return ChatBackend(private, show(private, model), keep_s)
-    except BaseException:
-        private.close()
-        raise
+        undo.pop_all()
+        undo.callback(private.close)
+        found = show(private, model)
+        undo.pop_all()
+        return private, found
 
 
 def pull_on(server: HTTPServer, model: str, *, insecure: bool) -> Generator[Progress]:
-    """Have a server pull a model; yield its progress.
+    """Pull a model on a server; yield the progress.
 
     Raises:
-        ServerError: if it cannot.
+        ServerError: if it fails.
     """
     for line in server.stream("/api/pull", {"model": model, "insecure": insecure}):
         yield Progress(
@@ -93,9 +87,9 @@ def pull_on(server: HTTPServer, model: str, *, insecure: bool) -> Generator[Prog
 
 
 def _running_server(settings: Settings) -> HTTPServer | None:
-    """Return tampu's server if it runs; warn of any other program at its address.
+    """Return tampu's server if it is running; warn about any other program at its address.
 
-    Ollama's server has the same default address, and would answer with another engine.
+    Ollama's server has the same default address.
     """
     server = HTTPServer(settings)
     try:

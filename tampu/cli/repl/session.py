@@ -1,16 +1,24 @@
-"""A conversation with a model: messages, parameters, and answers part by part."""
+"""A conversation with a model: its messages and parameters, and answers in parts."""
 
 from __future__ import annotations
 
+import base64
 import sys
+import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
+from datetime import datetime
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from tampu.chat.output import Content, Thinking
 from tampu.chat.output.reasoning import Think
-from tampu.cli.repl.backend import ChatBackend, ModelRef
-from tampu.cli.repl.spinner import prompt_bar
+from tampu.cli.listing import models_table
+from tampu.cli.repl.backend import ChatBackend, ModelRef, show
+from tampu.cli.repl.spinner import Spinner
+from tampu.cli.server_client import ServerError
 from tampu.runner.events import Usage
 from tampu.runner.request import GenerateOptions, given_options
 from tampu.sampling.grammar import grammar_of
@@ -20,94 +28,89 @@ from tampu.store.modelfile import Modelfile
 
 
 class Session:
-    """One conversation.
+    """One conversation. Its methods raise TampuError if the backend fails.
 
     Attributes:
-        backend: the model.
-        system: the system message; empty: none.
+        model: the current model.
+        system: the system message, or empty.
         parameters: by Ollama's names.
         messages: the conversation so far, without the system message.
-        think: whether the model shall think before it answers; None: as it does by itself.
-        format: what answers must be like: "json", or a JSON schema; None: anything.
-        usage: what the last answer cost; None before the first.
+        think: whether the model reasons before it answers; None: its default.
+        format: the form of answers: "json", or a JSON schema; None: any text.
+        usage: of the last answer; None before the first.
+        load_ns: how long loading took since the last answer, in nanoseconds.
     """
 
     def __init__(
         self,
         backend: ChatBackend,
+        model: ModelRef,
         system: str = "",
         parameters: Mapping[str, Any] | None = None,
         think: Think = None,
         format: object = None,
+        keep_alive_s: float | None = None,
     ) -> None:
-        """Begin a conversation.
+        """Start a conversation.
 
         Args:
-            backend: the model.
+            backend: has the model.
+            model: the model.
             system: the system message; empty: the model's own.
-            parameters: besides the model's own.
-            think: whether the model shall think.
-            format: what answers must be like.
+            parameters: override the model's own.
+            think: whether the model reasons first; None: its default.
+            format: the form of answers; None: any text.
+            keep_alive_s: how long the model stays loaded after an answer; negative: without end;
+                None: the backend's default.
         """
-        self.backend = backend
+        self._backend = backend
+        self._keep = {} if keep_alive_s is None else {"keep_alive": keep_alive_s}
         self.think = think
         self.format = format
-        self.usage: Usage | None = None
-        self.system = ""
-        self.parameters: dict[str, Any] = {}
-        self.messages: list[dict[str, Any]] = []
-        self._begin_as(backend.model)
-        self.system = system or self.system
-        self.parameters.update(parameters or {})
-
-    @property
-    def model(self) -> ModelRef:
-        """The model."""
-        return self.backend.model
+        self.load_ns = 0
+        self._start_with(model)
+        self.system = system or model.system
+        self.parameters |= parameters or {}
 
     @property
     def can_think(self) -> bool:
-        """Whether the model has thoughts before its answers."""
+        """Whether the model can reason before it answers."""
         return "thinking" in self.model.info.capabilities
 
     @property
     def can_see(self) -> bool:
-        """Whether the model takes pictures."""
+        """Whether the model takes images."""
         return "vision" in self.model.info.capabilities
 
     @property
     def status(self) -> str:
-        """What an answer waits for, in words; empty: unknown."""
-        return self.backend.status or prompt_bar(*self.backend.progress)
+        """What the current request waits for; empty if unknown."""
+        return self._backend.status
 
     def check(self) -> None:
-        """Refuse parameters out of their range, and a format that makes no sense.
+        """Check the ranges of the parameters, and the format.
 
         Raises:
-            RequestError: naming the parameter.
+            RequestError: with the name of the parameter.
         """
         GenerateOptions(**given_options(self.parameters))
         grammar_of(self.format)
 
     def load(self) -> None:
-        """Have the model in memory.
-
-        Raises:
-            TampuError: when it cannot be loaded.
-        """
-        self.backend.load(self.parameters)
+        """Load the model."""
+        self._load(self.model, self.parameters)
 
     def change(self, name: str) -> None:
-        """Go on with another model, or a conversation that was saved; this one is forgotten.
-
-        Raises:
-            TampuError: when it cannot be loaded; all is as it was.
-        """
-        self.backend.change(name)
-        self._begin_as(self.backend.model)
+        """Switch to another model or saved conversation; if loading fails, keep the current one."""
+        model, old = show(self._backend, name), self.model.name
+        self._load(model, model.parameters)
+        self._start_with(model)
+        if not self._backend.adds_prefix and old != name:
+            body = {"model": old, "keep_alive": 0, "stream": False}
+            self._backend.ask("POST", "/api/generate", body)
 
     def modelfile(self) -> Modelfile:
-        """Return the Modelfile of this conversation; it has no images."""
+        """Return the Modelfile of this conversation, without images."""
         return Modelfile(
             sources=(self.model.name,),
             parameters=self.parameters,
@@ -118,59 +121,126 @@ class Session:
         )
 
     def save(self, name: str) -> None:
-        """Save this conversation as a model; warn of images, which are not saved.
-
-        Raises:
-            TampuError: for an invalid name, or if the model cannot be written.
-        """
-        self.backend.save(name, self.modelfile())
+        """Save this conversation as a model; warn about images, which are not saved."""
+        messages = [
+            {"role": message["role"], "content": message["content"]} for message in self.messages
+        ]
+        body: dict[str, Any] = {
+            "model": name,
+            "from": self.model.name,
+            "parameters": self.parameters,
+            "stream": False,
+            **({"system": self.system} if self.system else {}),
+            **({"messages": messages} if messages else {}),
+        }
+        self._backend.ask("POST", "/api/create", body, None)
         images = sum(len(message.get("images", ())) for message in self.messages)
         if images:
             print(f"warning: {images} image(s) are not saved", file=sys.stderr)
 
-    def clear(self) -> None:
-        """Forget the messages."""
-        self.messages.clear()
-
     def answer(self, text: str, images: Sequence[Any] = ()) -> Generator[Thinking | Content]:
         """Yield the parts of the answer to a message; closing the iterator stops it.
 
-        What was said until then stays in the conversation. A model without a template continues
-        the text instead, and remembers nothing.
-
-        Raises:
-            TampuError: when there is no answer; the message is not in the conversation then.
+        A stopped answer stays in the conversation, a failed one without text does not. A model
+        without a template continues the text and remembers nothing.
         """
         question: dict[str, Any] = {"role": "user", "content": text}
         if images:
             question["images"] = list(images)
         said: list[str] = []
-        messages = [*self.messages, question]
-        response = self.backend.answer(
-            messages, self.system, self.parameters, self.think, self.format
-        )
-        with closing(response):
+        is_done = False
+        with closing(self._backend.stream(*self._request(question))) as lines:
             try:
-                for part in response:
-                    if isinstance(part, Content):
-                        said.append(part.text)
-                    yield part
+                for line in lines:
+                    message = line.get("message", line)
+                    if reasoning := message.get("thinking"):
+                        yield Thinking(str(reasoning))
+                    if content := message.get("content") or message.get("response"):
+                        said.append(str(content))
+                        yield Content(str(content))
+                    if is_done := bool(line.get("done")):
+                        self._add_usage(line)
             finally:
-                self.usage = response.usage or self.usage
                 if said:
-                    answer = {"role": "assistant", "content": "".join(said)}
-                    self.messages += [question, answer]
+                    self.messages += [question, {"role": "assistant", "content": "".join(said)}]
+        if not is_done:
+            raise ServerError("the server closed the connection before the end of the answer")
 
-    def _begin_as(self, model: ModelRef) -> None:
-        """Take over the system message, parameters and messages of a model."""
+    def embed(self, text: str, *, truncate: bool) -> npt.NDArray[np.float32]:
+        """Return the embedding of a text; if it is too long, cut it if `truncate`, or fail."""
+        body = {**self._body(self.model, self.parameters), "input": text, "truncate": truncate}
+        answer = self._backend.ask("POST", "/api/embed", body, None)
+        return np.array(answer["embeddings"][0], np.float32)
+
+    def print_list(self, prefix: str) -> None:
+        """Print the models whose names have this prefix."""
+        found = [
+            (
+                str(model["name"]),
+                str(model["digest"]),
+                int(model["size"]),
+                datetime.fromisoformat(str(model["modified_at"])).timestamp(),
+            )
+            for model in self._backend.ask("GET", "/api/tags")["models"]
+            if str(model["name"]).lower().startswith(prefix.lower())
+        ]
+        print(models_table(found))
+
+    def _start_with(self, model: ModelRef) -> None:
+        """Take over a model's system message, parameters and messages."""
+        self.model = model
         self.system = model.system
-        self.parameters = dict(model.parameters)
+        self.parameters: dict[str, Any] = dict(model.parameters)
         self.messages = [{**message} for message in model.messages]
-        self.usage = None
+        self.usage: Usage | None = None
+
+    def _load(self, model: ModelRef, parameters: Mapping[str, Any]) -> None:
+        is_embedder = model.info.capabilities[:1] == ("embedding",)
+        path = "/api/embed" if is_embedder else "/api/generate"
+        began = time.monotonic_ns()
+        with Spinner(lambda: self.status or f"loading {model.name}"):
+            self._backend.ask("POST", path, self._body(model, parameters) | {"stream": False}, None)
+        self.load_ns += time.monotonic_ns() - began
+
+    def _body(self, model: ModelRef, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        options = {name: value for name, value in parameters.items() if name != "engine"}
+        return {"model": model.name, "options": options, **self._keep}
+
+    def _request(self, question: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Return the path and the body of the request for an answer."""
+        body = self._body(self.model, self.parameters)
+        if self.format is not None:
+            body["format"] = self.format
+        if self.can_think and self.think is not None:
+            body["think"] = self.think
+        if not self.model.info.template:
+            return "/api/generate", body | {"prompt": question["content"], "system": self.system}
+        messages, prefix = [*self.messages, question], list(self.model.messages)
+        if self._backend.adds_prefix and messages[: len(prefix)] == prefix:
+            messages = messages[len(prefix) :]
+        first = [{"role": "system", "content": self.system}] if self.system else []
+        return "/api/chat", body | {"messages": [*first, *map(_with_base64, messages)]}
+
+    def _add_usage(self, line: Mapping[str, Any]) -> None:
+        load_ns = int(line.get("load_duration", 0))
+        self.load_ns += load_ns
+        self.usage = Usage(
+            prompt_tokens=int(line.get("prompt_eval_count", 0)),
+            cached_tokens=int(line.get("prompt_eval_cached_count", 0)),
+            prompt_ns=int(line.get("prompt_eval_duration", 0)),
+            generated_tokens=int(line.get("eval_count", 0)),
+            generated_ns=int(line.get("eval_duration", 0)),
+            total_ns=max(int(line.get("total_duration", 0)) - load_ns, 0),
+        )
+
+
+def _with_base64(message: Mapping[str, Any]) -> dict[str, Any]:
+    images = [base64.b64encode(image.content).decode() for image in message.get("images", ())]
+    return {**message, "images": images} if images else dict(message)
 
 
 def timing_lines(usage: Usage, load_ns: int) -> str:
-    """Return what an answer cost, as `ollama run --verbose` prints it, and what the cache had."""
+    """Return the costs of an answer, as `ollama run --verbose` prints them."""
     cached = ("prompt cached count", f"{usage.cached_tokens} token(s)")
     rows = [
         ("total duration", format_duration(load_ns + usage.total_ns)),

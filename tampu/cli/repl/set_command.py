@@ -1,4 +1,4 @@
-"""`/set`: what can be changed in a conversation."""
+"""`/set`: changes a parameter or a setting of a conversation."""
 
 from __future__ import annotations
 
@@ -15,48 +15,53 @@ from tampu.cli.repl.reader import Reader
 from tampu.cli.repl.session import Session
 from tampu.errors import RequestError, TampuError
 
-_Setter = Callable[[str], str | None]
+# The field of the view that a word sets, and its value.
+_VIEW = {
+    "verbose": ("is_verbose", True),
+    "quiet": ("is_verbose", False),
+    "wordwrap": ("is_wrapped", True),
+    "nowordwrap": ("is_wrapped", False),
+    "markdown": ("is_markdown", True),
+    "nomarkdown": ("is_markdown", False),
+}
 
 
-class Assigning:
-    """Obeys `/set`."""
+class SetCommand:
+    """The command `/set`."""
 
     def __init__(self, session: Session, view: View, reader: Reader) -> None:
         """Change these three."""
         self._session = session
         self._view = view
         self._reader = reader
-        self._setters: dict[str, _Setter] = {
-            "parameter": self._parameter,
-            "system": self._system,
-            "format": self._format,
-            "noformat": lambda _: self._format(""),
-            "think": self._think,
-            "nothink": self._no_think,
-            "verbose": lambda _: self._verbose(is_on=True),
-            "quiet": lambda _: self._verbose(is_on=False),
-            "wordwrap": lambda _: self._wrapped(is_on=True),
-            "nowordwrap": lambda _: self._wrapped(is_on=False),
-            "markdown": lambda _: self._markdown(is_on=True),
-            "nomarkdown": lambda _: self._markdown(is_on=False),
-            "history": lambda _: self._history(is_on=True),
-            "nohistory": lambda _: self._history(is_on=False),
-        }
 
-    def obey(self, rest: str) -> None:
-        """Set what the words after `/set` say, and tell it.
+    def run(self, rest: str) -> None:
+        """Set what the words after `/set` say, and print it.
 
         Raises:
-            TampuError: for a value that makes no sense; nothing is changed then.
+            TampuError: for an invalid value; nothing is changed then.
         """
         what, _, value = rest.partition(" ")
-        setter = self._setters.get(what)
-        said = setter(value.strip()) if setter else None
-        print(said or f"Usage:\n{SET}")
+        print(self._set(what, value.strip()) or f"Usage:\n{SET}")
 
-    def _system(self, text: str) -> str:
-        self._session.system = text
-        return "Set the system message." if text else "There is no system message now."
+    def _set(self, what: str, value: str) -> str | None:
+        """Return a sentence about what was set; None for an unknown word."""
+        if what in _VIEW:
+            setattr(self._view, *_VIEW[what])
+        elif what in ("history", "nohistory"):
+            self._reader.keep_history(is_kept=what == "history")
+        elif what == "nothink":
+            self._session.think = False
+        elif what == "think":
+            return self._think(value)
+        elif what == "system":
+            self._session.system = value
+            return "Set the system message." if value else "Removed the system message."
+        elif what in ("format", "noformat"):
+            return self._format(value if what == "format" else "")
+        else:
+            return self._parameter(value) if what == "parameter" else None
+        return f"Set '{what}' mode."
 
     def _parameter(self, rest: str) -> str | None:
         name, _, text = rest.partition(" ")
@@ -86,32 +91,13 @@ class Assigning:
     def _think(self, level: str) -> str:
         if level and level not in EFFORTS:
             raise RequestError(f"think is {level!r}; it must be {', '.join(EFFORTS)}, or nothing")
-        warn_of_thoughts(self._session)
+        warn_if_not_reasoning(self._session)
         self._session.think = level or True
         return f"Set 'think' mode to '{level}'." if level else "Set 'think' mode."
 
-    def _no_think(self, _: str) -> str:
-        self._session.think = False
-        return "Set 'nothink' mode."
 
-    def _verbose(self, *, is_on: bool) -> str:
-        self._view.is_verbose = is_on
-        return f"Set '{'verbose' if is_on else 'quiet'}' mode."
-
-    def _wrapped(self, *, is_on: bool) -> str:
-        self._view.is_wrapped = is_on
-        return f"Set '{'' if is_on else 'no'}wordwrap' mode."
-
-    def _markdown(self, *, is_on: bool) -> str:
-        self._view.is_markdown = is_on
-        return f"Set '{'' if is_on else 'no'}markdown' mode."
-
-    def _history(self, *, is_on: bool) -> str:
-        self._reader.keep_history(is_kept=is_on)
-        return f"Set '{'' if is_on else 'no'}history' mode."
-
-
-def warn_of_thoughts(session: Session) -> None:
-    """Tell it if the model has no thoughts to show."""
+def warn_if_not_reasoning(session: Session) -> None:
+    """Warn if the model cannot reason."""
     if not session.can_think:
-        print(f"warning: {session.model.name} cannot think; it answers at once", file=sys.stderr)
+        name = session.model.name
+        print(f"warning: {name} cannot reason; it answers without reasoning", file=sys.stderr)

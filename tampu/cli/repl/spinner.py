@@ -1,4 +1,4 @@
-"""A spinner on standard error while an answer or a model is awaited, with progress if known."""
+"""A spinner on standard error while an answer or a model is awaited."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _WIDTH = 24
 
 
 class Spinner:
-    """Shows a spinner with a text, if standard error is a terminal, until `stop`."""
+    """A spinner with a text until `stop`, if standard error is a terminal."""
 
     def __init__(self, text: Callable[[], str]) -> None:
-        """Show what `text` returns; it is called on a thread of the spinner."""
+        """Show the text that `text` returns; it is called on the spinner's thread."""
         self._text = text
         self._is_over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -31,7 +31,7 @@ class Spinner:
         self.stop()
 
     def stop(self) -> None:
-        """Remove the spinner; a second call does nothing."""
+        """Remove the spinner; may be called twice."""
         self._is_over.set()
         if self._thread is not None:
             self._thread.join()
@@ -48,8 +48,8 @@ class Spinner:
 
 
 def prompt_bar(done: int, total: int) -> str:
-    """Return how far a prompt is processed; empty before the start and after the end."""
+    """Return a progress bar of the prompt; empty before its start and after its end."""
     if done >= total:
         return ""
     full = _WIDTH * done // total
-    return f"reading the prompt ▕{'█' * full}{' ' * (_WIDTH - full)}▏ {done:,}/{total:,} tokens"
+    return f"processing the prompt ▕{'█' * full}{' ' * (_WIDTH - full)}▏ {done:,}/{total:,} tokens"

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from support.conversing import FakeServer, Script, backend
+from support.conversing import FakeServer, Script, session
 
 from tampu.cli.repl.conversation import Conversation
 from tampu.cli.repl.printing import View
-from tampu.cli.repl.session import Session
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
 SHOWN = {
@@ -37,7 +36,7 @@ def server():
 @pytest.fixture
 def begin(server):
     """Begin a session with a model."""
-    return lambda name="m", **options: Session(backend(server, name), **options)
+    return lambda name="m", **options: session(server, name, **options)
 
 
 @pytest.fixture
@@ -45,10 +44,10 @@ def converse(begin, capsys):
     """Type messages; return the session, the output and the errors."""
 
     def converse(*messages, model="m", reader=None, **view):
-        session = begin(model)
+        started = begin(model)
         reader = reader or Script(*messages)
-        Conversation(session, reader, View(**view)).run()
+        Conversation(started, reader, View(**view)).run()
         captured = capsys.readouterr()
-        return session, captured.out, captured.err
+        return started, captured.out, captured.err
 
     return converse

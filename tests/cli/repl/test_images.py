@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from tampu.cli.repl.images import mentions, take_pictures
+from tampu.cli.repl.images import mentions, take_images
 from tampu.errors import RequestError
 
 
@@ -46,10 +46,10 @@ def here(tmp_path, monkeypatch):
 )
 def test_paths_are_found_and_taken_out(here, text, rest, names):
     text = text.replace("{here}", str(here)).replace("{folder}", here.name)
-    found, pictures, missing = take_pictures(text)
+    found, pictures, missing = take_images(text)
     assert found == rest.strip()
-    assert [photo.path.resolve() for photo in pictures] == [here / name for name in names]
-    assert all(photo.content == photo.path.read_bytes() for photo in pictures)
+    assert [image.path.resolve() for image in pictures] == [here / name for name in names]
+    assert all(image.content == image.path.read_bytes() for image in pictures)
     assert missing == []
 
 
@@ -62,12 +62,12 @@ def test_paths_are_found_and_taken_out(here, text, rest, names):
 )  # fmt: skip
 def test_what_is_no_path_of_a_picture_stays(here, text):
     assert here.is_dir()
-    assert take_pictures(text) == (text, [], [])
+    assert take_images(text) == (text, [], [])
 
 
 def test_a_path_that_leads_nowhere_stays_and_is_told(here):
     text = f"see ./none.png and {here}/a.png"
-    rest, pictures, missing = take_pictures(text)
+    rest, pictures, missing = take_images(text)
     assert rest == "see ./none.png and"
     assert len(pictures) == 1
     assert missing == [Path("none.png")]
@@ -80,12 +80,12 @@ def test_a_file_that_is_no_picture_is_refused_by_its_name(here):
         file.truncate(1 << 30)
     for name in ("no", "big"):
         with pytest.raises(RequestError, match=f"^{name}.png: "):
-            take_pictures(f"./{name}.png")
+            take_images(f"./{name}.png")
 
 
 def test_the_home_folder_is_found(here, monkeypatch):
     monkeypatch.setenv("HOME", str(here))
-    assert take_pictures("~/a.png")[1][0].path == here / "a.png"
+    assert take_images("~/a.png")[1][0].path == here / "a.png"
 
 
 @given(st.text("./ ~'\"\\apngj\n\0"))

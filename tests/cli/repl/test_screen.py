@@ -13,7 +13,7 @@ from support.waiting import wait_until
 
 from tampu.cli.repl.markdown import MarkdownWriter
 from tampu.cli.repl.spinner import Spinner, prompt_bar
-from tampu.cli.repl.wrapping import PlainWriter, WrappingWriter, cells
+from tampu.cli.repl.wrapping import TextWriter, WrappingWriter, cells
 
 ANSWER = """\
 # Title
@@ -148,14 +148,16 @@ def test_wrapping_changes_nothing_but_spaces(text):
 
 def test_control_characters_reach_files_but_no_terminal():
     out = io.StringIO()
-    PlainWriter(out).write("a\x1b[2J\tb")
-    PlainWriter(out, is_terminal=True).write("a\x1b[2J\tb")
+    TextWriter(out).write("a\x1b[2J\tb")
+    TextWriter(out, is_terminal=True).write("a\x1b[2J\tb")
     assert out.getvalue() == "a\x1b[2J\tba[2J\tb"
 
 
 def test_the_bar_shows_how_far_the_prompt_is_read():
     assert prompt_bar(0, 0) == prompt_bar(7, 7) == ""
-    assert prompt_bar(1024, 4096) == f"reading the prompt ▕{'█' * 6}{' ' * 18}▏ 1,024/4,096 tokens"
+    assert (
+        prompt_bar(1024, 4096) == f"processing the prompt ▕{'█' * 6}{' ' * 18}▏ 1,024/4,096 tokens"
+    )
 
 
 def test_the_bar_goes_away_when_the_answer_begins(monkeypatch):

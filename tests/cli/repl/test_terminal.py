@@ -97,7 +97,7 @@ def test_a_picture_is_named_in_the_message(terminal, tmp_path):
     opened.type(f"'{path}' What color is the shape?\r")
     opened.wait_for(f"Added image '{path}'", "\n\n>>> Send a message")
     opened.type(f"{tmp_path}/none.png and?\r")
-    opened.wait_for("none.png: there is no such file")
+    opened.wait_for("none.png: no such file")
     opened.wait_for(">>> Send a message")
     opened.type(f"{tmp_path}/no.png and?\r")
     opened.wait_for("no.png: the image")
