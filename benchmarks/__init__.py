@@ -1,1 +1,1 @@
-"""Models to measure with, and the figures that the project publishes."""
+"""Models for measurements, and the scripts that measure the published figures."""

@@ -1,4 +1,4 @@
-"""How much abuse a server takes: `python -m benchmarks.abuse --requests 100000`.
+"""Hostile requests to a server: `python -m benchmarks.abuse --requests 100000`.
 
 Against a `tampu serve` of its own with the built-in model: requests to every route with fields of
 any type and size, and bodies that are broken, while one client asks the same again and again and
@@ -64,7 +64,7 @@ BROKEN = (
 
 
 def routes() -> list[Route]:
-    """Return the table of routes, but for those that are left out."""
+    """Return the table of routes, without the excluded ones."""
 
     async def never(_: Model, __: LoadOptions) -> WorkerProcess:
         raise NotImplementedError
@@ -76,7 +76,7 @@ def routes() -> list[Route]:
 
 
 def hostile(table: Sequence[Route], chance: random.Random) -> bytes:
-    """Return an absurd request."""
+    """Return a random invalid request."""
     route = chance.choice(table)
     path = re.sub(r"\{\w+(:\w+)?\}", "demo", route.path)
     method = chance.choice(route.methods)
@@ -105,7 +105,7 @@ def hostile(table: Sequence[Route], chance: random.Random) -> bytes:
 
 
 async def status_of(port: int, content: bytes) -> int:
-    """Return the status of an answer, read to its end; one of 500 or more is shown."""
+    """Read a response to its end and return its status; print one of 500 or more."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**24)
     try:
         writer.write(content)
@@ -121,7 +121,7 @@ async def status_of(port: int, content: bytes) -> int:
 
 
 async def abuse(port: int, arguments: argparse.Namespace) -> Counter[int]:
-    """Make so many requests, or for so long; return how often each status came."""
+    """Send a number of requests, or for some time; return the count of each status."""
     table, chance, found = routes(), random.Random(arguments.seed), Counter[int]()
     left, end = iter(range(arguments.requests)), time.monotonic() + arguments.minutes * 60
 
@@ -145,14 +145,14 @@ async def abuse(port: int, arguments: argparse.Namespace) -> Counter[int]:
 
 
 class Steady:
-    """A client that asks the same all the time.
+    """A client that repeats one request.
 
     Attributes:
         answers: how often each came.
     """
 
     def __init__(self, port: int, asked: bytes = CANARY, pause_s: float = 0.02) -> None:
-        """Ask a server, whole or in lines; rest between two requests."""
+        """Send requests with a pause between two, streamed or not."""
         self.answers: Counter[str] = Counter()
         self._port, self._asked, self._pause_s = port, asked, pause_s
         self._task = asyncio.create_task(self._run())
@@ -167,7 +167,7 @@ class Steady:
             await asyncio.sleep(self._pause_s)
 
     async def end(self) -> None:
-        """Stop asking.
+        """Stop sending.
 
         Raises:
             Exception: what went wrong meanwhile.
@@ -190,8 +190,8 @@ async def everything(process: psutil.Process, port: int, arguments: argparse.Nam
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--requests", type=int, default=10_000)
-    parser.add_argument("--clients", type=int, default=16, help="that ask at once")
-    parser.add_argument("--minutes", type=float, default=1e6, help="at most")
+    parser.add_argument("--clients", type=int, default=16, help="number of concurrent clients")
+    parser.add_argument("--minutes", type=float, default=1e6, help="maximum number")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     variables = {

@@ -1,4 +1,4 @@
-"""Do tampu and llama.cpp say the same of a file? Greedy tokens and log-probabilities, side by side.
+"""Whether tampu and llama.cpp agree on a model file: greedy tokens and logprobs, side by side.
 
     python -m benchmarks.agreement FILE.gguf ...
 
@@ -29,7 +29,7 @@ Table = dict[int, float]  # log-probabilities of the best tokens, the best one f
 
 
 def ours(path: Path, prompt: Sequence[int]) -> tuple[list[int], list[Table]]:
-    """Return tampu's greedy continuation and what it saw at each of its tokens."""
+    """Return tampu's greedy continuation and the logprobs at each of its tokens."""
     with Engine.load(path, context=CONTEXT) as engine:
         text = list(prompt)
         for _ in range(COUNT):
@@ -46,7 +46,7 @@ def ours(path: Path, prompt: Sequence[int]) -> tuple[list[int], list[Table]]:
 
 
 def theirs(path: Path, prompt: Sequence[int], given: Sequence[int]) -> list[Table | None]:
-    """Return what llama.cpp sees at the same places; None where it keeps half a character back."""
+    """Return llama.cpp's logprobs at the same places; None where it holds back half a character."""
     parameters = xllamacpp.CommonParams()
     parameters.model.path = str(path)
     parameters.n_ctx, parameters.n_parallel, parameters.warmup = CONTEXT, 1, False

@@ -4,7 +4,7 @@
         [--settings "default,repack off,flash off"] [--repetitions 3]
 
 prints a line for each test and setting: tokens per second of both, and the median of the ratios of
-neighbours. All take turns. For decoding without a history it also says which part of the memory's
+neighbors. All take turns. For decoding without a history it also says which part of the memory's
 bandwidth the bytes that a token reads are; the bandwidth is measured in the same turns, in the best
 of several ways (see `tampu.ml.kernels.roofline`).
 """
@@ -37,7 +37,7 @@ SETTINGS = f"{DEFAULT},repack off,flash off"
 
 
 def bytes_of_token(model: Path) -> int:
-    """Return how many bytes of weights a token reads: all but a table of which it reads one row.
+    """Return the bytes of weights that a token reads: all, but one row of the embedding.
 
     Of a mixture of experts, those that a token uses count.
     """
@@ -53,7 +53,7 @@ def bytes_of_token(model: Path) -> int:
 
 
 def measure(plan: Plan, subjects: dict[str, Subject], token_bytes: int) -> None:
-    """Measure every work at every depth in turns, and print what came out."""
+    """Measure every test at every depth in turns, and print the results."""
     kernels = find_kernels(KernelChoice())
     vocabulary = min(subject.vocabulary for subject in subjects.values())
     for depth in plan.depths:
@@ -90,7 +90,7 @@ def measure(plan: Plan, subjects: dict[str, Subject], token_bytes: int) -> None:
 
 
 def main() -> None:
-    """Load the model once for each, measure, print."""
+    """Load the model once for each setting, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("model", type=Path)
     parser.add_argument("--peer-library", type=Path)

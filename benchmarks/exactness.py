@@ -1,4 +1,4 @@
-"""Who is nearer to exact arithmetic: the package's kernels, or ggml's?
+"""The distance of the package's kernels, and of ggml's, from exact arithmetic.
 
     python -m benchmarks.exactness MODEL.gguf
 
@@ -30,7 +30,7 @@ Logits = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Distance:
-    """How far some logits are from the exact ones."""
+    """The distance of logits from the exact ones."""
 
     error: float  # ||difference|| / ||exact||
     divergence: float  # Kullback and Leibler's, of the exact distribution from ours

@@ -1,4 +1,4 @@
-"""What a server does when something goes away: `python -m benchmarks.faults [--only kills]`.
+"""Clients that disconnect, and killed processes: `python -m benchmarks.faults [--only kills]`.
 
 Each part has a `tampu serve` of its own with the built-in model, or many of them.
 
@@ -48,14 +48,14 @@ Make = Callable[..., bytes]
 
 
 def generate(prompt: str, tokens: int, model: str = "demo", **more: Any) -> bytes:
-    """Return a request for an answer that is always the same."""
+    """Return a request whose answer is always the same."""
     options = {"num_predict": tokens, "temperature": 0, "repeat_penalty": 1.0}
     asked = {"model": model, "prompt": prompt, "raw": True, "options": options}
     return written("POST", "/api/generate", asked | more)
 
 
 def chat(path: str, limit: str) -> Make:
-    """Return what makes a request for a long answer on a route."""
+    """Return a request for a long answer on a route."""
 
     def make(prompt: str, *, streams: bool) -> bytes:
         messages = [{"role": "user", "content": prompt}]
@@ -81,7 +81,7 @@ CLIENTS: tuple[Make, ...] = (
 
 
 def workers(process: psutil.Process) -> list[psutil.Process]:
-    """Return the processes of a server's models."""
+    """Return a server's worker processes."""
     found = []
     for child in process.children():
         with suppress(psutil.Error):
@@ -91,7 +91,7 @@ def workers(process: psutil.Process) -> list[psutil.Process]:
 
 
 async def until(holds: Callable[[], object], seconds: float) -> bool:
-    """Return whether something holds within some seconds."""
+    """Return whether a condition becomes true within some seconds."""
     end = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > end:
@@ -101,7 +101,7 @@ async def until(holds: Callable[[], object], seconds: float) -> bool:
 
 
 async def unload(process: psutil.Process, port: int, kept: Set[int] = frozenset()) -> None:
-    """Have the model go, and wait until only these processes are left."""
+    """Unload the model, and wait until only these processes are left."""
     await status_of(port, generate("", 1, keep_alive=0))
     await until(lambda: {worker.pid for worker in workers(process)} <= kept, 10)
 
@@ -120,7 +120,7 @@ async def answers(port: int, model: str = "demo") -> float:
 
 
 async def leave_once(process: psutil.Process, port: int, phase: str, number: int) -> None:
-    """Begin a request, and go in some phase of it."""
+    """Start a request, and disconnect in a phase of it."""
     make, is_rude = CLIENTS[number % len(CLIENTS)], number % 2
     if phase == "loading":
         await unload(process, port)
@@ -140,7 +140,7 @@ async def leave_once(process: psutil.Process, port: int, phase: str, number: int
 
 
 async def leave(process: psutil.Process, port: int, count: int) -> bool:
-    """Have clients go, each phase and client in turn."""
+    """Disconnect clients, in each phase in turn."""
     await answers(port)
     free: dict[str, list[float]] = {phase: [] for phase in PHASES}
     for number in range(count):
@@ -168,7 +168,7 @@ def busy(process: psutil.Process, pause_s: float = 0.0) -> float:
 async def kill_once(
     process: psutil.Process, port: int, phase: str, kept: Set[int], number: int
 ) -> float | None:
-    """Kill the model's process in some phase; return how long it took until it was reported.
+    """Kill the worker in a phase; return the seconds until this was reported.
 
     None: the answer came all the same.
 
@@ -212,7 +212,7 @@ async def kill_once(
 
 
 async def kills(process: psutil.Process, port: int, count: int) -> bool:
-    """Kill the model's process again and again, beside another model's stream."""
+    """Kill the worker repeatedly, beside another model's stream."""
     await answers(port, "second")
     kept = {worker.pid for worker in workers(process)}
     other = Steady(port, generate("What is 27 + 58?", 300, "second"), pause_s=0.2)
@@ -237,7 +237,7 @@ async def kills(process: psutil.Process, port: int, count: int) -> bool:
 
 
 async def texts(port: int, count: int, began: asyncio.Event) -> list[str]:
-    """Return the texts of so many concurrent streams; signals when all have started."""
+    """Return the texts of concurrent streams; signal when all have started."""
     left = count
 
     async def one() -> str:
@@ -262,7 +262,7 @@ async def texts(port: int, count: int, began: asyncio.Event) -> list[str]:
 
 
 async def ends_once(process: psutil.Process, port: int) -> tuple[int, float]:
-    """End a server beside streams; return how many were cut, and how long it then took to go."""
+    """Stop a server during streams; return how many were cut, and the seconds until its end."""
     [right] = await texts(port, 1, asyncio.Event())
     began = asyncio.Event()
     streams = asyncio.create_task(texts(port, STREAMS, began))
@@ -280,7 +280,7 @@ async def ends_once(process: psutil.Process, port: int) -> tuple[int, float]:
 
 
 async def orphans_once(process: psutil.Process, port: int) -> tuple[int, float]:
-    """Kill a server beside streams; return 0, and how long it took until nothing was left."""
+    """Kill a server during streams; return 0, and the seconds until no process was left."""
     began = asyncio.Event()
     streams = asyncio.create_task(texts(port, 4, began))
     await began.wait()
@@ -295,7 +295,7 @@ async def orphans_once(process: psutil.Process, port: int) -> tuple[int, float]:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether a process runs; one that has ended may still wait for its parent to look."""
+    """Whether a process is running, and not a zombie."""
     try:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -303,7 +303,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def servers(what: str, count: int, variables: dict[str, str]) -> bool:
-    """End so many servers."""
+    """Stop a number of servers."""
     once = ends_once if what == "ends" else orphans_once
     found = []
     for _ in range(count):

@@ -62,7 +62,7 @@ class Setting:
     depths: Sequence[int]
 
     def model(self, kind: str) -> Path:
-        """Return the model of a type."""
+        """Return the model file of a type."""
         return self.models / f"llama-1b-{kind}.gguf"
 
 
@@ -90,7 +90,7 @@ def speeds(setting: Setting) -> Iterator[Row]:
 
 
 def starts(setting: Setting) -> Iterator[Row]:
-    """From nothing to the first token, and the memory on the way; the file is in memory already."""
+    """From the start of Python to the first token, and memory; the file is in the page cache."""
     for kind in setting.types:
         runs: dict[str, list[dict[str, Stage]]] = {"tampu": [], "llama.cpp": []}
         for turn in range(setting.repetitions + 1):
@@ -107,7 +107,7 @@ def starts(setting: Setting) -> Iterator[Row]:
 
 @dataclass(frozen=True)
 class Stage:
-    """A line that `benchmarks.start` printed, and when it came."""
+    """A line of `benchmarks.start`, and when it was printed."""
 
     seconds: float
     resident_bytes: int
@@ -157,7 +157,7 @@ def wall_time(command: list[str]) -> float:
 
 
 def python_share(setting: Setting) -> Iterator[Row]:
-    """What part of a decoding step is not spent in ggml, in the run loop with sampling and text."""
+    """The share of a decoding step outside ggml: the run loop, sampling, detokenization."""
     for kind in setting.types:
         with Engine.load(setting.model(kind), context=1024, threads=setting.threads) as engine:
             engine.generate("Tell me", max_tokens=8, ignore_eos=True)
@@ -174,7 +174,7 @@ def python_share(setting: Setting) -> Iterator[Row]:
 
 
 def sampler(setting: Setting) -> Iterator[Row]:
-    """What drawing one token from a large vocabulary costs."""
+    """The cost of sampling one token from a large vocabulary."""
     source = np.random.default_rng(0)
     logits = source.normal(0.0, 2.5, VOCABULARY).astype(np.float32)
     logits[source.integers(0, VOCABULARY, 20)] += np.linspace(5.0, 15.0, 20, dtype=np.float32)
@@ -202,7 +202,7 @@ PARTS: dict[str, Callable[[Setting], Iterator[Row]]] = {
 
 
 def heading(setting: Setting) -> str:
-    """Say when, where and how the figures came about."""
+    """Return when, where and how the figures were measured."""
     memory = psutil.virtual_memory().total / 2**30
     date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return "\n".join(

@@ -1,4 +1,4 @@
-"""Makes a model that sees, of real size with random weights: `python -m benchmarks.gemma`.
+"""Makes a model with image input, of real size with random weights: `python -m benchmarks.gemma`.
 
 The text has the shape of Gemma 3's 4B model in Q4_K_M, the tower that of SigLIP 400M in F16, in a
 file of its own as llama.cpp has them; both engines load the same two files. The rest is as in
@@ -112,7 +112,7 @@ def _norm(name: str) -> Iterator[Planned]:
 
 
 def add_text_metadata(writer: gguf.GGUFWriter) -> None:
-    """Say what the text model is."""
+    """Write the metadata of the text model."""
     DECODER.add_metadata(writer, "Random Gemma 4B Q4_K_M", QUANT_MIXES["Q4_K_M"])
     writer.add_sliding_window(WINDOW)
     writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
@@ -133,7 +133,7 @@ def add_text_metadata(writer: gguf.GGUFWriter) -> None:
 
 
 def add_tower_metadata(writer: gguf.GGUFWriter) -> None:
-    """Say what the tower is, as llama.cpp's files do."""
+    """Write the metadata of the vision tower, as in llama.cpp's files."""
     writer.add_name("Random SigLIP 400M F16")
     writer.add_file_type(QUANT_MIXES["F16"].file_type)
     writer.add_clip_has_vision_encoder(value=True)

@@ -1,4 +1,4 @@
-"""What a grammar costs one token on a large vocabulary.
+"""The cost of a grammar per token with a large vocabulary.
 
 Run it alone: `python benchmarks/grammar.py`. A model without sense, whose logits are random
 numbers, answers under each grammar; for each token is measured
@@ -50,7 +50,7 @@ GRAMMARS = {
 
 
 class MadeUpVocabulary:
-    """Tokens as a language model's: bytes, words with and without a space, and control tokens."""
+    """Tokens like a language model's: bytes, words with and without a space, and control tokens."""
 
     def __init__(self, size: int) -> None:
         choose = random.Random(0)

@@ -19,7 +19,7 @@ KINDS = ("colour", "shape", "position", "count", "describe")
 
 
 def questions(count: int, seed: int) -> Iterator[turns.Example]:
-    """Yield so many questions of each kind, each with a picture of its own."""
+    """Yield a number of questions of each kind, each with its own image."""
     left = Counter(dict.fromkeys(KINDS, count))
     for number in range(100):
         for example in data.held_out("vision", 100, seed + number):
@@ -31,7 +31,7 @@ def questions(count: int, seed: int) -> Iterator[turns.Example]:
 
 
 def as_message(message: turns.Message) -> dict[str, Any]:
-    """Return a message as the chat takes it, its picture as a PNG file."""
+    """Return a chat message with its image as a PNG file."""
     images, texts = [], []
     for part in message["content"]:
         if part["type"] == "image":
@@ -44,7 +44,7 @@ def as_message(message: turns.Message) -> dict[str, Any]:
 
 
 def measure(engine: Engine, count: int, seed: int) -> tuple[Counter[str], list[tuple[str, str]]]:
-    """Return how many answers of each kind are right, and those that are wrong."""
+    """Return the number of right answers of each kind, and the wrong answers."""
     right: Counter[str] = Counter()
     wrong = []
     for example in questions(count, seed):

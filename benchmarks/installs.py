@@ -3,7 +3,7 @@
     python -m benchmarks.installs MODEL .venv/bin/python OTHER/bin/python --rounds 9
 
 Each is a process of its own with the model loaded, and they take turns (A B B A ...), a second or
-two each, since machines change their speed. Ratios are medians of those of neighbours.
+two each, since machines change their speed. Ratios are medians of those of neighbors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Install:
         )
 
     def speed(self, kind: str) -> float:
-        """Let it compute once; return tokens a second."""
+        """Run a test once; return tokens per second."""
         time.sleep(QUIET_S)
         assert self._process.stdin is not None  # noqa: S101 -- a pipe was asked for
         assert self._process.stdout is not None  # noqa: S101
@@ -42,12 +42,12 @@ class Install:
         return float(json.loads(self._process.stdout.readline()))
 
     def close(self) -> None:
-        """Let it end."""
+        """End the process."""
         self._process.communicate()
 
 
 def serve(model: Path) -> None:
-    """Compute what standard input says, of this interpreter's tampu."""
+    """Run the tests on standard input with this interpreter's tampu."""
     from tampu.bench.bench import Native, random_tokens
     from tampu.ml.devices import default_threads
 
@@ -63,7 +63,7 @@ def serve(model: Path) -> None:
 
 
 def compare(installs: list[Install], kind: str, rounds: int) -> str:
-    """Return a line of a table: both installs' medians, and the median ratio of neighbours."""
+    """Return a line of a table: both installs' medians, and the median ratio of neighbors."""
     speeds: list[list[float]] = [[], []]
     for turn in range(rounds + 1):
         for place in (0, 1) if turn % 2 else (1, 0):

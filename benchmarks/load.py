@@ -26,7 +26,7 @@ _SETTLE_S = 0.3  # until the busy processes have started
 
 @contextmanager
 def busy(count: int) -> Iterator[None]:
-    """Keep so many CPUs busy with other processes."""
+    """Keep a number of CPUs busy with other processes."""
     command = [sys.executable, "-c", "while True: pass"]
     children = [subprocess.Popen(command) for _ in range(count)]
     try:
@@ -39,7 +39,7 @@ def busy(count: int) -> Iterator[None]:
 
 
 def speeds(plan: Plan, subject: Subject, counts: list[int]) -> dict[tuple[Work, int], float]:
-    """Measure each work beside each number of busy processes, in turns."""
+    """Run each test beside each number of busy processes, in turns."""
     found: dict[tuple[Work, int], list[float]] = {}
     for turn in range(plan.repetitions + 1):
         for count in counts:

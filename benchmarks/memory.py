@@ -1,4 +1,4 @@
-"""What a server's processes take beside the weights: `python -m benchmarks.memory [--models 3]`.
+"""Memory of a server's processes without the weights: `python -m benchmarks.memory [--models 3]`.
 
 A server of its own loads the built-in model so many times under different names. Shown are, for the
 server, the models' processes and the fork server with its children (docs/operations.md), how many
@@ -43,7 +43,7 @@ async def ask(port: int, content: bytes) -> None:
 
 
 def shares(process: psutil.Process) -> dict[str, list[float]]:
-    """Return the memory of each process of the server in MB, by what it is for."""
+    """Return the memory of each process of the server in MB, by its role."""
     found = defaultdict(list)
     for each in [process, *process.children(recursive=True)]:
         words = each.cmdline()
@@ -63,7 +63,7 @@ def show(when: str, process: psutil.Process) -> None:
 
 
 def wait(port: int, names: list[str], times: int) -> str:
-    """Return the median milliseconds to the first byte of a chat, over models and times."""
+    """Return the median time to the first byte of a chat in ms, over models and repetitions."""
     seconds = [
         second
         for name in names

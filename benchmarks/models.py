@@ -1,4 +1,4 @@
-"""Makes models of real size with random weights, to measure with: `python -m benchmarks.models`.
+"""Makes models of real size with random weights, for measurements: `python -m benchmarks.models`.
 
 The shape is that of Llama 3.2 1B with its scaled rotation; the vocabulary is made up but as large
 (see `vocabulary`). How the files are written, and with what types: see `making`.
@@ -60,7 +60,7 @@ def plan(mix: QuantMix, decoder: Decoder = DECODER) -> Iterator[Planned]:
 
 
 def rope_factors() -> npt.NDArray[np.float32]:
-    """Return what each frequency is divided by, as Llama 3.1 and later stretch their context."""
+    """Return the divisor of each frequency, as in Llama 3.1 and later."""
     size = DECODER.head_size
     frequencies = DECODER.rope_base ** (-np.arange(0, size, 2) / size)
     turns = ROPE_CONTEXT * frequencies / (2 * math.pi)  # within the context trained first
@@ -83,7 +83,7 @@ def write_model(path: Path, kind: str, layers: int, threads: int) -> None:
 
 
 def add_vocabulary(writer: gguf.GGUFWriter) -> None:
-    """Say what the tokens are, and how a conversation is written in them."""
+    """Write the tokens and the chat template."""
     vocabulary = make_vocabulary()
     writer.add_vocab_size(DECODER.vocabulary)
     writer.add_tokenizer_model("gpt2")

@@ -58,7 +58,7 @@ def plan(mix: QuantMix) -> Iterator[Planned]:
 
 
 def add_metadata(writer: gguf.GGUFWriter) -> None:
-    """Say what the model is."""
+    """Write the metadata of the model."""
     name = "Random Qwen3 30B-A3B, eight layers, Q4_K_M"
     DECODER.add_metadata(writer, name, QUANT_MIXES["Q4_K_M"])
     writer.add_expert_feed_forward_length(DECODER.expert_feed_forward)
@@ -77,7 +77,7 @@ def add_metadata(writer: gguf.GGUFWriter) -> None:
 
 
 def _merges(tokens: list[str]) -> Iterator[str]:
-    """Yield the first way to make each word of two tokens."""
+    """Yield the first merge of each word."""
     known = set(tokens)
     for word in tokens[256 : 256 + WORDS]:
         cuts = (cut for cut in range(1, len(word)) if {word[:cut], word[cut:]} <= known)

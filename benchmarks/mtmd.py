@@ -1,4 +1,4 @@
-"""llama.cpp's own library for models that see, driven through its C functions.
+"""llama.cpp's own library for image input, called through its C functions.
 
 `libmtmd.so` lies beside the `libllama.so` that it was built with. Structures that are passed by
 value are declared larger than any version's, and only the words that are set here are known: the
@@ -72,7 +72,7 @@ _QUIET = _LogCallback(lambda _level, _text, _user: None)
 
 
 class Mtmd:
-    """One model that sees, with one conversation."""
+    """One model with image input, and one conversation."""
 
     def __init__(self, library: Path, text: Path, tower: Path, threads: int, context: int) -> None:
         """Load both files.
@@ -107,12 +107,12 @@ class Mtmd:
         self._past = 0
 
     def forget(self) -> None:
-        """Begin a new conversation."""
+        """Start a new conversation."""
         self._call["llama_memory_clear"](self._call["llama_get_memory"](self._context), True)  # noqa: FBT003
         self._past = 0
 
     def read(self, text: str, picture: bytes | None) -> int:
-        """Read a text, with a picture where `marker` stands; return the likeliest next token.
+        """Process a text, with an image in place of `marker`; return the most likely next token.
 
         Raises:
             RuntimeError: if the library refuses.

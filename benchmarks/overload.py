@@ -70,7 +70,7 @@ class Times:
     fresh: list[float]
 
     def line(self) -> str:
-        """Return it for people."""
+        """Return the times as text."""
         told = []
         for name, seconds in (("kept", self.kept), ("new", self.fresh)):
             middle, high, most = np.percentile(seconds, (50, 99, 100)) * 1e3
@@ -83,7 +83,7 @@ class Times:
 
 
 def ask_version(connection: http.client.HTTPConnection) -> float:
-    """Return how long an answer takes."""
+    """Return the time of a response."""
     began = time.perf_counter()
     connection.request("GET", "/api/version")
     response = connection.getresponse()
@@ -111,7 +111,7 @@ def probe(port: int, began: Event, ended: Event, found: Any) -> None:
 
 @contextmanager
 def probed(port: int) -> Iterator[list[Times]]:
-    """Take the time beside what is done meanwhile; the times are there at the end."""
+    """Measure response times during the block; they are complete at its end."""
     spawn = multiprocessing.get_context("spawn")
     began, ended, found = spawn.Event(), spawn.Event(), spawn.Queue()
     process = spawn.Process(target=probe, args=(port, began, ended, found))
@@ -147,18 +147,18 @@ async def ask(port: int, asked: bytes) -> Outcome:
 
 @cache
 def short(model: str = "demo") -> bytes:
-    """Return a request for a short answer in pieces, always the same."""
+    """Return a request whose short answer is streamed and always the same."""
     return answer(model, TOKENS, ends())
 
 
 @cache
 def ends() -> list[int]:
-    """Return the tokens that end an answer of the built-in model."""
+    """Return the end tokens of the built-in model."""
     return sorted(load_tokenizer(read_model_info(resolve("demo")).metadata).eos)
 
 
 def count(outcomes: Sequence[Outcome]) -> dict[int, int]:
-    """Return how often each status came."""
+    """Return the count of each status."""
     return dict(sorted(Counter(outcome.status for outcome in outcomes).items()))
 
 
@@ -171,7 +171,7 @@ def is_polite(outcomes: Sequence[Outcome], right: str) -> bool:
 
 
 async def flood(port: int, clients: int) -> bool:
-    """Start so many clients at once, which retry as told by Retry-After."""
+    """Start clients concurrently, which retry after Retry-After."""
     right = (await ask(port, short())).text
     began = time.monotonic()
 
@@ -209,7 +209,7 @@ async def queue(port: int, slots: int) -> bool:
 
 
 async def names(port: int, wanted: int) -> bool:
-    """Ask for models that there are not."""
+    """Request models that do not exist."""
     began = time.monotonic()
     requests = (ask(port, short(f"nothing-{number}")) for number in range(wanted))
     found = count(await asyncio.gather(*requests))
@@ -236,7 +236,7 @@ class Slow:
         self.connections = 0
 
     async def run(self, begin: float, end: float) -> None:
-        """Hold connections from one time to another."""
+        """Hold connections between two times."""
         await asyncio.sleep(begin - time.monotonic())
         while time.monotonic() < end:
             try:
@@ -279,7 +279,7 @@ class Slow:
 
 
 async def slow(port: int, clients: int, seconds: float) -> bool:
-    """Have slow clients of all kinds come, a third of each."""
+    """Connect slow clients, a third of each kind."""
     now = time.monotonic()
     kinds = ("header", "body", "reader")
     found = [Slow(port, kinds[number % 3]) for number in range(clients)]
@@ -329,8 +329,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--clients", type=int, default=5_000)
     parser.add_argument("--models", type=int, default=200)
-    parser.add_argument("--slow", type=int, default=2_000, help="slow connections")
-    parser.add_argument("--seconds", type=float, default=120, help="of slow connections")
+    parser.add_argument("--slow", type=int, default=2_000, help="number of slow connections")
+    parser.add_argument("--seconds", type=float, default=120, help="duration of slow connections")
     parser.add_argument("--slots", type=int, default=16)
     parser.add_argument("--only", type=lambda text: text.split(","), default=_PARTS)
     arguments = parser.parse_args()

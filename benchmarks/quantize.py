@@ -19,7 +19,7 @@ from tools.record_quant_mixes import Peer
 
 
 def seconds(who: str, model: Path, made: Path, kind: str, library: Path, threads: int) -> float:
-    """Return how long one quantization takes, without starting Python."""
+    """Return the time of one quantization, without the start of Python."""
     call = [sys.executable, "-m", "benchmarks.quantize", str(model), str(library)]
     call += ["--types", kind, "--threads", str(threads), "--once", who, "--made", str(made)]
     done = subprocess.run(call, capture_output=True, text=True, check=True)

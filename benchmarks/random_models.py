@@ -29,7 +29,7 @@ Array = npt.NDArray[np.generic]
 
 @dataclass(frozen=True)
 class QuantMix:
-    """Which types a file has: `file_type` is GGUF's number of the mix."""
+    """The types of a file's tensors; `file_type` is GGUF's number of the mix."""
 
     file_type: int
     embedding: GGMLType
@@ -49,7 +49,7 @@ IMPORTANT = ("attn_v", "ffn_down", "ffn_down_exps")  # what gets more bits in so
 
 @dataclass(frozen=True)
 class Planned:
-    """One tensor of the file to be: its values come from `source`, which may serve several."""
+    """One tensor of the file; several may have their values from the same `source`."""
 
     name: str
     source: str
@@ -59,7 +59,7 @@ class Planned:
 
 @dataclass(frozen=True, kw_only=True)
 class Decoder:
-    """The shape of a decoder of text.
+    """The shape of a decoder.
 
     Attributes:
         norms: the names of a layer's norms, in the order of the file.
@@ -83,7 +83,7 @@ class Decoder:
 
     @property
     def matrices(self) -> dict[str, tuple[int, ...]]:
-        """Name and shape of what is quantized in a layer, in the order of the file."""
+        """Names and shapes of the quantized tensors of a layer, in the order of the file."""
         queries, keys = self.heads * self.head_size, self.kv_heads * self.head_size
         attention: dict[str, tuple[int, ...]] = {
             "attn_q": (queries, self.hidden),
@@ -110,7 +110,7 @@ class Decoder:
             yield Planned(f"blk.{index}.{name}.weight", name, shape, kind)
 
     def add_metadata(self, writer: gguf.GGUFWriter, name: str, mix: QuantMix) -> None:
-        """Say what the model is, but for its tokenizer and what only its family has."""
+        """Write the metadata that all models have, without the tokenizer."""
         writer.add_name(name)
         writer.add_file_type(mix.file_type)
         writer.add_quantization_version(2)
@@ -127,12 +127,12 @@ class Decoder:
 
 
 def has_more_bits(layer: int, layers: int) -> bool:
-    """Return whether llama.cpp's mixtures spend more bits on a layer."""
+    """Return whether llama.cpp's mixes use more bits in a layer."""
     return layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
 
 
 class Weights:
-    """Makes the values of tensors; those of a layer are kept, since every layer has them."""
+    """Makes the values of tensors; those of a layer are kept and used for every layer."""
 
     def __init__(self, threads: int, given: Mapping[str, Array]) -> None:
         self._threads = threads
@@ -140,7 +140,7 @@ class Weights:
         self._kept: dict[tuple[str, GGMLType], Array] = {}
 
     def data(self, tensor: Planned) -> Array:
-        """Return the bytes of a tensor as the file has them."""
+        """Return the bytes of a tensor in the file."""
         if tensor.source in self._given:
             return self._given[tensor.source]
         if tensor.source == "norm":
@@ -175,7 +175,7 @@ def write_file(
     threads: int,
     given: Mapping[str, Array] | None = None,
 ) -> None:
-    """Write one file; it appears under its name only when it is complete.
+    """Write one file; it gets its name when it is complete.
 
     `given` has the values of sources that are not random.
     """
@@ -198,7 +198,7 @@ def write_file(
 
 
 def arguments_of(description: str) -> argparse.ArgumentParser:
-    """Return a command line with what all that make models take."""
+    """Return a parser with the arguments of all scripts that make models."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("out", nargs="?", type=Path, default=Path.home() / ".cache/tampu-bench")
     parser.add_argument("--threads", type=int, default=2)

@@ -44,7 +44,7 @@ Times: TypeAlias = tuple[float, float, float, float]
 
 
 def child(model: Path, threads: int, folder: str) -> None:
-    """Load a model, compute, and print what `Times` has, with the time for the second."""
+    """Load a model, compute, and print `Times`."""
     from tampu.engine.engine import Engine
 
     cache = (folder, 10**12) if folder else None

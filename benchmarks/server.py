@@ -43,7 +43,7 @@ HEADERS = "Host: localhost\r\nContent-Type: application/json\r\n"
 
 @contextmanager
 def server(model: str, **environment: str) -> Iterator[tuple[psutil.Process, int]]:
-    """Run a server; give its process and port."""
+    """Run a server; yield its process and port."""
     with tempfile.TemporaryDirectory() as home:
         log = Path(home) / "log"
         files = ["--model", model] if Path(model).is_file() else []
@@ -67,7 +67,7 @@ def server(model: str, **environment: str) -> Iterator[tuple[psutil.Process, int
 
 
 def request(method: str, path: str, body: object = None) -> bytes:
-    """Return a request's bytes."""
+    """Return the bytes of a request."""
     content = b"" if body is None else json.dumps(body).encode()
     return (
         f"{method} {path} HTTP/1.1\r\n{HEADERS}Content-Length: {len(content)}\r\n\r\n".encode()
@@ -76,7 +76,7 @@ def request(method: str, path: str, body: object = None) -> bytes:
 
 
 def answer(model: str, tokens: int, ends: list[int]) -> bytes:
-    """Return a request for a streamed answer of exactly so many tokens."""
+    """Return a request for a streamed answer of an exact number of tokens."""
     body = {
         "model": model,
         "prompt": PROMPT,
@@ -104,12 +104,12 @@ async def first_byte(port: int, content: bytes, times: int) -> list[float]:
 
 
 async def rest(reader: asyncio.StreamReader, first: bytes = b"") -> list[bytes]:
-    """Return the chunks or the body of an answer that has begun with `first`."""
+    """Return the chunks or the body of a response that starts with `first`."""
     return await rest_of(reader, first + await reader.readuntil(b"\r\n\r\n"))
 
 
 async def rest_of(reader: asyncio.StreamReader, head: bytes) -> list[bytes]:
-    """Return the chunks or the body of an answer with this head."""
+    """Return the chunks or the body of a response with this head."""
     length = re.search(rb"content-length: (\d+)", head.lower())
     if length:
         return [await reader.readexactly(int(length[1]))]
@@ -121,7 +121,7 @@ async def rest_of(reader: asyncio.StreamReader, head: bytes) -> list[bytes]:
 
 
 async def stream(port: int, content: bytes) -> tuple[int, float, float]:
-    """Return the tokens of a streamed answer, and when its first and last piece came."""
+    """Return the tokens of a streamed answer, and the times of its first and last piece."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
     writer.write(content)
     head = await reader.readuntil(b"\r\n\r\n")
@@ -141,7 +141,7 @@ async def stream(port: int, content: bytes) -> tuple[int, float, float]:
 
 
 def served_speed(port: int, content: bytes, streams: int) -> float:
-    """Return the tokens per second of so many streams together, from the first to the last."""
+    """Return the tokens per second of concurrent streams together, from the first to the last."""
     with ThreadPoolExecutor(streams) as threads:
         found = list(threads.map(drained, [port] * streams, [content] * streams))
     first, last = min(item[1] for item in found), max(item[2] for item in found)
@@ -199,7 +199,7 @@ with Engine.load(model, context=2048, slots=slots, threads=threads or None) as e
 
 
 class EngineAlone:
-    """The engine in a process without a server; it computes when it is asked."""
+    """The engine in a process without a server."""
 
     def __init__(self, model: str, tokens: int, slots: int, threads: int) -> None:
         self._process = subprocess.Popen(
@@ -210,7 +210,7 @@ class EngineAlone:
         )
 
     def speed(self, streams: int) -> float:
-        """Return the tokens per second of so many streams together."""
+        """Return the tokens per second of concurrent streams together."""
         assert self._process.stdin is not None  # noqa: S101 - our own pipes
         assert self._process.stdout is not None  # noqa: S101
         self._process.stdin.write(f"{streams}\n")
@@ -223,7 +223,7 @@ class EngineAlone:
 
 
 async def many(port: int, content: bytes, clients: int) -> list[str]:
-    """Return the errors of so many concurrent streaming clients."""
+    """Return the errors of concurrent streaming clients."""
     found = await asyncio.gather(
         *(stream(port, content) for _ in range(clients)), return_exceptions=True
     )
@@ -233,7 +233,7 @@ async def many(port: int, content: bytes, clients: int) -> list[str]:
 
 
 async def idle_bytes(process: psutil.Process, port: int, connections: int) -> float:
-    """Return the server's memory for each connection that asks nothing, after a first request."""
+    """Return the server's memory per idle connection, after a first request."""
     before = process.memory_info().rss
     opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(connections)]
     for reader, writer in opened:
@@ -246,7 +246,7 @@ async def idle_bytes(process: psutil.Process, port: int, connections: int) -> fl
 
 
 def speeds(arguments: argparse.Namespace, port: int, name: str, ends: list[int]) -> None:
-    """Take turns, since machines change their speed; the share is the median of neighbours'."""
+    """Measure in turns, since speeds vary; the share is the median of adjacent measurements."""
     path = str(resolve(arguments.model))
     content = answer(name, arguments.tokens, ends)
     alone = EngineAlone(path, arguments.tokens, arguments.slots, arguments.threads)
@@ -288,7 +288,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, nargs="*", default=[1, 16])
     parser.add_argument("--tokens", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=0, help="of the engine; 0: as it chooses")
+    parser.add_argument("--threads", type=int, default=0, help="threads of the engine; 0: default")
     parser.add_argument("--clients", type=int, default=500)
     parser.add_argument("--speed-only", action="store_true")
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""How a server ages: `python -m benchmarks.soak --minutes 480`.
+"""A server's memory over hours of mixed use: `python -m benchmarks.soak --minutes 480`.
 
 Clients do all that clients do, against a `tampu serve` of its own with the built-in model: chats,
 texts, embeddings, images, structured output and counting in all three APIs, cancelled responses,
@@ -43,7 +43,7 @@ _WORDS = ("what", "is", "the", "sum", "of", "two", "numbers", "or", "in", "a", "
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a server, its model's process and all processes below hold; memory in bytes."""
+    """What a server, its worker and all child processes hold; memory in bytes."""
 
     minutes: float
     server_bytes: int
@@ -56,7 +56,7 @@ class Sample:
     processes: int
 
     def line(self) -> str:
-        """Return it for people."""
+        """Return it as text."""
         return (
             f"{self.minutes:7.1f} min: {self.server_bytes / 1e6:.1f} MB, the model "
             f"{self.model_bytes / 1e6:.1f} MB, all below {self.below_bytes / 1e6:.1f} MB, "
@@ -66,7 +66,7 @@ class Sample:
         )
 
     def counts(self) -> tuple[int, ...]:
-        """Return what has to be the same each time."""
+        """Return the numbers that must not change."""
         return (
             self.server_files,
             self.server_threads,
@@ -77,7 +77,7 @@ class Sample:
 
 
 def take(process: psutil.Process, began_s: float) -> Sample:
-    """Return what the server and all below it hold now."""
+    """Return what the server and its child processes hold now."""
     below = process.children(recursive=True)
     taken = [one.memory_info().rss for one in below]
     return Sample(
@@ -94,13 +94,13 @@ def take(process: psutil.Process, began_s: float) -> Sample:
 
 
 def slope(samples: Sequence[Sample], read: Callable[[Sample], float]) -> float:
-    """Return by how many bytes an hour something grows, by the line of least squares."""
+    """Return the growth in bytes per hour, by linear regression."""
     minutes = [sample.minutes for sample in samples]
     return float(np.polyfit(minutes, [read(sample) for sample in samples], 1)[0]) * 60
 
 
 def picture(number: int) -> str:
-    """Return a small picture in base64; each number has its own."""
+    """Return a small image in base64, different for each number."""
     file, chance = io.BytesIO(), random.Random(number)
     size = (chance.randint(16, 128), chance.randint(16, 128))
     Image.new("RGB", size, tuple(chance.randrange(256) for _ in range(3))).save(file, "PNG")
@@ -108,7 +108,7 @@ def picture(number: int) -> str:
 
 
 def text(chance: random.Random) -> str:
-    """Return some words, seldom many."""
+    """Return some words, rarely many."""
     return " ".join(chance.choices(_WORDS, k=chance.choice((1, 3, 10, 10, 200))))
 
 
@@ -120,7 +120,7 @@ def body(chance: random.Random, **more: Any) -> dict[str, Any]:
 
 
 def usual(chance: random.Random) -> bytes:
-    """Return a request that is answered."""
+    """Return a valid request."""
     messages = [{"role": "user", "content": text(chance)}]
     short = {"model": STAYS, "max_tokens": 9, "messages": messages}
     schema = {"type": "object", "properties": {text(chance)[:9]: {"type": "integer"}}}
@@ -144,7 +144,7 @@ def usual(chance: random.Random) -> bytes:
 
 
 def wrong(chance: random.Random) -> bytes:
-    """Return a request that is refused."""
+    """Return an invalid request."""
     bad_schema = {"type": chance.randrange(9)}
     kinds: list[Callable[[], bytes]] = [
         lambda: request("POST", "/api/generate", {"model": f"nothing-{chance.random()}"}),
@@ -159,7 +159,7 @@ def wrong(chance: random.Random) -> bytes:
 
 
 async def leave(port: int, chance: random.Random) -> None:
-    """Ask for a long answer, and go after a while."""
+    """Request a long answer, and disconnect after a while."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
     asked = {"model": STAYS, "prompt": text(chance), "options": {"num_predict": 2000}}
     writer.write(request("POST", "/api/generate", asked))
@@ -178,7 +178,7 @@ class Load:
         self._chance = random.Random(seed)
 
     async def run(self, seconds: float) -> None:
-        """Ask for so long."""
+        """Send requests for some time."""
         end = time.monotonic() + seconds
         await asyncio.gather(*(self._client(end) for _ in range(self._clients)))
 
@@ -196,7 +196,7 @@ class Load:
 
 
 async def quiet(process: psutil.Process, port: int) -> None:
-    """Have the server hold what it always holds, and wait until it rests."""
+    """Bring the server to a comparable state, and wait until it is idle."""
     await status_of(port, request("POST", "/api/generate", {"model": STAYS, "keep_alive": -1}))
     gone = {"model": COMES_AND_GOES, "keep_alive": 0}
     await status_of(port, request("POST", "/api/generate", gone))
@@ -230,7 +230,7 @@ async def soak(process: psutil.Process, port: int, arguments: argparse.Namespace
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=480)
-    parser.add_argument("--warm-up", type=float, default=10, help="minutes that do not count")
+    parser.add_argument("--warm-up", type=float, default=10, help="minutes of warm-up")
     parser.add_argument("--each", type=float, default=57, help="seconds between samples")
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--pause", type=float, default=0.3, help="a client's mean pause, seconds")

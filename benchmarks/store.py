@@ -1,4 +1,4 @@
-"""How long `tampu list` takes, and how fast a pull is beside curl for the same blob.
+"""The time of `tampu list`, and the speed of a pull beside curl for the same blob.
 
 Run it alone: `python benchmarks/store.py`. The pull is from Debian's docker-registry on this
 machine (`sh tools/setup/registry.sh .venv` gets it), in turns with curl. A pull hashes what comes
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def measure_list(folder: Path, count: int, repetitions: int) -> None:
-    """Print how long the command takes with so many models."""
+    """Print the time of the command with a number of models."""
     store = Store(folder / "many")
     for number in range(count):
         add_model(store, ModelName.parse(f"runa/model-{number}:q4_k_m"), [b"%d" % number])
@@ -92,7 +92,7 @@ def measure_pull(folder: Path, megabytes: int, repetitions: int, connections: in
 
 
 def add_model(store: Store, name: ModelName, weights: Iterator[bytes] | list[bytes]) -> Manifest:
-    """Write a model whose weights come piece by piece."""
+    """Write a model whose weights arrive in pieces."""
     with store.lease() as lease:
         with store.blobs.writer(lease) as writer:
             for piece in weights:
@@ -107,7 +107,7 @@ def add_model(store: Store, name: ModelName, weights: Iterator[bytes] | list[byt
 
 @contextmanager
 def running_registry(folder: Path) -> Iterator[str]:
-    """Run the registry; yields its host."""
+    """Run the registry; yield its host."""
     own = Path(sys.prefix) / "docker-registry" / "usr" / "bin" / "docker-registry"
     program = shutil.which("docker-registry") or str(own)
     with socket.socket() as listener:
@@ -146,7 +146,7 @@ def run(*command: str) -> None:
 
 
 def elapsed(work: Callable[[], object]) -> float:
-    """Return how many seconds something takes."""
+    """Return the seconds of a call."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began

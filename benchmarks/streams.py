@@ -46,7 +46,7 @@ class Server(Protocol):
     slots: int
 
     def ask(self, prompt: Sequence[int], tokens: int, began: float) -> Answer:
-        """Wait for an answer of so many tokens."""
+        """Wait for an answer of a number of tokens."""
         ...
 
 
@@ -60,7 +60,7 @@ class Tampu:
         self.engine = Engine.load(model, context=context, slots=slots, threads=threads)
 
     def ask(self, prompt: Sequence[int], tokens: int, began: float) -> Answer:
-        """Wait for an answer of so many tokens."""
+        """Wait for an answer of a number of tokens."""
         from tampu.runner.events import Done, TextDelta
 
         times: list[float] = []
@@ -73,7 +73,7 @@ class Tampu:
         return Answer(times, cached)
 
     def share(self) -> float:
-        """Return which part of the loop's turns was not spent in ggml since the last call."""
+        """Return the share of the loop's time outside ggml since the last call."""
         stats = self.engine.runner.stats
         share = 1 - stats.compute_ns / max(stats.total_ns, 1)
         stats.compute_ns = stats.total_ns = 0
@@ -99,7 +99,7 @@ class LlamaCpp:
         self.host = self.server.listening_address.removeprefix("http://")
 
     def ask(self, prompt: Sequence[int], tokens: int, began: float) -> Answer:
-        """Wait for an answer of so many tokens."""
+        """Wait for an answer of a number of tokens."""
         request = {
             "prompt": list(prompt),
             "n_predict": tokens,
@@ -266,7 +266,7 @@ def main() -> None:
     parser.add_argument("--serve", choices=["tampu", "llama.cpp"])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--slots", type=int, default=8)
-    parser.add_argument("--context", type=int, default=CONTEXT, help="of each slot")
+    parser.add_argument("--context", type=int, default=CONTEXT, help="context of each slot")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--only", default=",".join(SCENES))
     parser.add_argument("--alone", action="store_true", help="tampu without llama.cpp")
@@ -292,7 +292,7 @@ def main() -> None:
 
 
 def report(scene: str, children: dict[str, Child], repetitions: int) -> None:
-    """Let the engines take turns, and print the medians of one scene."""
+    """Measure the engines in turns, and print the medians of one scene."""
     rounds: list[dict[str, Any]] = [
         {kind: child.run(scene, f"{scene}{turn}") for kind, child in children.items()}
         for turn in range(repetitions)

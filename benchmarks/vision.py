@@ -40,7 +40,7 @@ class Conversation(Protocol):
     """An engine with one conversation."""
 
     def ask(self, question: str, picture: bytes | None) -> float:
-        """Return the seconds to the first token; a picture begins a new conversation."""
+        """Return the seconds to the first token; an image starts a new conversation."""
         ...
 
 
@@ -98,7 +98,7 @@ class Library:
         self.model = Mtmd(library, out / TEXT_FILE, out / TOWER_FILE, threads, CONTEXT)
 
     def ask(self, question: str, picture: bytes | None) -> float:
-        """Read what is new."""
+        """Process the new part of the prompt."""
         began = time.perf_counter()
         if picture:
             self.model.forget()
@@ -150,7 +150,7 @@ class Server:
 
 
 def picture(seed: int) -> bytes:
-    """Return a PNG file of squares in random colours."""
+    """Return a PNG file of squares in random colors."""
     colours = np.random.default_rng(seed).integers(0, 256, (12, 16, 3), np.uint8)
     stream = io.BytesIO()
     Image.fromarray(colours).resize(SIZE, Image.Resampling.NEAREST).save(stream, "PNG")
@@ -173,7 +173,7 @@ def serve(kind: str, out: Path, threads: int, library: Path) -> None:
 
 
 class Child:
-    """An engine in a process of its own."""
+    """An engine in a separate process."""
 
     def __init__(self, kind: str, arguments: argparse.Namespace) -> None:
         command = [sys.executable, "-m", "benchmarks.vision", str(arguments.out), "--serve", kind]
@@ -189,7 +189,7 @@ class Child:
             raise SystemExit(f"{kind} did not start")
 
     def turns(self, seed: int) -> tuple[float, float]:
-        """Return the seconds of the first and of the second turn about a picture."""
+        """Return the seconds of the first and of the second turn about an image."""
         if self.process.stdin is None:
             raise SystemExit("the engine is closed")
         self.process.stdin.write(f"{seed}\n")
@@ -208,7 +208,7 @@ class Child:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
-    parser.add_argument("out", type=Path, help="where benchmarks.gemma put its files")
+    parser.add_argument("out", type=Path, help="the folder that benchmarks.gemma filled")
     parser.add_argument("--peers", default="library,server", help="library, server, or both")
     parser.add_argument("--library", type=Path, default=Path("libmtmd.so"))
     parser.add_argument("--threads", type=int, default=2)

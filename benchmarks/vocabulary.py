@@ -43,7 +43,7 @@ class Vocabulary:
 
 
 def make_vocabulary() -> Vocabulary:
-    """Return the vocabulary; the merges of a token stand in the order of its parts' ids."""
+    """Return the vocabulary; the merges of a token are in the order of its parts' ids."""
     words = make_words(MERGED_TOKENS, SPACE)
     tokens = [*byte_alphabet(), *words]
     first_control = len(tokens)
@@ -64,7 +64,7 @@ def byte_alphabet() -> list[str]:
 
 
 def make_words(count: int, space: str) -> list[str]:
-    """Return so many words, each after its parts; half of them once more behind a space."""
+    """Return words, each after its parts; half of them again with a space before them."""
     syllables = [first + second for first, second in product(CONSONANTS, VOWELS)]
     pairs = [first + second for first, second in product(syllables, syllables)]
     short = [*syllables, *(space + word for word in syllables)]
@@ -88,7 +88,7 @@ def _triples(syllables: list[str]) -> Iterator[str]:
 
 
 def _merges(words: list[str]) -> list[str]:
-    """Return MERGES pairs: for every word at least one, then the further ones of the first words.
+    """Return MERGES pairs: at least one for every word, then more of the first words.
 
     As in vocabularies converted from tiktoken, all pairs of tokens that make a word are merges.
     """

@@ -37,7 +37,7 @@ def main() -> None:
     """Type, wait and draw."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("output", type=Path)
-    parser.add_argument("picture", help="a path of a picture, as it is typed")
+    parser.add_argument("picture", help="the path of an image, as it is typed")
     arguments = parser.parse_args()
     screen = pyte.Screen(COLUMNS, LINES)
     typed = [line.format(picture=arguments.picture) for line in TYPED]
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def play(screen: pyte.Screen, command: list[str], typed: list[str]) -> None:
-    """Type lines into a program, each once nothing moves on the screen."""
+    """Type lines into a program, each when the screen no longer changes."""
     stream = pyte.ByteStream(screen)
     ours, theirs = pty.openpty()
     environment = {
@@ -69,7 +69,7 @@ def play(screen: pyte.Screen, command: list[str], typed: list[str]) -> None:
 
 
 def settle(terminal: int, stream: pyte.ByteStream) -> None:
-    """Show what comes until nothing comes for a while."""
+    """Read output until there is none for a while."""
     end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end and select.select([terminal], [], [], QUIET_S)[0]:
         first, *rest = os.read(terminal, 65536).split(CURSOR)
@@ -81,7 +81,7 @@ def settle(terminal: int, stream: pyte.ByteStream) -> None:
 
 
 def drawn(screen: pyte.Screen) -> Text:
-    """Return what is on a screen, with its styles."""
+    """Return the text of a screen with its styles."""
     text = Text()
     for row in range(screen.lines):
         for column in range(screen.columns):
@@ -94,7 +94,7 @@ def drawn(screen: pyte.Screen) -> Text:
 
 
 def color_of(name: str) -> str | None:
-    """Return rich's name of a colour of pyte's."""
+    """Return rich's name of one of pyte's colors."""
     if name == "default":
         return None
     if len(name) == 6 and set(name) <= set("0123456789abcdef"):

@@ -1,4 +1,4 @@
-"""Draws a part of a trace as a picture: `python -m tools.draw_trace TRACE.json OUT.svg FROM TO`.
+"""Draws a part of a trace as SVG: `python -m tools.draw_trace TRACE.json OUT.svg FROM TO`.
 
 FROM and TO are milliseconds since the trace began. The run loop is the upper lane, the device the
 lower; a batch on the device says what it is made of.

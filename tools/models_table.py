@@ -85,7 +85,7 @@ def _shown(error: float | None) -> str:
 
 
 def write(page: Path, text: str, begin: str = BEGIN) -> None:
-    """Put the table between its marks."""
+    """Write the table between its marks."""
     old = page.read_text(encoding="utf-8")
     before, _, rest = old.partition(begin)
     _, _, after = rest.partition(END)

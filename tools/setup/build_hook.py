@@ -1,4 +1,4 @@
-"""Compiles the C kernels into wheels and editable installs; without a compiler they go without."""
+"""Compiles the C kernels for wheels and editable installs; without a compiler they have none."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from compile_kernels import LIBRARY, compile_kernels
 
 
 class KernelHook(BuildHookInterface[Any]):  # type: ignore[misc]  # hatchling has no types here
-    """Puts the library beside the code that loads it; the wheel is then for this platform."""
+    """Adds the library, which makes the wheel one for this platform."""
 
     def initialize(self, _version: str, build_data: dict[str, Any]) -> None:
-        """Compile the library before the files of a wheel are gathered."""
+        """Compile the library before the files of a wheel are collected."""
         folder = Path(self.root, "tampu", "ml", "kernels")
         try:
             compile_kernels(folder)

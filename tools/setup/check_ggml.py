@@ -1,4 +1,4 @@
-"""Says whether ggml was compiled with the matrix kernels that prompts need, or fails."""
+"""Fails if ggml was compiled without the matrix kernels that prompts need."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # no tampu is installed yet
 from tampu.errors import LibraryError
 
 REMEDY = """\
-setup: ggml was compiled without GGML_LLAMAFILE, so that prompts would be read at half the speed.
-Install it anew:
+setup: ggml was compiled without GGML_LLAMAFILE, so prompts would be processed at half the speed.
+Install it again:
   .venv/bin/python -m pip uninstall -y ggml-python && make run"""
 
 

@@ -1,9 +1,9 @@
-"""Compiles the C library of tampu/ml/kernels with the system's compiler; CC and CFLAGS count.
+"""Compiles the C library of tampu/ml/kernels with the system's compiler; it respects CC and CFLAGS.
 
     python tools/setup/compile_kernels.py FOLDER [FLAG ...]
 
 writes FOLDER/libtampu_kernels.so. Each level of processor features is compiled with its own flags;
-which one is used is decided where the library runs. A stamp beside the library has the digests of
+the library chooses one where it runs. A stamp beside the library has the digests of
 what it was made from, so that it is compiled again only if something changed.
 """
 
@@ -27,7 +27,7 @@ _AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 _AVX512 = [*_AVX2, *(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl", "vnni"))]
 _PLAIN = ["-O2", "-DUNROLL="]  # in plain C every lane is a loop: more would take a minute
 _LEVELS = {
-    "amx": [*_AVX512, "-mavx512bf16"],  # its tile instructions are the assembler's matter
+    "amx": [*_AVX512, "-mavx512bf16"],  # the assembler knows its tile instructions
     "avx512bf16": [*_AVX512, "-mavx512bf16"],
     "avx512": _AVX512,
     "avxvnni": [*_AVX2, "-mavxvnni"],

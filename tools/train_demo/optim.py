@@ -20,7 +20,7 @@ def _orthogonal(x: Tensor) -> Tensor:
     return x.mT if tall else x
 
 
-class Optimiser:
+class Optimizer:
     """Steps all parameters; matrices of one shape go through Muon together."""
 
     def __init__(self, model: nn.Module) -> None:

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from tools.train_demo import batches, data, model, tokenizer, warmup
-from tools.train_demo.optim import Optimiser
+from tools.train_demo.optim import Optimizer
 
 TOKENS = 2048
 CHECKED = 64
@@ -49,7 +49,7 @@ class Trainer:
         torch.manual_seed(args.seed)
         self.tok = Tokenizer.from_file(str(self.out / "tokenizer.json"))
         self.model = model.Demo(self.tok.get_vocab_size()).to(self.device)
-        self.optimiser = Optimiser(self.model)
+        self.optimizer = Optimizer(self.model)
         self.heads = warmup.Heads().to(self.device)
         self.heads_adam = torch.optim.Adam(self.heads.parameters(), lr=2e-3)
         self.step, self.tokens, self.spent = 0, 0, 0.0
@@ -66,7 +66,7 @@ class Trainer:
 
     def _load(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
-        self.optimiser.load(state["optimiser"])
+        self.optimizer.load(state["optimizer"])
         self.accuracy = state["accuracy"]
         if "heads" in state:
             self.heads.load_state_dict(state["heads"])
@@ -150,7 +150,7 @@ class Trainer:
         if self.rank:
             return
         state = {
-            "model": self.model.state_dict(), "optimiser": self.optimiser.state(),
+            "model": self.model.state_dict(), "optimizer": self.optimizer.state(),
             "heads": self.heads.state_dict(),
             "step": self.step, "tokens": self.tokens, "spent": time.time() - self.start,
             "seed": self.args.seed, "accuracy": accuracy,
@@ -194,7 +194,7 @@ class Trainer:
             mean += 0.03 * (loss.item() - mean)
             params = [*self.model.parameters(), *self.heads.parameters()]
             part = self._average(params, self.part())
-            self.optimiser.step(rate_at(part, self.step))
+            self.optimizer.step(rate_at(part, self.step))
             self.heads_adam.step()
             self.model.zero_grad()
             self.heads.zero_grad()

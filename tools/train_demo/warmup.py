@@ -15,7 +15,7 @@ import torch.nn.functional as f
 from torch import Tensor, nn
 
 from tools.train_demo import batches, model, pictures, tokenizer
-from tools.train_demo.optim import Optimiser
+from tools.train_demo.optim import Optimizer
 from tools.train_demo.skills import looking
 
 _COLOURS = list(pictures.COLOURS)
@@ -86,7 +86,7 @@ def warm_up(
     device = demo.language_model.norm.weight.device
     taught = nn.ModuleList([demo.vision_tower, demo.multi_modal_projector, heads])
     params = list(taught.parameters())
-    optimiser = Optimiser(taught)
+    optimizer = Optimizer(taught)
     start, part, step = time.time(), 0.0, 0
     while part < 1:
         scenes = [looking.trained_scene(rng) for _ in range(COUNT)]
@@ -95,7 +95,7 @@ def warm_up(
         loss = heads(demo.multi_modal_projector(demo.vision_tower(pixels)), scenes)
         torch.autograd.backward(loss)
         part = average(params, (time.time() - start) / seconds)
-        optimiser.step(min(1.0, (step + 1) / 20, 2 * max(0.02, 1 - part)))
+        optimizer.step(min(1.0, (step + 1) / 20, 2 * max(0.02, 1 - part)))
         taught.zero_grad()
         step += 1
         if step % 20 == 0:

@@ -2,9 +2,9 @@
 
     python -m tools.wheel.build dist --cache .venv/wheel
 
-It is the ordinary wheel, with the kernels compiled, and ggml for every kind of processor instead of
-the dependency on ggml-python. auditwheel adds the OpenMP library and names the oldest systems that
-the wheel runs on. What `compile_ggml` made is kept in the cache, by all that it follows from.
+It is the ordinary wheel, with the kernels compiled, and ggml for every kind of CPU instead of the
+dependency on ggml-python. auditwheel adds the OpenMP library and names the oldest systems that
+the wheel runs on. The output of `compile_ggml` is cached by its inputs.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def build(folder: Path, cache: Path, variants: Sequence[str] = ()) -> Path:
 
 
 def _key() -> str:
-    """Return a name for what the libraries follow from: sources, recipe, compiler, architecture."""
+    """Return the cache key of the libraries: sources, script, compiler, architecture."""
     compiler = subprocess.run(["cc", "-v"], check=True, capture_output=True).stderr
     recipe = Path(compile_ggml.__file__).read_bytes()
     known = hashlib.sha256(compiler + recipe).hexdigest()[:12]
@@ -75,7 +75,7 @@ def _key() -> str:
 
 
 def _add_ggml(content: Path, ggml: Path) -> None:
-    """Put ggml into an unpacked wheel, and take out the dependency on its bindings."""
+    """Add ggml to an unpacked wheel, and remove the dependency on its bindings."""
     if not (content / _KERNELS).exists():
         raise SystemExit("wheel: the kernels did not compile; see the messages above")
     shutil.copytree(ggml, content / "tampu" / "ml" / "bundled")
@@ -95,7 +95,7 @@ def _add_ggml(content: Path, ggml: Path) -> None:
 
 
 def _changed(line: str) -> str:
-    """Return a line of the metadata as this wheel has it."""
+    """Return a line of the metadata, changed for this wheel."""
     if line.startswith(_REQUIRES[0]):
         return _REQUIRES[1]
     return _LICENSE_WITH_OPENMP if line == _LICENSE else line

