@@ -27,7 +27,7 @@ from tampu.ml.kernels.tuning import Tuning, choose_fetch
 from tampu.ml.metadata import Metadata
 from tampu.ml.probe import can_fuse_attention
 from tampu.models import bind_model
-from tampu.nn import CacheShape, LayerShape, Model, StateShape, Vision
+from tampu.nn import CacheShape, LayerShape, Model, StateShape, VisionModel
 from tampu.nn.lora import attach
 from tampu.runner.graphs import Graphs
 from tampu.runner.images import ImageStore
@@ -56,7 +56,7 @@ class LoadedModel:
     tokenizer: Tokenizer
     scheduler: Scheduler
     graphs: Graphs
-    vision: Vision | None
+    vision: VisionModel | None
     device_bytes: dict[str, int]
     _resources: ExitStack
 

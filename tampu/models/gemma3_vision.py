@@ -14,7 +14,6 @@ import numpy as np
 
 from tampu.ml import Context, Tensor
 from tampu.ml.image_ops import average_pool
-from tampu.ml.metadata import Metadata
 from tampu.nn import (
     Embedding,
     EncoderLayer,
@@ -29,19 +28,8 @@ from tampu.nn import (
     Words,
     gguf,
     option,
-    option_from,
 )
 from tampu.vision import HALF, Filter, patches, resize
-
-
-def _pool(metadata: Metadata) -> int:
-    """Return how many patches on a side become one token."""
-    side = metadata.integer("vision.image_size") // metadata.integer("vision.patch_size")
-    keys = ("mm.tokens_per_image", "mm_tokens_per_image")
-    tokens = next((metadata.integer(key) for key in keys if metadata.has(key)), 0)
-    if tokens > 0:
-        return max(1, side // math.isqrt(tokens))
-    return metadata.integer("vision.projector.scale_factor", 4)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +39,18 @@ class Options:
     epsilon: float = option("vision.attention.layer_norm_epsilon", default=1e-6)
     image: int = option("vision.image_size", at_most=16_384)
     patch: int = option("vision.patch_size", at_most=1024)
-    pool: int = option_from(_pool)
+    tokens: int = option("mm.tokens_per_image", or_="mm_tokens_per_image", default=0, at_least=0)
+    scale_factor: int = option("vision.projector.scale_factor", default=4)
 
     @property
     def side(self) -> int:
         """Patches in a row."""
         return self.image // self.patch
+
+    @property
+    def pool(self) -> int:
+        """Patches on a side that become one token."""
+        return max(1, self.side // math.isqrt(self.tokens)) if self.tokens else self.scale_factor
 
     @property
     def rows(self) -> int:

@@ -16,16 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.ml import Context, RopeMode, RopeScaling, Tensor
-from tampu.ml.moe import clamped_gate
 from tampu.nn import (
     Batch,
     Decoder,
     Gating,
     Heads,
-    LayerCache,
     LayerShape,
     Linear,
-    Module,
+    PreNormLayer,
     RMSNorm,
     Rope,
     SelfAttention,
@@ -35,10 +33,7 @@ from tampu.nn import (
     option,
     option_from,
     read_rope_scaling,
-    select_rows,
 )
-
-_SLOPE = 1.702  # of the gate's sigmoid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,34 +56,21 @@ class Options:
         scale = self.head_dim**-0.5
         return Heads(self.heads, self.kv_heads, self.head_dim, scale, self.epsilon)
 
+    @property
+    def gating(self) -> Gating:
+        """How experts are chosen."""
+        return Gating(self.used_experts, renormalize=True, clamp=self.limit)
+
 
 class Attention(SelfAttention):
     output: Linear = gguf("attn_output", or_="attn_out")
     sinks: Tensor = gguf("attn_sinks.weight", or_="attn_sinks")
 
 
-class Layer(Module):
-    attention_norm: RMSNorm = gguf("attn_norm")
+class Layer(PreNormLayer):
     attention: Attention = gguf()
-    experts_norm: RMSNorm = gguf("post_attention_norm", or_="ffn_norm")
-    experts: SparseMoE = gguf()
-
-    def __call__(
-        self,
-        x: Tensor,
-        cache: LayerCache,
-        *,
-        rows: Tensor | None,
-        positions: Tensor,
-        rope: Rope,
-        o: Options,
-    ) -> Tensor:
-        y = self.attention(self.attention_norm(x, o.epsilon), positions, rope, cache, o.shape)
-        x, y = select_rows(rows, x, y)
-        x = x + y
-        gating = Gating(o.used_experts, renormalize=True)
-        gate = partial(clamped_gate, slope=_SLOPE, limit=o.limit)
-        return x + self.experts(self.experts_norm(x, o.epsilon), gating, gate)
+    feed_forward_norm: RMSNorm = gguf("post_attention_norm", or_="ffn_norm")
+    feed_forward: SparseMoE = gguf()
 
 
 class GptOss(Decoder):
@@ -105,8 +87,11 @@ class GptOss(Decoder):
         ]
 
     def steps(self, batch: Batch) -> Iterable[Step]:
-        o, rope = self.options, self.rope(batch.context)
-        return [partial(layer, positions=batch.positions, rope=rope, o=o) for layer in self.layers]
+        o, positions, rope = self.options, batch.positions, self.rope(batch.context)
+        return [
+            partial(layer, positions=positions, rope=rope, heads=o.shape, gating=o.gating)
+            for layer in self.layers
+        ]
 
     def rope(self, context: Context) -> Rope:
         """Return the rotation; its divisors are a constant of the graph."""

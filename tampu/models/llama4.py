@@ -21,23 +21,19 @@ from tampu.nn import (
     Decoder,
     Gating,
     GatingFunction,
-    LayerCache,
+    Heads,
     LayerShape,
-    Linear,
-    Module,
-    RMSNorm,
+    PreNormLayer,
     Rope,
     SharedExpert,
     SiluFeedForward,
     SparseMoE,
     Step,
     VisionModel,
-    attention,
     gguf,
     option,
     option_from,
     read_rope_scaling,
-    select_rows,
 )
 
 _EXPERTS_WITHOUT_NORMS = 128  # the one size (Maverick) that does not norm queries and keys
@@ -49,19 +45,15 @@ def _has_norms(metadata: Metadata) -> bool:
     return metadata.boolean("use_qk_norm", default=usual)
 
 
-def _head_dim(metadata: Metadata) -> int | None:
-    """Return the features of a head under llama.cpp's name or Ollama's."""
-    keys = ("attention.key_length", "attention.head_dim")
-    return next((metadata.integer(key) for key in keys if metadata.has(key)), None)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Options:
     layers: int = option("block_count", at_most=1024)
     embedding: int = option("embedding_length")
     heads: int = option("attention.head_count", at_most=4096)
     kv_heads: int = option("attention.head_count_kv", at_most=4096)
-    given_head_dim: int | None = option_from(_head_dim)
+    given_head_dim: int | None = option(
+        "attention.key_length", or_="attention.head_dim", default=None
+    )
     epsilon: float = option("attention.layer_norm_rms_epsilon", default=1e-5)
     chunk: int = option("attention.chunk_size", default=8192)
     used_experts: int = option("expert_used_count", default=1, at_most=4096)
@@ -80,6 +72,18 @@ class Options:
         return self.given_head_dim or self.embedding // self.heads
 
     @property
+    def shape(self) -> Heads:
+        """The shape of attention."""
+        return Heads(
+            self.heads,
+            self.kv_heads,
+            self.head_dim,
+            self.head_dim**-0.5,
+            self.epsilon,
+            has_rotated_norm=self.has_norms,
+        )
+
+    @property
     def gating(self) -> Gating:
         """How experts are chosen."""
         return Gating(self.used_experts, GatingFunction.SIGMOID, scales_inputs=True)
@@ -94,62 +98,12 @@ class Options:
         return (layer + 1) % self.no_rope_interval != 0
 
 
-class Attention(Module):
-    query: Linear = gguf("attn_q")
-    key: Linear = gguf("attn_k")
-    value: Linear = gguf("attn_v")
-    output: Linear = gguf("attn_output")
-
-    def __call__(
-        self,
-        x: Tensor,
-        positions: Tensor,
-        rope: Rope | None,
-        cache: LayerCache,
-        attn_scale: Tensor | None,
-        o: Options,
-    ) -> Tensor:
-        q = self.query(x).reshape(-1, o.heads, o.head_dim)
-        k = self.key(x).reshape(-1, o.kv_heads, o.head_dim)
-        v = self.value(x).reshape(-1, o.kv_heads, o.head_dim)
-        if rope:
-            q, k = rope(q, positions), rope(k, positions)
-            if o.has_norms:
-                q, k = q.rms_norm(o.epsilon), k.rms_norm(o.epsilon)
-        elif attn_scale:
-            q = q * attn_scale
-        return self.output(attention(q, k, v, cache, scale=o.head_dim**-0.5))
-
-
 class Experts(SparseMoE):
     shared: SharedExpert = gguf()
 
 
-class Layer(Module):
-    attention_norm: RMSNorm = gguf("attn_norm")
-    attention: Attention = gguf()
-    feed_forward_norm: RMSNorm = gguf("ffn_norm")
+class Layer(PreNormLayer):
     feed_forward: SiluFeedForward | Experts = gguf()
-
-    def __call__(
-        self,
-        x: Tensor,
-        cache: LayerCache,
-        *,
-        rows: Tensor | None,
-        positions: Tensor,
-        rope: Rope | None,
-        attn_scale: Tensor | None,
-        o: Options,
-    ) -> Tensor:
-        normed = self.attention_norm(x, o.epsilon)
-        y = self.attention(normed, positions, rope, cache, attn_scale, o)
-        x, y = select_rows(rows, x, y)
-        x = x + y
-        y = self.feed_forward_norm(x, o.epsilon)
-        if isinstance(self.feed_forward, SiluFeedForward):
-            return x + self.feed_forward(y)
-        return x + self.feed_forward(y, o.gating)
 
 
 class Llama4(Decoder):
@@ -175,8 +129,9 @@ class Llama4(Decoder):
                 layer,
                 positions=positions,
                 rope=rope if o.has_rope(index) else None,
-                attn_scale=scale,
-                o=o,
+                heads=o.shape,
+                gating=o.gating,
+                attn_scale=None if o.has_rope(index) else scale,
             )
             for index, layer in enumerate(self.layers)
         ]

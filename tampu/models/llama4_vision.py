@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from tampu.ml import Context, RopeMode, Tensor
 from tampu.ml.buffer_types import WeightUse
-from tampu.ml.metadata import Metadata
 from tampu.ml.moe import repeat
 from tampu.nn import (
     AxisRope,
@@ -31,19 +30,12 @@ from tampu.nn import (
     axis_arrays,
     gguf,
     option,
-    option_from,
 )
 from tampu.vision import HALF, Filter, arrange, cut_tiles, paste, patches, places, resize
 
 Tiles: TypeAlias = npt.NDArray[np.float32]
 
 _INNER_EPSILON = 1e-5  # of the layers' norms, which the reference leaves at PyTorch's default
-
-
-def _merge(metadata: Metadata) -> int:
-    """Return how many patches on a side become one token."""
-    factor = metadata.integer("vision.projector.scale_factor", 2)
-    return round(1 / metadata.number("vision.pixel_shuffle_ratio", 1 / max(1, factor)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +47,18 @@ class Options:
     patch: int = option("vision.patch_size", at_most=1024)
     tiles: int = option("vision.max_num_tiles", default=16, at_most=1024)
     rope_base: float = option("vision.rope.freq_base", default=10_000.0, at_most=1e12)
-    merge: int = option_from(_merge)
+    shuffle_ratio: float | None = option("vision.pixel_shuffle_ratio", default=None, at_most=1)
+    scale_factor: int = option("vision.projector.scale_factor", default=2)
 
     @property
     def side(self) -> int:
         """Patches in a row of a tile."""
         return self.image // self.patch
+
+    @property
+    def merge(self) -> int:
+        """Patches on a side that become one token."""
+        return round(1 / self.shuffle_ratio) if self.shuffle_ratio else self.scale_factor
 
     @property
     def rows(self) -> int:

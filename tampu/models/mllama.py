@@ -7,14 +7,12 @@ the vision encoder computes their keys and values once. Without an image they ar
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
 from tampu.ml import Context, Tensor
-from tampu.ml.metadata import Metadata
 from tampu.models.mllama_vision import MllamaVision
 from tampu.nn import (
     Batch,
@@ -33,20 +31,9 @@ from tampu.nn import (
     VisionModel,
     attend,
     gguf,
-    option_from,
 )
 
 _NEVER = -1e30  # the logit of a token that is never sampled
-
-
-def cross_layers(metadata: Metadata) -> tuple[int, ...]:
-    """Return the layers that attend to an image."""
-    return tuple(int(each) for each in metadata.integers("attention.cross_attention_layers"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options(PreNormOptions):
-    cross: tuple[int, ...] = option_from(cross_layers)
 
 
 class CrossAttention(Module):
@@ -98,10 +85,10 @@ class Mllama(Decoder):
     layers: list[PreNormLayer | CrossLayer]
     rope_factors: Tensor | None = gguf("rope_freqs.weight")
 
-    options_type: ClassVar[type[Options]] = Options
+    options_type: ClassVar[type[PreNormOptions]] = PreNormOptions
     vision_types: ClassVar[tuple[type[VisionModel], ...]] = (MllamaVision,)
     pads_logits: ClassVar[bool] = True
-    options: Options
+    options: PreNormOptions
 
     def cache_shapes(self) -> list[LayerShape]:
         """Return the shapes of the layers that attend to the text; the others have no cache."""

@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.ml import Context, Tensor
-from tampu.ml.metadata import Metadata
 from tampu.ml.moe import repeat
 from tampu.nn import (
     Embedding,
@@ -35,17 +34,11 @@ from tampu.nn import (
     Words,
     gguf,
     option,
-    option_from,
 )
 from tampu.vision import CLIP, Filter, arrange, arrangements, cut_tiles, paste, patches, resize
 
 _MULTIPLE = 8  # of the patches of a tile
 _OUTER_EPSILON = 1e-5  # of the norms before and between, which the reference leaves at the default
-
-
-def _intermediate(metadata: Metadata) -> tuple[int, ...]:
-    """Return the layers whose inputs are kept."""
-    return tuple(int(each) for each in metadata.integers("vision.intermediate_layers_indices"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +53,7 @@ class Options:
     image: int = option("vision.image_size", at_most=16_384)
     patch: int = option("vision.patch_size", at_most=1024)
     tiles: int = option("vision.max_num_tiles", default=4, at_most=64)
-    kept: tuple[int, ...] = option_from(_intermediate)
+    kept: tuple[int, ...] = option("vision.intermediate_layers_indices", at_least=0)
 
     @property
     def patches(self) -> int:

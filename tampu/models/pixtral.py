@@ -34,11 +34,6 @@ from tampu.nn import (
 from tampu.vision import CLIP, Filter, fit_long_side, patches, places, resize
 
 
-def _merge(metadata: Metadata) -> int:
-    keys = ("vision.spatial_merge_size", "spatial_merge_size")
-    return next((metadata.integer(key) for key in keys if metadata.has(key)), 2)
-
-
 def _mode(metadata: Metadata) -> RopeMode:
     """Return which features pair: llama.cpp's files of projectors have them as neighbours."""
     is_apart = metadata.architecture == "clip"
@@ -57,7 +52,7 @@ class Options:
     longest_edge: int | None = option("vision.longest_edge", default=None, at_most=16_384)
     patch: int = option("vision.patch_size", at_most=1024)
     rope_base: float = option("vision.rope.freq_base", default=10_000.0, at_most=1e12)
-    merge: int = option_from(_merge)
+    merge: int = option("vision.spatial_merge_size", or_="spatial_merge_size", default=2)
     mode: RopeMode = option_from(_mode)
 
     @property

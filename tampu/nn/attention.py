@@ -89,6 +89,8 @@ class Heads:
         scale: of the scores.
         epsilon: of the norms of queries and keys.
         cap: of the scores; None: none.
+        has_rotated_norm: whether queries and keys are normed once rotated, without weights
+            (Llama 4).
     """
 
     queries: int
@@ -97,6 +99,7 @@ class Heads:
     scale: float
     epsilon: float
     cap: float | None = None
+    has_rotated_norm: bool = False
 
 
 class SelfAttention(Module):
@@ -114,7 +117,7 @@ class SelfAttention(Module):
         self,
         x: Tensor,
         positions: Tensor,
-        rope: Rope,
+        rope: Rope | None,
         cache: LayerCache,
         heads: Heads,
         *,
@@ -125,7 +128,7 @@ class SelfAttention(Module):
         Args:
             x: normed.
             positions: as the rope takes them.
-            rope: rotates queries and keys.
+            rope: rotates queries and keys; None: nothing does.
             cache: of this layer.
             heads: the shape of the attention.
             attn_scale: F32, (tokens, 1, 1): multiplies the rotated queries.
@@ -135,7 +138,10 @@ class SelfAttention(Module):
         v = self.value(x).reshape(-1, heads.keys, heads.features)
         if self.query_norm and self.key_norm:
             q, k = self.query_norm(q, heads.epsilon), self.key_norm(k, heads.epsilon)
-        q, k = rope(q, positions), rope(k, positions)
+        if rope:
+            q, k = rope(q, positions), rope(k, positions)
+            if heads.has_rotated_norm:
+                q, k = q.rms_norm(heads.epsilon), k.rms_norm(heads.epsilon)
         if attn_scale:
             q = q * attn_scale
         y = attention(q, k, v, cache, scale=heads.scale, cap=heads.cap, sinks=self.sinks)

@@ -6,14 +6,21 @@ attribute. An architecture with another order of operations has its own layer in
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from tampu.ml import RopeMode, RopeScaling, Tensor
-from tampu.nn.attention import AttentionScale, Heads, SelfAttention, read_attention_scale
+from tampu.nn.attention import (
+    AttentionScale,
+    Heads,
+    SelfAttention,
+    read_attention_scale,
+    soft_cap,
+)
 from tampu.nn.cache import LayerCache
 from tampu.nn.experts import Gating, SparseMoE
 from tampu.nn.linear import Embedding, Linear
@@ -166,7 +173,7 @@ class PreNormLayer(Module):
         *,
         rows: Tensor | None,
         positions: Tensor,
-        rope: Rope,
+        rope: Rope | None,
         heads: Heads,
         gating: Gating,
         attn_scale: Tensor | None = None,
@@ -244,3 +251,74 @@ class SandwichNormLayer(Module):
         x = x + self.post_attention_norm(y, epsilon)
         y = self.feed_forward(self.feed_forward_norm(x, epsilon))
         return x + self.post_feed_forward_norm(y, epsilon)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SandwichNormOptions:
+    """Options of `SandwichNormDecoder`; the architecture declares those without a default."""
+
+    layers_27b: ClassVar[int]  # the one size whose scale does not follow from its head size
+
+    layers: int = option("block_count", at_most=1024)
+    embedding: int = option("embedding_length")
+    heads: int = option("attention.head_count", at_most=4096)
+    kv_heads: int = option("attention.head_count_kv", at_most=4096)
+    head_dim: int = option("attention.key_length", default=256)
+    epsilon: float = option("attention.layer_norm_rms_epsilon", default=1e-6)
+    window: int = option("attention.sliding_window")
+    given_scale: float | None = option("attention.scale", default=None)
+    rope_base: float
+    score_cap: float | None = None
+    logit_cap: float | None
+    period: int
+
+    @property
+    def shape(self) -> Heads:
+        """The shape of attention."""
+        is_27b = self.layers == self.layers_27b
+        scale = (self.embedding // self.heads if is_27b else self.head_dim) ** -0.5
+        scale = self.given_scale or scale
+        return Heads(self.heads, self.kv_heads, self.head_dim, scale, self.epsilon, self.score_cap)
+
+    def is_global(self, layer: int) -> bool:
+        """Return whether the layer attends to the whole history: the last of each period."""
+        return (layer + 1) % self.period == 0
+
+    def rope(self, layer: int) -> Rope:  # noqa: ARG002
+        """Return how the layer rotates queries and keys."""
+        return Rope(self.head_dim, self.rope_base, RopeMode.HALVES)
+
+
+class SandwichNormDecoder(Decoder):
+    """Sandwich norms, layers with and without a sliding window, scaled embeddings (Gemma 2, 3)."""
+
+    options: SandwichNormOptions
+
+    def cache_shapes(self) -> Sequence[CacheShape]:
+        """Return the shape of each layer."""
+        o = self.options
+        return [
+            LayerShape(o.kv_heads, o.head_dim, None if o.is_global(index) else o.window)
+            for index in range(o.layers)
+        ]
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Return the embeddings (n, features) of tokens I32, (n,)."""
+        return self.token_embedding(tokens) * math.sqrt(self.options.embedding)
+
+    def steps(self, batch: Batch) -> Iterable[Step]:
+        """Return the layers with their arguments for a batch."""
+        o, positions = self.options, batch.positions
+        return [
+            partial(layer, positions=positions, rope=o.rope(index), heads=o.shape)
+            for index, layer in enumerate(self.layers)
+        ]
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Return the logits (m, vocabulary) of hidden states."""
+        logits, cap = self.output(hidden), self.options.logit_cap
+        return soft_cap(logits, cap) if cap else logits
+
+    def shift(self, index: int, keys: Tensor, offsets: Tensor) -> Tensor | None:
+        """Rotate keys further."""
+        return self.options.rope(index).move(keys, offsets)

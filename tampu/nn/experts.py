@@ -6,14 +6,13 @@ Source: arXiv:1701.06538; `Gating` has the sources of its variants.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from tampu.ml import Tensor
 from tampu.ml.buffer_types import WeightUse
 from tampu.ml.moe import (
     add_expert_bias,
+    clamped_gate,
     expert_linear,
     gather,
     limit_to_groups,
@@ -24,7 +23,7 @@ from tampu.ml.moe import (
 from tampu.nn.linear import Linear
 from tampu.nn.module import Module, gguf
 
-Activation: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+_CLAMPED_SLOPE = 1.702  # of the sigmoid in gpt-oss's gate
 
 
 class GatingFunction(enum.Enum):
@@ -48,6 +47,8 @@ class Gating:
         top_groups: groups of each token; the experts of the others cannot be chosen.
         group_scores: a group's score is the sum of so many of its best experts' scores.
         scales_inputs: whether weights multiply the inputs of experts, not their outputs (Llama 4).
+        clamp: the limit of the experts' gate and up projections, with gpt-oss's form of SwiGLU;
+            None: SwiGLU without limits.
     """
 
     top_k: int
@@ -58,6 +59,7 @@ class Gating:
     top_groups: int = 1
     group_scores: int = 1
     scales_inputs: bool = False
+    clamp: float | None = None
 
 
 class Router(Module):
@@ -135,22 +137,19 @@ class SparseMoE(Module):
     down: ExpertLinear = gguf("ffn_down_exps")
     shared: SharedExpert | None = gguf()
 
-    def __call__(
-        self, x: Tensor, gating: Gating, activate: Activation = Tensor.silu_gate
-    ) -> Tensor:
-        """Return the weighted sum (tokens, features) of the chosen experts' outputs.
-
-        Args:
-            x: (tokens, features).
-            gating: how experts are chosen and weighted.
-            activate: makes one of the outputs of the gate and the up projection.
-        """
+    def __call__(self, x: Tensor, gating: Gating) -> Tensor:
+        """Return the weighted sum (tokens, features) of experts' outputs for x of that shape."""
         tokens, features = x.shape
         choice, weights = self.router(x, gating)
         inputs = x.reshape(tokens, 1, features)
         if gating.scales_inputs:
             inputs = repeat(inputs, gating.top_k) * weights
-        y = self.down(activate(self.gate(inputs, choice), self.up(inputs, choice)), choice)
+        gate, up = self.gate(inputs, choice), self.up(inputs, choice)
+        if gating.clamp is None:
+            mixed = gate.silu_gate(up)
+        else:
+            mixed = clamped_gate(gate, up, slope=_CLAMPED_SLOPE, limit=gating.clamp)
+        y = self.down(mixed, choice)
         y = _total(y if gating.scales_inputs else y * weights)
         return y + self.shared(x) if self.shared else y
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -68,34 +68,8 @@ class PreparedImage:
     placeholders: Placeholders
 
 
-class Vision(Protocol):
-    """The vision part of a model."""
-
-    def prepare(self, image: RGBImage) -> PreparedImage:
-        """Resize, cut and normalize an image; on the host alone, from any thread.
-
-        Raises:
-            RequestError: for an image that the model cannot take.
-        """
-        ...
-
-    def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Build the encoder's graph and return its embedding, F32, (rows, features).
-
-        Args:
-            context: of the graph.
-            key: of the prepared images that the graph is for.
-            inputs: tensors of the shapes and types of `PreparedImage.arrays`, under their names.
-        """
-        ...
-
-    def largest(self) -> PreparedImage:
-        """Return the image whose encoder takes most memory; its pixels are blank."""
-        ...
-
-
 class VisionModel(Module):
-    """A vision encoder with its projector, in the text model's file or its own: a `Vision`.
+    """A vision encoder with its projector, in the text model's file or its own.
 
     Attributes:
         options_type: the dataclass of its options, under the file's architecture or under `clip`.
@@ -116,15 +90,25 @@ class VisionModel(Module):
 
     @abstractmethod
     def prepare(self, image: RGBImage) -> PreparedImage:
-        """As `Vision` says."""
+        """Resize, cut and normalize an image; on the host alone, from any thread.
+
+        Raises:
+            RequestError: for an image that the model cannot take.
+        """
 
     @abstractmethod
     def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:
-        """As `Vision` says."""
+        """Build the encoder's graph and return its embedding, F32, (rows, features).
+
+        Args:
+            context: of the graph.
+            key: of the prepared images that the graph is for.
+            inputs: tensors of the shapes and types of `PreparedImage.arrays`, under their names.
+        """
 
     @abstractmethod
     def largest(self) -> PreparedImage:
-        """As `Vision` says."""
+        """Return the image whose encoder takes most memory; its pixels are blank."""
 
 
 def find_tokens(metadata: Metadata, words: Words) -> dict[str, tuple[int, ...]]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeAlias
 from tampu.errors import ShapeError
 from tampu.ml import Context, Tensor
 from tampu.nn.cache import LayerCache
-from tampu.nn.image import Vision, VisionModel
+from tampu.nn.image import VisionModel
 from tampu.nn.module import Module
 
 
@@ -150,7 +150,7 @@ class Model(Module):
     positions_per_token: ClassVar[int] = 1
     pads_logits: ClassVar[bool] = False
     options: Any
-    vision: Vision | None = None
+    vision: VisionModel | None = None
 
     @property
     def longest_text(self) -> int | None:

@@ -19,9 +19,9 @@ _LARGEST = 2**31 - 1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Key:
-    """The metadata key of a field, its default, and the range of a number."""
+    """The metadata keys of a field, its default, and the range of numbers."""
 
-    name: str
+    names: tuple[str, ...]
     default: object
     at_least: float
     at_most: float
@@ -31,6 +31,7 @@ class _Key:
 def option(
     key: str,
     *,
+    or_: str = "",
     default: object = _REQUIRED,
     at_least: float = 1,
     at_most: float = _LARGEST,
@@ -40,12 +41,14 @@ def option(
 
     Args:
         key: under the architecture's prefix, as the GGUF specification names it.
-        default: the value when the file does not have the key.
+        or_: the key to take if the file does not have the first.
+        default: the value if the file has neither.
         at_least: the smallest integer allowed; numbers with a fraction must be above 0.
         at_most: the largest number allowed.
         of_text: whether a vision encoder in a file of its own takes it from the text model's file.
     """
-    return dataclasses.field(metadata={"gguf": _Key(key, default, at_least, at_most, of_text)})
+    names = (key, or_) if or_ else (key,)
+    return dataclasses.field(metadata={"gguf": _Key(names, default, at_least, at_most, of_text)})
 
 
 def option_from(read: Callable[[Metadata], object]) -> Any:
@@ -82,25 +85,23 @@ def read_options(
 
 
 def _read(metadata: Metadata, key: _Key, hint: Any) -> object:
-    if not metadata.has(key.name) and key.default is not _REQUIRED:
+    name = next(filter(metadata.has, key.names), None)
+    if name is None and key.default is not _REQUIRED:
         return key.default
-    wanted = _without_none(hint)
-    if wanted is bool:
-        return metadata.boolean(key.name)
-    if wanted is str:
-        return metadata.string(key.name)
-    number = metadata.integer(key.name) if wanted is int else metadata.number(key.name)
-    lowest = key.at_least if wanted is int else 0.0
-    in_range = lowest <= number <= key.at_most and (wanted is int or number > 0)
-    if not in_range:  # NaN is in no range
-        range_text = f"{lowest:g} to {key.at_most:g}"
-        raise ModelFileError(
-            f"key '{metadata.full_key(key.name)}'", f"{number} is not {range_text}"
-        )
-    return number
-
-
-def _without_none(hint: Any) -> Any:
+    name = name or key.names[0]
     if isinstance(hint, types.UnionType):
-        return next(part for part in typing.get_args(hint) if part is not type(None))
-    return hint
+        hint = next(part for part in typing.get_args(hint) if part is not type(None))
+    if hint is bool:
+        return metadata.boolean(name)
+    if hint is str:
+        return metadata.string(name)
+    is_array = typing.get_origin(hint) is tuple
+    read = metadata.integer if hint is int else metadata.number
+    numbers = metadata.integers(name).tolist() if is_array else [read(name)]
+    lowest = 0.0 if hint is float else key.at_least
+    for number in numbers:
+        in_range = lowest <= number <= key.at_most and (number > 0 or hint is not float)
+        if not in_range:  # NaN is in no range
+            reason = f"{number} is not {lowest:g} to {key.at_most:g}"
+            raise ModelFileError(f"key '{metadata.full_key(name)}'", reason)
+    return tuple(numbers) if is_array else numbers[0]

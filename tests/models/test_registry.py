@@ -202,12 +202,11 @@ def test_the_scale_of_gemmas_scores_is_the_files_or_follows_from_the_heads(chang
         "period": 6,
         "given_scale": None,
         "rope_base": 1e6,
-        "rope_base_swa": None,
-        "rope_base_local": 1e4,
+        "rope_base_swa": 1e4,
         "rope_scaling": None,
         "logit_cap": None,
     }
-    assert Options(**{**given, **changes}).scale == pytest.approx(scale)
+    assert Options(**{**given, **changes}).shape.scale == pytest.approx(scale)
 
 
 @pytest.mark.seed("S35", "S36")

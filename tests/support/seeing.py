@@ -23,7 +23,7 @@ from tampu.nn import (
     LayerShape,
     PreparedImage,
     RGBImage,
-    Vision,
+    VisionModel,
     experts,
 )
 
@@ -92,7 +92,7 @@ class Seer:
                 weights.load(backend)
 
     @property
-    def vision(self) -> Vision:
+    def vision(self) -> VisionModel:
         assert self.model.vision is not None
         return self.model.vision
 
