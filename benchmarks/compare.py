@@ -27,10 +27,10 @@ from tampu.bench.bench import (
     run_once,
 )
 from tampu.bench.llama_cpp import LlamaCpp
-from tampu.ml.devices import default_threads
 from tampu.ml.gguf import read_gguf
 from tampu.ml.kernels import KernelChoice, find_kernels
 from tampu.ml.kernels.roofline import measure_bandwidth
+from tampu.ml.machine import default_threads
 
 OWN, DEFAULT = "tampu", "default"
 SETTINGS = f"{DEFAULT},repack off,flash off"

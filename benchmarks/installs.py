@@ -49,7 +49,7 @@ class Install:
 def serve(model: Path) -> None:
     """Run the tests on standard input with this interpreter's tampu."""
     from tampu.bench.bench import Native, random_tokens
-    from tampu.ml.devices import default_threads
+    from tampu.ml.machine import default_threads
 
     subject = Native(model, threads=default_threads(), context=1024)
     source = random.Random(1)

@@ -19,7 +19,7 @@ from statistics import median
 
 from tampu.bench.bench import Native, Plan, Subject, Work, parse_depths, parse_tests
 from tampu.bench.llama_cpp import LlamaCpp
-from tampu.ml.devices import default_threads
+from tampu.ml.machine import default_threads
 
 _SETTLE_S = 0.3  # until the busy processes have started
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tampu.engine.completion import ChatCompletion, Completion, RequestHandle, Stream
     from tampu.engine.engine import Engine
     from tampu.errors import TampuError
-    from tampu.ml.offload import Offload
+    from tampu.ml.device_map import Offload
     from tampu.runner.events import Done, ReasoningDelta, TextDelta, TokenLogprob, Usage
     from tampu.runner.request import GenerateOptions
 
@@ -53,7 +53,7 @@ _HOMES = {
     "Done": "tampu.runner.events",
     "Engine": "tampu.engine.engine",
     "GenerateOptions": "tampu.runner.request",
-    "Offload": "tampu.ml.offload",
+    "Offload": "tampu.ml.device_map",
     "ReasoningDelta": "tampu.runner.events",
     "RequestHandle": "tampu.engine.completion",
     "Stream": "tampu.engine.completion",

@@ -71,7 +71,7 @@ def bench_command(
         return
     from tampu.bench.bench import Plan, Work, parse_depths, parse_tests
     from tampu.bench.charts import TOKENS
-    from tampu.ml.devices import default_threads
+    from tampu.ml.machine import default_threads
 
     plan = Plan(
         works=[Work("pp", n) for n in TOKENS] if kernels else parse_tests(tests),

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 def devices_command(json: AsJSON = False) -> None:
     """Show the devices that models can run on."""
-    from tampu.ml.devices import default_threads, find_devices
+    from tampu.ml.devices import find_devices
+    from tampu.ml.machine import default_threads
 
     found = [_described(device) for device in find_devices()]
     if json:

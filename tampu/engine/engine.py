@@ -39,7 +39,7 @@ from tampu.engine.load_options import LoadOptions, load_options, with_offload
 from tampu.engine.model_loader import LoadedModel, load_model
 from tampu.engine.prompts import ChatPrompt, StructuredOutput
 from tampu.errors import RequestError
-from tampu.ml.offload import Offload
+from tampu.ml.device_map import Offload
 from tampu.ml.vectors import normalize
 from tampu.nn import RGBImage
 from tampu.runner.events import Event

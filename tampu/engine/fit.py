@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 from tampu.engine.memory import PROCESSOR, Footprint
 from tampu.errors import RequestError
-from tampu.ml.device_map import DeviceMap
+from tampu.ml.device_map import DeviceMap, Offload
 from tampu.ml.devices import Device
-from tampu.ml.offload import Offload
 
 log = logging.getLogger("tampu")
 

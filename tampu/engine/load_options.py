@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tampu.errors import RequestError
-from tampu.ml.offload import Offload
+from tampu.ml.device_map import Offload
 from tampu.sampling.options import CheckedOptions
 from tampu.sampling.parameters import DEFAULTS
 

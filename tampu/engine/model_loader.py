@@ -17,15 +17,14 @@ from tampu.errors import ModelFileError, OutOfMemoryError, ShapeError
 from tampu.kvcache import AttentionKind, Cache, CacheSize, KVCacheManager
 from tampu.kvcache.causal import CACHE_TYPES
 from tampu.ml import Backend, GGMLType, Weights
+from tampu.ml.attention import attends_to
 from tampu.ml.device_map import DeviceMap
 from tampu.ml.devices import Device, find_devices
 from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.ml.kernels import KernelChoice, Kernels
-from tampu.ml.kernels.attention import attends_to
 from tampu.ml.kernels.repack_cache import RepackCache
 from tampu.ml.kernels.tuning import Tuning, choose_fetch
 from tampu.ml.metadata import Metadata
-from tampu.ml.probe import can_fuse_attention
 from tampu.models import bind_model
 from tampu.nn import CacheShape, LayerShape, Model, StateShape, VisionModel
 from tampu.nn.lora import attach
@@ -350,7 +349,7 @@ def _can_fuse(device: Device, shapes: Sequence[LayerShape], options: LoadOptions
     sizes = dict.fromkeys(
         (shape.kv_heads, shape.head_dim, shape.value_features) for shape in shapes
     )
-    return all(can_fuse_attention(device.handle, *size, *kinds) for size in sizes)
+    return all(device.can_fuse_attention(*size, *kinds) for size in sizes)
 
 
 def _reserve(graphs: Graphs, options: LoadOptions, outputs: int) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import struct
 
 from tampu.ml.checks import READABLE, SINGLE, require
-from tampu.ml.kernels.attention import attend, can_attend
+from tampu.ml.kernels.library import OWN_PARAMS, Kernels
+from tampu.ml.kernels.matmul import custom
 from tampu.ml.library import gg
+from tampu.ml.tensor import Tensor
 from tampu.ml.types import GGMLType
 
-if TYPE_CHECKING:
-    from tampu.ml.tensor import Tensor
+_KERNEL_TYPES = frozenset({GGMLType.F16, GGMLType.F32, GGMLType.Q8_0})
+_MAX_FEATURES = 256
+_TURNED = 4  # features that are transposed at a time
 
 
 def flash_attention(
@@ -54,27 +57,40 @@ def flash_attention(
         require(sinks.shape == queries.shape[:1] and sinks._is(SINGLE), "sinks", queries, sinks)
     context = queries._context()
     kernels = context.kernels_for(keys)
-    if kernels is not None and can_attend(kernels, keys, values):
-        pointer = attend(context, kernels, queries, keys, values, mask, scale, cap, sinks)
+    pointers = [operand.pointer for operand in operands]
+    if kernels is not None and _can_attend(kernels, keys, values):
+        pointers += [operand.pointer for operand in (mask, sinks) if operand is not None]
+        shape = (values.shape[-1], queries.shape[0], queries.shape[1], 1)
+        operation = kernels.operation("attention")
+        pointer = custom(context, gg.GGML_TYPE_F32, shape, pointers, operation)
+        packed = struct.pack("=ffii", scale, cap or 0.0, mask is not None, sinks is not None)
+        for index, word in enumerate(struct.unpack("=4i", packed)):
+            pointer.contents.op_params[OWN_PARAMS + index] = word
     else:
         hidden = mask.pointer if mask else None
-        pointer = gg.ggml_flash_attn_ext(
-            context.arena,
-            queries.pointer,
-            keys.pointer,
-            values.pointer,
-            hidden,
-            scale,
-            0.0,
-            cap or 0.0,
-        )
+        pointer = gg.ggml_flash_attn_ext(context.arena, *pointers, hidden, scale, 0.0, cap or 0.0)
         gg.ggml_flash_attn_ext_set_prec(pointer, gg.GGML_PREC_F32)
         if sinks is not None:
             gg.ggml_flash_attn_ext_add_sinks(pointer, sinks.pointer)
-    shape = (queries.shape[1], queries.shape[0], values.shape[2])
-    return context.wrap(pointer, shape, GGMLType.F32)
+    return context.wrap(
+        pointer, (queries.shape[1], queries.shape[0], values.shape[2]), GGMLType.F32
+    )
 
 
 def reads_in_place(queries: Tensor, keys: Tensor, values: Tensor) -> bool:
     """Whether attention with these queries reads a cache of this type without a conversion."""
-    return can_attend(queries._context().kernels_for(keys), keys, values)
+    return _can_attend(queries._context().kernels_for(keys), keys, values)
+
+
+def attends_to(kernels: Kernels | None, features: int) -> bool:
+    """Return whether the kernels support heads of this many features."""
+    is_wanted = kernels is not None and kernels.choice.attention
+    return is_wanted and features <= _MAX_FEATURES and features % _TURNED == 0
+
+
+def _can_attend(kernels: Kernels | None, keys: Tensor, values: Tensor) -> bool:
+    """Return whether the kernels read keys and values of these types and sizes."""
+    return all(
+        side.type in _KERNEL_TYPES and side.has_whole_rows and attends_to(kernels, side.shape[-1])
+        for side in (keys, values)
+    )

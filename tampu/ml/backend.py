@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tampu.errors import ComputeError, OutOfMemoryError, ShapeError
-from tampu.ml.available_memory import read_available_memory
 from tampu.ml.context import Context
 from tampu.ml.device_map import DeviceMap
-from tampu.ml.devices import Device, default_threads, find_devices, log_system
+from tampu.ml.devices import Device, find_devices, log_system
 from tampu.ml.kernels import KernelChoice, find_kernels
 from tampu.ml.library import OpaquePointer, gg
+from tampu.ml.machine import default_threads, read_available_memory
 from tampu.ml.nan_detector import NaNDetector
 from tampu.ml.tensor import Tensor
 from tampu.ml.threads import FittingThreads

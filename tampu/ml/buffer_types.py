@@ -10,7 +10,6 @@ from tampu.ml.backend import Backend
 from tampu.ml.device_map import layer_of
 from tampu.ml.devices import Device
 from tampu.ml.library import OpaquePointer
-from tampu.ml.probe import can_multiply
 from tampu.ml.tensor import Tensor
 
 
@@ -103,6 +102,6 @@ def _packing(backend: Backend, weight: Tensor, uses: Set[WeightUse]) -> OpaquePo
     if uses not in _ONLY_PRODUCTS:
         return None
     for kind in backend.cpu.packed_buffer_types:
-        if can_multiply(backend.cpu.handle, weight.pointer, kind):
+        if backend.cpu.can_multiply(weight.pointer, kind):
             return kind
     return None

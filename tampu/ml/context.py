@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +21,10 @@ from tampu.ml.tensor import Shape, Tensor
 from tampu.ml.types import GGMLType
 
 if TYPE_CHECKING:
+    from tampu.ml.backend import Backend
     from tampu.ml.kernels import Kernels
 
 Floats: TypeAlias = Sequence[float] | npt.NDArray[np.float32]
-Integers: TypeAlias = Sequence[int] | npt.NDArray[np.int32]
 
 _COUNTABLE = 2**62
 _OUTDATED = -1
@@ -38,26 +38,6 @@ _HEADER = np.dtype({
 })  # fmt: skip
 
 
-class Devices(Protocol):
-    """The interface of a `Backend` to its graphs."""
-
-    kernels: Kernels | None
-
-    @property
-    def is_divided(self) -> bool:
-        """Whether a graph may be computed by several of them."""
-        ...
-
-    @property
-    def host_buffer_type(self) -> OpaquePointer:
-        """The buffer type of inputs and constants."""
-        ...
-
-    def layer_buffer_type(self, index: int) -> OpaquePointer:
-        """The buffer type of the cache of a layer."""
-        ...
-
-
 class Context:
     """The graph being built; close it to free the graph and what its storages allocated.
 
@@ -68,7 +48,7 @@ class Context:
         pauses: what `pause` does; None: nothing.
     """
 
-    def __init__(self, devices: Devices, nodes: int) -> None:
+    def __init__(self, backend: Backend, nodes: int) -> None:
         """Make room for a graph of at most `nodes` tensors.
 
         Raises:
@@ -80,7 +60,7 @@ class Context:
         arena = gg.ggml_init(parameters)
         if not arena:
             raise OutOfMemoryError(f"no memory for a graph of {nodes} tensors ({size} bytes)")
-        self._devices = devices
+        self._backend = backend
         self.plan: int | None = None
         self._arena: OpaquePointer = int(arena)
         self._graph: GraphPointer = gg.ggml_new_graph_custom(arena, nodes, False)  # noqa: FBT003
@@ -117,11 +97,11 @@ class Context:
     @property
     def host(self) -> Storage:
         """Memory that the program itself reads and writes, whatever the devices are."""
-        return Storage(self, self._devices.host_buffer_type)
+        return Storage(self, self._backend.host_buffer_type)
 
     def layer(self, index: int) -> Storage:
         """Memory on the device that computes layer `index`."""
-        return Storage(self, self._devices.layer_buffer_type(index))
+        return Storage(self, self._backend.layer_buffer_type(index))
 
     def input(self, name: str, shape: Shape, type: GGMLType, *, stays: bool = False) -> Tensor:
         """Return a tensor whose data is given to each `Backend.compute` of this graph.
@@ -216,12 +196,12 @@ class Context:
 
         With devices besides the CPU, only what certainly lives with the CPU.
         """
-        if not self._devices.is_divided:
-            return self._devices.kernels
+        if not self._backend.is_divided:
+            return self._backend.kernels
         source = operand.pointer.contents.view_src
         buffer = (source or operand.pointer).contents.buffer
         is_near = buffer and gg.ggml_backend_buffer_is_host(buffer)
-        return self._devices.kernels if is_near else None
+        return self._backend.kernels if is_near else None
 
     def own(self, buffer: OpaquePointer) -> None:
         """Free this buffer when the context is closed."""
@@ -247,7 +227,7 @@ class Context:
 
 
 class Storage:
-    """Makes tensors with memory of one kind; all four ways refuse bad shapes and raise alike.
+    """Makes tensors with memory of one kind.
 
     Raises (each method):
         ShapeError: if the data does not fill the shape exactly, or the shape cannot be.
@@ -280,16 +260,9 @@ class Storage:
 
     def from_floats(self, values: Floats, shape: Shape) -> Tensor:
         """Return an F32 tensor of these values, in the order of the shape."""
-        return self._from_array(np.asarray(values, np.float32), shape, GGMLType.F32)
-
-    def from_integers(self, values: Integers, shape: Shape) -> Tensor:
-        """Return an I32 tensor of these values, in the order of the shape."""
-        return self._from_array(np.asarray(values, np.int32), shape, GGMLType.I32)
-
-    def _from_array(self, array: npt.NDArray[np.generic], shape: Shape, type: GGMLType) -> Tensor:
-        if array.size != math.prod(shape):
-            raise ShapeError(f"{array.size} values do not fill the shape {shape}")
-        tensor = self.empty(shape, type)
-        data = np.ascontiguousarray(array)
+        data = np.ascontiguousarray(values, np.float32)
+        if data.size != math.prod(shape):
+            raise ShapeError(f"{data.size} values do not fill the shape {shape}")
+        tensor = self.empty(shape, GGMLType.F32)
         gg.ggml_backend_tensor_set(tensor.pointer, data.ctypes.data, 0, data.nbytes)
         return tensor

@@ -8,13 +8,50 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tampu.ml.devices import Device
+from tampu.errors import RequestError
+
+if TYPE_CHECKING:
+    from tampu.ml.devices import Device
 
 _OF_LAYER = re.compile(r"blk\.(\d+)\.")
 _OF_OUTPUT = re.compile(r"(output|output_norm|cls|v|mm)\.")
 _EMBEDDING = frozenset({"token_embd", "token_embd_norm", "token_types", "position_embd"})
 _EXPERTS = re.compile(r"_(ch)?exps\.")
+
+
+@dataclass(frozen=True, slots=True)
+class Offload:
+    """The layers that the user wants on devices besides the CPU.
+
+    Attributes:
+        layers: how many of the last layers go to devices, as Ollama and llama.cpp count them: one
+            more than the model has takes the output layer too; None: as many as fit.
+        main: which device takes layers first, and alone if they fit; None: the one with the most
+            free memory.
+        split: how many of the layers each device takes, in proportion; empty: by free memory.
+    """
+
+    layers: int | None = None
+    main: int | None = None
+    split: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the range of each value.
+
+        Raises:
+            RequestError: naming the option.
+        """
+        if self.layers is not None and self.layers < 0:
+            raise RequestError(f"num_gpu must be 0 or more, not {self.layers}")
+        if self.main is not None and self.main < 0:
+            raise RequestError(f"main_gpu must be 0 or more, not {self.main}")
+        if any(part < 0 for part in self.split) or (self.split and not any(self.split)):
+            raise RequestError("tensor_split must be parts of 0 or more, and one over 0")
+
+
+AUTOMATIC = Offload()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,27 +1,23 @@
-"""The devices that ggml finds on this machine, in its order, and what they can do."""
+"""The devices that ggml finds on this machine, and the operations that they support."""
 
 from __future__ import annotations
 
 import ctypes
 import logging
-import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-
-import psutil
 
 from tampu.errors import ComputeError
-from tampu.ml.available_memory import read_available_memory
-from tampu.ml.library import VARIANT, OpaquePointer, gg
+from tampu.ml.library import VARIANT, OpaquePointer, TensorPointer, gg
+from tampu.ml.machine import read_available_memory
+from tampu.ml.types import GGMLType
 
 log = logging.getLogger("tampu.ml")
 
-_SYSTEM = Path("/sys")
-_PROCESS = Path("/proc/self")
-_USUAL_CACHE = 2**20
+_TOKENS, _HISTORY = 512, 256  # of the operations that devices are asked about
 _KINDS = {0: "cpu", 1: "gpu", 2: "integrated-gpu", 3: "accelerator"}
 
 UNUSED_PACKINGS = {
@@ -120,6 +116,43 @@ class Device:
             found[kind] = (gg.ggml_backend_buft_name(kind) or b"").decode()
         return found
 
+    def can_multiply(self, weight: TensorPointer, kind: OpaquePointer) -> bool:
+        """Return whether the device multiplies by a weight that is in a buffer of this type.
+
+        ggml answers for an operation whose weight has a buffer, so the weight gets an empty one.
+        """
+        with _arena() as arena:
+            header = weight.contents
+            if header.ne[2] > 1:
+                rows = gg.ggml_new_tensor_3d(arena, gg.GGML_TYPE_F32, header.ne[0], 1, _TOKENS)
+                choice = gg.ggml_new_tensor_2d(arena, gg.GGML_TYPE_I32, 1, _TOKENS)
+                product = gg.ggml_mul_mat_id(arena, weight, rows, choice)
+            else:
+                rows = gg.ggml_new_tensor_2d(arena, gg.GGML_TYPE_F32, header.ne[0], _TOKENS)
+                product = gg.ggml_mul_mat(arena, weight, rows)
+            before, header.buffer = header.buffer, gg.ggml_backend_buft_alloc_buffer(kind, 0)
+            supported = bool(gg.ggml_backend_dev_supports_op(self.handle, product))
+            gg.ggml_backend_buffer_free(header.buffer)
+            header.buffer = before
+            return supported
+
+    def can_fuse_attention(
+        self, heads: int, features: int, value_features: int, keys: GGMLType, values: GGMLType
+    ) -> bool:
+        """Return whether the device has fused attention for heads of these sizes and types."""
+        with _arena() as arena:
+            tensor = gg.ggml_new_tensor_3d
+            pointer = gg.ggml_flash_attn_ext(
+                arena,
+                tensor(arena, gg.GGML_TYPE_F32, features, _TOKENS, heads),
+                tensor(arena, int(keys), features, _HISTORY, heads),
+                tensor(arena, int(values), value_features, _HISTORY, heads),
+                gg.ggml_new_tensor_2d(arena, gg.GGML_TYPE_F16, _HISTORY, _TOKENS),
+                *(1.0, 0.0, 0.0),
+            )
+            gg.ggml_flash_attn_ext_set_prec(pointer, gg.GGML_PREC_F32)
+            return bool(gg.ggml_backend_dev_supports_op(self.handle, pointer))
+
     def features(self) -> dict[str, str]:
         """Return the features of the device's code, such as `AVX512: 1`."""
         function = self._procedure(b"ggml_backend_get_features")
@@ -138,6 +171,17 @@ class Device:
         registry = gg.ggml_backend_dev_backend_reg(self.handle)
         address = gg.ggml_backend_reg_get_proc_address(registry, name)
         return int(address) if address else None
+
+
+@contextmanager
+def _arena() -> Iterator[OpaquePointer]:
+    """Yield memory for the headers of an operation and its operands."""
+    size = gg.ggml_tensor_overhead() * 8
+    arena = gg.ggml_init(gg.ggml_init_params(mem_size=size, mem_buffer=None, no_alloc=True))
+    try:
+        yield arena
+    finally:
+        gg.ggml_free(arena)
 
 
 def find_devices() -> tuple[Device, ...]:
@@ -179,109 +223,3 @@ def log_system(devices: tuple[Device, ...], threads: int) -> None:
         for name in device.left_out_packings:
             reason = UNUSED_PACKINGS[name]
             log.info("weights: not in %s buffers on %s: %s", name, device.label, reason)
-
-
-def default_threads(system: Path = _SYSTEM, process: Path = _PROCESS) -> int:
-    """Return the number of fast cores that this process may use.
-
-    Processors that share a core count as one. Where cores differ, the slow ones are left out: all
-    threads wait for the last one after each operation. The cores of all NUMA nodes count, since
-    all threads write the packed weights, which so lie on all nodes. A container's quota counts as
-    its whole CPUs.
-
-    Args:
-        system: where Linux lists CPUs and quotas.
-        process: where it lists the control groups of this process.
-    """
-    if psutil.MACOS:  # does not bind processes to cores
-        return _fast_on_macos() or psutil.cpu_count(logical=False) or 1
-    usable = _fast(psutil.Process().cpu_affinity() or [0], system)
-    cores = {_core(system / f"devices/system/cpu/cpu{n}/topology") for n in usable}
-    if "" in cores:
-        count = min(len(usable), psutil.cpu_count(logical=False) or len(usable))
-    else:
-        count = len(cores)
-    return max(1, min(count, _quota(system / "fs/cgroup", process / "cgroup") or count))
-
-
-def second_cache_bytes(system: Path = _SYSTEM) -> int:
-    """Return the size of a core's second cache; 1 MiB if unknown."""
-    for index in sorted((system / "devices/system/cpu/cpu0/cache").glob("index*")):
-        size = re.fullmatch(r"(\d+)([KM])", _read(index / "size"))
-        if _read(index / "level") == "2" and size:
-            return int(size[1]) * (2**10 if size[2] == "K" else 2**20)
-    return _USUAL_CACHE
-
-
-def _fast_on_macos() -> int:
-    """Return the number of performance cores of Apple's CPUs; 0 if unknown."""
-    try:
-        sysctl = ctypes.CDLL(None).sysctlbyname
-    except (OSError, AttributeError):
-        return 0
-    count, size = ctypes.c_int(0), ctypes.c_size_t(ctypes.sizeof(ctypes.c_int))
-    name = b"hw.perflevel0.physicalcpu"
-    failed = sysctl(name, ctypes.byref(count), ctypes.byref(size), None, ctypes.c_size_t(0))
-    return 0 if failed else count.value
-
-
-def _fast(usable: Sequence[int], system: Path) -> Sequence[int]:
-    """Return those of some CPUs that are not slow beside the others.
-
-    Intel's hybrid CPUs list their performance cores; ARM's cores have a capacity each, and
-    those of less than two thirds of the largest are slow.
-    """
-    listed = _numbers(_read(system / "devices/cpu_core/cpus"))
-    if fast := [n for n in usable if n in listed]:
-        return fast
-    texts = {n: _read(system / f"devices/system/cpu/cpu{n}/cpu_capacity") for n in usable}
-    capacity = {n: int(text) for n, text in texts.items() if text.isdigit()}
-    most = max(capacity.values(), default=0)
-    return [n for n in usable if 3 * capacity.get(n, most) >= 2 * most]
-
-
-def _core(topology: Path) -> str:
-    """Return the CPUs that share a core, as Linux lists them; before 5.2 by another name."""
-    return _read(topology / "core_cpus_list") or _read(topology / "thread_siblings_list")
-
-
-def _numbers(text: str) -> set[int]:
-    """Return the numbers of a list such as `0-3,8`."""
-    found: set[int] = set()
-    for part in text.split(","):
-        if match := re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip()):
-            found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
-    return found
-
-
-def _quota(groups: Path, process: Path) -> int | None:
-    """Return how many CPUs the control groups allow, in whole; None: as many as there are.
-
-    The quotas of a process's own group and of all its parents apply. In a container, often only
-    its own group is visible, mounted at the root, so the root is read too.
-    """
-    places = {groups, groups / "cpu"}
-    for line in _read(process).splitlines():
-        _, controllers, name = [*line.split(":", 2), "", ""][:3]
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        base = groups / "cpu" if controllers else groups  # version 1, version 2
-        own = base / name.strip("/")
-        places |= {own, *(above for above in own.parents if above.is_relative_to(base))}
-    return min(filter(None, map(_quota_of, places)), default=None)
-
-
-def _quota_of(group: Path) -> int | None:
-    quota = _read(group / "cpu.max").split()  # version 2; else version 1
-    quota = quota or [_read(group / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
-    if len(quota) != 2 or not all(part.isdigit() and int(part) for part in quota):
-        return None
-    return max(1, int(quota[0]) // int(quota[1]))
-
-
-def _read(path: Path) -> str:
-    """Return the text of a system file; empty if it cannot be read."""
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

@@ -103,19 +103,3 @@ def rotate(
         scaling.beta_slow,
     )
     return x._like(pointer)
-
-
-def as_floats(positions: Tensor) -> Tensor:
-    """Return positions, I32 of any shape, as F32."""
-    require(positions.type is GGMLType.I32, "as_floats", positions)
-    context = positions._context()
-    pointer = gg.ggml_cast(context.arena, positions.pointer, int(GGMLType.F32))
-    return context.wrap(pointer, positions.shape, GGMLType.F32)
-
-
-def at_most(positions: Tensor, limit: int) -> Tensor:
-    """Return positions, I32, none of them greater than `limit`."""
-    context = positions._context()
-    bounded = gg.ggml_clamp(context.arena, as_floats(positions).pointer, 0.0, float(limit))
-    pointer = gg.ggml_cast(context.arena, bounded, int(GGMLType.I32))
-    return context.wrap(pointer, positions.shape, GGMLType.I32)

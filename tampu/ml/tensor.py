@@ -143,6 +143,19 @@ class Tensor:
         shape = (sequences, length - kernel.shape[1] + 1, features)
         return context.wrap(pointer, shape, GGMLType.F32)
 
+    def average_pool(self, side: int) -> Tensor:
+        """Return the means of squares of (channels, rows, columns), `side` on a side.
+
+        The squares must fill the map exactly.
+        """
+        fits = len(self.shape) == 3 and side >= 1 and not any(n % side for n in self.shape[1:])
+        is_known = self.type in SINGLE and self.is_contiguous
+        require(fits and is_known, f"average_pool of {side}", self)
+        (channels, rows, columns), context = self.shape, self._context()
+        lengths = (side, side, side, side, 0.0, 0.0)
+        pointer = gg.ggml_pool_2d(context.arena, self.pointer, gg.GGML_OP_POOL_AVG, *lengths)
+        return context.wrap(pointer, (channels, rows // side, columns // side), self.type)
+
     # -- element by element ----------------------------------------------------------------------
 
     def silu(self) -> Tensor:
@@ -176,6 +189,12 @@ class Tensor:
     def log(self) -> Tensor:
         """Return the natural logarithm."""
         return self._activated(gg.ggml_log)
+
+    def at_most(self, limit: float) -> Tensor:
+        """Return the elements, F32, each bounded from above."""
+        require(self._is(SINGLE), f"at_most {limit}", self)
+        pointer = gg.ggml_clamp(self._context().arena, self.pointer, -math.inf, limit)
+        return self._like(pointer)
 
     def silu_gate(self, up: Tensor) -> Tensor:
         """Return silu(self) · up in one pass (SwiGLU, arXiv:2002.05202)."""
@@ -310,6 +329,7 @@ class Tensor:
         if type is self.type:
             return self.contiguous()
         is_known = self.type in READABLE and type in WRITABLE
+        is_known = is_known or {self.type, type} == {GGMLType.I32, GGMLType.F32}
         if self.type.is_quantized or type.is_quantized:  # to or from F32, whole rows at a time
             is_known = is_known and GGMLType.F32 in (self.type, type) and self.has_whole_rows
         fits = self.shape[-1] % type.block_size == 0

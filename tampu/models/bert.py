@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from tampu.ml import Tensor
-from tampu.ml.rotary import at_most
+from tampu.ml import GGMLType, Tensor
 from tampu.nn import (
     Batch,
     Embedding,
@@ -97,7 +96,8 @@ class Bert(Model):
 
     def hidden(self, batch: Batch, caches: Sequence[LayerCache]) -> Tensor:
         o = self.options
-        places = at_most(batch.positions, self.longest_text - 1)
+        bounded = batch.positions.cast(GGMLType.F32).at_most(self.longest_text - 1)
+        places = bounded.cast(GGMLType.I32)
         x = self.token_embedding(batch.tokens) + self.position_embedding(places)
         if self.kinds:  # all tokens are of the first kind
             row = self.kinds.type.size_of(o.embedding)

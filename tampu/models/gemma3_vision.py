@@ -13,7 +13,6 @@ from typing import ClassVar
 import numpy as np
 
 from tampu.ml import Context, Tensor
-from tampu.ml.image_ops import average_pool
 from tampu.nn import (
     Embedding,
     EncoderLayer,
@@ -104,7 +103,7 @@ class Gemma3Vision(VisionModel):
             x = layer(context.pause(x), heads=o.heads, epsilon=o.epsilon, activate=Tensor.gelu)
         x = self.norm(x, o.epsilon)
         grid = x.transpose(1, 0).contiguous().reshape(-1, o.side, o.side)
-        pooled = average_pool(grid, o.pool).reshape(-1, o.rows).transpose(1, 0).contiguous()
+        pooled = grid.average_pool(o.pool).reshape(-1, o.rows).transpose(1, 0).contiguous()
         return self.projector(pooled, o.epsilon)
 
     def _placeholders(self) -> Placeholders:

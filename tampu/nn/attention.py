@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from tampu.ml import GGMLType, Tensor
 from tampu.ml.attention import flash_attention, reads_in_place
 from tampu.ml.metadata import Metadata
-from tampu.ml.rotary import as_floats
 from tampu.nn.cache import History, LayerCache
 from tampu.nn.linear import Linear
 from tampu.nn.module import Module, gguf
@@ -166,7 +165,7 @@ class AttentionScale:
 
     def __call__(self, positions: Tensor) -> Tensor:
         """Return the factors F32 (tokens, 1, 1) for positions I32 (tokens,)."""
-        position = as_floats(positions) + (self.first + 0.5)  # between whole numbers
+        position = positions.cast(GGMLType.F32) + (self.first + 0.5)  # between whole numbers
         factor = ((position * (1.0 / self.length)).floor() + 1.0).log() * self.strength + 1.0
         return factor.reshape(-1, 1, 1)
 

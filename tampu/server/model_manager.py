@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError
-from tampu.ml.available_memory import read_available_memory
+from tampu.ml.machine import read_available_memory
 from tampu.server.crash_loop import CrashLoopBackoff
 from tampu.server.generation_request import FOREVER
 from tampu.server.model_defaults import with_model_files

@@ -13,8 +13,8 @@ import msgspec
 from tampu.chat.renderers import own_template
 from tampu.chat.template_loader import PromptTemplate, read_template
 from tampu.errors import ModelFileError, ModelNotFoundError, TampuError
+from tampu.ml.device_map import Offload
 from tampu.ml.gguf import read_gguf
-from tampu.ml.offload import Offload
 from tampu.settings.parsers import existing_path
 from tampu.settings.settings import DEFAULT_CONTEXT, Settings
 from tampu.store.gguf_files import SUFFIX

@@ -13,8 +13,8 @@ from tampu.engine import model_loader
 from tampu.engine.engine import Engine
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import OutOfMemoryError
+from tampu.ml.device_map import Offload
 from tampu.ml.devices import find_devices
-from tampu.ml.offload import Offload
 from tampu.worker.main import load_engine
 from tampu.worker.protocol import Load
 

@@ -9,8 +9,8 @@ from tampu.engine.fit import Machine, free_on, place, survey
 from tampu.engine.memory import Footprint, WeightSizes, weight_sizes
 from tampu.errors import OutOfMemoryError, RequestError
 from tampu.kvcache import CacheSize
+from tampu.ml.device_map import AUTOMATIC, Offload
 from tampu.ml.devices import Device
-from tampu.ml.offload import AUTOMATIC, Offload
 from tampu.nn import LayerShape
 from tampu.store.model_info import read_model_info
 

@@ -110,7 +110,7 @@ CALLS = {
     "cast to Q8_0: turned": lambda _, turned: turned(32, 32).cast(Q8_0),
     "cast to Q8_0: from half precision": lambda t, _: t(2, 32, type=F16).cast(Q8_0),
     "cast to F16: from something quantized": lambda t, _: t(2, 32, type=Q8_0).cast(F16),
-    "cast to I32": lambda t, _: t(4).cast(I32),
+    "cast to I32": lambda t, _: t(4, type=F16).cast(I32),
     "strided: too far": lambda t, _: t(2, 3).strided((2, 3), (16,)),
     "strided: too far from its offset": lambda t, _: t(2, 3).strided((2, 3), (12,), 4),
     "strided: a negative offset": lambda t, _: t(2, 3).strided((3,), (), -4),

@@ -7,14 +7,9 @@ import psutil
 import pytest
 
 from tampu.ml import Backend
-from tampu.ml.devices import (
-    Device,
-    default_threads,
-    find_devices,
-    log_system,
-    second_cache_bytes,
-)
+from tampu.ml.devices import Device, find_devices, log_system
 from tampu.ml.library import gg
+from tampu.ml.machine import default_threads, second_cache_bytes
 
 NAMES = [("CUDA", 1), ("CUDA", 1), ("BLAS", 3), ("CPU", 0)]
 

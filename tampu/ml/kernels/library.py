@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from tampu.errors import RequestError
-from tampu.ml.devices import second_cache_bytes
 from tampu.ml.library import gg
+from tampu.ml.machine import second_cache_bytes
 from tampu.ml.types import GGMLType
 
 log = logging.getLogger("tampu.ml")

@@ -9,7 +9,7 @@ import sys
 import psutil
 import pytest
 
-from tampu.ml.available_memory import AvailableMemory, read_available_memory
+from tampu.ml.machine import AvailableMemory, read_available_memory
 
 MIB = 1 << 20
 
@@ -49,7 +49,7 @@ def test_a_version_1_limit_counts(tmp_path):
 
 
 def test_the_address_space_limit_counts():
-    code = "from tampu.ml import available_memory as m; print(m.read_available_memory().total)"
+    code = "from tampu.ml import machine as m; print(m.read_available_memory().total)"
     limit = 2048 * MIB
 
     def limited():
