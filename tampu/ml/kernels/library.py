@@ -32,6 +32,23 @@ LIBRARY = "libtampu_kernels.so"
 _OPERATIONS = ("quantise", "interleave", "product", "group", "product_each", "attention")
 _FIELDS = ("ne", "nb", "op_params", "src", "data")
 
+_int, _i64, _text, _address = ctypes.c_int, ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p
+_SIGNATURES: dict[str, tuple[Any, ...]] = {  # the result, then the arguments
+    "tampu_layout_version": (_int,),
+    "tampu_tensor_offset": (_i64, _int),
+    "tampu_packed_bytes": (_i64, _int, _i64, _i64, _i64),
+    "tampu_plan_bytes": (_i64, _i64, _i64),
+    "tampu_amx_problem": (_text,),
+    "tampu_level_count": (_int,),
+    "tampu_level_name": (_text, _int),
+    "tampu_level_operation": (_address, _int, _text),
+    "tampu_level_layout": (_int, _int, _int, _i64),
+    "tampu_level_activation_bytes": (_i64, _int, _int, _i64, _i64, _i64),
+    "tampu_level_peak": (ctypes.c_double, _int, _text, _i64),
+    "tampu_level_read": (None, _int, _address, _i64, _int, _int, _int),
+    "tampu_level_pack": (None, _int, _int, _address, _address, _i64, _i64, _i64, _i64),
+}
+
 FLOATING = frozenset({GGMLType.F16, GGMLType.BF16})
 """Weights whose activations are not those of the quantized ones: each layout has its own."""
 
@@ -222,36 +239,8 @@ def _load(path: Path) -> ctypes.CDLL | None:
     except OSError as error:
         log.warning("kernels: not used, ggml computes alone: %s", error)
         return None
-    library.tampu_level_name.restype = ctypes.c_char_p
-    library.tampu_amx_problem.restype = ctypes.c_char_p
-    library.tampu_level_operation.restype = ctypes.c_void_p
-    library.tampu_level_operation.argtypes = (ctypes.c_int, ctypes.c_char_p)
-    for name in ("tampu_packed_bytes", "tampu_level_activation_bytes", "tampu_plan_bytes"):
-        library[name].restype = ctypes.c_int64
-    library.tampu_packed_bytes.argtypes = (ctypes.c_int, *[ctypes.c_int64] * 3)
-    library.tampu_level_activation_bytes.argtypes = (
-        ctypes.c_int,
-        ctypes.c_int,
-        *[ctypes.c_int64] * 3,
-    )
-    library.tampu_plan_bytes.argtypes = (ctypes.c_int64, ctypes.c_int64)
-    library.tampu_level_peak.restype = ctypes.c_double
-    library.tampu_level_peak.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int64)
-    library.tampu_level_read.restype = None
-    library.tampu_level_read.argtypes = (
-        *(ctypes.c_int, ctypes.c_void_p, ctypes.c_int64),
-        *[ctypes.c_int] * 3,
-    )
-    library.tampu_tensor_offset.restype = ctypes.c_int64
-    library.tampu_level_layout.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64)
-    library.tampu_level_pack.restype = None
-    library.tampu_level_pack.argtypes = (
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-        *[ctypes.c_int64] * 4,
-    )
+    for name, (result, *arguments) in _SIGNATURES.items():
+        library[name].restype, library[name].argtypes = result, arguments
     if (problem := _mismatch(library)) is not None:
         log.warning("kernels: not used, ggml computes alone: %s", problem)
         return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -53,62 +53,29 @@ _BYTE = 0x11  # weights full of it have small scales and codes: the values do no
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """The limits of the machine: operations and bytes per second of all threads together.
+    """The limits of the machine, of all threads together.
 
     Attributes:
-        int8: products of bytes.
-        int16: of integers of 16 bits, as which F16 weights are multiplied; 0: they are not here.
-        f32: of 32-bit floats.
-        bf16: of brain floats; 0: the kernels have no such products here.
-        bandwidth: bytes read from memory.
-        tiles: of bytes by AMX tiles, which are twice as fast as those of brain floats; 0: no AMX.
+        operations: products and sums per second by their kind: `int8`, `int16` (F16 weights), `f32`
+            and `bf16`, and `amx int8` of AMX tiles; kinds that the kernels lack are absent.
+        bandwidth: bytes read from memory per second.
     """
 
-    int8: float
-    int16: float
-    f32: float
-    bf16: float
+    operations: Mapping[str, float]
     bandwidth: float
-    tiles: float = 0.0
-
-    def of(self, kind: str) -> float:
-        """Return the operations per second of a kind."""
-        measured = {"int8": self.int8, "int16": self.int16, "f32": self.f32, "bf16": self.bf16}
-        return (measured | {"amx int8": self.tiles})[kind]
 
     def kind_for(self, type: GGMLType, tokens: int) -> str:
         """Return the kind of products that so many tokens are multiplied with weights of a type.
 
         With AMX all types are multiplied as brain floats where there are many tokens.
         """
-        if self.tiles and tokens > _FEW:
+        if "amx int8" in self.operations and tokens > _FEW:
             return "bf16"
-        if type is GGMLType.BF16 and self.bf16:
+        if type is GGMLType.BF16 and "bf16" in self.operations:
             return "bf16"
-        if type is GGMLType.F16 and self.int16:
+        if type is GGMLType.F16 and "int16" in self.operations:
             return "int16"
         return "f32" if type in (GGMLType.F16, GGMLType.BF16) else "int8"
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """The minimal work of one run of an operation.
-
-    Attributes:
-        operation: its name.
-        type: of the weights or of the cache.
-        tokens: in one batch.
-        bytes: to read from memory; 0: they may be in a cache.
-        operations: products and sums.
-        kind: of these products: `int8`, `int16`, `f32` or `bf16`.
-    """
-
-    operation: str
-    type: str
-    tokens: int
-    bytes: int
-    operations: float
-    kind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,37 +104,47 @@ class Rate:
         return self.rate / self.limit
 
 
-def rate_of(work: Work, seconds: float, peaks: Peaks) -> Rate:
-    """Return how fast a run was, beside the limit that it meets first."""
-    reading, computing = work.bytes / peaks.bandwidth, work.operations / peaks.of(work.kind)
-    given = (work.operation, work.type, work.tokens)
-    if reading > computing:
-        return Rate(*given, work.bytes / seconds, peaks.bandwidth, "memory")
-    return Rate(*given, work.operations / seconds, peaks.of(work.kind), work.kind)
+def rate_of(
+    names: tuple[str, str, int],
+    read: int,
+    operations: float,
+    kind: str,
+    seconds: float,
+    peaks: Peaks,
+) -> Rate:
+    """Return how fast a run was, beside the limit that it reaches first.
+
+    Args:
+        names: the operation, the type and the number of tokens.
+        read: bytes from memory; 0: they may be in a cache.
+        operations: products and sums.
+        kind: of these products.
+        seconds: that the run took.
+        peaks: of the machine.
+    """
+    peak = peaks.operations[kind]
+    if read / peaks.bandwidth > operations / peak:
+        return Rate(*names, read / seconds, peaks.bandwidth, "memory")
+    return Rate(*names, operations / seconds, peak, kind)
 
 
 def measure_peaks(kernels: Kernels, threads: int) -> Peaks:
     """Measure the machine with all threads at once; the best of several runs."""
+    kinds = ["int8", "f32", "bf16", "amx int8"]
+    if kernels.layout(GGMLType.F16, _INPUTS) != GGMLType.F16:
+        kinds.append("int16")
 
-    def operations(kind: str) -> float:
+    def rate(kind: str) -> float:
         return _together(threads, lambda _: kernels.peak(kind, _PEAK_ROUNDS))
 
-    has_int16 = kernels.layout(GGMLType.F16, _INPUTS) != GGMLType.F16
-    return Peaks(
-        int8=operations("int8"),
-        int16=operations("int16") if has_int16 else 0.0,
-        f32=operations("f32"),
-        bf16=operations("bf16"),
-        bandwidth=measure_bandwidth(kernels, threads),
-        tiles=operations("amx int8"),
-    )
+    rates = {kind: found for kind in kinds if (found := rate(kind))}
+    return Peaks(rates, measure_bandwidth(kernels, threads))
 
 
 def measure_bandwidth(kernels: Kernels, threads: int, runs: int = _RUNS) -> float:
     """Return the bytes per second that all threads together read from memory at most.
 
-    It is that of the best of several ways of reading, which need not be the one that the kernels
-    use: with plain loads, with each hint, in one place and in several at once.
+    That is the best of several ways of reading, which need not be the one that the kernels use.
     """
     data = np.ones(_STREAMED, np.uint8)
     share = _STREAMED // threads
@@ -206,17 +183,17 @@ def measure(
         RequestError: if the kernels are not used here.
     """
     kernels = kernels_of(backend)
-    for run in (_product, _experts):
+    for of_experts in (False, True):
         for kind in types:
             for count in tokens:
-                yield run(backend, kernels, kind, count, peaks)
+                yield _product(backend, kernels, kind, count, peaks, of_experts=of_experts)
     for kind in CACHES:
         for count in tokens:
             yield _attention(backend, kind, count, peaks)
 
 
 def kernels_of(backend: Backend) -> Kernels:
-    """Return the cases to measure.
+    """Return the kernels to measure.
 
     Raises:
         RequestError: if the kernels are not used here.
@@ -226,54 +203,41 @@ def kernels_of(backend: Backend) -> Kernels:
     return backend.kernels
 
 
-def _product(backend: Backend, kernels: Kernels, kind: GGMLType, tokens: int, peaks: Peaks) -> Rate:
-    size = kernels.packed_bytes(kind, _ROWS, _INPUTS)
-    copies = _copies(size, tokens)
+def _product(
+    backend: Backend,
+    kernels: Kernels,
+    kind: GGMLType,
+    tokens: int,
+    peaks: Peaks,
+    *,
+    of_experts: bool,
+) -> Rate:
+    """Measure products; each token uses the next experts in turn, so that as many as can be."""
+    rows, experts, used = (_EXPERT_ROWS, _EXPERTS, _USED) if of_experts else (_ROWS, 1, 1)
+    size = kernels.packed_bytes(kind, rows, _INPUTS, experts)
+    read = size * min(experts, tokens * used) // experts
+    copies = max(1, _STREAMED // read) if tokens <= _FEW else 1
     context = backend.context(4 * copies + 8)
     memory = PackedMemory(context.arena, kernels, [size] * copies)
-    x = context.input("x", (tokens, _INPUTS), GGMLType.F32)
+    chosen = (np.arange(tokens * used, dtype=np.int32) % experts).reshape(tokens, used)
+    choice = context.input("choice", chosen.shape, GGMLType.I32)
+    inputs = _numbers(*((tokens, 1, _INPUTS) if of_experts else (tokens, _INPUTS)))
+    x = context.input("x", inputs.shape, GGMLType.F32)
     for _ in range(copies):
-        weight = memory.place(kind, _ROWS, _INPUTS, size)
+        weight = memory.place(kind, rows, _INPUTS, size, experts)
         ctypes.memset(weight.address, _BYTE, size)
-        context.forward(context.wrap(weight.multiply(context, x), (tokens, _ROWS), GGMLType.F32))
-    seconds = _best(backend, context, [(x, _numbers(tokens, _INPUTS))])
+        if of_experts:
+            product = weight.multiply_experts(context, x, choice)
+        else:
+            product = weight.multiply(context, x)
+        context.forward(context.wrap(product, (tokens * used, rows), GGMLType.F32))
+    seconds = _best(backend, context, [(x, inputs), (choice, chosen)])
     context.close()
     memory.close()
-    operations = 2.0 * tokens * _ROWS * _INPUTS * copies
-    read = copies * size if tokens <= _FEW else 0
-    work = Work("product", kind.name, tokens, read, operations, peaks.kind_for(kind, tokens))
-    return rate_of(work, seconds, peaks)
-
-
-def _experts(backend: Backend, kernels: Kernels, kind: GGMLType, tokens: int, peaks: Peaks) -> Rate:
-    """Each token uses the next experts in turn, so that as many are read as can be."""
-    size = kernels.packed_bytes(kind, _EXPERT_ROWS, _INPUTS, _EXPERTS)
-    used = min(_EXPERTS, tokens * _USED)
-    copies = _copies(size * used // _EXPERTS, tokens)
-    context = backend.context(4 * copies + 8)
-    memory = PackedMemory(context.arena, kernels, [size] * copies)
-    x = context.input("x", (tokens, 1, _INPUTS), GGMLType.F32)
-    choice = context.input("choice", (tokens, _USED), GGMLType.I32)
-    shape = (tokens, _USED, _EXPERT_ROWS)
-    for _ in range(copies):
-        weight = memory.place(kind, _EXPERT_ROWS, _INPUTS, size, _EXPERTS)
-        ctypes.memset(weight.address, _BYTE, size)
-        context.forward(
-            context.wrap(weight.multiply_experts(context, x, choice), shape, GGMLType.F32)
-        )
-    chosen = (np.arange(tokens * _USED, dtype=np.int32) % _EXPERTS).reshape(tokens, _USED)
-    data = [(x, _numbers(tokens, 1, _INPUTS)), (choice, chosen)]
-    seconds = _best(backend, context, data)
-    context.close()
-    memory.close()
-    operations = 2.0 * tokens * _USED * _EXPERT_ROWS * _INPUTS * copies
-    read = copies * size * used // _EXPERTS if tokens <= _FEW else 0
-    work = Work("experts", kind.name, tokens, read, operations, peaks.kind_for(kind, tokens))
-    return rate_of(work, seconds, peaks)
-
-
-def _copies(read: int, tokens: int) -> int:
-    return max(1, _STREAMED // read) if tokens <= _FEW else 1
+    names = ("experts" if of_experts else "product", kind.name, tokens)
+    read = read * copies if tokens <= _FEW else 0
+    operations = 2.0 * tokens * used * rows * _INPUTS * copies
+    return rate_of(names, read, operations, peaks.kind_for(kind, tokens), seconds, peaks)
 
 
 def _attention(backend: Backend, kind: GGMLType, tokens: int, peaks: Peaks) -> Rate:
@@ -281,7 +245,7 @@ def _attention(backend: Backend, kind: GGMLType, tokens: int, peaks: Peaks) -> R
     x = context.input("q", (_HEADS, tokens, _FEATURES), GGMLType.F32)
     shape = (_HISTORY, _KV_HEADS * _FEATURES)
     layers = _LAYERS if tokens <= _FEW else 1
-    row = _FEATURES // kind.block_size * kind.block_bytes
+    row = kind.size_of(_FEATURES)
     for _ in range(layers):
         keys, values = (
             context.host.zeros(shape, kind).strided(
@@ -294,11 +258,11 @@ def _attention(backend: Backend, kind: GGMLType, tokens: int, peaks: Peaks) -> R
     context.close()
     read = 2 * layers * row * _KV_HEADS * _HISTORY if tokens <= _FEW else 0
     operations = 4.0 * layers * tokens * _HISTORY * _HEADS * _FEATURES
-    return rate_of(Work("attention", kind.name, tokens, read, operations, "f32"), seconds, peaks)
+    return rate_of(("attention", kind.name, tokens), read, operations, "f32", seconds, peaks)
 
 
 def _numbers(*shape: int) -> npt.NDArray[np.float32]:
-    """Return inputs as they are: whole numbers would take another way in some kernels."""
+    """Return usual inputs: whole numbers would take another path in some kernels."""
     return np.random.default_rng(0).standard_normal(shape, np.float32)
 
 
@@ -328,7 +292,8 @@ def as_table(rates: Sequence[Rate]) -> str:
 def describe(peaks: Peaks, level: str, threads: int) -> str:
     """Return a line that says what the machine can do."""
     kinds = ("amx int8", "int8", "int16", "bf16", "f32")
-    rates = ", ".join(f"{peaks.of(kind) / 1e12:.2f} of {kind}" for kind in kinds if peaks.of(kind))
+    known = {kind: peaks.operations[kind] for kind in kinds if kind in peaks.operations}
+    rates = ", ".join(f"{rate / 1e12:.2f} of {kind}" for kind, rate in known.items())
     return (
         f"this machine ({level}, {threads} threads): "
         f"{peaks.bandwidth / 1e9:.1f} GB/s from memory; TOP/s: {rates}"
