@@ -240,7 +240,8 @@ def _load(path: Path) -> ctypes.CDLL | None:
         log.warning("kernels: not used, ggml computes alone: %s", error)
         return None
     for name, (result, *arguments) in _SIGNATURES.items():
-        library[name].restype, library[name].argtypes = result, arguments
+        function = getattr(library, name)  # not library[name], which is another object each time
+        function.restype, function.argtypes = result, arguments
     if (problem := _mismatch(library)) is not None:
         log.warning("kernels: not used, ggml computes alone: %s", problem)
         return None
