@@ -54,7 +54,7 @@ class InputProcessor:
 
     def generate(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> RequestHandle:
         """Begin an answer; see `Engine.submit`."""
-        if self._model.graphs.longest_text is not None:
+        if self._model.graphs.max_bidirectional_tokens is not None:
             name = self._model.info.path.name
             raise RequestError(f"{name} gives no answers: it is a model for embeddings")
         given = self._inputs(prompt)
@@ -105,7 +105,7 @@ class InputProcessor:
 
     def warm_up(self) -> None:
         """Make what the first grammar and the first picture need, if the model takes any."""
-        if self._model.graphs.longest_text is None:
+        if self._model.graphs.max_bidirectional_tokens is None:
             self._constraints.prepare()
         if self._model.vision is not None:
             self._decoder.prepare()
@@ -186,7 +186,7 @@ class InputProcessor:
             else:
                 tokens = [item for item in items if not isinstance(item, NumberedImage)]
                 pieces.append(self._known(tokens))
-        inputs, longest = lay_out(pieces), self._model.graphs.longest_text
+        inputs, longest = lay_out(pieces), self._model.graphs.max_bidirectional_tokens
         if longest is None:
             return inputs
         if len(inputs.tokens) > longest:

@@ -26,7 +26,7 @@ from tampu.ml.library import OpaquePointer, gg
 from tampu.ml.machine import default_threads, read_available_memory
 from tampu.ml.nan_detector import NaNDetector
 from tampu.ml.tensor import Tensor
-from tampu.ml.threads import FittingThreads
+from tampu.ml.threads import AdaptiveThreads
 from tampu.ml.types import GGMLType
 
 _DATA_TYPES: dict[GGMLType, np.dtype[np.generic]] = {
@@ -86,7 +86,7 @@ class Backend:
         self._working = (*self.device_map.devices, self._cpu)  # ggml wants the CPU last
         self._handles = _start(self._working)
         self._handle = self._handles[-1]
-        self._fitting = FittingThreads(self.threads)
+        self._fitting = AdaptiveThreads(self.threads)
         count = len(self._handles)
         handles = (ctypes.c_void_p * count)(*self._handles)
         types = (ctypes.c_void_p * count)(*(device.buffer_type for device in self._working))
@@ -98,7 +98,9 @@ class Backend:
         self._nan_detector: NaNDetector | None = None
         # The graph whose tensors have their places now, and how many nodes it had then.
         self._placed: tuple[Context, int] | None = None
-        self._staying: dict[int, npt.NDArray[np.generic]] = {}  # what is in inputs that stay
+        self._persistent_data: dict[
+            int, npt.NDArray[np.generic]
+        ] = {}  # what is in inputs that stay
         self._buffers = 0  # how many there have been for what graphs compute
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tampu-compute")
         self._busy = threading.Lock()
@@ -238,7 +240,7 @@ class Backend:
         self._check_open()
         self._placed = None
         if context.plan is not None:
-            context.forget_places()
+            context.clear_allocations()
         size = self.graph_bytes
         self._reset(context)
         if not gg.ggml_backend_sched_reserve(self._scheduler, context.graph):
@@ -261,18 +263,18 @@ class Backend:
             if not gg.ggml_backend_sched_alloc_graph(self._scheduler, context.graph):
                 raise OutOfMemoryError("no memory for a graph: use a smaller context or batch")
             self._placed = state
-            self._staying.clear()
+            self._persistent_data.clear()
         for tensor, data in inputs:
-            if self._staying.get(id(tensor)) is not data:
+            if self._persistent_data.get(id(tensor)) is not data:
                 _write(tensor, data)
-            if not data.flags.writeable and tensor in context.staying:
-                self._staying[id(tensor)] = data
+            if not data.flags.writeable and tensor in context.persistent:
+                self._persistent_data[id(tensor)] = data
 
     def _reset(self, context: Context) -> None:
         """Reset the scheduler and allocate another graph."""
         gg.ggml_backend_sched_reset(self._scheduler)
         if self.is_divided:
-            context.make_whole()
+            context.restore_sources()
             place = gg.ggml_backend_sched_set_tensor_backend
             for node in context.custom:
                 place(self._scheduler, node, self._handle)

@@ -43,7 +43,7 @@ class Context:
 
     Attributes:
         plan: which of the backend's buffers the graph's places are in; None: it has none yet.
-        staying: inputs whose memory is theirs alone.
+        persistent: inputs whose memory is theirs alone.
         custom: nodes that the package's own code computes, which only the CPU can run.
         pauses: what `pause` does; None: nothing.
     """
@@ -66,7 +66,7 @@ class Context:
         self._graph: GraphPointer = gg.ggml_new_graph_custom(arena, nodes, False)  # noqa: FBT003
         self._nodes = nodes
         self._count = 0
-        self.staying: list[Tensor] = []
+        self.persistent: list[Tensor] = []
         self.custom: list[TensorPointer] = []
         self.pauses: Callable[[Tensor], Tensor] | None = None
         self._buffers: list[OpaquePointer] = []
@@ -103,22 +103,24 @@ class Context:
         """Memory on the device that computes layer `index`."""
         return Storage(self, self._backend.layer_buffer_type(index))
 
-    def input(self, name: str, shape: Shape, type: GGMLType, *, stays: bool = False) -> Tensor:
+    def input(
+        self, name: str, shape: Shape, type: GGMLType, *, is_persistent: bool = False
+    ) -> Tensor:
         """Return a tensor whose data is given to each `Backend.compute` of this graph.
 
         Args:
             name: for people.
             shape: of the tensor.
             type: of its elements.
-            stays: keep its memory for it alone: an array that is given again, and that nothing can
-                write to, is then not copied again.
+            is_persistent: whether its memory is not reused for other tensors; the same read-only
+                array given again is then not copied again.
         """
         tensor = self.declare(shape, type)
         gg.ggml_set_name(tensor.pointer, name.encode())
         gg.ggml_set_input(tensor.pointer)
-        if stays:
+        if is_persistent:
             gg.ggml_set_output(tensor.pointer)  # else its memory is used again after its last use
-            self.staying.append(tensor)
+            self.persistent.append(tensor)
         return tensor
 
     def output(self, tensor: Tensor) -> Tensor:
@@ -131,7 +133,7 @@ class Context:
     def forward(self, *tensors: Tensor) -> None:
         """Append to the graph what these tensors need, in this order, and themselves."""
         if len(self._sources):  # ggml walks through the graph and would follow it to copies
-            self.make_whole()
+            self.restore_sources()
             self.plan = _OUTDATED
         for tensor in tensors:
             gg.ggml_build_forward_expand(self.graph, tensor.pointer)
@@ -162,13 +164,13 @@ class Context:
         self._count += 1
         return Tensor(pointer, shape, type, self)
 
-    def forget_places(self) -> None:
+    def clear_allocations(self) -> None:
         """Take back the places of what the graph computes, so that it can be given others."""
         headers = self._headers()
         computed = ~np.isin(headers["buffer"], np.array(self._buffers, np.uint64))
         headers["buffer"][computed] = headers["data"][computed] = 0
 
-    def make_whole(self) -> None:
+    def restore_sources(self) -> None:
         """Take back what dividing the graph among devices did to it, before it is divided again.
 
         Where a node reads another device's tensor, ggml writes the address of a copy into it; the
@@ -200,8 +202,8 @@ class Context:
             return self._backend.kernels
         source = operand.pointer.contents.view_src
         buffer = (source or operand.pointer).contents.buffer
-        is_near = buffer and gg.ggml_backend_buffer_is_host(buffer)
-        return self._backend.kernels if is_near else None
+        is_on_host = buffer and gg.ggml_backend_buffer_is_host(buffer)
+        return self._backend.kernels if is_on_host else None
 
     def own(self, buffer: OpaquePointer) -> None:
         """Free this buffer when the context is closed."""

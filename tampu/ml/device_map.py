@@ -61,12 +61,12 @@ class DeviceMap:
     Attributes:
         devices: in use besides the CPU.
         layers: index in `devices` for each layer, the output layer last; -1: the CPU.
-        kept_experts: layers on a device whose experts stay on the CPU.
+        cpu_experts: layers on a device whose experts stay on the CPU.
     """
 
     devices: tuple[Device, ...] = ()
     layers: tuple[int, ...] = ()
-    kept_experts: frozenset[int] = frozenset()
+    cpu_experts: frozenset[int] = frozenset()
 
     @property
     def offloaded(self) -> int:
@@ -81,7 +81,7 @@ class DeviceMap:
     def of_weight(self, name: str) -> Device | None:
         """Return the device of a weight; None: the CPU."""
         index = layer_of(name, len(self.layers) - 1)
-        if index is None or (index in self.kept_experts and is_of_experts(name)):
+        if index is None or (index in self.cpu_experts and is_of_experts(name)):
             return None
         return self.of_layer(index)
 

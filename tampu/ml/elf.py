@@ -22,7 +22,7 @@ _ALIGNMENT = 1 << 16  # the largest pages of these CPUs
 _HEADER, _PROGRAM_HEADER, _SYMBOL, _ENTRY = 64, 56, 24, 16  # sizes in bytes
 
 
-def needing(names: Sequence[str], folder: str, like: bytes) -> bytes | None:
+def stub_library(names: Sequence[str], folder: str, like: bytes) -> bytes | None:
     """Return a library that needs others, which the dynamic linker finds in a folder.
 
     Args:

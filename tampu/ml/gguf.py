@@ -12,9 +12,12 @@ Source: the GGUF specification (docs/gguf.md of ggml). Not supported: version 1,
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 import struct
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -48,9 +51,7 @@ MAX_ALIGNMENT = 4096
 
 _VERSIONS = (2, 3)
 _MIN_KEY_BYTES = 8 + 1 + 4 + 1  # length, one byte of key, type, the smallest value
-_MIN_TENSOR_BYTES = (
-    8 + 1 + 4 + 8 + 4 + 8
-)  # length, one byte of name, count, dimension, type, offset
+_MIN_TENSOR_BYTES = 8 + 1 + 4 + 8 + 4 + 8  # length, a byte of name, count, dimension, type, offset
 
 _UINT32, _BOOL, _STRING, _ARRAY = 4, 7, 8, 9
 _NUMBERS = {  # GGUF's number of a value type: how struct and NumPy call it
@@ -61,7 +62,7 @@ _NUMBERS = {  # GGUF's number of a value type: how struct and NumPy call it
     4: "<I",
     5: "<i",
     6: "<f",
-    7: "<B",
+    _BOOL: "<B",
     10: "<Q",
     11: "<q",
     12: "<d",
@@ -114,12 +115,9 @@ def _read(path: Path, cursor: Cursor) -> GGUFFile:
     metadata = Metadata({key: value for key, (_, value) in values.items()})
     tensors = _read_tensors(cursor, tensor_count)
     data_offset = -(-cursor.position // alignment) * alignment
-    _check_layout(tensors, alignment, cursor.size - data_offset)
+    _check_layout(tensors.values(), alignment, cursor.size - data_offset)
     placed = {
-        info.name: TensorInfo(
-            info.name, info.shape, info.type, info.offset + data_offset, info.size_bytes
-        )
-        for info in tensors
+        name: replace(info, offset=info.offset + data_offset) for name, info in tensors.items()
     }
     kinds = {key: kind for key, (kind, _) in values.items()}
     whole = (FilePart(path, cursor.size),)
@@ -154,6 +152,10 @@ def _text(raw: bytes, field: str) -> str:
         raise ModelFileError(field, "is empty")
     if b"\0" in raw:
         raise ModelFileError(field, "holds a NUL")
+    return _decode(raw, field)
+
+
+def _decode(raw: bytes, field: str) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
@@ -203,13 +205,6 @@ def _read_value(cursor: Cursor, kind: int, key: str, field: str) -> Value:
     return bool(number)
 
 
-def _decode(raw: bytes, field: str) -> str:
-    try:
-        return raw.decode()
-    except UnicodeDecodeError as error:
-        raise ModelFileError(field, "is not valid UTF-8") from error
-
-
 def _read_array(cursor: Cursor, field: str) -> Value:
     kind = cursor.u32(f"{field} item type")
     count = cursor.u64(f"{field} item count")
@@ -243,14 +238,14 @@ def _alignment(values: dict[str, tuple[int, Value]]) -> int:
 # Tensors
 
 
-def _read_tensors(cursor: Cursor, count: int) -> list[TensorInfo]:
+def _read_tensors(cursor: Cursor, count: int) -> dict[str, TensorInfo]:
     """Return the tensors with offsets from the start of the data, as the file has them."""
-    tensors = [_read_tensor(cursor, index) for index in range(count)]
-    seen: set[str] = set()
-    for info in tensors:
-        if info.name in seen:
+    tensors: dict[str, TensorInfo] = {}
+    for index in range(count):
+        info = _read_tensor(cursor, index)
+        if info.name in tensors:
             raise ModelFileError(f"tensor {_quoted(info.name)}", "occurs twice")
-        seen.add(info.name)
+        tensors[info.name] = info
     return tensors
 
 
@@ -258,12 +253,10 @@ def _read_tensor(cursor: Cursor, index: int) -> TensorInfo:
     raw = cursor.string(f"tensor {index} name", MAX_NAME_BYTES)
     name = _text(raw, f"tensor {index} name")
     field = f"tensor {_quoted(name)}"
-    dimensions = cursor.u32(f"{field} dimensions")
-    if not 1 <= dimensions <= MAX_DIMENSIONS:
-        raise ModelFileError(
-            f"{field} dimensions", f"{dimensions} is not from 1 to {MAX_DIMENSIONS}"
-        )
-    shape = tuple(cursor.u64(f"{field} shape") for _ in range(dimensions))[::-1]
+    rank = cursor.u32(f"{field} dimensions")
+    if not 1 <= rank <= MAX_DIMENSIONS:
+        raise ModelFileError(f"{field} dimensions", f"{rank} is not from 1 to {MAX_DIMENSIONS}")
+    shape = tuple(cursor.u64(f"{field} shape") for _ in range(rank))[::-1]
     number = cursor.u32(f"{field} type")
     offset = cursor.u64(f"{field} offset")
     if 0 in shape:
@@ -273,17 +266,12 @@ def _read_tensor(cursor: Cursor, index: int) -> TensorInfo:
     except ValueError as error:
         raise ModelFileError(f"{field} type", f"{number} is not known") from error
     if shape[-1] % kind.block_size:
-        raise ModelFileError(
-            f"{field} shape",
-            f"a row of {shape[-1]} is not a multiple of {kind.name}'s block of {kind.block_size}",
-        )
-    elements = 1
-    for length in shape:
-        elements *= length
-    return TensorInfo(name, shape, kind, offset, kind.size_of(elements))
+        reason = f"a row of {shape[-1]} is not a multiple of {kind.name}'s block of "
+        raise ModelFileError(f"{field} shape", f"{reason}{kind.block_size}")
+    return TensorInfo(name, shape, kind, offset, kind.size_of(math.prod(shape)))
 
 
-def _check_layout(tensors: list[TensorInfo], alignment: int, data_bytes: int) -> None:
+def _check_layout(tensors: Iterable[TensorInfo], alignment: int, data_bytes: int) -> None:
     """Check that tensors are aligned, inside the data and disjoint; order and gaps are free."""
     end = 0
     previous = ""

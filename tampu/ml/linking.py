@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from tampu.errors import LibraryError
-from tampu.ml.elf import needing
+from tampu.ml.elf import stub_library
 from tampu.ml.types import GGMLType
 
 log = logging.getLogger("tampu.ml")
@@ -88,8 +88,8 @@ def link(files: Sequence[Path]) -> None:
             f"{files[0]} is incompatible with {other}, already loaded ({error}); {_NO_OTHER}"
         ) from error
     for file, library in loaded.items():
-        check_mixture(str(file), library, files)
-    check_mixture("this process", ctypes.CDLL(None), files)
+        check_symbols(str(file), library, files)
+    check_symbols("this process", ctypes.CDLL(None), files)
     base, library = next(iter(loaded.items()))
     if (version := _version(library)) != VERSION:
         raise LibraryError(
@@ -125,7 +125,7 @@ def _load(files: Sequence[Path]) -> None:
 
     Where that is not possible (macOS, no /proc), they are loaded by their paths alone.
     """
-    library = needing([file.name for file in files], str(files[0].parent), _head(files[0]))
+    library = stub_library([file.name for file in files], str(files[0].parent), _head(files[0]))
     if library is None or not hasattr(os, "memfd_create"):
         return
     try:
@@ -156,7 +156,7 @@ def _version(base: ctypes.CDLL) -> str:
     return (base.ggml_version() or b"").decode()
 
 
-def check_mixture(user: str, library: ctypes.CDLL, files: Sequence[Path]) -> None:
+def check_symbols(user: str, library: ctypes.CDLL, files: Sequence[Path]) -> None:
     """See that what a library, or the whole process, finds of each library is in its own file.
 
     Args:

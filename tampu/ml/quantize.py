@@ -20,26 +20,13 @@ from tampu.ml.types import GGMLType
 
 _FLOATS = ctypes.POINTER(ctypes.c_float)
 
-# What `quantize` makes. The types below 4 bits that need measured importances are left out.
+# The types below 4 bits that need an importance matrix are left out.
 QUANTIZABLE = frozenset(
-    {
-        GGMLType.F32,
-        GGMLType.F16,
-        GGMLType.BF16,
-        GGMLType.Q4_0,
-        GGMLType.Q4_1,
-        GGMLType.Q5_0,
-        GGMLType.Q5_1,
-        GGMLType.Q8_0,
-        GGMLType.Q2_K,
-        GGMLType.Q3_K,
-        GGMLType.Q4_K,
-        GGMLType.Q5_K,
-        GGMLType.Q6_K,
-        GGMLType.IQ4_NL,
-        GGMLType.IQ4_XS,
-        GGMLType.MXFP4,
-    }
+    GGMLType[name]
+    for name in (
+        *("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"),
+        *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"),
+    )
 )
 
 
@@ -62,7 +49,8 @@ def quantize(
         ComputeError: if a value is NaN or infinite and the type has blocks, which it would spoil.
     """
     if kind not in QUANTIZABLE:
-        raise RequestError(f"cannot quantize to {kind.name}; choose one of {_names()}")
+        names = ", ".join(sorted(known.name for known in QUANTIZABLE))
+        raise RequestError(f"cannot quantize to {kind.name}; choose one of {names}")
     if values.dtype != np.float32 or values.ndim < 1:
         raise ShapeError(f"quantize takes an array of float32, not {values.dtype}{values.shape}")
     columns = values.shape[-1]
@@ -74,15 +62,8 @@ def quantize(
         part = source[start:stop]
         if kind.is_quantized and not np.isfinite(part).all():
             raise ComputeError(f"cannot quantize to {kind.name}: a value is NaN or infinite")
-        gg.ggml_quantize_chunk(
-            kind,
-            part.ctypes.data_as(_FLOATS),
-            result[start:stop].ctypes.data,
-            0,
-            stop - start,
-            columns,
-            None,
-        )
+        source_at, result_at = part.ctypes.data_as(_FLOATS), result[start:stop].ctypes.data
+        gg.ggml_quantize_chunk(kind, source_at, result_at, 0, stop - start, columns, None)
 
     _over_rows(convert, len(source), threads)
     return result
@@ -156,7 +137,3 @@ def _over_rows(convert: Callable[[int, int], None], rows: int, threads: int) -> 
     with ThreadPoolExecutor(threads) as pool:
         for future in [pool.submit(convert, start, stop) for start, stop in bounds]:
             future.result()
-
-
-def _names() -> str:
-    return ", ".join(sorted(kind.name for kind in QUANTIZABLE))

@@ -23,7 +23,7 @@ _NOT_BUSY = frozenset({"idle", "iowait", "steal", "guest", "guest_nice", "interr
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class CPUUsage:
     """CPU time used up to some moment, in seconds.
 
     Attributes:
@@ -37,7 +37,7 @@ class Sample:
     own: float
 
 
-class FittingThreads:
+class AdaptiveThreads:
     """Says before each graph how many threads shall compute it.
 
     Attributes:
@@ -45,7 +45,7 @@ class FittingThreads:
     """
 
     def __init__(
-        self, most: int, cpus: int | None = None, measure: Callable[[], Sample] | None = None
+        self, most: int, cpus: int | None = None, measure: Callable[[], CPUUsage] | None = None
     ) -> None:
         """Start with all threads.
 
@@ -54,12 +54,12 @@ class FittingThreads:
             cpus: that this process may use; None: what the system says.
             measure: what has been used so far; None: what the system says.
         """
-        usable = usable_processors()
+        usable = usable_cpus()
         self.count = most
         self._most = most
         self._processors = max(most, cpus or len(usable) or psutil.cpu_count() or 1)
-        self._measure = measure or (lambda: use_so_far(usable))
-        self._from: Sample | None = None  # where the window began
+        self._measure = measure or (lambda: cpu_usage(usable))
+        self._from: CPUUsage | None = None  # where the window began
         self._ended = 0.0  # when the last graph did
 
     def begin(self) -> int:
@@ -83,17 +83,17 @@ class FittingThreads:
         self.count = fitting
 
 
-def usable_processors() -> tuple[int, ...]:
+def usable_cpus() -> tuple[int, ...]:
     """Return the numbers of the CPUs that this process may use; empty: not known."""
     process = psutil.Process()
     return tuple(process.cpu_affinity() or ()) if hasattr(process, "cpu_affinity") else ()
 
 
-def use_so_far(cpus: tuple[int, ...]) -> Sample:
+def cpu_usage(cpus: tuple[int, ...]) -> CPUUsage:
     """Return the use of these CPUs so far; of all, if none are given."""
     times = psutil.cpu_times(percpu=True)
     chosen = [times[i] for i in cpus if i < len(times)] or times
     busy = sum(
         value for each in chosen for name, value in each._asdict().items() if name not in _NOT_BUSY
     )
-    return Sample(time.perf_counter(), busy, time.process_time())
+    return CPUUsage(time.perf_counter(), busy, time.process_time())

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tampu.errors import LibraryError
-from tampu.ml.linking import check_mixture
+from tampu.ml.linking import check_symbols
 
 BUNDLED = Path(__file__).with_name("bundled")
 BASE = BUNDLED / "lib" / "libtampu-ggml-base.so"
@@ -41,7 +41,7 @@ class Libraries:
             LibraryError: if one is missing or cannot be loaded, none is for this CPU, or
                 another ggml was loaded for all to use, whose functions these would call.
         """
-        check_mixture("this process", ctypes.CDLL(None), [folder / BASE.name])
+        check_symbols("this process", ctypes.CDLL(None), [folder / BASE.name])
         try:
             base = ctypes.CDLL(str(folder / BASE.name))
             ggml = ctypes.CDLL(str(folder / "libggml.so"))

@@ -21,8 +21,8 @@ from tampu.ml.backend import Backend
 from tampu.ml.buffer_types import WeightUse, choose_buffer_types
 from tampu.ml.devices import Device
 from tampu.ml.gguf import GGUFFile, TensorInfo
-from tampu.ml.kernels.matmul import STRIP, PackedMemory, PackedWeight, places_of
-from tampu.ml.kernels.repack_cache import KeptWeights, Layout, RepackCache
+from tampu.ml.kernels.matmul import STRIP, PackedMemory, PackedWeight, offsets_of
+from tampu.ml.kernels.repack_cache import CachedWeights, Layout, RepackCache
 from tampu.ml.library import OpaquePointer, TensorPointer, gg
 from tampu.ml.mapping import map_file
 from tampu.ml.tensor import Tensor
@@ -62,7 +62,7 @@ class Weights:
         self._buffers: list[OpaquePointer] = []
         self._packed: PackedMemory | None = None
         self.packed: list[PackedWeight] = []
-        self._kept: KeptWeights | None = None
+        self._kept: CachedWeights | None = None
         self._keeping: threading.Thread | None = None
         self._mapping: mmap.mmap | None = None
         self._address = 0
@@ -217,7 +217,7 @@ class Weights:
         """Return the key of the packed weights in a cache."""
         if backend.kernels is None or not sizes:
             return None
-        *_, total = places_of(sizes.values())
+        *_, total = offsets_of(sizes.values())
         return Layout.of(self.file, backend.kernels, sizes, total)
 
     def _pack_matrix(

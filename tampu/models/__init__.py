@@ -10,7 +10,7 @@ from typing import Any
 
 from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.ml import RopeMode, Weights
-from tampu.nn import Model, VisionModel, bind, find_tokens, read_options
+from tampu.nn import Model, VisionModel, bind, find_special_tokens, read_options
 
 __all__ = ["Architecture", "architectures", "bind_model"]
 
@@ -117,7 +117,7 @@ def _bind_vision(
     options = read_options(vision_type.options_type, source.file.metadata, {}, text)
     vision = bind(vision_type, source, options)
     vision.options = options
-    vision.tokens = find_tokens(text, vision_type.words)
+    vision.tokens = find_special_tokens(text, vision_type.special_tokens)
     return vision
 
 

@@ -86,7 +86,7 @@ class Bert(Model):
     options: Options
 
     @property
-    def longest_text(self) -> int:
+    def max_bidirectional_tokens(self) -> int:
         """As many tokens as there are positions."""
         return self.position_embedding.weight.shape[0]
 
@@ -96,7 +96,7 @@ class Bert(Model):
 
     def hidden(self, batch: Batch, caches: Sequence[LayerCache]) -> Tensor:
         o = self.options
-        bounded = batch.positions.cast(GGMLType.F32).at_most(self.longest_text - 1)
+        bounded = batch.positions.cast(GGMLType.F32).at_most(self.max_bidirectional_tokens - 1)
         places = bounded.cast(GGMLType.I32)
         x = self.token_embedding(batch.tokens) + self.position_embedding(places)
         if self.kinds:  # all tokens are of the first kind

@@ -23,8 +23,8 @@ from tampu.nn import (
     PreparedImage,
     RGBImage,
     RMSNorm,
+    SpecialTokens,
     VisionModel,
-    Words,
     gguf,
     option,
 )
@@ -78,7 +78,7 @@ class Gemma3Vision(VisionModel):
 
     options_type: ClassVar[type[Options]] = Options
     projectors: ClassVar[tuple[str, ...]] = ("gemma3",)
-    words: ClassVar[Words] = {
+    special_tokens: ClassVar[SpecialTokens] = {
         "start": (("<start_of_image>",),),
         "end": (("<end_of_image>",),),
         "image": (("<image_soft_token>",), ("<pad>",)),
@@ -119,5 +119,5 @@ class Gemma3Vision(VisionModel):
             embedded,
             groups=((first, rows),),
             advance=len(tokens),
-            sees_itself=True,
+            is_bidirectional=True,
         )

@@ -25,8 +25,8 @@ from tampu.nn import (
     Placeholders,
     PreparedImage,
     RGBImage,
+    SpecialTokens,
     VisionModel,
-    Words,
     axis_arrays,
     gguf,
     option,
@@ -88,7 +88,7 @@ class Llama4Vision(VisionModel):
 
     options_type: ClassVar[type[Options]] = Options
     projectors: ClassVar[tuple[str, ...]] = ("llama4",)
-    words: ClassVar[Words] = {
+    special_tokens: ClassVar[SpecialTokens] = {
         "start": (("<|image_start|>",),),
         "patch": (("<|patch|>",),),
         "next": (("<|tile_x_separator|>",),),
@@ -120,14 +120,14 @@ class Llama4Vision(VisionModel):
         lasts = repeat(last, tiles).reshape(tiles, 1, width)
         x = cut.reshape(tiles, count, width).concat(lasts, 1) + self.position.rows(inputs["places"])
         x = self.norm_before(x.reshape(-1, width), _INNER_EPSILON)
-        turn = AxisRope.of(inputs, RopeMode.INTERLEAVED)
+        rotate = AxisRope.of(inputs, RopeMode.INTERLEAVED)
         for layer in self.layers:
             x = layer(
                 context.pause(x),
                 heads=o.heads,
                 epsilon=_INNER_EPSILON,
                 activate=Tensor.gelu_exact,
-                turn=turn,
+                rotate=rotate,
                 tiles=tiles,
             )
         x = self.norm_after(x, _INNER_EPSILON)

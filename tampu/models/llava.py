@@ -23,8 +23,8 @@ from tampu.nn import (
     Placeholders,
     PreparedImage,
     RGBImage,
+    SpecialTokens,
     VisionModel,
-    Words,
     gguf,
     option,
 )
@@ -65,7 +65,9 @@ class Llava(VisionModel):
     options_type: ClassVar[type[Options]] = Options
     projectors: ClassVar[tuple[str, ...]] = ("mlp",)
     unused: ClassVar[tuple[str, ...]] = ("v.post_ln.",)  # it follows the last layer
-    words: ClassVar[Words] = {"image": (("<image>",), ("<unk>",), ("<|endoftext|>",))}
+    special_tokens: ClassVar[SpecialTokens] = {
+        "image": (("<image>",), ("<unk>",), ("<|endoftext|>",))
+    }
     options: Options
 
     def prepare(self, image: RGBImage) -> PreparedImage:

@@ -30,8 +30,8 @@ from tampu.nn import (
     PreparedImage,
     RGBImage,
     RMSNorm,
+    SpecialTokens,
     VisionModel,
-    Words,
     gguf,
     option,
 )
@@ -123,7 +123,7 @@ class MllamaVision(VisionModel):
 
     options_type: ClassVar[type[Options]] = Options
     projectors: ClassVar[tuple[str, ...]] = ()
-    words: ClassVar[Words] = {"image": (("<|image|>",),)}
+    special_tokens: ClassVar[SpecialTokens] = {"image": (("<|image|>",),)}
     options: Options
 
     def prepare(self, image: RGBImage) -> PreparedImage:

@@ -24,8 +24,8 @@ from tampu.nn import (
     PreparedImage,
     RGBImage,
     RMSNorm,
+    SpecialTokens,
     VisionModel,
-    Words,
     axis_arrays,
     gguf,
     option,
@@ -88,7 +88,7 @@ class Pixtral(VisionModel):
     options_type: ClassVar[type[Options]] = Options
     projectors: ClassVar[tuple[str, ...]] = ("pixtral",)
     unused: ClassVar[tuple[str, ...]] = ("v.token_embd.",)  # the text model has these rows too
-    words: ClassVar[Words] = {
+    special_tokens: ClassVar[SpecialTokens] = {
         "image": (("[IMG]",),),
         "break": (("[IMG_BREAK]",),),
         "end": (("[IMG_END]",),),
@@ -122,10 +122,10 @@ class Pixtral(VisionModel):
 
     def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002
         o = self.options
-        turn = AxisRope.of(inputs, o.mode)
+        rotate = AxisRope.of(inputs, o.mode)
         x = self.norm(self.patch(inputs["patches"]), o.epsilon)
         for layer in self.layers:
-            x = layer(context.pause(x), heads=o.heads, epsilon=o.epsilon, turn=turn)
+            x = layer(context.pause(x), heads=o.heads, epsilon=o.epsilon, rotate=rotate)
         return self.projector(x, o.merge**2, o.text_epsilon)
 
     def _placeholders(self, rows: int, columns: int) -> Placeholders:

@@ -24,8 +24,8 @@ from tampu.nn import (
     PreparedImage,
     RGBImage,
     RMSNorm,
+    SpecialTokens,
     VisionModel,
-    Words,
     axis_arrays,
     gguf,
     option,
@@ -83,7 +83,7 @@ class Qwen25VLVision(VisionModel):
 
     options_type: ClassVar[type[Options]] = Options
     projectors: ClassVar[tuple[str, ...]] = ("qwen2.5vl_merger",)
-    words: ClassVar[Words] = {
+    special_tokens: ClassVar[SpecialTokens] = {
         "start": (("<|vision_start|>",),),
         "image": (("<|image_pad|>",),),
         "end": (("<|vision_end|>",),),
@@ -124,12 +124,12 @@ class Qwen25VLVision(VisionModel):
 
     def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002
         o = self.options
-        turn = AxisRope.of(inputs, RopeMode.HALVES)
+        rotate = AxisRope.of(inputs, RopeMode.HALVES)
         cut = inputs["patches"]  # a still image is two equal frames
         x = project_patches(cut, self.first) + project_patches(cut, self.second)
         for index, layer in enumerate(self.layers):
             mask = None if index in o.whole_layers else inputs["mask"]
-            x = layer(context.pause(x), heads=o.heads, epsilon=o.epsilon, turn=turn, mask=mask)
+            x = layer(context.pause(x), heads=o.heads, epsilon=o.epsilon, rotate=rotate, mask=mask)
         squares = self.norm(x, o.epsilon).reshape(-1, o.embedding * o.merge**2)
         return self.projector(squares).rows(inputs["order"])
 

@@ -59,7 +59,7 @@ class EncoderAttention(Module):
         x: Tensor,
         heads: int,
         *,
-        turn: Activation | None = None,
+        rotate: Activation | None = None,
         mask: Tensor | None = None,
         tiles: int = 1,
     ) -> Tensor:
@@ -68,13 +68,13 @@ class EncoderAttention(Module):
         Args:
             x: normed.
             heads: of queries, keys and values alike.
-            turn: rotates queries and keys (n, heads, head_dim) by their places.
+            rotate: rotates queries and keys (n, heads, head_dim) by their places.
             mask: F16, (n, n): 0 where a patch sees another, -inf elsewhere; None: all see all.
             tiles: parts of equal length whose patches see their own part alone.
         """
         q, k, v = (part(x).reshape(x.shape[0], heads, -1) for part in self._parts)
-        if turn:
-            q, k = turn(q), turn(k)
+        if rotate:
+            q, k = rotate(q), rotate(k)
         if tiles == 1:
             return self.output(attend(q, k, v, mask))
         count, features = x.shape[0] // tiles, q.shape[1] * q.shape[2]
@@ -189,13 +189,13 @@ class EncoderLayer(Module):
         heads: int,
         epsilon: float,
         activate: Activation,
-        turn: Activation | None = None,
+        rotate: Activation | None = None,
         mask: Tensor | None = None,
         tiles: int = 1,
     ) -> Tensor:
         """Return (n, features) for x of that shape; the arguments are those of the parts."""
         y = self.attention_norm(x, epsilon)
-        x = x + self.attention(y, heads, turn=turn, mask=mask, tiles=tiles)
+        x = x + self.attention(y, heads, rotate=rotate, mask=mask, tiles=tiles)
         return x + self.feed_forward(self.feed_forward_norm(x, epsilon), activate)
 
 
@@ -213,9 +213,9 @@ class GatedEncoderLayer(Module):
         *,
         heads: int,
         epsilon: float,
-        turn: Activation,
+        rotate: Activation,
         mask: Tensor | None = None,
     ) -> Tensor:
         """Return (n, features) for x of that shape; the arguments are those of the attention."""
-        x = x + self.attention(self.attention_norm(x, epsilon), heads, turn=turn, mask=mask)
+        x = x + self.attention(self.attention_norm(x, epsilon), heads, rotate=rotate, mask=mask)
         return x + self.feed_forward(self.feed_forward_norm(x, epsilon))

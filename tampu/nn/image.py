@@ -22,7 +22,7 @@ from tampu.nn.module import Module
 RGBImage: TypeAlias = npt.NDArray[np.uint8]
 """A decoded image: RGB, (height, width, 3)."""
 
-Words: TypeAlias = Mapping[str, tuple[tuple[str, ...], ...]]
+SpecialTokens: TypeAlias = Mapping[str, tuple[tuple[str, ...], ...]]
 """The texts of each special token, or sequence of them; the preferred one first."""
 
 
@@ -36,7 +36,7 @@ class Placeholders:
             embedding goes to layers with cross-attention.
         groups: (start, length) of the inputs that must share a batch. They begin with the image's
             own inputs, never with a start token that prompts with other images share.
-        sees_itself: whether the embedded tokens of a group attend to one another both ways.
+        is_bidirectional: whether the embedded tokens of a group attend to one another both ways.
         positions: I32, (n, k): rows relative to the image's start; None: consecutive positions.
         advance: how far the position moves over the image.
         is_cross: whether the embedding goes to layers with cross-attention, not into the stream.
@@ -46,7 +46,7 @@ class Placeholders:
     embedded: npt.NDArray[np.bool_]
     groups: tuple[tuple[int, int], ...]
     advance: int
-    sees_itself: bool = False
+    is_bidirectional: bool = False
     positions: npt.NDArray[np.int32] | None = None
     is_cross: bool = False
 
@@ -75,16 +75,16 @@ class VisionModel(Module):
         options_type: the dataclass of its options, under the file's architecture or under `clip`.
         projectors: what a projector's file calls this kind, in `clip.projector_type`.
         unused: prefixes of tensors that files may hold and that it does not use.
-        words: special tokens around images, by name; the first of the texts whose tokens the
-            vocabulary has is used.
+        special_tokens: those that stand for images and around them, by name; the first of the
+            spellings that the vocabulary has is used.
         options: of this file.
-        tokens: the ids of the words, by the same names.
+        tokens: the ids of the special tokens, by the same names.
     """
 
     options_type: ClassVar[type[Any]]
     projectors: ClassVar[tuple[str, ...]]
     unused: ClassVar[tuple[str, ...]] = ()
-    words: ClassVar[Words] = {}
+    special_tokens: ClassVar[SpecialTokens] = {}
     options: Any
     tokens: Mapping[str, tuple[int, ...]]
 
@@ -111,18 +111,20 @@ class VisionModel(Module):
         """Return the image whose encoder takes most memory; its pixels are blank."""
 
 
-def find_tokens(metadata: Metadata, words: Words) -> dict[str, tuple[int, ...]]:
-    """Return the ids of each word in a file's vocabulary.
+def find_special_tokens(
+    metadata: Metadata, special_tokens: SpecialTokens
+) -> dict[str, tuple[int, ...]]:
+    """Return the ids of each special token in a file's vocabulary.
 
     Raises:
-        ModelFileError: naming a word that it lacks under all its spellings.
+        ModelFileError: naming a token that it lacks under all its spellings.
     """
-    if not words:
+    if not special_tokens:
         return {}
     key = "tokenizer.ggml.tokens"
     ids = {text: index for index, text in enumerate(metadata.strings(key))}
     found = {}
-    for name, spellings in words.items():
+    for name, spellings in special_tokens.items():
         known = next((each for each in spellings if all(text in ids for text in each)), None)
         if known is None:
             raise ModelFileError(key, f"has no {spellings[0][0]!r}, which images need")

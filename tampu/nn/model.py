@@ -153,7 +153,7 @@ class Model(Module):
     vision: VisionModel | None = None
 
     @property
-    def longest_text(self) -> int | None:
+    def max_bidirectional_tokens(self) -> int | None:
         """The most tokens of a text whose tokens attend to one another both ways.
 
         Such a text must be computed in one batch; None: tokens attend only to what is before them.

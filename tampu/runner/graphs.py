@@ -158,12 +158,12 @@ class Graphs:
         """The maximum number of tokens that must share a batch: of an image or a whole text."""
         vision = self._model.vision
         groups = vision.largest().placeholders.groups if vision else ()
-        return max((length for _, length in groups), default=self.longest_text or 0)
+        return max((length for _, length in groups), default=self.max_bidirectional_tokens or 0)
 
     @property
-    def longest_text(self) -> int | None:
+    def max_bidirectional_tokens(self) -> int | None:
         """The maximum text length of a bidirectional model; None for causal models."""
-        return self._model.longest_text
+        return self._model.max_bidirectional_tokens
 
     @property
     def can_shift_keys(self) -> bool:
@@ -328,7 +328,7 @@ class Graphs:
             inputs += [embeddings, rows]
         if shape.crossed:
             crossed = CrossAttentionInputs(
-                context.input("image", shape.crossed, GGMLType.F32, stays=True),
+                context.input("image", shape.crossed, GGMLType.F32, is_persistent=True),
                 context.input("image_mask", (n, shape.crossed[0]), GGMLType.F16),
                 context.input("seeing", (n, 1), GGMLType.F32),
             )

@@ -77,12 +77,12 @@ class InputGroup:
     Attributes:
         start: position of the first.
         end: position after the last.
-        sees_itself: whether they attend to one another both ways.
+        is_bidirectional: whether they attend to one another both ways.
     """
 
     start: int
     end: int
-    sees_itself: bool = False
+    is_bidirectional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class InputLayout:
         return tuple(
             (group.start, group.end)
             for group in self.groups
-            if group.sees_itself and start < group.end and group.start < end
+            if group.is_bidirectional and start < group.end and group.start < end
         )
 
     def visible_images(self, position: int) -> tuple[PlacedImage, ...]:
@@ -169,7 +169,7 @@ class InputLayout:
             if i.start >= end or i.end <= start
         ]
         groups = [
-            InputGroup(g.start - lost, g.end - lost, g.sees_itself) if g.start >= end else g
+            InputGroup(g.start - lost, g.end - lost, g.is_bidirectional) if g.start >= end else g
             for g in self.groups
             if g.start >= end or g.end <= start
         ]
@@ -235,7 +235,7 @@ def lay_out(pieces: Sequence[Tokens | NumberedImage]) -> Inputs:
         row_of = np.concatenate([[0], np.cumsum(takes)]).astype(np.int32)
         images.append(PlacedImage(start, number, image, row_of))
         groups += [
-            InputGroup(start + first, start + first + length, held.sees_itself)
+            InputGroup(start + first, start + first + length, held.is_bidirectional)
             for first, length in held.groups
         ]
         tokens.append(held.tokens)
@@ -256,7 +256,7 @@ def lay_out(pieces: Sequence[Tokens | NumberedImage]) -> Inputs:
 
 def as_one_group(inputs: Inputs) -> Inputs:
     """Return a text whose tokens attend to one another both ways, in one batch."""
-    whole = InputGroup(0, len(inputs.tokens), sees_itself=True)
+    whole = InputGroup(0, len(inputs.tokens), is_bidirectional=True)
     return Inputs(inputs.tokens, inputs.keys, InputLayout(groups=(whole,)))
 
 

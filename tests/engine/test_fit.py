@@ -137,13 +137,13 @@ def test_few_devices_are_better_than_many(footprint):
 def test_experts_stay_with_the_processor_before_a_layer_does(footprint, memory, kept):
     found = place(footprint(experts=90), machine(memory), AUTOMATIC)
     assert names(found) == "000000000"
-    assert found.kept_experts == frozenset(range(kept))
+    assert found.cpu_experts == frozenset(range(kept))
 
 
 def test_when_all_experts_stay_and_it_is_too_little_layers_stay_too(footprint):
     found = place(footprint(experts=90), machine(70), AUTOMATIC)
     assert names(found) == "--000000-"
-    assert found.kept_experts == frozenset(range(2, 8))
+    assert found.cpu_experts == frozenset(range(2, 8))
 
 
 # What does not fit

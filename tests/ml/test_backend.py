@@ -275,7 +275,7 @@ def test_close_waits_for_computing_and_may_be_called_twice():
 def test_a_persistent_input_is_written_once(backend, monkeypatch):
     """Its memory is not used for anything else, so the next computing finds it there."""
     context = backend.context(64)
-    kept = context.input("kept", (4, 8), F32, stays=True)
+    kept = context.input("kept", (4, 8), F32, is_persistent=True)
     other = context.input("other", (4, 8), F32)
     total = kept + other
     for _ in range(6):  # steps that would like the memory

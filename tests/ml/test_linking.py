@@ -9,7 +9,7 @@ from support.tiny_model import write_tiny
 
 from tampu.errors import LibraryError
 from tampu.ml import linking
-from tampu.ml.elf import needing
+from tampu.ml.elf import stub_library
 from tampu.ml.library import gg
 from tampu.ml.linking import VERSION, check_bindings, find_libraries
 
@@ -173,6 +173,6 @@ def test_a_missing_library_is_named(monkeypatch, tmp_path):
 
 
 def test_files_other_than_64_bit_elf_are_loaded_by_path():
-    assert needing(["a"], "/b", b"\xcf\xfa\xed\xfe" + bytes(60)) is None
-    assert needing(["a"], "/b", b"\x7fELF\x01" + bytes(59)) is None
-    assert needing(["a"], "/b", b"") is None
+    assert stub_library(["a"], "/b", b"\xcf\xfa\xed\xfe" + bytes(60)) is None
+    assert stub_library(["a"], "/b", b"\x7fELF\x01" + bytes(59)) is None
+    assert stub_library(["a"], "/b", b"") is None

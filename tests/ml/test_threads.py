@@ -5,7 +5,7 @@ import time
 import pytest
 
 from tampu.ml import threads
-from tampu.ml.threads import FittingThreads, Sample
+from tampu.ml.threads import AdaptiveThreads, CPUUsage
 
 
 class Machine:
@@ -15,7 +15,7 @@ class Machine:
         self.wall = self.busy = self.own = 0.0
 
     def measure(self):
-        return Sample(self.wall, self.busy, self.own)
+        return CPUUsage(self.wall, self.busy, self.own)
 
     def run(self, fitting, others, seconds=1.0):
         """Let one graph run while others use so many CPUs; return what comes of it."""
@@ -54,24 +54,24 @@ def clock(machine, monkeypatch):
     ],
 )
 def test_others_get_the_cpus_that_they_use(machine, most, cpus, others, expected):
-    fitting = FittingThreads(most, cpus, machine.measure)
+    fitting = AdaptiveThreads(most, cpus, machine.measure)
     assert machine.run(fitting, others) == expected
 
 
 def test_threads_return_when_other_processes_have_ended(machine):
-    fitting = FittingThreads(2, 2, machine.measure)
+    fitting = AdaptiveThreads(2, 2, machine.measure)
     assert [machine.run(fitting, others) for others in (0, 1, 1, 0, 0)] == [2, 1, 1, 2, 2]
 
 
 def test_short_graphs_are_measured_together(machine):
-    fitting = FittingThreads(2, 2, machine.measure)
+    fitting = AdaptiveThreads(2, 2, machine.measure)
     counts = [machine.run(fitting, 1, seconds=0.02) for _ in range(14)]
     assert counts[:12] == [2] * 12
     assert counts[-1] == 1
 
 
 def test_use_by_others_while_idle_does_not_count(machine):
-    fitting = FittingThreads(2, 2, machine.measure)
+    fitting = AdaptiveThreads(2, 2, machine.measure)
     machine.run(fitting, 0, seconds=0.02)
     machine.wall += 60
     machine.busy += 120
@@ -80,12 +80,12 @@ def test_use_by_others_while_idle_does_not_count(machine):
 
 def test_this_machine_reports_cpu_use(monkeypatch):
     monkeypatch.undo()
-    usable = threads.usable_processors()
-    before = threads.use_so_far(usable)
+    usable = threads.usable_cpus()
+    before = threads.cpu_usage(usable)
     until = time.perf_counter() + 0.05
     while time.perf_counter() < until:
         pass
-    after = threads.use_so_far(usable)
+    after = threads.cpu_usage(usable)
     assert after.wall - before.wall >= 0.05
     assert after.own - before.own > 0
     assert after.busy >= before.busy

@@ -46,6 +46,6 @@ def test_a_group_starts_with_the_images_own_inputs(vision):
     assert lies.tokens[first : first + length].tolist() == [SOFT] * 16
     assert lies.tokens[first + length] == END
     assert np.flatnonzero(lies.embedded).tolist() == list(range(first, first + length))
-    assert lies.sees_itself
+    assert lies.is_bidirectional
     assert not lies.is_cross
     assert lies.advance == len(lies.tokens)

@@ -22,7 +22,7 @@ def image(number, *, rows=3, groups=((1, 3),), positions=None, advance=None, is_
         np.array(embedded),
         () if is_cross else groups,
         advance=len(tokens) if advance is None else advance,
-        sees_itself=True,
+        is_bidirectional=True,
         positions=positions,
         is_cross=is_cross,
     )

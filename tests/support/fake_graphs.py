@@ -237,7 +237,7 @@ class FakeEngine:
                 np.array([False, *[True] * rows, False]),
                 ((1, rows),) if groups is None else groups,
                 advance=rows + 2,
-                sees_itself=True,
+                is_bidirectional=True,
             ),
         )
         return NumberedImage(image, content if number is None else number)

@@ -218,7 +218,7 @@ def mask(stream: Stream, shape: LayerShape) -> npt.NDArray[np.float16]:
     ago = np.arange(count)[:, None] - np.arange(count)
     shown = ago >= 0
     for at, image in stream.images:
-        if image.placeholders.sees_itself:
+        if image.placeholders.is_bidirectional:
             for start, length in image.placeholders.groups:
                 part = slice(at + start, at + start + length)
                 shown[part, part] = True

@@ -179,7 +179,7 @@ def custom(
     return node
 
 
-def places_of(sizes: Iterable[int]) -> list[int]:
+def offsets_of(sizes: Iterable[int]) -> list[int]:
     """Return where packed weights of these sizes begin, one after the other, and where all end."""
     return list(accumulate((-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes), initial=0))
 
@@ -204,12 +204,12 @@ class PackedMemory:
             arena: of the headers.
             kernels: that pack and multiply.
             sizes: of the weights in order.
-            kept: memory that has them packed already, at `places_of` their sizes.
+            kept: memory that has them packed already, at `offsets_of` their sizes.
 
         Raises:
             OutOfMemoryError: if it cannot be had.
         """
-        *places, total = places_of(sizes)
+        *places, total = offsets_of(sizes)
         self.bytes = _memory(total) if kept is None else kept
         base = self.bytes.ctypes.data
         self.buffer = int(gg.ggml_backend_cpu_buffer_from_ptr(base, total) or 0)

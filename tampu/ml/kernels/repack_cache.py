@@ -106,7 +106,7 @@ class Layout:
         return -(-(_HEAD.size + 4 * self.pieces) // _PAGE) * _PAGE
 
 
-class KeptWeights:
+class CachedWeights:
     """A file of packed weights, mapped read-only; it is not deleted until it is closed.
 
     Attributes:
@@ -156,7 +156,7 @@ class RepackCache:
 
     def find(
         self, layout: Layout, threads: int, watch: Callable[[float], None]
-    ) -> KeptWeights | None:
+    ) -> CachedWeights | None:
         """Return the weights of a layout, if they are there and undamaged; log if they are damaged.
 
         Args:
@@ -245,12 +245,12 @@ class RepackCache:
         return total <= self.limit_bytes
 
 
-def _open(layout: Layout, descriptor: int) -> KeptWeights | None:
+def _open(layout: Layout, descriptor: int) -> CachedWeights | None:
     """Lock a file for its users and map it, if it has the size that it should."""
     fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     if os.fstat(descriptor).st_size != layout.start + layout.size_bytes:
         return None
-    return KeptWeights(layout, descriptor)
+    return CachedWeights(layout, descriptor)
 
 
 def _identity(path: Path, size: int) -> Sequence[str | int]:

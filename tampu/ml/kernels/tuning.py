@@ -36,9 +36,7 @@ from tampu.ml.types import GGMLType
 
 if TYPE_CHECKING:
     from tampu.ml.backend import Backend
-    from tampu.ml.context import Context
     from tampu.ml.kernels.matmul import PackedWeight
-    from tampu.ml.tensor import Tensor
 
 log = logging.getLogger("tampu.ml")
 
@@ -119,24 +117,23 @@ def choose_fetch(
     Raises:
         RequestError: for a way that is none.
     """
-    kernels = backend.kernels
+    kernels, cache = backend.kernels, None
     given = None if tuning.fetch == AUTOMATIC else parse_fetch(tuning.fetch)
     if kernels is None:
         return
+    if tuning.folder and given is None:
+        cache = FetchCache.of(tuning.folder, kernels.level, backend.threads)
     if given is not None:
         kernels.fetch, origin = given, "as asked"
+    elif cache and (known := cache.read()):
+        kernels.fetch, origin = known, "as measured before"
     else:
-        kept = Kept.of(tuning.folder, kernels.level, backend.threads) if tuning.folder else None
-        known = kept.read() if kept else None
-        if known is not None:
-            kernels.fetch, origin = known, "as measured before"
-        else:
-            same = _most_alike(weights)
-            if sum(weight.matrix_bytes for weight in same) < _MIN_BYTES:
-                return
-            kernels.fetch, origin = measure_fetch(backend, same), "measured"
-            if kept:
-                kept.write(kernels.fetch)
+        same = _most_alike(weights)
+        if sum(weight.matrix_bytes for weight in same) < _MIN_BYTES:
+            return
+        kernels.fetch, origin = measure_fetch(backend, same), "measured"
+        if cache:
+            cache.write(kernels.fetch)
     log.info("kernels: weights are read with %s (%s)", word_of(kernels.fetch), origin)
 
 
@@ -175,16 +172,12 @@ def _time(backend: Backend, weights: Sequence[PackedWeight], fetch: Fetch) -> in
     try:
         x = context.input("x", (1, inputs), GGMLType.F32)
         for weight in weights:
-            _multiply(context, weight, x)
+            product = weight.multiply(context, x)
+            context.forward(context.wrap(product, (1, weight.rows), GGMLType.F32))
         data = np.linspace(-1, 1, inputs, dtype=np.float32)[None]
         return backend.compute(context, [(x, data)], []).compute_ns
     finally:
         context.close()
-
-
-def _multiply(context: Context, weight: PackedWeight, x: Tensor) -> None:
-    product = weight.multiply(context, x)
-    context.forward(context.wrap(product, (1, weight.rows), GGMLType.F32))
 
 
 def _most_alike(weights: Iterable[PackedWeight]) -> list[PackedWeight]:
@@ -196,8 +189,8 @@ def _most_alike(weights: Iterable[PackedWeight]) -> list[PackedWeight]:
     return max(groups.values(), key=lambda group: sum(w.matrix_bytes for w in group), default=[])
 
 
-def processor_name(cpuinfo: Path = _CPUINFO) -> str:
-    """Return the name of this CPU model."""
+def cpu_name(cpuinfo: Path = _CPUINFO) -> str:
+    """Return the name of this CPU's model."""
     try:
         lines = cpuinfo.read_text(errors="replace").partition("\n\n")[0].splitlines()
     except OSError:
@@ -208,7 +201,7 @@ def processor_name(cpuinfo: Path = _CPUINFO) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class FetchCache:
     """The file of what was measured for this CPU.
 
     Attributes:
@@ -220,12 +213,12 @@ class Kept:
     key: dict[str, str | int]
 
     @classmethod
-    def of(cls, folder: Path, level: str, threads: int) -> Kept:
+    def of(cls, folder: Path, level: str, threads: int) -> FetchCache:
         """Return the file for this CPU and so many threads."""
         key: dict[str, str | int] = {
             "format": FORMAT,
             "layouts": LAYOUT_VERSION,
-            "processor": processor_name(),
+            "processor": cpu_name(),
             "level": level,
             "threads": threads,
         }

@@ -11,7 +11,14 @@ from tampu.ml import Backend, GGMLType
 from tampu.ml.kernels import tuning
 from tampu.ml.kernels.library import DEFAULT_FETCH, STREAMS, Fetch, Hint
 from tampu.ml.kernels.matmul import PackedMemory
-from tampu.ml.kernels.tuning import CANDIDATES, Kept, Tuning, choose_fetch, parse_fetch, word_of
+from tampu.ml.kernels.tuning import (
+    CANDIDATES,
+    FetchCache,
+    Tuning,
+    choose_fetch,
+    parse_fetch,
+    word_of,
+)
 
 FASTEST = CANDIDATES[5]
 SLOWEST = CANDIDATES[6]
@@ -163,7 +170,7 @@ def test_a_damaged_file_is_logged_and_replaced(
     backend, weights, scripted, tmp_path, caplog, content
 ):
     scripted(0.5)
-    kept = Kept.of(tmp_path, backend.kernels.level, 1)
+    kept = FetchCache.of(tmp_path, backend.kernels.level, 1)
     kept.path.write_bytes(content)
     choose_fetch(backend, weights, Tuning(folder=tmp_path))
     (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
@@ -176,7 +183,7 @@ def test_a_damaged_file_is_logged_and_replaced(
     "change", [{"fetch": "t9:1:1"}, {"fetch": None}, {"for": {"processor": "another"}}]
 )
 def test_a_file_of_another_machine_or_version_is_not_used(backend, tmp_path, change):
-    kept = Kept.of(tmp_path, backend.kernels.level, 1)
+    kept = FetchCache.of(tmp_path, backend.kernels.level, 1)
     kept.write(FASTEST)
     assert kept.read() == FASTEST
     kept.path.write_text(json.dumps(json.loads(kept.path.read_text()) | change))
@@ -192,24 +199,24 @@ def test_an_unwritable_folder_is_logged(backend, weights, scripted, tmp_path, ca
 
 
 def test_each_cpu_level_and_number_of_threads_has_a_file(monkeypatch, tmp_path):
-    names = {Kept.of(tmp_path, level, n).path for level in ("avx2", "avx512") for n in (1, 2)}
-    monkeypatch.setattr(tuning, "processor_name", lambda: "another")
-    names.add(Kept.of(tmp_path, "avx2", 1).path)
+    names = {FetchCache.of(tmp_path, level, n).path for level in ("avx2", "avx512") for n in (1, 2)}
+    monkeypatch.setattr(tuning, "cpu_name", lambda: "another")
+    names.add(FetchCache.of(tmp_path, "avx2", 1).path)
     monkeypatch.setattr(tuning, "LAYOUT_VERSION", 999)
-    names.add(Kept.of(tmp_path, "avx2", 1).path)
+    names.add(FetchCache.of(tmp_path, "avx2", 1).path)
     assert len(names) == 6
 
 
 def test_a_cpu_is_identified_by_its_model_only(tmp_path):
     path = tmp_path / "cpuinfo"
     path.write_text(CPUINFO.format(microcode="0x1"))
-    name = tuning.processor_name(path)
+    name = tuning.cpu_name(path)
     assert name == "GenuineIntel, 6, 143, Xeon, 8, 107520 KB"
     path.write_text(CPUINFO.format(microcode="0x2"))
-    assert tuning.processor_name(path) == name
+    assert tuning.cpu_name(path) == name
     path.write_text("CPU implementer\t: 0x41\nCPU part\t: 0xd0c\n")
-    assert tuning.processor_name(path) == "0x41, 0xd0c"
-    assert tuning.processor_name(tmp_path / "none")
+    assert tuning.cpu_name(path) == "0x41, 0xd0c"
+    assert tuning.cpu_name(tmp_path / "none")
 
 
 def test_without_kernels_there_is_nothing_to_choose(plain_backend):
