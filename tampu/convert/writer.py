@@ -23,7 +23,7 @@ import psutil
 from tampu.convert.gguf_header import TensorEntry, alignment_of, encode_header
 from tampu.errors import ModelFileError
 from tampu.ml.atomic_file import atomic_file, check_free_space, translate_os_errors
-from tampu.ml.threads import usable_processors
+from tampu.ml.threads import usable_cpus
 from tampu.ml.types import GGMLType
 
 ProgressCallback: TypeAlias = Callable[[int, int], None]
@@ -138,7 +138,7 @@ class PlannedFile:
         """Write the file's bytes in order; arguments as in `write`."""
         sink.write(self._header)
         done = 0
-        threads = threads or len(usable_processors()) or psutil.cpu_count() or 1
+        threads = threads or len(usable_cpus()) or psutil.cpu_count() or 1
         for index, data in _in_order(self.tensors, threads):
             done += _put(sink, data)
             end = self._offsets[index] + self.tensors[index].size_bytes
