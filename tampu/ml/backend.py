@@ -1,8 +1,8 @@
-"""The devices in use: allocates memory and computes graphs.
+"""Computes graphs on the devices in use and allocates their memory.
 
 All graphs are computed on one thread that the backend owns, because OpenMP keeps a team of workers
-for each computing thread. One lock is held from the writing of a graph's inputs to the copying of
-its outputs, so that no other graph can reuse the memory in between.
+for each computing thread. A lock is held from writing a graph's inputs to copying its outputs, so
+that no other graph can reuse the memory in between.
 """
 
 from __future__ import annotations
@@ -55,7 +55,11 @@ class Computed:
 
 
 class Backend:
-    """Computes graphs on this machine's devices."""
+    """Computes graphs on this machine's devices.
+
+    Attributes:
+        cpu: the device that the program itself runs on.
+    """
 
     def __init__(
         self,
@@ -82,21 +86,21 @@ class Backend:
         self.max_nodes = max_nodes
         self.devices = find_devices()
         self.device_map = device_map or DeviceMap()
-        self._cpu = next(device for device in self.devices if device.kind == "cpu")
-        self._working = (*self.device_map.devices, self._cpu)  # ggml wants the CPU last
+        self.cpu = next(device for device in self.devices if device.kind == "cpu")
+        self._working = (*self.device_map.devices, self.cpu)  # ggml wants the CPU last
         self._handles = _start(self._working)
         self._handle = self._handles[-1]
         self._fitting = AdaptiveThreads(self.threads)
         count = len(self._handles)
         handles = (ctypes.c_void_p * count)(*self._handles)
         types = (ctypes.c_void_p * count)(*(device.buffer_type for device in self._working))
-        # A node has at most three operands from outside the graph, and ggml counts those too.
+        # ggml counts operands from outside the graph too: at most three of each node.
         size = 4 * max_nodes
         self._scheduler = int(
             gg.ggml_backend_sched_new(handles, types, count, size, False, True) or 0  # noqa: FBT003
         )
         self._nan_detector: NaNDetector | None = None
-        # The graph whose tensors have their places now, and how many nodes it had then.
+        # The graph that is allocated now, and how many nodes it had then.
         self._placed: tuple[Context, int] | None = None
         self._persistent_data: dict[
             int, npt.NDArray[np.generic]
@@ -111,22 +115,12 @@ class Backend:
 
     @staticmethod
     def available_memory() -> int:
-        """Return how many bytes the machine could still give out."""
+        """Return how many bytes of the machine's memory are available."""
         return read_available_memory().free
-
-    @property
-    def cpu(self) -> Device:
-        """The device that the program itself runs on."""
-        return self._cpu
-
-    @property
-    def host_buffer_type(self) -> OpaquePointer:
-        """The buffer type of inputs and constants."""
-        return self._cpu.buffer_type
 
     def layer_buffer_type(self, index: int) -> OpaquePointer:
         """The buffer type of the cache of a layer, on the device that computes the layer."""
-        return (self.device_map.of_layer(index) or self._cpu).buffer_type
+        return (self.device_map.of_layer(index) or self.cpu).buffer_type
 
     @property
     def is_divided(self) -> bool:
@@ -147,7 +141,7 @@ class Backend:
         """Allocate the memory that computing this graph takes, and keep it for all later graphs.
 
         Raises:
-            OutOfMemoryError: if the memory cannot be had.
+            OutOfMemoryError: if it cannot be allocated.
         """
         with self._busy:
             self._plan(context)
@@ -182,7 +176,7 @@ class Backend:
         inputs: Sequence[tuple[Tensor, npt.NDArray[np.generic]]],
         outputs: Sequence[Tensor],
     ) -> Future[Computed]:
-        """Begin to compute a graph.
+        """Start computing a graph.
 
         Args:
             context: the graph; it may be computed any number of times.
@@ -219,7 +213,7 @@ class Backend:
             pass
 
     def close(self) -> None:
-        """Wait for what is being computed, then free everything; twice is harmless."""
+        """Wait for the current graph, then free everything; a second call does nothing."""
         self._thread.shutdown()
         with self._busy:
             if self._scheduler:
@@ -231,11 +225,11 @@ class Backend:
     # -- inside ----------------------------------------------------------------------------------
 
     def _plan(self, context: Context) -> None:
-        """Find places for what a graph computes.
+        """Find memory for a graph's tensors.
 
-        Without this, ggml would give a new graph the places of the one before if both have as many
-        nodes, though they may be others: results would be overwritten before they are used. And a
-        graph whose places are in a buffer that a larger graph has replaced would write there.
+        Without this, ggml would give a new graph the allocation of the one before if both have the
+        same number of nodes, though the nodes differ: results would be overwritten before they are
+        used. And a graph allocated in a buffer that a larger graph has replaced would write there.
         """
         self._check_open()
         self._placed = None
@@ -256,7 +250,7 @@ class Backend:
             self._plan(context)
         state = (context, gg.ggml_graph_n_nodes(context.graph))
         if state != self._placed:
-            if self.is_divided:  # copies between devices have their places among the others
+            if self.is_divided:  # copies between devices are allocated among the other tensors
                 self._plan(context)
             self._placed = None
             self._reset(context)

@@ -1,8 +1,8 @@
 """A graph being built, and memory for tensors that are not computed.
 
-A `Context` holds the headers of a graph's tensors; the backend's scheduler finds the memory for
-what the graph computes. Tensors with memory of their own (constants, caches) come from one of its
-`Storage`s: `host` for data that the program supplies, `layer(i)` for what lives with a layer.
+A `Context` holds the headers of a graph's tensors; the backend's scheduler allocates the tensors
+that the graph computes. Tensors with memory of their own (constants, caches) come from one of its
+`Storage`s: `host` for data that the program supplies, `layer(i)` for what belongs to a layer.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _HEADER = np.dtype({
 
 
 class Context:
-    """The graph being built; close it to free the graph and what its storages allocated.
+    """A graph; close it to free the graph and what its storages allocated.
 
     Attributes:
-        plan: which of the backend's buffers the graph's places are in; None: it has none yet.
+        plan: which of the backend's buffers the graph is allocated in; None: not allocated yet.
         persistent: inputs whose memory is theirs alone.
-        custom: nodes that the package's own code computes, which only the CPU can run.
+        custom: nodes that the package's own kernels compute, which only the CPU can run.
         pauses: what `pause` does; None: nothing.
     """
 
@@ -52,7 +52,7 @@ class Context:
         """Make room for a graph of at most `nodes` tensors.
 
         Raises:
-            OutOfMemoryError: if the headers find no memory.
+            OutOfMemoryError: if the headers cannot be allocated.
         """
         size = gg.ggml_tensor_overhead() * (nodes + 16)
         size += gg.ggml_graph_overhead_custom(nodes, False)  # noqa: FBT003 - ctypes is positional
@@ -96,8 +96,8 @@ class Context:
 
     @property
     def host(self) -> Storage:
-        """Memory that the program itself reads and writes, whatever the devices are."""
-        return Storage(self, self._backend.host_buffer_type)
+        """Memory that the program itself reads and writes."""
+        return Storage(self, self._backend.cpu.buffer_type)
 
     def layer(self, index: int) -> Storage:
         """Memory on the device that computes layer `index`."""
@@ -109,7 +109,7 @@ class Context:
         """Return a tensor whose data is given to each `Backend.compute` of this graph.
 
         Args:
-            name: for people.
+            name: for debugging.
             shape: of the tensor.
             type: of its elements.
             is_persistent: whether its memory is not reused for other tensors; the same read-only
@@ -132,17 +132,16 @@ class Context:
 
     def forward(self, *tensors: Tensor) -> None:
         """Append to the graph what these tensors need, in this order, and themselves."""
-        if len(self._sources):  # ggml walks through the graph and would follow it to copies
+        if len(self._sources):  # ggml traverses the graph and would follow it to copies
             self.restore_sources()
             self.plan = _OUTDATED
         for tensor in tensors:
             gg.ggml_build_forward_expand(self.graph, tensor.pointer)
 
     def pause(self, x: Tensor) -> Tensor:
-        """Return a tensor; here a long computation may be divided, so that others wait less.
+        """Return a tensor at which a long computation may be split, so that others wait less.
 
-        What follows may use it and inputs; of what was computed before all else would be computed
-        again.
+        What follows may use this tensor and inputs; anything else would be computed again.
         """
         return self.pauses(x) if self.pauses else x
 
@@ -165,16 +164,16 @@ class Context:
         return Tensor(pointer, shape, type, self)
 
     def clear_allocations(self) -> None:
-        """Take back the places of what the graph computes, so that it can be given others."""
+        """Clear the addresses of computed tensors, so that they can be allocated again."""
         headers = self._headers()
         computed = ~np.isin(headers["buffer"], np.array(self._buffers, np.uint64))
         headers["buffer"][computed] = headers["data"][computed] = 0
 
     def restore_sources(self) -> None:
-        """Take back what dividing the graph among devices did to it, before it is divided again.
+        """Restore the operands of nodes, before the graph is divided among devices again.
 
         Where a node reads another device's tensor, ggml writes the address of a copy into it; the
-        copy is gone as soon as any graph is divided.
+        copy is invalid as soon as any graph is divided.
         """
         headers = self._headers()
         known = len(self._sources)
@@ -194,10 +193,7 @@ class Context:
         return np.frombuffer(memory, _HEADER)
 
     def kernels_for(self, operand: Tensor) -> Kernels | None:
-        """Return the package's kernels if they can read this operand of theirs, a cache's or not.
-
-        With devices besides the CPU, only what certainly lives with the CPU.
-        """
+        """Return the package's kernels if they can read this operand: it must be on the CPU."""
         if not self._backend.is_divided:
             return self._backend.kernels
         source = operand.pointer.contents.view_src
@@ -215,7 +211,7 @@ class Context:
         return sum(int(gg.ggml_backend_buffer_get_size(buffer)) for buffer in self._buffers)
 
     def close(self) -> None:
-        """Free everything; twice is harmless."""
+        """Free everything; a second call does nothing."""
         for buffer in self._buffers:
             gg.ggml_backend_buffer_free(buffer)
         self._buffers.clear()

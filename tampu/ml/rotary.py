@@ -1,18 +1,16 @@
-"""Rotary position embedding: which features form pairs, how frequencies are stretched."""
+"""Rotary position embedding (RoFormer, arXiv:2104.09864)."""
 
 from __future__ import annotations
 
 import ctypes
 import enum
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import math
+from dataclasses import dataclass, replace
 
 from tampu.ml.checks import SINGLE, require
 from tampu.ml.library import gg
+from tampu.ml.tensor import Tensor
 from tampu.ml.types import GGMLType
-
-if TYPE_CHECKING:
-    from tampu.ml.tensor import Tensor
 
 
 class RopeMode(enum.IntEnum):
@@ -44,62 +42,77 @@ class RopeScaling:
     beta_slow: float = 1.0
 
 
-def rotate(
-    x: Tensor,
-    positions: Tensor,
-    *,
-    dimensions: int,
-    base: float,
-    mode: RopeMode,
-    scaling: RopeScaling,
-    factors: Tensor | None = None,
-    sections: tuple[int, int, int, int] | None = None,
-) -> Tensor:
-    """Return x (tokens, heads, features) with pairs of features rotated by position.
+UNSCALED = RopeScaling()
 
-    Source: RoFormer, arXiv:2104.09864.
 
-    Args:
-        x: F32.
-        positions: I32, (tokens,); with sections (4, tokens).
-        dimensions: how many of the features are rotated, from the first.
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotates pairs of features by position.
+
+    Attributes:
+        dimensions: how many features of a head are rotated, from the first.
         base: of the geometric series of frequencies.
         mode: which features form a pair.
         scaling: for contexts longer than the model was trained on.
-        factors: F32, (dimensions / 2,): each frequency is divided by its factor.
-        sections: how many pairs each of the four positions rotates (Qwen2-VL's M-RoPE,
-            arXiv:2409.12191), for the modes that are made for it.
-
-    Raises:
-        ShapeError: for operands that do not fit.
+        factors: F32, (dimensions / 2,): divides each frequency (Llama 3.1).
+        sections: how many pairs each of four positions rotates (Qwen2-VL's M-RoPE,
+            arXiv:2409.12191), for `RopeMode.SECTIONS`.
     """
-    is_multiple = sections is not None
-    wanted = (4, *x.shape[:1]) if is_multiple else x.shape[:1]
-    fits = len(x.shape) == 3 and positions.shape == wanted
-    fits = fits and 0 < dimensions <= x.shape[-1] and dimensions % 2 == 0
-    is_known = x._is(SINGLE) and positions.type is GGMLType.I32
-    require(fits and is_known, f"rope of {dimensions} dimensions", x, positions)
-    if factors is not None:
-        fits = len(factors.shape) == 1 and factors.shape[0] >= dimensions // 2
-        require(fits and factors._is(SINGLE), f"rope of {dimensions} dimensions", factors)
-    kind: tuple[object, ...]
-    operation, kind = gg.ggml_rope_ext, (int(mode),)
-    if sections is not None:
-        operation, kind = gg.ggml_rope_multi, ((ctypes.c_int * 4)(*sections), int(mode))
-        positions = positions.reshape(4 * x.shape[0])
-    pointer = operation(
-        x._context().arena,
-        x.pointer,
-        positions.pointer,
-        factors.pointer if factors else None,
-        dimensions,
-        *kind,
-        scaling.original_context,
-        base,
-        scaling.frequency_scale,
-        scaling.extrapolation,
-        scaling.magnitude,
-        scaling.beta_fast,
-        scaling.beta_slow,
-    )
-    return x._like(pointer)
+
+    dimensions: int
+    base: float
+    mode: RopeMode
+    scaling: RopeScaling = UNSCALED
+    factors: Tensor | None = None
+    sections: tuple[int, int, int, int] | None = None
+
+    def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Return x (tokens, heads, features) rotated.
+
+        Args:
+            x: F32.
+            positions: I32, (tokens,); with sections (4, tokens).
+
+        Raises:
+            ShapeError: for operands that do not fit.
+        """
+        what, scaling, factors = f"rope of {self.dimensions} dimensions", self.scaling, self.factors
+        wanted = x.shape[:1] if self.sections is None else (4, *x.shape[:1])
+        fits = len(x.shape) == 3 and positions.shape == wanted
+        fits = fits and 0 < self.dimensions <= x.shape[-1] and self.dimensions % 2 == 0
+        require(fits and x._is(SINGLE) and positions.type is GGMLType.I32, what, x, positions)
+        if factors is not None:
+            fits = len(factors.shape) == 1 and factors.shape[0] >= self.dimensions // 2
+            require(fits and factors._is(SINGLE), what, factors)
+        kind: tuple[object, ...]
+        operation, kind = gg.ggml_rope_ext, (int(self.mode),)
+        if self.sections is not None:
+            operation = gg.ggml_rope_multi
+            kind = ((ctypes.c_int * 4)(*self.sections), int(self.mode))
+            positions = positions.reshape(4 * x.shape[0])
+        pointer = operation(
+            x._context().arena,
+            x.pointer,
+            positions.pointer,
+            factors.pointer if factors else None,
+            self.dimensions,
+            *kind,
+            scaling.original_context,
+            self.base,
+            scaling.frequency_scale,
+            scaling.extrapolation,
+            scaling.magnitude,
+            scaling.beta_fast,
+            scaling.beta_slow,
+        )
+        return x._like(pointer)
+
+    def move(self, x: Tensor, offsets: Tensor) -> Tensor:
+        """Return rotated x (tokens, heads, features) at positions that are `offsets` later.
+
+        Its magnitude stays, since YaRN has changed it already.
+        """
+        magnitude = 1.0
+        if self.scaling.extrapolation != 0.0:  # ggml multiplies by this factor
+            magnitude /= 1.0 + 0.1 * math.log(1.0 / self.scaling.frequency_scale)
+        return replace(self, scaling=replace(self.scaling, magnitude=magnitude))(x, offsets)

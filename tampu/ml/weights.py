@@ -1,8 +1,8 @@
 """The tensors of a model file, each in the memory where it is fastest.
 
-First the tensors are only declared, so that a model can be bound to them and say how it uses each;
-`load` then gives each one its memory. Weights of a layer on a device go there. CPU weights that are
-multiplied go to a packed layout if there is one for their type; the others stay in the mapped file.
+First the tensors are only declared, so that a model can be bound to them and state how it uses
+each; `load` then allocates them. Weights of a layer on a device go there. CPU weights of products
+go to a packed layout if there is one for their type; the others stay in the mapped file.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _PAGE = mmap.PAGESIZE
 _JOB_BYTES = 8 * 2**20  # of a packed weight that one thread writes at a time
 
 Job: TypeAlias = tuple[int, Callable[[], None]]
-"""Something to do while loading, and for how many bytes it stands."""
+"""A step of loading: the number of bytes that it loads, and the function that does."""
 
 
 class Weights:
     """The tensors of one file.
 
     Attributes:
-        file: what the header of the file says.
+        file: the header of the file.
         mapped_bytes: bytes used in place, in the file's mapping.
         packed_bytes: bytes copied, most of them into a packed layout.
         packed: weights in layouts of our kernels.
@@ -62,8 +62,8 @@ class Weights:
         self._buffers: list[OpaquePointer] = []
         self._packed: PackedMemory | None = None
         self.packed: list[PackedWeight] = []
-        self._kept: CachedWeights | None = None
-        self._keeping: threading.Thread | None = None
+        self._cached: CachedWeights | None = None
+        self._writing: threading.Thread | None = None
         self._mapping: mmap.mmap | None = None
         self._address = 0
 
@@ -73,7 +73,7 @@ class Weights:
         return name in self._tensors
 
     def use(self, name: str, use: WeightUse) -> Tensor:
-        """Return a tensor and note how it is used.
+        """Return a tensor and record how it is used.
 
         Raises:
             ModelFileError: if the file has no tensor of that name.
@@ -98,23 +98,23 @@ class Weights:
         progress: Callable[[float], None] | None = None,
         cancelled: Callable[[], bool] | None = None,
     ) -> None:
-        """Give every used tensor its memory.
+        """Allocate and fill every used tensor.
 
         Args:
             backend: whose devices compute with the weights.
-            mapped: use weights in the file's mapping where they can be used as they are; else copy
-                them.
+            mapped: use weights in the file's mapping where no other layout is faster; False: copy.
             cache: of weights in the layouts of the package's kernels.
-            progress: called with the part of the bytes that is ready, 0 to 1, from any thread.
+            progress: called with the loaded part of the bytes, 0 to 1, from any thread.
             cancelled: called at the start and before each tensor that is packed.
 
         Raises:
-            LoadCancelledError: if `cancelled` says so.
-            OutOfMemoryError: if the memory for packed weights cannot be had.
+            LoadCancelledError: if `cancelled` returns True.
+            OutOfMemoryError: if the packed weights cannot be allocated.
         """
         cancelled = cancelled or (lambda: False)
         _check(cancelled)
-        self._map()
+        self._mapping = map_file(self.file)
+        self._address = np.frombuffer(self._mapping, np.uint8).ctypes.data
         buffers = choose_buffer_types(backend, self._uses, self._tensors, mapped=mapped)
         self._use_in_place(backend, buffers.in_place)
         report = progress or (lambda _part: None)
@@ -125,31 +125,31 @@ class Weights:
                 _check(cancelled)
                 report(part)
 
-            self._kept = cache.find(layout, backend.threads, watch)
+            self._cached = cache.find(layout, backend.threads, watch)
         jobs = [
             *self._send(backend, buffers.copied),
             *self._pack_own(backend, buffers.repacked),
             *self._pack(buffers.packed),
         ]
         self._run(jobs, backend.threads, report, cancelled)
-        if cache and layout and self._packed and not self._kept:
-            self._keeping = cache.keep(layout, self._packed.bytes)
+        if cache and layout and self._packed and not self._cached:
+            self._writing = cache.keep(layout, self._packed.bytes)
 
     def close(self) -> None:
-        """Free the memory; twice is harmless. No graph may use the weights any more."""
+        """Free the memory; a second call does nothing. No graph may use the weights any more."""
         for buffer in self._buffers:
             gg.ggml_backend_buffer_free(buffer)
         self._buffers.clear()
-        if self._keeping is not None:
-            self._keeping.join()  # it reads what is freed next
-            self._keeping = None
+        if self._writing is not None:
+            self._writing.join()  # it reads what is freed next
+            self._writing = None
         if self._packed is not None:
             self._packed.close()
             self._packed = None
             self.packed.clear()
-        if self._kept is not None:
-            self._kept.close()
-            self._kept = None
+        if self._cached is not None:
+            self._cached.close()
+            self._cached = None
         if self._arena:
             gg.ggml_free(self._arena)
             self._arena = None
@@ -169,10 +169,6 @@ class Weights:
         gg.ggml_set_name(pointer, info.name.encode())
         return Tensor(pointer, info.shape, info.type)
 
-    def _map(self) -> None:
-        self._mapping = map_file(self.file)
-        self._address = np.frombuffer(self._mapping, np.uint8).ctypes.data
-
     def _use_in_place(self, backend: Backend, names: list[str]) -> None:
         """Point tensors into the mapping, through one buffer over the pages that hold them."""
         if not names:
@@ -186,26 +182,26 @@ class Weights:
         )
         if not buffer:
             raise OutOfMemoryError("ggml refused to use the mapped file")
-        self._keep(int(buffer))
+        self._own(int(buffer))
         for info in infos:
             pointer = self._tensors[info.name].pointer
             gg.ggml_backend_tensor_alloc(buffer, pointer, self._address + info.offset)
             self.mapped_bytes += info.size_bytes
 
     def _pack_own(self, backend: Backend, sizes: dict[str, int]) -> Iterator[Job]:
-        """Give weights their second form; yield the jobs that fill it, strips at a time."""
+        """Allocate packed weights; yield the jobs that fill them, some strips at a time."""
         kernels = backend.kernels
         if kernels is None or not sizes:
             return
-        kept = self._kept.weights if self._kept else None
-        self._packed = PackedMemory(self._arena, kernels, sizes.values(), kept)
+        cached = self._cached.weights if self._cached else None
+        self._packed = PackedMemory(self._arena, kernels, sizes.values(), cached)
         for name, size in sizes.items():
             info = self.file.tensors[name]
             *experts, rows, inputs = info.shape
             packed = self._packed.place(info.type, rows, inputs, size, *experts)
             self._tensors[name].packed = packed
             self.packed.append(packed)
-            if kept is not None:
+            if cached is not None:
                 self.mapped_bytes += size
                 continue
             stored = info.size_bytes // packed.experts
@@ -239,7 +235,7 @@ class Weights:
             yield packed.matrix_bytes * len(part) // strips, fill
 
     def _send(self, backend: Backend, twice: dict[str, Device]) -> Iterator[Job]:
-        """Give weights their places on other devices; yield the jobs that fill them."""
+        """Allocate weights on other devices; yield the jobs that fill them."""
         devices = {name: backend.device_map.of_weight(name) for name in self._uses} | twice
         for device in backend.device_map.devices:
             names = [name for name in self._uses if devices[name] == device]
@@ -251,7 +247,7 @@ class Weights:
                 self.device_bytes[device.label] += self.file.tensors[name].size_bytes
 
     def _pack(self, packed: dict[str, OpaquePointer]) -> Iterator[Job]:
-        """Give weights their place in ggml's packed layouts; yield the jobs that fill them."""
+        """Allocate weights in ggml's packed layouts; yield the jobs that fill them."""
         for kind in set(packed.values()):
             names = [name for name in packed if packed[name] == kind]
             self._allocate([self._tensors[name].pointer for name in names], kind)
@@ -276,7 +272,7 @@ class Weights:
         report: Callable[[float], None],
         cancelled: Callable[[], bool],
     ) -> None:
-        """Do all jobs in several threads."""
+        """Run all jobs in several threads."""
         total = self.mapped_bytes + sum(size for size, _ in jobs)
         report(self.mapped_bytes / max(1, total))
         lock = threading.Lock()
@@ -298,7 +294,7 @@ class Weights:
         report(1.0)
 
     def _allocate(self, pointers: Sequence[TensorPointer], kind: OpaquePointer) -> None:
-        """Allocate buffers of a type, as few as it allows, and lay out the tensors in them."""
+        """Allocate as few buffers of a type as it allows, and place the tensors in them."""
         alignment = int(gg.ggml_backend_buft_get_alignment(kind))
         largest = int(gg.ggml_backend_buft_get_max_size(kind))
         groups: list[list[tuple[TensorPointer, int]]] = [[]]
@@ -320,18 +316,18 @@ class Weights:
         if not buffer:
             name = (gg.ggml_backend_buft_name(kind) or b"").decode()
             raise OutOfMemoryError(f"no memory for weights on {name}: {total} bytes")
-        self._keep(int(buffer))
+        self._own(int(buffer))
         place = int(gg.ggml_backend_buffer_get_base(buffer))
         for pointer, size in group:
             gg.ggml_backend_tensor_alloc(buffer, pointer, place)
             place += size
 
-    def _keep(self, buffer: OpaquePointer) -> None:
+    def _own(self, buffer: OpaquePointer) -> None:
         gg.ggml_backend_buffer_set_usage(buffer, gg.GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
         self._buffers.append(buffer)
 
     def _release(self, begin: int, end: int) -> None:
-        """Give back the mapped pages of weights that now live elsewhere; they can be read again."""
+        """Drop the mapped pages of weights that were copied; they can be read again."""
         if self._mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
             first = begin // _PAGE * _PAGE
             length = min(end, len(self._mapping)) - first

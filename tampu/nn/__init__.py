@@ -1,5 +1,6 @@
 """The parts of architectures: declared weights, projections, norms, RoPE, attention."""
 
+from tampu.ml.rotary import Rope
 from tampu.nn.attention import AttentionScale, Heads, SelfAttention, attention, soft_cap
 from tampu.nn.cache import Advance, History, LayerCache, Tensors
 from tampu.nn.decoder import (
@@ -40,7 +41,7 @@ from tampu.nn.model import Batch, CacheShape, CrossAttentionInputs, LayerShape, 
 from tampu.nn.module import Module, bind, gguf
 from tampu.nn.norm import LayerNorm, RMSNorm
 from tampu.nn.options import option, option_from, read_options
-from tampu.nn.rope import Rope, read_rope_scaling
+from tampu.nn.rope import read_rope_scaling
 
 __all__ = [
     "Advance",

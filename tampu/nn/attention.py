@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from tampu.ml import GGMLType, Tensor
 from tampu.ml.attention import flash_attention, reads_in_place
 from tampu.ml.metadata import Metadata
+from tampu.ml.rotary import Rope
 from tampu.nn.cache import History, LayerCache
 from tampu.nn.linear import Linear
 from tampu.nn.module import Module, gguf
 from tampu.nn.norm import RMSNorm
-from tampu.nn.rope import Rope
 
 # From this many queries on, ggml's own fused attention works in tiles, if all is F32.
 _TILED_QUERIES = 64

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from tampu.ml import RopeMode, RopeScaling, Tensor
+from tampu.ml.rotary import Rope
 from tampu.nn.attention import (
     AttentionScale,
     Heads,
@@ -28,7 +29,7 @@ from tampu.nn.model import Batch, CacheShape, LayerShape, Model
 from tampu.nn.module import Module, gguf
 from tampu.nn.norm import RMSNorm
 from tampu.nn.options import option, option_from
-from tampu.nn.rope import Rope, read_rope_scaling
+from tampu.nn.rope import read_rope_scaling
 
 
 class SiluFeedForward(Module):

@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 from tampu.ml import RopeMode, Tensor
 from tampu.ml.attention import flash_attention
+from tampu.ml.rotary import Rope
 from tampu.nn.decoder import SiluFeedForward
 from tampu.nn.linear import Linear
 from tampu.nn.module import Module, gguf
 from tampu.nn.norm import LayerNorm, RMSNorm
-from tampu.nn.rope import Rope
 
 _ONCE = 256  # queries; for more of them keys and values are read several times
 

@@ -1,63 +1,12 @@
-"""Rotary position embedding, as one layer of a model applies it."""
+"""The scaling of rotary position embedding, as files describe it."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 
 from tampu.errors import ModelFileError, UnsupportedModelError
-from tampu.ml import RopeMode, RopeScaling, Tensor
 from tampu.ml.metadata import Metadata
-from tampu.ml.rotary import rotate
-
-UNSCALED = RopeScaling()
-
-
-@dataclass(frozen=True, slots=True)
-class Rope:
-    """Rotates queries and keys by position (RoFormer, arXiv:2104.09864).
-
-    Attributes:
-        dimensions: how many features of a head are rotated, from the first.
-        base: of the geometric series of frequencies.
-        mode: which features form a pair.
-        scaling: for contexts longer than the model was trained on.
-        factors: F32, (dimensions / 2,): divides each frequency (Llama 3.1).
-        sections: how many pairs each of four positions rotates, for `RopeMode.SECTIONS`.
-    """
-
-    dimensions: int
-    base: float
-    mode: RopeMode
-    scaling: RopeScaling = UNSCALED
-    factors: Tensor | None = None
-    sections: tuple[int, int, int, int] | None = None
-
-    def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Return x (tokens, heads, features) rotated to positions (tokens,) or (4, tokens)."""
-        return rotate(
-            x,
-            positions,
-            dimensions=self.dimensions,
-            base=self.base,
-            mode=self.mode,
-            scaling=self.scaling,
-            factors=self.factors,
-            sections=self.sections,
-        )
-
-    def move(self, x: Tensor, offsets: Tensor) -> Tensor:
-        """Return rotated x (tokens, heads, features) as it is at positions `offsets` later.
-
-        It keeps its magnitude, which YaRN has changed once already.
-        """
-        scaling = self.scaling
-        if scaling.extrapolation != 0.0:
-            own = 1.0 + 0.1 * math.log(1.0 / scaling.frequency_scale)  # what ggml multiplies by
-            scaling = replace(scaling, magnitude=1.0 / own)
-        else:
-            scaling = replace(scaling, magnitude=1.0)
-        return replace(self, scaling=scaling)(x, offsets)
+from tampu.ml.rotary import UNSCALED, RopeScaling
 
 
 def read_rope_scaling(metadata: Metadata) -> RopeScaling:

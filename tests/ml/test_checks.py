@@ -6,9 +6,9 @@ import re
 import pytest
 
 from tampu.errors import ShapeError
-from tampu.ml import GGMLType, RopeMode, RopeScaling
+from tampu.ml import GGMLType, RopeMode
 from tampu.ml.attention import flash_attention
-from tampu.ml.rotary import rotate
+from tampu.ml.rotary import Rope
 
 F32, F16, I32, I64, Q8_0 = (GGMLType[name] for name in ("F32", "F16", "I32", "I64", "Q8_0"))
 UNREADABLE = ("Q8_1", "Q8_K", "I8", "I16", "I32", "I64", "F64")
@@ -34,8 +34,7 @@ def flash(q, k, v, mask):
 
 
 def rope(x, positions, dimensions=4, factors=None):
-    settings = {"base": 1e4, "mode": RopeMode.HALVES, "scaling": RopeScaling()}
-    return rotate(x, positions, dimensions=dimensions, factors=factors, **settings)
+    return Rope(dimensions, 1e4, RopeMode.HALVES, factors=factors)(x, positions)
 
 
 CALLS = {

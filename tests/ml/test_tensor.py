@@ -7,7 +7,7 @@ from support.reference import gelu, rope, silu, softmax
 
 from tampu.ml import GGMLType, RopeMode, RopeScaling
 from tampu.ml.attention import flash_attention
-from tampu.ml.rotary import rotate
+from tampu.ml.rotary import Rope
 
 HALVES, NEIGHBOURS = RopeMode.HALVES, RopeMode.INTERLEAVED
 
@@ -270,7 +270,7 @@ def test_rope_rotates_pairs_by_position(compute, mode, dimensions, scaling, with
     factors = np.linspace(1, 8, dimensions // 2, dtype=np.float32) if with_factors else None
     settings = {"dimensions": dimensions, "base": 1e4, "mode": mode, "scaling": SCALINGS[scaling]}
     arrays = [x, positions] if factors is None else [x, positions, factors]
-    found = compute(lambda x, p, f=None: rotate(x, p, **settings, factors=f), *arrays)
+    found = compute(lambda x, p, f=None: Rope(**settings, factors=f)(x, p), *arrays)
     close(found, rope(x, positions, **settings, factors=factors), atol=2e-4)
     assert np.array_equal(found[..., dimensions:], x[..., dimensions:])
 
@@ -278,7 +278,7 @@ def test_rope_rotates_pairs_by_position(compute, mode, dimensions, scaling, with
 def test_rope_keeps_products_of_equal_distance(compute):
     x = np.repeat(floats(1, 1, 8), 2, axis=0)
     settings = {"dimensions": 8, "base": 1e4, "mode": HALVES, "scaling": RopeScaling()}
-    near = compute(lambda x, p: rotate(x, p, **settings), x, integers(3, 10))
+    near = compute(lambda x, p: Rope(**settings)(x, p), x, integers(3, 10))
     assert np.allclose(np.linalg.norm(near, axis=-1), np.linalg.norm(x, axis=-1))
 
 
