@@ -23,7 +23,7 @@ from tampu.ml.devices import Device, find_devices
 from tampu.ml.gguf import GGUFFile, read_gguf
 from tampu.ml.kernels import KernelChoice, Kernels
 from tampu.ml.kernels.repack_cache import RepackCache
-from tampu.ml.kernels.tuning import Tuning, choose_fetch
+from tampu.ml.kernels.tuning import choose_fetch
 from tampu.ml.metadata import Metadata
 from tampu.models import bind_model
 from tampu.nn import CacheShape, LayerShape, Model, StateShape, VisionModel
@@ -145,7 +145,8 @@ def _load(
         tokenizer = reading.result()
         _check_vocabulary(bound.file, tokenizer.vocabulary_size, bound.model)
         outputs = most_outputs(_cache_size(options), tokenizer.vocabulary_size)
-        choose_fetch(backend, bound.weights.packed, _tuning(options))
+        word, folder = options.tuning
+        choose_fetch(backend, bound.weights.packed, word, Path(folder) if folder else None)
         _reserve(graphs, options, outputs)
         scheduler = Scheduler(
             KVCacheManager(cache.groups()),
@@ -305,11 +306,6 @@ def _repack_cache(options: LoadOptions) -> RepackCache | None:
         return None
     folder, limit = options.repack_cache
     return RepackCache(Path(folder), limit)
-
-
-def _tuning(options: LoadOptions) -> Tuning:
-    fetch, folder = options.tuning
-    return Tuning(fetch, Path(folder) if folder else None)
 
 
 def _most_nodes(parts: Sequence[Weights], model: Model, size: CacheSize) -> int:

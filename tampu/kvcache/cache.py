@@ -6,9 +6,6 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from tampu.errors import TampuError
 from tampu.kvcache.causal import CACHE_TYPES, AttentionKind, KVStorage, KVTypes, StoredKeys
 from tampu.kvcache.cells import Cells
@@ -16,7 +13,7 @@ from tampu.kvcache.manager import KVCacheGroup
 from tampu.kvcache.masks import Segment
 from tampu.kvcache.recurrent import StateStorage
 from tampu.kvcache.spec import KVCacheSpec, spec_of
-from tampu.kvcache.storage import PADDING, CacheSize, CacheView, GroupStorage
+from tampu.kvcache.storage import PADDING, Arrays, CacheSize, CacheView, GroupStorage
 from tampu.ml import Backend, Context, Tensor
 from tampu.nn import CacheShape, LayerCache, LayerShape, StateShape
 
@@ -46,7 +43,7 @@ class CacheStep:
     """
 
     views: tuple[CacheView, ...]
-    arrays: list[npt.NDArray[np.generic]]
+    arrays: Arrays
 
 
 class Cache:
@@ -113,8 +110,9 @@ class Cache:
     def step(self, segments: Sequence[Segment]) -> CacheStep:
         """Return the reads and writes of a batch with these segments."""
         parts = [each.step(segments, group) for group, each in enumerate(self.storages)]
-        views = tuple(part.view for part in parts)
-        return CacheStep(views, [array for part in parts for array in part.arrays])
+        return CacheStep(
+            tuple(view for view, _ in parts), [array for _, arrays in parts for array in arrays]
+        )
 
     def views_by_fill(self, tokens: int) -> Iterator[tuple[CacheView, ...]]:
         """Yield the views of batches on a full cache, on one half as full, and so on."""
@@ -129,8 +127,8 @@ class Cache:
         """Add the cache to a graph for `tokens` tokens with these views."""
         pairs = zip(self.storages, views, strict=True)
         parts = [storage.build(context, tokens, view) for storage, view in pairs]
-        layers = {index: layer for part in parts for index, layer in part.layers.items()}
-        inputs = [tensor for part in parts for tensor in part.inputs]
+        layers = {index: layer for own, _ in parts for index, layer in own.items()}
+        inputs = [tensor for _, own in parts for tensor in own]
         return GraphCache([layers[index] for index in range(len(self._shapes))], inputs)
 
     def stored_keys(self, group: int) -> Iterator[tuple[int, StoredKeys]]:

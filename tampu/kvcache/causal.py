@@ -17,9 +17,9 @@ import numpy.typing as npt
 from tampu.errors import RequestError, ShapeError
 from tampu.kvcache.masks import CellRange, Segment, attention_mask
 from tampu.kvcache.spec import KVCacheSpec
-from tampu.kvcache.storage import PADDING, CacheView, GroupGraph, GroupStep
+from tampu.kvcache.storage import PADDING, Arrays, CacheView
 from tampu.ml import Context, GGMLType, Tensor
-from tampu.nn import Advance, History, LayerShape, Tensors
+from tampu.nn import Advance, History, LayerCache, LayerShape, Tensors
 
 CACHE_TYPES = {
     "f32": GGMLType.F32,
@@ -116,38 +116,36 @@ class KVStorage:
         widths = [layer.widths[1] for layer in layers.values()] if is_transposed else []
         self._scattered = [width for width in dict.fromkeys(widths) if width]
 
-    def step(self, segments: Sequence[Segment], group: int) -> GroupStep:
+    def step(self, segments: Sequence[Segment], group: int) -> tuple[CacheView, Arrays]:
         """Return the range of cells that a batch reads, the rows it writes, and its mask."""
         cell_range = _cell_range([segment.visible(group, self.spec)[1] for segment in segments])
         rows = np.concatenate([s.cells[group, s.start :] for s in segments]).astype(np.int64)
         refs = [_value_indices(rows, width, self.cells) for width in self._scattered]
-        return GroupStep(
-            cell_range, [rows, *refs, attention_mask(segments, group, self.spec, cell_range)]
-        )
+        return cell_range, [rows, *refs, attention_mask(segments, group, self.spec, cell_range)]
 
     def views_at_fill(self, tokens: int, cells: int) -> list[CacheView]:  # noqa: ARG002
         """Return the one view of batches while `cells` cells are in use."""
         return [CellRange(0, min(cells, self.cells))]
 
-    def build(self, context: Context, tokens: int, view: CacheView) -> GroupGraph:
+    def build(
+        self, context: Context, tokens: int, view: CacheView
+    ) -> tuple[Mapping[int, LayerCache], list[Tensor]]:
         """Add the layers to a graph for `tokens` tokens over a range of cells."""
-        cell_range = _as_cell_range(view)
+        if not isinstance(view, CellRange):
+            raise ShapeError(f"keys and values need a range of cells, not {view}")
         rows = context.input("cache_rows", (tokens,), GGMLType.I64)
         refs = {
             width: context.input("value_rows", (tokens * width,), GGMLType.I64)
             for width in self._scattered
         }
-        mask = context.input("mask", (tokens, cell_range.length), GGMLType.F16)
+        mask = context.input("mask", (tokens, view.length), GGMLType.F16)
         layers = {
             index: CausalLayer(
-                context,
-                layer,
-                _LayerInputs(rows, refs.get(layer.shape.widths[1]), mask, cell_range),
-                self._attention,
+                context, layer, rows, refs.get(layer.shape.widths[1]), mask, view, self._attention
             )
             for index, layer in self._layers.items()
         }
-        return GroupGraph(layers, [rows, *refs.values(), mask])
+        return layers, [rows, *refs.values(), mask]
 
     def stored_keys(self) -> Iterator[tuple[int, StoredKeys]]:
         """Yield the index of each layer that stores keys, and the keys."""
@@ -198,61 +196,58 @@ class _LayerStorage:
 
 
 @dataclass(frozen=True, slots=True)
-class _LayerInputs:
-    """A layer's inputs: the rows to write, and what to read."""
-
-    rows: Tensor
-    refs: Tensor | None
-    mask: Tensor
-    cell_range: CellRange
-
-
 class CausalLayer:
-    """One layer's cache in one graph: a `LayerCache`."""
+    """One layer's cache in one graph: a `LayerCache`.
 
-    def __init__(
-        self,
-        context: Context,
-        storage: _LayerStorage,
-        inputs: _LayerInputs,
-        attention: AttentionKind,
-    ) -> None:
-        self._context = context
-        self._storage = storage
-        self._inputs = inputs
-        self._attention = attention
+    Attributes:
+        context: of the graph.
+        storage: of the layer.
+        rows: I64, (tokens,): the cells to write.
+        value_rows: I64, (tokens * value width,): the elements to write; None: not transposed.
+        mask: F16, (tokens, history).
+        cells: those that are read.
+        attention: how attention is computed.
+    """
+
+    context: Context
+    storage: _LayerStorage
+    rows: Tensor
+    value_rows: Tensor | None
+    mask: Tensor
+    cells: CellRange
+    attention: AttentionKind
 
     def update(self, keys: Tensor | None, values: Tensor | None) -> History:
         """Store this batch's keys and values and return all that it may attend to."""
-        storage, inputs = self._storage, self._inputs
+        storage = self.storage
         given = (keys is not None, values is not None)
         if given != (not storage.is_shared, not storage.is_shared and storage.values is not None):
             raise ShapeError("a layer's keys and values are not those that it asked for")
-        tokens, (width, value_width) = inputs.mask.shape[0], storage.shape.widths
+        tokens, (width, value_width) = self.mask.shape[0], storage.shape.widths
         if keys is not None:
             rows = keys.reshape(tokens, width)
-            self._context.forward(storage.keys.set_rows(rows, inputs.rows))
+            self.context.forward(storage.keys.set_rows(rows, self.rows))
         if values is not None and storage.values is not None:
             self._store_values(storage.values, values.reshape(tokens, value_width))
-        is_fused = self._attention is AttentionKind.FUSED
-        is_mixed = self._attention is AttentionKind.MIXED
+        is_fused = self.attention is AttentionKind.FUSED
+        is_mixed = self.attention is AttentionKind.MIXED
         return History(
             self._by_head(storage.keys, storage.shape.head_dim),
             self._values(),
-            inputs.mask,
-            is_transposed=inputs.refs is not None,
+            self.mask,
+            is_transposed=self.value_rows is not None,
             use_flash=is_fused or (is_mixed and tokens >= FUSED_FROM),
         )
 
     def _store_values(self, stored: Tensor, values: Tensor) -> None:
-        if self._inputs.refs is None:
-            self._context.forward(stored.set_rows(values, self._inputs.rows))
+        if self.value_rows is None:
+            self.context.forward(stored.set_rows(values, self.rows))
             return
         count = values.shape[0] * values.shape[1]
         single = stored.strided(
-            (stored.shape[0] * stored.shape[1], 1), (_bytes(stored, 1),), context=self._context
+            (stored.shape[0] * stored.shape[1], 1), (stored.type.size_of(1),), context=self.context
         )
-        self._context.forward(single.set_rows(values.reshape(count, 1), self._inputs.refs))
+        self.context.forward(single.set_rows(values.reshape(count, 1), self.value_rows))
 
     def advance(self, inputs: Tensors, advance: Advance) -> Tensor:  # noqa: ARG002
         """Raise ShapeError: there are no states here."""
@@ -260,28 +255,28 @@ class CausalLayer:
 
     def _values(self) -> Tensor:
         """View the values as (kv_heads, history, value_dim), or as they are if transposed."""
-        shape, stored = self._storage.shape, self._storage.values
+        shape, stored = self.storage.shape, self.storage.values
         if stored is None:
-            return self._by_head(self._storage.keys, shape.value_features)
-        if self._inputs.refs is None:
+            return self._by_head(self.storage.keys, shape.value_features)
+        if self.value_rows is None:
             return self._by_head(stored, shape.value_features)
         return self._transposed(stored)
 
     def _by_head(self, stored: Tensor, features: int) -> Tensor:
         """View the first features of the heads of (cells, width): (kv_heads, history, features)."""
-        heads, cell_range = self._storage.shape.kv_heads, self._inputs.cell_range
-        row = _bytes(stored, stored.shape[1])
+        heads, cell_range = self.storage.shape.kv_heads, self.cells
+        row = stored.type.size_of(stored.shape[1])
         lengths, strides = (heads, cell_range.length, features), (row // heads, row)
-        return stored.strided(lengths, strides, cell_range.start * row, context=self._context)
+        return stored.strided(lengths, strides, cell_range.start * row, context=self.context)
 
     def _transposed(self, stored: Tensor) -> Tensor:
         """View (width, cells) as (kv_heads, value_dim, history)."""
-        shape, cell_range = self._storage.shape, self._inputs.cell_range
-        row = _bytes(stored, stored.shape[1])
+        shape, cell_range = self.storage.shape, self.cells
+        row = stored.type.size_of(stored.shape[1])
         lengths = (shape.kv_heads, shape.value_features, cell_range.length)
         strides = (shape.value_features * row, row)
         return stored.strided(
-            lengths, strides, _bytes(stored, cell_range.start), context=self._context
+            lengths, strides, stored.type.size_of(cell_range.start), context=self.context
         )
 
 
@@ -295,16 +290,6 @@ def _cache_type(name: str) -> GGMLType:
     if name not in CACHE_TYPES:
         raise RequestError(f"cache type '{name}' is unknown; known: {', '.join(CACHE_TYPES)}")
     return CACHE_TYPES[name]
-
-
-def _bytes(stored: Tensor, elements: int) -> int:
-    return elements // stored.type.block_size * stored.type.block_bytes
-
-
-def _as_cell_range(view: CacheView) -> CellRange:
-    if not isinstance(view, CellRange):
-        raise ShapeError(f"keys and values need a range of cells, not {view}")
-    return view
 
 
 def _cell_range(cells: Sequence[npt.NDArray[np.int32]]) -> CellRange:

@@ -20,9 +20,9 @@ from tampu.errors import ShapeError
 from tampu.kvcache.cells import NO_CELL
 from tampu.kvcache.masks import CellRange, Segment
 from tampu.kvcache.spec import KVCacheSpec
-from tampu.kvcache.storage import CacheSize, CacheView, GroupGraph, GroupStep, MicroBatch
+from tampu.kvcache.storage import Arrays, CacheSize, CacheView, MicroBatch
 from tampu.ml import Context, GGMLType, Tensor
-from tampu.nn import Advance, History, StateShape, Tensors
+from tampu.nn import Advance, History, LayerCache, StateShape, Tensors
 
 
 @dataclass(slots=True)
@@ -75,13 +75,13 @@ class StateStorage:
             for index, shape in layers.items()
         }
 
-    def step(self, segments: Sequence[Segment], group: int) -> GroupStep:
+    def step(self, segments: Sequence[Segment], group: int) -> tuple[CacheView, Arrays]:
         """Return the micro-batches of a batch, the rows that they read, and those they write."""
         planned = self._planned(segments, group)
         reads = [row for each in planned for row in each.reads]
         writes = [row for each in planned for row in each.writes]
         view = tuple(each.micro_batch for each in planned)
-        return GroupStep(view, [np.array(reads, np.int32), np.array(writes, np.int64)])
+        return view, [np.array(reads, np.int32), np.array(writes, np.int64)]
 
     def views_at_fill(self, tokens: int, cells: int) -> list[CacheView]:  # noqa: ARG002
         """Return the view of one long sequence, and that of all slots, each part split in two."""
@@ -93,7 +93,9 @@ class StateStorage:
         ]
         return [(MicroBatch(1, tokens),), tuple(cut)]
 
-    def build(self, context: Context, tokens: int, view: CacheView) -> GroupGraph:
+    def build(
+        self, context: Context, tokens: int, view: CacheView
+    ) -> tuple[Mapping[int, LayerCache], list[Tensor]]:
         """Add the layers to a graph with these micro-batches."""
         if (
             isinstance(view, CellRange)
@@ -110,7 +112,7 @@ class StateStorage:
             index: StateLayer(context, states, self._shapes[index], view, inputs[0], inputs[1])
             for index, states in self._layers.items()
         }
-        return GroupGraph(layers, inputs)
+        return layers, inputs
 
     def _planned(self, segments: Sequence[Segment], group: int) -> list[_Planned]:
         planned: list[_Planned] = []
@@ -130,24 +132,16 @@ class StateStorage:
         return planned
 
 
+@dataclass(frozen=True, slots=True)
 class StateLayer:
     """One layer's states in one graph: a `LayerCache`."""
 
-    def __init__(
-        self,
-        context: Context,
-        states: Tensors,
-        shape: StateShape,
-        parts: Sequence[MicroBatch],
-        read: Tensor,
-        written: Tensor,
-    ) -> None:
-        self._context = context
-        self._states = states
-        self._shape = shape
-        self._parts = parts
-        self._read = read
-        self._written = written
+    context: Context
+    states: Tensors
+    shape: StateShape
+    parts: Sequence[MicroBatch]
+    read: Tensor
+    written: Tensor
 
     def update(self, keys: Tensor | None, values: Tensor | None) -> History:  # noqa: ARG002
         """Raise ShapeError: there are no keys and values here."""
@@ -158,16 +152,16 @@ class StateLayer:
         outputs: Tensor | None = None
         states: Tensors = ()
         row = read = written = 0
-        for part in self._parts:
+        for part in self.parts:
             if not part.continues:
-                rows = _part(self._read, read, part.sequences)
+                rows = _part(self.read, read, part.sequences)
                 states = tuple(
                     state.rows(rows).reshape(part.sequences, *shape)
-                    for state, shape in zip(self._states, self._shape.shapes, strict=True)
+                    for state, shape in zip(self.states, self.shape.shapes, strict=True)
                 )
                 read += part.sequences
             output, states = advance(tuple(_rows(each, row, part) for each in inputs), states)
-            self._store(states, _part(self._written, written, part.sequences))
+            self._store(states, _part(self.written, written, part.sequences))
             flat = output.reshape(part.sequences * part.tokens, -1)
             outputs = outputs.concat(flat, 0) if outputs else flat
             row += part.sequences * part.tokens
@@ -177,9 +171,9 @@ class StateLayer:
         return outputs
 
     def _store(self, states: Tensors, rows: Tensor) -> None:
-        for stored, state in zip(self._states, states, strict=True):
+        for stored, state in zip(self.states, states, strict=True):
             flat = state.reshape(-1, stored.shape[1])
-            self._context.forward(stored.set_rows(flat, rows))
+            self.context.forward(stored.set_rows(flat, rows))
 
 
 def _rows(tensor: Tensor, start: int, part: MicroBatch) -> Tensor:

@@ -87,28 +87,8 @@ class CacheSize:
         return -(-self.context // (spare * unit)) * unit
 
 
-class GroupStep(NamedTuple):
-    """A batch's reads and writes in one group.
-
-    Attributes:
-        view: what it reads.
-        arrays: data for the inputs that `GroupStorage.build` makes for this view.
-    """
-
-    view: CacheView
-    arrays: list[npt.NDArray[np.generic]]
-
-
-class GroupGraph(NamedTuple):
-    """The layers of one group in one graph.
-
-    Attributes:
-        layers: by their index in the model.
-        inputs: the graph's inputs, in the order of `GroupStep.arrays`.
-    """
-
-    layers: Mapping[int, LayerCache]
-    inputs: list[Tensor]
+Arrays: TypeAlias = list[npt.NDArray[np.generic]]
+"""The data of a graph's inputs, in their order."""
 
 
 class GroupStorage(Protocol):
@@ -124,14 +104,21 @@ class GroupStorage(Protocol):
     cells: int
     checkpoint_interval: int
 
-    def step(self, segments: Sequence[Segment], group: int) -> GroupStep:
-        """Return a batch's reads and writes; `group` is the row in the segments' cells."""
+    def step(self, segments: Sequence[Segment], group: int) -> tuple[CacheView, Arrays]:
+        """Return what a batch reads, and the data of its inputs.
+
+        Args:
+            segments: of the batch.
+            group: the row in the segments' cells.
+        """
         ...
 
     def views_at_fill(self, tokens: int, cells: int) -> list[CacheView]:
         """Return the views of batches of `tokens` tokens while `cells` cells are in use."""
         ...
 
-    def build(self, context: Context, tokens: int, view: CacheView) -> GroupGraph:
-        """Add the layers to a graph for `tokens` tokens with this view."""
+    def build(
+        self, context: Context, tokens: int, view: CacheView
+    ) -> tuple[Mapping[int, LayerCache], list[Tensor]]:
+        """Add the layers to a graph for `tokens` tokens; return them by index, and the inputs."""
         ...

@@ -1,9 +1,9 @@
-"""Measures once per CPU how weights are best read from memory for few tokens, and caches it.
+"""Measures once per CPU how weights are prefetched fastest for few tokens, and caches the result.
 
-One token's products wait for memory, and CPUs differ in what makes it fastest: a hint that
-is best on one takes twice as long on another, and some need several places of memory to be read at
-once. So when a model is loaded, products with its own weights are timed in each of some ways, on
-the threads that will compute; this takes 0.1 to 0.2 s, once.
+Products of one token are bound by memory, and CPUs differ in what makes it fastest: the best hint
+on one takes twice as long on another, and some CPUs need several streams at once. So when a model
+is loaded, products with its own weights are timed in several ways, on the threads that will compute
+(0.1 to 0.2 s, once).
 
     <folder>/fetch-<digits>.json
 
@@ -56,9 +56,9 @@ CANDIDATES = (
     Fetch(Hint.T0, 512, 16),
 )
 _ROUNDS = 3
-_SLICE_BYTES = 16 * 2**20  # that a way is timed with at a time
+_SLICE_BYTES = 16 * 2**20  # of weights that a candidate is timed with at a time
 _MIN_BYTES = 256 * 2**20  # of weights of one shape: fewer would be in a cache the second time
-_GAIN = 0.97  # of the default's time: what is not faster than this is not worth a change
+_GAIN = 0.97  # of the default's time: a candidate must be faster than this
 _MAX_AHEAD = 2**20  # bytes
 _WORD = re.compile(r"(none|nta|t[012]):(\d{1,7}):(\d{1,2})")
 _CPUINFO = Path("/proc/cpuinfo")
@@ -68,24 +68,8 @@ _NAMING = (  # lines of /proc/cpuinfo that say which CPU it is
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Tuning:
-    """A way to read weights from memory.
-
-    Attributes:
-        fetch: `auto` to measure what is fastest, or a word for `parse_fetch`.
-        folder: where what was measured is kept for the next start; None: nowhere.
-    """
-
-    fetch: str = AUTOMATIC
-    folder: Path | None = None
-
-
-MEASURED = Tuning()
-
-
 def parse_fetch(word: str) -> Fetch:
-    """Return the way that a word such as `t0:1024:8` names: hint, bytes ahead, strips at once.
+    """Return what a word such as `t0:1024:8` says: hint, bytes ahead, strips at once.
 
     Raises:
         RequestError: for any other word, or numbers out of their range.
@@ -105,24 +89,28 @@ def word_of(fetch: Fetch) -> str:
 
 
 def choose_fetch(
-    backend: Backend, weights: Iterable[PackedWeight], tuning: Tuning = MEASURED
+    backend: Backend,
+    weights: Iterable[PackedWeight],
+    word: str = AUTOMATIC,
+    folder: Path | None = None,
 ) -> None:
-    """Let the kernels of a backend read weights in the way that is fastest here, and log which.
+    """Set how the kernels of a backend prefetch weights, and log it.
 
     Args:
-        backend: that computes; no graph may have been made yet that reads weights.
+        backend: that computes; no graph that reads weights may have been built yet.
         weights: of the model, packed.
-        tuning: which way, or where what was measured is kept.
+        word: `auto` to measure what is fastest, or a word for `parse_fetch`.
+        folder: where results are cached for the next start; None: nowhere.
 
     Raises:
-        RequestError: for a way that is none.
+        RequestError: for an invalid word.
     """
     kernels, cache = backend.kernels, None
-    given = None if tuning.fetch == AUTOMATIC else parse_fetch(tuning.fetch)
+    given = None if word == AUTOMATIC else parse_fetch(word)
     if kernels is None:
         return
-    if tuning.folder and given is None:
-        cache = FetchCache.of(tuning.folder, kernels.level, backend.threads)
+    if folder and given is None:
+        cache = FetchCache.of(folder, kernels.level, backend.threads)
     if given is not None:
         kernels.fetch, origin = given, "as asked"
     elif cache and (known := cache.read()):
@@ -140,12 +128,12 @@ def choose_fetch(
 def measure_fetch(backend: Backend, weights: Sequence[PackedWeight]) -> Fetch:
     """Return the fastest of the candidates for one token's products with these weights.
 
-    All take turns, each time with the next of the weights, so that no cache has them. Memory that
-    others use too changes its speed meanwhile, so times are compared with the others of a round;
-    and a way may be held up, so the best of its rounds counts.
+    All take turns, each time with the next of the weights, so that no cache has them. Other
+    processes slow memory down for a while, so times are compared within a round, and the best round
+    of a candidate counts.
 
     Args:
-        backend: with kernels; they read in the last way that was tried afterwards.
+        backend: with kernels; their `fetch` is left at the last candidate.
         weights: of one type and shape, more of them than a cache holds.
     """
     count = max(1, min(len(weights), _SLICE_BYTES // weights[0].matrix_bytes))
@@ -202,11 +190,11 @@ def cpu_name(cpuinfo: Path = _CPUINFO) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FetchCache:
-    """The file of what was measured for this CPU.
+    """The file with the result for this CPU.
 
     Attributes:
         path: of the file.
-        key: what it was measured for; the file says it too.
+        key: what it was measured for; the file has it too.
     """
 
     path: Path
@@ -244,7 +232,7 @@ class FetchCache:
         return None
 
     def write(self, fetch: Fetch) -> None:
-        """Keep what was measured, all or nothing; what the system refuses is logged."""
+        """Cache a result atomically; errors are logged."""
         content = json.dumps({"for": self.key, "fetch": word_of(fetch)}, indent=1)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -14,7 +14,6 @@ from tampu.ml.kernels.matmul import PackedMemory
 from tampu.ml.kernels.tuning import (
     CANDIDATES,
     FetchCache,
-    Tuning,
     choose_fetch,
     parse_fetch,
     word_of,
@@ -79,7 +78,7 @@ def test_the_fastest_fetch_is_used_and_cached(backend, weights, scripted, tmp_pa
     timed = scripted(0.5)
     folder = tmp_path / "new" / "tuning"
     with caplog.at_level(logging.INFO, "tampu.ml"):
-        choose_fetch(backend, weights, Tuning(folder=folder))
+        choose_fetch(backend, weights, folder=folder)
     assert backend.kernels.fetch == FASTEST
     assert {fetch for fetch, _ in timed} == set(CANDIDATES)
     (path,) = folder.iterdir()
@@ -89,7 +88,7 @@ def test_the_fastest_fetch_is_used_and_cached(backend, weights, scripted, tmp_pa
     timed.clear()
     backend.kernels.fetch = DEFAULT_FETCH
     with caplog.at_level(logging.INFO, "tampu.ml"):
-        choose_fetch(backend, weights, Tuning(folder=folder))
+        choose_fetch(backend, weights, folder=folder)
     assert (backend.kernels.fetch, timed) == (FASTEST, [])
     said = [record.getMessage() for record in caplog.records]
     assert said == [
@@ -140,7 +139,7 @@ def test_the_real_clock_chooses_one_of_the_candidates(backend, weights, monkeypa
 
 def test_a_model_that_fits_into_caches_is_not_measured(backend, weights, tmp_path, caplog):
     with caplog.at_level(logging.INFO, "tampu.ml"):
-        choose_fetch(backend, weights, Tuning(folder=tmp_path))
+        choose_fetch(backend, weights, folder=tmp_path)
     assert (backend.kernels.fetch, caplog.records) == (DEFAULT_FETCH, [])
     assert list(tmp_path.iterdir()) == []
 
@@ -148,7 +147,7 @@ def test_a_model_that_fits_into_caches_is_not_measured(backend, weights, tmp_pat
 def test_a_chosen_fetch_is_not_measured(backend, weights, scripted, tmp_path, caplog):
     timed = scripted(0.5)
     with caplog.at_level(logging.INFO, "tampu.ml"):
-        choose_fetch(backend, weights, Tuning("nta:4096:1", tmp_path))
+        choose_fetch(backend, weights, "nta:4096:1", tmp_path)
     assert backend.kernels.fetch == Fetch(Hint.NTA, 4096, 1)
     assert (timed, list(tmp_path.iterdir())) == ([], [])
     assert "nta:4096:1 (as asked)" in caplog.text
@@ -159,7 +158,7 @@ def test_a_chosen_fetch_is_not_measured(backend, weights, scripted, tmp_path, ca
 )
 def test_an_unknown_fetch_word_is_refused_with_the_known_ones(backend, word):
     with pytest.raises(RequestError, match=r"HINT:AHEAD:STREAMS .* such as t0:1024:8; not '"):
-        choose_fetch(backend, [], Tuning(word))
+        choose_fetch(backend, [], word)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +171,7 @@ def test_a_damaged_file_is_logged_and_replaced(
     scripted(0.5)
     kept = FetchCache.of(tmp_path, backend.kernels.level, 1)
     kept.path.write_bytes(content)
-    choose_fetch(backend, weights, Tuning(folder=tmp_path))
+    choose_fetch(backend, weights, folder=tmp_path)
     (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert "is damaged; measuring again" in warning.getMessage()
     assert kept.read() == FASTEST
@@ -193,7 +192,7 @@ def test_a_file_of_another_machine_or_version_is_not_used(backend, tmp_path, cha
 def test_an_unwritable_folder_is_logged(backend, weights, scripted, tmp_path, caplog):
     scripted(0.5)
     (tmp_path / "file").write_text("no folder")
-    choose_fetch(backend, weights, Tuning(folder=tmp_path / "file"))
+    choose_fetch(backend, weights, folder=tmp_path / "file")
     assert backend.kernels.fetch == FASTEST
     assert "cannot be written" in caplog.text
 
@@ -220,9 +219,9 @@ def test_a_cpu_is_identified_by_its_model_only(tmp_path):
 
 
 def test_without_kernels_there_is_nothing_to_choose(plain_backend):
-    choose_fetch(plain_backend, [], Tuning("t0:1024:8"))
+    choose_fetch(plain_backend, [], "t0:1024:8")
     with pytest.raises(RequestError, match="fetch is auto or"):
-        choose_fetch(plain_backend, [], Tuning("fast"))
+        choose_fetch(plain_backend, [], "fast")
 
 
 def test_the_candidates_are_supported_by_the_library():
