@@ -31,7 +31,7 @@ class BufferTypes:
 
     Attributes:
         copied: also copied to a device.
-        repacked: in the layout of the package's kernels, with their bytes in it.
+        repacked: in the layout of the package's kernels, with their size in it in bytes.
         packed: in a buffer of this ggml type, repacked by ggml or as they are.
         in_place: used in the mapped file.
     """
@@ -85,7 +85,7 @@ def choose_buffer_types(
 
 
 def _repacked_bytes(backend: Backend, weight: Tensor, uses: Set[WeightUse]) -> int:
-    """Return how large a weight is in the layout of the package's kernels; 0: it has none."""
+    """Return a weight's size in the layout of the package's kernels; 0: it has none."""
     kernels = backend.kernels
     if kernels is None:
         return 0
@@ -98,7 +98,7 @@ def _repacked_bytes(backend: Backend, weight: Tensor, uses: Set[WeightUse]) -> i
 
 
 def _packing(backend: Backend, weight: Tensor, uses: Set[WeightUse]) -> OpaquePointer | None:
-    """Return the packed buffer type that a weight can live in for all its uses, if any."""
+    """Return the packed buffer type that supports all uses of a weight, if any."""
     if uses not in _ONLY_PRODUCTS:
         return None
     for kind in backend.cpu.packed_buffer_types:

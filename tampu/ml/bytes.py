@@ -23,7 +23,7 @@ _U64 = struct.Struct("<Q")
 
 
 class Cursor:
-    """A position in a file that moves forward; what is asked for past the end is an error."""
+    """A position in a file that moves forward; reading past the end is an error."""
 
     def __init__(self, descriptor: int, size: int) -> None:
         self._descriptor = descriptor
@@ -64,8 +64,8 @@ class Cursor:
         """Return `count` strings with their lengths as one piece, and where each starts in it.
 
         The second array has one entry more than there are strings: the end of the last one.
-        Lengths below 256 that link up are followed by whole windows with NumPy, the others one by
-        one; no byte is looked at more than twice.
+        Chains of lengths below 256 are followed in whole windows with NumPy, the others one by one;
+        no byte is read more than twice.
         """
         first = self.position
         starts: list[npt.NDArray[np.int64]] = []
@@ -87,7 +87,7 @@ class Cursor:
         return self._data[first : self.position], np.concatenate(starts) - first
 
     def _walk(self, count: int, end: int, field: str, limit: int) -> npt.NDArray[np.int64]:
-        """Pass over up to `count` strings that start before `end`; return where they start."""
+        """Skip up to `count` strings that start before `end`; return where they start."""
         starts = array("q")
         while len(starts) < count and self.position < end:
             start = self.position
@@ -106,7 +106,7 @@ class Cursor:
             )
 
     def _ensure(self, count: int, field: str) -> int:
-        """Return the position after making sure that `count` bytes are in hand."""
+        """Make sure that the next `count` bytes are read; return the position."""
         end = self.position + count
         if end > len(self._data):
             if end > self.size:
@@ -135,12 +135,11 @@ class Cursor:
 
 
 def _linked_strings(window: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    """Return where the leading strings of a window start, as far as that is easily seen.
+    """Return where the leading strings of a window start, as far as they are short.
 
-    A length below 256 is a byte and seven zeros, which hardly occurs inside of text. So take all
-    such places for starts, and keep the first of them that link up: where each string's end,
-    computed from its length, is the start of the next. This proves them, since the first place is
-    known to be a start.
+    A length below 256 is a byte and seven zeros, which is rare inside text. So all such places are
+    candidates, and the leading chain of them is kept: where each string's end, computed from its
+    length, is the start of the next. That proves them, since the first is known to be a start.
     """
     if len(window) < _HEAD:
         return np.empty(0, dtype=np.int64)

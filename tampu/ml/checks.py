@@ -16,7 +16,7 @@ WRITABLE = READABLE - {T.IQ1_S, T.IQ1_M, T.IQ2_XXS, T.IQ2_XS, T.IQ2_S, T.IQ3_XXS
 
 
 def require(is_right: bool, what: str, *operands: object) -> None:  # noqa: FBT001
-    """Check what an operation asks of its operands.
+    """Check what an operation requires of its operands.
 
     Raises:
         ShapeError: naming the operation and the operands.

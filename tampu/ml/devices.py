@@ -24,7 +24,7 @@ UNUSED_PACKINGS = {
     "AMX": "ggml's AMX code ends the process where GCC 12 compiled it, which drops the stores"
     " that configure the tiles"
 }
-"""Buffer types of ggml's that no weight goes to, each with the reason."""
+"""ggml's buffer types that are not used, each with the reason."""
 
 
 class _Feature(ctypes.Structure):
@@ -200,10 +200,7 @@ def find_devices() -> tuple[Device, ...]:
 
 
 def log_system(devices: tuple[Device, ...], threads: int) -> None:
-    """Log each device with its features, and what of ggml's is left out on it.
-
-    The features are one record with the groups as fields; each buffer type left out is another.
-    """
+    """Log the devices with their features as one record, and each buffer type that is not used."""
     groups = {
         device.label: {
             "device": device.description,

@@ -1,4 +1,4 @@
-"""Writes a shared library that only names the libraries it needs and their folder.
+"""Makes a stub: a shared library that only names the libraries it needs and their folder.
 
 The dynamic linker looks for what a library needs by its bare name, in LD_LIBRARY_PATH before the
 library's own RUNPATH, unless one of that name is loaded already. One that was opened by its path
@@ -23,7 +23,7 @@ _HEADER, _PROGRAM_HEADER, _SYMBOL, _ENTRY = 64, 56, 24, 16  # sizes in bytes
 
 
 def stub_library(names: Sequence[str], folder: str, like: bytes) -> bytes | None:
-    """Return a library that needs others, which the dynamic linker finds in a folder.
+    """Return a library that only needs others, which the dynamic linker finds in a folder.
 
     Args:
         names: of the files that it needs, in the order in which they are loaded.

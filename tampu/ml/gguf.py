@@ -1,8 +1,8 @@
 """Reads and validates the header of GGUF files, versions 2 and 3, little endian.
 
-Every count, length, type, dimension and offset is compared with what is left of the file before it
-is used or memory is taken for it, so that a hostile file costs no more time or memory than its own
-size. No tensor data is read. Native code sees a file only after it was validated here.
+Every count, length, type, dimension and offset is compared with the rest of the file before it is
+used or memory is allocated for it, so that a hostile file costs no more time or memory than its own
+size. No tensor data is read. Native code gets a file only after it was validated here.
 
     magic version tensors keys | key type value ... | name dims type offset ... | pad | tensor data
                                                                                 data_offset ^
@@ -71,12 +71,12 @@ _STRUCTS = {number: struct.Struct(name) for number, name in _NUMBERS.items()}
 
 
 def read_gguf(path: str | Path) -> GGUFFile:
-    """Read and check the head of a GGUF file; the first of a split model stands for all.
+    """Read and check the header of a GGUF file; of a split model, give the first part.
 
     Raises:
         ModelNotFoundError: if there is no file at `path`, or a part of the model is missing.
-        ModelFileError: if it isn't a regular file or isn't a sound GGUF file; names the field.
-        UnsupportedModelError: if it is another part of a split model than the first.
+        ModelFileError: if it isn't a regular file or a valid GGUF file; names the field.
+        UnsupportedModelError: if it is not the first part of a split model.
     """
     first = _read_one(Path(path))
     is_whole = "split.count" not in first.metadata or part_count(first.metadata) == 1

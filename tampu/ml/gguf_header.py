@@ -27,7 +27,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """A file that holds a model or a part of it; `start` is where its first byte counts as."""
+    """A file with a model or a part of it; `start` is the offset of its first byte in the model."""
 
     path: Path
     size_bytes: int
@@ -36,10 +36,10 @@ class FilePart:
 
 @dataclass(frozen=True, slots=True)
 class GGUFFile:
-    """The head of a GGUF file that passed every check; `tensors` in the order of the file.
+    """The header of a GGUF file that passed every check; `tensors` in the order of the file.
 
-    `kinds` has GGUF's number of each key's type, which Python's values have lost. A model that is
-    split over several files is as one; `path` is the first of its `parts` then.
+    `kinds` has GGUF's number of each key's type, which Python's values do not have. A split model
+    is one such file; `path` is then the first of its `parts`.
     """
 
     path: Path
@@ -53,6 +53,6 @@ class GGUFFile:
     parts: tuple[FilePart, ...]
 
     def find(self, offset: int) -> tuple[Path, int]:
-        """Return the file that has the byte at an offset of the whole, and where it is there."""
+        """Return the file with the byte at an offset of the model, and the offset in that file."""
         part = next(part for part in reversed(self.parts) if part.start <= offset)
         return part.path, offset - part.start

@@ -27,7 +27,7 @@ log = logging.getLogger("tampu.ml")
 VERSION = "0.15.3"
 """The version of ggml that the bindings (ggml-python 0.0.45) were written for."""
 
-# One function of each library, by which it is known.
+# One function of each library, which identifies it.
 _MARKS = {
     "libggml-base": "ggml_op_name",
     "libtampu-ggml-base": "ggml_op_name",  # its name in a wheel
@@ -35,7 +35,7 @@ _MARKS = {
     "libggml": "ggml_backend_reg_count",
 }
 _SUFFIX = ".dylib" if sys.platform == "darwin" else ".so"
-_REMEDY = "install ggml-python anew, with the version that tampu asks for"
+_REMEDY = "reinstall ggml-python in the version that tampu requires"
 
 _NO_OTHER = "take it out of LD_LIBRARY_PATH and LD_PRELOAD, or import tampu.ml.library before it"
 
@@ -68,14 +68,14 @@ def find_libraries() -> tuple[Path, ...]:
 
 
 def link(files: Sequence[Path]) -> None:
-    """Load ggml's libraries so that each works with the others of them, and see that it does.
+    """Load ggml's libraries so that each uses the others of them, and check that it does.
 
     Args:
         files: what `find_libraries` returns.
 
     Raises:
-        LibraryError: if one cannot be loaded, works with another file of the same name, or is of
-            another version than the bindings.
+        LibraryError: if one cannot be loaded, uses another file of the same name, or differs in
+            version from the bindings.
     """
     _load(files)
     try:
@@ -98,14 +98,14 @@ def link(files: Sequence[Path]) -> None:
 
 
 def check_bindings(gg: ModuleType, base: Path) -> None:
-    """See that the bindings' operations and types have the numbers that they have in ggml.
+    """Check that operations and types have the same numbers in the bindings and in ggml.
 
     Args:
         gg: the bindings.
         base: ggml's base library.
 
     Raises:
-        LibraryError: if one has not.
+        LibraryError: if one differs.
     """
     problem = _other_operation(gg, base) or _other_type(gg)
     if problem:
@@ -149,7 +149,7 @@ def _head(file: Path) -> bytes:
 
 
 def _version(base: ctypes.CDLL) -> str:
-    """Return the version that ggml says it has; early ones had none."""
+    """Return ggml's version; early ones do not have one."""
     if not hasattr(base, "ggml_version"):
         return "of an unknown version"
     base.ggml_version.restype = ctypes.c_char_p
@@ -157,15 +157,15 @@ def _version(base: ctypes.CDLL) -> str:
 
 
 def check_symbols(user: str, library: ctypes.CDLL, files: Sequence[Path]) -> None:
-    """See that what a library, or the whole process, finds of each library is in its own file.
+    """Check that a library, or the whole process, resolves symbols to the right files.
 
     Args:
-        user: who finds it, for the message.
-        library: the same, loaded.
+        user: the name of the library or process, for the message.
+        library: the library, loaded.
         files: ggml's libraries.
 
     Raises:
-        LibraryError: if it finds something elsewhere.
+        LibraryError: if a symbol is found in another file.
     """
     for expected in files:
         mark = _MARKS.get(expected.stem)
@@ -191,7 +191,7 @@ def _loaded_before(files: Sequence[Path]) -> Path | None:
 
 
 def _owner(address: int | None) -> Path | None:
-    """Return the file of the library that an address lies in."""
+    """Return the file of the library that an address is in."""
     found = _Symbol()
     if not _find_symbol()(address, ctypes.byref(found)) or not found.file:
         return None
@@ -215,9 +215,9 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def _other_operation(gg: ModuleType, base: Path) -> str:
-    """Return which operation has another number in ggml than in the bindings, if one has.
+    """Describe the first operation whose number in ggml differs from the bindings; empty: none.
 
-    ggml does not say how many there are: its table of names has arbitrary addresses after the last.
+    ggml does not report how many there are: arbitrary addresses follow its table of names.
     """
     name_of = ctypes.CDLL(str(base)).ggml_op_name
     name_of.restype = ctypes.c_void_p
@@ -228,12 +228,12 @@ def _other_operation(gg: ModuleType, base: Path) -> str:
             return f"it has {number} operations, not {gg.GGML_OP_COUNT}"
         name = ctypes.string_at(address).decode("ascii", "replace")
         if getattr(gg, f"GGML_OP_{name}", None) != number:
-            return f"its operation {number} is {name!r}, which is another one there"
+            return f"its operation {number} is {name!r}, which has another number there"
     return ""
 
 
 def _other_type(gg: ModuleType) -> str:
-    """Return which type of tensors is stored in another way than tampu knows it, if one is."""
+    """Describe the first tensor type whose block sizes differ from tampu's; empty: none."""
     for kind in GGMLType:
         size = (gg.ggml_blck_size(int(kind)), gg.ggml_type_size(int(kind)))
         if size != (kind.block_size, kind.block_bytes):

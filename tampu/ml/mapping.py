@@ -20,7 +20,7 @@ def map_file(file: GGUFFile) -> mmap.mmap:
     """Return the file's bytes, read-only; they are unmapped with the last view of them.
 
     Raises:
-        ModelFileError: if it cannot be opened, or is shorter than it was when its head was read.
+        ModelFileError: if it cannot be opened, or is shorter than when its header was read.
     """
     if len(file.parts) == 1:
         return _map(file.parts[0])
@@ -44,7 +44,7 @@ def _map(part: FilePart) -> mmap.mmap:
 
 
 def _lay(part: FilePart, address: int) -> None:
-    """Map a file in place of reserved pages, which go when the reservation goes."""
+    """Map a file over reserved pages; it is unmapped with them."""
     library = ctypes.CDLL(None, use_errno=True)
     library.mmap.restype = ctypes.c_void_p
     library.mmap.argtypes = [

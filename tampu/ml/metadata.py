@@ -113,10 +113,9 @@ class StringArray(Sequence[str]):
 class Metadata(Mapping[str, Value]):
     """The keys of a model file.
 
-    As a mapping it takes and gives whole keys. The typed getters take a key without its
-    architecture too: `integer("block_count")` reads `llama.block_count` in a Llama file. They
-    raise ModelFileError, naming the key, if it is absent and no default was given, or if it holds
-    another type. Whoever needs a range checks it.
+    As a mapping it has full keys. The typed getters take a key without its architecture too:
+    `integer("block_count")` reads `llama.block_count` in a Llama file. They raise ModelFileError,
+    naming the key, if it is missing and no default was given, or if it has another type.
     """
 
     def __init__(self, values: Mapping[str, Value]) -> None:

@@ -36,7 +36,7 @@ class NaNDetector:
         gg.ggml_backend_sched_set_eval_callback(scheduler, self._callback, None)
 
     def _check(self, tensor: TensorPointer, is_question: bool, _user: object) -> bool:  # noqa: FBT001
-        """Answer whether ggml must stop after a node, or check the values of that node."""
+        """Return whether ggml must stop after a node, or check that node's values."""
         if is_question:
             return not self.found
         self._last_weight = _weight_of(tensor) or self._last_weight

@@ -28,7 +28,7 @@ def part_count(metadata: Metadata) -> int:
     """Return over how many files a model is split; 1 if it is not.
 
     Raises:
-        ModelFileError: for a number that cannot be right.
+        ModelFileError: if the number is out of range.
     """
     count = metadata.integer("split.count", default=1)
     if not 0 <= count <= MAX_PARTS:
@@ -37,16 +37,16 @@ def part_count(metadata: Metadata) -> int:
 
 
 def join_parts(first: GGUFFile, read_part: Callable[[Path], GGUFFile]) -> GGUFFile:
-    """Return a model that is split as one file; the other parts lie beside the first.
+    """Return a split model as one file; the other parts are in the folder of the first.
 
     Args:
-        first: the part that was asked for.
+        first: the part that was opened.
         read_part: reads another.
 
     Raises:
-        ModelNotFoundError: if a part is missing, saying which.
-        ModelFileError: if a part is not the one that its name says, or not of this model.
-        UnsupportedModelError: if `first` is another part than the first.
+        ModelNotFoundError: naming a missing part.
+        ModelFileError: if a part does not match its name, or belongs to another model.
+        UnsupportedModelError: if `first` is not the first part.
     """
     count = part_count(first.metadata)
     paths = _paths(first.path, count, first.metadata.integer("split.no", default=0))
@@ -70,9 +70,9 @@ def join_parts(first: GGUFFile, read_part: Callable[[Path], GGUFFile]) -> GGUFFi
 def _paths(path: Path, count: int, number: int) -> list[Path]:
     stem, named, named_count = read_part_name(path.name)
     if number != 0:
-        beginning = part_name(stem, 1, count) if named_count > 1 else "the first"
+        right = part_name(stem, 1, count) if named_count > 1 else "the first"
         raise UnsupportedModelError(
-            f"{path.name} is part {number + 1} of a model in {count} files: give {beginning}"
+            f"{path.name} is part {number + 1} of a model in {count} files: load {right}"
         )
     if (named, named_count) != (1, count):
         raise ModelFileError(
@@ -125,7 +125,7 @@ def _check_tensors(metadata: Metadata, parts: list[GGUFFile], distinct: int) -> 
 
 
 def _placed(parts: list[GGUFFile]) -> Iterator[tuple[int, list[TensorInfo]]]:
-    """Yield where each part begins, and its tensors with their places counted from there."""
+    """Yield where each part starts, and its tensors with offsets from there."""
     start = 0
     for part in parts:
         infos = part.tensors.values()

@@ -17,7 +17,7 @@ import psutil
 log = logging.getLogger("tampu.ml")
 
 WINDOW_S = 0.25  # over which the use is measured: ticks of 10 ms are its unit
-REST_S = 0.05  # without a graph; what others did before it does not count
+REST_S = 0.05  # without a graph: the measurement starts again
 _SHARE = 0.35  # of a CPU: if others use more, one thread less computes
 _NOT_BUSY = frozenset({"idle", "iowait", "steal", "guest", "guest_nice", "interrupt", "dpc"})
 
@@ -38,26 +38,26 @@ class CPUUsage:
 
 
 class AdaptiveThreads:
-    """Says before each graph how many threads shall compute it.
+    """Chooses the number of threads before each graph.
 
     Attributes:
-        count: how many, now.
+        count: the current number.
     """
 
     def __init__(
-        self, most: int, cpus: int | None = None, measure: Callable[[], CPUUsage] | None = None
+        self, limit: int, cpus: int | None = None, measure: Callable[[], CPUUsage] | None = None
     ) -> None:
         """Start with all threads.
 
         Args:
-            most: threads at once.
-            cpus: that this process may use; None: what the system says.
-            measure: what has been used so far; None: what the system says.
+            limit: the maximum number of threads.
+            cpus: how many this process may use; None: ask the system.
+            measure: returns the CPU usage so far; None: ask the system.
         """
         usable = usable_cpus()
-        self.count = most
-        self._most = most
-        self._processors = max(most, cpus or len(usable) or psutil.cpu_count() or 1)
+        self.count = limit
+        self._limit = limit
+        self._cpus = max(limit, cpus or len(usable) or psutil.cpu_count() or 1)
         self._measure = measure or (lambda: cpu_usage(usable))
         self._from: CPUUsage | None = None  # where the window began
         self._ended = 0.0  # when the last graph did
@@ -69,7 +69,7 @@ class AdaptiveThreads:
         return self.count
 
     def end(self) -> None:
-        """Look at what others used meanwhile, once enough time has passed."""
+        """Measure what others used meanwhile, once enough time has passed."""
         self._ended = time.perf_counter()
         if self._from is None or self._ended - self._from.wall < WINDOW_S:
             return
@@ -77,7 +77,7 @@ class AdaptiveThreads:
         self._from = now
         others = max(0.0, now.busy - before.busy - (now.own - before.own))
         used = others / (now.wall - before.wall)
-        fitting = max(1, min(self._most, self._processors - int(used + 1 - _SHARE)))
+        fitting = max(1, min(self._limit, self._cpus - int(used + 1 - _SHARE)))
         if fitting != self.count:
             log.debug("%d threads compute: others use %.1f CPUs", fitting, used)
         self.count = fitting

@@ -1,4 +1,4 @@
-"""ggml in a wheel: one CPU library for each kind of CPU, of which one is loaded.
+"""ggml in a wheel: a CPU library for each kind of CPU, of which the fastest is loaded.
 
 `make wheel` puts ggml's bindings and libraries into the folder `bundled` beside this file. Where
 ggml was compiled at install time, that folder does not exist and this module does nothing.
@@ -22,13 +22,13 @@ BASE = BUNDLED / "lib" / "libtampu-ggml-base.so"
 
 _PREFIX = "libggml-cpu-"
 _CPUINFO = Path("/proc/cpuinfo")
-# ggml asks the CPU alone. What the system does not save between threads (an old kernel, a
-# virtual machine that hides it) must not be used, and is not among the flags that Linux lists.
+# ggml queries the CPU alone. Registers that the system does not save between threads (an old
+# kernel, a virtual machine that hides them) must not be used; Linux does not list their flags.
 _FLAGS = {"avx": "ggml_cpu_has_avx", "avx512f": "ggml_cpu_has_avx512"}
 
 
 class Libraries:
-    """ggml's libraries, seen as one: its bindings look their functions up here.
+    """ggml's libraries as one: the bindings look up their functions here.
 
     Attributes:
         variant: for which CPUs the CPU library was compiled, as ggml calls them: `zen4`.
@@ -39,7 +39,7 @@ class Libraries:
 
         Raises:
             LibraryError: if one is missing or cannot be loaded, none is for this CPU, or
-                another ggml was loaded for all to use, whose functions these would call.
+                another ggml was loaded globally, whose functions these would call.
         """
         check_symbols("this process", ctypes.CDLL(None), [folder / BASE.name])
         try:
@@ -69,7 +69,7 @@ class Libraries:
 
 
 def load_libraries() -> Libraries:
-    """Load the libraries that came with the package; its bindings call this."""
+    """Load the package's libraries; its bindings call this."""
     return Libraries(BUNDLED / "lib")
 
 

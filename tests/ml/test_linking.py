@@ -139,8 +139,8 @@ def test_another_version_is_an_error_with_both_files(other):
     ("operations", "told"),
     [
         (["NONE", "DUP"], f"it has 2 operations, not {gg.GGML_OP_COUNT}"),
-        (["NONE", "DUP", "SQR"], "its operation 2 is 'SQR', which is another one there"),
-        (["NONE", "OF_OUR_OWN"], "its operation 1 is 'OF_OUR_OWN', which is another one there"),
+        (["NONE", "DUP", "SQR"], "its operation 2 is 'SQR', which has another number there"),
+        (["NONE", "OF_OUR_OWN"], "its operation 1 is 'OF_OUR_OWN', which has another number there"),
     ],
 )
 def test_other_operations_are_an_error_with_both_files(other, operations, told):

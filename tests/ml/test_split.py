@@ -75,7 +75,7 @@ def test_quantizing_makes_one_file_of_it(whole: Path, parts: list[Path], tmp_pat
 
 
 def test_an_error_names_the_first_part(parts: list[Path]) -> None:
-    with pytest.raises(UnsupportedModelError, match=f"part 2 of .*: give {parts[0].name}"):
+    with pytest.raises(UnsupportedModelError, match=f"part 2 of .*: load {parts[0].name}"):
         read_gguf(parts[1])
 
 

@@ -1,4 +1,4 @@
-"""Finds the compiled library, checks it against ggml's bindings and chooses one of its levels.
+"""Loads the compiled kernels, checks them against ggml's bindings and chooses a level.
 
 A level is all kernels for one set of CPU features: `avx512`, `avx2` or `portable`.
 """
@@ -24,7 +24,7 @@ LAYOUT_VERSION = 4
 STREAMS = 16  # strips that a thread can read at once, at most
 OWN_PARAMS = 6  # the first of ggml's parameters of an operation that is ours
 _MIN_CHUNK, _MAX_CHUNK = 64 * 2**10, 2**20
-# Plain C, for comparison; never measured beside ggml.
+# Levels that were never measured against ggml: used only if they are asked for.
 _UNPROVEN = ("portable", "amx_emulated", "neon", "i8mm")
 WORDS = ("on", "off", "products", "experts", "attention")
 LEVELS = ("amx", "avx512bf16", "avx512", "avxvnni", "avx2", "i8mm", "neon", "portable")
@@ -54,10 +54,10 @@ FLOATING = frozenset({GGMLType.F16, GGMLType.BF16})
 
 
 class Hint(IntEnum):
-    """The instruction that asks for memory ahead of its use, as the library numbers them.
+    """The prefetch instruction, as the library numbers them.
 
-    The caches that x86 CPUs bring it to: `T0` all, `T1` the second and beyond, `T2` as `T1`
-    or the third alone, `NTA` the first, past the others. ARM has the like.
+    On x86 CPUs `T0` fills all caches, `T1` the second and beyond, `T2` as `T1` or the third alone,
+    `NTA` the first only. ARM's are similar.
     """
 
     NONE = 0
@@ -91,7 +91,7 @@ class KernelChoice:
         experts: products with the matrices of experts.
         attention: attention over the cache.
         level: which level to use; None: the fastest that the CPU has.
-        or_fastest: whether the fastest will do where the CPU does not have that level.
+        or_fastest: whether to take the fastest where the CPU does not support that level.
     """
 
     products: bool = True
@@ -130,7 +130,8 @@ class Kernels:
         choice: which operations to use.
         level: its name.
         fetch: how weights for few tokens are read from memory; see `tuning`.
-        chunk_bytes: of weights that all panels of a prompt pass while they are in the second cache.
+        chunk_bytes: of weights that stay in the second-level cache while all panels of a prompt
+            are multiplied by them.
     """
 
     def __init__(self, library: ctypes.CDLL, choice: KernelChoice, number: int) -> None:
@@ -165,7 +166,7 @@ class Kernels:
         return int(self._library.tampu_level_activation_bytes(*given))
 
     def plan_bytes(self, experts: int, rows: int) -> int:
-        """Return the size of what says which rows of packed activations are which expert's."""
+        """Return the size of the table that maps rows of packed activations to experts."""
         return int(self._library.tampu_plan_bytes(experts, rows))
 
     def peak(self, kind: str, rounds: int) -> float:
@@ -184,7 +185,7 @@ class Kernels:
     def pack(
         self, type: GGMLType, source: int, packed: int, shape: tuple[int, int], strips: range
     ) -> None:
-        """Pack some strips (of sixteen rows) of a weight; other threads' Python goes on.
+        """Pack some strips (of sixteen rows) of a weight, without Python's lock.
 
         Args:
             type: of the weight.
@@ -233,7 +234,7 @@ def find_kernels(choice: KernelChoice, path: Path | None = None) -> Kernels | No
 
 @functools.cache
 def _load(path: Path) -> ctypes.CDLL | None:
-    """Load the library once; log why not, if not."""
+    """Load the library once; None, and a log line, if it cannot be used."""
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
@@ -251,9 +252,9 @@ def _load(path: Path) -> ctypes.CDLL | None:
 def _mismatch(library: ctypes.CDLL) -> str | None:
     """Return why the library cannot be used with this package and ggml; None if it can."""
     if library.tampu_layout_version() != LAYOUT_VERSION:
-        return "the library is of another version; install the package anew"
+        return "the library is of another version; reinstall the package"
     expected = [getattr(gg.ggml_tensor, name).offset for name in _FIELDS]
     expected.append(ctypes.sizeof(gg.ggml_tensor))
     if [library.tampu_tensor_offset(i) for i in range(len(expected))] != expected:
-        return "ggml's tensors are laid out in another way"
+        return "ggml's tensors have another layout"
     return None

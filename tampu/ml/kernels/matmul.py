@@ -1,4 +1,4 @@
-"""Weights in packed layouts, and the products with them as operations of a graph."""
+"""Weights in packed layouts, and matrix products with them as operations of a graph."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class PackedWeight:
 
     @property
     def layout(self) -> int:
-        """The library's number of what its bytes mean."""
+        """The library's number of its layout."""
         return self.kernels.layout(self.type, self.inputs)
 
     @property
@@ -100,7 +100,7 @@ class PackedWeight:
 
     @property
     def _reading(self) -> tuple[int, ...]:
-        """The parameters that say how the weight is read."""
+        """The parameters of prefetching."""
         fetch = self.kernels.fetch
         return int(fetch.hint), fetch.ahead, fetch.streams, self.kernels.chunk_bytes
 
@@ -180,7 +180,7 @@ def custom(
 
 
 def offsets_of(sizes: Iterable[int]) -> list[int]:
-    """Return where packed weights of these sizes begin, one after the other, and where all end."""
+    """Return the offsets of packed weights of these sizes, and the total size."""
     return list(accumulate((-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes), initial=0))
 
 
@@ -196,21 +196,21 @@ class PackedMemory:
         arena: OpaquePointer,
         kernels: Kernels,
         sizes: Iterable[int],
-        kept: npt.NDArray[np.uint8] | None = None,
+        cached: npt.NDArray[np.uint8] | None = None,
     ) -> None:
-        """Take memory for weights of these sizes, and ggml's headers for them from an arena.
+        """Allocate memory for weights of these sizes, with ggml's headers in an arena.
 
         Args:
             arena: of the headers.
             kernels: that pack and multiply.
             sizes: of the weights in order.
-            kept: memory that has them packed already, at `offsets_of` their sizes.
+            cached: memory that has them packed already, at `offsets_of` their sizes.
 
         Raises:
-            OutOfMemoryError: if it cannot be had.
+            OutOfMemoryError: if it cannot be allocated.
         """
         *places, total = offsets_of(sizes)
-        self.bytes = _memory(total) if kept is None else kept
+        self.bytes = _memory(total) if cached is None else cached
         base = self.bytes.ctypes.data
         self.buffer = int(gg.ggml_backend_cpu_buffer_from_ptr(base, total) or 0)
         if not self.buffer:
@@ -229,7 +229,7 @@ class PackedMemory:
         return PackedWeight(pointer, type, rows, inputs, self._kernels, experts)
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         gg.ggml_backend_buffer_free(self.buffer)
         del self.bytes
 
