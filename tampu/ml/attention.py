@@ -32,7 +32,7 @@ def flash_attention(
         queries: F32, (heads, tokens, features).
         keys: (kv_heads, history, features).
         values: (kv_heads, history, value_features).
-        mask: F16, (tokens, history); None: nothing is hidden.
+        mask: F16, (tokens, history); None: no mask.
         scale: of the scores.
         cap: scores become cap · tanh(score / cap) before the mask.
         sinks: as for `Tensor.softmax`.

@@ -13,11 +13,11 @@ from tampu.ml.library import gg
 from tampu.ml.tensor import Tensor
 from tampu.ml.types import GGMLType
 
-_TINY = 1e-20  # keeps a sum of weights that are all zero from being divided by
+_TINY = 1e-20  # avoids a division by zero
 
 
 def top_k(scores: Tensor, count: int) -> Tensor:
-    """Return where the `count` largest of each row are, the largest first: I32, (rows, count).
+    """Return the indices of the `count` largest of each row, the largest first: I32, (rows, count).
 
     Args:
         scores: F32, (rows, columns).

@@ -34,10 +34,10 @@ class Tensor:
         shape: slowest dimension first.
         type: of the elements.
         context: the graph being built; None for weights and caches, which belong to no graph.
-        packed: a weight's second form, which the package's kernels multiply by.
+        packed: a weight's packed form, which the package's kernels multiply by.
         factor: what ggml multiplies by: the weight, or its copy on another device.
-        activations: this tensor as those kernels take it, by kind and choice of experts, once
-            products have used it.
+        activations: the packed forms of this tensor as an operand of those kernels, by kind and
+            choice of experts.
     """
 
     __slots__ = ("activations", "context", "factor", "packed", "pointer", "shape", "type")
@@ -53,7 +53,7 @@ class Tensor:
         self.factor = pointer
         self.activations: dict[tuple[int | None, Tensor | None], Activations] = {}
 
-    # -- what it is ------------------------------------------------------------------------------
+    # -- properties ------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -73,12 +73,12 @@ class Tensor:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether its elements lie without gaps in the order of its shape."""
+        """Whether its elements are in memory without gaps, in the order of its shape."""
         return bool(gg.ggml_is_contiguous(self.pointer))
 
     @property
     def has_whole_rows(self) -> bool:
-        """Whether the elements of a row are neighbours, as most operations want them."""
+        """Whether the elements of a row are adjacent, as most operations require."""
         return int(self.pointer.contents.nb[0]) == self.type.block_bytes
 
     def __repr__(self) -> str:
@@ -104,7 +104,7 @@ class Tensor:
     def linear(self, weight: Tensor) -> Tensor:
         """Return self · weightᵀ: (..., n, inputs) with (..., outputs, inputs) -> (..., n, outputs).
 
-        The leading dimensions of `weight` are repeated to fit, as grouped-query attention wants.
+        The leading dimensions of `weight` are repeated to fit, for grouped-query attention.
         """
         inputs, outputs = weight.shape[-1], weight.shape[-2] if len(weight.shape) > 1 else 1
         fits = self.shape[-1] == inputs and divides(weight.shape[:-2], self.shape[:-2])
@@ -119,7 +119,7 @@ class Tensor:
 
     def with_full_precision(self) -> Tensor:
         """Ask for 32-bit accumulation in the product that made this tensor."""
-        require(self.pointer.contents.op == gg.GGML_OP_MUL_MAT, "no product", self)
+        require(self.pointer.contents.op == gg.GGML_OP_MUL_MAT, "not a product", self)
         gg.ggml_mul_mat_set_prec(self.pointer, gg.GGML_PREC_F32)
         return self
 
@@ -163,7 +163,7 @@ class Tensor:
         return self._activated(gg.ggml_silu)
 
     def gelu(self) -> Tensor:
-        """Return GELU in its tanh form (ggml takes it from a half-precision table)."""
+        """Return GELU in its tanh form (ggml has a half-precision table of it)."""
         return self._activated(gg.ggml_gelu)
 
     def gelu_exact(self) -> Tensor:
@@ -171,7 +171,7 @@ class Tensor:
         return self._activated(gg.ggml_gelu_erf)
 
     def gelu_quick(self) -> Tensor:
-        """Return x · sigmoid(1.702 x): by way of SiLU, as ggml has it in a half-precision table."""
+        """Return x · sigmoid(1.702 x), by SiLU: ggml has it only in a half-precision table."""
         return (self * _SLOPE).silu() * (1 / _SLOPE)
 
     def sigmoid(self) -> Tensor:
@@ -222,10 +222,10 @@ class Tensor:
         """Scale, add the mask and take the softmax over the last dimension.
 
         Args:
-            mask: F32 or F16, of the last two dimensions; None: nothing is hidden.
+            mask: F32 or F16, of the last two dimensions; None: no mask.
             scale: of the elements.
             sinks: F32, (heads,) for elements (heads, tokens, history): one more element of each
-                head's rows, which takes its share and is then left out.
+                head's rows, which is part of the sum and left out of the result.
         """
         require(self.type is GGMLType.F32 and self.is_contiguous, "softmax", self)
         if mask is not None:
@@ -242,7 +242,7 @@ class Tensor:
     # -- rows ------------------------------------------------------------------------------------
 
     def rows(self, indices: Tensor) -> Tensor:
-        """Return the rows that `indices` (I32, (n,)) names: (rows, features) -> (n, features)."""
+        """Return the rows at `indices` (I32, (n,)): (rows, features) -> (n, features)."""
         fits = len(self.shape) == 2 and len(indices.shape) == 1 and indices.type is GGMLType.I32
         require(fits and self._is(READABLE), "rows", self, indices)
         context = self._context(indices)
@@ -250,7 +250,7 @@ class Tensor:
         return context.wrap(pointer, (indices.shape[0], self.shape[1]), GGMLType.F32)
 
     def set_rows(self, values: Tensor, indices: Tensor) -> Tensor:
-        """Write `values` (n, features) over the rows that `indices` (I64, (n,)) names.
+        """Write `values` (n, features) over the rows at `indices` (I64, (n,)).
 
         Returns:
             This tensor after the write, a view: a graph must use it, or have it forwarded, before
@@ -287,7 +287,7 @@ class Tensor:
         return [self.strided((rows, width), self.strides[:1], part * size) for part in range(parts)]
 
     def reshape(self, *shape: int) -> Tensor:
-        """Return the same elements in another shape; one length may be -1; copies if it must.
+        """Return the same elements in another shape; one length may be -1; may copy.
 
         Raises:
             ShapeError: if the number of elements is not the same.
@@ -308,7 +308,7 @@ class Tensor:
         return context.wrap(pointer, shape, self.type)
 
     def transpose(self, *axes: int) -> Tensor:
-        """Return a view with the axes in another order, as `numpy.transpose` names them."""
+        """Return a view with the axes in another order, as `numpy.transpose` does."""
         rank = len(self.shape)
         fits = sorted(axes) == list(range(rank))
         fits = fits and (axes[-1] == rank - 1 or not self.type.is_quantized)
@@ -321,7 +321,7 @@ class Tensor:
         return context.wrap(pointer, tuple(self.shape[axis] for axis in axes), self.type)
 
     def contiguous(self) -> Tensor:
-        """Return a copy whose elements lie in the order of its shape."""
+        """Return a copy without gaps, in the order of its shape."""
         return self._like(gg.ggml_cont(self._context().arena, self.pointer))
 
     def cast(self, type: GGMLType) -> Tensor:
@@ -360,7 +360,7 @@ class Tensor:
         last = kind.size_of(shape[-1])
         reach = offset + last + sum((n - 1) * s for n, s in zip(shape, strides, strict=False))
         if reach > self.size_bytes:
-            raise ShapeError(f"strided: {shape} by {strides} from {offset} leaves {self!r}")
+            raise ShapeError(f"strided: {shape} by {strides} from {offset} exceeds {self!r}")
         context = context or self._context()
         lengths = [*reversed(shape), *[1] * (4 - len(shape))]
         steps = [*reversed(strides)]

@@ -45,7 +45,7 @@ CALLS = {
     "linear: half-precision activations": lambda t, _: t(2, 4, type=F16).linear(t(5, 4)),
     "linear: turned activations": lambda t, turned: turned(2, 4).linear(t(5, 4)),
     "linear: a turned weight": lambda t, turned: t(2, 4).linear(turned(5, 4)),
-    "no product: full precision": lambda t, _: t(2, 4).silu().with_full_precision(),
+    "not a product: full precision": lambda t, _: t(2, 4).silu().with_full_precision(),
     "add: another length": lambda t, _: t(2, 3) + t(2),
     "add: a higher rank": lambda t, _: t(3) + t(1, 3),
     "add: the second is longer": lambda t, _: t(1, 3) + t(2, 3),

@@ -111,7 +111,7 @@ class PackedWeight:
         floating = self.type in FLOATING
         kind = (self.layout if floating else None, choice)
         found = x.activations.get(kind)
-        if found is None or not found.has_counters:
+        if found is None or found.uses >= _COUNTERS:
             if choice is None:
                 pointer = self._pack(context, x, floating=floating)
             else:
@@ -146,11 +146,6 @@ class Activations:
 
     pointer: TensorPointer
     uses: int = 0
-
-    @property
-    def has_counters(self) -> bool:
-        """Whether another product can take its work from them."""
-        return self.uses < _COUNTERS
 
     def take_counter(self) -> int:
         """Return the number of the counter for one more product."""

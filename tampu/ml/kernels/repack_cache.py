@@ -2,9 +2,9 @@
 
     <folder>/<digits of the key>.packed
 
-The key is what the bytes follow from: the model's file, the layouts' version, the level of the
-kernels, and which weights are packed in which order. A file starts with a header that follows
-from the key too, and a CRC-32 of each piece of the weights; all are checked before use.
+The key identifies the bytes: the model's file, the layouts' version, the level of the kernels, and
+which weights are packed in which order. A file starts with a header made from the key, and a CRC-32
+of each piece of the weights; all are checked before use.
 
 A process holds a shared lock on each file that it uses, and an exclusive lock on one that it writes
 until the file has its name; only unlocked files are deleted. Locks end with their process.
@@ -47,15 +47,15 @@ _MAGIC = b"TAMPUPAK"
 _HEAD = struct.Struct("<8sIIQ32s")  # magic, format, layouts, bytes of weights, key
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _BLOB = re.compile(r"(?:sha256[-:])?([0-9a-f]{64})")
-_SUFFIX, _GROWING = ".packed", ".growing"
+_SUFFIX, _PARTIAL = ".packed", ".growing"
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Packed weights as they follow one another in memory and in a file.
+    """The identity and size of packed weights, in memory and in a file.
 
     Attributes:
-        key: SHA-256 of all that their bytes follow from.
+        key: SHA-256 of all that determines their bytes.
         size_bytes: of all of them, with the gaps between them.
     """
 
@@ -67,14 +67,14 @@ class Layout:
         """Return the layout of a file's weights.
 
         Args:
-            file: that they come from; one named by its digest is known by that, others by their
-                path, size, time and number.
+            file: that they come from, identified by its name if that is a digest, otherwise by
+                path, size, time and inode.
             kernels: that pack them.
             sizes: of each packed weight in order, by its name.
             size_bytes: of all of them, with the gaps between them.
 
         Raises:
-            ModelFileError: if the file is gone.
+            ModelFileError: if the file cannot be read.
         """
         weights = [
             (name, int(info.type), info.shape, info.offset, size)
@@ -148,7 +148,7 @@ class RepackCache:
 
     Attributes:
         folder: made when it is first written to.
-        limit_bytes: how much may be in it; what was not used for longest goes first.
+        limit_bytes: how much may be in it; the least recently used files are deleted first.
     """
 
     folder: Path
@@ -157,12 +157,12 @@ class RepackCache:
     def find(
         self, layout: Layout, threads: int, watch: Callable[[float], None]
     ) -> CachedWeights | None:
-        """Return the weights of a layout, if they are there and undamaged; log if they are damaged.
+        """Return the weights of a layout if they are there and intact; log if they are damaged.
 
         Args:
             layout: of the weights.
-            threads: that compare checksums.
-            watch: called with the part that was compared; what it raises ends the search.
+            threads: that check checksums.
+            watch: called with the part that was checked; an exception from it is passed on.
         """
         path = self.folder / layout.name
         try:
@@ -175,11 +175,11 @@ class RepackCache:
         try:
             kept = _open(layout, descriptor)
             if kept and kept.is_intact(threads, watch):
-                with suppress(OSError):  # of others, or where nothing can be written
+                with suppress(OSError):  # another user's file, or a read-only file system
                     os.utime(descriptor)
                 return kept
             log.warning("packed weights: %s is damaged; packing the weights again", path)
-        except BlockingIOError:  # it is just being deleted
+        except BlockingIOError:  # it is being deleted
             pass
         except OSError as error:
             log.warning("packed weights: %s cannot be used: %s", path, error.strerror)
@@ -190,7 +190,7 @@ class RepackCache:
         return None
 
     def keep(self, layout: Layout, weights: Bytes) -> threading.Thread:
-        """Begin to write packed weights while they are used; return the thread that does it."""
+        """Start a thread that writes packed weights while they are used, and return it."""
         thread = threading.Thread(
             target=self.write, args=(layout, weights), name="tampu-keep-packed"
         )
@@ -198,12 +198,12 @@ class RepackCache:
         return thread
 
     def write(self, layout: Layout, weights: Bytes) -> bool:
-        """Keep packed weights; return whether it was done. What the system refuses is logged.
+        """Write packed weights; return whether they were written. Errors are logged.
 
-        It is not done if another process is at it, or if what others use leaves too little room.
+        They are not if another process is writing them, or if files in use leave too little room.
         """
         path = self.folder / layout.name
-        partial = path.with_name(f"{path.name}{_GROWING}")
+        partial = path.with_name(f"{path.name}{_PARTIAL}")
         size = layout.start + layout.size_bytes
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -221,12 +221,12 @@ class RepackCache:
         return True
 
     def _make_room(self, size: int, name: str) -> bool:
-        """Delete what was not used for longest; return whether there is room for so many bytes.
+        """Delete the least recently used files; return whether there is room for `size` bytes.
 
-        A file of the same name counts as gone, since it will be replaced.
+        A file of the same name does not count, since it will be replaced.
         """
-        for path in self.folder.glob(f"*{_SUFFIX}{_GROWING}"):  # of processes that have died
-            if path.name != name + _GROWING:
+        for path in self.folder.glob(f"*{_SUFFIX}{_PARTIAL}"):  # of dead processes
+            if path.name != name + _PARTIAL:
                 remove_unlocked(path)
         found: list[tuple[int, int, Path]] = []
         for path in self.folder.glob(f"*{_SUFFIX}"):
@@ -246,7 +246,7 @@ class RepackCache:
 
 
 def _open(layout: Layout, descriptor: int) -> CachedWeights | None:
-    """Lock a file for its users and map it, if it has the size that it should."""
+    """Take a shared lock on a file and map it, if it has the right size."""
     fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     if os.fstat(descriptor).st_size != layout.start + layout.size_bytes:
         return None
