@@ -30,8 +30,8 @@ class Segment:
     """The part of a batch that belongs to one sequence.
 
     Attributes:
-        cells: I32, (groups, end): the sequence's cells up to the last token of this segment; those
-            that none of its tokens attends to are not read.
+        cells: I32, (groups, end): the sequence's cells up to the last token of this segment; cells
+            that no token attends to are not read.
         start: position of the segment's first token.
         bidirectional: (start, end) positions of tokens that attend to one another both ways.
     """

@@ -21,7 +21,7 @@ class Architecture:
 
     Attributes:
         path: `module:class`.
-        constants: options that no file holds.
+        constants: options that are not in files.
     """
 
     path: str
@@ -59,7 +59,7 @@ _BUILT_IN: Mapping[str, Architecture] = {
 
 
 def architectures() -> dict[str, Architecture]:
-    """Return the architectures known, by their names in files; plug-ins may add to them.
+    """Return the known architectures by their names in files; plug-ins may add to them.
 
     A plug-in package names its classes in the entry-point group `tampu.models`.
     """
@@ -70,7 +70,7 @@ def architectures() -> dict[str, Architecture]:
 
 
 def bind_model(weights: Weights, projector: Weights | None = None) -> Model:
-    """Return the model that a file holds; its weights have no memory yet.
+    """Return the model in a file; its weights are not loaded yet.
 
     Args:
         weights: of the file.
@@ -80,7 +80,7 @@ def bind_model(weights: Weights, projector: Weights | None = None) -> Model:
     Raises:
         UnsupportedModelError: for an architecture that is not known, or a projector for a model
             without vision.
-        ModelFileError: for options or tensors that are missing, wrong or too many.
+        ModelFileError: for options or tensors that are missing, invalid or unknown.
     """
     metadata = weights.file.metadata
     known = architectures()

@@ -76,7 +76,7 @@ class Layer(Module):
 
 class Bert(Model):
     token_embedding: Embedding = gguf("token_embd")
-    kinds: Tensor | None = gguf("token_types.weight")
+    token_types: Tensor | None = gguf("token_types.weight")
     position_embedding: Embedding = gguf("position_embd")
     embedding_norm: LayerNorm = gguf("token_embd_norm")
     layers: list[Layer] = gguf("blk", count="layers")
@@ -99,12 +99,12 @@ class Bert(Model):
         bounded = batch.positions.cast(GGMLType.F32).at_most(self.max_bidirectional_tokens - 1)
         places = bounded.cast(GGMLType.I32)
         x = self.token_embedding(batch.tokens) + self.position_embedding(places)
-        if self.kinds:  # all tokens are of the first kind
-            row = self.kinds.type.size_of(o.embedding)
-            x = x + self.kinds.strided((1, o.embedding), (row,), context=batch.context)
+        if self.token_types:  # all tokens are of the first type
+            row = self.token_types.type.size_of(o.embedding)
+            x = x + self.token_types.strided((1, o.embedding), (row,), context=batch.context)
         x = self.embedding_norm(x, o.epsilon)
         return run_layers(x, batch, caches, [partial(layer, o=o) for layer in self.layers])
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Return the hidden states themselves: the architecture says nothing."""
+        """Return the hidden states themselves: the architecture has no logits."""
         return hidden

@@ -40,7 +40,7 @@ _EXPERTS_WITHOUT_NORMS = 128  # the one size (Maverick) that does not norm queri
 
 
 def _has_norms(metadata: Metadata) -> bool:
-    """Return whether queries and keys are normed; llama.cpp's files leave it unsaid."""
+    """Return whether queries and keys are normed; llama.cpp's files do not say."""
     usual = metadata.integer("expert_count", 0) != _EXPERTS_WITHOUT_NORMS
     return metadata.boolean("use_qk_norm", default=usual)
 
@@ -143,5 +143,5 @@ class Llama4(Decoder):
         return Rope(dimensions, o.rope_base, mode, o.rope_scaling, self.rope_factors)
 
     def shift(self, index: int, keys: Tensor, offsets: Tensor) -> Tensor:
-        """Return rotated keys where there is rotation; a norm without weights does not mind it."""
+        """Rotate keys further where there is RoPE; a norm without weights commutes with it."""
         return self.rope().move(keys, offsets) if self.options.has_rope(index) else keys

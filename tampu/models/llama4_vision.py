@@ -136,13 +136,13 @@ class Llama4Vision(VisionModel):
         return self.projector(self.adapter(seen.reshape(-1, width * o.merge**2)))
 
     def _prepared(self, tiles: Tiles, rows: int, columns: int) -> PreparedImage:
-        """Return the image of tiles (n, side, side, 3), which are rows of columns and the whole."""
+        """Return the image of tiles (n, side, side, 3): rows of columns, then the thumbnail."""
         o, count = self.options, len(tiles)
         where = places(o.side, o.side, o.merge)
         half = self.options.embedding // o.heads // 2
         frequencies = o.rope_base ** (-2.0 * np.arange(half // 2) / half)
         nothing = np.zeros(half // 2)
-        row, column = (np.append(where[:, axis] + 1, 0) for axis in (0, 1))  # the last turns not
+        row, column = (np.append(where[:, axis] + 1, 0) for axis in (0, 1))  # the last: no rotation
         arrays = {
             "patches": np.concatenate([patches(tile, o.patch, o.merge) for tile in tiles]),
             "places": np.append(where[:, 0] * o.side + where[:, 1], o.side**2).astype(np.int32),
@@ -153,11 +153,11 @@ class Llama4Vision(VisionModel):
                 np.concatenate([frequencies, nothing]),
             ),
         }
-        lies = self._placeholders(rows, columns)
-        return PreparedImage(arrays, count, count * o.rows, lies)
+        placeholders = self._placeholders(rows, columns)
+        return PreparedImage(arrays, count, count * o.rows, placeholders)
 
     def _placeholders(self, rows: int, columns: int) -> Placeholders:
-        """Return the tiles row by row with what stands between them, then the view of all."""
+        """Return the tiles row by row with separators between them, then the thumbnail."""
         t, length = self.tokens, self.options.rows
         tile = t["patch"] * length
         tokens = list(t["start"])

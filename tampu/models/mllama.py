@@ -119,7 +119,7 @@ class Mllama(Decoder):
         return self.output_norm(x.rows(batch.outputs), o.epsilon)
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Return the logits; tokens that the output has no rows for, the image's, never follow."""
+        """Return the logits; those of tokens without an output row, the image's, are -1e30."""
         logits = self.output(hidden)
         count, known = logits.shape
         absent = self.token_embedding.weight.shape[0] - known

@@ -62,7 +62,7 @@ class Options:
 
     @property
     def padded(self) -> int:
-        """Patches of a tile, filled up to a multiple of eight."""
+        """Patches of a tile, padded to a multiple of eight."""
         return -(-self.patches // _MULTIPLE) * _MULTIPLE
 
 
@@ -142,7 +142,7 @@ class MllamaVision(VisionModel):
         }
         if o.padded > o.patches:
             shape = (o.tiles, o.padded - o.patches, o.embedding)
-            arrays["filling"] = np.zeros(shape, np.float32)
+            arrays["padding"] = np.zeros(shape, np.float32)
         placeholders = Placeholders(
             np.array(self.tokens["image"], np.int32),
             np.zeros(1, np.bool_),
@@ -187,7 +187,7 @@ class MllamaVision(VisionModel):
         return result
 
     def _embed(self, context: Context, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Return patches with their places (tiles * padded, features)."""
+        """Return patches with their position embeddings (tiles * padded, features)."""
         o = self.options
         cut = self.patch(inputs["patches"])
         width = cut.shape[1]
@@ -199,7 +199,7 @@ class MllamaVision(VisionModel):
         x = x + self.tile_position(inputs["arrangement"]).reshape(o.tiles, o.patches, width)
         x = self.norm_before(x, _OUTER_EPSILON)
         if o.padded > o.patches:
-            x = x.concat(inputs["filling"], 1)
+            x = x.concat(inputs["padding"], 1)
         return x.reshape(-1, width)
 
     def _present(self, x: Tensor, tiles: int) -> Tensor:
@@ -209,11 +209,11 @@ class MllamaVision(VisionModel):
         return seen.contiguous().reshape(-1, x.shape[1])
 
     def _mask(self, tiles: int) -> npt.NDArray[np.float16]:
-        """Return which patches see which: all, but those that are filling not one another."""
+        """Return which patches attend to which: all, but padding does not attend to padding."""
         o = self.options
-        filling = np.arange(o.padded)[None, :] >= o.patches
-        filling = (filling | (np.arange(o.tiles)[:, None] >= tiles)).reshape(-1)
-        return np.where(filling[:, None] & filling, np.float16(-np.inf), np.float16(0))
+        padding = np.arange(o.padded)[None, :] >= o.patches
+        padding = (padding | (np.arange(o.tiles)[:, None] >= tiles)).reshape(-1)
+        return np.where(padding[:, None] & padding, np.float16(-np.inf), np.float16(0))
 
 
 def _interleaved(parts: list[Tensor]) -> Tensor:

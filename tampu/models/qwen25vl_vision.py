@@ -56,8 +56,8 @@ class Options:
     patch: int = option("vision.patch_size", at_most=1024)
     window: int = option("vision.window_size", default=112, at_most=16_384)
     merge: int = option("vision.spatial_merge_size", default=2, at_most=64)
-    fewest: int = option("vision.min_pixels", default=56 * 56)
-    most: int = option("vision.max_pixels", default=28 * 28 * 1280)
+    min_pixels: int = option("vision.min_pixels", default=56 * 56)
+    max_pixels: int = option("vision.max_pixels", default=28 * 28 * 1280)
     whole_layers: tuple[int, ...] = option_from(_whole_layers)
 
     @property
@@ -92,7 +92,9 @@ class Qwen25VLVision(VisionModel):
 
     def prepare(self, image: RGBImage) -> PreparedImage:
         o = self.options
-        size = fit_pixels(*image.shape[:2], multiple=o.square, fewest=o.fewest, most=o.most)
+        size = fit_pixels(
+            *image.shape[:2], multiple=o.square, fewest=o.min_pixels, most=o.max_pixels
+        )
         pixels = CLIP(resize(image, *size, Filter.BICUBIC))
         rows, columns = size[0] // o.square, size[1] // o.square
         order, window = windows(rows, columns, max(1, o.window // o.square))
@@ -116,10 +118,12 @@ class Qwen25VLVision(VisionModel):
                 np.concatenate([nothing, frequencies]),
             ),
         }
-        return PreparedImage(arrays, (rows, columns), rows * columns, self._lies(rows, columns))
+        return PreparedImage(
+            arrays, (rows, columns), rows * columns, self._placeholders(rows, columns)
+        )
 
     def largest(self) -> PreparedImage:
-        side = int(self.options.most**0.5)
+        side = int(self.options.max_pixels**0.5)
         return self.prepare(np.zeros((side, side, 3), np.uint8))
 
     def encode(self, context: Context, key: Hashable, inputs: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002
@@ -133,7 +137,7 @@ class Qwen25VLVision(VisionModel):
         squares = self.norm(x, o.epsilon).reshape(-1, o.embedding * o.merge**2)
         return self.projector(squares).rows(inputs["order"])
 
-    def _lies(self, rows: int, columns: int) -> Placeholders:
+    def _placeholders(self, rows: int, columns: int) -> Placeholders:
         """Return the tokens; those of the image have one time, and their row and column."""
         t, count = self.tokens, rows * columns
         tokens = [*t["start"], *t["image"] * count, *t["end"]]

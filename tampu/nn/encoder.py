@@ -21,7 +21,7 @@ from tampu.nn.linear import Linear
 from tampu.nn.module import Module, gguf
 from tampu.nn.norm import LayerNorm, RMSNorm
 
-_ONCE = 256  # queries; for more of them keys and values are read several times
+_MAX_QUERIES_OF_ONE_PASS = 256  # for more of them keys and values are read several times
 
 Activation: TypeAlias = Callable[[Tensor], Tensor]
 Numbers: TypeAlias = npt.NDArray[Any]
@@ -68,24 +68,21 @@ class EncoderAttention(Module):
         Args:
             x: normed.
             heads: of queries, keys and values alike.
-            rotate: rotates queries and keys (n, heads, head_dim) by their places.
-            mask: F16, (n, n): 0 where a patch sees another, -inf elsewhere; None: all see all.
-            tiles: parts of equal length whose patches see their own part alone.
+            rotate: rotates queries and keys (n, heads, head_dim) by their positions.
+            mask: F16, (n, n): 0 where a patch attends to another, -inf elsewhere; None: no mask.
+            tiles: parts of equal length whose patches attend to their own part only.
         """
-        q, k, v = (part(x).reshape(x.shape[0], heads, -1) for part in self._parts)
+        parts = (self.query, self.key, self.value)
+        q, k, v = (part(x).reshape(x.shape[0], heads, -1) for part in parts)
         if rotate:
             q, k = rotate(q), rotate(k)
         if tiles == 1:
             return self.output(attend(q, k, v, mask))
         count, features = x.shape[0] // tiles, q.shape[1] * q.shape[2]
-        q, k, v = (_side_by_side(part, tiles) for part in (q, k, v))  # as if each had heads alone
-        together = attend(q, k, v, mask)
-        apart = together.reshape(count, tiles, features).transpose(1, 0, 2).contiguous()
-        return self.output(apart.reshape(x.shape[0], features))
-
-    @property
-    def _parts(self) -> tuple[Linear, Linear, Linear]:
-        return self.query, self.key, self.value
+        q, k, v = (_side_by_side(part, tiles) for part in (q, k, v))  # tiles become heads
+        mixed = attend(q, k, v, mask)
+        split = mixed.reshape(count, tiles, features).transpose(1, 0, 2).contiguous()
+        return self.output(split.reshape(x.shape[0], features))
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -99,7 +96,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tenso
     """
     count, heads, head_dim = q.shape
     queries, keys, values = (part.transpose(1, 0, 2) for part in (q, k, v))
-    if count > _ONCE:
+    if count > _MAX_QUERIES_OF_ONE_PASS:
         keys, values = keys.contiguous(), values.contiguous()
     mixed = flash_attention(queries, keys, values, mask, head_dim**-0.5)
     return mixed.reshape(count, heads * head_dim)
@@ -149,7 +146,7 @@ class AxisRope:
 def axis_arrays(
     rows: Numbers, columns: Numbers, row_frequencies: Numbers, column_frequencies: Numbers
 ) -> dict[str, npt.NDArray[np.generic]]:
-    """Return the data for `AxisRope`: patches' places, and the frequency of each pair (0: none)."""
+    """Return the data for `AxisRope`; a pair of frequency 0 is not rotated."""
     with np.errstate(divide="ignore"):
         divisors = [1 / each for each in (row_frequencies, column_frequencies)]
     return {
@@ -169,7 +166,7 @@ class EncoderFeedForward(Module):
     def __call__(self, x: Tensor, activate: Activation) -> Tensor:
         """Return (n, features) for x of that shape."""
         first, second = self.first, self.second
-        if first.weight.shape[-1] != x.shape[-1]:  # older converters exchanged the names
+        if first.weight.shape[-1] != x.shape[-1]:  # older converters swapped the names
             first, second = second, first
         return second(activate(first(x)))
 

@@ -1,7 +1,7 @@
 """The interface of vision models to the runner: encoder graphs and the placeholders of images.
 
-The runner has an image prepared, computes the encoder's graph once, keeps the embedding, and puts
-the placeholders into the sequence.
+The runner prepares an image, computes the encoder's graph once, caches the embedding, and puts the
+placeholders into the sequence.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RGBImage: TypeAlias = npt.NDArray[np.uint8]
 """A decoded image: RGB, (height, width, 3)."""
 
 SpecialTokens: TypeAlias = Mapping[str, tuple[tuple[str, ...], ...]]
-"""The texts of each special token, or sequence of them; the preferred one first."""
+"""The spellings of each special token, or sequence of tokens; the preferred one first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,7 +1,7 @@
-"""LoRA adapters: computed beside the projections that they change.
+"""LoRA adapters, computed beside the projections that they change (arXiv:2106.09685).
 
-The weights themselves stay as they are, mapped and quantized: (W + s B A) x = W x + s B (A x), and
-the second part costs rank / inputs of the first. Source: arXiv:2106.09685.
+The weights stay as they are, mapped and quantized: (W + s B A) x = W x + s B (A x), and the second
+term costs rank / inputs of the first.
 """
 
 from __future__ import annotations
@@ -42,31 +42,31 @@ def check_adapter(file: GGUFFile, architecture: str) -> None:
     """Check that a file is an adapter for models of an architecture.
 
     Raises:
-        ModelFileError: if it is none, or one for others.
-        UnsupportedModelError: for a kind of adapter that is not applied.
+        ModelFileError: if it is not an adapter, or one for another architecture.
+        UnsupportedModelError: for an unsupported kind of adapter.
     """
     metadata, where = file.metadata, file.path.name
     if metadata.string("general.type", default="") != "adapter":
         raise ModelFileError(where, "is not an adapter")
     if metadata.string("adapter.type", default="") != "lora":
-        raise UnsupportedModelError(f"{where}: only adapters of the type lora are applied")
+        raise UnsupportedModelError(f"{where}: only adapters of the type lora are supported")
     if metadata.architecture != architecture:
         reason = f"is an adapter for {metadata.architecture}, the model is {architecture}"
         raise ModelFileError(where, reason)
 
 
 def attach(model: Module, base: Weights, adapter: Weights, scale: float) -> None:
-    """Give each projection that an adapter changes its part of it; no memory is taken yet.
+    """Attach an adapter's tensors to the projections that they change; nothing is loaded yet.
 
     Args:
         model: with its weights bound.
         base: the model's weights.
         adapter: an adapter's file; it must be loaded before anything is computed.
-        scale: how much of it; 1 is as it was trained.
+        scale: the strength; 1: as trained.
 
     Raises:
         ModelFileError: if it is not an adapter, or does not fit the model.
-        UnsupportedModelError: for a kind of adapter, or of tensor, that is not applied.
+        UnsupportedModelError: for an unsupported kind of adapter or tensor.
     """
     check_adapter(adapter.file, base.file.metadata.architecture)
     metadata, where = adapter.file.metadata, adapter.file.path.name

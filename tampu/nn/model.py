@@ -23,8 +23,8 @@ class Batch:
         tokens: I32, (n,): token ids.
         positions: I32, (n,): each token's place in its sequence; (k, n) for models that take k.
         outputs: I32, (m,): the tokens whose logits are wanted.
-        embeddings: F32, (rows, features): of images, for the tokens that `embedded_rows` names.
-        embedded_rows: I64, (rows,): the tokens that stand for them.
+        embeddings: F32, (rows, features): of images.
+        embedded_rows: I64, (rows,): the tokens that they replace.
         cross_attention: what layers with cross-attention read; None: they are skipped.
     """
 
@@ -43,10 +43,10 @@ class Batch:
         return self.tokens.context
 
     def place(self, hidden: Tensor) -> Tensor:
-        """Return the tokens' embeddings (n, features) with those of images in their places.
+        """Return the tokens' embeddings (n, features), those of placeholders replaced by images'.
 
         They are written into a copy: a table's rows are never overwritten. Every model calls this
-        once, after whatever it does to the embeddings of its tokens alone.
+        once, after the operations on the embeddings of tokens alone.
         """
         if self.embeddings is None or self.embedded_rows is None:
             return hidden
@@ -59,9 +59,9 @@ class CrossAttentionInputs:
 
     Attributes:
         embeddings: F32, (rows, features): as the model's encoder returned them.
-        mask: F16, (n, rows): 0 where a token sees a row, -inf elsewhere; of tokens that see no
-            image all are 0, and what is computed for them is thrown away.
-        sees_image: F32, (n, 1): 1 for the tokens that see an image, 0 for the others.
+        mask: F16, (n, rows): 0 where a token attends to a row, -inf elsewhere; all 0 for tokens
+            that attend to no image, whose results are discarded.
+        sees_image: F32, (n, 1): 1 for the tokens that attend to an image, 0 for the others.
     """
 
     embeddings: Tensor
@@ -135,10 +135,10 @@ class Model(Module):
 
     Attributes:
         options_type: the dataclass of its options.
-        unused: prefixes of tensors that files may hold and that it does not use.
+        unused: prefixes of tensors that files may have and that the model ignores.
         vision_types: vision encoders, bound if a file has their tensors; the first is that of a
             file with text and vision.
-        positions_per_token: how many numbers a token's position is made of.
+        positions_per_token: the number of components of a token's position.
         pads_logits: whether files have fewer rows of the output than tokens, and `head` adds them.
         options: of this file.
         vision: the vision encoder; None for a model or a file of text alone.
@@ -154,9 +154,9 @@ class Model(Module):
 
     @property
     def max_bidirectional_tokens(self) -> int | None:
-        """The most tokens of a text whose tokens attend to one another both ways.
+        """The maximum length of a text whose tokens attend to one another both ways.
 
-        Such a text must be computed in one batch; None: tokens attend only to what is before them.
+        Such a text must be computed in one batch; None: tokens attend to earlier ones only.
         """
         return None
 
@@ -173,7 +173,7 @@ class Model(Module):
         """Return the logits (m, vocabulary) of hidden states."""
 
     def shift(self, index: int, keys: Tensor, offsets: Tensor) -> Tensor | None:  # noqa: ARG002
-        """Move keys that are in the cache to other positions, for a context that is full.
+        """Move cached keys to other positions, when the context is full.
 
         Args:
             index: of the layer.
@@ -181,7 +181,7 @@ class Model(Module):
             offsets: I32, (n,) or (k, n): what to add to their positions.
 
         Returns:
-            The keys there; `keys` itself where a layer's keys know no position; None if the
-            architecture cannot do it, then what follows is computed again.
+            The keys there; `keys` itself where a layer's keys have no position; None if the
+            architecture does not support it: then the tokens are computed again.
         """
         return None

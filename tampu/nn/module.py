@@ -145,7 +145,7 @@ def _declarations(kind: type[Module]) -> list[tuple[str, _Declaration, Any]]:
     hints = typing.get_type_hints(kind)
     found = {
         name: value
-        for owner in reversed(kind.__mro__)  # a class declares anew what its base declared
+        for owner in reversed(kind.__mro__)  # a class overrides declarations of its base
         for name, value in vars(owner).items()
         if isinstance(value, _Declaration)
     }

@@ -67,8 +67,8 @@ def read_options(
     Args:
         kind: a dataclass whose fields are declared with `option` or `option_from`.
         metadata: of the file.
-        constants: values of the fields that no file holds, by name.
-        text: of the text model's file, if that is another.
+        constants: values of the fields that are not in files, by name.
+        text: of the text model's file, if that is another file.
 
     Raises:
         ModelFileError: naming the first key that is missing, of another type or out of range.
