@@ -67,11 +67,11 @@ class Cache:
         """Allocate the whole cache.
 
         Args:
-            backend: where the layers are computed.
+            backend: that computes the layers.
             shapes: of each layer.
             size: the required capacity.
-            key_type: element type of keys: f32, f16, q8_0 or q4_0.
-            value_type: element type of values; None: as the keys.
+            key_type: f32, f16, q8_0 or q4_0.
+            value_type: None: as the keys.
             attention: how attention is computed.
 
         Raises:

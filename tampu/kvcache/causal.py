@@ -51,13 +51,7 @@ class StoredKeys:
 
 @dataclass(frozen=True, slots=True)
 class KVTypes:
-    """How rows are stored.
-
-    Attributes:
-        keys: element type of keys.
-        values: element type of values.
-        attention: how attention is computed.
-    """
+    """The element types of keys and values, and how attention is computed."""
 
     keys: GGMLType
     values: GGMLType
@@ -90,14 +84,7 @@ class KVStorage:
         cells: int,
         types: KVTypes,
     ) -> None:
-        """Allocate all of it.
-
-        Args:
-            context: owns the tensors.
-            layers: shapes by index in the model.
-            spec: of the layers.
-            cells: rows of each layer.
-            types: how rows are stored.
+        """Allocate `cells` rows of each layer; the context owns them.
 
         Raises:
             ShapeError: if a head does not fill whole blocks of the type.
@@ -180,10 +167,10 @@ def _shared(layers: Mapping[int, _LayerStorage], index: int, shape: LayerShape) 
 
 @dataclass(frozen=True, slots=True)
 class _LayerStorage:
-    """What one layer reads and writes.
+    """The keys and values of one layer.
 
     Attributes:
-        shape: of the layer that stores it.
+        shape: of the layer that stores them.
         keys: (cells, width).
         values: (cells, value width), or (value width, cells) if transposed; None: part of the keys.
         is_shared: whether another layer writes them.

@@ -46,12 +46,7 @@ class Cells:
         return len(self._owners) - self._owned
 
     def allocate(self, count: int, near: int = NO_CELL) -> CellArray:
-        """Allocate cells; the caller has checked `available`.
-
-        Args:
-            count: the number of cells.
-            near: cells after this one are preferred, which keeps a sequence contiguous.
-        """
+        """Allocate cells, preferably after `near`; the caller has checked `available`."""
         is_free = self._owners == 0
         is_empty = is_free & (self._stamps == _EMPTY)
         empty = np.flatnonzero(is_empty)
@@ -74,11 +69,7 @@ class Cells:
         self._owners[cells] += 1
 
     def free(self, cells: CellArray) -> None:
-        """Remove an owner from each cell; rows stay until evicted, the last tokens' first.
-
-        Args:
-            cells: of consecutive tokens, in order.
-        """
+        """Remove an owner from cells in token order; rows stay until evicted, the last first."""
         freed = cells[self._disown(cells)]
         self._clock += len(freed)
         self._stamps[freed] = self._clock - np.arange(len(freed))
@@ -103,10 +94,7 @@ class Cells:
         return self._owners[cells]
 
     def check(self, owned: list[CellArray]) -> None:
-        """Verify the counts.
-
-        Args:
-            owned: the cells of each owner.
+        """Verify the counts, given the cells of each owner.
 
         Raises:
             AssertionError: if a count differs from the number of owners.

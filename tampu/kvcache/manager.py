@@ -92,14 +92,13 @@ class KVCacheManager:
         return CellTable(cells, starts, self._tree.root(), is_private=is_private)
 
     def match_prefix(self, table: CellTable, keys: Keys) -> int:
-        """Append the cells of the longest cached continuation.
+        """Append the cells of the longest cached continuation; return their number.
+
+        Nothing is matched unless all tokens of the sequence are inserted.
 
         Args:
-            table: of the sequence; nothing is matched unless all its tokens are inserted.
-            keys: the tokens after those, as far as their rows may be reused.
-
-        Returns:
-            How many of them have cells now.
+            table: of the sequence.
+            keys: the tokens after its own, as far as their rows may be reused.
         """
         if table.is_private or table.inserted < table.length or not self.groups:
             return 0
@@ -112,12 +111,7 @@ class KVCacheManager:
         return count
 
     def next_cell(self, table: CellTable, keys: Keys) -> int:
-        """Return the cached cell of the next token, without using it, or NO_CELL.
-
-        Args:
-            table: of the sequence; nothing is matched unless all its tokens are inserted.
-            keys: the next token.
-        """
+        """Return the cached cell of the next token (`keys`), without using it, or NO_CELL."""
         if table.is_private or table.inserted < table.length or not self.groups:
             return NO_CELL
         matched, refs = self._tree.match(table.cursor, keys)
@@ -133,7 +127,7 @@ class KVCacheManager:
 
         Args:
             table: of the sequence.
-            count: the number of tokens.
+            count: of tokens.
             checkpoints: positions after which states are kept (others are ignored); the state after
                 the last token is stored in any case.
         """
@@ -156,12 +150,7 @@ class KVCacheManager:
         return True
 
     def insert(self, table: CellTable, keys: Keys) -> None:
-        """Insert a sequence's tokens into the prefix tree, where others find its rows.
-
-        Args:
-            table: of the sequence.
-            keys: all its known tokens, from the first.
-        """
+        """Insert all known tokens of a sequence into the prefix tree, so that others find them."""
         end = min(len(keys), table.length)
         if table.is_private or end <= table.inserted:
             return
@@ -231,7 +220,7 @@ class KVCacheManager:
         Args:
             table: of the sequence.
             keys: its tokens, as far as their rows may be reused.
-            is_valid: False if no row of it may be reused.
+            is_valid: whether any row may be reused.
         """
         exact = table.exact if table.is_private else table.length
         kept = min(len(keys), exact) if is_valid else 0

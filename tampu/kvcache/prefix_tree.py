@@ -152,11 +152,7 @@ class PrefixTree:
                 node = node.parent
 
     def evict(self, generations: list[npt.NDArray[np.int32]]) -> None:
-        """Remove branches without any cached row, if the tree has grown enough since last time.
-
-        Args:
-            generations: of each group's cells.
-        """
+        """Remove branches without any cached row, if the tree has grown enough since last time."""
         if self._count < self._evict_at:
             return
         self._count = self._evicted(self._root, generations)

@@ -52,12 +52,7 @@ class StateStorage:
     """
 
     def __init__(self, context: Context, layers: Mapping[int, StateShape], size: CacheSize) -> None:
-        """Allocate all of it.
-
-        Args:
-            context: owns the tensors.
-            layers: shapes by index in the model.
-            size: the required capacity.
+        """Allocate all states; the context owns them.
 
         Raises:
             OutOfMemoryError: if it cannot be allocated.

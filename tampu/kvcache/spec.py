@@ -56,15 +56,12 @@ class KVCacheSpec:
         return min(limits, default=None)
 
     def resumable(self, is_cached: npt.NDArray[np.bool_], start: int) -> npt.NDArray[np.bool_]:
-        """Return at which lengths a sequence could continue from cached rows.
+        """Return whether a sequence could continue at the lengths `start` + 1 to `start` + n: (n,).
 
         Args:
             is_cached: (n,): whether the row of each position from `start` on is in the cache (for
-                recurrent layers: the state after it); what is needed before `start` is.
+                recurrent layers: the state after it).
             start: a length at which the sequence can continue.
-
-        Returns:
-            (n,): for the lengths `start` + 1 to `start` + n.
         """
         if self.is_recurrent:
             return is_cached

@@ -49,14 +49,7 @@ def choose_buffer_types(
     *,
     mapped: bool,
 ) -> BufferTypes:
-    """Choose the memory of each weight.
-
-    Args:
-        backend: whose devices compute with them.
-        uses: of each weight that is used.
-        tensors: all of the file.
-        mapped: whether the file's mapping may be used.
-    """
+    """Choose the memory of each weight in `uses`; `mapped`: the file's mapping may be used."""
     near = [name for name in uses if backend.device_map.of_weight(name) is None]
     device = backend.device_map.of_output()
     copied = {

@@ -91,12 +91,7 @@ class DeviceMap:
 
 
 def layer_of(name: str, blocks: int) -> int | None:
-    """Return the layer that a tensor belongs to; None: the input embeddings.
-
-    Args:
-        name: of the tensor.
-        blocks: how many layers there are before the output layer.
-    """
+    """Return the layer of a tensor, `blocks` for the output's; None: the input embeddings."""
     if not _EMBEDDING.isdisjoint(name.split(".")):
         return None
     if match := _OF_LAYER.match(name):

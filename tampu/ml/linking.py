@@ -68,10 +68,7 @@ def find_libraries() -> tuple[Path, ...]:
 
 
 def link(files: Sequence[Path]) -> None:
-    """Load ggml's libraries so that each uses the others of them, and check that it does.
-
-    Args:
-        files: what `find_libraries` returns.
+    """Load the libraries of `find_libraries` so that each uses the others, and check that it does.
 
     Raises:
         LibraryError: if one cannot be loaded, uses another file of the same name, or differs in
@@ -98,11 +95,7 @@ def link(files: Sequence[Path]) -> None:
 
 
 def check_bindings(gg: ModuleType, base: Path) -> None:
-    """Check that operations and types have the same numbers in the bindings and in ggml.
-
-    Args:
-        gg: the bindings.
-        base: ggml's base library.
+    """Check that operations and types have the same numbers in the bindings and in ggml's base.
 
     Raises:
         LibraryError: if one differs.

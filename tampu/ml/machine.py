@@ -46,9 +46,7 @@ def read_available_memory(
 ) -> AvailableMemory:
     """Return the memory available to this process.
 
-    Args:
-        own: the file that lists the control groups of the process.
-        groups: where they are mounted.
+    `own` is the file that lists its control groups, `groups` the folder where they are mounted.
     """
     memory = psutil.virtual_memory()
     available = AvailableMemory(int(memory.available), int(memory.total))
@@ -90,9 +88,7 @@ def default_threads(system: Path = _SYSTEM, process: Path = _PROCESS) -> int:
     all threads write the packed weights, so these lie on all nodes. A container's quota is rounded
     down to whole CPUs.
 
-    Args:
-        system: where Linux lists CPUs and quotas.
-        process: where it lists the control groups of this process.
+    `system` is where Linux lists CPUs and quotas, `process` the control groups of this process.
     """
     if psutil.MACOS:  # does not bind processes to cores
         return _fast_on_macos() or psutil.cpu_count(logical=False) or 1

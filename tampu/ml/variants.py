@@ -49,7 +49,7 @@ class Libraries:
             cpu = ctypes.CDLL(str(path))
         except OSError as error:
             raise LibraryError(f"ggml cannot be loaded, reinstall tampu: {error}") from error
-        self.variant = _variant(path)
+        self.variant = path.stem.removeprefix(_PREFIX)
         self._libraries = (ggml, base, cpu)
         cpu.ggml_backend_init.restype = ctypes.c_void_p
         ggml.ggml_backend_register.argtypes = (ctypes.c_void_p,)
@@ -75,10 +75,6 @@ def load_libraries() -> Libraries:
 
 def fastest(folder: Path, cpuinfo: Path = _CPUINFO) -> Path:
     """Return the CPU library with the highest of ggml's scores on this machine.
-
-    Args:
-        folder: of the libraries.
-        cpuinfo: where Linux lists the CPU's flags.
 
     Raises:
         LibraryError: if none runs here.
@@ -112,7 +108,3 @@ def _listed_flags(cpuinfo: Path) -> frozenset[str]:
         return frozenset()
     found = next((line for line in lines if line.startswith("flags")), "")
     return frozenset(found.partition(":")[2].split())
-
-
-def _variant(path: Path) -> str:
-    return path.stem.removeprefix(_PREFIX)

@@ -80,7 +80,7 @@ def route(
 
     Args:
         logits: F32, (tokens, experts).
-        gating: how they are chosen.
+        gating: how experts are chosen.
         score_bias: F32, (experts,): added to the scores for the choice (arXiv:2408.15664).
     """
     is_softmax = gating.function is GatingFunction.SOFTMAX

@@ -87,9 +87,9 @@ class KernelChoice:
     """Which operations use the library, where it can be used.
 
     Attributes:
-        products: matrix products.
-        experts: products with the matrices of experts.
-        attention: attention over the cache.
+        products: whether matrix products do.
+        experts: whether products with the matrices of experts do.
+        attention: whether attention over the cache does.
         level: which level to use; None: the fastest that the CPU has.
         or_fastest: whether to take the fastest where the CPU does not support that level.
     """
@@ -170,10 +170,9 @@ class Kernels:
         return int(self._library.tampu_plan_bytes(experts, rows))
 
     def peak(self, kind: str, rounds: int) -> float:
-        """Compute products of int8, int16, f32 or bf16 in registers, on this thread.
+        """Compute products of a kind in registers, on this thread; return the number of operations.
 
-        Returns:
-            How many operations these were, sums among them; 0 if the level has no such products.
+        Sums count; it is 0 if the level has no such products.
         """
         return float(self._library.tampu_level_peak(self._number, kind.encode(), rounds))
 
@@ -185,14 +184,9 @@ class Kernels:
     def pack(
         self, type: GGMLType, source: int, packed: int, shape: tuple[int, int], strips: range
     ) -> None:
-        """Pack some strips (of sixteen rows) of a weight, without Python's lock.
+        """Pack some strips (of sixteen rows) of a matrix (rows, inputs), without Python's lock.
 
-        Args:
-            type: of the weight.
-            source: address of the matrix as a file has it.
-            packed: address of the packed matrix.
-            shape: (rows, inputs).
-            strips: which to pack.
+        `source` and `packed` are addresses of the whole matrix.
         """
         layout = self.layout(type, shape[1])
         numbers = (*shape, strips.start, len(strips))
@@ -201,10 +195,6 @@ class Kernels:
 
 def find_kernels(choice: KernelChoice, path: Path | None = None) -> Kernels | None:
     """Return the fastest usable level, or None if there is none or none is wanted.
-
-    Args:
-        choice: which operations and which level are wanted.
-        path: of the library; None: the package's.
 
     Raises:
         RequestError: if the level asked for is not usable here.

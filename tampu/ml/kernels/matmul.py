@@ -63,11 +63,7 @@ class PackedWeight:
         return int(self.pointer.contents.ne[0]) // self.experts
 
     def multiply(self, context: Context, x: Tensor) -> TensorPointer:
-        """Add the product of activations (..., tokens, inputs) with this weight to a graph.
-
-        Returns:
-            F32, (..., tokens, rows).
-        """
+        """Add the product (..., tokens, rows) of x (..., tokens, inputs) with it to a graph."""
         activations = self._activations(context, x)
         header = x.pointer.contents
         shape = (self.rows, header.ne[1], header.ne[2], header.ne[3])
@@ -78,15 +74,12 @@ class PackedWeight:
         return product
 
     def multiply_experts(self, context: Context, x: Tensor, choice: Tensor) -> TensorPointer:
-        """Add products with the matrix that each row chose to a graph.
+        """Add products with the experts chosen for each row to a graph: F32, (tokens, used, rows).
 
         Args:
             context: of the graph.
             x: F32, (tokens, used or 1, inputs).
             choice: I32, (tokens, used), numbers of experts.
-
-        Returns:
-            F32, (tokens, used, rows).
         """
         activations = self._activations(context, x, choice)
         tokens, used = choice.shape
@@ -195,11 +188,7 @@ class PackedMemory:
     ) -> None:
         """Allocate memory for weights of these sizes, with ggml's headers in an arena.
 
-        Args:
-            arena: of the headers.
-            kernels: that pack and multiply.
-            sizes: of the weights in order.
-            cached: memory that has them packed already, at `offsets_of` their sizes.
+        `cached` is memory that has them packed already, at `offsets_of` their sizes.
 
         Raises:
             OutOfMemoryError: if it cannot be allocated.

@@ -67,8 +67,8 @@ class Layout:
         """Return the layout of a file's weights.
 
         Args:
-            file: that they come from, identified by its name if that is a digest, otherwise by
-                path, size, time and inode.
+            file: the model's, identified by its name if that is a digest, otherwise by path, size,
+                time and inode.
             kernels: that pack them.
             sizes: of each packed weight in order, by its name.
             size_bytes: of all of them, with the gaps between them.
@@ -159,10 +159,7 @@ class RepackCache:
     ) -> CachedWeights | None:
         """Return the weights of a layout if they are there and intact; log if they are damaged.
 
-        Args:
-            layout: of the weights.
-            threads: that check checksums.
-            watch: called with the part that was checked; an exception from it is passed on.
+        `watch` is called with the part that was checked; an exception from it is passed on.
         """
         path = self.folder / layout.name
         try:
