@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tampu.errors import TampuError
-from tampu.kvcache.causal import CACHE_TYPES, AttentionKind, KVStorage, KVTypes, StoredKeys
+from tampu.kvcache.causal import CACHE_TYPES, AttentionKind, KVStorage, KVTypes, StoredLayer
 from tampu.kvcache.cells import Cells
 from tampu.kvcache.manager import KVCacheGroup
 from tampu.kvcache.masks import Segment
@@ -131,11 +131,11 @@ class Cache:
         inputs = [tensor for _, own in parts for tensor in own]
         return GraphCache([layers[index] for index in range(len(self._shapes))], inputs)
 
-    def stored_keys(self, group: int) -> Iterator[tuple[int, StoredKeys]]:
-        """Yield the index of each layer of a group, and its keys."""
+    def stored_layers(self, group: int) -> Iterator[tuple[int, StoredLayer]]:
+        """Yield the index and the storage of each layer of a group that stores keys."""
         storage = self.storages[group]
         if isinstance(storage, KVStorage):
-            yield from storage.stored_keys()
+            yield from storage.stored_layers()
 
     def close(self) -> None:
         """Free the cache; a second call does nothing."""

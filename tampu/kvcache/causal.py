@@ -41,15 +41,6 @@ class AttentionKind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredKeys:
-    """All keys of one layer: a tensor (cells, heads * features)."""
-
-    tensor: Tensor
-    heads: int
-    features: int
-
-
-@dataclass(frozen=True, slots=True)
 class KVTypes:
     """The element types of keys and values, and how attention is computed."""
 
@@ -93,7 +84,7 @@ class KVStorage:
         self.spec = spec
         self.cells = cells
         self._attention = types.attention
-        self._layers: dict[int, _LayerStorage] = {}
+        self._layers: dict[int, StoredLayer] = {}
         for index, shape in layers.items():
             if shape.shared_layer is None:
                 self._layers[index] = _allocated(context, index, shape, cells, types)
@@ -134,16 +125,14 @@ class KVStorage:
         }
         return layers, [rows, *refs.values(), mask]
 
-    def stored_keys(self) -> Iterator[tuple[int, StoredKeys]]:
-        """Yield the index of each layer that stores keys, and the keys."""
-        for index, layer in self._layers.items():
-            if not layer.is_shared:
-                yield index, StoredKeys(layer.keys, layer.shape.kv_heads, layer.shape.head_dim)
+    def stored_layers(self) -> Iterator[tuple[int, StoredLayer]]:
+        """Yield the index and the storage of each layer that has its own."""
+        yield from (each for each in self._layers.items() if not each[1].is_shared)
 
 
 def _allocated(
     context: Context, index: int, shape: LayerShape, cells: int, types: KVTypes
-) -> _LayerStorage:
+) -> StoredLayer:
     value_type = types.keys if shape.latent_rank else types.values
     for features, kind in ((shape.head_dim, types.keys), (shape.value_features, value_type)):
         if features % kind.block_size:
@@ -154,10 +143,10 @@ def _allocated(
         is_transposed = types.attention is not AttentionKind.FUSED
         lengths = (value_width, cells) if is_transposed else (cells, value_width)
         values = storage.zeros(lengths, types.values)
-    return _LayerStorage(shape, keys, values)
+    return StoredLayer(shape, keys, values)
 
 
-def _shared(layers: Mapping[int, _LayerStorage], index: int, shape: LayerShape) -> _LayerStorage:
+def _shared(layers: Mapping[int, StoredLayer], index: int, shape: LayerShape) -> StoredLayer:
     """Return the storage of the layer whose keys and values another layer reads."""
     source = layers.get(-1 if shape.shared_layer is None else shape.shared_layer)
     if source is None or source.is_shared or replace(shape, shared_layer=None) != source.shape:
@@ -166,7 +155,7 @@ def _shared(layers: Mapping[int, _LayerStorage], index: int, shape: LayerShape) 
 
 
 @dataclass(frozen=True, slots=True)
-class _LayerStorage:
+class StoredLayer:
     """The keys and values of one layer.
 
     Attributes:
@@ -197,7 +186,7 @@ class CausalLayer:
     """
 
     context: Context
-    storage: _LayerStorage
+    storage: StoredLayer
     rows: Tensor
     value_rows: Tensor | None
     mask: Tensor

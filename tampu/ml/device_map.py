@@ -68,11 +68,6 @@ class DeviceMap:
     layers: tuple[int, ...] = ()
     cpu_experts: frozenset[int] = frozenset()
 
-    @property
-    def offloaded(self) -> int:
-        """The number of layers on devices, including the output layer."""
-        return sum(place >= 0 for place in self.layers)
-
     def of_layer(self, index: int) -> Device | None:
         """Return the device of a layer; None: the CPU."""
         place = self.layers[index] if 0 <= index < len(self.layers) else -1

@@ -88,14 +88,14 @@ def _shift_keys(
         read = context.input("cells", cells.shape, GGMLType.I32)
         written = context.input("rows", cells.shape, GGMLType.I64)
         moved = context.input("offsets", shape, GGMLType.I32)
-        for index, keys in cache.stored_keys(group):
-            flat = keys.tensor.rows(read)
-            heads = flat.reshape(len(cells), keys.heads, keys.features)
+        for index, layer in cache.stored_layers(group):
+            flat = layer.keys.rows(read)
+            heads = flat.reshape(len(cells), layer.shape.kv_heads, layer.shape.head_dim)
             rotated = model.shift(index, heads, moved)
             if rotated is None:
                 raise ComputeError("the architecture cannot move keys to other positions")
             if rotated is not heads:
-                stored = keys.tensor.set_rows(rotated.reshape(*flat.shape), written)
+                stored = layer.keys.set_rows(rotated.reshape(*flat.shape), written)
                 context.forward(stored)
         data: list[tuple[Tensor, npt.NDArray[np.generic]]] = [
             (read, cells),

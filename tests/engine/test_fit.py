@@ -168,9 +168,11 @@ def test_a_shorter_context_and_a_smaller_cache_are_told_too(footprint):
     text = str(caught.value)
     assert "on CUDA.0: weights 100 MiB, cache 256 MiB" in text
     fitting = int(re.search(r"a context of at most (\d+)", text)[1])
-    assert place(footprint(context=fitting), machine(200), Offload(9)).offloaded == 9
+    found = place(footprint(context=fitting), machine(200), Offload(9))
+    assert sum(index >= 0 for index in found.layers) == 9
     layers = int(re.search(r"at most (\d+) layers", text)[1])
-    assert place(footprint(context=65536), machine(200), Offload(layers)).offloaded == layers
+    found = place(footprint(context=65536), machine(200), Offload(layers))
+    assert sum(index >= 0 for index in found.layers) == layers
     with pytest.raises(OutOfMemoryError):
         place(footprint(context=65536), machine(200), Offload(layers + 1))
 

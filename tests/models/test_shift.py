@@ -69,8 +69,8 @@ def keys_of(backend, model):
     """Return the keys of the first layer, (8, width)."""
     context = backend.context()
     rows = context.input("rows", (8,), I32)
-    _, keys = next(iter(model.cache.stored_keys(0)))
-    read = context.output(keys.tensor.rows(rows))
+    _, layer = next(iter(model.cache.stored_layers(0)))
+    read = context.output(layer.keys.rows(rows))
     found = backend.compute(context, [(rows, np.arange(8, dtype=np.int32))], [read]).outputs[0]
     context.close()
     return found
