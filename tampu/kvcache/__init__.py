@@ -1,29 +1,19 @@
 """The KV cache: allocation of cells, prefix reuse, and the tensors of each layer."""
 
-from tampu.kvcache.cache import Cache, CacheStep, GraphCache, layer_bytes
-from tampu.kvcache.causal import AttentionKind
-from tampu.kvcache.cells import NO_CELL, Cells
-from tampu.kvcache.manager import CellTable, KVCacheGroup, KVCacheManager
-from tampu.kvcache.masks import CellRange, Segment
-from tampu.kvcache.spec import KVCacheSpec, spec_of
-from tampu.kvcache.storage import CacheSize, CacheView, MicroBatch
-
-__all__ = [
-    "NO_CELL",
-    "AttentionKind",
-    "Cache",
-    "CacheSize",
-    "CacheStep",
-    "CacheView",
-    "CellRange",
-    "CellTable",
-    "Cells",
-    "GraphCache",
-    "KVCacheGroup",
-    "KVCacheManager",
-    "KVCacheSpec",
-    "MicroBatch",
-    "Segment",
-    "layer_bytes",
-    "spec_of",
-]
+from tampu.kvcache.cache import Cache as Cache
+from tampu.kvcache.cache import CacheStep as CacheStep
+from tampu.kvcache.cache import GraphCache as GraphCache
+from tampu.kvcache.cache import layer_bytes as layer_bytes
+from tampu.kvcache.causal import AttentionKind as AttentionKind
+from tampu.kvcache.cells import NO_CELL as NO_CELL
+from tampu.kvcache.cells import Cells as Cells
+from tampu.kvcache.manager import CellTable as CellTable
+from tampu.kvcache.manager import KVCacheGroup as KVCacheGroup
+from tampu.kvcache.manager import KVCacheManager as KVCacheManager
+from tampu.kvcache.masks import CellRange as CellRange
+from tampu.kvcache.masks import Segment as Segment
+from tampu.kvcache.spec import KVCacheSpec as KVCacheSpec
+from tampu.kvcache.spec import spec_of as spec_of
+from tampu.kvcache.storage import CacheSize as CacheSize
+from tampu.kvcache.storage import CacheView as CacheView
+from tampu.kvcache.storage import MicroBatch as MicroBatch

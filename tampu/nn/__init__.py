@@ -1,105 +1,63 @@
-"""The parts of architectures: declared weights, projections, norms, RoPE, attention."""
+"""The parts of architectures: declared weights, projections, norms, RoPE, attention.
 
-from tampu.ml.rotary import Rope
-from tampu.nn.attention import AttentionScale, Heads, SelfAttention, attention, soft_cap
-from tampu.nn.cache import Advance, History, LayerCache, Tensors
-from tampu.nn.decoder import (
-    Decoder,
-    GeluFeedForward,
-    PreNormDecoder,
-    PreNormLayer,
-    PreNormOptions,
-    SandwichNormDecoder,
-    SandwichNormLayer,
-    SandwichNormOptions,
-    SiluFeedForward,
-    Step,
-    run_layers,
-    select_rows,
-)
-from tampu.nn.encoder import (
-    AxisRope,
-    EncoderAttention,
-    EncoderLayer,
-    GatedEncoderLayer,
-    PatchEmbedding,
-    attend,
-    axis_arrays,
-    project_patches,
-)
-from tampu.nn.experts import ExpertLinear, Gating, GatingFunction, SharedExpert, SparseMoE
-from tampu.nn.image import (
-    Placeholders,
-    PreparedImage,
-    RGBImage,
-    SpecialTokens,
-    VisionModel,
-    find_special_tokens,
-)
-from tampu.nn.linear import Embedding, Linear
-from tampu.nn.model import Batch, CacheShape, CrossAttentionInputs, LayerShape, Model, StateShape
-from tampu.nn.module import Module, bind, gguf
-from tampu.nn.norm import LayerNorm, RMSNorm
-from tampu.nn.options import option, option_from, read_options
-from tampu.nn.rope import read_rope_scaling
+`import X as X` makes X public here (PEP 484).
+"""
 
-__all__ = [
-    "Advance",
-    "AttentionScale",
-    "AxisRope",
-    "Batch",
-    "CacheShape",
-    "CrossAttentionInputs",
-    "Decoder",
-    "Embedding",
-    "EncoderAttention",
-    "EncoderLayer",
-    "ExpertLinear",
-    "GatedEncoderLayer",
-    "Gating",
-    "GatingFunction",
-    "GeluFeedForward",
-    "Heads",
-    "History",
-    "LayerCache",
-    "LayerNorm",
-    "LayerShape",
-    "Linear",
-    "Model",
-    "Module",
-    "PatchEmbedding",
-    "Placeholders",
-    "PreNormDecoder",
-    "PreNormLayer",
-    "PreNormOptions",
-    "PreparedImage",
-    "RGBImage",
-    "RMSNorm",
-    "Rope",
-    "SandwichNormDecoder",
-    "SandwichNormLayer",
-    "SandwichNormOptions",
-    "SelfAttention",
-    "SharedExpert",
-    "SiluFeedForward",
-    "SparseMoE",
-    "SpecialTokens",
-    "StateShape",
-    "Step",
-    "Tensors",
-    "VisionModel",
-    "attend",
-    "attention",
-    "axis_arrays",
-    "bind",
-    "find_special_tokens",
-    "gguf",
-    "option",
-    "option_from",
-    "project_patches",
-    "read_options",
-    "read_rope_scaling",
-    "run_layers",
-    "select_rows",
-    "soft_cap",
-]
+from tampu.ml.rotary import Rope as Rope
+from tampu.nn.attention import AttentionScale as AttentionScale
+from tampu.nn.attention import Heads as Heads
+from tampu.nn.attention import SelfAttention as SelfAttention
+from tampu.nn.attention import attention as attention
+from tampu.nn.attention import soft_cap as soft_cap
+from tampu.nn.cache import Advance as Advance
+from tampu.nn.cache import History as History
+from tampu.nn.cache import LayerCache as LayerCache
+from tampu.nn.cache import Tensors as Tensors
+from tampu.nn.decoder import Decoder as Decoder
+from tampu.nn.decoder import GeluFeedForward as GeluFeedForward
+from tampu.nn.decoder import PreNormDecoder as PreNormDecoder
+from tampu.nn.decoder import PreNormLayer as PreNormLayer
+from tampu.nn.decoder import PreNormOptions as PreNormOptions
+from tampu.nn.decoder import SandwichNormDecoder as SandwichNormDecoder
+from tampu.nn.decoder import SandwichNormLayer as SandwichNormLayer
+from tampu.nn.decoder import SandwichNormOptions as SandwichNormOptions
+from tampu.nn.decoder import SiluFeedForward as SiluFeedForward
+from tampu.nn.decoder import Step as Step
+from tampu.nn.decoder import run_layers as run_layers
+from tampu.nn.decoder import select_rows as select_rows
+from tampu.nn.encoder import AxisRope as AxisRope
+from tampu.nn.encoder import EncoderAttention as EncoderAttention
+from tampu.nn.encoder import EncoderLayer as EncoderLayer
+from tampu.nn.encoder import GatedEncoderLayer as GatedEncoderLayer
+from tampu.nn.encoder import PatchEmbedding as PatchEmbedding
+from tampu.nn.encoder import attend as attend
+from tampu.nn.encoder import axis_arrays as axis_arrays
+from tampu.nn.encoder import project_patches as project_patches
+from tampu.nn.experts import ExpertLinear as ExpertLinear
+from tampu.nn.experts import Gating as Gating
+from tampu.nn.experts import GatingFunction as GatingFunction
+from tampu.nn.experts import SharedExpert as SharedExpert
+from tampu.nn.experts import SparseMoE as SparseMoE
+from tampu.nn.image import Placeholders as Placeholders
+from tampu.nn.image import PreparedImage as PreparedImage
+from tampu.nn.image import RGBImage as RGBImage
+from tampu.nn.image import SpecialTokens as SpecialTokens
+from tampu.nn.image import VisionModel as VisionModel
+from tampu.nn.image import find_special_tokens as find_special_tokens
+from tampu.nn.linear import Embedding as Embedding
+from tampu.nn.linear import Linear as Linear
+from tampu.nn.model import Batch as Batch
+from tampu.nn.model import CacheShape as CacheShape
+from tampu.nn.model import CrossAttentionInputs as CrossAttentionInputs
+from tampu.nn.model import LayerShape as LayerShape
+from tampu.nn.model import Model as Model
+from tampu.nn.model import StateShape as StateShape
+from tampu.nn.module import Module as Module
+from tampu.nn.module import bind as bind
+from tampu.nn.module import gguf as gguf
+from tampu.nn.norm import LayerNorm as LayerNorm
+from tampu.nn.norm import RMSNorm as RMSNorm
+from tampu.nn.options import option as option
+from tampu.nn.options import option_from as option_from
+from tampu.nn.options import read_options as read_options
+from tampu.nn.rope import read_rope_scaling as read_rope_scaling
