@@ -6,7 +6,7 @@ whichever engine computes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -93,8 +93,12 @@ class Backend(Protocol):
         """The model's tokenizer."""
         ...
 
-    def prepare_images(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        """Return messages whose `images`, bytes of files, are as the model takes them."""
+    def prepare_image(self, image: bytes, /) -> Sized:
+        """Return the image in a file as the model takes it; its length is that of its inputs.
+
+        Raises:
+            RequestError: if the model takes no images, or cannot take this one.
+        """
         ...
 
     def submit(
@@ -287,7 +291,7 @@ class RequestBuilder:
                 raise RequestError("the model has no chat template: give it a prompt, not messages")
             return self._raw(before + tokenizer.encode(prompt.plain, add_special=not before))
         built = self.prompts.build(
-            self._backend.prepare_images(prompt.messages),
+            with_images(prompt.messages, self._backend.prepare_image),
             limit=max((context or self._backend.context) - 1 - len(before), 1),
             truncate=truncate,
             tools=prompt.tools,
@@ -355,6 +359,18 @@ def with_dropped(done: Done, dropped: int) -> Done:
     """Return the end of an output, with tokens cut from its conversation counted in the usage."""
     usage = msgspec.structs.replace(done.usage, dropped_tokens=done.usage.dropped_tokens + dropped)
     return msgspec.structs.replace(done, usage=usage)
+
+
+def with_images(
+    messages: Sequence[Mapping[str, Any]], prepare: Callable[[Any], Any]
+) -> list[Mapping[str, Any]]:
+    """Return messages whose `images` are prepared for the model."""
+    return [
+        {**message, "images": [prepare(image) for image in message["images"]]}
+        if message.get("images")
+        else message
+        for message in messages
+    ]
 
 
 def known_tokens(tokens: Sequence[int], tokenizer: Tokenizer) -> list[int]:

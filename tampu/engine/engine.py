@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from tampu.chat.output.reasoning import Think
 from tampu.chat.template import ChatTemplate
-from tampu.engine.chat import OutputParser, RequestBuilder
+from tampu.engine.chat import OutputParser, RequestBuilder, with_images
 from tampu.engine.completion import (
     ChatCompletion,
     ChatEvent,
@@ -276,12 +276,7 @@ class Engine:
 
     def prepare_images(self, messages: Sequence[Message]) -> list[Message]:
         """Return the messages with their `images` prepared for the model; see `prepare_image`."""
-        return [
-            {**message, "images": [self.prepare_image(image) for image in message["images"]]}
-            if message.get("images")
-            else message
-            for message in messages
-        ]
+        return with_images(messages, self.prepare_image)
 
     def submit(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> RequestHandle:
         """Begin a request; `sink` is called with each event on the runner's thread.

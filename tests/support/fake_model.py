@@ -65,8 +65,8 @@ class FakeModel:
     since_s = 0.0
     tokenizer = Characters()
 
-    def prepare_images(self, messages):
-        return messages
+    def prepare_image(self, image):
+        return image
 
     def submit(self, prompt, _options, sink):
         request = Request()
