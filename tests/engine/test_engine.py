@@ -191,7 +191,7 @@ def test_a_model_without_a_template_cannot_chat(tmp_path):
     path = write_tiny(tmp_path / "plain.gguf")
     with (
         Engine.load(path, **SMALL) as engine,
-        pytest.raises(RequestError, match="the model has no chat template: give it a prompt"),
+        pytest.raises(RequestError, match="the model has no chat template: send a prompt"),
     ):
         engine.chat([{"role": "user", "content": "hello"}])
 

@@ -88,7 +88,7 @@ def test_what_does_not_fit_the_main_device_goes_on_to_the_next(footprint):
 
 @pytest.mark.parametrize(
     ("asked", "match"),
-    [(Offload(main=2), r"main_gpu 2 is not there: the devices are CUDA\.0, CUDA\.1"),
+    [(Offload(main=2), r"main_gpu 2 does not exist: the devices are CUDA\.0, CUDA\.1"),
      (Offload(split=(1, 1, 1)), r"tensor_split has 3 parts; the devices are CUDA\.0, CUDA\.1")],
 )  # fmt: skip
 def test_a_device_that_there_is_not_is_refused(footprint, asked, match):

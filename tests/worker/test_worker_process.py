@@ -25,11 +25,11 @@ from tampu.errors import (
     RequestError,
     RunnerDiedError,
 )
-from tampu.runner.events import Done, TextDelta, TokenLogprob
+from tampu.runner.events import Done, TextDelta, TokenLogprob, to_error
 from tampu.runner.request import GenerateOptions
 from tampu.worker.client import describe_exit, start_worker
 from tampu.worker.output_queue import joined
-from tampu.worker.protocol import Answer, Encoded, PromptProcessed, to_error
+from tampu.worker.protocol import Answer, Encoded, PromptProcessed
 
 pytestmark = pytest.mark.server
 

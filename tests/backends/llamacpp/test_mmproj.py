@@ -163,7 +163,7 @@ def test_what_is_no_picture_is_refused(loaded):
 
 def test_more_pixels_than_llama_cpp_is_given_are_refused(loaded):
     large = saved(Image.new("RGB", (4100, 4100)), "PNG")
-    with pytest.raises(RequestError, match="16810000 pixels; with the llama"):
+    with pytest.raises(RequestError, match="16810000 pixels; the limit of the llama"):
         answer(loaded, asked(large))
 
 
