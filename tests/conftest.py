@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,7 +21,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))  # noqa: 
 
 
 @pytest.fixture(autouse=True, scope="session")
-def ctrl_c_is_heard():
+def ctrl_c_is_heard() -> None:
     """Let programs that tests start be interrupted.
 
     A shell without job control lets what it starts in the background ignore SIGINT (`make test &`
@@ -31,14 +32,14 @@ def ctrl_c_is_heard():
 
 
 @pytest.fixture(autouse=True)
-def clean_environment(monkeypatch):
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):  # noqa: TID251
         if name.startswith(OURS) or name in TERMINAL:
             monkeypatch.delenv(name)
 
 
 @pytest.fixture(autouse=True)
-def no_threads_left():
+def no_threads_left() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     end = time.monotonic() + GRACE_S
@@ -53,7 +54,7 @@ def no_threads_left():
 
 
 @pytest.fixture(scope="session")
-def registry(tmp_path_factory):
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerRegistry]:
     """Debian's docker-registry, started once, for those that push to it and pull from it."""
     registry = DockerRegistry(tmp_path_factory.mktemp("registry"))
     yield registry

@@ -4,6 +4,8 @@ ggml ends the process when operands do not fit; so a failure of these tests may 
 """
 
 import random
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from tampu.errors import ModelFileError, OutOfMemoryError, TampuError
 
 
 @pytest.fixture
-def path(tmp_path):
+def path(tmp_path: Path) -> Path:
     return tmp_path / "hostile.gguf"
 
 
@@ -38,7 +40,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_weights_of_other_shapes_are_refused_at_loading(path, what):
+def test_weights_of_other_shapes_are_refused_at_loading(path: Path, what: str) -> None:
     name, change = WRONG[what]
     weights = tiny_weights(Tiny())
     weights[name] = np.ascontiguousarray(change(weights[name]))
@@ -57,7 +59,9 @@ def test_weights_of_other_shapes_are_refused_at_loading(path, what):
         ("rope_freqs.weight", "F16"),
     ],
 )
-def test_weights_of_types_that_do_not_fit_are_refused_at_loading(path, name, type_):
+def test_weights_of_types_that_do_not_fit_are_refused_at_loading(
+    path: Path, name: str, type_: str
+) -> None:
     write_tiny(path, Tiny(factors=True), types={name: type_})
     with pytest.raises(ModelFileError, match=type_):
         Engine.load(path, context=32, threads=1).close()
@@ -78,7 +82,9 @@ def test_weights_of_types_that_do_not_fit_are_refused_at_loading(path, name, typ
         {"block_count": 1},
     ],
 )
-def test_options_that_do_not_fit_the_weights_are_refused_at_loading(path, keys):
+def test_options_that_do_not_fit_the_weights_are_refused_at_loading(
+    path: Path, keys: dict[str, Any]
+) -> None:
     write_tiny(path, Tiny(keys=keys))
     with pytest.raises((ModelFileError, OutOfMemoryError)):
         Engine.load(path, context=32, threads=1).close()
@@ -121,7 +127,7 @@ KEYS = {
 }
 
 
-def hostile(source, path):
+def hostile(source: random.Random, path: Path) -> Path:
     """Write a model with up to two keys and up to two tensors changed."""
     keys = {}
     for key in source.sample(sorted(KEYS), source.choice([0, 0, 1, 2])):
@@ -147,7 +153,7 @@ def hostile(source, path):
 
 @pytest.mark.seed("S41")
 @pytest.mark.parametrize("seed", range(60))
-def test_a_model_that_does_not_fit_together_is_refused_or_answers(path, seed):
+def test_a_model_that_does_not_fit_together_is_refused_or_answers(path: Path, seed: int) -> None:
     source = random.Random(seed)
     hostile(source, path)
     options = {

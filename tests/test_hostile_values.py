@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 from support.cost import cost, yardstick
 from support.tiny_model import Tiny, tiny_weights, write_tiny
 
+from tampu.engine.completion import Completion
 from tampu.engine.engine import Engine
 from tampu.errors import (
     ComputeError,
@@ -25,11 +28,11 @@ NAN, INF = math.nan, math.inf
 
 
 @pytest.fixture
-def path(tmp_path):
+def path(tmp_path: Path) -> Path:
     return tmp_path / "hostile.gguf"
 
 
-def answer(path, **options):
+def answer(path: Path, **options: list[Any]) -> Completion:
     with Engine.load(path, context=32, threads=1, batch=16, **options) as engine:
         return engine.generate("the", max_tokens=3, temperature=0)
 
@@ -54,11 +57,11 @@ REFUSED = {
 @pytest.mark.parametrize(
     ("key", "value"), [(key, value) for key, values in REFUSED.items() for value in values]
 )
-def test_a_value_that_cannot_be_is_refused_at_once(path, key, value):
+def test_a_value_that_cannot_be_is_refused_at_once(path: Path, key: str, value) -> None:
     write_tiny(path, Tiny(keys={key: value}))
     caught = []
 
-    def refuse():
+    def refuse() -> None:
         with pytest.raises((ModelFileError, OutOfMemoryError, UnsupportedModelError)) as refused:
             answer(path)
         caught.append(str(refused.value))
@@ -83,7 +86,7 @@ HARMLESS = {
     [(key, value) for key, values in HARMLESS.items() for value in values],
     ids=lambda value: str(value)[:40],
 )
-def test_a_value_that_nothing_reads_does_no_harm(path, key, value):
+def test_a_value_that_nothing_reads_does_no_harm(path: Path, key: str, value) -> None:
     write_tiny(path, Tiny(keys={key: value}))
     write_tiny(path.with_name("sound.gguf"))
     assert answer(path).text == answer(path.with_name("sound.gguf")).text
@@ -92,7 +95,7 @@ def test_a_value_that_nothing_reads_does_no_harm(path, key, value):
 # Experts
 
 
-def write_experts(path, **keys):
+def write_experts(path: Path, **keys: Any) -> None:
     """Write a model of two experts, with some keys changed."""
     tiny = Tiny(architecture="qwen3moe", layers=1, query_norms=True)
     weights = {n: w for n, w in tiny_weights(tiny).items() if ".ffn_" not in n or "norm" in n}
@@ -104,14 +107,14 @@ def write_experts(path, **keys):
 
 
 @pytest.mark.parametrize("used", [0, 3, 2**31, "1"])
-def test_more_experts_than_there_are_or_none_cannot_be_used(path, used):
+def test_more_experts_than_there_are_or_none_cannot_be_used(path: Path, used: int | str) -> None:
     write_experts(path, expert_used_count=used)
     with pytest.raises(ModelFileError):
         answer(path)
 
 
 @pytest.mark.parametrize("count", [0, 3, 2**31])
-def test_how_many_experts_there_are_is_taken_from_the_tensors(path, count):
+def test_how_many_experts_there_are_is_taken_from_the_tensors(path: Path, count: int) -> None:
     write_experts(path)
     expected = answer(path).text
     write_experts(path, expert_count=count)
@@ -122,7 +125,9 @@ def test_how_many_experts_there_are_is_taken_from_the_tensors(path, count):
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.int16, np.int64, np.float64])
-def test_weights_of_types_that_nothing_multiplies_are_refused(path, kind):
+def test_weights_of_types_that_nothing_multiplies_are_refused(
+    path: Path, kind: type[np.int8] | type[np.int16] | type[np.int64] | type[np.float64]
+) -> None:
     weights = tiny_weights(Tiny())
     write_tiny(path, weights={n: w for n, w in weights.items() if n != "output_norm.weight"})
     reader = gguf.GGUFReader(path)
@@ -142,7 +147,7 @@ def test_weights_of_types_that_nothing_multiplies_are_refused(path, kind):
 @pytest.mark.parametrize(
     "name", ["../../x", "a/b\\c", "output.weight.weight", "blk.9999.attn_q.weight"]
 )
-def test_a_tensor_of_a_name_that_nothing_has_is_refused_by_its_name(path, name):
+def test_a_tensor_of_a_name_that_nothing_has_is_refused_by_its_name(path: Path, name: str) -> None:
     weights = tiny_weights(Tiny()) | {name: np.ones(32, np.float32)}
     write_tiny(path, weights=weights)
     with pytest.raises(ModelFileError) as caught:
@@ -151,7 +156,7 @@ def test_a_tensor_of_a_name_that_nothing_has_is_refused_by_its_name(path, name):
 
 
 @pytest.mark.parametrize("name", sorted(tiny_weights(Tiny(layers=1))))
-def test_any_tensor_that_is_missing_is_named(path, name):
+def test_any_tensor_that_is_missing_is_named(path: Path, name: str) -> None:
     weights = tiny_weights(Tiny(layers=1))
     tied = name == "output.weight"
     del weights[name]
@@ -185,7 +190,9 @@ ODD = {
         "output_norm.weight",
     ],
 )
-def test_weights_of_odd_numbers_give_an_answer_or_a_clear_error(path, what, name):
+def test_weights_of_odd_numbers_give_an_answer_or_a_clear_error(
+    path: Path, what: str, name: str
+) -> None:
     weights = tiny_weights(Tiny(layers=1))
     weights[name] = ODD[what](weights[name])
     write_tiny(path, Tiny(layers=1), weights=weights)
@@ -197,7 +204,7 @@ def test_weights_of_odd_numbers_give_an_answer_or_a_clear_error(path, what, name
 
 @pytest.mark.parametrize("scale", [0x0001, 0x03FF, 0x7C00, 0xFC00, 0x7E00], ids=hex)
 @pytest.mark.parametrize("kind", ["Q4_0", "Q8_0", "Q5_1"])
-def test_scales_of_blocks_that_are_no_numbers_do_no_harm(path, scale, kind):
+def test_scales_of_blocks_that_are_no_numbers_do_no_harm(path: Path, scale: int, kind: str) -> None:
     write_tiny(path, Tiny(layers=1), types={"attn_q.weight": kind, "output.weight": kind})
     data = bytearray(path.read_bytes())
     from tampu.ml.gguf import read_gguf
@@ -216,7 +223,15 @@ def test_scales_of_blocks_that_are_no_numbers_do_no_harm(path, scale, kind):
 # Adapters and projectors
 
 
-def write_lora(path, *, a=(2, 32), b=(64, 2), alpha=4.0, architecture="llama", kind="lora"):
+def write_lora(
+    path: Path,
+    *,
+    a: tuple[int, int] = (2, 32),
+    b: tuple[int, int] = (64, 2),
+    alpha: float = 4.0,
+    architecture: str = "llama",
+    kind: str = "lora",
+) -> Path:
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_type("adapter")
     writer.add_string("adapter.type", kind)
@@ -243,7 +258,7 @@ ADAPTERS = {
 
 
 @pytest.mark.parametrize("what", ADAPTERS)
-def test_an_adapter_that_does_not_fit_is_refused(path, tmp_path, what):
+def test_an_adapter_that_does_not_fit_is_refused(path: Path, tmp_path: Path, what: str) -> None:
     write_tiny(path)
     assert answer(path, adapters=[(write_lora(tmp_path / "fits.gguf"), 1.0)]).text
     lora = write_lora(tmp_path / "lora.gguf", **ADAPTERS[what])
@@ -252,7 +267,7 @@ def test_an_adapter_that_does_not_fit_is_refused(path, tmp_path, what):
     assert "\n" not in str(caught.value)
 
 
-def test_neither_an_adapter_nor_a_projector_is_a_model(path, tmp_path):
+def test_neither_an_adapter_nor_a_projector_is_a_model(path: Path, tmp_path: Path) -> None:
     with pytest.raises(TampuError):
         answer(write_lora(tmp_path / "lora.gguf"))
     write_tiny(path, Tiny(architecture="clip"))

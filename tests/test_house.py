@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,15 +100,15 @@ NAMES_OF_NOTHING = {"utils", "util", "helpers", "common", "misc", "shared"}
 
 
 @cache
-def tree(path):
+def tree(path: Path):
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def dotted(path):
+def dotted(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def imports(path) -> Iterator[str]:
+def imports(path: Path) -> Iterator[str]:
     """The dotted names that a module imports, in functions too."""
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
@@ -118,11 +119,11 @@ def imports(path) -> Iterator[str]:
             yield node.module
 
 
-def package(name):
+def package(name: str):
     return name.partition(".")[0]
 
 
-def links():
+def links() -> Iterator[tuple[Any, str]]:
     """Pairs of modules of tampu, where the first imports the second from another package."""
     for path in MODULES:
         name = dotted(path)
@@ -133,21 +134,21 @@ def links():
                 yield name, other
 
 
-def layer(name):
+def layer(name) -> int:
     """The line of LAYERS for a module's package."""
     return next(number for number, names in enumerate(LAYERS) if package(name) in names)
 
 
-def test_every_module_has_its_place():
+def test_every_module_has_its_place() -> None:
     placed = {name for names in LAYERS for name in names}
     assert {package(dotted(path)) for path in MODULES} - {"__init__"} <= placed
 
 
-def test_imports_point_downward():
+def test_imports_point_downward() -> None:
     assert [(name, other) for name, other in links() if layer(other) >= layer(name)] == []
 
 
-def test_the_lower_packages_know_only_what_they_need():
+def test_the_lower_packages_know_only_what_they_need() -> None:
     strays = [
         (name, other)
         for name, other in links()
@@ -156,7 +157,7 @@ def test_the_lower_packages_know_only_what_they_need():
     assert strays == []
 
 
-def test_each_library_is_used_where_it_belongs():
+def test_each_library_is_used_where_it_belongs() -> None:
     strays = [
         (dotted(path), name)
         for path in MODULES
@@ -167,7 +168,7 @@ def test_each_library_is_used_where_it_belongs():
     assert strays == []
 
 
-def test_nothing_evaluates_text():
+def test_nothing_evaluates_text() -> None:
     calls = [
         (dotted(path), node.func.id)
         for path in MODULES
@@ -177,7 +178,7 @@ def test_nothing_evaluates_text():
     assert [call for call in calls if call[1] in {"eval", "exec", "compile", "__import__"}] == []
 
 
-def test_only_the_settings_read_the_environment():
+def test_only_the_settings_read_the_environment() -> None:
     read = [
         (dotted(path), node.attr)
         for path in MODULES
@@ -190,7 +191,7 @@ def test_only_the_settings_read_the_environment():
     assert {name for name, _ in read} == {"settings.settings"}
 
 
-def test_only_commands_and_library_entry_points_read_the_settings():
+def test_only_commands_and_library_entry_points_read_the_settings() -> None:
     readers = {
         str(path.relative_to(ROOT))
         for path in MODULES
@@ -202,26 +203,26 @@ def test_only_commands_and_library_entry_points_read_the_settings():
     }
 
 
-def test_a_file_is_one_idea():
+def test_a_file_is_one_idea() -> None:
     lengths = {dotted(path): len(path.read_text("utf-8").splitlines()) for path in MODULES}
     assert {name: length for name, length in lengths.items() if length > LONGEST} == {}
     assert [path.name for path in MODULES if path.stem in NAMES_OF_NOTHING] == []
 
 
-def test_each_module_says_what_it_is():
+def test_each_module_says_what_it_is() -> None:
     assert [dotted(path) for path in MODULES if not ast.get_docstring(tree(path))] == []
 
 
-def test_the_public_names_are_sorted_and_there():
+def test_the_public_names_are_sorted_and_there() -> None:
     assert list(tampu.__all__) == sorted(tampu.__all__)
     assert [name for name in tampu.__all__ if not hasattr(tampu, name)] == []
 
 
-def test_the_package_says_that_it_is_typed():
+def test_the_package_says_that_it_is_typed() -> None:
     assert (ROOT / "py.typed").is_file()
 
 
-def test_the_tests_mirror_the_package():
+def test_the_tests_mirror_the_package() -> None:
     packages = {path.name for path in ROOT.iterdir() if (path / "__init__.py").is_file()}
     folders = {path.name for path in TESTS.iterdir() if any(path.glob("test_*.py"))}
     assert (
@@ -231,7 +232,7 @@ def test_the_tests_mirror_the_package():
     )
 
 
-def calls_of(path, modules, functions):
+def calls_of(path: Path, modules, functions) -> Iterator[int]:
     """The calls of functions of modules, but for `sleep(0)`, which only lets others go on."""
     for node in ast.walk(tree(path)):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
@@ -243,7 +244,7 @@ def calls_of(path, modules, functions):
             yield node.lineno
 
 
-def in_tests(modules, functions):
+def in_tests(modules: set[Any], functions: set[Any] | set[str]) -> dict[str, Any]:
     """The test files that call functions of modules, and the first line of each."""
     found = {}
     for path in sorted(TESTS.rglob("*.py")):
@@ -253,13 +254,13 @@ def in_tests(modules, functions):
     return found
 
 
-def test_no_test_waits_by_sleeping():
+def test_no_test_waits_by_sleeping() -> None:
     found = in_tests({"time", "asyncio"}, {"sleep"})
     assert {name: line for name, line in found.items() if name not in SLEEPS} == {}
     assert {*SLEEPS} <= {*found}, "these sleep no more"
 
 
-def test_no_test_sets_a_limit_by_the_clock():
+def test_no_test_sets_a_limit_by_the_clock() -> None:
     clocks = {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "time", "time_ns"}
     found = in_tests({"time"}, clocks)
     found = {name: line for name, line in found.items() if not name.startswith("support/")}
@@ -267,7 +268,7 @@ def test_no_test_sets_a_limit_by_the_clock():
     assert {*CLOCKS} <= {*found}, "these look at no clock any more"
 
 
-def test_no_test_imports_sleep_or_a_clock_by_its_name():
+def test_no_test_imports_sleep_or_a_clock_by_its_name() -> None:
     strays = [
         (path.relative_to(TESTS).as_posix(), node.lineno)
         for path in sorted(TESTS.rglob("*.py"))
@@ -278,7 +279,7 @@ def test_no_test_imports_sleep_or_a_clock_by_its_name():
 
 
 @pytest.mark.seed("S21", "S23", "S49", "S63")
-def test_the_runner_and_the_cache_know_no_architecture():
+def test_the_runner_and_the_cache_know_no_architecture() -> None:
     names = set(architectures()) | {path.stem for path in (ROOT / "models").glob("[a-z]*.py")}
     told = [
         (dotted(path), name)
@@ -291,7 +292,7 @@ def test_the_runner_and_the_cache_know_no_architecture():
     assert told == []
 
 
-def test_no_architecture_inherits_from_another():
+def test_no_architecture_inherits_from_another() -> None:
     """What architectures share is in `nn`: each file of `models` is understood by itself."""
     names = [f"tampu.{dotted(path)}" for path in (ROOT / "models").glob("[a-z]*.py")]
     modules = {name: importlib.import_module(name) for name in names}

@@ -8,17 +8,17 @@ import tampu
 from tampu import errors
 
 
-def test_completion_and_help_see_the_public_names():
+def test_completion_and_help_see_the_public_names() -> None:
     assert set(tampu.__all__) <= set(dir(tampu))
 
 
-def test_importing_the_package_loads_nothing_else():
+def test_importing_the_package_loads_nothing_else() -> None:
     code = "import sys, tampu; print(*(name for name in ('numpy', 'ggml') if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
 
 
-def test_the_errors_are_drawn_as_they_are():
+def test_the_errors_are_drawn_as_they_are() -> None:
     drawn = re.findall(r"^    ([│├└─ ]*)(\w+Error)\b", errors.__doc__, re.MULTILINE)
     parents = {}
     above: list[str] = []

@@ -1,18 +1,19 @@
-"""Requests put together: prompt, grammar, reasoning tags, think budget, and the output's parser.
+"""Builds requests: prompt, grammar, reasoning tags and budget, and the parser of the output.
 
-Every way to ask a model builds its requests here: the server's worker, `tampu run` and `Engine`,
-whichever engine computes them.
+All requests are built here: those of the server's workers, of `tampu run` and of `Engine`, for both
+engines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from tampu.chat.fim import FillInTheMiddle
 from tampu.chat.images import Item
@@ -43,11 +44,11 @@ if TYPE_CHECKING:
     from tampu.ml.metadata import Metadata
 
 OutputEvent: TypeAlias = TextDelta | ReasoningDelta | ToolCall | Done | Failed
-_TAG_TOKENS = 16  # at most, of what may begin reasoning at the end of a prompt
+_MAX_TAG_TOKENS = 16  # of the tag that begins reasoning at the end of a prompt
 
 
 class Tokenizer(Vocabulary, Protocol):
-    """What requests need of a tokenizer."""
+    """The part of a tokenizer that requests use."""
 
     @property
     def vocabulary_size(self) -> int:
@@ -63,16 +64,16 @@ class Tokenizer(Vocabulary, Protocol):
         ...
 
     def token_bytes(self, id: int) -> bytes:
-        """Return the bytes that a token stands for."""
+        """Return the bytes of a token."""
         ...
 
 
 class Handle(Protocol):
-    """A request that runs in a backend."""
+    """A running request of a backend."""
 
     @property
     def progress(self) -> tuple[int, int]:
-        """How many tokens of the prompt are computed, and how many it has; (0, 0): unknown."""
+        """The computed and the total prompt tokens; (0, 0): unknown."""
         ...
 
     def cancel(self) -> None:
@@ -81,7 +82,7 @@ class Handle(Protocol):
 
 
 class Backend(Protocol):
-    """A loaded model, whichever engine computes it. Any thread may call it."""
+    """A loaded model of either engine. Any thread may call it."""
 
     @property
     def context(self) -> int:
@@ -93,8 +94,12 @@ class Backend(Protocol):
         """The model's tokenizer."""
         ...
 
-    def prepare_images(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        """Return messages whose `images`, bytes of files, are as the model takes them."""
+    def prepare_image(self, image: bytes, /) -> Sized:
+        """Return the image in a file as the model takes it; its length is that of its inputs.
+
+        Raises:
+            RequestError: if the model takes no images, or cannot take this one.
+        """
         ...
 
     def submit(
@@ -108,14 +113,14 @@ class Backend(Protocol):
         ...
 
     def warm_up(self) -> None:
-        """Set up what the first structured output and the first image need."""
+        """Set up ahead of time what the first grammar and the first image will need."""
         ...
 
     def hang_reason(self, patience_s: float) -> str:
         """Return why the backend has failed; empty if it is running or idle.
 
         Args:
-            patience_s: how long anything may go without progress.
+            patience_s: how long anything may take without progress.
         """
         ...
 
@@ -124,18 +129,18 @@ class OutputParser:
     """Splits the output of one request into content, reasoning and tool calls."""
 
     def __init__(self, parser: MessageParser | None = None, dropped: int = 0) -> None:
-        """Begin an output.
+        """Start an output.
 
         Args:
             parser: of the model's chat format; None: all text is content.
-            dropped: tokens cut from the conversation; they count in the usage.
+            dropped: tokens dropped from the conversation, for the usage.
         """
         self._parser = parser
         self._dropped = dropped
         self._held: list[TextDelta] = []  # events whose text the parser holds back
 
     def feed(self, event: Event) -> Iterator[OutputEvent]:
-        """Yield what an event of the backend means; the events' tokens and logprobs are kept."""
+        """Yield the output's events for one of the backend; no token and no logprob is lost."""
         if isinstance(event, TextDelta) and self._parser is not None:
             self._held.append(event)
             yield from self._deltas(self._parser.feed(event.text))
@@ -144,11 +149,13 @@ class OutputParser:
             if self._parser is not None:
                 yield from self._deltas(self._parser.finish(), is_last=True)
             if self._dropped:
-                event = with_dropped(event, self._dropped)
+                dropped = event.usage.dropped_tokens + self._dropped
+                usage = replace(event.usage, dropped_tokens=dropped)
+                event = replace(event, usage=usage)
         yield event
 
     def _deltas(self, parts: Sequence[Part], *, is_last: bool = False) -> Iterator[OutputEvent]:
-        """Yield parts as events; the first text carries the tokens that came with it."""
+        """Yield parts as events; the first text has the tokens that were held back."""
         if not parts and self._held and (is_last or self._held[-1].logprobs):
             parts = [Content("")]
         for part in parts:
@@ -163,7 +170,7 @@ class OutputParser:
                     yield part
 
     def _taken(self) -> tuple[tuple[int, ...], tuple[TokenLogprob, ...]]:
-        """Take the tokens of the text that was held back, and their logprobs."""
+        """Return and forget the tokens of the held-back text, and their logprobs."""
         held, self._held = self._held, []
         return (
             tuple(token for event in held for token in event.tokens),
@@ -176,31 +183,27 @@ class ModelRequest:
     """A request as a backend takes it.
 
     Attributes:
-        tokens: the prompt, with prepared images at their places.
+        tokens: the prompt, with prepared images at their positions.
         options: with the grammar and the reasoning tags.
-        output: reads what the backend gives.
-        dropped: tokens cut from the conversation.
-        begins_thought: whether the prompt ends inside reasoning.
+        output: splits the output.
     """
 
     tokens: list[Item]
     options: GenerateOptions
     output: OutputParser
-    dropped: int = 0
-    begins_thought: bool = False
 
 
 class RequestBuilder:
     """Builds the requests of one model. Any thread may call it.
 
     Attributes:
-        prompts: makes prompts of conversations; None without a chat template.
+        prompts: renders conversations; None without a chat template.
     """
 
     def __init__(
         self, backend: Backend, prompts: PromptBuilder | None, fim: FillInTheMiddle | None = None
     ) -> None:
-        """Take a model and what makes its prompts; without an fim it cannot fill in."""
+        """Build requests of a model; `fim` None: it does not support fill-in-the-middle."""
         self.prompts = prompts
         self._backend = backend
         self._fim = fim
@@ -215,14 +218,14 @@ class RequestBuilder:
         fork_server: ForkServerClient,
         parser: str = "",
     ) -> RequestBuilder:
-        """Return what builds a model's requests.
+        """Return the builder for a model.
 
         Args:
             backend: the model.
             template: its chat template; None if it has none.
             metadata: of its file.
-            fork_server: what the processes that render are forked from.
-            parser: the Modelfile's name of what reads the output; "" lets the template decide.
+            fork_server: forks the sandboxes that render.
+            parser: the name of the output parser in the Modelfile; "": by the template.
         """
         tokenizer = backend.tokenizer
         prompts = PromptBuilder.for_model(template, tokenizer, metadata, fork_server, parser)
@@ -236,25 +239,25 @@ class RequestBuilder:
 
         Args:
             prompt: of any kind.
-            options: whose `truncate` also says whether messages may be dropped.
-            form: the structure of the output; None: that of `options`.
+            options: of the request; `truncate` also allows to drop messages.
+            form: the structure of the output; None: the grammar of `options`.
 
         Raises:
-            RequestError: if the model has no template, its template refuses the conversation, or
+            RequestError: if the model has no template, its template rejects the conversation, or
                 its format has no tool calls.
-            ContextLengthError: for a prompt that is too long and may not be shortened.
+            ContextLengthError: for a prompt that is too long, unless it may be shortened.
             GrammarError: for a grammar that is invalid or not supported.
         """
         built = self.prompt(prompt, truncate=options.truncate)
         if form is not None:
-            options = msgspec.structs.replace(options, grammar=self._grammar(form, prompt, built))
+            options = replace(options, grammar=self._grammar(form, prompt, built))
         parser = None
         if self._style is not None and isinstance(prompt, ChatPrompt):
-            options = msgspec.structs.replace(options, shown=self._style.markers)
+            options = replace(options, shown=self._style.markers)
             parser = self._style.parser(prompt.tools or (), thinks=built.begins_thought)
         options = self.with_reasoning_tags(options, begins_thought=built.begins_thought)
         output = OutputParser(parser, built.dropped)
-        return ModelRequest(built.tokens, options, output, built.dropped, built.begins_thought)
+        return ModelRequest(built.tokens, options, output)
 
     def prompt(
         self, prompt: Prompt, *, truncate: bool = False, context: int | None = None
@@ -264,7 +267,7 @@ class RequestBuilder:
         Args:
             prompt: of any kind.
             truncate: drop the oldest messages of a conversation that is too long.
-            context: the most tokens; None: the model's context.
+            context: the maximum number of tokens; None: the model's context.
 
         Raises:
             As `build`.
@@ -284,24 +287,24 @@ class RequestBuilder:
         before = list(prompt.before)
         if self.prompts is None:
             if prompt.plain is None:
-                raise RequestError("the model has no chat template: give it a prompt, not messages")
+                raise RequestError("the model has no chat template: send a prompt, not messages")
             return self._raw(before + tokenizer.encode(prompt.plain, add_special=not before))
         built = self.prompts.build(
-            self._backend.prepare_images(prompt.messages),
+            with_images(prompt.messages, self._backend.prepare_image),
             limit=max((context or self._backend.context) - 1 - len(before), 1),
             truncate=truncate,
             tools=prompt.tools,
             variables=prompt.variables,
             think=prompt.think,
         )
-        return replace(built, tokens=before + built.tokens)
+        return dataclasses.replace(built, tokens=before + built.tokens)
 
     def ends_in_reasoning(self, tokens: Sequence[Item]) -> bool:
-        """Return whether a prompt ends inside reasoning that the output continues."""
+        """Return whether a prompt ends inside reasoning."""
         if self._style is None or self._style.thought is None:
             return False
         text_of = self._backend.tokenizer.token_text
-        end = [token for token in tokens[-_TAG_TOKENS:] if isinstance(token, int)]
+        end = [token for token in tokens[-_MAX_TAG_TOKENS:] if isinstance(token, int)]
         return self._style.begins_thought("".join(map(text_of, end)))
 
     def with_reasoning_tags(
@@ -317,7 +320,7 @@ class RequestBuilder:
             anywhere=self._style.read is not None,
             markers=self._style.markers,
         )
-        return msgspec.structs.replace(options, reasoning_tags=tags)
+        return replace(options, reasoning_tags=tags)
 
     def _raw(self, tokens: list[Item]) -> BuiltPrompt:
         return BuiltPrompt(tokens, self.ends_in_reasoning(tokens))
@@ -325,7 +328,7 @@ class RequestBuilder:
     def _grammar(
         self, form: StructuredOutput, prompt: Prompt, built: BuiltPrompt
     ) -> Grammar | None:
-        """Return the grammar of an output; None if it may be anything."""
+        """Return the grammar of an output; None: any text."""
         grammar, style = grammar_of(form.format), self._style
         if style is None or not isinstance(prompt, ChatPrompt):
             if form.must_call:
@@ -351,14 +354,20 @@ def _thought(style: ChatFormat, prompt: ChatPrompt, *, begins_thought: bool) -> 
     return "no" if prompt.think is False or style.thought is None else "may"
 
 
-def with_dropped(done: Done, dropped: int) -> Done:
-    """Return the end of an output, with tokens cut from its conversation counted in the usage."""
-    usage = msgspec.structs.replace(done.usage, dropped_tokens=done.usage.dropped_tokens + dropped)
-    return msgspec.structs.replace(done, usage=usage)
+def with_images(
+    messages: Sequence[Mapping[str, Any]], prepare: Callable[[Any], Any]
+) -> list[Mapping[str, Any]]:
+    """Return messages whose `images` are prepared for the model."""
+    return [
+        {**message, "images": [prepare(image) for image in message["images"]]}
+        if message.get("images")
+        else message
+        for message in messages
+    ]
 
 
 def known_tokens(tokens: Sequence[int], tokenizer: Tokenizer) -> list[int]:
-    """Return tokens that a client gave.
+    """Return tokens of a client as a list.
 
     Raises:
         RequestError: naming the first that is not in the vocabulary.

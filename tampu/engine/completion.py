@@ -1,4 +1,4 @@
-"""Requests as a caller sees them: prompts that fit, answers whole or piece by piece, errors."""
+"""Requests as a caller sees them: handles, streams and whole completions."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from tampu import errors
 from tampu.chat.output import ToolCall
 from tampu.engine.chat import Handle, OutputEvent, OutputParser
-from tampu.errors import ContextLengthError
+from tampu.errors import ContextLengthError, RunnerDiedError
 from tampu.runner.events import (
     Done,
     Event,
@@ -23,6 +22,7 @@ from tampu.runner.events import (
     TextDelta,
     TokenLogprob,
     Usage,
+    to_error,
 )
 from tampu.runner.layout import Inputs
 from tampu.runner.loop import EngineLoop
@@ -37,15 +37,15 @@ ChatEvent: TypeAlias = TextDelta | ReasoningDelta | ToolCall | Done
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A finished answer.
+    """The complete output of a request.
 
     Attributes:
-        text: of the answer.
+        text: the output.
         tokens: its token ids, without the end token.
         reason: why it ended: `stop`, `length` or `cancelled`.
-        usage: counts and durations.
-        logprobs: one entry per token, if asked for.
-        prompt_logprobs: one entry per token of the prompt but the first, if asked for.
+        usage: token counts and durations.
+        logprobs: one entry per token, if requested.
+        prompt_logprobs: one entry per prompt token except the first, if requested.
     """
 
     text: str
@@ -58,11 +58,11 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class ChatCompletion(Completion):
-    """A finished message of a chat; `tokens` and `logprobs` are those of all of it.
+    """A complete message of a chat; `tokens` and `logprobs` include those of the reasoning.
 
     Attributes:
-        reasoning: what the model wrote before its answer, without the tags.
-        tool_calls: the functions that it wants called.
+        reasoning: the text of the reasoning, without the tags.
+        tool_calls: the functions that the model wants called.
     """
 
     reasoning: str = ""
@@ -71,7 +71,7 @@ class ChatCompletion(Completion):
 
 @dataclass(frozen=True, slots=True)
 class RequestHandle:
-    """A request under way."""
+    """A running request."""
 
     _runner: EngineLoop
     _sequence: RunningSequence
@@ -88,10 +88,10 @@ class RequestHandle:
 
 
 def fit_prompt(inputs: Inputs, context: int, options: GenerateOptions) -> Inputs:
-    """Return the prompt, its middle cut out if it must be and may be; no image is cut.
+    """Return the prompt, with its middle removed if it is too long; images stay whole.
 
     Raises:
-        ContextLengthError: if it is too long and may not be cut, or nothing would be left of it.
+        ContextLengthError: if it is too long and `truncate` is off, or nothing would be left.
     """
     length = len(inputs.tokens)
     if length <= context:
@@ -103,7 +103,7 @@ def fit_prompt(inputs: Inputs, context: int, options: GenerateOptions) -> Inputs
     end = inputs.layout.group_end(start + length - context)
     if end >= length:
         raise too_long(length, context)
-    log.warning("the prompt of %d tokens is cut to the context of %d", length, context)
+    log.warning("the prompt has %d tokens; truncated to the context of %d", length, context)
     return inputs.without(start, end)
 
 
@@ -118,22 +118,21 @@ def too_long(length: int, context: int) -> ContextLengthError:
 def checked(event: OutputEvent) -> ChatEvent:
     """Return an event, or raise the error that it reports."""
     if isinstance(event, Failed):
-        kind = vars(errors).get(event.kind, errors.TampuError)
-        error: errors.TampuError = kind(event.message)
-        raise error
+        raise to_error(event.kind, event.message)
     return event
 
 
 class Stream(Iterator[ChatEvent]):
-    """What a request gives, `Done` last; closing or dropping it cancels the request.
+    """The events of a request, `Done` last; closing or dropping it cancels the request.
 
-    A prompt's continuation is `TextDelta` alone; a chat has `ReasoningDelta` and `ToolCall` too.
+    The output of a plain prompt is `TextDelta` only; a chat also has `ReasoningDelta` and
+    `ToolCall`.
     """
 
     def __init__(
         self, events: queue.SimpleQueue[Event], handle: Handle, output: OutputParser | None = None
     ) -> None:
-        """Read the events that a request's sink puts into a queue; without a parser as they are."""
+        """Take the events from the queue that the request's sink fills."""
         self._events = events
         self._handle = handle
         self._output = output or OutputParser()
@@ -155,7 +154,7 @@ class Stream(Iterator[ChatEvent]):
         return self._handle.progress
 
     def close(self) -> None:
-        """Cancel the request, if it is still under way."""
+        """Cancel the request, if it is still running."""
         self._ready.clear()
         if not self._is_over:
             self._is_over = True
@@ -166,14 +165,14 @@ class Stream(Iterator[ChatEvent]):
 
 
 def completion(events: Iterable[ChatEvent]) -> ChatCompletion:
-    """Return a whole answer from its events."""
+    """Return the complete output from its events."""
     deltas: list[TextDelta | ReasoningDelta] = []
-    reasoning: list[str] = []
     calls: list[ToolCall] = []
     for event in events:
         if isinstance(event, ToolCall):
             calls.append(event)
         elif isinstance(event, Done):
+            reasoning = (delta.text for delta in deltas if isinstance(delta, ReasoningDelta))
             return ChatCompletion(
                 text="".join(delta.text for delta in deltas if isinstance(delta, TextDelta)),
                 tokens=[token for delta in deltas for token in delta.tokens],
@@ -186,9 +185,7 @@ def completion(events: Iterable[ChatEvent]) -> ChatCompletion:
             )
         else:
             deltas.append(event)
-            if isinstance(event, ReasoningDelta):
-                reasoning.append(event.text)
-    raise errors.RunnerDiedError("the answer broke off")
+    raise RunnerDiedError("the output ended early")
 
 
 async def aiter_events(
@@ -205,7 +202,7 @@ async def aiter_events(
     def sink(event: Event) -> None:
         try:
             loop.call_soon_threadsafe(events.put_nowait, event)
-        except RuntimeError:  # the loop has ended, and with it the caller
+        except RuntimeError:  # the event loop is closed
             handle.cancel()
 
     handle, output = begin(sink)

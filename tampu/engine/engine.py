@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from tampu.chat.output.reasoning import Think
 from tampu.chat.template import ChatTemplate
-from tampu.engine.chat import OutputParser, RequestBuilder
+from tampu.engine.chat import OutputParser, RequestBuilder, with_images
 from tampu.engine.completion import (
     ChatCompletion,
     ChatEvent,
@@ -65,21 +65,21 @@ class Engine:
     """One loaded model.
 
     Attributes:
-        info: what the model's file says about it.
-        prepared: what came with the model besides its file: adapters, parameters, system message.
-        context: the most tokens of one request, prompt and answer together.
-        tokenizer: turns text into token ids and back.
+        info: the metadata of the model's file.
+        prepared: what the store has with it: adapters, parameters, system message.
+        context: the maximum number of tokens of a request, prompt and output together.
+        tokenizer: the model's tokenizer.
         template: the chat template; None if the model has none.
-        requests: builds what `submit` takes.
-        runner: the run loop, with its counters.
+        requests: builds requests for `submit`.
+        runner: the run loop, with its statistics.
         load_ns: how long loading took, in nanoseconds.
-        device_bytes: memory taken on devices other than the processor.
+        device_bytes: the memory that it takes on GPUs.
     """
 
     def __init__(
         self, model: LoadedModel, load_ns: int, found: Prepared, fork_server: ForkServerClient
     ) -> None:
-        """Take over a loaded model, and close it in the end; `Engine.load` is the usual way."""
+        """Take over a loaded model; `Engine.load` is the usual way."""
         self._model = model
         self.info: ModelInfo = model.info
         self.context = model.options.context
@@ -112,33 +112,32 @@ class Engine:
         """Load a model.
 
         Args:
-            path: a GGUF file, a checkpoint's folder, or a model's name; a model from a store brings
+            path: a GGUF file, a checkpoint's folder, or a model's name; a model from a store has
                 its own template and adapters.
-            options: how to load it; None: as the keywords say.
-            offload: which layers go to devices other than the CPU; None: the model's own setting,
-                else as many as fit.
+            options: how to load it; None: the keywords.
+            offload: which layers go to GPUs; None: the model's own setting, else as many as fit.
             progress: called with the fraction loaded, 0 to 1, from any thread.
             cancelled: asked from time to time; once it returns True, loading is given up.
             settings: where models are; None: those of the environment, read if `path` is a name.
-            fork_server: shared by engines for their sandboxes; None: one of its own.
-            **values: the options as keywords, with the names of `LoadOptions`. Without `context`
-                the model's own setting holds, else 4096.
+            fork_server: for the sandboxes, may be shared by engines; None: a new one.
+            **values: options as keywords, by the names of `LoadOptions`. The default of `context`
+                is the model's own setting, else 4096.
 
         Raises:
-            ModelNotFoundError: if there is no such model.
-            ModelFileError: for a file that is damaged, incomplete or no model.
-            UnsupportedModelError: for an unknown architecture or tokeniser.
+            ModelNotFoundError: if the model does not exist.
+            ModelFileError: for a file that is damaged, incomplete or not a model.
+            UnsupportedModelError: for an unknown architecture or tokenizer.
             OutOfMemoryError: if it does not fit; the message has the numbers.
             LoadCancelledError: if `cancelled` returned True.
             RequestError: for an option out of its range.
         """
         began = time.monotonic_ns()
-        wants_own = options is None
+        is_loose = options is None
         options = options or load_options(values)
         parts = (options.adapters, options.template, options.projector)
         found = prepare(str(path), *parts, settings)
         found = replace(found, parser=options.parser or found.parser)
-        if wants_own:
+        if is_loose:
             if values.get("context") is None:
                 options = msgspec.structs.replace(options, context=found.context)
             if offload is not None or not _PLACING & values.keys():
@@ -154,7 +153,7 @@ class Engine:
         return cls(model, time.monotonic_ns() - began, found, fork_server or ForkServerClient())
 
     def close(self) -> None:
-        """End all requests and free the model; closing twice is harmless."""
+        """End all requests and free the model; a second call does nothing."""
         self.runner.close()
         self._inputs.close()
         self._model.close()
@@ -175,9 +174,8 @@ class Engine:
 
         Args:
             text: the text to encode.
-            add_special: add the tokens that the model expects around a text, such as the
-                beginning-of-text token.
-            parse_special: read control tokens that are written out in the text as such.
+            add_special: add the tokens that the model expects around a text, such as BOS.
+            parse_special: encode control tokens that are written in the text as such.
         """
         return self.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
 
@@ -192,19 +190,19 @@ class Engine:
 
         Args:
             prompt: text or token ids.
-            options: the fields of `GenerateOptions`, and `format`, which the answer must follow:
+            options: the fields of `GenerateOptions`, and `format`, the structure of the output:
                 "json", a JSON schema, or a mapping with one of `regex`, `lark`, `gbnf`, `choices`.
 
         Raises:
             RequestError: for an unknown option or a value out of its range.
-            GrammarError: for a `format` that is wrong or not supported.
+            GrammarError: for a `format` that is invalid or not supported.
             ContextLengthError: for a prompt longer than the context.
-            ComputeError: if the model gives no usable result.
+            ComputeError: if the model's logits are invalid.
         """
         return completion(self.stream(prompt, **options))
 
     def stream(self, prompt: Prompt, **options: object) -> Stream:
-        """Return an iterator over the continuation: `TextDelta` pieces, then `Done`.
+        """Return an iterator over the output: `TextDelta` events, then `Done`.
 
         Closing or dropping the iterator cancels the request. Options and errors are those of
         `generate`; errors of the computation are raised while iterating.
@@ -224,10 +222,10 @@ class Engine:
         Args:
             messages: with `role` and `content`, as in the chat APIs, and `images`, each as
                 `prepare_image` takes it.
-            tools: the functions that the model may call, as in the chat APIs.
+            tools: functions that the model may call, as in the chat APIs.
             think: whether to reason first, or how hard: "low", "medium", "high" or "max"; None:
                 the model's default.
-            options: as for `generate`; a `format` holds for what follows the reasoning.
+            options: as for `generate`; `format` applies to the text after the reasoning.
 
         Raises:
             RequestError: if the model has no chat template, or the template rejects the
@@ -237,10 +235,9 @@ class Engine:
         return completion(self.stream_chat(messages, tools=tools, think=think, **options))
 
     def stream_chat(self, messages: Sequence[Message], **options: object) -> Stream:
-        """Return an iterator over the next message; the arguments are those of `chat`.
+        """Return an iterator: `ReasoningDelta`, `TextDelta` and `ToolCall` events, then `Done`.
 
-        It yields `ReasoningDelta`, `TextDelta` and `ToolCall`, then `Done`; all else is as for
-        `stream`.
+        The arguments are those of `chat`; otherwise it is like `stream`.
         """
         return self._stream(lambda sink: self._begin_chat(messages, options, sink))
 
@@ -252,9 +249,9 @@ class Engine:
         think: Think = None,
         truncate: bool = False,
     ) -> list[int | NumberedImage]:
-        """Return a conversation as `chat` would give it to the model: token ids, and images.
+        """Return the prompt of a conversation in `chat`: token ids, and images.
 
-        With `truncate`, the oldest messages of a conversation longer than the context are dropped.
+        With `truncate`, the oldest messages are dropped if it is longer than the context.
 
         Raises:
             TampuError: as for `chat`.
@@ -263,7 +260,7 @@ class Engine:
         return self.requests.prompt(self._chat(messages, given), truncate=truncate).tokens
 
     def prepare_image(self, image: bytes | RGBImage) -> NumberedImage:
-        """Return an image prepared for the model, to be put into a prompt.
+        """Return an image prepared for the model, as an item of a prompt.
 
         Args:
             image: the bytes of a PNG, JPEG, WebP, GIF or BMP file, or RGB pixels, uint8,
@@ -276,17 +273,12 @@ class Engine:
 
     def prepare_images(self, messages: Sequence[Message]) -> list[Message]:
         """Return the messages with their `images` prepared for the model; see `prepare_image`."""
-        return [
-            {**message, "images": [self.prepare_image(image) for image in message["images"]]}
-            if message.get("images")
-            else message
-            for message in messages
-        ]
+        return with_images(messages, self.prepare_image)
 
     def submit(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> RequestHandle:
-        """Begin a request; `sink` is called with each event on the runner's thread.
+        """Begin a request; `sink` is called with each event, on the run loop's thread.
 
-        The sink must not block. Reasoning and tool calls are text here.
+        The sink must not block. The output is not parsed: reasoning and tool calls are text.
 
         Raises:
             RequestError: for an empty prompt or a token that is not in the vocabulary.
@@ -300,37 +292,37 @@ class Engine:
         self._inputs.warm_up()
 
     def hang_reason(self, patience_s: float) -> str:
-        """Return what the run loop has been stuck in, and for how long; empty if it is not stuck.
+        """Return what the run loop hangs in, and for how long; empty if it does not hang.
 
         Args:
-            patience_s: seconds that anything may take; a step may take longer if earlier ones did.
+            patience_s: the limit in seconds; a step may take longer if earlier ones did.
         """
         return self.runner.watchdog.hang_reason(patience_s)
 
     # -- asynchronous ----------------------------------------------------------------------------
 
     def astream(self, prompt: Prompt, **options: object) -> AsyncIterator[ChatEvent]:
-        """Return an async iterator over what `stream` gives; closing it cancels."""
+        """Return an async iterator like `stream`; closing it cancels the request."""
         return aiter_events(lambda sink: self._begin(prompt, options, sink))
 
     def astream_chat(
         self, messages: Sequence[Message], **options: object
     ) -> AsyncIterator[ChatEvent]:
-        """Return an async iterator over what `stream_chat` gives; closing it cancels."""
+        """Return an async iterator like `stream_chat`; closing it cancels the request."""
         return aiter_events(lambda sink: self._begin_chat(messages, options, sink))
 
     async def agenerate(self, prompt: Prompt, **options: object) -> Completion:
-        """Return what `generate` returns, without blocking the event loop."""
+        """Like `generate`, without blocking the event loop."""
         return completion([event async for event in self.astream(prompt, **options)])
 
     async def achat(self, messages: Sequence[Message], **options: object) -> ChatCompletion:
-        """Return what `chat` returns, without blocking the event loop."""
+        """Like `chat`, without blocking the event loop."""
         return completion([event async for event in self.astream_chat(messages, **options)])
 
     # -- looking inside --------------------------------------------------------------------------
 
     def detect_nan(self) -> None:
-        """Check every value computed from now on; this is slow.
+        """Check every value computed from now on for NaN and infinity; this is slow.
 
         An error about NaN or infinite logits then names the layer where they first appeared.
         """
@@ -338,7 +330,7 @@ class Engine:
 
     @contextmanager
     def trace(self, path: str | Path) -> Iterator[None]:
-        """Record what the run loop does inside the `with` block, for Perfetto or chrome://tracing.
+        """Trace the run loop inside the `with` block, for Perfetto or chrome://tracing.
 
         Raises:
             RequestError: if the file cannot be written.
@@ -357,8 +349,8 @@ class Engine:
 
         Args:
             prompt: text or token ids.
-            images: as `prepare_image` takes them; they come after the prompt's first token.
-            chunk: how many tokens to compute at a time; None: as many as fit.
+            images: as `prepare_image` takes them; inserted after the prompt's first token.
+            chunk: the maximum number of tokens computed at once; None: as many as fit.
 
         Returns:
             float32, (positions, vocabulary).
@@ -375,9 +367,9 @@ class Engine:
         return self._inputs.rows(prompt, wants_logits=True, chunk=chunk)
 
     def embed(self, texts: str | Sequence[Prompt]) -> npt.NDArray[np.float32]:
-        """Return the embeddings of texts, or of token ids: pooled final hidden states of length 1.
+        """Return the embeddings of texts or token ids: pooled final hidden states of length 1.
 
-        Pooling is the file's (mean, first or last token); without one it is the mean.
+        The file says how to pool: mean, first or last token; the default is mean.
 
         Returns:
             float32, (texts, features).
@@ -401,7 +393,7 @@ class Engine:
     def _begin(
         self, prompt: Prompt, given: Mapping[str, object], sink: Sink
     ) -> tuple[RequestHandle, OutputParser]:
-        """Begin a request whose options are loose values, over the model's own defaults."""
+        """Begin a request; its options replace the model's own defaults."""
         tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         options = generate_options({**self._defaults, **given})
         begins_thought = self.requests.ends_in_reasoning(tokens)
@@ -411,14 +403,14 @@ class Engine:
     def _begin_chat(
         self, messages: Sequence[Message], given: Mapping[str, object], sink: Sink
     ) -> tuple[RequestHandle, OutputParser]:
-        loose = {**self._defaults, **given}
-        chat = self._chat(messages, loose)
-        form = StructuredOutput(format=loose.pop("format")) if "format" in loose else None
-        request = self.requests.build(chat, generate_options(loose), form)
+        values = {**self._defaults, **given}
+        chat = self._chat(messages, values)
+        form = StructuredOutput(format=values.pop("format")) if "format" in values else None
+        request = self.requests.build(chat, generate_options(values), form)
         return self.submit(request.tokens, request.options, sink), request.output
 
     def _chat(self, messages: Sequence[Message], options: dict[str, Any]) -> ChatPrompt:
-        """Return a conversation; its part of the options is taken out of them."""
+        """Return a conversation; `tools` and `think` are removed from the options."""
         tools, think = options.pop("tools", None), options.pop("think", None)
         begun = tuple(map(dict, self.prepared.begun(messages)))
         return ChatPrompt(messages=begun, tools=tools and tuple(tools), think=think)

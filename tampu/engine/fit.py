@@ -1,8 +1,8 @@
-"""Which layers of a model go to which device, so that what is asked for fits, or all that can.
+"""Which layers of a model go to which device: as many as requested, or as many as fit.
 
-The last layers go first, the output layer being the very last. Where a device has no room for all
-that it should take, the experts of its layers stay with the processor before a layer does: they are
-most of such a model, and a token uses few of them.
+Layers are offloaded from the last one, which is the output layer. If a device has too little memory
+for its layers, their experts stay on the CPU before a whole layer does: they are most of such a
+model, and a token uses few of them.
 """
 
 from __future__ import annotations
@@ -11,50 +11,50 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tampu.engine.memory import PROCESSOR, Footprint
+from tampu.engine.memory import CPU, Footprint
 from tampu.errors import RequestError
 from tampu.ml.device_map import DeviceMap, Offload
 from tampu.ml.devices import Device
 
 log = logging.getLogger("tampu")
 
-_LEFT_FREE = 457 * 2**20  # of a device, for others and for what nobody counted
-_LEFT_PART = 10
+_RESERVED_BYTES = 457 * 2**20  # of each device, for other programs and for what is not counted
+_MAX_RESERVED_FRACTION = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What there is to load a model on.
+    """The devices of this machine.
 
     Attributes:
-        devices: that layers may go to, in their order; empty: there is the processor alone.
-        available: bytes that each device can give, by its label, the processor too.
+        devices: GPUs that layers may go to, in their order.
+        available: free bytes of each device and of the CPU, by its label.
     """
 
     devices: tuple[Device, ...]
     available: Mapping[str, int]
 
 
-def survey(devices: Sequence[Device], processor: int, part: float = 1.0) -> Machine:
-    """Return what there is to load on.
+def survey(devices: Sequence[Device], cpu_bytes: int, part: float = 1.0) -> Machine:
+    """Return what a model can be loaded on.
 
     Args:
-        devices: of this machine; integrated graphics count where there are no others.
-        processor: bytes that are free in its memory.
-        part: of what is free on the other devices, how much may be taken.
+        devices: of this machine; integrated GPUs are used only if there are no others.
+        cpu_bytes: free memory of the CPU.
+        part: the part of the GPUs' free memory that may be used.
     """
     graphics = [device for device in devices if device.is_graphics]
     chosen = [device for device in graphics if device.kind == "gpu"] or graphics
     free = {device.label: device.memory()[0] for device in chosen}
     usable = {
-        label: int(part * (size - min(_LEFT_FREE, size // _LEFT_PART)))
+        label: int(part * (size - min(_RESERVED_BYTES, size // _MAX_RESERVED_FRACTION)))
         for label, size in free.items()
     }
-    return Machine(tuple(chosen), {**usable, PROCESSOR: processor})
+    return Machine(tuple(chosen), {**usable, CPU: cpu_bytes})
 
 
 def free_on(devices: Sequence[Device]) -> int | None:
-    """Return the bytes that devices besides the processor can give; None: there are none."""
+    """Return the free bytes of all GPUs; None without any."""
     machine = survey(devices, 0)
     if not machine.devices:
         return None
@@ -65,8 +65,8 @@ def place(footprint: Footprint, machine: Machine, asked: Offload) -> DeviceMap:
     """Return which device has which layer.
 
     Raises:
-        OutOfMemoryError: if it cannot be had, with what each device needs and what would fit.
-        RequestError: for a device that there is not.
+        OutOfMemoryError: if it does not fit, with the need of each device and what would fit.
+        RequestError: for a device that does not exist.
     """
     if asked.layers == 0 or not machine.devices:
         if asked.layers or asked.split or asked.main:
@@ -94,7 +94,7 @@ def place(footprint: Footprint, machine: Machine, asked: Offload) -> DeviceMap:
 def _check_devices(machine: Machine, asked: Offload) -> None:
     labels = ", ".join(device.label for device in machine.devices)
     if asked.main is not None and asked.main >= len(machine.devices):
-        raise RequestError(f"main_gpu {asked.main} is not there: the devices are {labels}")
+        raise RequestError(f"main_gpu {asked.main} does not exist: the devices are {labels}")
     if len(asked.split) > len(machine.devices):
         raise RequestError(f"tensor_split has {len(asked.split)} parts; the devices are {labels}")
 
@@ -112,7 +112,7 @@ def _fitting(
 def _candidates(
     footprint: Footprint, machine: Machine, asked: Offload, count: int
 ) -> Iterator[DeviceMap]:
-    """Yield placements of the last `count` layers, the best first: few devices, all experts."""
+    """Yield device maps of the last `count` layers, best first: few devices, with all experts."""
     first = max(0, footprint.blocks - count)
     layers = range(first, min(first + count, footprint.blocks + 1))
     groups = [machine.devices] if asked.split else list(_groups(machine, asked))
@@ -124,7 +124,7 @@ def _candidates(
 
 
 def _groups(machine: Machine, asked: Offload) -> Iterator[tuple[Device, ...]]:
-    """Yield one device, two and so on, those first that are to be filled first."""
+    """Yield the first device to fill, then the first two, and so on."""
     chosen = asked.main
 
     def rank(device: Device) -> tuple[bool, int]:
@@ -143,7 +143,7 @@ def _spread(
     layers: range,
     kept: int,
 ) -> DeviceMap:
-    """Share layers out among devices, one behind the other, the first `kept` without experts."""
+    """Divide layers among devices, in order; the first `kept` keep their experts on the CPU."""
     shares = [
         (asked.split[index] if index < len(asked.split) else 0.0)
         if asked.split

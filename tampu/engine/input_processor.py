@@ -1,4 +1,4 @@
-"""From a prompt and its options to a sequence that runs."""
+"""From a prompt and its options to a running sequence."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tampu.engine.chat import known_tokens
 from tampu.engine.completion import RequestHandle, Stream, completion, fit_prompt, too_long
 from tampu.engine.model_loader import LoadedModel
 from tampu.errors import RequestError
@@ -32,14 +33,14 @@ from tampu.vision.sandboxed import SandboxedDecoder
 log = logging.getLogger("tampu.engine.input_processor")
 
 TRACE = 5
-"""The level at which prompts and answers are logged, token by token."""
+"""The level at which prompts and output are logged, token by token."""
 
 Prompt: TypeAlias = str | Sequence[int | NumberedImage]
-"""Text, or token ids and the images that `Engine.prepare_image` returned."""
+"""Text, or token ids and images that `Engine.prepare_image` returned."""
 
 
 class InputProcessor:
-    """Makes the requests of one model."""
+    """Processes the inputs of one model's requests."""
 
     def __init__(
         self, model: LoadedModel, runner: EngineLoop, fork_server: ForkServerClient
@@ -49,14 +50,14 @@ class InputProcessor:
         self._tokenizer = model.tokenizer
         self._context = model.options.context
         self._constraints = Constraints(self._tokenizer, fork_server)
-        self._breakers = SequenceBreakers(self._shown_spellings, self._tokenizer.encode_inside)
+        self._breakers = SequenceBreakers(self._all_token_bytes, self._tokenizer.encode_inside)
         self._decoder = SandboxedDecoder(fork_server)
 
     def generate(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> RequestHandle:
-        """Begin an answer; see `Engine.submit`."""
-        if self._model.graphs.max_bidirectional_tokens is not None:
+        """Begin a request; see `Engine.submit`."""
+        if self._model.graphs.longest_text is not None:
             name = self._model.info.path.name
-            raise RequestError(f"{name} gives no answers: it is a model for embeddings")
+            raise RequestError(f"{name} does not generate text: it is an embedding model")
         given = self._inputs(prompt)
         inputs = fit_prompt(given, self._context, options)
         dropped = len(given.tokens) - len(inputs.tokens)
@@ -68,7 +69,7 @@ class InputProcessor:
                 inputs.tokens, options.top_logprobs, self._tokenizer.token_bytes
             )
         if log.isEnabledFor(TRACE):
-            log.log(TRACE, "prompt: %s", self._spelled(inputs.tokens.tolist()))
+            log.log(TRACE, "prompt: %s", self._described(inputs.tokens.tolist()))
             sequence.sink = self._logged(sink)
         return self._begin(sequence)
 
@@ -81,7 +82,7 @@ class InputProcessor:
         return np.concatenate(rows)
 
     def collect(self, prompt: Prompt, collector: RowCollector, sink: Sink) -> RequestHandle:
-        """Begin to compute every token's result; nothing is generated.
+        """Begin to compute the output of every token of a prompt; nothing is generated.
 
         Raises:
             ContextLengthError: for a prompt longer than the context.
@@ -98,20 +99,20 @@ class InputProcessor:
         vision = self._model.vision
         if vision is None:
             name = self._model.info.path.name
-            raise RequestError(f"{name} takes no images: it is a model of text")
-        picture = self._decoder.decode(image) if isinstance(image, bytes) else image
-        number = self._model.scheduler.images.number(picture)
-        return NumberedImage(vision.prepare(picture), number)
+            raise RequestError(f"{name} takes no images: it has no vision encoder")
+        pixels = self._decoder.decode(image) if isinstance(image, bytes) else image
+        number = self._model.scheduler.images.number(pixels)
+        return NumberedImage(vision.prepare(pixels), number)
 
     def warm_up(self) -> None:
-        """Make what the first grammar and the first picture need, if the model takes any."""
-        if self._model.graphs.max_bidirectional_tokens is None:
+        """Set up ahead of time what the first grammar and the first image will need."""
+        if self._model.graphs.longest_text is None:
             self._constraints.prepare()
         if self._model.vision is not None:
             self._decoder.prepare()
 
     def close(self) -> None:
-        """End what compiles grammars and decodes pictures."""
+        """End the sandboxes that compile grammars and decode images."""
         self._constraints.close()
         self._decoder.close()
 
@@ -124,20 +125,19 @@ class InputProcessor:
 
         def logged(event: Event) -> None:
             if isinstance(event, TextDelta):
-                log.log(TRACE, "answer: %s", self._spelled(event.tokens))
+                log.log(TRACE, "output: %s", self._described(event.tokens))
             sink(event)
 
         return logged
 
-    def _spelled(self, tokens: Sequence[int]) -> str:
-        """Return tokens by number and text, for people."""
+    def _described(self, tokens: Sequence[int]) -> str:
+        """Return the ids and texts of tokens, for logs."""
         return " ".join(f"{token}:{self._tokenizer.token_text(token)!r}" for token in tokens)
 
     def _constraint(self, options: GenerateOptions) -> Constraint | None:
         grammar = options.grammar
-        form = None if grammar is None else self._constraints.compile(grammar)
-        budget = reasoning_budget(options, self._tokenizer, form)
-        return form if budget is None else budget
+        constraint = None if grammar is None else self._constraints.compile(grammar)
+        return reasoning_budget(options, self._tokenizer, constraint) or constraint
 
     def _sequence(
         self, inputs: Inputs, options: GenerateOptions, sink: Sink, *, is_private: bool
@@ -146,14 +146,14 @@ class InputProcessor:
         breakers = self._breakers.find(options.dry_sequence_breakers) if options.has_dry else {}
         sampler = Sampler(options, self._tokenizer.vocabulary_size, breakers)
         sampler.prime(inputs.tokens.tolist())
-        tokens = self._room(inputs.tokens)
+        tokens = self._with_room(inputs.tokens)
         return RunningSequence(
             options=options,
             sampler=sampler,
             detokenizer=Detokenizer(options.stop, self._tokenizer.decoder(shown=options.shown)),
             sink=sink,
             tokens=tokens,
-            keys=tokens if inputs.keys is inputs.tokens else self._room(inputs.keys),
+            keys=tokens if inputs.keys is inputs.tokens else self._with_room(inputs.keys),
             length=length,
             prompt_length=length,
             cell_table=self._model.scheduler.kv_manager.allocate(
@@ -162,15 +162,15 @@ class InputProcessor:
             layout=inputs.layout,
         )
 
-    def _shown_spellings(self) -> list[bytes]:
-        """Return the bytes of every token, of control tokens too."""
-        spellings = self._tokenizer.all_token_bytes()
+    def _all_token_bytes(self) -> list[bytes]:
+        """Return the bytes of every token, also of control tokens."""
+        found = self._tokenizer.all_token_bytes()
         for token, text in self._tokenizer.control_texts().items():
-            spellings[token] = text.encode()
-        return spellings
+            found[token] = text.encode()
+        return found
 
-    def _room(self, given: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Return these values with room for an answer."""
+    def _with_room(self, given: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Return the values in an array that has room for the output."""
         values = np.zeros(self._context + 1, np.int32)
         values[: len(given)] = given
         return values
@@ -185,17 +185,10 @@ class InputProcessor:
                 pieces += [item for item in items if isinstance(item, NumberedImage)]
             else:
                 tokens = [item for item in items if not isinstance(item, NumberedImage)]
-                pieces.append(self._known(tokens))
-        inputs, longest = lay_out(pieces), self._model.graphs.max_bidirectional_tokens
+                pieces.append(np.asarray(known_tokens(tokens, self._tokenizer), np.int32))
+        inputs, longest = lay_out(pieces), self._model.graphs.longest_text
         if longest is None:
             return inputs
         if len(inputs.tokens) > longest:
             raise too_long(len(inputs.tokens), longest)
         return as_one_group(inputs)
-
-    def _known(self, tokens: list[int]) -> npt.NDArray[np.int32]:
-        limit = self._tokenizer.vocabulary_size
-        wrong = next((token for token in tokens if not 0 <= token < limit), None)
-        if wrong is not None:
-            raise RequestError(f"token {wrong} is not in the vocabulary of {limit} tokens")
-        return np.asarray(tokens, np.int32)

@@ -1,4 +1,4 @@
-"""How a model is loaded: one struct, from the settings to the process that loads it."""
+"""The options of loading a model: one struct, from the settings to the worker."""
 
 from __future__ import annotations
 
@@ -16,31 +16,30 @@ MAX_SLOTS = 1024
 
 
 class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a model is loaded; other values need another process.
+    """How a model is loaded; to change an option, the model is loaded again.
 
     Attributes:
-        context: the length of the context in tokens, for each slot.
-        slots: how many requests run at once.
-        batch: how many tokens of prompts are computed in one step.
-        threads: threads of the CPU; None: as many as it has fast cores.
+        context: the context length in tokens, of each slot.
+        slots: the maximum number of requests that run at once.
+        batch: the maximum number of prompt tokens in a step.
+        threads: CPU threads; None: one for each fast core.
         cache_type: the type of the KV cache.
         flash_attention: whether to use it; None: where it is faster.
         kernels: what the package's own C code computes: on, off, products, experts or
             attention.
-        engine: what computes: native, llamacpp, or auto: the first of them that knows the model.
-        gpu_layers: how many of the last layers go to devices besides the processor; below 0: as
-            many as fit.
-        main_gpu: which of them takes layers first; None: the one with the most free memory.
-        tensor_split: how many of the layers each takes, in proportion; empty: by free memory.
-        use_mmap: whether weights are used in the file's mapping where they can be, not copied.
-        repack_cache: the folder of packed weights, and the most bytes in it; None: none are kept.
-        tuning: how weights are read from memory (auto: measured), and the folder that keeps what
-            was measured; None: none does.
-        vocabulary_only: load no weights: tokens and prompts can be asked for, nothing else.
-        template: in place of that of the file; empty: that.
-        parser: what reads answers, by Ollama's names; empty: the template shows how they are.
-        adapters: files of adapters, and how much of each.
-        projector: a file with the part that sees; None: it is in the model's, or there is none.
+        engine: native, llamacpp, or auto: the first of them that supports the model.
+        gpu_layers: how many of the last layers go to GPUs; below 0: as many as fit.
+        main_gpu: the GPU that is filled first; None: the one with the most free memory.
+        tensor_split: the proportions of layers on each GPU; empty: by free memory.
+        use_mmap: whether weights are used from the mapped file where possible, not copied.
+        repack_cache: the folder of repacked weights, and its limit in bytes; None: no cache.
+        tuning: how weights are read from memory (auto: measured), and the folder that keeps the
+            measurement; None: it is not kept.
+        vocabulary_only: load no weights; only tokens and prompts can be requested.
+        template: replaces the chat template of the file, unless empty.
+        parser: the output parser, by Ollama's names; empty: by the template.
+        adapters: files of adapters, and the scale of each.
+        projector: the file of the vision encoder; None: in the model's file, or none.
     """
 
     context: int = DEFAULTS["context"]
@@ -75,13 +74,13 @@ class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def offload(self) -> Offload:
-        """Which layers go to devices."""
+        """Which layers go to GPUs."""
         layers = None if self.gpu_layers < 0 else self.gpu_layers
         return Offload(layers, self.main_gpu, self.tensor_split)
 
 
 def load_options(values: Mapping[str, Any]) -> LoadOptions:
-    """Return loose keyword values as options.
+    """Return keyword values as options.
 
     Raises:
         RequestError: for an unknown name or a value of the wrong type.
@@ -101,7 +100,7 @@ def load_options(values: Mapping[str, Any]) -> LoadOptions:
 
 
 def with_offload(options: LoadOptions, offload: Offload) -> LoadOptions:
-    """Return the options with other layers on devices."""
+    """Return the options with this offload."""
     return msgspec.structs.replace(
         options,
         gpu_layers=-1 if offload.layers is None else offload.layers,

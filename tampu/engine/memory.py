@@ -1,4 +1,4 @@
-"""What a model will take of each device's memory, known before anything is taken."""
+"""Estimates the memory that a model needs on each device, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tampu.ml.device_map import DeviceMap, is_of_experts, layer_of
 from tampu.nn import CacheShape
 from tampu.store.model_info import ModelInfo
 
-PROCESSOR = "CPU.0"
+CPU = "CPU.0"
 
 _GIB = 2**30
-_OUTPUT_BYTES = 64 * 2**20  # logits that one batch may give at most
-_HIDDEN = 8  # arrays as wide as the hidden state that a graph holds at once
-_INNER = 3  # and as wide as its feed-forward layers
+_MAX_LOGITS_BYTES = 64 * 2**20  # of one batch
+_HIDDEN = 8  # arrays of the hidden state's width that a graph holds at once
+_INNER = 3  # and of the feed-forward width
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,9 @@ class MemoryNeed:
     """Bytes on one device.
 
     Attributes:
-        weights: of the file; the processor's are mapped, so that others may use the same pages.
-        cache: keys and values for all slots.
-        graphs: what computing takes, about.
+        weights: of the file; those of the CPU are mapped, and other processes may share the pages.
+        cache: keys and values of all slots.
+        graphs: intermediate results, estimated.
     """
 
     weights: int = 0
@@ -38,7 +38,7 @@ class MemoryNeed:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum."""
         return self.weights + self.cache + self.graphs
 
     def __str__(self) -> str:
@@ -51,8 +51,8 @@ class WeightSizes:
     """Bytes of a model's weights.
 
     Attributes:
-        first: of what goes into the first layer.
-        layers: of each layer, without its experts; the output layer is the last.
+        first: of the input layer.
+        layers: of each layer without its experts; the output layer is the last.
         experts: of each layer's experts.
     """
 
@@ -62,7 +62,7 @@ class WeightSizes:
 
 
 def weight_sizes(tensors: Mapping[str, int]) -> WeightSizes:
-    """Return the sizes of a file's weights, given the bytes of each tensor by its name."""
+    """Return the sizes of a model's weights from the bytes of each tensor."""
     blocks = 1 + max((layer_of(name, -1) or 0 for name in tensors), default=0)
     layers, experts, first = [0] * (blocks + 1), [0] * (blocks + 1), 0
     for name, size in tensors.items():
@@ -71,7 +71,7 @@ def weight_sizes(tensors: Mapping[str, int]) -> WeightSizes:
             first += size
         else:
             (experts if is_of_experts(name) else layers)[index] += size
-    if "output.weight" not in tensors:  # the table of embeddings is multiplied by
+    if "output.weight" not in tensors:  # the output layer uses the embeddings
         layers[-1] += tensors.get("token_embd.weight", 0)
         first -= tensors.get("token_embd.weight", 0)
     return WeightSizes(first, tuple(layers), tuple(experts))
@@ -79,14 +79,14 @@ def weight_sizes(tensors: Mapping[str, int]) -> WeightSizes:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What a model takes of memory, wherever its layers go.
+    """The memory that a model needs, for any device map.
 
     Attributes:
         info: of the model.
-        shapes: what each layer needs of the cache.
-        size: how much the cache must hold.
+        shapes: of each layer's cache.
+        size: of the cache.
         types: of keys and of values.
-        weights: how large they are.
+        weights: their sizes.
     """
 
     info: ModelInfo
@@ -97,47 +97,47 @@ class Footprint:
 
     @property
     def blocks(self) -> int:
-        """How many layers there are before the output layer."""
+        """The number of layers before the output layer."""
         return len(self.weights.layers) - 1
 
     def needs(self, device_map: DeviceMap) -> dict[str, MemoryNeed]:
-        """Return what each device must hold, by its label."""
-        labels = [device.label for device in device_map.devices] + [PROCESSOR]
+        """Return the need of each device, by its label."""
+        labels = [device.label for device in device_map.devices] + [CPU]
         weights, stored = dict.fromkeys(labels, 0), dict.fromkeys(labels, 0)
-        weights[PROCESSOR] += self.weights.first
+        weights[CPU] += self.weights.first
         for index, (size, experts) in enumerate(
             zip(self.weights.layers, self.weights.experts, strict=True)
         ):
             device = device_map.of_layer(index)
-            label = device.label if device else PROCESSOR
+            label = device.label if device else CPU
             weights[label] += size
-            weights[PROCESSOR if index in device_map.cpu_experts else label] += experts
+            weights[CPU if index in device_map.kept_experts else label] += experts
         for index, size in enumerate(layer_bytes(self.shapes, self.size, *self.types)):
             device = device_map.of_layer(index)
-            stored[device.label if device else PROCESSOR] += size
+            stored[device.label if device else CPU] += size
         output = device_map.of_output()
         hidden, logits = self._graph_sizes()
         return {
             label: MemoryNeed(
                 weights[label],
                 stored[label],
-                hidden + logits * (label == (output.label if output else PROCESSOR)),
+                hidden + logits * (label == (output.label if output else CPU)),
             )
             for label in labels
         }
 
     def shortage(self, device_map: DeviceMap, available: Mapping[str, int]) -> list[str]:
-        """Return the labels of the devices that have too little."""
+        """Return the labels of the devices with too little memory."""
         needs = self.needs(device_map)
         return [label for label, need in needs.items() if need.total > available[label]]
 
     def check(self, device_map: DeviceMap, available: Mapping[str, int], fewer: str = "") -> None:
-        """Refuse what cannot fit.
+        """Refuse a device map that does not fit.
 
         Args:
-            device_map: which device is to have what.
-            available: bytes that each device has, by its label.
-            fewer: what fewer layers on devices would fit, in words.
+            device_map: which device has which layer.
+            available: free bytes of each device, by its label.
+            fewer: how many layers would fit on devices, as a suggestion for the message.
 
         Raises:
             OutOfMemoryError: with the numbers, and what would fit.
@@ -157,17 +157,17 @@ class Footprint:
         )
 
     def _graph_sizes(self) -> tuple[int, int]:
-        """Return the bytes of what computing layers takes, about, and of the logits."""
+        """Return the estimated bytes of intermediate results, and those of logits."""
         metadata = self.info.metadata
         hidden = metadata.integer("embedding_length", default=0)
         widths = metadata.get(metadata.full_key("feed_forward_length"), 4 * hidden)
         inner = int(np.max(widths)) if isinstance(widths, int | np.ndarray) else 4 * hidden
         vocabulary = len(metadata.strings("tokenizer.ggml.tokens", default=()))
-        logits = most_outputs(self.size, vocabulary) * vocabulary
+        logits = max_outputs(self.size, vocabulary) * vocabulary
         return 4 * self.size.batch * (_HIDDEN * hidden + _INNER * inner), 4 * logits
 
     def _fitting(self, device_map: DeviceMap, available: Mapping[str, int]) -> Iterator[str]:
-        """Yield what could be asked for instead."""
+        """Yield what would fit instead."""
         if (context := self._longest(device_map, available)) > 0:
             yield f"a context of at most {context}"
         if self.types != ("q8_0", "q8_0"):
@@ -193,10 +193,10 @@ class Footprint:
 
 
 def readable(size: int) -> str:
-    """Return bytes as people read them: 1.5 GiB, 20 MiB."""
+    """Return a size for messages: 1.5 GiB, 20 MiB."""
     return f"{size / _GIB:.1f} GiB" if size >= _GIB else f"{math.ceil(size / 2**20)} MiB"
 
 
-def most_outputs(size: CacheSize, vocabulary: int) -> int:
-    """Return how many tokens of a batch may have logits."""
-    return max(size.slots, min(size.batch, _OUTPUT_BYTES // (4 * max(vocabulary, 1))))
+def max_outputs(size: CacheSize, vocabulary: int) -> int:
+    """Return the maximum number of tokens of a batch with logits."""
+    return max(size.slots, min(size.batch, _MAX_LOGITS_BYTES // (4 * max(vocabulary, 1))))

@@ -1,4 +1,4 @@
-"""From a file to a model that is ready to run: weights, tokeniser, cache and the largest graph."""
+"""Loads a model until it is ready to run: weights, tokenizer, cache and the largest graph."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tampu.engine.fit import place, survey
 from tampu.engine.load_options import LoadOptions
-from tampu.engine.memory import Footprint, most_outputs, weight_sizes
+from tampu.engine.memory import Footprint, max_outputs, weight_sizes
 from tampu.errors import ModelFileError, OutOfMemoryError, ShapeError
 from tampu.kvcache import AttentionKind, Cache, CacheSize, KVCacheManager
 from tampu.kvcache.causal import CACHE_TYPES
@@ -36,18 +36,18 @@ from tampu.tokenizer import Tokenizer, load_tokenizer
 
 log = logging.getLogger("tampu")
 
-_IMAGE_BYTES = 256 * 2**20  # embeddings of pictures that are kept
-_SMALL_BYTES = 64 * 2**20  # a file so small that dividing each product costs more than it saves
-_NODES_OF_A_RUN = 32  # of a recurrent layer
-_OF_TOKENS = ("token_embd.weight", "output.weight")
+_IMAGE_STORE_BYTES = 256 * 2**20
+_ONE_THREAD_BYTES = 64 * 2**20  # a file so small that more threads make it slower
+_NODES_PER_RUN = 32  # of a recurrent layer
+_TOKEN_TENSORS = ("token_embd.weight", "output.weight")
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model and all that belongs to it; `close` frees it.
+    """A loaded model; `close` frees it.
 
     Attributes:
-        device_bytes: what it takes on each device besides the processor, by the device's label.
+        device_bytes: the memory that it takes on each GPU, by the device's label.
     """
 
     info: ModelInfo
@@ -60,7 +60,7 @@ class LoadedModel:
     _resources: ExitStack
 
     def close(self) -> None:
-        """Free everything; twice is harmless. Nothing may be computing."""
+        """Free everything; nothing may be computing. A second call does nothing."""
         self._resources.close()
 
 
@@ -73,15 +73,15 @@ def load_model(
     progress: Callable[[float], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> LoadedModel:
-    """Load a model; on an error nothing stays allocated.
+    """Load a model; after an error nothing stays allocated.
 
     Args:
         path: of the model's file.
-        options: how.
-        adapters: files of adapters, and how much of each.
-        projector: a file with the part that sees; None: it is in the first, or there is none.
-        progress: called with the part loaded, 0 to 1, from any thread.
-        cancelled: asked from time to time whether to give up.
+        options: how to load it.
+        adapters: files of adapters, and the scale of each.
+        projector: the file of the vision encoder; None: it is in `path`, or there is none.
+        progress: called with the fraction loaded, 0 to 1, from any thread.
+        cancelled: called from time to time; once it returns True, loading is given up.
 
     Raises:
         As `Engine.load`.
@@ -99,12 +99,12 @@ def load_model(
         try:
             return load(part=tenth / 10)
         except _DevicesFullError as error:
-            log.warning("%s; the devices get fewer layers", error)
+            log.warning("%s; loading fewer layers on the devices", error)
     return load(part=0.0)
 
 
 class _DevicesFullError(OutOfMemoryError):
-    """Devices that were to take as many layers as fit gave less memory than they said is free."""
+    """A device had less memory than it reported as free; fewer layers may fit."""
 
 
 def _load(
@@ -117,7 +117,7 @@ def _load(
     progress: Callable[[float], None] | None,
     cancelled: Callable[[], bool] | None,
 ) -> LoadedModel:
-    """Load a model into no more than this part of the devices' free memory.
+    """Load a model into at most this part of the GPUs' free memory.
 
     Raises:
         As `Engine.load`; _DevicesFullError if a smaller part may do.
@@ -144,9 +144,8 @@ def _load(
         resources.callback(graphs.close)
         tokenizer = reading.result()
         _check_vocabulary(bound.file, tokenizer.vocabulary_size, bound.model)
-        outputs = most_outputs(_cache_size(options), tokenizer.vocabulary_size)
-        word, folder = options.tuning
-        choose_fetch(backend, bound.weights.packed, word, Path(folder) if folder else None)
+        outputs = max_outputs(_cache_size(options), tokenizer.vocabulary_size)
+        choose_fetch(backend, bound.weights.packed, _tuning(options))
         _reserve(graphs, options, outputs)
         scheduler = Scheduler(
             KVCacheManager(cache.groups()),
@@ -154,7 +153,7 @@ def _load(
             batch=options.batch,
             outputs=outputs,
             positions_per_token=bound.model.positions_per_token,
-            images=ImageStore(_IMAGE_BYTES),
+            images=ImageStore(_IMAGE_STORE_BYTES),
         )
         _log_memory(bound, footprint, cache, backend)
         return LoadedModel(
@@ -171,13 +170,13 @@ def _load(
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """A model whose attributes are its files' tensors; no weight is read yet.
+    """A model bound to the tensors of its files; no weights are read yet.
 
     Attributes:
-        info: what the model's own file says.
-        model: that the tensors are bound to.
+        info: the metadata of the model's own file.
+        model: the tensors are bound to it.
         weights: of the model's own file.
-        others: of the adapters' files and the projector's.
+        others: of the adapters and the projector.
     """
 
     info: ModelInfo
@@ -196,7 +195,7 @@ class _Bound:
         return [self.weights, *self.others]
 
     def footprint(self, options: LoadOptions) -> Footprint:
-        """Return what it will take of memory, loaded with these options."""
+        """Return the memory that it needs with these options."""
         sizes = {
             name: tensor.size_bytes
             for part in self.parts
@@ -234,7 +233,7 @@ def _bind(
 
 
 def _read_tokenizer(metadata: Metadata, resources: ExitStack) -> Future[Tokenizer]:
-    """Begin to build the tokeniser, in a thread of its own: a large vocabulary takes a while."""
+    """Start building the tokenizer in a thread: a large vocabulary takes a while."""
     reader = resources.enter_context(ThreadPoolExecutor(1, thread_name_prefix="tampu-load"))
     tokenizer = reader.submit(load_tokenizer, metadata)
     reader.submit(lambda: tokenizer.result().prepare())  # the first prompt waits for it
@@ -246,8 +245,8 @@ def _backend(
 ) -> Backend:
     """Start the devices."""
     backend = Backend(
-        threads=options.threads or (1 if bound.file.size_bytes < _SMALL_BYTES else None),
-        max_nodes=_most_nodes(bound.parts, bound.model, _cache_size(options)),
+        threads=options.threads or (1 if bound.file.size_bytes < _ONE_THREAD_BYTES else None),
+        max_nodes=_max_nodes(bound.parts, bound.model, _cache_size(options)),
         kernels=KernelChoice.from_word(options.kernels),
         device_map=device_map,
     )
@@ -258,7 +257,7 @@ def _backend(
 def _cache(
     backend: Backend, shapes: Sequence[CacheShape], options: LoadOptions, resources: ExitStack
 ) -> Cache:
-    """Allocate the cache, each layer's where the layer is computed."""
+    """Allocate the cache, each layer's on the layer's device."""
     keys, values = _cache_types(options)
     cache = Cache(
         backend,
@@ -283,7 +282,7 @@ def _fewer_if_full() -> Iterator[None]:
 def _device_bytes(
     parts: Sequence[Weights], footprint: Footprint, backend: Backend
 ) -> dict[str, int]:
-    """Return what a model takes on each device besides the processor."""
+    """Return the memory that a model takes on each GPU."""
     needs, graphs = footprint.needs(backend.device_map), backend.graph_sizes()
     return {
         label: sum(part.device_bytes[label] for part in parts) + needs[label].cache + graphs[label]
@@ -308,11 +307,16 @@ def _repack_cache(options: LoadOptions) -> RepackCache | None:
     return RepackCache(Path(folder), limit)
 
 
-def _most_nodes(parts: Sequence[Weights], model: Model, size: CacheSize) -> int:
-    """Return how many nodes a graph may have: recurrent layers compute each run by itself."""
+def _tuning(options: LoadOptions) -> Tuning:
+    fetch, folder = options.tuning
+    return Tuning(fetch, Path(folder) if folder else None)
+
+
+def _max_nodes(parts: Sequence[Weights], model: Model, size: CacheSize) -> int:
+    """Return the maximum number of a graph's nodes; recurrent layers have more for each run."""
     recurrent = sum(isinstance(shape, StateShape) for shape in model.cache_shapes())
     tensors = sum(len(part.file.tensors) for part in parts)
-    return max(2048, 16 * tensors) + _NODES_OF_A_RUN * recurrent * size.max_micro_batches
+    return max(2048, 16 * tensors) + _NODES_PER_RUN * recurrent * size.max_micro_batches
 
 
 def _attention_kind(
@@ -321,19 +325,19 @@ def _attention_kind(
     shapes: Sequence[CacheShape],
     devices: Sequence[Device],
 ) -> AttentionKind:
-    """Return how attention is computed: fused where quantised caches or our kernels want it.
+    """Return how attention is computed: fused for quantized caches and where our kernels do.
 
-    With layers on devices: fused if all of these can, as values are stored the same way everywhere.
+    With layers on GPUs it is fused if all of them can, since all store values in the same way.
     """
-    is_quantised = not {"q8_0", "q4_0"}.isdisjoint(_cache_types(options))
+    is_quantized = not {"q8_0", "q4_0"}.isdisjoint(_cache_types(options))
     rows = [shape for shape in shapes if isinstance(shape, LayerShape)]
-    is_fused = is_quantised or all(
+    is_fused = is_quantized or all(
         attends_to(kernels, features)
         for shape in rows
         for features in (shape.head_dim, shape.value_features)
     )
     if devices and options.flash_attention is None:
-        is_fused = is_quantised or all(_can_fuse(each, rows, options) for each in devices)
+        is_fused = is_quantized or all(_can_fuse(each, rows, options) for each in devices)
         return AttentionKind.FUSED if is_fused else AttentionKind.PLAIN
     if options.flash_attention or (is_fused and options.flash_attention is None):
         return AttentionKind.FUSED
@@ -357,15 +361,15 @@ def _reserve(graphs: Graphs, options: LoadOptions, outputs: int) -> None:
 
 
 def _check_vocabulary(file: GGUFFile, size: int, model: Model) -> None:
-    """Refuse a file whose tokens are not those of its weights; looking one up would crash."""
-    for name in ("token_embd.weight",) if model.pads_logits else _OF_TOKENS:
+    """Refuse a file with other numbers of tokens and embeddings; a lookup would crash."""
+    for name in ("token_embd.weight",) if model.pads_logits else _TOKEN_TENSORS:
         rows = file.tensors[name].shape[0] if name in file.tensors else size
         if rows != size:
             raise ModelFileError(f"tensor {name}", f"has {rows} rows for {size} tokens")
 
 
 def _log_memory(bound: _Bound, footprint: Footprint, cache: Cache, backend: Backend) -> None:
-    """Log what the model takes, of each device if there are several."""
+    """Log the memory that the model takes, also of each device if there are several."""
     taken = {
         "mapped": bound.weights.mapped_bytes,
         "packed": bound.weights.packed_bytes,

@@ -1,4 +1,4 @@
-"""What a request gives to a model: the kinds of prompt, and the structure of the output."""
+"""The kinds of prompt of a request, and the structure of its output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class TextPrompt(msgspec.Struct, frozen=True, tag="text"):
-    """A prompt as it stands: no template is applied."""
+    """A text that is used as it is, without a template."""
 
     text: str
 
@@ -20,7 +20,7 @@ class TokensPrompt(msgspec.Struct, frozen=True, tag="tokens"):
 
 
 class FIMPrompt(msgspec.Struct, frozen=True, tag="insert"):
-    """The texts before and behind what is wanted: fill in the middle."""
+    """Fill in the middle: the texts before and after what is to be generated."""
 
     before: str
     behind: str
@@ -30,12 +30,12 @@ class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="chat"):
     """A conversation for the model's chat template.
 
     Attributes:
-        messages: in the form of Hugging Face's templates.
+        messages: as Hugging Face's templates take them.
         tools: functions that the model may call.
         variables: more values for the template.
-        think: whether to think before the answer, or how hard; None: as the model does by itself.
-        before: tokens of an earlier exchange that go in front.
-        plain: the prompt for a model without a template; None: such a model refuses.
+        think: whether to reason before the answer, or how hard; None: the model's default.
+        before: tokens of earlier messages that come before the prompt.
+        plain: the prompt for a model without a template; None: such a model refuses the request.
     """
 
     messages: tuple[dict[str, Any], ...]
@@ -50,15 +50,15 @@ Prompt: TypeAlias = TextPrompt | TokensPrompt | FIMPrompt | ChatPrompt
 
 
 class StructuredOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """The structure that an answer must have.
+    """The structure that the output must have.
 
     Attributes:
         format: "json", a JSON schema, or an object with `regex`, `lark`, `gbnf` or `choices`; None:
-            anything.
-        must_call: it calls a function of the prompt's.
-        may_call: it calls some, or has the format.
-        tool: the only one it may call; None: any.
-        is_parallel: it may call more than one.
+            any text.
+        must_call: it must be calls of the prompt's tools.
+        may_call: it may be tool calls instead of the format.
+        tool: the only tool that may be called; None: any.
+        is_parallel: whether it may call more than one.
     """
 
     format: Any = None

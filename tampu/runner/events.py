@@ -9,6 +9,9 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from tampu import errors
+from tampu.errors import ModelFileError, TampuError
+
 FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
 
 
@@ -103,3 +106,12 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
 
 Event: TypeAlias = TextDelta | Done | Failed
+
+
+def to_error(kind: str, message: str) -> TampuError:
+    """Return the exception of a `Failed` event: a class of `tampu.errors`, by its name."""
+    if kind == ModelFileError.__name__:
+        field, _, reason = message.partition(": ")
+        return ModelFileError(field, reason)
+    found = vars(errors).get(kind)
+    return found(message) if isinstance(found, type) else TampuError(message)

@@ -22,7 +22,7 @@ from tampu.chat.sandboxed_template import RENDERING
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.prompts import Prompt, StructuredOutput, TextPrompt, TokensPrompt
 from tampu.errors import RequestNotStartedError, RunnerDiedError
-from tampu.runner.events import Done, Failed
+from tampu.runner.events import Done, Failed, to_error
 from tampu.runner.request import GenerateOptions
 from tampu.sandbox.client import ForkServerClient
 from tampu.worker.protocol import (
@@ -45,7 +45,6 @@ from tampu.worker.protocol import (
     Reply,
     RequestEvent,
     take_frames,
-    to_error,
     to_frame,
     to_reply,
 )

@@ -8,12 +8,12 @@ import logging
 import resource
 import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -131,11 +131,9 @@ class VocabularyOnly:
     tokenizer: Tokenizer
     context: int = _NO_LIMIT
 
-    def prepare_images(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        """Refuse pictures: how many inputs one takes, the weights' part of the file says."""
-        if any(message.get("images") for message in messages):
-            raise RequestError("this model was loaded without its weights: it sees no pictures")
-        return messages
+    def prepare_image(self, _: bytes) -> NoReturn:
+        """Refuse an image: only the vision encoder knows how many inputs it takes."""
+        raise RequestError("images need the model's weights, and it was loaded without them")
 
     def submit(self, _: Sequence[int], __: GenerateOptions, ___: Callable[[Event], None]) -> Handle:
         """Refuse: nothing can be computed."""

@@ -15,11 +15,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from tampu import errors
 from tampu.chat.output import ToolCall
 from tampu.engine.load_options import LoadOptions
 from tampu.engine.prompts import Prompt, StructuredOutput, TextPrompt, TokensPrompt
-from tampu.errors import ModelFileError, TampuError
 from tampu.runner.events import Done, Failed, ReasoningDelta, TextDelta, TokenLogprob
 from tampu.runner.request import GenerateOptions
 
@@ -228,14 +226,3 @@ def to_command(body: bytes) -> Command:
 def to_reply(body: bytes) -> Reply:
     """Return the reply in a frame's body."""
     return _replies.decode(body)
-
-
-def to_error(kind: str, message: str) -> TampuError:
-    """Return the exception that a `Failed` or `LoadFailed` stands for."""
-    if kind == ModelFileError.__name__:
-        field, _, reason = message.partition(": ")
-        return ModelFileError(field, reason)
-    found = vars(errors).get(kind)
-    if isinstance(found, type) and issubclass(found, TampuError):
-        return found(message)
-    return TampuError(message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tampu.bench.bench import Plan, Work, parse_depths, parse_tests
+from tampu.bench.bench import Plan, Result, Work, parse_depths, parse_tests
 from tampu.errors import RequestError
 
 
@@ -13,7 +13,9 @@ class Clockwork:
 
     name = "clockwork"
 
-    def __init__(self, label: str, seconds: list[float], log: list[str], vocabulary=100) -> None:
+    def __init__(
+        self, label: str, seconds: list[float], log: list[str], vocabulary: int = 100
+    ) -> None:
         self.label = label
         self.vocabulary = vocabulary
         self.log = log
@@ -39,7 +41,15 @@ class Clockwork:
         return next(self._seconds)
 
 
-def measure(ours, peer, work: Work, *, depth: int, threads: int, repetitions: int):
+def measure(
+    ours: Clockwork,
+    peer: Clockwork | None,
+    work: Work,
+    *,
+    depth: int,
+    threads: int,
+    repetitions: int,
+) -> Result:
     plan = Plan(works=[work], depths=[depth], threads=threads, repetitions=repetitions)
     return plan.run(ours, peer)[0]
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -279,14 +280,16 @@ ANSWERS = {
 }
 
 
-def prompt(template, messages, think=None, **more):
+def prompt(
+    template: ChatTemplate, messages: list[object], think: bool | None = None, **more: Any
+) -> str:
     pieces = template.render(
         messages, bos_token="<s>", eos_token="</s>", variables=template.thinking(think), **more
     )
     return text_of(pieces)
 
 
-def test_each_renderer_has_a_form_that_is_checked_here():
+def test_each_renderer_has_a_form_that_is_checked_here() -> None:
     aliases = {"gemma4-small": "gemma4", "lfm2-thinking": "lfm2"} | dict.fromkeys(
         ("olmo3-think", "olmo3-32b-think", "olmo3.1"), "olmo3"
     )
@@ -297,7 +300,7 @@ def test_each_renderer_has_a_form_that_is_checked_here():
 
 
 @pytest.mark.parametrize("name", WITHOUT_TOOLS)
-def test_a_simple_conversation(name):
+def test_a_simple_conversation(name: str) -> None:
     template = ChatTemplate(RENDERERS[name])
     without, thinking = WITHOUT_TOOLS[name]
     assert prompt(template, SIMPLE, think=False) == without
@@ -308,7 +311,7 @@ def test_a_simple_conversation(name):
 
 
 @pytest.mark.parametrize("name", WITH_TOOLS)
-def test_tools_calls_results_and_thoughts(name):
+def test_tools_calls_results_and_thoughts(name: str) -> None:
     template = ChatTemplate(RENDERERS[name])
     assert prompt(template, TALK, tools=[TOOL]) == WITH_TOOLS[name]
     if name in THINKS:
@@ -317,7 +320,7 @@ def test_tools_calls_results_and_thoughts(name):
 
 
 @pytest.mark.parametrize("form", dict.fromkeys(RENDERERS.values()))
-def test_only_what_the_template_wrote_is_trusted(form):
+def test_only_what_the_template_wrote_is_trusted(form: object) -> None:
     pieces = ChatTemplate(form).render(
         TALK,
         tools=None if form == builtin_templates.CHATML else [TOOL],
@@ -331,7 +334,7 @@ def test_only_what_the_template_wrote_is_trusted(form):
 
 @pytest.mark.parametrize("name", ANSWERS)
 @pytest.mark.parametrize("step", [1, 1_000])
-def test_answers_of_the_family_are_read(name, step):
+def test_answers_of_the_family_are_read(name: str, step: int) -> None:
     style = chat_format(getattr(builtin_templates, name))
     parser = style.parser([TOOL])
     text = ANSWERS[name]
@@ -348,7 +351,7 @@ def test_answers_of_the_family_are_read(name, step):
 
 
 @pytest.mark.parametrize("name", ["gemma4", "functiongemma"])
-def test_gemma_names_the_tool_of_each_result_and_goes_on_in_the_same_turn(name):
+def test_gemma_names_the_tool_of_each_result_and_goes_on_in_the_same_turn(name: str) -> None:
     other = {"type": "function", "id": "b", "function": {"name": "stop", "arguments": {}}}
     talk = [
         TALK[1],
@@ -366,7 +369,7 @@ def test_gemma_names_the_tool_of_each_result_and_goes_on_in_the_same_turn(name):
     assert "Done." in text.rsplit("response:", 1)[1].split("user\nThanks")[0]
 
 
-def test_gemma_writes_schemas_and_values_of_all_kinds():
+def test_gemma_writes_schemas_and_values_of_all_kinds() -> None:
     schema = {
         "type": "object",
         "properties": {

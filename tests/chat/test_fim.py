@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 from support.fork_server import FORK_SERVER
 
@@ -24,39 +27,41 @@ class Letters:
     bos = 1
     adds_bos = True
 
-    def encode(self, text, *, add_special=True, parse_special=True):
+    def encode(self, text, *, add_special: bool = True, parse_special: bool = True) -> list[Any]:
         assert not add_special
         assert not parse_special
         return list(map(ord, text))
 
-    def encode_pieces(self, pieces):
+    def encode_pieces(self, pieces) -> list[Any]:
         return [(text, is_trusted) for text, is_trusted in pieces]
 
-    def token_text(self, token):
+    def token_text(self, token) -> str:
         return chr(token)
 
 
 @pytest.fixture
-def placed():
+def placed() -> Iterator[FillInTheMiddle | None]:
     fim = FillInTheMiddle.for_model(PLACED, Letters(), Metadata(KINDS), FORK_SERVER)
     yield fim
     fim._template.close()
 
 
-def test_a_templates_place_is_used_and_others_texts_are_not_trusted(placed):
+def test_a_templates_place_is_used_and_others_texts_are_not_trusted(
+    placed: FillInTheMiddle | None,
+) -> None:
     pieces = placed.tokens("<P>a", "b<M>")
     assert "".join(text for text, _ in pieces) == "<P><P>a<S>b<M><M>"
     assert "".join(text for text, is_trusted in pieces if not is_trusted) == "<P>ab<M>"
 
 
-def test_without_a_place_the_vocabularys_tokens_are_put_around_the_texts():
+def test_without_a_place_the_vocabularys_tokens_are_put_around_the_texts() -> None:
     fim = FillInTheMiddle.for_model(
         ChatTemplate("{{ x }}"), Letters(), Metadata(KINDS | MARKS), FORK_SERVER
     )
     assert fim.tokens("a<", "b") == [1, 1001, 97, 60, 1002, 98, 1003]
 
 
-def test_a_model_with_neither_cannot_insert():
+def test_a_model_with_neither_cannot_insert() -> None:
     some = KINDS | dict(list(MARKS.items())[:2])
     assert fim_tokens(Metadata(some)) == ()
     assert FillInTheMiddle.for_model(None, Letters(), Metadata(some), FORK_SERVER) is None

@@ -1,5 +1,8 @@
 """Pictures in a conversation, at the places that the template gives their messages."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from tampu.chat.images import ImagePlaceholders, length
@@ -11,32 +14,35 @@ class Letters:
 
     bos, adds_bos = 1, True
 
-    def encode_pieces(self, pieces):
+    def encode_pieces(self, pieces) -> list[Any]:
         return [ord(c.upper() if known else c) for text, known in pieces for c in text]
 
 
 class Shown:
-    def __init__(self, inputs):
+    def __init__(self, inputs: int) -> None:
         self.inputs = inputs
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.inputs
 
 
-def spell(items):
+def spell(items: list[int]) -> list[Any]:
     return [item if isinstance(item, Shown) else chr(item) for item in items]
 
 
-def encode(messages, render):
+def encode(
+    messages: list[Any],
+    render: Callable[[Any], Any] | Callable[[Any], tuple[tuple[Any, bool], ...]],
+) -> list[int]:
     marks = ImagePlaceholders()
     return marks.encode(Letters(), render([m["content"] for m in marks.place(messages)]))
 
 
-def in_turn(contents):
+def in_turn(contents) -> tuple[Any, ...]:
     return tuple(piece for text in contents for piece in (("x", True), (text, False)))
 
 
-def test_pictures_stand_before_the_text_of_their_message():
+def test_pictures_stand_before_the_text_of_their_message() -> None:
     one, two, three = Shown(3), Shown(4), Shown(5)
     messages = [
         {"role": "user", "content": "a", "images": [one, two]},
@@ -48,32 +54,32 @@ def test_pictures_stand_before_the_text_of_their_message():
     assert length(items) == 7 + 3 + 4 + 5
 
 
-def test_only_the_first_part_begins_with_the_begin_token():
+def test_only_the_first_part_begins_with_the_begin_token() -> None:
     picture = Shown(2)
     messages = [{"role": "user", "content": "a", "images": [picture]}]
     items = encode(messages, lambda contents: ((contents[0], False),))
     assert spell(items) == ["\x01", picture, "a"]
 
 
-def test_without_pictures_the_prompt_is_what_it_was():
+def test_without_pictures_the_prompt_is_what_it_was() -> None:
     assert spell(encode([{"role": "user", "content": "a"}], in_turn)) == ["\x01", "X", "a"]
 
 
-def test_a_message_without_text_can_have_a_picture():
+def test_a_message_without_text_can_have_a_picture() -> None:
     picture = Shown(2)
     items = encode([{"role": "user", "content": None, "images": [picture]}], in_turn)
     assert spell(items) == ["\x01", "X", picture]
 
 
 @pytest.mark.seed("S65")
-def test_text_that_looks_like_a_mark_stays_text():
+def test_text_that_looks_like_a_mark_stays_text() -> None:
     text = "[picture-0000000000000000-0][img-0]"
     messages = [{"role": "user", "content": text, "images": [Shown(1)]}]
     assert "".join(map(str, spell(encode(messages, in_turn))[3:])) == text
 
 
 @pytest.mark.parametrize("repeats", [0, 2])
-def test_a_template_that_drops_or_repeats_a_picture_is_refused(repeats):
+def test_a_template_that_drops_or_repeats_a_picture_is_refused(repeats: int) -> None:
     messages = [{"role": "user", "content": "a", "images": [Shown(1)]}]
     with pytest.raises(RequestError, match="does not show every picture"):
         encode(messages, lambda contents: tuple((c, False) for c in contents * repeats))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tampu.chat.prompt import PromptBuilder
+from tampu.chat.prompt import BuiltPrompt, PromptBuilder
 from tampu.chat.template import ChatTemplate
 from tampu.errors import ContextLengthError
 
@@ -21,56 +23,56 @@ class Letters:
     bos = ord("^")
     adds_bos = True
 
-    def encode_pieces(self, pieces):
+    def encode_pieces(self, pieces) -> list[Any]:
         return [ord(character) for text, _ in pieces for character in text]
 
-    def token_text(self, id):
+    def token_text(self, id) -> str:
         return chr(id)
 
 
-def built(messages, source=SOURCE, **options):
+def built(messages: list[Any], source: str = SOURCE, **options: int) -> BuiltPrompt:
     builder = PromptBuilder(ChatTemplate(source), Letters(), eos=ord("$"))
     return builder.build(messages, **{"limit": 100, **options})
 
 
-def prompt(messages, source=SOURCE, **options):
+def prompt(messages: list[Any], source: str = SOURCE, **options: int) -> str:
     return "".join(map(chr, built(messages, source, **options).tokens))
 
 
-def talk(*texts):
+def talk(*texts: str) -> list[Any]:
     roles = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
     return [{"role": roles[text[0]], "content": text[1:]} for text in texts]
 
 
-def test_a_begin_token_that_the_template_writes_is_not_doubled():
+def test_a_begin_token_that_the_template_writes_is_not_doubled() -> None:
     assert prompt(talk("uhi")) == "^uhi$"
     assert prompt(talk("uhi"), "{{ messages[0].content }}") == "^hi"
 
 
-def test_the_oldest_exchanges_are_dropped_until_it_fits():
+def test_the_oldest_exchanges_are_dropped_until_it_fits() -> None:
     messages = talk("sS", "u1", "a2", "u3", "a4", "u5")
     assert prompt(messages, limit=19) == "^sS$u1$a2$u3$a4$u5$"
     assert prompt(messages, limit=18) == "^sS$u3$a4$u5$"
     assert prompt(messages, limit=12) == "^sS$u5$"
 
 
-def test_what_was_dropped_is_counted():
+def test_what_was_dropped_is_counted() -> None:
     messages = talk("sS", "u1", "a2", "u3", "a4", "u5")
     assert built(messages, limit=19).dropped == 0
     assert built(messages, limit=18).dropped == 6
 
 
-def test_system_messages_and_the_last_message_stay_even_if_they_do_not_fit():
+def test_system_messages_and_the_last_message_stay_even_if_they_do_not_fit() -> None:
     assert prompt(talk("sS", "u1", "a2", "u3"), limit=2) == "^sS$u3$"
     assert prompt(talk("u1", "a2", "t3"), limit=2) == "^t3$"
 
 
-def test_without_truncation_a_long_conversation_is_refused():
+def test_without_truncation_a_long_conversation_is_refused() -> None:
     with pytest.raises(ContextLengthError, match="10 tokens, the context 9"):
         prompt(talk("u1", "a2", "u3"), limit=9, truncate=False)
 
 
-def test_an_answer_that_is_begun_goes_on():
+def test_an_answer_that_is_begun_goes_on() -> None:
     source = "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}</>{% endfor %}<a>"
     assert prompt(talk("uhi", "aYes, "), source) == "^<u>hi</><a>Yes,"
     assert prompt(talk("uhi", "a"), source) == "^<u>hi</><a></><a>"
@@ -81,7 +83,7 @@ def test_an_answer_that_is_begun_goes_on():
     assert prompt(long, source, limit=2) == "^<u>3</><a>4"
 
 
-def test_an_answer_that_is_begun_has_no_thought_before_it():
+def test_an_answer_that_is_begun_has_no_thought_before_it() -> None:
     source = "{{ messages[0].content }}<think>{% if x %}</think>{% endif %}"
     builder = PromptBuilder(ChatTemplate(source), Letters())
     built = builder.build(talk("uhi", "aYes"), limit=100)
@@ -89,7 +91,7 @@ def test_an_answer_that_is_begun_has_no_thought_before_it():
     assert not built.begins_thought
 
 
-def test_a_prompt_tells_whether_it_begins_a_thought():
+def test_a_prompt_tells_whether_it_begins_a_thought() -> None:
     source = (
         "{{ messages[0].content }}{% if enable_thinking %}<think>\n{% else %}</think>{% endif %}"
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from support.cost import cost, yardstick_by_the_clock
@@ -22,10 +24,10 @@ pytestmark = pytest.mark.server
 
 
 @pytest.fixture(scope="module")
-def sandboxed():
+def sandboxed() -> Iterator[Callable[[Any], Any]]:
     made = []
 
-    def make(source):
+    def make(source: str) -> SandboxedTemplate:
         made.append(SandboxedTemplate(ChatTemplate(source), FORK_SERVER))
         return made[-1]
 
@@ -34,7 +36,7 @@ def sandboxed():
         template.close()
 
 
-def test_sandboxed_template_renders_the_same_prompt(sandboxed):
+def test_sandboxed_template_renders_the_same_prompt(sandboxed: Callable[[Any], Any]) -> None:
     source = CHAT + "{{ tools | tojson }}{{ thinking }}"
     options = {"tools": [{"x": "é"}], "variables": {"thinking": True}, **TOKENS}
     expected = ChatTemplate(source).render(USER, **options)
@@ -42,12 +44,12 @@ def test_sandboxed_template_renders_the_same_prompt(sandboxed):
     assert (False in {is_trusted for _, is_trusted in expected}) is True
 
 
-def test_lone_surrogates_and_long_conversations_go_through(sandboxed):
+def test_lone_surrogates_and_long_conversations_go_through(sandboxed: Callable[[Any], Any]) -> None:
     messages = [{"role": "user", "content": "\ud800" + "x" * 200_000}] * 10
     assert len(text_of(sandboxed(CHAT).render(messages, **TOKENS))) > 2_000_000
 
 
-def test_templates_of_ollama_render_there_too():
+def test_templates_of_ollama_render_there_too() -> None:
     template = SandboxedTemplate(
         OllamaTemplate("{{ range .Messages }}<{{ .Role }}>{{ .Content }}{{ end }}"),
         FORK_SERVER,
@@ -61,26 +63,28 @@ def test_templates_of_ollama_render_there_too():
     [b"", b"\xff", b"[" * 100_000, b"3", b'{"prompt": 1}', b'{"prompt": [["a"]]}',
      b'{"prompt": [["a", "b"]]}', b'{"refusal": 1}'],
 )  # fmt: skip
-def test_unexpected_response_is_reported_as_the_templates_fault(sandboxed, monkeypatch, answer):
+def test_unexpected_response_is_reported_as_the_templates_fault(
+    sandboxed: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
     monkeypatch.setattr("tampu.sandbox.process.SandboxedProcess.call", lambda *_: answer)
     with pytest.raises(RequestError, match="chat template: unexpected response from its process"):
         sandboxed(CHAT).render(USER, **TOKENS)
 
 
-def test_pictures_need_not_be_plain_data(sandboxed):
+def test_pictures_need_not_be_plain_data(sandboxed: Callable[[Any], Any]) -> None:
     message = {**USER[0], "images": [object(), object()]}
     prompt = sandboxed("{{ messages[0].images | length }}").render([message], **TOKENS)
     assert text_of(prompt) == "2"
 
 
-def test_a_refusal_comes_through(sandboxed):
+def test_a_refusal_comes_through(sandboxed: Callable[[Any], Any]) -> None:
     template = sandboxed("{{ raise_exception('user first') }}")
     with pytest.raises(RequestError, match="chat template: user first"):
         template.render(USER, **TOKENS)
 
 
 @pytest.mark.parametrize("value", [object(), b"x", {1: object()}])
-def test_what_is_no_plain_data_is_refused(sandboxed, value):
+def test_what_is_no_plain_data_is_refused(sandboxed: Callable[[Any], Any], value: object) -> None:
     with pytest.raises(RequestError, match="plain data"):
         sandboxed(CHAT).render([{"role": "user", "content": value}], **TOKENS)
 
@@ -100,10 +104,12 @@ HOSTILE = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", HOSTILE)
-def test_template_that_escapes_the_jinja_sandbox_hits_the_process_limits(sandboxed, source):
+def test_template_that_escapes_the_jinja_sandbox_hits_the_process_limits(
+    sandboxed: Callable[[Any], Any], source: str
+) -> None:
     template = sandboxed(source)
 
-    def refuse():
+    def refuse() -> None:
         with pytest.raises(RequestError, match="chat template: "):
             template.render(USER, **TOKENS)
 
@@ -116,7 +122,9 @@ def test_template_that_escapes_the_jinja_sandbox_hits_the_process_limits(sandbox
     ["{{ 'x' * 1000000000 }}", "{{ 10 ** 10 ** 10 }}", "{{ ('x' | list) * 1000000000 }}",
      "{{ 'x' | indent(1000000000) }}", "{{ [1] | sum }}{{ 'a' | upper }}"],
 )  # fmt: skip
-def test_nothing_of_a_template_runs_while_it_is_read(source, monkeypatch):
+def test_nothing_of_a_template_runs_while_it_is_read(
+    source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran = []
     monkeypatch.setattr(
         "tampu.chat.jinja_sandbox.is_marked", lambda value: ran.append(value) or False
@@ -125,6 +133,6 @@ def test_nothing_of_a_template_runs_while_it_is_read(source, monkeypatch):
     assert ran == []
 
 
-def test_a_template_of_a_megabyte_is_refused():
+def test_a_template_of_a_megabyte_is_refused() -> None:
     with pytest.raises(ModelFileError, match="more than 524288"):
         ChatTemplate("x" * 1_000_000)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from random import Random
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +13,7 @@ from support.vocabularies import CONTROL, USER_DEFINED, byte_level, sentence_pie
 from tampu.chat.segments import encode_prompt, text_of
 from tampu.chat.taint import TaintedStr, is_marked, marked, pieces
 from tampu.chat.template import ChatTemplate
-from tampu.tokenizer import load_tokenizer
+from tampu.tokenizer import Tokenizer, load_tokenizer
 from tampu.tokenizer.vocabulary import HIDDEN_TYPES
 
 USER = "  <|end|> 'a' <X>\n"
@@ -41,14 +44,16 @@ SETTING = (
 )
 
 
-def render(source, content):
+def render(source: str, content: str) -> tuple[tuple[str, bool], ...]:
     template = ChatTemplate(source)
     messages = [{"role": "user", "content": content}]
     return template.render(messages, bos_token="<s>", eos_token="</s>")
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_whatever_a_template_does_with_a_text_no_character_of_it_is_trusted(expression):
+def test_whatever_a_template_does_with_a_text_no_character_of_it_is_trusted(
+    expression: str,
+) -> None:
     source = SETTING + "{{ " + expression + " }}"
     prompt = render(source, USER.replace("a", "b") if "translate" in expression else USER)
     own = "".join(text for text, is_trusted in prompt if is_trusted)
@@ -74,13 +79,13 @@ def test_whatever_a_template_does_with_a_text_no_character_of_it_is_trusted(expr
         ("{{ '<A>' ~ 1 ~ none ~ missing }}", [("<A>1None", 1)]),
     ],
 )  # fmt: skip
-def test_the_templates_own_text_stays_trusted(source, expected):
+def test_the_templates_own_text_stays_trusted(source: str, expected: list[tuple[str, int]]) -> None:
     assert list(render(SETTING + source, USER)) == [(text, bool(own)) for text, own in expected]
 
 
 @pytest.mark.parametrize("source", ["{% autoescape true %}{{ c }}{% endautoescape %}",
                                     "{{ c.encode().decode() }}"])  # fmt: skip
-def test_ways_that_would_lose_the_marks_are_refused(source):
+def test_ways_that_would_lose_the_marks_are_refused(source: str) -> None:
     with pytest.raises(Exception, match=r"autoescape|encode"):
         render(SETTING + source, USER)
 
@@ -98,8 +103,8 @@ METHODS = st.sampled_from([
 
 @given(st.text("ab \n\u00df\u0130X"), METHODS, st.randoms())
 def test_methods_do_what_those_of_plain_text_do_and_keep_a_mark_for_each_character(
-    text, call, random
-):
+    text: str, call, random: Random
+) -> None:
     name, *arguments = call
     marks = bytes(random.randrange(2) for _ in text)
     result = getattr(TaintedStr.of(text, marks), name)(*arguments)
@@ -116,7 +121,7 @@ def test_methods_do_what_those_of_plain_text_do_and_keep_a_mark_for_each_charact
         assert all(is_marked(part) <= (1 in marks) for part in parts)
 
 
-def test_data_is_marked_throughout():
+def test_data_is_marked_throughout() -> None:
     value = marked([{"a": ["b", 1, None, True]}, ("c",)])
     assert value == [{"a": ["b", 1, None, True]}, ["c"]]
     assert is_marked(value[0]["a"][0])
@@ -136,7 +141,7 @@ TEMPLATES = [
 ]
 
 
-def vocabulary(family):
+def vocabulary(family: str) -> Tokenizer:
     kinds = dict.fromkeys(SPECIALS, CONTROL)
     if family == "byte":
         metadata = byte_level(*SPECIALS, "<tool>", types={**kinds, "<tool>": USER_DEFINED})
@@ -149,18 +154,18 @@ def vocabulary(family):
 TOKENIZERS = {family: vocabulary(family) for family in ("byte", "sentence")}
 
 
-def control_tokens(tokenizer, ids):
+def control_tokens(tokenizer: Tokenizer, ids: list[int]) -> list[Any]:
     return [token for token in ids if tokenizer.vocabulary.is_type(token, *HIDDEN_TYPES)]
 
 
 @pytest.mark.parametrize("family", TOKENIZERS)
 @pytest.mark.parametrize("source", TEMPLATES)
-def test_no_special_token_in_a_message_becomes_that_token(family, source):
+def test_no_special_token_in_a_message_becomes_that_token(family: str, source: str) -> None:
     tokenizer = TOKENIZERS[family]
     specials = [tokenizer.token_text(i) for i in tokenizer.vocabulary.ids(*HIDDEN_TYPES)]
     template = ChatTemplate(source)
 
-    def ids(text):
+    def ids(text: str) -> list[int]:
         roles = ("system", "user", "assistant", "tool")
         messages = [{"role": role, "content": text} for role in roles]
         tools = [{"function": {"name": text, "description": text}}]
@@ -176,7 +181,9 @@ ENDS = st.lists(st.sampled_from([*SPECIALS, "<|im_", "end|>", "<|", " ", "x", "<
 
 
 @given(ENDS, ENDS)
-def test_parts_of_two_messages_do_not_make_a_token_together(first, second):
+def test_parts_of_two_messages_do_not_make_a_token_together(
+    first: list[str], second: list[str]
+) -> None:
     source = "{% for m in messages %}{{ m.content }}{% endfor %}end|><|im_end|>"
     template = ChatTemplate(source)
     messages = [{"role": "user", "content": "".join(text)} for text in (first, second)]
@@ -188,7 +195,9 @@ def test_parts_of_two_messages_do_not_make_a_token_together(first, second):
 
 
 @given(st.text(max_size=20), st.sampled_from(TEMPLATES[:4]), st.sampled_from(["byte", "sentence"]))
-def test_without_special_tokens_the_tokens_are_those_of_the_whole_text(text, source, family):
+def test_without_special_tokens_the_tokens_are_those_of_the_whole_text(
+    text: str, source, family
+) -> None:
     tokenizer = TOKENIZERS[family]
     if any(special in text for special in SPECIALS):
         return
@@ -199,14 +208,14 @@ def test_without_special_tokens_the_tokens_are_those_of_the_whole_text(text, sou
     assert encode_prompt(tokenizer, prompt) == bos + whole
 
 
-def test_user_defined_tokens_are_text_that_anyone_may_write():
+def test_user_defined_tokens_are_text_that_anyone_may_write() -> None:
     tokenizer = TOKENIZERS["byte"]
     ids = encode_prompt(tokenizer, (("<tool>", False),))
     assert ids == tokenizer.encode("<tool>", parse_special=False)
     assert len(ids) == 1
 
 
-def test_the_begin_token_is_there_once_and_no_end_token():
+def test_the_begin_token_is_there_once_and_no_end_token() -> None:
     tokenizer = load_tokenizer(sentence_piece(add_eos_token=True))
     assert encode_prompt(tokenizer, (("a", True),))[0] == 1
     assert encode_prompt(tokenizer, (("<s>a", True),)).count(1) == 1

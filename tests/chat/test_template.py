@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 from support.cost import cost, yardstick
@@ -25,7 +26,14 @@ CHATML = """\
 USER = [{"role": "user", "content": "hello"}]
 
 
-def render(source: str, messages=USER, *, tools=None, add_generation_prompt=True, **variables):
+def render(
+    source: str,
+    messages: list[dict[str, str]] = USER,
+    *,
+    tools: list[Any] | None = None,
+    add_generation_prompt: bool = True,
+    **variables: bool,
+) -> str:
     template = ChatTemplate(source)
     prompt = template.render(
         messages,
@@ -38,24 +46,24 @@ def render(source: str, messages=USER, *, tools=None, add_generation_prompt=True
     return text_of(prompt)
 
 
-def test_a_conversation_is_rendered_with_the_beginning_of_the_answer():
+def test_a_conversation_is_rendered_with_the_beginning_of_the_answer() -> None:
     expected = "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
     assert render(CHATML) == expected
     assert render(CHATML, add_generation_prompt=False) == "<|im_start|>user\nhello<|im_end|>\n"
 
 
-def test_the_text_of_a_message_is_not_escaped():
+def test_the_text_of_a_message_is_not_escaped() -> None:
     messages = [{"role": "user", "content": "<b> & \"x\" 'y'"}]
     assert render("{{ messages[0].content }}", messages) == "<b> & \"x\" 'y'"
 
 
-def test_special_tokens_tools_and_other_variables_reach_the_template():
+def test_special_tokens_tools_and_other_variables_reach_the_template() -> None:
     source = "{{ bos_token }}{{ tools[0].function.name }}{{ eos_token }}{{ enable_thinking }}"
     tools = [{"type": "function", "function": {"name": "f"}}]
     assert render(source, tools=tools, enable_thinking=False) == "<s>f</s>False"
 
 
-def test_tools_are_none_when_there_are_none():
+def test_tools_are_none_when_there_are_none() -> None:
     assert render("{{ tools is none }}", tools=[]) == "True"
 
 
@@ -78,33 +86,33 @@ def test_tools_are_none_when_there_are_none():
         ("{%- if true %}\n  x\n{%- endif %}", "  x"),
     ],
 )
-def test_what_the_templates_of_hugging_face_use_works(source, expected):
+def test_what_the_templates_of_hugging_face_use_works(source: str, expected: str) -> None:
     assert render(source) == expected
 
 
-def test_todays_date_is_formatted():
+def test_todays_date_is_formatted() -> None:
     assert render("{{ strftime_now('%Y') }}") == time.strftime("%Y")
 
 
-def test_a_refusal_of_the_template_is_the_requests_error():
+def test_a_refusal_of_the_template_is_the_requests_error() -> None:
     messages = [*USER, {"role": "system", "content": "x"}]
     with pytest.raises(RequestError, match="chat template: system must come first"):
         render(CHATML, messages)
 
 
-def test_a_refusals_text_is_cut():
+def test_a_refusals_text_is_cut() -> None:
     with pytest.raises(RequestError) as caught:
         render("{{ raise_exception('x' * 5000) }}")
     assert len(str(caught.value)) < 600
 
 
 @pytest.mark.parametrize("source", ["{% if %}", "{{ 'a' | lipsum }}", "{% for x in %}", "{{ x"])
-def test_what_is_no_jinja_is_refused_when_the_model_is_read(source):
+def test_what_is_no_jinja_is_refused_when_the_model_is_read(source: str) -> None:
     with pytest.raises(ModelFileError, match=r"tokenizer\.chat_template"):
         ChatTemplate(source)
 
 
-def test_the_line_of_a_syntax_error_is_named():
+def test_the_line_of_a_syntax_error_is_named() -> None:
     with pytest.raises(ModelFileError, match="line 2"):
         ChatTemplate("ok\n{% if %}")
 
@@ -157,23 +165,23 @@ def test_the_line_of_a_syntax_error_is_named():
         "{% set s = 'x' * 1000000 %}{% for i in range(100) %}{{ s }}{% endfor %}",
     ],
 )
-def test_a_hostile_template_ends_in_an_error(source):
+def test_a_hostile_template_ends_in_an_error(source: str) -> None:
     with pytest.raises(TampuError):
         render(source)
 
 
-def test_what_is_missing_is_empty_and_a_template_may_write_nothing():
+def test_what_is_missing_is_empty_and_a_template_may_write_nothing() -> None:
     assert render("{{ missing }}") == ""
     assert render("{% if missing %}x{% endif %}{{ messages[0].nothing }}") == ""
     assert render("") == ""
     assert render("always the same") == "always the same"
 
 
-def test_a_loop_over_all_messages_for_each_of_them_ends():
+def test_a_loop_over_all_messages_for_each_of_them_ends() -> None:
     messages = [{"role": "user", "content": "x"}] * 10_000
     source = "{% for a in messages %}{% for b in messages %}{{ b.content }}{% endfor %}{% endfor %}"
 
-    def refuse():
+    def refuse() -> None:
         with pytest.raises(RequestError):
             render(source, messages)
 
@@ -185,13 +193,13 @@ class Clock:
 
     now_s = -1.0
 
-    def monotonic(self):
+    def monotonic(self) -> float:
         self.now_s += 1
         return self.now_s
 
 
 @pytest.mark.slow
-def test_a_template_that_does_not_end_is_stopped(monkeypatch):
+def test_a_template_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     loops = "{% set r = range(90000) %}{% for a in r %}{% for b in r %}{% endfor %}{% endfor %}"
     clock = Clock()
     monkeypatch.setattr(budget, "time", clock)
@@ -200,12 +208,12 @@ def test_a_template_that_does_not_end_is_stopped(monkeypatch):
     assert clock.now_s == 3  # the first look after its time is up ends it
 
 
-def test_a_deeply_nested_template_is_refused():
+def test_a_deeply_nested_template_is_refused() -> None:
     with pytest.raises(ModelFileError):
         ChatTemplate("{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}")
 
 
-def test_the_template_is_found_in_the_metadata():
+def test_the_template_is_found_in_the_metadata() -> None:
     values = {"general.architecture": "llama", "tokenizer.chat_template": CHATML}
     template = ChatTemplate.from_metadata(Metadata(values))
     assert template is not None
@@ -213,7 +221,7 @@ def test_the_template_is_found_in_the_metadata():
     assert ChatTemplate.from_metadata(Metadata({"general.architecture": "llama"})) is None
 
 
-def test_the_models_own_template_for_tools_is_used_with_tools():
+def test_the_models_own_template_for_tools_is_used_with_tools() -> None:
     values = {
         "general.architecture": "llama",
         "tokenizer.chat_template": "plain",
@@ -226,7 +234,7 @@ def test_the_models_own_template_for_tools_is_used_with_tools():
     assert template.supports_tools
 
 
-def test_a_template_tells_what_it_supports():
+def test_a_template_tells_what_it_supports() -> None:
     assert not ChatTemplate(CHATML).supports_tools
     assert ChatTemplate("{% if tools %}x{% endif %}").supports_tools
     assert not ChatTemplate(CHATML).supports_thinking
@@ -234,12 +242,12 @@ def test_a_template_tells_what_it_supports():
     assert ChatTemplate("<|channel|>analysis<|message|>").supports_thinking
 
 
-def test_a_template_tells_which_values_it_asks_for():
+def test_a_template_tells_which_values_it_asks_for() -> None:
     source = "{% if enable_thinking is defined %}{{ thinking }}{% endif %}{% set x = 1 %}{{ x }}"
     assert ChatTemplate(source).variables == {"enable_thinking", "thinking"}
 
 
-def test_a_variable_cannot_stand_for_the_messages():
+def test_a_variable_cannot_stand_for_the_messages() -> None:
     for name in ("messages", "bos_token", "add_generation_prompt"):
         with pytest.raises(RequestError, match=name):
             ChatTemplate("x").render(USER, bos_token="", eos_token="", variables={name: 1})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,7 +21,7 @@ SPECIALS = {"bos_token": "<s>", "eos_token": "</s>"}
 REFUSED = "refused"
 
 
-def original(source, messages, **options):
+def original(source: str, messages: object, **options: Any):
     try:
         [text], _ = render_jinja_template([messages], chat_template=source, **SPECIALS, **options)
     except Exception:  # noqa: BLE001  # whatever a template does wrong
@@ -29,11 +30,18 @@ def original(source, messages, **options):
 
 
 @functools.cache
-def template(source):
+def template(source: str) -> ChatTemplate:
     return ChatTemplate(source)
 
 
-def ours(source, messages, *, tools=None, add_generation_prompt=True, **variables):
+def ours(
+    source: str,
+    messages: object,
+    *,
+    tools: list[dict[str, Any]] | None = None,
+    add_generation_prompt: bool = True,
+    **variables: Any,
+) -> str:
     try:
         prompt = template(source).render(
             messages,
@@ -49,7 +57,7 @@ def ours(source, messages, *, tools=None, add_generation_prompt=True, **variable
 
 @pytest.mark.parametrize("conversation", CONVERSATIONS)
 @pytest.mark.parametrize("family", TEMPLATES)
-def test_the_text_is_that_of_transformers(family, conversation):
+def test_the_text_is_that_of_transformers(family: str, conversation: str) -> None:
     messages = CONVERSATIONS[conversation]
     rendered = 0
     for tools in (None, TOOLS):
@@ -93,7 +101,9 @@ EXPRESSIONS = [
 @settings(max_examples=25)
 @given(st.text("aB \n\t<&1\u00df\u0130\u00e9", max_size=9))
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_expressions_on_text_from_outside_have_the_values_that_they_have_there(expression, text):
+def test_expressions_on_text_from_outside_have_the_values_that_they_have_there(
+    expression: str, text: str
+) -> None:
     source = "{% set c = messages[0].content %}{{ " + expression + " }}"
     messages = [{"role": "user", "content": text}]
     if expression != "c.encode is defined":

@@ -6,6 +6,9 @@ import io
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.tiny_gguf import write_gguf
@@ -16,11 +19,11 @@ from tampu.version import __version__
 
 
 @pytest.fixture
-def run(capsys, monkeypatch):
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Run the command with nothing piped in; return exit code, output and errors."""
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
 
-    def run(*arguments):
+    def run(*arguments: str | Path) -> tuple[int, Any, Any]:
         code = app.run([str(argument) for argument in arguments])
         captured = capsys.readouterr()
         return code, captured.out, captured.err
@@ -28,7 +31,7 @@ def run(capsys, monkeypatch):
     return run
 
 
-def test_the_version_is_told_before_anything_is_imported():
+def test_the_version_is_told_before_anything_is_imported() -> None:
     program = (
         "import sys; sys.argv = ['tampu', '--version']\n"
         "from tampu.cli.entry import main; main()\n"
@@ -38,18 +41,18 @@ def test_the_version_is_told_before_anything_is_imported():
     assert (done.returncode, done.stdout) == (0, f"tampu version {__version__}\n"), done.stderr
 
 
-def test_the_version_is_told_among_other_options_too(run):
+def test_the_version_is_told_among_other_options_too(run: Callable[..., Any]) -> None:
     assert run("--debug", "--version") == (0, f"tampu version {__version__}\n", "")
 
 
-def test_without_a_command_there_is_help(run):
+def test_without_a_command_there_is_help(run: Callable[..., Any]) -> None:
     code, out, _ = run()
     assert code == 0
     for command in ("run", "serve", "show", "bench", "convert"):
         assert command in out
 
 
-def test_a_model_that_is_missing_is_pulled_or_it_is_told_why_not(run):
+def test_a_model_that_is_missing_is_pulled_or_it_is_told_why_not(run: Callable[..., Any]) -> None:
     code, out, err = run("run", "127.0.0.1:1/x/nothing", "hi")
     assert (code, out) == (2, "")
     assert "not found (there are: demo); it cannot be pulled: 127.0.0.1 is in a private" in err
@@ -78,7 +81,9 @@ def test_a_model_that_is_missing_is_pulled_or_it_is_told_why_not(run):
         (["serve", "--model", "nowhere.gguf"], "nowhere.gguf: no such file"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(run, arguments, told):
+def test_bad_input_is_one_line_and_exit_code_2(
+    run: Callable[..., Any], arguments: list[str], told: str
+) -> None:
     code, out, err = run(*arguments)
     assert (code, out) == (2, "")
     assert err.startswith("Error: ")
@@ -86,7 +91,7 @@ def test_bad_input_is_one_line_and_exit_code_2(run, arguments, told):
     assert told in err
 
 
-def test_a_damaged_model_is_one_line_too(run, tmp_path):
+def test_a_damaged_model_is_one_line_too(run: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(b"GGUF\x03\x00\x00\x00")
     for command in (["show"], ["run"]):
         code, _, err = run(*command, tmp_path / "m.gguf", *(["hi"] if command == ["run"] else []))
@@ -95,19 +100,21 @@ def test_a_damaged_model_is_one_line_too(run, tmp_path):
         assert err.count("\n") == 1
 
 
-def test_debug_shows_the_traceback(run):
+def test_debug_shows_the_traceback(run: Callable[..., Any]) -> None:
     with pytest.raises(ModelNotFoundError):
         run("show", "nowhere.gguf", "--debug")
 
 
-def test_a_bad_setting_is_an_error(run, monkeypatch):
+def test_a_bad_setting_is_an_error(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TAMPU_CONTEXT_LENGTH", "many")
     code, _, err = run("show", "nothing")
     assert code == 2
     assert "TAMPU_CONTEXT_LENGTH" in err
 
 
-def test_a_port_in_use_is_an_error(run):
+def test_a_port_in_use_is_an_error(run: Callable[..., Any]) -> None:
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -116,7 +123,7 @@ def test_a_port_in_use_is_an_error(run):
     assert "is another server running there?" in err
 
 
-def test_a_model_is_shown(run, tmp_path):
+def test_a_model_is_shown(run: Callable[..., Any], tmp_path: Path) -> None:
     template = "line 1 \x1b[31m\nline 2\nline 3"
     path = write_gguf(tmp_path / "m.gguf", template=template)
     code, out, _ = run("show", path)
@@ -144,7 +151,7 @@ def test_a_model_is_shown(run, tmp_path):
     )
 
 
-def test_a_model_is_shown_as_json(run, tmp_path):
+def test_a_model_is_shown_as_json(run: Callable[..., Any], tmp_path: Path) -> None:
     code, out, _ = run("show", write_gguf(tmp_path / "m.gguf"), "--json")
     shown = json.loads(out)
     assert code == 0
@@ -153,7 +160,7 @@ def test_a_model_is_shown_as_json(run, tmp_path):
     assert shown["metadata"]["tokenizer.ggml.tokens"] is None
 
 
-def test_the_devices_are_shown(run):
+def test_the_devices_are_shown(run: Callable[..., Any]) -> None:
     code, out, _ = run("devices")
     assert code == 0
     assert out.split()[:5] == ["DEVICE", "KIND", "PRODUCT", "FREE", "MEMORY"]

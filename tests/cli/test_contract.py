@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -24,13 +27,15 @@ COMMANDS = {
 
 
 @pytest.fixture
-def run(capsys, monkeypatch, tmp_path):
+def run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[..., Any]:
     """Run the command with nothing piped in; return exit code, output and errors."""
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     monkeypatch.setenv("TAMPU_HOST", "127.0.0.1:1")
     monkeypatch.setenv("TAMPU_MODELS", str(tmp_path / "models"))
 
-    def run(*arguments):
+    def run(*arguments: str | Path) -> tuple[int, Any, Any]:
         code = app.run([str(argument) for argument in arguments])
         captured = capsys.readouterr()
         return code, captured.out, captured.err
@@ -39,7 +44,7 @@ def run(capsys, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_has_its_flags_and_tells_them(run, command):
+def test_a_command_has_its_flags_and_tells_them(run: Callable[..., Any], command: str) -> None:
     found = typer.main.get_command(app.app).commands[command]
     flags = {flag for parameter in found.params for flag in parameter.opts}
     assert flags >= set(COMMANDS[command].split())
@@ -48,18 +53,20 @@ def test_a_command_has_its_flags_and_tells_them(run, command):
     assert all(flag in out for flag in COMMANDS[command].split())
 
 
-def test_help_is_a_command_too(run):
+def test_help_is_a_command_too(run: Callable[..., Any]) -> None:
     assert run("help")[1] == run("--help")[1]
     assert run("help", "pull")[1] == run("pull", "--help")[1]
     assert run("help", "nothing")[0] == 2
 
 
 @pytest.fixture(scope="module")
-def embedder(tmp_path_factory):
+def embedder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny(tmp_path_factory.mktemp("m") / "e.gguf", Tiny(context=16), pooling=1)
 
 
-def test_a_text_too_long_to_embed_is_cut_unless_it_may_not_be(run, embedder):
+def test_a_text_too_long_to_embed_is_cut_unless_it_may_not_be(
+    run: Callable[..., Any], embedder: Path
+) -> None:
     text = "word " * 50
     for flag in ((), ("--truncate",), ("--truncate=true",)):
         code, out, _ = run("run", embedder, *flag, text)
@@ -69,13 +76,15 @@ def test_a_text_too_long_to_embed_is_cut_unless_it_may_not_be(run, embedder):
     assert "true or false" in run("run", embedder, "--truncate=some", text)[2]
 
 
-def test_an_answer_that_only_repeats_itself_ends_here_too(run, tmp_path):
+def test_an_answer_that_only_repeats_itself_ends_here_too(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
     looper = write_scripted(tmp_path / "m.gguf", ["Well", " la"], repeats=1)
     assert run("run", looper, "x") == (0, "Well" + " la" * 31 + "\n", "")
     assert run("run", looper, "x", "--num-predict", "50")[1] == "Well" + " la" * 49 + "\n"
 
 
-def test_all_of_a_model_is_shown(run, tmp_path):
+def test_all_of_a_model_is_shown(run: Callable[..., Any], tmp_path: Path) -> None:
     path = write_scripted(tmp_path / "m.gguf", ["Well", " la"])
     short, whole = run("show", path)[1], run("show", path, "-v")[1]
     assert "Metadata" not in short
@@ -92,7 +101,9 @@ def test_all_of_a_model_is_shown(run, tmp_path):
                for line in tensors.splitlines())  # fmt: skip
 
 
-def test_a_models_least_version_and_its_projector_are_shown(run, tmp_path):
+def test_a_models_least_version_and_its_projector_are_shown(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
     file = tmp_path / "Modelfile"
     path = write_scripted(tmp_path / "m.gguf", ["Well", " la"])
     file.write_text(f"FROM {path}\nREQUIRES 0.19.0\nPARAMETER repeat_penalty 1.0\n")

@@ -7,8 +7,11 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.stores import add_model, names
@@ -20,7 +23,7 @@ from tampu.store import ModelName, Store
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch):
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TAMPU_HOST", "127.0.0.1:1")  # no server
     for variable in ("HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
@@ -29,13 +32,13 @@ def home(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def store(home):
+def store(home: Path) -> Store:
     return Store(home / ".local/share/tampu/models")
 
 
 @pytest.fixture
-def run(capsys):
-    def run(*arguments):
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    def run(*arguments: str) -> tuple[int, Any, Any]:
         code = app.run(list(arguments))
         captured = capsys.readouterr()
         return code, captured.out, captured.err
@@ -43,7 +46,7 @@ def run(capsys):
     return run
 
 
-def test_the_list_has_ollamas_columns(store, run):
+def test_the_list_has_ollamas_columns(store: Store, run: Callable[..., Any]) -> None:
     model = add_model(store, "runa/m:1b", model=b"x" * 4_000_000)
     before = (datetime.now(UTC) - timedelta(days=21)).timestamp()
     os.utime(store.layout.manifest(model.name), (before, before))
@@ -56,13 +59,13 @@ def test_the_list_has_ollamas_columns(store, run):
     assert run("ls", "RUNA/")[1].split() == f"{lines[0]} {lines[2]}".split()
 
 
-def test_the_list_is_also_json(store, run):
+def test_the_list_is_also_json(store: Store, run: Callable[..., Any]) -> None:
     add_model(store, "m")
     rows = json.loads(run("list", "m", "--json")[1])
     assert [(row["name"], row["origin"]) for row in rows] == [("m:latest", "store")]
 
 
-def test_the_plain_list_imports_little_and_says_what_is_damaged(store):
+def test_the_plain_list_imports_little_and_says_what_is_damaged(store: Store) -> None:
     add_model(store, "good")
     add_model(store, "bad")
     store.layout.manifest(ModelName.parse("bad")).write_bytes(b"")
@@ -79,7 +82,7 @@ def test_the_plain_list_imports_little_and_says_what_is_damaged(store):
 
 
 @pytest.mark.usefixtures("home")
-def test_the_plain_list_tells_an_error_in_one_line(monkeypatch):
+def test_the_plain_list_tells_an_error_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TAMPU_NONSENSE", "1")
     done = subprocess.run([sys.executable, "-m", "tampu.cli.entry", "ls"], capture_output=True)
     assert done.returncode == 2
@@ -87,7 +90,7 @@ def test_the_plain_list_tells_an_error_in_one_line(monkeypatch):
     assert done.stderr.count(b"\n") == 1
 
 
-def test_a_model_is_copied_and_removed(store, run):
+def test_a_model_is_copied_and_removed(store: Store, run: Callable[..., Any]) -> None:
     add_model(store, "m")
     assert run("cp", "m", "runa/n:x") == (0, "copied 'm' to 'runa/n:x'\n", "")
     assert run("rm", "m") == (0, "deleted 'm'\n", "")
@@ -95,7 +98,7 @@ def test_a_model_is_copied_and_removed(store, run):
 
 
 @pytest.mark.usefixtures("home")
-def test_what_is_damaged_can_be_removed(store, run):
+def test_what_is_damaged_can_be_removed(store: Store, run: Callable[..., Any]) -> None:
     model = add_model(store, "whole")
     for name, content in (("empty", b""), ("half", b'{"schemaVersion":2')):
         add_model(store, name)
@@ -107,7 +110,7 @@ def test_what_is_damaged_can_be_removed(store, run):
     assert [each.digest for each in store.listing().models] == [model.digest]
 
 
-def test_what_is_not_there_is_told(run):
+def test_what_is_not_there_is_told(run: Callable[..., Any]) -> None:
     assert run("rm", "nothing") == (2, "", "Error: model 'nothing:latest' not found\n")
     assert run("cp", "nothing", "m")[0] == 2
     code, _, error = run("cp", "../x", "m")
@@ -115,7 +118,7 @@ def test_what_is_not_there_is_told(run):
     assert "is not valid" in error
 
 
-def test_verification_tells_and_mends(store, run):
+def test_verification_tells_and_mends(store: Store, run: Callable[..., Any]) -> None:
     model = add_model(store, "m")
     assert run("verify-store")[:2] == (0, "1 model, 2 blobs, 58 B: all sound\n")
     model.model_path.chmod(0o644)
@@ -130,7 +133,7 @@ def test_verification_tells_and_mends(store, run):
     assert not model.blobs.has(model.manifest.layers[0].digest)
 
 
-def test_a_repair_frees_what_no_model_needs(store, run):
+def test_a_repair_frees_what_no_model_needs(store: Store, run: Callable[..., Any]) -> None:
     add_model(store, "m")
     with store.lease() as lease:
         nameless = store.blobs.path(store.blobs.put(b"of a model that was never complete", lease))
@@ -146,7 +149,7 @@ def test_a_repair_frees_what_no_model_needs(store, run):
     assert run("verify-store")[1] == "1 model, 2 blobs, 58 B: all sound\n"
 
 
-def test_names_are_completed(store):
+def test_names_are_completed(store: Store) -> None:
     add_model(store, "Llama3:1b")
     add_model(store, "llama3")
     assert complete_model("lla") == ["Llama3:1b", "llama3", "llama3:latest"]
@@ -154,7 +157,9 @@ def test_names_are_completed(store):
 
 
 @pytest.mark.usefixtures("home")
-def test_nothing_is_completed_when_the_environment_makes_no_sense(monkeypatch):
+def test_nothing_is_completed_when_the_environment_makes_no_sense(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("TAMPU_NONSENSE", "1")
     assert complete_model("") == []
 
@@ -163,31 +168,31 @@ def test_nothing_is_completed_when_the_environment_makes_no_sense(monkeypatch):
 
 
 @pytest.fixture
-def server(home, monkeypatch):  # noqa: ARG001 - a fixture cannot use fixtures otherwise
+def server(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, Any]]]:  # noqa: ARG001 - a fixture cannot use fixtures otherwise
     """A server that has one model in memory and notes what it is asked."""
     asked = []
 
     class Handler(BaseHTTPRequestHandler):
-        def answer(self, status, body):
+        def answer(self, status: int, body: dict[Any, Any]) -> None:
             content = json.dumps(body).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
 
-        def do_GET(self):
+        def do_GET(self) -> None:
             model = {"name": "m:latest", "digest": "ab" * 32, "size": 1000, "size_vram": 250,
                      "engine": "native", "context_length": 4096,
                      "expires_at": "2318-01-01T00:00:00Z"}  # fmt: skip
             self.answer(200, {"models": [model]})
 
-        def do_POST(self):
+        def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             asked.append((self.path, body))
             known = body["model"] == "m"
             self.answer(200, {}) if known else self.answer(404, {"error": "model 'x' not found"})
 
-        def log_message(self, *arguments):
+        def log_message(self, *arguments) -> None:
             pass
 
     httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -201,7 +206,7 @@ def server(home, monkeypatch):  # noqa: ARG001 - a fixture cannot use fixtures o
 
 
 @pytest.mark.usefixtures("server")
-def test_the_models_in_memory_are_listed(run):
+def test_the_models_in_memory_are_listed(run: Callable[..., Any]) -> None:
     lines = run("ps")[1].splitlines()
     assert lines[0].split() == ["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "ENGINE", "UNTIL"]
     assert lines[1] == (
@@ -211,13 +216,15 @@ def test_the_models_in_memory_are_listed(run):
     assert len(run("ps", "other")[1].splitlines()) == 1
 
 
-def test_a_model_is_stopped(server, run):
+def test_a_model_is_stopped(server: list[tuple[str, Any]], run: Callable[..., Any]) -> None:
     assert run("stop", "m") == (0, "", "")
     assert server == [("/api/generate", {"model": "m", "keep_alive": 0, "stream": False})]
     assert run("stop", "x") == (2, "", "Error: model 'x' not found\n")
 
 
-def test_a_model_in_memory_is_unloaded_before_it_is_removed(server, store, run):
+def test_a_model_in_memory_is_unloaded_before_it_is_removed(
+    server: list[tuple[str, Any]], store: Store, run: Callable[..., Any]
+) -> None:
     add_model(store, "m")
     add_model(store, "n")
     assert run("rm", "n", "m")[0] == 0
@@ -225,13 +232,13 @@ def test_a_model_in_memory_is_unloaded_before_it_is_removed(server, store, run):
 
 
 @pytest.mark.usefixtures("home")
-def test_without_a_server_there_is_nothing_in_memory(run):
+def test_without_a_server_there_is_nothing_in_memory(run: Callable[..., Any]) -> None:
     code, _, error = run("ps")
     assert code == 2
     assert error.startswith("Error: no server is running at http://127.0.0.1:1")
 
 
-def test_where_and_how_long_a_model_is():
+def test_where_and_how_long_a_model_is() -> None:
     assert processor(0, 0) == processor(1, 2) == "Unknown"
     assert (processor(5, 0), processor(5, 5)) == ("100% CPU", "100% GPU")
     now = datetime(2026, 1, 1, tzinfo=UTC)
@@ -241,7 +248,9 @@ def test_where_and_how_long_a_model_is():
     assert until("soon", now) == "Unknown"
 
 
-def completed(monkeypatch, capsys, words):
+def completed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str
+) -> list[str]:
     """What bash shows when Tab is pressed after these words."""
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
@@ -257,7 +266,9 @@ COMMANDS = ("run", "show", "pull", "push", "list", "ls", "ps", "stop", "cp", "cp
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_that_takes_a_model_completes_its_name(store, monkeypatch, capsys, command):
+def test_every_command_that_takes_a_model_completes_its_name(
+    store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
     add_model(store, "llama3")
     add_model(store, "other")
     assert completed(monkeypatch, capsys, f"tampu {command} lla") == ["llama3", "llama3:latest"]
@@ -265,12 +276,14 @@ def test_every_command_that_takes_a_model_completes_its_name(store, monkeypatch,
 
 @pytest.mark.parametrize("words", ["quantize a b", "convert d --type", "create x --quantize"])
 @pytest.mark.usefixtures("home")
-def test_types_of_weights_are_completed(monkeypatch, capsys, words):
+def test_types_of_weights_are_completed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str
+) -> None:
     assert completed(monkeypatch, capsys, f"tampu {words} Q5_K") == ["Q5_K_M", "Q5_K_S"]
     assert completed(monkeypatch, capsys, f"tampu {words} q6") == ["q6_k"]
 
 
-def test_the_shell_gets_its_names_from_the_program(store):
+def test_the_shell_gets_its_names_from_the_program(store: Store) -> None:
     add_model(store, "llama3")
     asked = {"COMP_WORDS": "tampu rm lla", "COMP_CWORD": "2", "_TAMPU_COMPLETE": "complete_bash"}
     environment = {"HOME": str(store.root.parents[3]), "PATH": "/usr/bin:/bin", **asked}
@@ -283,7 +296,9 @@ def test_the_shell_gets_its_names_from_the_program(store):
     "arguments", [("cp", "demo", "x"), ("rm", "demo"), ("export", "demo"), ("push", "demo")]
 )
 @pytest.mark.usefixtures("store")
-def test_a_model_that_is_only_read_is_told_with_the_way_to_one_that_is_not(run, arguments):
+def test_a_model_that_is_only_read_is_told_with_the_way_to_one_that_is_not(
+    run: Callable[..., Any], arguments: tuple[str, ...]
+) -> None:
     code, out, error = run(*arguments)
     assert (code, out) == (2, "")
     assert error == (
@@ -296,7 +311,9 @@ def test_a_model_that_is_only_read_is_told_with_the_way_to_one_that_is_not(run, 
     "arguments", [("list",), ("show", "demo"), ("verify-store",), ("devices",), ("config",)]
 )
 @pytest.mark.usefixtures("store")
-def test_all_that_print_tables_print_json_too(run, arguments):
+def test_all_that_print_tables_print_json_too(
+    run: Callable[..., Any], arguments: tuple[str, ...]
+) -> None:
     code, text, _ = run(*arguments)
     assert code == 0
     as_json = run(*arguments, "--json")[1]
@@ -304,7 +321,9 @@ def test_all_that_print_tables_print_json_too(run, arguments):
     assert text != as_json
 
 
-def test_a_model_is_shown_as_json_with_what_its_modelfile_says(run, home, monkeypatch):
+def test_a_model_is_shown_as_json_with_what_its_modelfile_says(
+    run: Callable[..., Any], home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(home)
     (home / "Modelfile").write_text(
         "FROM demo\nSYSTEM Be kind.\nPARAMETER seed 1\nLICENSE MIT\nMESSAGE user Hi\n"

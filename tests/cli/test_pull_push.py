@@ -9,8 +9,10 @@ import re
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
+from support.local_http import Answer
 from support.registries import RogueRegistry, described, manifest, ranged
 
 from tampu.cli import app
@@ -27,7 +29,9 @@ def registry():
         yield registry
 
 
-def test_elsewhere_each_step_is_a_line(registry, tmp_path, monkeypatch, capsys):
+def test_elsewhere_each_step_is_a_line(
+    registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("TAMPU_MODELS", str(tmp_path))
     assert app.run(["pull", "--insecure", f"{registry.host}/a/m"]) == 0
     captured = capsys.readouterr()
@@ -39,8 +43,10 @@ def test_elsewhere_each_step_is_a_line(registry, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.server
-def test_on_a_terminal_there_are_bars_with_the_rate_and_the_time_left(registry, tmp_path):
-    def crawl(request):
+def test_on_a_terminal_there_are_bars_with_the_rate_and_the_time_left(
+    registry, tmp_path: Path
+) -> None:
+    def crawl(request: pytest.FixtureRequest) -> Answer | None:
         if len(request.path) < 60:
             return None
         blob = registry.blobs.get(request.path.rpartition("/")[2])

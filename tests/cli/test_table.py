@@ -7,7 +7,7 @@ from tampu.cli.table import human_age, human_bytes, human_span, table
 DAY = 86_400
 
 
-def test_columns_are_as_wide_as_they_need_to_be():
+def test_columns_are_as_wide_as_they_need_to_be() -> None:
     assert table(("NAME", "ID"), [("a", "1"), ("longer", "22")]) == (
         "NAME      ID\na         1\nlonger    22"
     )
@@ -24,7 +24,7 @@ def test_columns_are_as_wide_as_they_need_to_be():
         (2e12, "2.0 TB"),
     ],
 )
-def test_sizes_are_decimal(count, shown):
+def test_sizes_are_decimal(count: float, shown: str) -> None:
     assert human_bytes(count) == shown
 
 
@@ -37,10 +37,10 @@ def test_sizes_are_decimal(count, shown):
         (729 * DAY, "24 months"), (730 * DAY, "2 years"),
     ],
 )  # fmt: skip
-def test_spans_are_told_as_docker_tells_them(seconds, shown):
+def test_spans_are_told_as_docker_tells_them(seconds: int, shown: str) -> None:
     assert human_span(seconds) == shown
     assert human_age(seconds) == f"{shown} ago"
 
 
-def test_what_is_new_or_in_the_future_is_new():
+def test_what_is_new_or_in_the_future_is_new() -> None:
     assert human_age(0.5) == human_age(-100) == "Less than a second ago"

@@ -17,7 +17,7 @@ from tampu.store.modelfile import parse_modelfile
 
 
 @pytest.fixture(scope="session")
-def models(tmp_path_factory) -> Path:
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     make_endless_model(tmp_path_factory.mktemp("checkpoint"), folder / "tiny.gguf")
     (folder / "broken.gguf").write_bytes(b"GGUF\x03\x00\x00\x00")
@@ -25,7 +25,7 @@ def models(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def models_of_llamacpp(models, tmp_path_factory) -> Path:
+def models_of_llamacpp(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same models as llama.cpp takes them: eyes in a file of their own."""
     folder, parts = tmp_path_factory.mktemp("llamacpp"), tmp_path_factory.mktemp("parts")
     for model in models.glob("*.gguf"):
@@ -38,7 +38,7 @@ def models_of_llamacpp(models, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def native(models, tmp_path_factory) -> Iterator[Server]:
+def native(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with tampu's own engine."""
     server = start_server(models, tmp_path_factory.mktemp("home"))
     yield server
@@ -46,7 +46,9 @@ def native(models, tmp_path_factory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def llamacpp(models_of_llamacpp, tmp_path_factory) -> Iterator[Server]:
+def llamacpp(
+    models_of_llamacpp: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
     """A server with llama.cpp."""
     home = tmp_path_factory.mktemp("home")
     server = start_server(models_of_llamacpp, home, TAMPU_ENGINE="llamacpp")
@@ -55,13 +57,13 @@ def llamacpp(models_of_llamacpp, tmp_path_factory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module", params=["native", "llamacpp"])
-def server(request) -> Server:
+def server(request: pytest.FixtureRequest) -> Server:
     """A server with each engine in turn."""
     return request.getfixturevalue(request.param)
 
 
 @pytest.fixture
-def own_server(models, tmp_path) -> Iterator[Server]:
+def own_server(models: Path, tmp_path: Path) -> Iterator[Server]:
     """A server that the test may stop."""
     server = start_server(models, tmp_path)
     yield server

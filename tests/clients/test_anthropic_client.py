@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator
+from typing import Any
 
 import anthropic
 import pytest
+from anthropic.types import Message
+from support.serving import Server
 
 from tests.clients.questions import PERSON, SUM, WARM, WEATHER, picture
 
@@ -24,17 +28,21 @@ GREEDY = {"extra_body": {"temperature": 0}}
 
 
 @pytest.fixture(scope="module")
-def client(server):
+def client(server: Server) -> Iterator[anthropic.Anthropic]:
     with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
         yield client
 
 
-def ask(client, messages=SUM, **more):
+def ask(
+    client: anthropic.Anthropic,
+    messages: list[Any] = SUM,
+    **more: Any,
+) -> Message:
     options = GREEDY | {"max_tokens": 60} | more
     return client.messages.create(model="demo", messages=messages, **options)
 
 
-def test_a_question_is_answered(client):
+def test_a_question_is_answered(client: anthropic.Anthropic) -> None:
     message = ask(client)
     assert [block.text for block in message.content] == ["85"]
     assert (message.role, message.stop_reason, message.stop_sequence) == (
@@ -43,7 +51,7 @@ def test_a_question_is_answered(client):
     assert message.usage.output_tokens > 0
 
 
-def test_a_stream_is_a_message_of_blocks(client):
+def test_a_stream_is_a_message_of_blocks(client: anthropic.Anthropic) -> None:
     with client.messages.stream(model="demo", messages=SUM, max_tokens=60, **GREEDY) as stream:
         events = list(stream)
         message = stream.get_final_message()
@@ -56,7 +64,7 @@ def test_a_stream_is_a_message_of_blocks(client):
 
 
 @pytest.mark.parametrize("is_streaming", [False, True])
-def test_a_tool_is_used_with_its_input(client, is_streaming):
+def test_a_tool_is_used_with_its_input(client: anthropic.Anthropic, is_streaming: bool) -> None:
     if is_streaming:
         with client.messages.stream(
             model="demo", messages=WARM, max_tokens=60, **GREEDY, tools=TOOLS
@@ -69,7 +77,7 @@ def test_a_tool_is_used_with_its_input(client, is_streaming):
     assert message.stop_reason == "tool_use"
 
 
-def test_a_tools_result_goes_back_to_the_model(client):
+def test_a_tools_result_goes_back_to_the_model(client: anthropic.Anthropic) -> None:
     first = ask(client, WARM, tools=TOOLS)
     result = {
         "type": "tool_result",
@@ -86,7 +94,7 @@ def test_a_tools_result_goes_back_to_the_model(client):
     assert second.content[0].text
 
 
-def test_the_system_prompt_and_blocks_reach_the_model(client):
+def test_the_system_prompt_and_blocks_reach_the_model(client: anthropic.Anthropic) -> None:
     cached = {"cache_control": {"type": "ephemeral"}}
     system = [{"type": "text", "text": "You are a helpful assistant.", **cached}]
     blocks = [{"role": "user", "content": [{"type": "text", "text": SUM[0]["content"]}]}]
@@ -99,19 +107,19 @@ def test_the_system_prompt_and_blocks_reach_the_model(client):
     assert total(with_system) > total(ask(client))
 
 
-def test_tokens_are_counted_as_they_are_charged(client):
+def test_tokens_are_counted_as_they_are_charged(client: anthropic.Anthropic) -> None:
     counted = client.messages.count_tokens(model="demo", messages=WARM, tools=TOOLS)
     usage = ask(client, WARM, tools=TOOLS).usage
     assert counted.input_tokens == usage.input_tokens + usage.cache_read_input_tokens
 
 
-def test_length_limit_is_reported(client):
+def test_length_limit_is_reported(client: anthropic.Anthropic) -> None:
     message = ask(client, PERSON, max_tokens=2)
     assert message.stop_reason == "max_tokens"
     assert message.usage.output_tokens == 2
 
 
-def test_thinking_is_not_asked_of_a_model_that_cannot(client):
+def test_thinking_is_not_asked_of_a_model_that_cannot(client: anthropic.Anthropic) -> None:
     message = ask(client, thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=2000)
     assert message.content[0].text == "85"
 
@@ -126,7 +134,7 @@ def test_thinking_is_not_asked_of_a_model_that_cannot(client):
         ({"extra_body": {"mcp_servers": [{"url": "x"}]}}, "mcp_servers"),
     ],
 )  # fmt: skip
-def test_unsupported_field_is_refused_by_name(client, more, told):
+def test_unsupported_field_is_refused_by_name(client: anthropic.Anthropic, more, told: str) -> None:
     with pytest.raises(anthropic.BadRequestError) as caught:
         ask(client, **more)
     assert caught.value.body["type"] == "error"
@@ -134,13 +142,15 @@ def test_unsupported_field_is_refused_by_name(client, more, told):
     assert told in caught.value.body["error"]["message"]
 
 
-def test_an_unknown_model_is_not_found(client):
+def test_an_unknown_model_is_not_found(client: anthropic.Anthropic) -> None:
     with pytest.raises(anthropic.NotFoundError, match="not found"):
         client.messages.create(model="nothing", messages=SUM, max_tokens=5)
 
 
 @pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "get_weather"}])
-def test_a_tool_that_has_to_be_used_is_used(client, choice):
+def test_a_tool_that_has_to_be_used_is_used(
+    client: anthropic.Anthropic, choice: dict[str, str]
+) -> None:
     place = {"type": "object", "properties": {"city": {"enum": ["Cairo", "Rome"]}}}
     place |= {"required": ["city"], "additionalProperties": False}
     tools = [{"name": "get_weather", "input_schema": place}]
@@ -152,7 +162,7 @@ def test_a_tool_that_has_to_be_used_is_used(client, choice):
     assert block.input["city"] in ("Cairo", "Rome")
 
 
-def test_image_reaches_the_model(client):
+def test_image_reaches_the_model(client: anthropic.Anthropic) -> None:
     data = base64.b64encode(picture()).decode()
     source = {"type": "base64", "media_type": "image/png", "data": data}
     question = {"type": "text", "text": "What colour is it?"}
@@ -161,7 +171,7 @@ def test_image_reaches_the_model(client):
     assert message.content[0].text == "Red."
 
 
-def test_stop_sequence_is_reported(client):
+def test_stop_sequence_is_reported(client: anthropic.Anthropic) -> None:
     message = ask(client, PERSON, stop_sequences=["nobody", "Kevin"])
     assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "Kevin")
     assert message.content[0].text == '{"name": "'

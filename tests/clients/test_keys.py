@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import anthropic
 import ollama
@@ -20,7 +21,7 @@ ANSWERS = pytest.mark.parametrize("key", [USE, MANAGE])
 
 
 @pytest.fixture(scope="module")
-def locked(models, tmp_path_factory) -> Iterator[Server]:
+def locked(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     home = tmp_path_factory.mktemp("home")
     server = start_server(models, home, TAMPU_USE_API_KEY=USE, TAMPU_API_KEY=MANAGE)
     yield server
@@ -28,23 +29,23 @@ def locked(models, tmp_path_factory) -> Iterator[Server]:
 
 
 @contextmanager
-def of_ollama(locked, key):
+def of_ollama(locked: Server, key: str) -> Iterator[ollama.Client]:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     client = ollama.Client(locked.url, headers=headers)
     yield client
     client._client.close()
 
 
-def of_openai(locked, key):
+def of_openai(locked: Server, key: str) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{locked.url}/v1", api_key=key, max_retries=0)
 
 
-def of_anthropic(locked, key):
+def of_anthropic(locked: Server, key: str) -> anthropic.Anthropic:
     return anthropic.Anthropic(base_url=locked.url, api_key=key, max_retries=0)
 
 
 @ANSWERS
-def test_each_package_uses_models_with_its_key(locked, key):
+def test_each_package_uses_models_with_its_key(locked: Server, key) -> None:
     with of_openai(locked, key) as client:
         assert client.models.retrieve("demo").id == "demo"
         client.chat.completions.create(model="demo", messages=SUM, max_tokens=1)
@@ -57,7 +58,7 @@ def test_each_package_uses_models_with_its_key(locked, key):
 
 
 @pytest.mark.parametrize("key", ["wrong", USE[:-1], USE.upper()])
-def test_each_package_reports_a_wrong_key(locked, key):
+def test_each_package_reports_a_wrong_key(locked: Server, key: str) -> None:
     with of_openai(locked, key) as client, pytest.raises(openai.AuthenticationError):
         client.models.list()
     with of_anthropic(locked, key) as client, pytest.raises(anthropic.AuthenticationError):
@@ -68,7 +69,7 @@ def test_each_package_reports_a_wrong_key(locked, key):
         assert caught.value.status_code == 401
 
 
-def test_only_a_key_to_manage_changes_which_models_there_are(locked):
+def test_only_a_key_to_manage_changes_which_models_there_are(locked: Server) -> None:
     with of_ollama(locked, MANAGE) as manager, of_ollama(locked, USE) as user:
         for forbidden in (
             lambda: user.copy("tiny", "other"),

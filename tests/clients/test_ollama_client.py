@@ -7,13 +7,16 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
+from typing import Any
 
 import httpx
 import ollama
 import pydantic
 import pytest
-from support.serving import is_alive
+from support.serving import Server, is_alive
 from support.waiting import wait_until
 
 from tests.clients.questions import PERSON, SUM, WARM, picture
@@ -25,18 +28,18 @@ USER = [{"role": "user", "content": "hello"}]
 
 
 @pytest.fixture
-def client(server):
+def client(server: Server):
     with ollama.Client(server.url, timeout=60) as client:
         yield client
 
 
-def short(tokens=8, **more):
+def short(tokens: int = 8, **more: Any) -> dict[Any, Any]:
     return GREEDY | {"num_predict": tokens} | more
 
 
 @pytest.mark.seed("S77")
 @pytest.mark.seed("S82")
-def test_a_prompt_is_continued(client):
+def test_a_prompt_is_continued(client) -> None:
     answer = client.generate("tiny", "hello", options=short())
     assert answer.response
     assert (answer.done, answer.done_reason, answer.eval_count) == (True, "length", 8)
@@ -44,7 +47,7 @@ def test_a_prompt_is_continued(client):
     assert answer.total_duration >= answer.load_duration + answer.eval_duration > 0
 
 
-def test_streaming_gives_the_same_text_in_pieces(client):
+def test_streaming_gives_the_same_text_in_pieces(client) -> None:
     whole = client.generate("tiny", "hello", options=short(20)).response
     pieces = list(client.generate("tiny", "hello", options=short(20), stream=True))
     assert len(pieces) > 1  # how many depends on how fast they come
@@ -53,7 +56,7 @@ def test_streaming_gives_the_same_text_in_pieces(client):
 
 
 @pytest.mark.seed("S77")
-def test_a_conversation_is_answered(client):
+def test_a_conversation_is_answered(client) -> None:
     answer = client.chat("tiny", USER, options=short())
     assert answer.message.role == "assistant"
     assert answer.message.content
@@ -62,7 +65,7 @@ def test_a_conversation_is_answered(client):
     assert pieces[-1].done_reason == "length"
 
 
-def test_tools_are_shown_to_the_model(client):
+def test_tools_are_shown_to_the_model(client) -> None:
     def add(a: int, b: int) -> int:
         """Add two numbers."""
         return a + b
@@ -73,7 +76,7 @@ def test_tools_are_shown_to_the_model(client):
     assert answer.message.tool_calls is None
 
 
-def test_the_same_seed_gives_the_same_answer(client):
+def test_the_same_seed_gives_the_same_answer(client) -> None:
     options = {"temperature": 1.5, "num_predict": 20, "seed": 7}
     answers = {client.generate("tiny", "hello", options=options).response for _ in range(3)}
     other = client.generate("tiny", "hello", options=options | {"seed": 8}).response
@@ -81,7 +84,7 @@ def test_the_same_seed_gives_the_same_answer(client):
     assert other not in answers
 
 
-def test_a_stop_string_ends_the_answer_and_is_not_in_it(client):
+def test_a_stop_string_ends_the_answer_and_is_not_in_it(client) -> None:
     whole = client.generate("tiny", "hello", options=short(30)).response
     stop = whole[len(whole) // 2 : len(whole) // 2 + 2]
     answer = client.generate("tiny", "hello", options=short(30, stop=[stop]))
@@ -89,13 +92,13 @@ def test_a_stop_string_ends_the_answer_and_is_not_in_it(client):
     assert answer.response == whole[: whole.index(stop)]
 
 
-def test_the_context_of_an_answer_can_be_continued(client):
+def test_the_context_of_an_answer_can_be_continued(client) -> None:
     first = client.generate("tiny", "hello", options=short(4))
     second = client.generate("tiny", "more", context=first.context, options=short(4))
     assert second.prompt_eval_count > len(first.context)
 
 
-def test_log_probabilities_come_with_their_tokens(client):
+def test_log_probabilities_come_with_their_tokens(client) -> None:
     answer = client.generate("tiny", "hello", options=short(3), logprobs=True, top_logprobs=2)
     assert len(answer.logprobs) == 3
     for score in answer.logprobs:
@@ -104,7 +107,7 @@ def test_log_probabilities_come_with_their_tokens(client):
         assert score.top_logprobs[0].token == score.token
 
 
-def test_the_models_are_listed_and_shown(client):
+def test_the_models_are_listed_and_shown(client) -> None:
     [model] = [model for model in client.list().models if model.model == "tiny:latest"]
     assert model.details.family == "llama"
     assert model.size > 100_000
@@ -115,7 +118,7 @@ def test_the_models_are_listed_and_shown(client):
     assert shown.details.parameter_size.endswith("K")
 
 
-def test_models_in_memory_are_listed_and_unloaded(client, server):
+def test_models_in_memory_are_listed_and_unloaded(client, server: Server) -> None:
     before_s = time.time()
     client.generate("tiny", keep_alive="10m")
     [process] = client.ps().models
@@ -128,7 +131,7 @@ def test_models_in_memory_are_listed_and_unloaded(client, server):
     wait_until(lambda: not server.workers(), "the model's process ends")
 
 
-def test_another_context_length_loads_the_model_again(client):
+def test_another_context_length_loads_the_model_again(client) -> None:
     client.generate("tiny", "hello", options=short(num_ctx=256))
     assert client.ps().models[0].context_length == 256
     client.generate("tiny", "hello", options=short())
@@ -151,19 +154,21 @@ def test_another_context_length_loads_the_model_again(client):
         (lambda c: c.generate("broken", "x"), 500, "tensor count"),
     ],
 )
-def test_errors_reach_the_client_with_their_status(client, call, status, told):
+def test_errors_reach_the_client_with_their_status(
+    client, call: Callable[[Any], Any], status: int, told: str
+) -> None:
     with pytest.raises(ollama.ResponseError) as caught:
         call(client)
     assert caught.value.status_code == status
     assert told in caught.value.error
 
 
-def test_an_error_of_a_stream_reaches_the_client(client):
+def test_an_error_of_a_stream_reaches_the_client(client) -> None:
     with pytest.raises(ollama.ResponseError, match="no such words"):
         list(client.chat("tiny", [{"role": "user", "content": "refuse"}], stream=True))
 
 
-def test_a_prompt_longer_than_the_context_is_cut_or_refused(server, client):
+def test_a_prompt_longer_than_the_context_is_cut_or_refused(server: Server, client) -> None:
     long = "hello world " * 500
     assert client.generate("tiny", long, options=short()).prompt_eval_count <= 512
     body = {"model": "tiny", "prompt": long, "truncate": False}
@@ -172,7 +177,9 @@ def test_a_prompt_longer_than_the_context_is_cut_or_refused(server, client):
     assert "context" in response.json()["error"]
 
 
-def test_generating_goes_on_beyond_the_context_unless_told_otherwise(server, client):
+def test_generating_goes_on_beyond_the_context_unless_told_otherwise(
+    server: Server, client
+) -> None:
     assert client.generate("tiny", "hello", options=short(700)).eval_count == 700
     body = {"model": "tiny", "prompt": "hello", "options": short(700), "shift": False}
     answer = httpx.post(f"{server.url}/api/generate", json=body | {"stream": False}, timeout=60)
@@ -180,7 +187,7 @@ def test_generating_goes_on_beyond_the_context_unless_told_otherwise(server, cli
     assert answer.json()["eval_count"] < 512
 
 
-def test_a_client_that_leaves_frees_the_slot(server, client):
+def test_a_client_that_leaves_frees_the_slot(server: Server, client) -> None:
     client.generate("tiny")  # load it first
     # Without end: whoever comes next would wait for ever if it were not freed.
     body = {"model": "tiny", "prompt": "hello", "options": short(10**9)}
@@ -192,8 +199,8 @@ def test_a_client_that_leaves_frees_the_slot(server, client):
     client.generate("tiny", "hello", options=short(1))
 
 
-def test_several_clients_are_answered_at_once(server):
-    async def ask():
+def test_several_clients_are_answered_at_once(server: Server) -> None:
+    async def ask() -> list[Any]:
         async with ollama.AsyncClient(server.url, timeout=60) as client:
             calls = [client.generate("tiny", f"hello {i}", options=short(10)) for i in range(6)]
             return [answer.eval_count for answer in await asyncio.gather(*calls)]
@@ -201,7 +208,7 @@ def test_several_clients_are_answered_at_once(server):
     assert asyncio.run(ask()) == [10] * 6
 
 
-def test_a_killed_model_is_an_error_and_the_next_request_works(server, client):
+def test_a_killed_model_is_an_error_and_the_next_request_works(server: Server, client) -> None:
     body = {"model": "tiny", "prompt": "hello", "options": short(5000)}
     with httpx.stream("POST", f"{server.url}/api/generate", json=body, timeout=60) as response:
         lines = response.iter_lines()
@@ -215,7 +222,9 @@ def test_a_killed_model_is_an_error_and_the_next_request_works(server, client):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_server_ends_in_order_and_leaves_no_process(own_server, number):
+def test_the_server_ends_in_order_and_leaves_no_process(
+    own_server: Server, number: signal.Signals
+) -> None:
     with ollama.Client(own_server.url, timeout=60) as client:
         client.generate("tiny", "hello", options=short())
     [worker] = own_server.workers()
@@ -224,7 +233,7 @@ def test_the_server_ends_in_order_and_leaves_no_process(own_server, number):
     assert "Traceback" not in own_server.log.read_text()
 
 
-def test_a_killed_server_takes_its_models_along(own_server):
+def test_a_killed_server_takes_its_models_along(own_server: Server) -> None:
     with ollama.Client(own_server.url, timeout=60) as client:
         client.generate("tiny", "hello", options=short())
     [worker] = own_server.workers()
@@ -233,18 +242,18 @@ def test_a_killed_server_takes_its_models_along(own_server):
     wait_until(lambda: not is_alive(worker), "the model's process ends")
 
 
-def demo(client, messages, **more):
+def demo(client, messages: list[Any], **more: Any):
     return client.chat("demo", messages, options=GREEDY | {"num_predict": 60}, **more)
 
 
-def test_the_built_in_model_answers(client):
+def test_the_built_in_model_answers(client) -> None:
     assert demo(client, SUM).message.content == "85"
     pieces = list(demo(client, SUM, stream=True))
     assert "".join(piece.message.content for piece in pieces) == "85"
 
 
 @pytest.mark.parametrize("is_streaming", [False, True])
-def test_a_function_of_python_is_called(client, is_streaming):
+def test_a_function_of_python_is_called(client, is_streaming: bool) -> None:
     def get_weather(city: str) -> str:
         """Get the weather in a city.
 
@@ -260,7 +269,7 @@ def test_a_function_of_python_is_called(client, is_streaming):
     assert answers[-1].done_reason == "stop"
 
 
-def test_an_answer_fits_the_schema_of_a_pydantic_model(client):
+def test_an_answer_fits_the_schema_of_a_pydantic_model(client) -> None:
     class Person(pydantic.BaseModel):
         job: str
         name: str
@@ -270,18 +279,18 @@ def test_an_answer_fits_the_schema_of_a_pydantic_model(client):
     assert json.loads(demo(client, PERSON, format="json").message.content)["job"] == "driver"
 
 
-def test_an_answer_is_one_of_several(client):
+def test_an_answer_is_one_of_several(client) -> None:
     chosen = demo(client, SUM, format={"choices": ["yes", "no"]})
     assert chosen.message.content in ("yes", "no")
 
 
-def test_a_form_that_is_none_is_refused(client):
+def test_a_form_that_is_none_is_refused(client) -> None:
     with pytest.raises(ollama.ResponseError, match="type") as caught:
         demo(client, SUM, format={"type": "thing"})
     assert caught.value.status_code == 400
 
 
-def test_texts_are_embedded(client):
+def test_texts_are_embedded(client) -> None:
     found = client.embed("demo", ["a cat", "a cat", "rain"])
     same, again, other = found.embeddings
     assert same == pytest.approx(again)
@@ -293,7 +302,7 @@ def test_texts_are_embedded(client):
     assert client.embeddings("demo", "a cat").embedding == pytest.approx(same)
 
 
-def test_both_engines_give_the_same_vectors(native, llamacpp):
+def test_both_engines_give_the_same_vectors(native: Server, llamacpp: Server) -> None:
     vectors = []
     for server in (native, llamacpp):
         with ollama.Client(server.url, timeout=60) as client:
@@ -302,7 +311,7 @@ def test_both_engines_give_the_same_vectors(native, llamacpp):
     assert sum(a * b for a, b in zip(one, other, strict=True)) > 0.999
 
 
-def test_a_model_is_made_copied_shown_and_deleted(client, models):
+def test_a_model_is_made_copied_shown_and_deleted(client, models: Path) -> None:
     digest = client.create_blob(models / "tiny.gguf")
     steps = client.create(
         "me/made", files={"tiny.gguf": digest}, system="Be kind.", parameters={"top_k": 3},
@@ -323,12 +332,12 @@ def test_a_model_is_made_copied_shown_and_deleted(client, models):
         client.show("me/third:v2")
 
 
-def test_a_pull_from_a_registry_that_is_not_there_fails_in_its_stream(client):
+def test_a_pull_from_a_registry_that_is_not_there_fails_in_its_stream(client) -> None:
     with pytest.raises(ollama.ResponseError):
         list(client.pull("127.0.0.1:1/library/none", insecure=True, stream=True))
 
 
-def test_image_reaches_the_model(client):
+def test_image_reaches_the_model(client) -> None:
     question = {"role": "user", "content": "What colour is it?", "images": [picture()]}
     assert demo(client, [question]).message.content == "Red."
     answer = client.generate(

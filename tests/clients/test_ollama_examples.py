@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import ollama
 import pytest
 from support import run_examples
 from support.registries import DockerRegistry
-from support.serving import start_server
+from support.serving import Server, start_server
 
 from tests.clients.questions import picture
 
@@ -67,14 +68,20 @@ MISSING = "the examples are not in .venv: `make test` gets them (tools/setup/oll
 
 
 @pytest.fixture(scope="module")
-def local_registry(tmp_path_factory):
+def local_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerRegistry]:
     registry = DockerRegistry(tmp_path_factory.mktemp("registry"), certificate=CERTIFICATE)
     yield registry
     registry.close()
 
 
 @pytest.fixture(scope="module", params=["native", "llamacpp"])
-def outcomes(request, local_registry, models, models_of_llamacpp, tmp_path_factory):
+def outcomes(
+    request: pytest.FixtureRequest,
+    local_registry: DockerRegistry,
+    models: Path,
+    models_of_llamacpp: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+):
     """What the examples printed."""
     assert FOLDER.is_dir(), MISSING
     engine = request.param
@@ -98,7 +105,7 @@ def outcomes(request, local_registry, models, models_of_llamacpp, tmp_path_facto
         server.end()
 
 
-def make_models(client):
+def make_models(client) -> None:
     """Make the models that the examples name, of the built-in one."""
     short = {"num_predict": 60, "temperature": 0, "repeat_last_n": -1}
     for name in PLAIN:
@@ -110,7 +117,7 @@ def make_models(client):
     assert client.push("gemma4").status == "success"
 
 
-def run(server, image, names):
+def run(server: Server, image: Path, names: list[str]):
     programs = [str(FOLDER / f"{name}.py") for name in names]
     outcome = subprocess.run(
         [sys.executable, run_examples.__file__, f"{image}\n", *programs],
@@ -124,7 +131,7 @@ def run(server, image, names):
     return json.loads(outcome.stdout)
 
 
-def test_no_example_is_forgotten():
+def test_no_example_is_forgotten() -> None:
     assert FOLDER.is_dir(), MISSING
     assert {path.stem for path in FOLDER.glob("*.py")} == {
         *EXAMPLES, *LISTING, *SEEING, *ASKING, *ELSEWHERE
@@ -132,20 +139,20 @@ def test_no_example_is_forgotten():
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_runs_unchanged(outcomes, name):
+def test_an_example_runs_unchanged(outcomes, name: str) -> None:
     assert outcomes[name]["error"] == ""
     assert outcomes[name]["printed"].strip()
     assert EXAMPLES[name] in outcomes[name]["printed"]
 
 
-def test_examples_with_schemas_and_images_run_unchanged(outcomes):
+def test_examples_with_schemas_and_images_run_unchanged(outcomes) -> None:
     expected = LISTING | SEEING
     for name in expected:
         error, printed = outcomes[name]["error"], outcomes[name]["printed"]
         assert "EOF while parsing" in error or expected[name] in printed, error
 
 
-def test_an_example_that_asks_for_ever_is_answered_until_its_input_ends(outcomes):
+def test_an_example_that_asks_for_ever_is_answered_until_its_input_ends(outcomes) -> None:
     for name, error in ASKING.items():
         assert outcomes[name]["error"] == error
         assert outcomes[name]["printed"].count("\n") >= 2

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import ollama
@@ -13,7 +14,7 @@ import pytest
 from ollama import _types
 from support.chat_templates import CHATML
 from support.scripted import write_scripted
-from support.serving import start_server
+from support.serving import Server, start_server
 
 from tampu.sampling.parameters import BY_OLLAMA
 
@@ -38,19 +39,19 @@ class Call:
     given: dict[str, Any] = field(default_factory=dict)
 
 
-def call(method, holds, **given):
+def call(method: str, holds: Callable[[Any], bool], **given: Any) -> Call:
     return Call(method, holds, given)
 
 
-def generate(holds, **given):
+def generate(holds: Callable[[Any], bool], **given: Any) -> Call:
     return call("generate", holds, **{"model": "talker", "prompt": "x", **given})
 
 
-def chat(holds, **given):
+def chat(holds: Callable[[Any], bool] | Callable[[Any], Any], **given: Any) -> Call:
     return call("chat", holds, **{"model": "thinker", "messages": USER, **given})
 
 
-def told(status, text):
+def told(status: int, text: str) -> Callable[[Any], bool]:
     return lambda error: (error.status_code, text in error.error) == (status, True)
 
 
@@ -174,7 +175,9 @@ CALLS = {
 
 
 @pytest.fixture(scope="module", params=["native", "llamacpp"])
-def server(request, tmp_path_factory):
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("models")
     more = {"adds_space": False}  # llama.cpp has no forms for others
     write_scripted(folder / "talker.gguf", ["Hello", " there"], template=PLAIN, **more)
@@ -188,7 +191,7 @@ def server(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_call(server, call):
+def test_call(server: Server, call: str) -> None:
     with ollama.Client(server.url, timeout=60) as client:
         try:
             answer = getattr(client, call.method)(**call.given)
@@ -197,7 +200,7 @@ def test_call(server, call):
     assert call.holds(answer), repr(answer)
 
 
-def test_the_asynchronous_client_sends_a_file_in_chunks(server, tmp_path):
+def test_the_asynchronous_client_sends_a_file_in_chunks(server: Server, tmp_path: Path) -> None:
     path = tmp_path / "blob"
     path.write_bytes(b"a blob" * 20_000)
 
@@ -218,7 +221,11 @@ def test_the_asynchronous_client_sends_a_file_in_chunks(server, tmp_path):
         ("pull", {"model": "127.0.0.1:1/a/m", "insecure": True}),
     ],
 )
-def test_what_streams_streams(server, method, given):
+def test_what_streams_streams(
+    server: Server,
+    method: str,
+    given: dict[str, Any],
+) -> None:
     heard = []
     with ollama.Client(server.url, timeout=60) as client:
         try:
@@ -228,7 +235,7 @@ def test_what_streams_streams(server, method, given):
     assert heard
 
 
-def test_no_field_of_the_package_is_left_out():
+def test_no_field_of_the_package_is_left_out() -> None:
     methods = {name for name in vars(ollama.Client) if not name.startswith("_")}
     assert methods - ELSEWHERE - {"create_blob", "close"} == {
         call.method for call in CALLS.values()
@@ -239,6 +246,6 @@ def test_no_field_of_the_package_is_left_out():
         assert parameters - PICTURES - used == set(), method
 
 
-def test_the_options_of_the_package_are_known():
+def test_the_options_of_the_package_are_known() -> None:
     unknown = {*_types.Options.model_fields} - {*BY_OLLAMA}
     assert unknown == {"embedding_only"}  # Ollama has none any more either

@@ -5,9 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import math
+from collections.abc import Iterator
+from typing import Any
 
 import openai
 import pytest
+from support.serving import Server
 
 from tests.clients.questions import PERSON, SUM, WARM, WEATHER, picture
 
@@ -18,21 +21,21 @@ TOOLS = [{"type": "function", "function": WEATHER}]
 
 
 @pytest.fixture(scope="module")
-def client(server):
+def client(server: Server) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
         yield client
 
 
-def ask(client, messages=SUM, **more):
+def ask(client: openai.OpenAI, messages: list[Any] = SUM, **more: Any):
     options = {"model": "demo", "temperature": 0, "max_tokens": 60} | more
     return client.chat.completions.create(messages=messages, **options)
 
 
-def text_of(chunks):
+def text_of(chunks: list[Any]) -> str:
     return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
 
 
-def test_a_question_is_answered(client):
+def test_a_question_is_answered(client: openai.OpenAI) -> None:
     answer = ask(client)
     [choice] = answer.choices
     assert choice.message.content == "85"
@@ -43,7 +46,7 @@ def test_a_question_is_answered(client):
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
 
 
-def test_stream_has_the_same_answer_and_its_usage(client):
+def test_stream_has_the_same_answer_and_its_usage(client: openai.OpenAI) -> None:
     chunks = list(ask(client, stream=True, stream_options={"include_usage": True}))
     assert text_of(chunks) == "85"
     assert len({chunk.id for chunk in chunks}) == 1
@@ -56,19 +59,19 @@ def test_stream_has_the_same_answer_and_its_usage(client):
     assert all(chunk.usage is None for chunk in chunks[:-1])
 
 
-def test_cached_tokens_are_reported(client):
+def test_cached_tokens_are_reported(client: openai.OpenAI) -> None:
     ask(client)
     usage = ask(client).usage
     assert 0 < usage.prompt_tokens_details.cached_tokens < usage.prompt_tokens
 
 
-def test_a_fact_becomes_json(client):
+def test_a_fact_becomes_json(client: openai.OpenAI) -> None:
     answer = ask(client, PERSON, extra_body={"num_ctx": 1024, "top_k": 1})
     assert json.loads(answer.choices[0].message.content) == {"name": "Kevin", "job": "driver"}
 
 
 @pytest.mark.parametrize("is_streaming", [False, True])
-def test_a_tool_is_called_with_its_arguments(client, is_streaming):
+def test_a_tool_is_called_with_its_arguments(client: openai.OpenAI, is_streaming: bool) -> None:
     answer = ask(client, WARM, tools=TOOLS, stream=is_streaming)
     if is_streaming:
         chunks = list(answer)
@@ -88,7 +91,7 @@ def test_a_tool_is_called_with_its_arguments(client, is_streaming):
     assert call.id.startswith("call_")
 
 
-def test_a_conversation_with_a_tools_result_goes_on(client):
+def test_a_conversation_with_a_tools_result_goes_on(client: openai.OpenAI) -> None:
     first = ask(client, WARM, tools=TOOLS).choices[0].message
     result = {"role": "tool", "tool_call_id": first.tool_calls[0].id, "content": "It is sunny."}
     messages = [*WARM, first.model_dump(exclude_none=True), result]
@@ -97,13 +100,13 @@ def test_a_conversation_with_a_tools_result_goes_on(client):
     assert answer.usage.prompt_tokens > 60
 
 
-def test_tools_that_must_not_be_called_are_not_shown(client):
+def test_tools_that_must_not_be_called_are_not_shown(client: openai.OpenAI) -> None:
     answer = ask(client, WARM, tools=TOOLS, tool_choice="none")
     assert answer.choices[0].message.tool_calls is None
     assert answer.usage.prompt_tokens == ask(client, WARM).usage.prompt_tokens
 
 
-def test_several_choices_are_each_of_their_own_seed(client):
+def test_several_choices_are_each_of_their_own_seed(client: openai.OpenAI) -> None:
     many = ask(client, n=3, temperature=1.5, seed=7, max_tokens=8)
     again = ask(client, n=3, temperature=1.5, seed=7, max_tokens=8)
     other = ask(client, n=1, temperature=1.5, seed=8, max_tokens=8)
@@ -119,7 +122,7 @@ def test_several_choices_are_each_of_their_own_seed(client):
         assert mine[-1].choices[0].finish_reason == "stop"
 
 
-def test_log_probabilities_are_of_the_tokens(client):
+def test_log_probabilities_are_of_the_tokens(client: openai.OpenAI) -> None:
     answer = ask(client, logprobs=True, top_logprobs=2)
     scores = answer.choices[0].logprobs.content
     assert "".join(score.token for score in scores) == "85"
@@ -129,7 +132,7 @@ def test_log_probabilities_are_of_the_tokens(client):
         assert score.logprob <= 0
 
 
-def test_a_bias_changes_the_answer(client):
+def test_a_bias_changes_the_answer(client: openai.OpenAI) -> None:
     tokens = client.post(
         "/../api/tokenize",
         body={"model": "demo", "text": "8", "add_special": False},
@@ -139,19 +142,19 @@ def test_a_bias_changes_the_answer(client):
     assert not answer.choices[0].message.content.startswith("8")
 
 
-def test_a_stop_string_ends_the_answer(client):
+def test_a_stop_string_ends_the_answer(client: openai.OpenAI) -> None:
     answer = ask(client, PERSON, stop=["Kevin"])
     assert answer.choices[0].message.content == '{"name": "'
     assert answer.choices[0].finish_reason == "stop"
 
 
-def test_token_limit_is_reported(client):
+def test_token_limit_is_reported(client: openai.OpenAI) -> None:
     answer = ask(client, PERSON, max_tokens=openai.omit, max_completion_tokens=2)
     assert answer.choices[0].finish_reason == "length"
     assert answer.usage.completion_tokens == 2
 
 
-def test_prompts_are_continued_each_and_echoed(client):
+def test_prompts_are_continued_each_and_echoed(client: openai.OpenAI) -> None:
     ids = [1, 2, 3]
     one = client.completions.create(model="demo", prompt="27 + 58 =", max_tokens=3, temperature=0)
     assert one.object == "text_completion"
@@ -170,7 +173,7 @@ def test_prompts_are_continued_each_and_echoed(client):
     assert "".join(chunk.choices[0].text for chunk in stream) == one.choices[0].text
 
 
-def test_a_prompts_own_scores_come_with_its_echo(client):
+def test_a_prompts_own_scores_come_with_its_echo(client: openai.OpenAI) -> None:
     prompt = "27 + 58 ="
     for most in (0, 2):
         answer = client.completions.create(
@@ -187,7 +190,7 @@ def test_a_prompts_own_scores_come_with_its_echo(client):
         client.completions.create(model="demo", prompt=prompt, logprobs=1, echo=True, stream=True)
 
 
-def test_a_completions_scores_stand_at_their_offsets(client):
+def test_a_completions_scores_stand_at_their_offsets(client: openai.OpenAI) -> None:
     answer = client.completions.create(
         model="demo", prompt="27 + 58 =", max_tokens=3, temperature=0, logprobs=2
     )
@@ -199,7 +202,7 @@ def test_a_completions_scores_stand_at_their_offsets(client):
     assert all(len(top) == 2 for top in scores.top_logprobs)
 
 
-def test_embeddings_are_the_same_in_both_encodings(client):
+def test_embeddings_are_the_same_in_both_encodings(client: openai.OpenAI) -> None:
     texts = ["a cat", "a dog"]
     binary = client.embeddings.create(model="demo", input=texts)
     plain = client.embeddings.create(model="demo", input=texts, encoding_format="float")
@@ -213,7 +216,7 @@ def test_embeddings_are_the_same_in_both_encodings(client):
     assert tokens.usage.prompt_tokens == 4
 
 
-def test_the_models_are_listed(client):
+def test_the_models_are_listed(client: openai.OpenAI) -> None:
     names = [model.id for model in client.models.list()]
     assert "demo:latest" in names
     assert client.models.retrieve("demo").id == "demo"
@@ -221,7 +224,7 @@ def test_the_models_are_listed(client):
         client.models.retrieve("library/nothing:7b")
 
 
-def test_a_response_is_an_answer_to_items(client):
+def test_a_response_is_an_answer_to_items(client: openai.OpenAI) -> None:
     answer = client.responses.create(model="demo", input="What is 27 + 58?", temperature=0)
     assert answer.output_text == "85"
     assert answer.status == "completed"
@@ -232,7 +235,7 @@ def test_a_response_is_an_answer_to_items(client):
     assert short.incomplete_details.reason == "max_output_tokens"
 
 
-def test_responses_stream_reports_each_item(client):
+def test_responses_stream_reports_each_item(client: openai.OpenAI) -> None:
     with client.responses.stream(model="demo", input="What is 27 + 58?", temperature=0) as stream:
         events = list(stream)
         final = stream.get_final_response()
@@ -243,7 +246,7 @@ def test_responses_stream_reports_each_item(client):
     assert final.output_text == "85"
 
 
-def test_a_response_calls_a_function_and_goes_on_with_its_output(client):
+def test_a_response_calls_a_function_and_goes_on_with_its_output(client: openai.OpenAI) -> None:
     tools = [{"type": "function", **WEATHER}]
     question = {"role": "user", "content": WARM[0]["content"]}
     with client.responses.stream(model="demo", input=[question], tools=tools, temperature=0) as s:
@@ -273,14 +276,14 @@ def test_a_response_calls_a_function_and_goes_on_with_its_output(client):
         ({"extra_body": {"options": {"num_ctx": 1}}}, "num_ctx"),
     ],
 )  # fmt: skip
-def test_unsupported_field_is_refused_by_name(client, more, told):
+def test_unsupported_field_is_refused_by_name(client: openai.OpenAI, more, told: str) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         ask(client, **more)
     assert told in caught.value.body["message"]
     assert caught.value.body["type"] == "invalid_request_error"
 
 
-def test_image_is_refused_by_a_model_without_vision(client):
+def test_image_is_refused_by_a_model_without_vision(client: openai.OpenAI) -> None:
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
     remote = {"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}
     for part, told in ((picture, "does not support images"), (remote, "URLs are not fetched")):
@@ -288,7 +291,7 @@ def test_image_is_refused_by_a_model_without_vision(client):
             ask(client, [{"role": "user", "content": [part]}], model="tiny")
 
 
-def test_the_input_of_a_chat_is_counted(client):
+def test_the_input_of_a_chat_is_counted(client: openai.OpenAI) -> None:
     path = "/chat/completions/input_tokens"
     found = client.post(path, body={"model": "demo", "messages": SUM}, cast_to=dict[str, object])
     assert found["input_tokens"] == ask(client).usage.prompt_tokens
@@ -309,7 +312,7 @@ SCHEMA = {
 }
 
 
-def test_an_answer_fits_the_schema_that_was_given(client):
+def test_an_answer_fits_the_schema_that_was_given(client: openai.OpenAI) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA}}
     answer = ask(client, PERSON, response_format=form).choices[0].message.content
     found = json.loads(answer)
@@ -319,7 +322,7 @@ def test_an_answer_fits_the_schema_that_was_given(client):
     assert json.loads(free.choices[0].message.content) == {"name": "Kevin", "job": "driver"}
 
 
-def test_a_call_that_is_required_is_made(client):
+def test_a_call_that_is_required_is_made(client: openai.OpenAI) -> None:
     for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
         answer = ask(client, SUM, tools=CITIES, tool_choice=choice, parallel_tool_calls=False)
         assert answer.choices[0].finish_reason == "tool_calls"
@@ -328,7 +331,7 @@ def test_a_call_that_is_required_is_made(client):
         assert json.loads(call.function.arguments)["city"] in ("Cairo", "Rome")
 
 
-def test_with_a_format_and_tools_an_answer_is_one_or_the_other(client):
+def test_with_a_format_and_tools_an_answer_is_one_or_the_other(client: openai.OpenAI) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA}}
     for question in (SUM, PERSON):
         answer = ask(
@@ -345,7 +348,7 @@ def test_with_a_format_and_tools_an_answer_is_one_or_the_other(client):
             assert list(json.loads(answer.message.content)) == ["job", "name"]
 
 
-def test_invalid_grammar_is_refused_before_generation(client):
+def test_invalid_grammar_is_refused_before_generation(client: openai.OpenAI) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "thing"}}}
     with pytest.raises(openai.BadRequestError, match="type"):
         ask(client, response_format=form)
@@ -354,7 +357,7 @@ def test_invalid_grammar_is_refused_before_generation(client):
         ask(client, tools=TOOLS, tool_choice=other)
 
 
-def test_image_reaches_the_model(client):
+def test_image_reaches_the_model(client: openai.OpenAI) -> None:
     url = "data:image/png;base64," + base64.b64encode(picture()).decode()
     text = {"type": "text", "text": "What colour is it?"}
     content = [text, {"type": "image_url", "image_url": {"url": url}}]
@@ -369,7 +372,7 @@ def test_image_reaches_the_model(client):
 
 
 @pytest.mark.parametrize("data", ["data:image/png;base64,aGk=", "data:image/tiff;base64,aGk=", "x"])
-def test_invalid_image_is_refused(client, data):
+def test_invalid_image_is_refused(client: openai.OpenAI, data: str) -> None:
     part = {"type": "image_url", "image_url": {"url": data}}
     with pytest.raises(openai.BadRequestError):
         ask(client, [{"role": "user", "content": [part]}])

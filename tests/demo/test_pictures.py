@@ -7,7 +7,7 @@ from tampu.engine.engine import Engine
 
 
 @pytest.mark.seed("S61", "S81")
-def test_held_out_pictures_are_answered_right():
+def test_held_out_pictures_are_answered_right() -> None:
     with Engine.load("demo", context=512) as engine:
         right, wrong = measure(engine, count=20, seed=11)
         asked = 20 * len(KINDS[:4])

@@ -26,7 +26,7 @@ def as_written(call: ToolCall) -> str:
 
 
 @pytest.mark.parametrize("skill", ["add", "json", "tool", "recall", "chat"])
-def test_the_built_in_model_is_right_in_95_of_100_cases(demo, skill):
+def test_the_built_in_model_is_right_in_95_of_100_cases(demo: Engine, skill: str) -> None:
     examples = held_out(skill, EXAMPLES, 7)
     wrong = []
     for example in examples:
@@ -39,12 +39,12 @@ def test_the_built_in_model_is_right_in_95_of_100_cases(demo, skill):
     assert len(wrong) <= (1 - REQUIRED) * EXAMPLES, wrong
 
 
-def test_the_question_of_the_readme_is_answered(demo):
+def test_the_question_of_the_readme_is_answered(demo: Engine) -> None:
     question = [{"role": "user", "content": "What is 27 + 58?"}]
     assert demo.chat(question, temperature=0.0).text == "85"
 
 
-def test_a_follow_up_uses_what_was_computed_before(demo):
+def test_a_follow_up_uses_what_was_computed_before(demo: Engine) -> None:
     messages = [{"role": "user", "content": "What is 27 + 58?"}]
     first = demo.chat(messages, temperature=0.0)
     messages += [

@@ -5,6 +5,9 @@ import gc
 import logging
 import queue
 import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +15,8 @@ from support.engines import GREEDY, PROMPT, SMALL, rest, tiny_engine
 from support.tiny_model import BOS, EOS, FIRST_BYTE, write_tiny
 from support.waiting import until
 
+from tampu import ReasoningDelta
+from tampu.chat.output import ToolCall
 from tampu.engine.engine import Engine
 from tampu.errors import RequestError
 from tampu.runner.events import Done, TextDelta
@@ -19,7 +24,7 @@ from tampu.runner.request import GenerateOptions
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory):
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     with tiny_engine(tmp_path_factory.mktemp("engine")) as engine:
         yield engine
 
@@ -28,14 +33,14 @@ def engine(tmp_path_factory):
 
 
 @pytest.mark.seed("S2")
-def test_a_greedy_answer_is_the_likeliest_token_each_time(engine):
+def test_a_greedy_answer_is_the_likeliest_token_each_time(engine: Engine) -> None:
     tokens = engine.tokenize(PROMPT)
     for token in engine.generate(PROMPT, max_tokens=12, **GREEDY).tokens:
         assert token == engine.logits(tokens)[-1].argmax()
         tokens.append(token)
 
 
-def test_an_answer_has_its_text_tokens_and_cost(engine):
+def test_an_answer_has_its_text_tokens_and_cost(engine: Engine) -> None:
     found = engine.generate(PROMPT, max_tokens=9, **GREEDY)
     assert len(found.tokens) == 9
     assert found.reason == "length"
@@ -48,7 +53,7 @@ def test_an_answer_has_its_text_tokens_and_cost(engine):
     assert 0 < usage.total_ns < 10**11
 
 
-def test_text_and_its_tokens_are_the_same_prompt(engine):
+def test_text_and_its_tokens_are_the_same_prompt(engine: Engine) -> None:
     tokens = engine.tokenize(PROMPT)
     assert tokens[0] == BOS
     assert engine.detokenize(tokens) == PROMPT
@@ -58,17 +63,17 @@ def test_text_and_its_tokens_are_the_same_prompt(engine):
 
 
 @pytest.mark.parametrize("count", [0, 1, 7])
-def test_exactly_as_many_tokens_as_asked_for_are_generated(engine, count):
+def test_exactly_as_many_tokens_as_asked_for_are_generated(engine: Engine, count: int) -> None:
     found = engine.generate(PROMPT, max_tokens=count, **GREEDY)
     assert (len(found.tokens), found.reason) == (count, "length")
 
 
-def test_the_same_seed_gives_the_same_answer(engine):
+def test_the_same_seed_gives_the_same_answer(engine: Engine) -> None:
     answers = [engine.generate(PROMPT, max_tokens=12, seed=seed).tokens for seed in (7, 7, 8)]
     assert answers[0] == answers[1] != answers[2]
 
 
-def test_the_models_end_token_ends_an_answer(engine):
+def test_the_models_end_token_ends_an_answer(engine: Engine) -> None:
     only_end = {"logit_bias": {EOS: 1000.0}, "temperature": 0.0}
     found = engine.generate(PROMPT, **only_end)
     assert (found.text, found.tokens, found.reason) == ("", [], "stop")
@@ -76,13 +81,13 @@ def test_the_models_end_token_ends_an_answer(engine):
     assert (found.text, found.tokens, found.reason) == ("", [EOS] * 3, "length")
 
 
-def test_a_bias_forbids_tokens(engine):
+def test_a_bias_forbids_tokens(engine: Engine) -> None:
     first = engine.generate(PROMPT, max_tokens=1, **GREEDY).tokens[0]
     forbidden = {first: -float("inf")}
     assert engine.generate(PROMPT, max_tokens=1, logit_bias=forbidden, **GREEDY).tokens != [first]
 
 
-def test_a_stop_string_ends_an_answer_before_it(engine):
+def test_a_stop_string_ends_an_answer_before_it(engine: Engine) -> None:
     letters = {FIRST_BYTE + byte: 50.0 for byte in b"xyz"}
     options = {"logit_bias": letters, "seed": 1, "max_tokens": 200, "top_k": 3}
     whole = engine.generate(PROMPT, **options).text
@@ -93,7 +98,7 @@ def test_a_stop_string_ends_an_answer_before_it(engine):
 
 
 @pytest.mark.parametrize("top", [0, 1, 5])
-def test_logprobs_are_those_of_the_logits(engine, top):
+def test_logprobs_are_those_of_the_logits(engine: Engine, top: int) -> None:
     found = engine.generate(PROMPT, max_tokens=3, logprobs=True, top_logprobs=top, **GREEDY)
     logits = engine.logits(engine.tokenize(PROMPT) + found.tokens)[-4:-1].astype(np.float64)
     expected = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
@@ -103,7 +108,7 @@ def test_logprobs_are_those_of_the_logits(engine, top):
         assert [token for token, _ in entry.top] == np.argsort(-row)[:top].tolist()
 
 
-def test_what_was_computed_is_not_computed_again(engine):
+def test_what_was_computed_is_not_computed_again(engine: Engine) -> None:
     prompt = "the same beginning and then"
     engine.generate(prompt, max_tokens=1, **GREEDY)
     found = engine.generate(prompt + " more", max_tokens=1, **GREEDY)
@@ -114,7 +119,7 @@ def test_what_was_computed_is_not_computed_again(engine):
 # Piece by piece
 
 
-def test_the_pieces_of_a_stream_are_the_answer(engine):
+def test_the_pieces_of_a_stream_are_the_answer(engine: Engine) -> None:
     whole = engine.generate(PROMPT, max_tokens=20, **GREEDY)
     *texts, done = engine.stream(PROMPT, max_tokens=20, **GREEDY)
     assert all(isinstance(text, TextDelta) for text in texts)
@@ -124,7 +129,7 @@ def test_the_pieces_of_a_stream_are_the_answer(engine):
     assert (done.reason, done.usage.generated_tokens) == ("length", 20)
 
 
-def test_a_stream_tells_how_much_of_its_prompt_is_read(engine):
+def test_a_stream_tells_how_much_of_its_prompt_is_read(engine: Engine) -> None:
     stream = engine.stream(PROMPT, max_tokens=3, **GREEDY)
     read, total = stream.progress
     assert 0 <= read <= total == len(engine.tokenize(PROMPT))
@@ -134,25 +139,25 @@ def test_a_stream_tells_how_much_of_its_prompt_is_read(engine):
     rest(engine)
 
 
-def test_closing_a_stream_cancels_the_request(engine):
+def test_closing_a_stream_cancels_the_request(engine: Engine) -> None:
     stream = engine.stream(PROMPT, **GREEDY)
     next(stream)
     stream.close()
     rest(engine)
 
 
-def test_a_stream_that_nobody_reads_is_cancelled_when_it_is_closed(engine):
+def test_a_stream_that_nobody_reads_is_cancelled_when_it_is_closed(engine: Engine) -> None:
     engine.stream(PROMPT, **GREEDY).close()
     rest(engine)
 
 
-def test_a_stream_that_nobody_keeps_is_cancelled(engine):
+def test_a_stream_that_nobody_keeps_is_cancelled(engine: Engine) -> None:
     engine.stream(PROMPT, **GREEDY)
     gc.collect()
     rest(engine)
 
 
-def test_leaving_the_loop_over_a_stream_cancels_the_request(engine):
+def test_leaving_the_loop_over_a_stream_cancels_the_request(engine: Engine) -> None:
     for event in engine.stream(PROMPT, **GREEDY):
         assert isinstance(event, TextDelta)
         break
@@ -160,7 +165,7 @@ def test_leaving_the_loop_over_a_stream_cancels_the_request(engine):
     rest(engine)
 
 
-def test_a_request_can_be_cancelled_by_its_handle(engine):
+def test_a_request_can_be_cancelled_by_its_handle(engine: Engine) -> None:
     events = queue.SimpleQueue()
     handle = engine.submit(PROMPT, GenerateOptions(**GREEDY), events.put)
     events.get(timeout=60)
@@ -175,7 +180,7 @@ def test_a_request_can_be_cancelled_by_its_handle(engine):
 # Conversations
 
 
-def test_a_conversation_goes_through_the_models_template(engine):
+def test_a_conversation_goes_through_the_models_template(engine: Engine) -> None:
     messages = [{"role": "user", "content": "the cat"}]
     tokens = engine.chat_prompt(messages)
     assert tokens[0] == BOS
@@ -187,11 +192,11 @@ def test_a_conversation_goes_through_the_models_template(engine):
     assert "".join(event.text for event in streamed[:-1]) == found.text
 
 
-def test_a_model_without_a_template_cannot_chat(tmp_path):
+def test_a_model_without_a_template_cannot_chat(tmp_path: Path) -> None:
     path = write_tiny(tmp_path / "plain.gguf")
     with (
         Engine.load(path, **SMALL) as engine,
-        pytest.raises(RequestError, match="the model has no chat template: give it a prompt"),
+        pytest.raises(RequestError, match="the model has no chat template: send a prompt"),
     ):
         engine.chat([{"role": "user", "content": "hello"}])
 
@@ -199,11 +204,11 @@ def test_a_model_without_a_template_cannot_chat(tmp_path):
 # Asynchronous
 
 
-def test_the_asynchronous_answers_are_the_same(engine):
+def test_the_asynchronous_answers_are_the_same(engine: Engine) -> None:
     messages = [{"role": "user", "content": "the cat"}]
     options = {"max_tokens": 6, **GREEDY}
 
-    async def ask():
+    async def ask() -> tuple[list[Any], list[Any], Any, Any]:
         pieces = [event async for event in engine.astream(PROMPT, **options)]
         chat = [event async for event in engine.astream_chat(messages, **options)]
         whole, talk = await asyncio.gather(
@@ -218,8 +223,8 @@ def test_the_asynchronous_answers_are_the_same(engine):
     assert "".join(event.text for event in chat[:-1]) == talk.text
 
 
-def test_cancelling_a_task_cancels_its_request(engine):
-    async def ask():
+def test_cancelling_a_task_cancels_its_request(engine: Engine) -> None:
+    async def ask() -> None:
         task = asyncio.create_task(engine.agenerate(PROMPT, **GREEDY))
         await until(lambda: engine.runner._scheduler.running, "the request is under way")
         task.cancel()
@@ -230,10 +235,10 @@ def test_cancelling_a_task_cancels_its_request(engine):
     rest(engine)
 
 
-def test_closing_an_asynchronous_stream_cancels_its_request_at_once(engine):
+def test_closing_an_asynchronous_stream_cancels_its_request_at_once(engine: Engine) -> None:
     messages = [{"role": "user", "content": "the cat"}]
 
-    async def ask():
+    async def ask() -> None:
         for stream in (engine.astream(PROMPT, **GREEDY), engine.astream_chat(messages, **GREEDY)):
             await anext(stream)
             [sequence] = engine.runner._scheduler.running
@@ -244,8 +249,10 @@ def test_closing_an_asynchronous_stream_cancels_its_request_at_once(engine):
     asyncio.run(ask())
 
 
-def test_an_event_loop_that_ends_before_its_answer_harms_nobody(engine, caplog):
-    async def ask():
+def test_an_event_loop_that_ends_before_its_answer_harms_nobody(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def ask() -> AsyncIterator[TextDelta | ReasoningDelta | ToolCall | Done]:
         stream = engine.astream(PROMPT, **GREEDY)
         await anext(stream)
         return stream  # is closed with the loop
@@ -262,12 +269,12 @@ def test_an_event_loop_that_ends_before_its_answer_harms_nobody(engine, caplog):
 
 
 @pytest.mark.seed("S78")
-def test_requests_of_many_threads_get_what_each_would_get_alone(engine):
+def test_requests_of_many_threads_get_what_each_would_get_alone(engine: Engine) -> None:
     prompts = ["the cat", "he is in", "", "on a list of the", "an old", "it was the host"]
     expected = [engine.generate(prompt, max_tokens=15, **GREEDY).tokens for prompt in prompts]
     found = {}
 
-    def ask(prompt):
+    def ask(prompt) -> None:
         found[prompt] = engine.generate(prompt, max_tokens=15, **GREEDY).tokens
 
     threads = [threading.Thread(target=ask, args=(prompt,)) for prompt in prompts]
@@ -279,7 +286,7 @@ def test_requests_of_many_threads_get_what_each_would_get_alone(engine):
     rest(engine)
 
 
-def test_probes_and_answers_at_once_do_not_disturb_each_other(engine):
+def test_probes_and_answers_at_once_do_not_disturb_each_other(engine: Engine) -> None:
     alone = engine.generate(PROMPT, max_tokens=30, **GREEDY).tokens
     logits = engine.logits("he is in the list")
     found = []

@@ -1,8 +1,12 @@
 """Models whose layers are on several devices: two stand-ins and the processor."""
 
 import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from support.devices import StandIn
 from support.engines import GREEDY, rest
@@ -24,12 +28,12 @@ LAYERS = 4
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory):
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny(tmp_path_factory.mktemp("m") / "tiny.gguf", Tiny(layers=LAYERS, factors=True))
 
 
 @pytest.fixture
-def devices(monkeypatch):
+def devices(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[StandIn, StandIn]]:
     """Two devices, which are all free again at the end."""
     found = StandIn(0), StandIn(1)
     every = (*(each.device for each in found), *find_devices())
@@ -38,7 +42,7 @@ def devices(monkeypatch):
     assert [each.taken for each in found] == [0, 0]
 
 
-def answers(engine):
+def answers(engine: Engine) -> tuple[Any, list[str], Any]:
     """What an engine says, one request alone, two at once, and a long prompt."""
     alone = engine.generate(TEXT, max_tokens=12, **GREEDY).tokens
     streams = [engine.stream(text, max_tokens=12, **GREEDY) for text in ("the", TEXT[4:])]
@@ -48,12 +52,12 @@ def answers(engine):
 
 
 @pytest.fixture(scope="module")
-def expected(path):
+def expected(path: Path) -> tuple[Any, npt.NDArray[np.float32]]:
     with Engine.load(path, **SMALL) as engine:
         return answers(engine), engine.logits(TEXT)
 
 
-def places(engine):
+def places(engine: Engine) -> str:
     """The device of each layer, "-" for the processor."""
     device_map = engine.runner.graphs._backend.device_map
     found = [device_map.of_layer(n) for n in range(LAYERS + 1)]
@@ -68,8 +72,12 @@ def places(engine):
      (Offload(4, split=(1, 3)), "0111-")],
 )  # fmt: skip
 def test_layers_are_where_they_were_asked_to_be_and_give_the_same(
-    path, devices, expected, offload, layers
-):
+    path: Path,
+    devices: tuple[StandIn, StandIn],
+    expected: tuple[Any, npt.NDArray[np.float32]],
+    offload: Offload | None,
+    layers: str,
+) -> None:
     with Engine.load(path, offload=offload, **SMALL) as engine:
         assert places(engine) == layers
         assert engine.device_bytes == sum(each.taken for each in devices)
@@ -81,7 +89,9 @@ def test_layers_are_where_they_were_asked_to_be_and_give_the_same(
 
 
 @pytest.mark.seed("S39", "S40")
-def test_no_device_gives_more_memory_after_loading(path, devices):
+def test_no_device_gives_more_memory_after_loading(
+    path: Path, devices: tuple[StandIn, StandIn]
+) -> None:
     with Engine.load(path, offload=Offload(3, split=(1, 1)), **SMALL) as engine:
         taken = [each.taken for each in devices]
         answers(engine)
@@ -95,13 +105,20 @@ def test_no_device_gives_more_memory_after_loading(path, devices):
     [{"kernels": "off"}, {"kernels": "off", "flash_attention": False}, {"flash_attention": True},
      {"cache_type": "f32"}],
 )  # fmt: skip
-def test_attention_is_the_same_however_it_is_computed(path, devices, expected, options):
+def test_attention_is_the_same_however_it_is_computed(
+    path: Path,
+    devices: tuple[StandIn, StandIn],
+    expected: tuple[Any, npt.NDArray[np.float32]],
+    options: dict[str, Any],
+) -> None:
     assert devices
     with Engine.load(path, offload=Offload(3, split=(1, 1)), **SMALL, **options) as engine:
         assert answers(engine) == expected[0]
 
 
-def test_a_tied_output_is_multiplied_where_the_output_layer_is(tmp_path, devices):
+def test_a_tied_output_is_multiplied_where_the_output_layer_is(
+    tmp_path: Path, devices: tuple[StandIn, StandIn]
+) -> None:
     path = write_tiny(tmp_path / "tied.gguf", Tiny(layers=LAYERS, tied=True))
     with Engine.load(path, offload=Offload(0), **SMALL) as engine:
         wanted = answers(engine)
@@ -110,7 +127,7 @@ def test_a_tied_output_is_multiplied_where_the_output_layer_is(tmp_path, devices
         assert devices[0].taken > 0
 
 
-def mixture(path):
+def mixture(path: Path) -> Path:
     """Write a model whose layers have eight experts, of which a token uses two."""
     tiny = Tiny(layers=LAYERS, embedding=64, keys={"expert_count": 8, "expert_used_count": 2})
     random = np.random.default_rng(1)
@@ -124,7 +141,9 @@ def mixture(path):
     return write_tiny(path, tiny, weights=weights)
 
 
-def test_when_space_is_short_experts_are_kept_and_the_answers_stay_the_same(tmp_path, devices):
+def test_when_space_is_short_experts_are_kept_and_the_answers_stay_the_same(
+    tmp_path: Path, devices: tuple[StandIn, StandIn]
+) -> None:
     path = mixture(tmp_path / "mixture.gguf")
     with Engine.load(path, offload=Offload(0), **SMALL) as engine:
         wanted = answers(engine)
@@ -140,7 +159,9 @@ def test_when_space_is_short_experts_are_kept_and_the_answers_stay_the_same(tmp_
     assert kept[0] == 0 < kept[1] < kept[2]
 
 
-def test_as_many_layers_go_as_there_is_room_for(path, devices, expected):
+def test_as_many_layers_go_as_there_is_room_for(
+    path: Path, devices: tuple[StandIn, StandIn], expected: tuple[Any, npt.NDArray[np.float32]]
+) -> None:
     found = []
     for memory in (900_000, 1_200_000, 2_000_000):
         devices[0].free = devices[0].limit = memory
@@ -152,17 +173,24 @@ def test_as_many_layers_go_as_there_is_room_for(path, devices, expected):
 
 
 @pytest.mark.seed("S41")
-def test_a_device_that_has_less_than_it_says_gets_fewer_layers(path, devices, expected, caplog):
+def test_a_device_that_has_less_than_it_says_gets_fewer_layers(
+    path: Path,
+    devices: tuple[StandIn, StandIn],
+    expected: tuple[Any, npt.NDArray[np.float32]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     devices[0].limit = 1_000_000
     devices[1].free = devices[1].limit = 0
     with caplog.at_level(logging.WARNING), Engine.load(path, **SMALL) as engine:
         assert answers(engine) == expected[0]
         assert places(engine).count("0") < LAYERS + 1
-    assert "the devices get fewer layers" in caplog.text
+    assert "loading fewer layers on the devices" in caplog.text
 
 
 @pytest.mark.seed("S6", "S41")
-def test_what_was_asked_for_and_does_not_fit_is_refused_and_leaves_nothing(path, devices):
+def test_what_was_asked_for_and_does_not_fit_is_refused_and_leaves_nothing(
+    path: Path, devices: tuple[StandIn, StandIn]
+) -> None:
     for each in devices:
         each.free = each.limit = 500_000
     with pytest.raises(
@@ -175,7 +203,7 @@ def test_what_was_asked_for_and_does_not_fit_is_refused_and_leaves_nothing(path,
         Engine.load(path, offload=Offload(LAYERS + 1), **SMALL)
 
 
-def test_a_model_that_sees_sees_the_same(devices):
+def test_a_model_that_sees_sees_the_same(devices: tuple[StandIn, StandIn]) -> None:
     image = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     question = [{"role": "user", "content": "What is it?", "images": [image]}]
     options = {"context": 256, "threads": 1, "batch": 64}
@@ -187,7 +215,9 @@ def test_a_model_that_sees_sees_the_same(devices):
 
 
 @pytest.mark.seed("S75")
-def test_a_models_process_says_what_it_takes_of_devices(path, devices):
+def test_a_models_process_says_what_it_takes_of_devices(
+    path: Path, devices: tuple[StandIn, StandIn]
+) -> None:
     options = LoadOptions(context=64, threads=1, gpu_layers=LAYERS + 1, tensor_split=(1.0, 1.0))
     with load_engine(
         Load(str(path), options), lambda _: None, lambda: False, FORK_SERVER
@@ -202,6 +232,8 @@ def test_a_models_process_says_what_it_takes_of_devices(path, devices):
         assert loaded.ready.device_bytes == 0
 
 
-def test_a_file_that_is_not_mapped_gives_the_same(path, expected):
+def test_a_file_that_is_not_mapped_gives_the_same(
+    path: Path, expected: tuple[Any, npt.NDArray[np.float32]]
+) -> None:
     with Engine.load(path, use_mmap=False, **SMALL) as engine:
         assert answers(engine) == expected[0]

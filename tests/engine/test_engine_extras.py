@@ -139,7 +139,7 @@ def test_looking_at_every_value_changes_none(tmp_path):
 
 
 def test_a_model_of_text_takes_no_pictures(engine):
-    with pytest.raises(RequestError, match="takes no images: it is a model of text"):
+    with pytest.raises(RequestError, match="takes no images: it has no vision encoder"):
         engine.prepare_image(b"")
     with pytest.raises(RequestError, match="takes no images"):
         engine.chat([{"role": "user", "content": "a", "images": [b"x"]}])

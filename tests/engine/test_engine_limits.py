@@ -1,8 +1,12 @@
 """The engine at its edges: full contexts, logits and embeddings, what is refused, the end."""
 
 import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from support.engines import GREEDY, PROMPT, SMALL, rest, tiny_engine
 from support.scripted import write_scripted
@@ -14,17 +18,17 @@ from tampu.ml.library import gg
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory):
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     with tiny_engine(tmp_path_factory.mktemp("engine")) as engine:
         yield engine
 
 
 @pytest.fixture
-def load(tmp_path):
+def load(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Load an engine of the test's own."""
     made = []
 
-    def load(*, pooling=None, **options):
+    def load(*, pooling: int | None = None, **options: int) -> Engine:
         path = write_tiny(tmp_path / "own.gguf", pooling=pooling)
         made.append(Engine.load(path, **{**SMALL, **options}))
         return made[-1]
@@ -38,20 +42,20 @@ def load(tmp_path):
 
 
 @pytest.mark.seed("S80")
-def test_an_answer_longer_than_the_context_goes_on(engine):
+def test_an_answer_longer_than_the_context_goes_on(engine: Engine) -> None:
     found = engine.generate(PROMPT, max_tokens=200, **GREEDY)
     assert len(found.tokens) == 200
     assert found.usage.dropped_tokens > 100
     rest(engine)
 
 
-def test_without_shifting_a_full_context_ends_the_answer(engine):
+def test_without_shifting_a_full_context_ends_the_answer(engine: Engine) -> None:
     found = engine.generate(PROMPT, shift=False, **GREEDY)
     assert found.reason == "length"
     assert len(engine.tokenize(PROMPT)) + len(found.tokens) == engine.context + 1
 
 
-def test_an_answer_that_only_repeats_its_last_token_ends_where_it_is_told(tmp_path):
+def test_an_answer_that_only_repeats_its_last_token_ends_where_it_is_told(tmp_path: Path) -> None:
     looper = write_scripted(tmp_path / "m.gguf", ["Well", " la"], repeats=1)
     with Engine.load(looper, threads=1, context=128) as engine:
         found = engine.generate("x", max_tokens=100, max_repeated_tokens=30, **GREEDY)
@@ -62,25 +66,25 @@ def test_an_answer_that_only_repeats_its_last_token_ends_where_it_is_told(tmp_pa
             engine.generate("x", max_repeated_tokens=0)
 
 
-def test_what_repeats_in_turns_goes_on(tmp_path):
+def test_what_repeats_in_turns_goes_on(tmp_path: Path) -> None:
     endless = write_scripted(tmp_path / "m.gguf", [" la", " li"], repeats=2)
     with Engine.load(endless, threads=1, context=128) as engine:
         found = engine.generate("x", max_tokens=100, max_repeated_tokens=1, **GREEDY)
         assert found.usage.generated_tokens == 100
 
 
-def test_a_prompt_that_fills_the_context_is_answered(engine):
+def test_a_prompt_that_fills_the_context_is_answered(engine: Engine) -> None:
     prompt = [BOS, *[290] * 63]
     assert len(engine.generate(prompt, max_tokens=3, **GREEDY).tokens) == 3
 
 
-def test_a_prompt_longer_than_the_context_is_refused_with_the_numbers(engine):
+def test_a_prompt_longer_than_the_context_is_refused_with_the_numbers(engine: Engine) -> None:
     for ask in (engine.generate, engine.logits):
         with pytest.raises(ContextLengthError, match="the prompt has 65 tokens, the context 64"):
             ask([BOS] * 65)
 
 
-def test_a_prompt_longer_than_the_context_is_cut_if_it_may_be(engine):
+def test_a_prompt_longer_than_the_context_is_cut_if_it_may_be(engine: Engine) -> None:
     prompt = [BOS, *[290] * 50, *[280] * 30]
     found = engine.generate(prompt, truncate=True, keep=2, max_tokens=2, **GREEDY)
     assert found.usage.prompt_tokens == 64
@@ -90,7 +94,9 @@ def test_a_prompt_longer_than_the_context_is_cut_if_it_may_be(engine):
 
 
 @pytest.mark.seed("S39", "S40")
-def test_after_loading_nothing_is_allocated_any_more(load, monkeypatch):
+def test_after_loading_nothing_is_allocated_any_more(
+    load: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = load(slots=2)
     backend = engine._model.graphs._backend
     reserved = backend.graph_bytes
@@ -121,7 +127,7 @@ def test_after_loading_nothing_is_allocated_any_more(load, monkeypatch):
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 16, 1000])
-def test_logits_do_not_depend_on_the_chunks(engine, chunk):
+def test_logits_do_not_depend_on_the_chunks(engine: Engine, chunk: int) -> None:
     whole = engine.logits(PROMPT)
     assert whole.shape == (len(engine.tokenize(PROMPT)), VOCABULARY)
     assert whole.dtype == np.float32
@@ -129,17 +135,17 @@ def test_logits_do_not_depend_on_the_chunks(engine, chunk):
 
 
 @pytest.mark.parametrize("chunk", [0, -1])
-def test_a_chunk_has_at_least_a_token(engine, chunk):
+def test_a_chunk_has_at_least_a_token(engine: Engine, chunk: int) -> None:
     with pytest.raises(RequestError, match=f"chunk must be 1 or more, not {chunk}"):
         engine.logits(PROMPT, chunk=chunk)
 
 
-def test_pictures_are_refused_by_a_text_model(engine):
+def test_pictures_are_refused_by_a_text_model(engine: Engine) -> None:
     with pytest.raises(RequestError, match=r"tiny\.gguf takes no images"):
         engine.logits(PROMPT, images=["cat.png"])
 
 
-def test_embeddings_have_length_one_and_tell_texts_apart(engine):
+def test_embeddings_have_length_one_and_tell_texts_apart(engine: Engine) -> None:
     found = engine.embed([PROMPT, "he is", PROMPT])
     assert found.shape == (3, 32)
     assert found.dtype == np.float32
@@ -149,11 +155,11 @@ def test_embeddings_have_length_one_and_tell_texts_apart(engine):
     assert np.array_equal(engine.embed(PROMPT), engine.embed([PROMPT]))
 
 
-def test_no_texts_have_no_embeddings(engine):
+def test_no_texts_have_no_embeddings(engine: Engine) -> None:
     assert engine.embed([]).shape == (0, 32)
 
 
-def test_pooling_is_what_the_file_says(load):
+def test_pooling_is_what_the_file_says(load: Callable[..., Any]) -> None:
     found = {}
     for pooling in (None, 1, 2, 3):
         engine = load(pooling=pooling)
@@ -170,20 +176,20 @@ def test_pooling_is_what_the_file_says(load):
 
 
 @pytest.mark.parametrize("prompt", [[], np.array([], np.int32)])
-def test_an_empty_prompt_is_refused(engine, prompt):
+def test_an_empty_prompt_is_refused(engine: Engine, prompt: npt.NDArray[np.int32]) -> None:
     for ask in (engine.generate, engine.stream, engine.logits):
         with pytest.raises(RequestError, match="the prompt is empty"):
             ask(prompt)
 
 
 @pytest.mark.parametrize("token", [-1, VOCABULARY, 10**12])
-def test_a_token_outside_the_vocabulary_is_refused(engine, token):
+def test_a_token_outside_the_vocabulary_is_refused(engine: Engine, token: int) -> None:
     for ask in (engine.generate, engine.logits):
         with pytest.raises(RequestError, match=f"token {token} is not in the vocabulary of 320"):
             ask([BOS, token])
 
 
-def test_an_unknown_option_is_refused_with_those_that_are_known(engine):
+def test_an_unknown_option_is_refused_with_those_that_are_known(engine: Engine) -> None:
     with pytest.raises(RequestError, match="temprature") as caught:
         engine.generate(PROMPT, temprature=0.5)
     known = str(caught.value).partition("known: ")[2].rstrip(")").split(", ")
@@ -206,21 +212,21 @@ def test_an_unknown_option_is_refused_with_those_that_are_known(engine):
         ({"seed": "x"}, "seed"),
     ],
 )
-def test_options_out_of_range_are_refused_by_name(engine, options, reason):
+def test_options_out_of_range_are_refused_by_name(engine: Engine, options, reason: str) -> None:
     for ask in (engine.generate, engine.stream):
         with pytest.raises(RequestError, match=reason):
             ask(PROMPT, **options)
 
 
 @pytest.mark.parametrize("value", [1, 0.5, True])
-def test_numbers_are_taken_where_numbers_are_wanted(engine, value):
+def test_numbers_are_taken_where_numbers_are_wanted(engine: Engine, value: float) -> None:
     assert engine.generate(PROMPT, max_tokens=1, min_p=0, temperature=float(value)).tokens
 
 
 # The end
 
 
-def test_closing_ends_the_requests_under_way(load):
+def test_closing_ends_the_requests_under_way(load: Callable[..., Any]) -> None:
     engine = load()
     stream = engine.stream(PROMPT, **GREEDY)
     next(stream)
@@ -231,7 +237,7 @@ def test_closing_ends_the_requests_under_way(load):
             list(each)
 
 
-def test_a_closed_engine_refuses_everything(load):
+def test_a_closed_engine_refuses_everything(load: Callable[..., Any]) -> None:
     engine = load()
     engine.close()
     engine.close()
@@ -241,7 +247,7 @@ def test_a_closed_engine_refuses_everything(load):
     assert engine.tokenize("the") == [BOS, 259, 286, 264]
 
 
-def test_a_model_whose_logits_are_no_numbers_fails_with_a_clear_error(tmp_path):
+def test_a_model_whose_logits_are_no_numbers_fails_with_a_clear_error(tmp_path: Path) -> None:
     weights = tiny_weights(Tiny())
     weights["output.weight"][:] = np.nan
     path = write_tiny(tmp_path / "nan.gguf", weights=weights)

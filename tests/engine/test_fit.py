@@ -1,6 +1,9 @@
 """Which layers go to which device: as asked, by proportion, by memory; what is said if not."""
 
 import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.tiny_gguf import write_gguf
@@ -9,7 +12,7 @@ from tampu.engine.fit import Machine, free_on, place, survey
 from tampu.engine.memory import Footprint, WeightSizes, weight_sizes
 from tampu.errors import OutOfMemoryError, RequestError
 from tampu.kvcache import CacheSize
-from tampu.ml.device_map import AUTOMATIC, Offload
+from tampu.ml.device_map import DeviceMap
 from tampu.ml.devices import Device
 from tampu.nn import LayerShape
 from tampu.store.model_info import read_model_info
@@ -20,11 +23,11 @@ CACHE = 2 * 4 * 1024 * 32 * 2  # bytes of a layer: keys and values, heads, cells
 
 
 @pytest.fixture
-def footprint(tmp_path):
+def footprint(tmp_path: Path) -> Callable[..., Any]:
     """A model of eight layers of 10 MiB, an output layer of 20; experts of 90 if wanted."""
     info = read_model_info(write_gguf(tmp_path / "m.gguf"))
 
-    def make(experts=0, context=1024):
+    def make(experts: int = 0, context: int = 1024) -> Footprint:
         weights = WeightSizes(
             5 * MB, (10 * MB,) * BLOCKS + (20 * MB,), (experts * MB,) * BLOCKS + (0,)
         )
@@ -35,13 +38,13 @@ def footprint(tmp_path):
     return make
 
 
-def machine(*sizes, processor=4096):
+def machine(*sizes: int, processor: int = 4096) -> Machine:
     devices = tuple(Device(n + 1, "CUDA", n, "gpu", "product") for n in range(len(sizes)))
     available = {each.label: size * MB for each, size in zip(devices, sizes, strict=True)}
     return Machine(devices, {**available, "CPU.0": processor * MB})
 
 
-def names(device_map):
+def names(device_map: DeviceMap) -> str:
     """The index of each layer's device, "-" for the processor's."""
     found = [device_map.of_layer(n) for n in range(BLOCKS + 1)]
     return "".join("-" if each is None else str(each.index) for each in found)
@@ -56,7 +59,9 @@ def names(device_map):
     [(0, "---------"), (1, "-------0-"), (3, "-----000-"), (8, "00000000-"), (9, "000000000"),
      (99, "000000000")],
 )  # fmt: skip
-def test_so_many_of_the_last_layers_go_the_output_layer_at_the_very_end(footprint, count, layers):
+def test_so_many_of_the_last_layers_go_the_output_layer_at_the_very_end(
+    footprint: Callable[..., Any], count: int, layers: str
+) -> None:
     assert names(place(footprint(), machine(1000), Offload(count))) == layers
 
 
@@ -67,7 +72,9 @@ def test_so_many_of_the_last_layers_go_the_output_layer_at_the_very_end(footprin
      (4, (1, 1), "----0011-"), (9, (0, 1), "111111111"), (9, (1, 0), "000000000"),
      (9, (1,), "000000000"), (9, (0.5, 0.5), "000001111")],
 )  # fmt: skip
-def test_layers_are_shared_out_in_proportion(footprint, count, split, layers):
+def test_layers_are_shared_out_in_proportion(
+    footprint: Callable[..., Any], count: int, split: tuple[float, ...], layers: str
+) -> None:
     assert names(place(footprint(), machine(1000, 1000), Offload(count, split=split))) == layers
 
 
@@ -76,22 +83,26 @@ def test_layers_are_shared_out_in_proportion(footprint, count, split, layers):
     ("main", "layers"), [(0, "000000000"), (1, "111111111"), (None, "111111111")]
 )
 def test_the_main_device_takes_them_all_if_they_fit_else_that_with_the_most_memory(
-    footprint, main, layers
-):
+    footprint: Callable[..., Any], main: int | None, layers: str
+) -> None:
     assert names(place(footprint(), machine(500, 600), Offload(main=main))) == layers
 
 
-def test_what_does_not_fit_the_main_device_goes_on_to_the_next(footprint):
+def test_what_does_not_fit_the_main_device_goes_on_to_the_next(
+    footprint: Callable[..., Any],
+) -> None:
     found = place(footprint(), machine(90, 90), Offload(9, main=1))
     assert names(found) == "111110000"
 
 
 @pytest.mark.parametrize(
     ("asked", "match"),
-    [(Offload(main=2), r"main_gpu 2 is not there: the devices are CUDA\.0, CUDA\.1"),
+    [(Offload(main=2), r"main_gpu 2 does not exist: the devices are CUDA\.0, CUDA\.1"),
      (Offload(split=(1, 1, 1)), r"tensor_split has 3 parts; the devices are CUDA\.0, CUDA\.1")],
 )  # fmt: skip
-def test_a_device_that_there_is_not_is_refused(footprint, asked, match):
+def test_a_device_that_there_is_not_is_refused(
+    footprint: Callable[..., Any], asked: Offload, match: str
+) -> None:
     with pytest.raises(RequestError, match=match):
         place(footprint(), machine(500, 500), asked)
 
@@ -99,12 +110,16 @@ def test_a_device_that_there_is_not_is_refused(footprint, asked, match):
 @pytest.mark.parametrize(
     "options", [{"layers": -1}, {"main": -1}, {"split": (1, -1)}, {"split": (0, 0)}]
 )
-def test_values_out_of_their_range_are_refused(options):
+def test_values_out_of_their_range_are_refused(
+    options: dict[str, Any],
+) -> None:
     with pytest.raises(RequestError, match=r"num_gpu|main_gpu|tensor_split"):
         Offload(**options)
 
 
-def test_without_devices_everything_is_on_the_cpu(footprint, caplog):
+def test_without_devices_everything_is_on_the_cpu(
+    footprint: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
     assert place(footprint(), machine(), AUTOMATIC).devices == ()
     assert not caplog.records
     assert place(footprint(), machine(), Offload(99, split=(1, 1))).devices == ()
@@ -119,7 +134,7 @@ def test_without_devices_everything_is_on_the_cpu(footprint, caplog):
     [(1000, "000000000"), (120, "000000000"), (100, "00000000-"), (60, "---00000-"),
      (20, "-------0-"), (10, "---------")],
 )  # fmt: skip
-def test_as_many_layers_go_as_fit(footprint, memory, layers):
+def test_as_many_layers_go_as_fit(footprint: Callable[..., Any], memory: int, layers: str) -> None:
     found = place(footprint(), machine(memory), AUTOMATIC)
     assert names(found) == layers
     needs = footprint().needs(found)
@@ -128,19 +143,23 @@ def test_as_many_layers_go_as_fit(footprint, memory, layers):
         assert needs["CUDA.0"].cache == CACHE * (BLOCKS - layers[:8].count("-"))
 
 
-def test_few_devices_are_better_than_many(footprint):
+def test_few_devices_are_better_than_many(footprint: Callable[..., Any]) -> None:
     assert names(place(footprint(), machine(300, 200, 400), AUTOMATIC)) == "222222222"
     assert set(names(place(footprint(), machine(80, 70, 10), AUTOMATIC))) == {"0", "1"}
 
 
 @pytest.mark.parametrize(("memory", "kept"), [(1000, 0), (700, 2), (130, 8)])
-def test_experts_stay_with_the_processor_before_a_layer_does(footprint, memory, kept):
+def test_experts_stay_with_the_processor_before_a_layer_does(
+    footprint: Callable[..., Any], memory: int, kept: int
+) -> None:
     found = place(footprint(experts=90), machine(memory), AUTOMATIC)
     assert names(found) == "000000000"
     assert found.cpu_experts == frozenset(range(kept))
 
 
-def test_when_all_experts_stay_and_it_is_too_little_layers_stay_too(footprint):
+def test_when_all_experts_stay_and_it_is_too_little_layers_stay_too(
+    footprint: Callable[..., Any],
+) -> None:
     found = place(footprint(experts=90), machine(70), AUTOMATIC)
     assert names(found) == "--000000-"
     assert found.cpu_experts == frozenset(range(2, 8))
@@ -150,7 +169,9 @@ def test_when_all_experts_stay_and_it_is_too_little_layers_stay_too(footprint):
 
 
 @pytest.mark.seed("S41")
-def test_what_was_asked_for_and_does_not_fit_is_told_for_each_device(footprint):
+def test_what_was_asked_for_and_does_not_fit_is_told_for_each_device(
+    footprint: Callable[..., Any],
+) -> None:
     with pytest.raises(OutOfMemoryError) as caught:
         place(footprint(), machine(40, 1000), Offload(9, split=(1, 1)))
     assert re.fullmatch(
@@ -162,7 +183,7 @@ def test_what_was_asked_for_and_does_not_fit_is_told_for_each_device(footprint):
 
 
 @pytest.mark.seed("S41")
-def test_a_shorter_context_and_a_smaller_cache_are_told_too(footprint):
+def test_a_shorter_context_and_a_smaller_cache_are_told_too(footprint: Callable[..., Any]) -> None:
     with pytest.raises(OutOfMemoryError) as caught:
         place(footprint(context=65536), machine(200), Offload(9))
     text = str(caught.value)
@@ -178,7 +199,7 @@ def test_a_shorter_context_and_a_smaller_cache_are_told_too(footprint):
 
 
 @pytest.mark.seed("S41")
-def test_both_the_device_and_the_processor_may_be_too_small(footprint):
+def test_both_the_device_and_the_processor_may_be_too_small(footprint: Callable[..., Any]) -> None:
     with pytest.raises(OutOfMemoryError, match=r"on CUDA\.0: .* are available, nor on CPU\.0: "):
         place(footprint(), machine(10, processor=10), Offload(4))
     with pytest.raises(OutOfMemoryError, match=r"fit on CPU\.0: "):
@@ -191,11 +212,11 @@ def test_both_the_device_and_the_processor_may_be_too_small(footprint):
 class Found(Device):
     """A device of some free memory."""
 
-    def memory(self):
+    def memory(self) -> tuple[int, int]:
         return self.handle * MB, 2 * self.handle * MB
 
 
-def test_the_processor_and_accelerators_take_no_layers_and_integrated_graphics_only_alone():
+def test_the_processor_and_accelerators_take_no_layers_and_integrated_graphics_only_alone() -> None:
     integrated = Found(1000, "Vulkan", 0, "integrated-gpu", "product")
     discrete = Found(8000, "CUDA", 0, "gpu", "product")
     others = (Found(1, "BLAS", 0, "accelerator", "p"), Found(1, "CPU", 0, "cpu", "p"))
@@ -204,7 +225,7 @@ def test_the_processor_and_accelerators_take_no_layers_and_integrated_graphics_o
     assert survey(others, 5) == Machine((), {"CPU.0": 5})
 
 
-def test_a_part_of_the_free_memory_is_left_to_others():
+def test_a_part_of_the_free_memory_is_left_to_others() -> None:
     small, large = (Found(size, "CUDA", n, "gpu", "p") for n, size in enumerate((1000, 20_000)))
     assert survey([small, large], 5).available == {
         "CUDA.0": 900 * MB, "CUDA.1": (20_000 - 457) * MB, "CPU.0": 5,
@@ -216,7 +237,7 @@ def test_a_part_of_the_free_memory_is_left_to_others():
     assert free_on([]) is None
 
 
-def test_sizes_are_summed_by_layer():
+def test_sizes_are_summed_by_layer() -> None:
     tensors = {
         "token_embd.weight": 1, "rope_freqs.weight": 2, "blk.0.attn_q.weight": 4,
         "blk.0.ffn_up_exps.weight": 8, "blk.1.attn_q.weight": 16, "output_norm.weight": 32,

@@ -3,6 +3,9 @@
 import gc
 import re
 import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 import psutil
@@ -26,12 +29,12 @@ SMALL = {"context": 32, "threads": 1, "batch": 16}
 
 
 @pytest.fixture
-def path(tmp_path):
+def path(tmp_path: Path) -> Path:
     return tmp_path / "tiny.gguf"
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(monkeypatch):
+def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Whatever is allocated on the device is freed again."""
     live = set()
     alloc, free = gg.ggml_backend_buft_alloc_buffer, gg.ggml_backend_buffer_free
@@ -60,11 +63,11 @@ def nothing_left(monkeypatch):
     assert contexts == set()
 
 
-def load(path, **options):
+def load(path: Path, **options: Any) -> Engine:
     return Engine.load(path, **{**SMALL, **options})
 
 
-def refused(error, match, path, **options):
+def refused(error, match: str | None, path: Path, **options: Any) -> str:
     """Load a file that cannot be loaded; return the message."""
     with pytest.raises(error, match=match) as caught:
         load(path, **options).close()
@@ -77,14 +80,14 @@ def refused(error, match, path, **options):
 
 
 @pytest.mark.parametrize("type_", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
-def test_weights_of_any_type_load_and_answer(path, type_):
+def test_weights_of_any_type_load_and_answer(path: Path, type_: str) -> None:
     write_tiny(path, Tiny(embedding=64), types={"q.weight": type_, "ffn_up.weight": type_})
     with load(path) as engine:
         assert len(engine.generate("the", max_tokens=3, temperature=0).tokens) == 3
 
 
 @pytest.mark.seed("S83")
-def test_a_model_in_k_quants_runs(path):
+def test_a_model_in_k_quants_runs(path: Path) -> None:
     tiny = Tiny(embedding=256, heads=16, feed_forward=256, layers=1)
     names = ("attn_q", "attn_k", "ffn_gate", "ffn_up", "output")
     types = {f"{name}.weight": "Q4_K" for name in names}
@@ -97,7 +100,7 @@ def test_a_model_in_k_quants_runs(path):
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3", "gemma3"])
 @pytest.mark.seed("S3")
-def test_every_architecture_loads_and_answers(path, architecture):
+def test_every_architecture_loads_and_answers(path: Path, architecture: str) -> None:
     write_tiny(path, Tiny(architecture=architecture, biases=architecture == "qwen2"))
     with load(path) as engine:
         assert engine.info.architecture == architecture
@@ -107,7 +110,9 @@ def test_every_architecture_loads_and_answers(path, architecture):
 @pytest.mark.seed("S72", "S73", "S74")
 @pytest.mark.parametrize("cache_type", ["f32", "f16", "q8_0", "q4_0"])
 @pytest.mark.parametrize("flash_attention", [None, True, False])
-def test_attention_and_cache_are_chosen_at_loading(path, cache_type, flash_attention):
+def test_attention_and_cache_are_chosen_at_loading(
+    path: Path, cache_type: str, flash_attention: bool | None
+) -> None:
     write_tiny(path, Tiny(head_dim=32))
     options = {"cache_type": cache_type, "flash_attention": flash_attention}
     if cache_type.startswith("q") and flash_attention is False:
@@ -118,7 +123,7 @@ def test_attention_and_cache_are_chosen_at_loading(path, cache_type, flash_atten
 
 
 @pytest.mark.seed("S75", "S76")
-def test_an_engine_says_what_it_loaded(path):
+def test_an_engine_says_what_it_loaded(path: Path) -> None:
     write_tiny(path, Tiny(context=777))
     with load(path, context=40) as engine:
         assert engine.context == 40
@@ -129,7 +134,7 @@ def test_an_engine_says_what_it_loaded(path):
         assert engine.load_ns > 0
 
 
-def test_progress_only_grows_and_ends_at_one(path):
+def test_progress_only_grows_and_ends_at_one(path: Path) -> None:
     write_tiny(path, types={"attn_q.weight": "Q4_0"})
     seen = []
     load(path, progress=seen.append).close()
@@ -140,44 +145,44 @@ def test_progress_only_grows_and_ends_at_one(path):
 # Files that cannot be loaded
 
 
-def test_a_missing_file_is_named(path):
+def test_a_missing_file_is_named(path: Path) -> None:
     message = refused(ModelNotFoundError, "no such file", path)
     assert str(path) in message
 
 
-def test_a_folder_is_no_file(tmp_path):
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
     refused(ModelNotFoundError, "is a folder", tmp_path)
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"GGUF", b"Once upon a time there was a text file.\n" * 9, b"\0" * 4096]
 )
-def test_what_is_no_model_is_refused(path, data):
+def test_what_is_no_model_is_refused(path: Path, data: bytes) -> None:
     path.write_bytes(data)
     refused(ModelFileError, None, path)
 
 
 @pytest.mark.parametrize("part", [0.001, 0.1, 0.5, 0.9, 0.999])
-def test_a_file_that_was_cut_is_refused(path, part):
+def test_a_file_that_was_cut_is_refused(path: Path, part: float) -> None:
     write_tiny(path)
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * part)])
     refused(ModelFileError, None, path)
 
 
-def test_an_unknown_architecture_is_named(path):
+def test_an_unknown_architecture_is_named(path: Path) -> None:
     write_tiny(path, Tiny(architecture="mamba"))
     refused(UnsupportedModelError, "architecture 'mamba' is not known; known: bert", path)
 
 
-def test_a_missing_tensor_is_named(path):
+def test_a_missing_tensor_is_named(path: Path) -> None:
     weights = tiny_weights(Tiny())
     del weights["blk.1.attn_v.weight"]
     write_tiny(path, weights=weights)
     refused(ModelFileError, r"missing from the file: blk\.1\.attn_v\.weight", path)
 
 
-def test_a_tensor_that_nothing_uses_is_named(path):
+def test_a_tensor_that_nothing_uses_is_named(path: Path) -> None:
     weights = tiny_weights(Tiny())
     weights["blk.0.attn_z.weight"] = weights["output_norm.weight"]
     write_tiny(path, weights=weights)
@@ -186,7 +191,7 @@ def test_a_tensor_that_nothing_uses_is_named(path):
 
 @pytest.mark.parametrize("name", ["token_embd.weight", "output.weight"])
 @pytest.mark.parametrize("rows", [VOCABULARY // 2, VOCABULARY - 1, VOCABULARY + 8])
-def test_weights_for_another_number_of_tokens_are_refused(path, name, rows):
+def test_weights_for_another_number_of_tokens_are_refused(path: Path, name: str, rows: int) -> None:
     weights = tiny_weights(Tiny())
     weights[name] = np.resize(weights[name], (rows, 32))
     write_tiny(path, weights=weights)
@@ -195,7 +200,7 @@ def test_weights_for_another_number_of_tokens_are_refused(path, name, rows):
 
 
 @pytest.mark.parametrize("key", ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.bos_token_id"])
-def test_a_special_token_outside_the_vocabulary_is_refused(path, key):
+def test_a_special_token_outside_the_vocabulary_is_refused(path: Path, key: str) -> None:
     write_tiny(path, template="{{ messages }}")
     data = path.read_bytes()
     place = data.index(key.encode()) + len(key) + 4
@@ -217,17 +222,19 @@ def test_a_special_token_outside_the_vocabulary_is_refused(path, key):
         ("batch", 0, "an integer from 1 to 65536"),
     ],
 )
-def test_options_out_of_range_are_refused_with_the_range(path, option, value, allowed):
+def test_options_out_of_range_are_refused_with_the_range(
+    path: Path, option: str, value: int, allowed: str
+) -> None:
     write_tiny(path)
     refused(RequestError, f"{option} must be {allowed}.*not {value}", path, **{option: value})
 
 
-def test_an_unknown_cache_type_is_refused_with_those_that_are_known(path):
+def test_an_unknown_cache_type_is_refused_with_those_that_are_known(path: Path) -> None:
     write_tiny(path)
     refused(RequestError, "'q5_9' is unknown; known: f32, f16", path, cache_type="q5_9")
 
 
-def test_a_cache_type_that_does_not_fit_the_heads_is_refused(path):
+def test_a_cache_type_that_does_not_fit_the_heads_is_refused(path: Path) -> None:
     write_tiny(path)
     with pytest.raises(TampuError, match="heads of 16 features do not fill Q8_0"):
         load(path, cache_type="q8_0")
@@ -237,7 +244,9 @@ def test_a_cache_type_that_does_not_fit_the_heads_is_refused(path):
 
 
 @pytest.mark.seed("S41")
-def test_a_context_that_does_not_fit_is_refused_with_the_numbers(path, monkeypatch):
+def test_a_context_that_does_not_fit_is_refused_with_the_numbers(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_tiny(path)
     monkeypatch.setattr(Backend, "available_memory", staticmethod(lambda: 2**30))
     message = refused(OutOfMemoryError, None, path, context=10**8, slots=2)
@@ -252,7 +261,7 @@ def test_a_context_that_does_not_fit_is_refused_with_the_numbers(path, monkeypat
 
 
 @pytest.mark.seed("S41")
-def test_what_would_fit_instead_is_said(path, monkeypatch):
+def test_what_would_fit_instead_is_said(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tiny(path, Tiny(head_dim=32))
     monkeypatch.setattr(Backend, "available_memory", staticmethod(lambda: 30 * 2**20))
     message = refused(OutOfMemoryError, None, path, context=40960, slots=2)
@@ -261,7 +270,9 @@ def test_what_would_fit_instead_is_said(path, monkeypatch):
 
 
 @pytest.mark.seed("S41")
-def test_weights_that_do_not_fit_are_refused_whatever_the_context(path, monkeypatch):
+def test_weights_that_do_not_fit_are_refused_whatever_the_context(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_tiny(path)
     monkeypatch.setattr(Backend, "available_memory", staticmethod(lambda: 100))
     refused(OutOfMemoryError, "1 MiB are available. Choose a smaller model", path)
@@ -270,11 +281,13 @@ def test_weights_that_do_not_fit_are_refused_whatever_the_context(path, monkeypa
 
 @pytest.mark.seed("S6", "S41")
 @pytest.mark.parametrize("allowed", range(6))
-def test_memory_that_runs_out_at_any_moment_of_loading_leaves_nothing(path, monkeypatch, allowed):
+def test_memory_that_runs_out_at_any_moment_of_loading_leaves_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch, allowed: int
+) -> None:
     write_tiny(path, Tiny(embedding=64), types={"attn_q.weight": "Q4_0"})
     real, count = gg.ggml_backend_buft_alloc_buffer, []
 
-    def alloc(kind, size):
+    def alloc(kind, size) -> None:
         if size:
             count.append(size)
         return None if len(count) > allowed and size else real(kind, size)
@@ -293,7 +306,9 @@ def test_memory_that_runs_out_at_any_moment_of_loading_leaves_nothing(path, monk
 @pytest.mark.parametrize(
     "function", ["ggml_backend_sched_reserve", "ggml_backend_dev_buffer_from_host_ptr"]
 )
-def test_ggml_refusing_memory_ends_the_load_and_leaves_nothing(path, monkeypatch, function):
+def test_ggml_refusing_memory_ends_the_load_and_leaves_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
     write_tiny(path)
     monkeypatch.setattr(gg, function, lambda *_: None)
     with pytest.raises(OutOfMemoryError):
@@ -304,11 +319,11 @@ def test_ggml_refusing_memory_ends_the_load_and_leaves_nothing(path, monkeypatch
 
 
 @pytest.mark.parametrize("asked", [0, 1, 2])
-def test_a_load_can_be_cancelled_and_leaves_nothing(path, asked):
+def test_a_load_can_be_cancelled_and_leaves_nothing(path: Path, asked: int) -> None:
     write_tiny(path, Tiny(embedding=64), types={"attn_q.weight": "Q4_0", "attn_k.weight": "Q4_0"})
     times = []
 
-    def cancelled():
+    def cancelled() -> bool:
         times.append(1)
         return len(times) > asked
 
@@ -316,10 +331,10 @@ def test_a_load_can_be_cancelled_and_leaves_nothing(path, asked):
         load(path, cancelled=cancelled)
 
 
-def test_an_error_in_the_callers_progress_leaves_nothing(path):
+def test_an_error_in_the_callers_progress_leaves_nothing(path: Path) -> None:
     write_tiny(path)
 
-    def progress(_part):
+    def progress(_part: object) -> NoReturn:
         raise KeyError("the caller's own")
 
     with pytest.raises(KeyError, match="the caller's own"):
@@ -330,7 +345,7 @@ def test_an_error_in_the_callers_progress_leaves_nothing(path):
 
 
 @pytest.mark.seed("S40")
-def test_loading_and_closing_ten_times_leaks_neither_memory_nor_threads(path):
+def test_loading_and_closing_ten_times_leaks_neither_memory_nor_threads(path: Path) -> None:
     write_tiny(path, Tiny(embedding=64, context=4096), types={"attn_q.weight": "Q4_0"})
     process, sizes = psutil.Process(), []
     before = threading.active_count()
@@ -343,7 +358,7 @@ def test_loading_and_closing_ten_times_leaks_neither_memory_nor_threads(path):
     assert sizes[-1] - sizes[3] < 24 * 2**20  # eight caches would be 64 MiB; malloc keeps some
 
 
-def test_failing_to_load_ten_times_leaks_no_threads(path):
+def test_failing_to_load_ten_times_leaks_no_threads(path: Path) -> None:
     write_tiny(path, Tiny(keys={"rope.dimension_count": 3}))
     before = threading.active_count()
     for _ in range(10):
@@ -352,7 +367,7 @@ def test_failing_to_load_ten_times_leaks_no_threads(path):
     assert threading.active_count() <= before  # a thread of an earlier test may have ended
 
 
-def test_two_engines_on_one_file_do_not_disturb_each_other(path):
+def test_two_engines_on_one_file_do_not_disturb_each_other(path: Path) -> None:
     write_tiny(path)
     with load(path) as first, load(path, flash_attention=True, cache_type="f32") as second:
         expected = first.generate("the cat", max_tokens=5, temperature=0).tokens

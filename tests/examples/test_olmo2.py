@@ -3,8 +3,10 @@
 import json
 import sys
 import tomllib
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 import transformers
@@ -43,7 +45,7 @@ def reference():
 
 
 @pytest.fixture
-def checkpoint(reference, tmp_path):
+def checkpoint(reference, tmp_path: Path) -> Path:
     folder = tmp_path / "olmo2"
     reference.save_pretrained(folder)
     write_byte_level(folder, "llama3")
@@ -51,7 +53,7 @@ def checkpoint(reference, tmp_path):
 
 
 @pytest.fixture
-def installed(monkeypatch):
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have the package be there as if it were installed."""
     project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
     points = [
@@ -60,7 +62,7 @@ def installed(monkeypatch):
         for name, value in named.items()
     ]
 
-    def of(*, group):
+    def of(*, group) -> list[Any]:
         return [point for point in points if point.group == group]
 
     for module in (models, tampu.convert):
@@ -72,7 +74,9 @@ def installed(monkeypatch):
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_checkpoint_is_converted_and_equals_transformers(reference, checkpoint, tmp_path):
+def test_a_checkpoint_is_converted_and_equals_transformers(
+    reference, checkpoint: Path, tmp_path: Path
+) -> None:
     text = tokens(60)
     file = tmp_path / "olmo2.gguf"
     tampu.convert.convert(checkpoint, file, "F32")
@@ -83,7 +87,7 @@ def test_a_checkpoint_is_converted_and_equals_transformers(reference, checkpoint
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_checkpoint_without_one_of_its_norms_is_refused(checkpoint, tmp_path):
+def test_a_checkpoint_without_one_of_its_norms_is_refused(checkpoint: Path, tmp_path: Path) -> None:
     path = checkpoint / "model.safetensors"
     save_file(
         {
@@ -98,14 +102,16 @@ def test_a_checkpoint_without_one_of_its_norms_is_refused(checkpoint, tmp_path):
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_setting_that_the_architecture_cannot_do_is_refused(checkpoint, tmp_path):
+def test_a_setting_that_the_architecture_cannot_do_is_refused(
+    checkpoint: Path, tmp_path: Path
+) -> None:
     path = checkpoint / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_act": "gelu"}))
     with pytest.raises(UnsupportedModelError, match="hidden_act"):
         tampu.convert.convert(checkpoint, tmp_path / "olmo2.gguf")
 
 
-def test_without_the_package_neither_is_known(checkpoint, tmp_path):
+def test_without_the_package_neither_is_known(checkpoint: Path, tmp_path: Path) -> None:
     with pytest.raises(
         UnsupportedModelError, match="'Olmo2ForCausalLM' is not known; known: Llama"
     ):

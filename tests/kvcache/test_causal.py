@@ -1,6 +1,10 @@
 """Keys and values of a batch: rows written, cells read, and the tensors of both."""
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 from support.graphs import floats, integers
 from support.reference import softmax
@@ -24,12 +28,12 @@ FUSED, PLAIN, MIXED = AttentionKind
 HEADS = LayerShape(2, 32)
 
 
-def segment(cells, start):
+def segment(cells: str, start: int) -> Segment:
     """Write the cells of a sequence as a text: "0 1 2" is its tokens' cells in order."""
     return Segment(np.array([[*map(int, cells.split())]] * 4, np.int32), start)
 
 
-def rows_of(mask):
+def rows_of(mask) -> list[Any]:
     """Return a mask as text: a row for each token, x where it attends."""
     assert mask.dtype == np.float16
     assert set(np.unique(mask)) <= {np.float16(0), np.float16(-np.inf)}
@@ -40,11 +44,16 @@ def rows_of(mask):
 
 
 @pytest.fixture
-def cache(backend):
+def cache(backend) -> Iterator[Callable[..., Any]]:
     """Make caches; they are closed at the end."""
     made = []
 
-    def make(shapes=(HEADS,), cells=PADDING, type_name="f32", attention=FUSED):
+    def make(
+        shapes: list[Any] | tuple[LayerShape] = (HEADS,),
+        cells: int = PADDING,
+        type_name: str = "f32",
+        attention: AttentionKind = FUSED,
+    ) -> Cache:
         size = CacheSize(1, cells, cells)
         made.append(Cache(backend, list(shapes), size, key_type=type_name, attention=attention))
         return made[-1]
@@ -65,17 +74,19 @@ def cache(backend):
         ([segment("3", 0), segment("700 1", 0)], 0, 768),
     ],
 )
-def test_the_range_of_cells_is_padded_so_that_graphs_are_reused(cache, segments, start, length):
+def test_the_range_of_cells_is_padded_so_that_graphs_are_reused(
+    cache: Callable[..., Any], segments: list[Any], start: int, length: int
+) -> None:
     assert cache(cells=1000).step(segments).views == (CellRange(start, length),)
 
 
-def test_with_a_window_only_visible_cells_are_read(cache):
+def test_with_a_window_only_visible_cells_are_read(cache: Callable[..., Any]) -> None:
     made = cache([LayerShape(1, 32, 2), LayerShape(1, 32)], cells=2000)
     assert made.step([segment("0 300 600", 2)]).views == (CellRange(256, 512), CellRange(0, 768))
 
 
 @pytest.mark.parametrize(("asked", "cells"), [(1, 256), (256, 256), (257, 512), (1000, 1024)])
-def test_the_number_of_cells_is_padded(cache, asked, cells):
+def test_the_number_of_cells_is_padded(cache: Callable[..., Any], asked: int, cells: int) -> None:
     assert [storage.cells for storage in cache(cells=asked).storages] == [cells]
 
 
@@ -89,13 +100,13 @@ def test_the_number_of_cells_is_padded(cache, asked, cells):
         (KVCacheSpec(window=5000), 3 * 4096),
     ],
 )
-def test_a_window_needs_fewer_cells(spec, cells):
+def test_a_window_needs_fewer_cells(spec: KVCacheSpec, cells: int) -> None:
     found = CacheSize(slots=3, context=4096, batch=208).cells(spec)
     assert found % PADDING == 0
     assert abs(found - cells) < PADDING
 
 
-def test_a_steps_rows_are_the_cells_of_its_tokens(cache):
+def test_a_steps_rows_are_the_cells_of_its_tokens(cache: Callable[..., Any]) -> None:
     arrays = cache().step([segment("0 1 7", 1), segment("5 3", 0)]).arrays
     assert len(arrays) == 2
     assert arrays[0].dtype == np.int64
@@ -103,7 +114,7 @@ def test_a_steps_rows_are_the_cells_of_its_tokens(cache):
     assert arrays[1].shape == (4, 256)
 
 
-def test_transposed_values_are_written_one_by_one(cache):
+def test_transposed_values_are_written_one_by_one(cache: Callable[..., Any]) -> None:
     shapes = [LayerShape(1, 2), LayerShape(2, 2), LayerShape(1, 4), LayerShape(1, 2)]
     arrays = cache(shapes, attention=PLAIN).step([segment("9 4", 0)]).arrays
     assert [array.shape for array in arrays] == [(2,), (4,), (8,), (2, 256)]
@@ -111,7 +122,7 @@ def test_transposed_values_are_written_one_by_one(cache):
     assert arrays[2].tolist() == [9 + 256 * i for i in range(4)] + [4 + 256 * i for i in range(4)]
 
 
-def test_layers_with_the_same_window_share_rows_and_mask(cache):
+def test_layers_with_the_same_window_share_rows_and_mask(cache: Callable[..., Any]) -> None:
     shapes = [LayerShape(1, 32, 2), LayerShape(1, 32, None), LayerShape(1, 32, 2)]
     made = cache(shapes)
     assert made.specs == [KVCacheSpec(window=2), KVCacheSpec()]
@@ -123,7 +134,9 @@ def test_layers_with_the_same_window_share_rows_and_mask(cache):
 
 @pytest.mark.parametrize("kind", AttentionKind)
 @pytest.mark.parametrize("shapes", [[HEADS], [LayerShape(1, 32, 2), HEADS]])
-def test_the_arrays_of_a_step_match_the_inputs_of_a_graph(backend, cache, kind, shapes):
+def test_the_arrays_of_a_step_match_the_inputs_of_a_graph(
+    backend, cache: Callable[..., Any], kind: AttentionKind, shapes: list[LayerShape]
+) -> None:
     made, context = cache(shapes, attention=kind), backend.context()
     step = made.step([segment("0 1", 0), segment("9", 0)])
     arrays = step.arrays
@@ -140,7 +153,7 @@ def test_the_arrays_of_a_step_match_the_inputs_of_a_graph(backend, cache, kind, 
 class Steps:
     """Runs batches through one layer of a cache."""
 
-    def __init__(self, backend, cache, layer=0):
+    def __init__(self, backend, cache, layer: int = 0) -> None:
         self.backend, self.cache, self.layer = backend, cache, layer
         self.shape = HEADS
 
@@ -157,10 +170,12 @@ class Steps:
         context.close()
         return found
 
-    def store(self, keys, values, segments):
+    def store(
+        self, keys: npt.NDArray[np.float32], values: npt.NDArray[np.float32], segments: list[Any]
+    ):
         """Return the keys and the values (kv_heads, history, head_dim) after storing."""
 
-        def build(layer, k, v):
+        def build(layer, k, v) -> list[Any]:
             history = layer.update(k, v)
             assert history.is_transposed is (self.cache.attention is not FUSED)
             values = history.values.transpose(0, 2, 1) if history.is_transposed else history.values
@@ -176,7 +191,9 @@ KINDS += [(PLAIN, "f32"), (PLAIN, "f16"), (MIXED, "f16")]
 
 @pytest.mark.seed("S72")
 @pytest.mark.parametrize(("kind", "type_name"), KINDS)
-def test_a_batch_reads_its_own_and_earlier_rows(backend, cache, kind, type_name):
+def test_a_batch_reads_its_own_and_earlier_rows(
+    backend, cache: Callable[..., Any], kind: AttentionKind, type_name: str
+) -> None:
     steps = Steps(backend, cache(type_name=type_name, attention=kind))
     expected = {"keys": np.zeros((2, 256, 32)), "values": np.zeros((2, 256, 32))}
     batches = [
@@ -193,7 +210,7 @@ def test_a_batch_reads_its_own_and_earlier_rows(backend, cache, kind, type_name)
         np.testing.assert_allclose(values, expected["values"], atol=ERRORS[type_name])
 
 
-def test_layers_do_not_share_their_rows(backend, cache):
+def test_layers_do_not_share_their_rows(backend, cache: Callable[..., Any]) -> None:
     made = cache([HEADS, HEADS])
     first, second = Steps(backend, made, 0), Steps(backend, made, 1)
     k, v = floats(2, 2, 32), floats(2, 2, 32, seed=1)
@@ -208,8 +225,13 @@ def test_layers_do_not_share_their_rows(backend, cache):
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize(("kind", "type_name"), KINDS[:3] + KINDS[4:])
 def test_attention_over_the_cache_is_softmax_attention(
-    backend, cache, kind, type_name, window, tokens
-):
+    backend,
+    cache: Callable[..., Any],
+    kind: AttentionKind,
+    type_name: str,
+    window: int | None,
+    tokens: int,
+) -> None:
     made = cache([LayerShape(2, 32, window)], type_name=type_name, attention=kind)
     steps = Steps(backend, made)
     before, total = 4, 4 + tokens
@@ -218,9 +240,9 @@ def test_attention_over_the_cache_is_softmax_attention(
     cells = integers(*reversed(range(10, 10 + total)))
     steps.store(k[:before], v[:before], [Segment(cells[None, :before], 0)])
 
-    def build(layer, keys, values):
-        queries = layer.context.host.from_floats(q, q.shape)
-        view = queries.strided(q.shape, queries.strides[:-1], context=layer.context)
+    def build(layer, keys, values) -> list[Any]:
+        queries = layer._context.host.from_floats(q, q.shape)
+        view = queries.strided(q.shape, queries.strides[:-1], context=layer._context)
         return [attention(view, keys, values, layer, scale=0.2)]
 
     (found,) = steps(k[before:], v[before:], [Segment(cells[None], before)], build)
@@ -236,7 +258,7 @@ def test_attention_over_the_cache_is_softmax_attention(
 # What cannot be
 
 
-def test_an_unknown_type_is_refused_with_the_known_ones(cache):
+def test_an_unknown_type_is_refused_with_the_known_ones(cache: Callable[..., Any]) -> None:
     with pytest.raises(RequestError, match="'q5_1' is unknown; known: f32, f16, q8_0, q4_0"):
         cache(type_name="q5_1")
 
@@ -244,12 +266,14 @@ def test_an_unknown_type_is_refused_with_the_known_ones(cache):
 @pytest.mark.seed("S74")
 @pytest.mark.parametrize("kind", [PLAIN, MIXED])
 @pytest.mark.parametrize("type_name", ["q8_0", "q4_0"])
-def test_a_quantized_cache_needs_flash_attention(cache, kind, type_name):
+def test_a_quantized_cache_needs_flash_attention(
+    cache: Callable[..., Any], kind: AttentionKind, type_name: str
+) -> None:
     with pytest.raises(RequestError, match=f"{type_name} needs flash attention"):
         cache(type_name=type_name, attention=kind)
 
 
-def test_heads_must_fill_whole_blocks_of_a_quantized_cache(cache):
+def test_heads_must_fill_whole_blocks_of_a_quantized_cache(cache: Callable[..., Any]) -> None:
     with pytest.raises(ShapeError, match="heads of 40 features do not fill Q8_0"):
         cache([LayerShape(4, 40)], type_name="q8_0")
 
@@ -264,12 +288,16 @@ def test_heads_must_fill_whole_blocks_of_a_quantized_cache(cache):
         LayerShape(2, 32, 5, shared_layer=0),  # whose rows lie in other cells
     ],
 )
-def test_a_layer_shares_only_what_an_earlier_one_of_its_shape_stores(cache, layer):
+def test_a_layer_shares_only_what_an_earlier_one_of_its_shape_stores(
+    cache: Callable[..., Any], layer: LayerShape
+) -> None:
     with pytest.raises(ShapeError, match=r"layer 2 cannot share the cache of layer \d"):
         cache([HEADS, LayerShape(2, 32, shared_layer=0), layer])
 
 
-def test_a_layer_stores_what_it_asked_for_and_nothing_else(backend, cache):
+def test_a_layer_stores_what_it_asked_for_and_nothing_else(
+    backend, cache: Callable[..., Any]
+) -> None:
     shapes = [HEADS, LayerShape(2, 32, shared_layer=0), LayerShape(1, 32, latent_rank=16)]
     context = backend.context()
     layers = cache(shapes).build(context, 2, [CellRange(0, 256)]).layers
@@ -282,11 +310,13 @@ def test_a_layer_stores_what_it_asked_for_and_nothing_else(backend, cache):
 
 
 @pytest.mark.seed("S41")
-def test_a_failed_allocation_leaves_nothing_allocated(backend, monkeypatch):
+def test_a_failed_allocation_leaves_nothing_allocated(
+    backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     live = []
     real_alloc, real_free = gg.ggml_backend_buft_alloc_buffer, gg.ggml_backend_buffer_free
 
-    def alloc(kind, size):
+    def alloc(kind, size) -> int | None:
         if len(live) == 3:
             return None
         live.append(int(real_alloc(kind, size)))
@@ -301,7 +331,7 @@ def test_a_failed_allocation_leaves_nothing_allocated(backend, monkeypatch):
     assert live == []
 
 
-def test_keys_of_the_wrong_shape_are_refused(backend, cache):
+def test_keys_of_the_wrong_shape_are_refused(backend, cache: Callable[..., Any]) -> None:
     context = backend.context()
     (layer,) = cache().build(context, 2, [CellRange(0, 256)]).layers
     right = context.input("k", (2, 2, 32), GGMLType.F32)
@@ -317,7 +347,9 @@ def test_keys_of_the_wrong_shape_are_refused(backend, cache):
 @pytest.mark.parametrize(
     ("type_name", "size"), [("f32", 1024), ("f16", 512), ("q8_0", 272), ("q4_0", 144), ("f8", 0)]
 )
-def test_the_size_of_a_cache_is_computed_in_advance(cache, type_name, size):
+def test_the_size_of_a_cache_is_computed_in_advance(
+    cache: Callable[..., Any], type_name: str, size: int
+) -> None:
     shapes = [HEADS, HEADS]
     assert sum(layer_bytes(shapes, CacheSize(1, 256, 256), type_name)) == size * 256
     if size:

@@ -7,13 +7,13 @@ from support.graphs import integers
 from tampu.kvcache import Cells
 
 
-def test_cells_are_allocated_from_the_front():
+def test_cells_are_allocated_from_the_front() -> None:
     cells = Cells(100)
     assert cells.allocate(3).tolist() == [0, 1, 2]
     assert cells.available == 97
 
 
-def test_each_sequence_is_contiguous_in_blocks_of_its_own():
+def test_each_sequence_is_contiguous_in_blocks_of_its_own() -> None:
     cells = Cells(256)
     first, second = cells.allocate(3), cells.allocate(3)
     assert second.tolist() == [32, 33, 34]
@@ -22,7 +22,7 @@ def test_each_sequence_is_contiguous_in_blocks_of_its_own():
     assert cells.allocate(30, near=4).tolist() == [*range(5, 32), 37, 38, 39]
 
 
-def test_empty_cells_are_taken_before_rows_are_evicted():
+def test_empty_cells_are_taken_before_rows_are_evicted() -> None:
     cells = Cells(10)
     old = cells.allocate(4)
     cells.free(old)
@@ -30,14 +30,14 @@ def test_empty_cells_are_taken_before_rows_are_evicted():
 
 
 @pytest.mark.seed("S79")
-def test_scattered_cells_can_be_allocated():
+def test_scattered_cells_can_be_allocated() -> None:
     cells = Cells(6)
     cells.allocate(6)
     cells.discard(integers(0, 2, 5))
     assert cells.allocate(3).tolist() == [0, 2, 5]
 
 
-def test_the_least_recently_freed_rows_are_evicted_last_tokens_first():
+def test_the_least_recently_freed_rows_are_evicted_last_tokens_first() -> None:
     cells = Cells(6)
     first, second = cells.allocate(3), cells.allocate(3)
     cells.free(second)
@@ -46,7 +46,7 @@ def test_the_least_recently_freed_rows_are_evicted_last_tokens_first():
     assert cells.allocate(3).tolist() == sorted([*second[:2].tolist(), int(first[-1])])
 
 
-def test_reusing_rows_makes_them_recent():
+def test_reusing_rows_makes_them_recent() -> None:
     cells = Cells(6)
     first, second = cells.allocate(3), cells.allocate(3)
     cells.free(first)
@@ -56,14 +56,14 @@ def test_reusing_rows_makes_them_recent():
     assert cells.allocate(3).tolist() == second.tolist()
 
 
-def test_allocating_more_than_available_is_an_error():
+def test_allocating_more_than_available_is_an_error() -> None:
     cells = Cells(4)
     cells.allocate(2)
     with pytest.raises(IndexError, match="3 cells wanted, 2 are free"):
         cells.allocate(3)
 
 
-def test_a_row_is_cached_while_its_generation_is_unchanged():
+def test_a_row_is_cached_while_its_generation_is_unchanged() -> None:
     cells = Cells(4)
     taken = cells.allocate(2)
     inserted = cells.generations[taken].copy()
@@ -76,7 +76,7 @@ def test_a_row_is_cached_while_its_generation_is_unchanged():
 
 
 @pytest.mark.parametrize("how", ["discard", "invalidate", "reset"])
-def test_discarded_rows_are_not_cached(how):
+def test_discarded_rows_are_not_cached(how: str) -> None:
     cells = Cells(4)
     taken = cells.allocate(2)
     inserted = cells.generations[taken].copy()
@@ -84,7 +84,7 @@ def test_discarded_rows_are_not_cached(how):
     assert not np.any(cells.generations[taken] == inserted)
 
 
-def test_discarding_a_shared_cell_keeps_its_row():
+def test_discarding_a_shared_cell_keeps_its_row() -> None:
     cells = Cells(4)
     taken = cells.allocate(2)
     inserted = cells.generations[taken].copy()
@@ -94,7 +94,7 @@ def test_discarding_a_shared_cell_keeps_its_row():
     assert cells.owners(taken).tolist() == [1, 0]
 
 
-def test_wrong_reference_counts_are_detected():
+def test_wrong_reference_counts_are_detected() -> None:
     cells = Cells(4)
     taken = cells.allocate(2)
     cells.check([taken])

@@ -1,8 +1,10 @@
 """The KV-cache manager against a reference: each cell holds a token and its whole history."""
 
 import random
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from tampu.kvcache import (
@@ -20,15 +22,15 @@ FULL, WINDOW, CHUNK = KVCacheSpec(), KVCacheSpec(window=5), KVCacheSpec(chunk=4)
 STATE = KVCacheSpec(is_recurrent=True)
 
 
-def keys(*values):
+def keys(*values: int) -> npt.NDArray[Any]:
     return np.array(values, np.int32)
 
 
-def manager_of(*specs, cells=64):
+def manager_of(*specs: KVCacheSpec, cells: int = 64) -> KVCacheManager:
     return KVCacheManager([KVCacheGroup(spec, Cells(cells)) for spec in specs])
 
 
-def read(manager, tokens, capacity=40):
+def read(manager: KVCacheManager, tokens: npt.NDArray[Any], capacity: int = 40) -> tuple[Any, Any]:
     """Allocate a table for tokens, append those not cached, insert all; return it."""
     table = manager.allocate(capacity)
     found = manager.match_prefix(table, tokens[:-1])
@@ -40,7 +42,7 @@ def read(manager, tokens, capacity=40):
 # One after the other
 
 
-def test_a_computed_prefix_is_matched():
+def test_a_computed_prefix_is_matched() -> None:
     manager = manager_of(FULL)
     first, found = read(manager, keys(1, 2, 3, 4))
     assert found == 0
@@ -52,7 +54,7 @@ def test_a_computed_prefix_is_matched():
 
 
 @pytest.mark.seed("S78")
-def test_running_sequences_share_cells():
+def test_running_sequences_share_cells() -> None:
     manager = manager_of(FULL)
     first, _ = read(manager, keys(1, 2, 3, 4))
     second, found = read(manager, keys(1, 2, 3, 4, 5))
@@ -63,7 +65,7 @@ def test_running_sequences_share_cells():
     manager.check([first, second])
 
 
-def test_rolled_back_tokens_are_not_matched():
+def test_rolled_back_tokens_are_not_matched() -> None:
     manager = manager_of(FULL)
     first, _ = read(manager, keys(1, 2, 3))
     manager.rollback(first, 1)
@@ -71,14 +73,14 @@ def test_rolled_back_tokens_are_not_matched():
     manager.free(first, keys(1))
 
 
-def test_rows_of_a_failed_sequence_are_not_matched():
+def test_rows_of_a_failed_sequence_are_not_matched() -> None:
     manager = manager_of(FULL)
     first, _ = read(manager, keys(1, 2, 3))
     manager.free(first, keys(), is_valid=False)
     assert read(manager, keys(1, 2, 3))[1] == 0
 
 
-def test_a_private_sequence_neither_matches_nor_is_matched():
+def test_a_private_sequence_neither_matches_nor_is_matched() -> None:
     manager = manager_of(FULL)
     manager.free(read(manager, keys(1, 2, 3))[0], keys(1, 2, 3))
     private = manager.allocate(10, is_private=True)
@@ -89,7 +91,7 @@ def test_a_private_sequence_neither_matches_nor_is_matched():
     assert read(manager, keys(8, 9, 1))[1] == 0
 
 
-def test_nothing_is_matched_after_a_reset():
+def test_nothing_is_matched_after_a_reset() -> None:
     manager = manager_of(FULL, WINDOW)
     running, _ = read(manager, keys(1, 2, 3))
     manager.reset()
@@ -99,14 +101,14 @@ def test_nothing_is_matched_after_a_reset():
     manager.check([other])
 
 
-def test_rows_are_evicted_when_cells_are_needed_from_the_end():
+def test_rows_are_evicted_when_cells_are_needed_from_the_end() -> None:
     manager = manager_of(FULL, cells=8)
     manager.free(read(manager, keys(1, 2, 3, 4, 5))[0], keys(1, 2, 3, 4, 5))
     manager.free(read(manager, keys(7, 7, 7, 7, 7))[0], keys(7, 7, 7, 7, 7))
     assert read(manager, keys(1, 2, 3, 4, 5))[1] == 3
 
 
-def test_equal_answers_are_kept_once():
+def test_equal_answers_are_kept_once() -> None:
     manager = manager_of(FULL)
     one, two = manager.allocate(10), manager.allocate(10)
     manager.append(one, 3), manager.append(two, 3)
@@ -117,7 +119,7 @@ def test_equal_answers_are_kept_once():
     assert third.cells[0, :3].tolist() == one.cells[0, :3].tolist()
 
 
-def test_without_enough_cells_nothing_changes():
+def test_without_enough_cells_nothing_changes() -> None:
     manager = manager_of(FULL, cells=4)
     table, _ = read(manager, keys(1, 2, 3))
     assert not manager.append(table, 2)
@@ -129,7 +131,7 @@ def test_without_enough_cells_nothing_changes():
 
 
 @pytest.mark.seed("S78")
-def test_a_sequence_owns_only_cells_visible_to_its_next_token():
+def test_a_sequence_owns_only_cells_visible_to_its_next_token() -> None:
     manager = manager_of(FULL, WINDOW, CHUNK)
     table, _ = read(manager, keys(*range(10)))
     manager.append(table, 1)
@@ -137,7 +139,7 @@ def test_a_sequence_owns_only_cells_visible_to_its_next_token():
     manager.check([table])
 
 
-def test_a_sequence_resumes_where_its_window_is_cached():
+def test_a_sequence_resumes_where_its_window_is_cached() -> None:
     manager = manager_of(WINDOW, cells=9)
     tokens = keys(*range(9))
     manager.free(read(manager, tokens)[0], tokens)
@@ -147,7 +149,7 @@ def test_a_sequence_resumes_where_its_window_is_cached():
     assert later.owned_from == [3]
 
 
-def test_a_prefix_without_its_window_is_not_matched():
+def test_a_prefix_without_its_window_is_not_matched() -> None:
     manager = manager_of(FULL, WINDOW, cells=64)
     tokens = keys(*range(9))
     manager.free(read(manager, tokens)[0], tokens)
@@ -157,7 +159,7 @@ def test_a_prefix_without_its_window_is_not_matched():
 
 
 @pytest.mark.seed("S80")
-def test_a_shift_keeps_visible_rows_of_a_window():
+def test_a_shift_keeps_visible_rows_of_a_window() -> None:
     manager = manager_of(FULL, WINDOW)
     table, _ = read(manager, keys(*range(20)))
     full, window = (table.cells[group].tolist() for group in range(2))
@@ -169,7 +171,7 @@ def test_a_shift_keeps_visible_rows_of_a_window():
 
 
 @pytest.mark.seed("S80")
-def test_the_unmoved_prefix_of_a_shifted_sequence_is_matched():
+def test_the_unmoved_prefix_of_a_shifted_sequence_is_matched() -> None:
     manager = manager_of(FULL)
     table, _ = read(manager, keys(*range(20)))
     manager.shift(table, 6, 10)
@@ -181,7 +183,7 @@ def test_the_unmoved_prefix_of_a_shifted_sequence_is_matched():
 
 
 @pytest.mark.seed("S80")
-def test_a_shift_that_needs_freed_rows_of_a_window_is_refused():
+def test_a_shift_that_needs_freed_rows_of_a_window_is_refused() -> None:
     manager = manager_of(FULL, WINDOW)
     table, _ = read(manager, keys(*range(20)))
     manager.append(table, 1)
@@ -194,7 +196,7 @@ def test_a_shift_that_needs_freed_rows_of_a_window_is_refused():
 # States
 
 
-def test_only_the_last_token_of_a_batch_and_checkpoints_have_states():
+def test_only_the_last_token_of_a_batch_and_checkpoints_have_states() -> None:
     manager = manager_of(FULL, STATE)
     table = manager.allocate(20)
     assert manager.append(table, 10, checkpoints=(3, 8))
@@ -203,7 +205,7 @@ def test_only_the_last_token_of_a_batch_and_checkpoints_have_states():
     manager.check([table])
 
 
-def test_a_sequence_resumes_at_the_last_common_checkpoint():
+def test_a_sequence_resumes_at_the_last_common_checkpoint() -> None:
     manager = manager_of(FULL, STATE)
     first = manager.allocate(20)
     manager.append(first, 10, checkpoints=(3, 8, 9))
@@ -221,7 +223,7 @@ def test_a_sequence_resumes_at_the_last_common_checkpoint():
         manager.free(other, tokens[:expected])
 
 
-def test_of_an_answer_only_the_last_state_is_kept():
+def test_of_an_answer_only_the_last_state_is_kept() -> None:
     manager = manager_of(FULL, STATE)
     tokens = keys(*range(20))
     table = manager.allocate(20)
@@ -239,14 +241,14 @@ def test_of_an_answer_only_the_last_state_is_kept():
         manager.free(other, tokens[:expected])
 
 
-def test_states_cannot_be_shifted():
+def test_states_cannot_be_shifted() -> None:
     manager = manager_of(FULL, STATE)
     table, _ = read(manager, keys(*range(10)))
     assert manager.shift(table, 2, 5) is None
     assert table.length == 10
 
 
-def test_a_sequence_that_shares_a_state_writes_to_its_own_cell():
+def test_a_sequence_that_shares_a_state_writes_to_its_own_cell() -> None:
     manager = manager_of(STATE, cells=6)
     first, _ = read(manager, keys(1, 2, 3))
     second, found = read(manager, keys(1, 2, 3, 4))
@@ -263,7 +265,7 @@ def test_a_sequence_that_shares_a_state_writes_to_its_own_cell():
 class ReferenceCache:
     """A reference cache: the history in each cell, and the tokens of each sequence."""
 
-    def __init__(self, source, specs):
+    def __init__(self, source: random.Random, specs: tuple[KVCacheSpec, ...]) -> None:
         self.source = source
         size = [source.choice([24, 40, 64]) for _ in specs]
         self.manager = KVCacheManager(
@@ -273,7 +275,7 @@ class ReferenceCache:
         self.running = []  # [table, tokens, histories of each position]
         self.serial = 0
 
-    def step(self):
+    def step(self) -> None:
         actions = [self.start] * 3 + [self.grow] * 8 + [self.end] * 2 + [self.share]
         self.source.choice([*actions, self.shift, self.undo, self.fail])()
         if self.source.random() < 0.001:
@@ -282,13 +284,13 @@ class ReferenceCache:
             while self.running:
                 self.manager.free(self.running.pop()[0], keys(), is_valid=False)
 
-    def start(self):
+    def start(self) -> None:
         if len(self.running) < 4:
             tokens = [self.source.randrange(2) for _ in range(self.source.randrange(1, 12))]
             self.running.append([self.manager.allocate(20), tokens, []])
             self.share(self.running[-1])
 
-    def share(self, one=None):
+    def share(self, one: None = None) -> None:
         one = one or (self.source.choice(self.running) if self.running else None)
         if one is None or one[0].inserted < one[0].length:
             return
@@ -297,7 +299,7 @@ class ReferenceCache:
         for position in range(table.length - found, table.length):
             histories.append(tuple(tokens[: position + 1]))
 
-    def grow(self):
+    def grow(self) -> None:
         if not self.running:
             return
         table, tokens, histories = self.source.choice(self.running)
@@ -320,11 +322,11 @@ class ReferenceCache:
         if self.source.random() < 0.7:
             self.manager.insert(table, keys(*tokens))
 
-    def unique(self):
+    def unique(self) -> int:
         self.serial += 1
         return self.serial
 
-    def undo(self):
+    def undo(self) -> None:
         if self.running:
             table, tokens, histories = self.source.choice(self.running)
             length = max(0, table.length - self.source.randrange(3))
@@ -337,7 +339,7 @@ class ReferenceCache:
             self.manager.rollback(table, length)
             del histories[length:], tokens[max(length, 1) :]
 
-    def shift(self):
+    def shift(self) -> None:
         if not self.running:
             return
         table, tokens, histories = self.source.choice(self.running)
@@ -356,17 +358,17 @@ class ReferenceCache:
                     assert table.cells[group, position] in moved[group]
                     memory[table.cells[group, position]] = histories[position]
 
-    def end(self):
+    def end(self) -> None:
         if self.running:
             table, tokens, _ = self.running.pop(self.source.randrange(len(self.running)))
             self.manager.free(table, keys(*tokens[: table.length]))
 
-    def fail(self):
+    def fail(self) -> None:
         if self.running and self.source.random() < 0.2:
             table, *_ = self.running.pop(self.source.randrange(len(self.running)))
             self.manager.free(table, keys(), is_valid=False)
 
-    def verify(self):
+    def verify(self) -> None:
         self.manager.check([table for table, *_ in self.running])
         for table, tokens, histories in self.running:
             assert table.length == len(histories)
@@ -380,7 +382,7 @@ class ReferenceCache:
                 for position, cell in enumerate(cells, first):
                     assert self.memory[index][cell] == histories[position], (tokens, position)
 
-    def verify_masks(self, table, histories, count):
+    def verify_masks(self, table, histories, count) -> None:
         """Compare the masks of new tokens with the history in every visible cell."""
         segment = Segment(table.cells[:, : table.length], table.length - count)
         for index, group in enumerate(self.manager.groups):
@@ -409,7 +411,9 @@ class ReferenceCache:
     ],
 )
 @pytest.mark.parametrize("seed", [1, 2])
-def test_after_any_operations_each_sequence_sees_its_own_history(seed, specs):
+def test_after_any_operations_each_sequence_sees_its_own_history(
+    seed: int, specs: tuple[KVCacheSpec, ...]
+) -> None:
     reference = ReferenceCache(random.Random(seed), specs)
     for _ in range(10_000):
         reference.step()

@@ -1,6 +1,9 @@
 """Attention masks over cells."""
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,12 +14,12 @@ from tampu.kvcache.masks import attention_mask
 SIX = CellRange(0, 6)
 
 
-def segment(cells, start, *groups):
+def segment(cells: str, start: int, *groups: tuple[int, int]) -> Segment:
     """Write the cells of a sequence as a text: "0 1 2" is its tokens' cells in order."""
     return Segment(np.array([[*map(int, cells.split())]], np.int32), start, groups)
 
 
-def rows_of(mask):
+def rows_of(mask: npt.NDArray[np.float16]) -> list[Any]:
     """Return a mask as text: a row for each token, x where it attends."""
     assert mask.dtype == np.float16
     assert set(np.unique(mask)) <= {np.float16(0), np.float16(-np.inf)}
@@ -48,7 +51,9 @@ def rows_of(mask):
     ],
 )  # fmt: skip
 @pytest.mark.seed("S78")
-def test_a_token_attends_to_its_own_sequence_up_to_itself(segments, window, rows):
+def test_a_token_attends_to_its_own_sequence_up_to_itself(
+    segments: list[Any], window: int | None, rows: list[str]
+) -> None:
     assert rows_of(attention_mask(segments, 0, KVCacheSpec(window), SIX)) == rows
 
 
@@ -65,27 +70,29 @@ def test_a_token_attends_to_its_own_sequence_up_to_itself(segments, window, rows
     ],
 )  # fmt: skip
 @pytest.mark.seed("S95")
-def test_with_chunks_a_token_attends_to_its_own_chunk(segments, window, rows):
+def test_with_chunks_a_token_attends_to_its_own_chunk(
+    segments: list[Any], window: int | None, rows: list[str]
+) -> None:
     assert rows_of(attention_mask(segments, 0, KVCacheSpec(window, 2), SIX)) == rows
 
 
-def test_cells_without_an_owner_are_masked():
+def test_cells_without_an_owner_are_masked() -> None:
     mask = attention_mask([segment("0 255", 1)], 0, KVCacheSpec(), CellRange(0, 256))
     assert np.flatnonzero(mask[0] == 0).tolist() == [0, 255]
 
 
-def test_a_mask_starts_at_the_first_cell_read():
+def test_a_mask_starts_at_the_first_cell_read() -> None:
     mask = attention_mask([segment("258 257", 0)], 0, KVCacheSpec(), CellRange(256, 4))
     assert rows_of(mask) == ["..x.", ".xx."]
 
 
-def test_cells_outside_the_window_may_be_missing():
+def test_cells_outside_the_window_may_be_missing() -> None:
     mask = attention_mask([segment("-1 -1 3 4", 3)], 0, KVCacheSpec(window=2), SIX)
     assert rows_of(mask) == ["...xx."]
 
 
 @pytest.mark.seed("S34")
-def test_inputs_of_a_group_attend_to_one_another_both_ways():
+def test_inputs_of_a_group_attend_to_one_another_both_ways() -> None:
     mask = attention_mask([segment("0 1 2 3 4", 0, (1, 4))], 0, KVCacheSpec(), SIX)
     assert rows_of(mask) == ["x.....", "xxxx..", "xxxx..", "xxxx..", "xxxxx."]
     mask = attention_mask([segment("0 1 2 3 4", 0, (1, 4))], 0, KVCacheSpec(window=2), SIX)
@@ -93,7 +100,7 @@ def test_inputs_of_a_group_attend_to_one_another_both_ways():
 
 
 @given(st.data())
-def test_masks_match_the_definition(data):
+def test_masks_match_the_definition(data: st.DataObject) -> None:
     window = data.draw(st.none() | st.integers(1, 9))
     chunk = data.draw(st.none() | st.integers(1, 9))
     cells = data.draw(st.permutations(range(20)))

@@ -1,36 +1,39 @@
 """The radix tree of token sequences."""
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tampu.kvcache.prefix_tree import PrefixTree, common_prefix_length
+from tampu.kvcache.prefix_tree import Cursor, PrefixTree, common_prefix_length
 
 KEYS = st.lists(st.integers(0, 2), max_size=12)
 
 
-def keys(*values):
+def keys(*values: int) -> npt.NDArray[Any]:
     return np.array(values, np.int32)
 
 
-def refs(*cells):
+def refs(*cells: int) -> npt.NDArray[Any]:
     return np.array([[cells], [[7] * len(cells)]], np.int32)
 
 
-def insert(tree, *pairs):
+def insert(tree: PrefixTree, *pairs: tuple[int, int]) -> Cursor:
     cursor = tree.root()
     tree.insert(cursor, keys(*(key for key, _ in pairs)), refs(*(cell for _, cell in pairs)))
     return cursor
 
 
-def cells_of(tree, *wanted):
+def cells_of(tree: PrefixTree, *wanted: int):
     found, where = tree.match(tree.root(), keys(*wanted))
     assert where.shape == (2, 1, found)
     return where[0, 0].tolist()
 
 
-def test_an_inserted_path_is_matched_as_far_as_it_goes():
+def test_an_inserted_path_is_matched_as_far_as_it_goes() -> None:
     tree = PrefixTree(1)
     insert(tree, (5, 0), (6, 1), (7, 2))
     assert cells_of(tree, 5, 6, 7, 8) == [0, 1, 2]
@@ -38,7 +41,7 @@ def test_an_inserted_path_is_matched_as_far_as_it_goes():
     assert cells_of(tree, 6) == []
 
 
-def test_paths_branch_where_they_differ():
+def test_paths_branch_where_they_differ() -> None:
     tree = PrefixTree(1)
     insert(tree, (5, 0), (6, 1), (7, 2))
     insert(tree, (5, 10), (6, 11), (9, 12))
@@ -46,7 +49,7 @@ def test_paths_branch_where_they_differ():
     assert cells_of(tree, 5, 6, 9) == [0, 1, 12]
 
 
-def test_a_cursor_stays_valid_when_its_node_is_split():
+def test_a_cursor_stays_valid_when_its_node_is_split() -> None:
     tree = PrefixTree(1)
     after = insert(tree, (5, 0), (6, 1), (7, 2))
     middle = insert(tree, (5, 0), (6, 1))
@@ -58,7 +61,7 @@ def test_a_cursor_stays_valid_when_its_node_is_split():
     assert cells_of(tree, 5, 8) == [0, 3]
 
 
-def test_outdated_refs_can_be_replaced():
+def test_outdated_refs_can_be_replaced() -> None:
     tree = PrefixTree(1)
     insert(tree, (5, 0), (6, 1), (7, 2))
     cursor = insert(tree, (5, 0), (8, 3))
@@ -68,7 +71,7 @@ def test_outdated_refs_can_be_replaced():
     assert cells_of(tree, 5, 8) == [30, 3]
 
 
-def test_a_cleared_tree_matches_nothing():
+def test_a_cleared_tree_matches_nothing() -> None:
     tree = PrefixTree(1)
     cursor = insert(tree, (5, 0), (6, 1))
     assert tree.contains(cursor)
@@ -78,7 +81,7 @@ def test_a_cleared_tree_matches_nothing():
     assert cells_of(tree, 5) == []
 
 
-def test_branches_without_cached_rows_are_evicted(monkeypatch):
+def test_branches_without_cached_rows_are_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
     tree = PrefixTree(1)
     monkeypatch.setattr(tree, "_evict_at", 4)
     dead = insert(tree, (5, 0), (6, 1))
@@ -98,13 +101,15 @@ def test_branches_without_cached_rows_are_evicted(monkeypatch):
     ("first", "second", "length"),
     [((), (), 0), ((1,), (), 0), ((1, 2), (1, 2, 3), 2), ((1, 2), (1, 3), 1), ((0,), (1,), 0)],
 )
-def test_the_length_of_a_common_prefix(first, second, length):
+def test_the_length_of_a_common_prefix(
+    first: tuple[int, ...], second: tuple[int, ...], length: int
+) -> None:
     assert common_prefix_length(keys(*first), keys(*second)) == length
 
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(KEYS, st.integers(0, 12)), max_size=30))
-def test_the_tree_matches_like_a_table_of_prefixes(given_paths):
+def test_the_tree_matches_like_a_table_of_prefixes(given_paths: list[Any]) -> None:
     tree, table, cell = PrefixTree(1), {}, 0
     cursors = []
     for path, cut in given_paths:

@@ -1,8 +1,11 @@
 """States of recurrent layers: which a batch reads and writes, and that sequences keep apart."""
 
 import random
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from tampu.errors import ShapeError
@@ -25,11 +28,11 @@ ROWS = LayerShape(1, 32)
 
 
 @pytest.fixture
-def cache(backend):
+def cache(backend) -> Iterator[Callable[..., Any]]:
     """Make caches; they are closed at the end."""
     made = []
 
-    def make(shapes=(STATES,), slots=3):
+    def make(shapes: list[Any] | tuple[StateShape] = (STATES,), slots: int = 3) -> Cache:
         made.append(Cache(backend, list(shapes), CacheSize(slots, 64, 64)))
         return made[-1]
 
@@ -38,7 +41,7 @@ def cache(backend):
         each.close()
 
 
-def segment(start, *after):
+def segment(start: int, *after: int) -> Segment:
     """Write a part of a sequence as the cells after its tokens; -1 where there is none."""
     before = [NO_CELL] * (start - 1) + [40] if start else []
     return Segment(np.array([[*before, *after]], np.int32), start)
@@ -47,7 +50,7 @@ def segment(start, *after):
 # What a batch reads and writes
 
 
-def test_parts_of_equal_length_are_computed_together(cache):
+def test_parts_of_equal_length_are_computed_together(cache: Callable[..., Any]) -> None:
     made = cache()
     segments = [segment(5, 1), segment(9, 2), segment(3, 3)]
     step = made.step(segments)
@@ -57,7 +60,7 @@ def test_parts_of_equal_length_are_computed_together(cache):
     assert (reads.tolist(), writes.tolist()) == ([40, 40, 40], [1, 2, 3])
 
 
-def test_a_part_is_split_after_its_checkpoints(cache):
+def test_a_part_is_split_after_its_checkpoints(cache: Callable[..., Any]) -> None:
     made = cache()
     segments = [segment(5, 1), segment(0, -1, -1, 2, 3), segment(0, -1, 4)]
     step = made.step(segments)
@@ -69,12 +72,14 @@ def test_a_part_is_split_after_its_checkpoints(cache):
     assert (reads.tolist(), writes.tolist()) == ([40, zero, zero], [1, 2, 3, 4])
 
 
-def test_a_part_that_reads_a_state_of_the_same_batch_comes_after_it(cache):
+def test_a_part_that_reads_a_state_of_the_same_batch_comes_after_it(
+    cache: Callable[..., Any],
+) -> None:
     one, other = segment(5, 7), Segment(np.array([[-1, -1, -1, -1, -1, 7, 8]], np.int32), 6)
     assert cache().step([one, other]).views == ((MicroBatch(1, 1), MicroBatch(1, 1)),)
 
 
-def test_micro_batches_cover_all_tokens(backend, cache):
+def test_micro_batches_cover_all_tokens(backend, cache: Callable[..., Any]) -> None:
     context = backend.context()
     for wrong in [(MicroBatch(1, 2), MicroBatch(1, 2)), (), CellRange(0, 256)]:
         with pytest.raises(ShapeError, match="states of 3 tokens cannot be read by"):
@@ -83,13 +88,13 @@ def test_micro_batches_cover_all_tokens(backend, cache):
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 7, 64])
-def test_worst_case_views_cover_all_tokens(cache, tokens):
+def test_worst_case_views_cover_all_tokens(cache: Callable[..., Any], tokens: int) -> None:
     for (view,) in cache().views_by_fill(tokens):
         assert sum(run.sequences * run.tokens for run in view) == tokens
         assert not view[0].continues
 
 
-def test_a_layer_can_use_only_its_own_kind_of_cache(backend, cache):
+def test_a_layer_can_use_only_its_own_kind_of_cache(backend, cache: Callable[..., Any]) -> None:
     made, context = cache([STATES, ROWS]), backend.context()
     assert made.specs == [KVCacheSpec(is_recurrent=True), KVCacheSpec()]
     graph = made.build(context, 2, next(made.views_by_fill(2)))
@@ -101,7 +106,7 @@ def test_a_layer_can_use_only_its_own_kind_of_cache(backend, cache):
     context.close()
 
 
-def test_the_size_of_states_is_computed_in_advance(cache):
+def test_the_size_of_states_is_computed_in_advance(cache: Callable[..., Any]) -> None:
     size = CacheSize(3, 64, 64)
     assert sum(layer_bytes([STATES, STATES], size, "f16")) == 2 * (3 * 8 + 1) * 6 * 4
     assert cache([STATES, STATES]).size_bytes >= sum(layer_bytes([STATES, STATES], size, "f16"))
@@ -117,8 +122,8 @@ def test_the_size_of_states_is_computed_in_advance(cache):
     ],
 )
 def test_the_checkpoints_of_a_context_fit_the_number_of_states(
-    features, context, states, checkpoint_interval
-):
+    features: int, context: int, states: int, checkpoint_interval: int
+) -> None:
     size = CacheSize(2, context, 512)
     assert size.states(features) == 2 * states
     assert size.checkpoint_interval(2 * states) == checkpoint_interval
@@ -132,13 +137,13 @@ class Sums:
     """A model that adds up what it reads: its state is the sum of all tokens so far, (4,), and how
     many they are, (2,) twice; beside it a reference list of each sequence's tokens."""
 
-    def __init__(self, backend, cache, seed):
+    def __init__(self, backend, cache, seed: int) -> None:
         self.backend, self.cache = backend, cache
         self.source = random.Random(seed)
         self.manager = KVCacheManager(cache.groups())
         self.sequences = []  # [table, tokens]
 
-    def step(self):
+    def step(self) -> None:
         """Let some sequences go on, in one batch, and compare what comes out."""
         while len(self.sequences) < 3:
             tokens = [self.source.randrange(2) for _ in range(self.source.randrange(4, 20))]
@@ -165,7 +170,7 @@ class Sums:
                 self.manager.free(one[0], np.array(one[1][: one[0].length], np.int32))
         self.manager.check([table for table, _ in self.sequences])
 
-    def compare(self, parts):
+    def compare(self, parts: list[tuple[Any, Any, Any, Any]]) -> None:
         segments = [Segment(h.cells[:, : s + n].copy(), s) for h, _, s, n in parts]
         given = np.concatenate([np.array(t[s : s + n]) for _, t, s, n in parts]) + 1.0
         expected = [
@@ -174,7 +179,7 @@ class Sums:
         found = self.compute(segments, given.astype(np.float32))
         np.testing.assert_array_equal(found, expected)
 
-    def compute(self, segments, tokens):
+    def compute(self, segments: list[Any], tokens: npt.NDArray[Any]):
         context = self.backend.context()
         x = context.input("x", (len(tokens), 4), GGMLType.F32)
         step = self.cache.step(segments)
@@ -186,7 +191,7 @@ class Sums:
         return found
 
     @staticmethod
-    def add(inputs, states):
+    def add(inputs, states) -> tuple[None, tuple[Any, Any]]:
         """Add the tokens up one after the other."""
         (x,), (total, count) = inputs, states
         sequences, tokens, _ = x.shape
@@ -212,13 +217,15 @@ def one(x):
 
 @pytest.mark.parametrize("shapes", [(STATES,), (STATES, ROWS)])
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_each_sequence_continues_from_its_own_state(backend, cache, seed, shapes):
+def test_each_sequence_continues_from_its_own_state(
+    backend, cache: Callable[..., Any], seed: int, shapes: tuple[StateShape | LayerShape, ...]
+) -> None:
     sums = Sums(backend, cache(shapes), seed)
     for _ in range(60):
         sums.step()
 
 
-def test_resuming_from_a_state_does_not_change_it(backend, cache):
+def test_resuming_from_a_state_does_not_change_it(backend, cache: Callable[..., Any]) -> None:
     sums = Sums(backend, cache(), 1)
     sums.compute([Segment(np.array([[-1, 3]], np.int32), 0)], np.array([1.0, 2.0], np.float32))
     for cell in (4, 5):
@@ -226,11 +233,11 @@ def test_resuming_from_a_state_does_not_change_it(backend, cache):
         assert sums.compute([part], np.array([5.0], np.float32)).tolist() == [[8.0, 3.0]]
 
 
-def test_a_state_may_be_a_matrix(backend, cache):
+def test_a_state_may_be_a_matrix(backend, cache: Callable[..., Any]) -> None:
     """Linear attention without gates: the state is the sum of the outer products v kᵀ."""
     made, given = cache([StateShape(((3, 4),))]), np.arange(1, 29, dtype=np.float32).reshape(4, 7)
 
-    def advance(inputs, states):
+    def advance(inputs, states) -> tuple[None, tuple[Any]]:
         (x,), (state,) = inputs, states
         assert state.shape == (1, 3, 4)
         assert x.shape[0] == 1

@@ -1,5 +1,7 @@
 """KV-cache specs: which positions are visible, and where a sequence can resume."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -21,12 +23,12 @@ SPECS = st.builds(KVCacheSpec, st.none() | st.integers(1, 12), st.none() | st.in
         (KVCacheSpec(window=2, chunk=3), [0, 0, 1, 3, 3, 4, 6]),
     ],
 )
-def test_the_first_visible_position(spec, first_visible_each):
+def test_the_first_visible_position(spec: KVCacheSpec, first_visible_each: list[int]) -> None:
     assert [spec.first_visible(position) for position in range(7)] == first_visible_each
     assert spec.first_visible_each(np.arange(7, dtype=np.int32)).tolist() == first_visible_each
 
 
-def test_the_spec_of_a_layer_is_its_window_and_chunk():
+def test_the_spec_of_a_layer_is_its_window_and_chunk() -> None:
     assert spec_of(LayerShape(1, 2)) == KVCacheSpec()
     assert spec_of(LayerShape(1, 2, 3, 4)) == KVCacheSpec(3, 4)
     assert KVCacheSpec(3, 4).max_visible == 3
@@ -35,7 +37,9 @@ def test_the_spec_of_a_layer_is_its_window_and_chunk():
 
 @pytest.mark.seed("S78")
 @given(SPECS, st.integers(0, 20), st.lists(st.booleans(), max_size=20))
-def test_a_sequence_resumes_where_all_visible_rows_are_cached(spec, start, there):
+def test_a_sequence_resumes_where_all_visible_rows_are_cached(
+    spec: KVCacheSpec, start: int, there: list[Any]
+) -> None:
     found = spec.resumable(np.array(there, np.bool_), start)
     for count in range(1, len(there) + 1):
         needed = range(max(spec.first_visible(start + count), start), start + count)

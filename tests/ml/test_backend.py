@@ -1,8 +1,13 @@
 """Computing graphs: the same one again, several in turns, and what is refused."""
 
+from __future__ import annotations
+
 import threading
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import psutil
 import pytest
 from support.graphs import floats, integers
@@ -17,24 +22,26 @@ F32, F16, I32 = GGMLType.F32, GGMLType.F16, GGMLType.I32
 class Graph:
     """A graph with one input, built by a function."""
 
-    def __init__(self, backend, shape, build):
+    def __init__(
+        self, backend: Backend, shape: tuple[int, int], build: Callable[[Any], Any]
+    ) -> None:
         self.backend = backend
         self.context = backend.context(64)
         self.x = self.context.input("x", shape, F32)
         self.y = self.context.output(build(self.x))
 
-    def __call__(self, data):
+    def __call__(self, data) -> npt.NDArray[np.generic]:
         return self.backend.compute(self.context, [(self.x, data)], [self.y]).outputs[0]
 
-    def close(self):
+    def close(self) -> None:
         self.context.close()
 
 
 @pytest.fixture
-def graph(backend):
+def graph(backend) -> Iterator[Callable[[Any, Any], Any]]:
     made = []
 
-    def make(shape, build):
+    def make(shape: tuple[int, ...], build: Callable[[Any], Any]) -> Graph:
         made.append(Graph(backend, shape, build))
         return made[-1]
 
@@ -46,21 +53,21 @@ def graph(backend):
 # Again and in turns
 
 
-def test_a_graph_is_computed_again_with_other_inputs(graph):
+def test_a_graph_is_computed_again_with_other_inputs(graph: Callable[[Any, Any], Any]) -> None:
     double = graph((2, 3), lambda x: x + x)
     for seed in range(5):
         x = floats(2, 3, seed=seed)
         assert np.array_equal(double(x), 2 * x)
 
 
-def test_outputs_are_copies_that_stay(graph):
+def test_outputs_are_copies_that_stay(graph: Callable[[Any, Any], Any]) -> None:
     double = graph((2,), lambda x: x + x)
     first = double(np.float32([1, 2]))
     double(np.float32([3, 4]))
     assert first.tolist() == [2, 4]
 
 
-def test_graphs_in_turns_keep_their_results(graph):
+def test_graphs_in_turns_keep_their_results(graph: Callable[[Any, Any], Any]) -> None:
     chain = graph((4, 8), lambda x: ((x.silu() + x) * 2.0).rms_norm(1e-5) + x)
     product = graph((16, 64), lambda x: x.linear(x).softmax(None, 0.1))
     alone = [chain(floats(4, 8, seed=1)), product(floats(16, 64, seed=2))]
@@ -69,7 +76,7 @@ def test_graphs_in_turns_keep_their_results(graph):
         assert np.array_equal(product(floats(16, 64, seed=2)), alone[1])
 
 
-def test_graphs_of_equal_size_keep_their_own_memory_plans(graph):
+def test_graphs_of_equal_size_keep_their_own_memory_plans(graph: Callable[[Any, Any], Any]) -> None:
     x = floats(3, 4)
     norm = graph((3, 4), lambda x: x.reshape(4, 3).rms_norm(1.0))  # overwrites its operand
     norm(x)
@@ -77,7 +84,7 @@ def test_graphs_of_equal_size_keep_their_own_memory_plans(graph):
     assert np.array_equal(turn(x), x.T)
 
 
-def test_a_graph_is_replanned_after_a_larger_one(backend):
+def test_a_graph_is_replanned_after_a_larger_one(backend) -> None:
     context = backend.context(3)  # full: x, x + x and the sum of both
     x = context.input("x", (2,), F32)
     y = context.output(x + x + x)
@@ -90,19 +97,19 @@ def test_a_graph_is_replanned_after_a_larger_one(backend):
     context.close()
 
 
-def test_casting_to_the_same_type_copies(graph):
+def test_casting_to_the_same_type_copies(graph: Callable[[Any, Any], Any]) -> None:
     x = floats(3, 4)
     graph((3, 4), lambda x: x.reshape(4, 3) * 1.0)(x)
     assert np.array_equal(graph((3, 4), lambda x: x.transpose(1, 0).cast(F32))(x), x.T)
 
 
-def test_a_view_is_read_in_the_order_of_its_shape(graph):
+def test_a_view_is_read_in_the_order_of_its_shape(graph: Callable[[Any, Any], Any]) -> None:
     x = floats(3, 4)
     assert np.array_equal(graph((3, 4), lambda x: x.transpose(1, 0))(x), x.T)
     assert np.array_equal(graph((3, 4), lambda x: x.strided((3, 2), (16,), 8))(x), x[:, 2:])
 
 
-def test_a_graph_has_several_outputs(backend, context):
+def test_a_graph_has_several_outputs(backend, context) -> None:
     x = context.input("x", (3,), F32)
     middle = context.output(x * 2.0)
     last = context.output((middle + x).silu())
@@ -112,17 +119,19 @@ def test_a_graph_has_several_outputs(backend, context):
     assert found[0][0] == pytest.approx(3 / (1 + np.exp(-3)))
 
 
-def test_computing_takes_time(graph, backend):
+def test_computing_takes_time(graph: Callable[[Any, Any], Any], backend) -> None:
     double = graph((2,), lambda x: x + x)
     data = [(double.x, np.zeros(2, np.float32))]
     assert backend.compute(double.context, data, [double.y]).compute_ns > 0
 
 
-def test_threads_that_compute_concurrently_do_not_interfere(graph):
+def test_threads_that_compute_concurrently_do_not_interfere(
+    graph: Callable[[Any, Any], Any],
+) -> None:
     graphs = [graph((8,), lambda x, n=n: x * float(n)) for n in range(4)]
     wrong = []
 
-    def work(n):
+    def work(n) -> None:
         for seed in range(30):
             x = floats(8, seed=seed)
             if not np.array_equal(graphs[n](x), x * np.float32(n)):
@@ -140,7 +149,7 @@ def test_threads_that_compute_concurrently_do_not_interfere(graph):
 
 
 @pytest.mark.seed("S28")
-def test_an_unused_input_accepts_data(backend, context):
+def test_an_unused_input_accepts_data(backend, context) -> None:
     unused, x = context.input("unused", (5,), I32), context.input("x", (2,), F32)
     y = context.output(x + x)
     data = [(unused, integers(1, 2, 3, 4, 5)), (x, np.float32([1, 2]))]
@@ -159,7 +168,13 @@ def test_an_unused_input_accepts_data(backend, context):
         np.zeros((6, 2), np.float32)[:, 0],  # not contiguous
     ],
 )
-def test_data_that_does_not_fill_its_input_is_refused(graph, data):
+def test_data_that_does_not_fill_its_input_is_refused(
+    graph: Callable[[Any, Any], Any],
+    data: npt.NDArray[np.float64]
+    | npt.NDArray[np.float16]
+    | npt.NDArray[np.int32]
+    | npt.NDArray[np.float32],
+) -> None:
     double = graph((2, 3), lambda x: x + x)
     with pytest.raises(ShapeError, match="does not fill the input"):
         double(data)
@@ -167,7 +182,7 @@ def test_data_that_does_not_fill_its_input_is_refused(graph, data):
     assert np.array_equal(double(x), 2 * x)  # and the backend goes on
 
 
-def test_only_outputs_can_be_read(backend, context):
+def test_only_outputs_can_be_read(backend, context) -> None:
     x = context.input("x", (32,), F32)
     packed = context.output((x + x).cast(GGMLType.Q8_0))
     other = x * 3.0
@@ -181,7 +196,7 @@ def test_only_outputs_can_be_read(backend, context):
 
 
 @pytest.mark.seed("S39", "S40")
-def test_after_reserving_the_largest_graph_nothing_grows():
+def test_after_reserving_the_largest_graph_nothing_grows() -> None:
     backend = Backend(threads=1, max_nodes=64)
     shapes = [(64, 64), (1, 1), (16, 64), (63, 64), (64, 64), (2, 3)]
     build = lambda x: (x.silu() + x).rms_norm(1e-5).linear(x).softmax(None, 1.0)  # noqa: E731
@@ -199,7 +214,9 @@ def test_after_reserving_the_largest_graph_nothing_grows():
 
 
 @pytest.mark.seed("S41")
-def test_a_graph_for_which_there_is_no_memory_is_refused(backend, graph, monkeypatch):
+def test_a_graph_for_which_there_is_no_memory_is_refused(
+    backend, graph: Callable[[Any, Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     double = graph((2,), lambda x: x + x)
     with monkeypatch.context() as patch:
         patch.setattr(gg, "ggml_backend_sched_reserve", lambda *_: False)
@@ -216,14 +233,16 @@ def test_a_graph_for_which_there_is_no_memory_is_refused(backend, graph, monkeyp
     assert double(np.float32([1, 2])).tolist() == [2, 4]
 
 
-def test_a_device_that_fails_is_reported(graph, monkeypatch):
+def test_a_device_that_fails_is_reported(
+    graph: Callable[[Any, Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     double = graph((2,), lambda x: x + x)
     monkeypatch.setattr(gg, "ggml_backend_sched_graph_compute", lambda *_: 2)
     with pytest.raises(ComputeError, match="status 2"):
         double(np.float32([1, 2]))
 
 
-def test_the_memory_that_is_free_is_known():
+def test_the_memory_that_is_free_is_known() -> None:
     available = Backend.available_memory()
     assert 0 < available <= psutil.virtual_memory().total
 
@@ -231,32 +250,32 @@ def test_the_memory_that_is_free_is_known():
 # Its life
 
 
-def test_a_closed_graph_is_not_computed(graph):
+def test_a_closed_graph_is_not_computed(graph: Callable[[Any, Any], Any]) -> None:
     double = graph((2,), lambda x: x + x)
     double.close()
     with pytest.raises(ComputeError, match="the graph is closed"):
         double(np.float32([1, 2]))
 
 
-def test_a_graph_may_not_be_larger_than_the_backend_allows(backend):
+def test_a_graph_may_not_be_larger_than_the_backend_allows(backend) -> None:
     with pytest.raises(ComputeError, match="1025 tensors is over the limit of 1024"):
         backend.context(1025)
 
 
 @pytest.mark.seed("S75")
-def test_the_number_of_threads_is_the_one_asked_for():
+def test_the_number_of_threads_is_the_one_asked_for() -> None:
     backend = Backend(threads=3, max_nodes=16)
     assert backend.threads == 3
     backend.close()
 
 
-def test_a_cpu_that_fails_to_initialize_is_reported(monkeypatch):
+def test_a_cpu_that_fails_to_initialize_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gg, "ggml_backend_dev_init", lambda *_: None)
     with pytest.raises(ComputeError, match=r"cannot initialize the device CPU\.0"):
         Backend(threads=1)
 
 
-def test_close_waits_for_computing_and_may_be_called_twice():
+def test_close_waits_for_computing_and_may_be_called_twice() -> None:
     backend = Backend(threads=1, max_nodes=64)
     chain = Graph(backend, (256, 256), lambda x: x.linear(x).linear(x))
     done = backend.submit(chain.context, [(chain.x, floats(256, 256))], [chain.y])
@@ -272,7 +291,7 @@ def test_close_waits_for_computing_and_may_be_called_twice():
     chain.close()
 
 
-def test_a_persistent_input_is_written_once(backend, monkeypatch):
+def test_a_persistent_input_is_written_once(backend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its memory is not used for anything else, so the next computing finds it there."""
     context = backend.context(64)
     kept = context.input("kept", (4, 8), F32, is_persistent=True)

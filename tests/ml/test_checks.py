@@ -2,11 +2,13 @@
 
 import math
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from tampu.errors import ShapeError
-from tampu.ml import GGMLType, RopeMode
+from tampu.ml import GGMLType, RopeMode, RopeScaling, Tensor
 from tampu.ml.attention import flash_attention
 from tampu.ml.rotary import Rope
 
@@ -16,25 +18,26 @@ UNWRITABLE = (*UNREADABLE, "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_
 
 
 @pytest.fixture
-def t(context):
+def t(context) -> Callable[..., Any]:
     """Make a tensor of a shape and type."""
     return lambda *shape, type=F32: context.input("t", shape, type)
 
 
 @pytest.fixture
-def turned(t):
+def turned(t: Callable[..., Any]) -> Callable[..., Any]:
     """Make a tensor of a shape whose rows are not in one piece."""
     return lambda *shape, type=F32: t(*shape[:-2], shape[-1], shape[-2], type=type).transpose(
         *range(len(shape) - 2), len(shape) - 1, len(shape) - 2
     )
 
 
-def flash(q, k, v, mask):
+def flash(q, k, v, mask) -> Tensor:
     return flash_attention(q, k, v, mask, 1.0)
 
 
-def rope(x, positions, dimensions=4, factors=None):
-    return Rope(dimensions, 1e4, RopeMode.HALVES, factors=factors)(x, positions)
+def rope(x, positions, dimensions: int = 4, factors: None = None) -> Tensor:
+    settings = {"base": 1e4, "mode": RopeMode.HALVES, "scaling": RopeScaling()}
+    return rotate(x, positions, dimensions=dimensions, factors=factors, **settings)
 
 
 CALLS = {
@@ -141,7 +144,9 @@ CALLS = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_operands_that_do_not_fit_are_refused(t, turned, call):
+def test_operands_that_do_not_fit_are_refused(
+    t: Callable[..., Any], turned: Callable[..., Any], call: str
+) -> None:
     with pytest.raises(ShapeError, match=re.escape(call.partition(":")[0])) as caught:
         CALLS[call](t, turned)
     assert "\n" not in str(caught.value)
@@ -166,7 +171,13 @@ Q, K, V, MASK = (4, 3, 8), (2, 7, 8), (2, 7, 8), (3, 7)
         ((1, *Q), K, V, MASK),
     ],
 )
-def test_flash_attention_refuses_shapes_that_do_not_fit(t, q, k, v, mask):
+def test_flash_attention_refuses_shapes_that_do_not_fit(
+    t: Callable[..., Any],
+    q: tuple[int, ...],
+    k: tuple[int, ...],
+    v: tuple[int, ...],
+    mask: tuple[int, ...],
+) -> None:
     with pytest.raises(ShapeError, match="flash_attention"):
         flash(t(*q), t(*k), t(*v), t(*mask, type=F16))
 
@@ -175,13 +186,17 @@ def test_flash_attention_refuses_shapes_that_do_not_fit(t, q, k, v, mask):
     ("q", "k", "v", "mask"),
     [(F16, F16, F16, F16), (F32, I32, F16, F16), (F32, F16, I32, F16), (F32, F16, F16, F32)],
 )
-def test_flash_attention_refuses_types_that_ggml_does_not_take(t, q, k, v, mask):
+def test_flash_attention_refuses_types_that_ggml_does_not_take(
+    t: Callable[..., Any], q: GGMLType, k: GGMLType, v: GGMLType, mask: GGMLType
+) -> None:
     with pytest.raises(ShapeError, match="flash_attention"):
         flash(t(*Q, type=q), t(*K, type=k), t(*V, type=v), t(*MASK, type=mask))
 
 
 @pytest.mark.parametrize("which", range(4))
-def test_flash_attention_refuses_transposed_operands(t, turned, which):
+def test_flash_attention_refuses_transposed_operands(
+    t: Callable[..., Any], turned: Callable[..., Any], which: int
+) -> None:
     operands = [t(*Q), t(*K), t(*V), t(*MASK, type=F16)]
     shape = (Q, K, V, MASK)[which]
     operands[which] = turned(*shape, type=F16 if which == 3 else F32)
@@ -190,7 +205,7 @@ def test_flash_attention_refuses_transposed_operands(t, turned, which):
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
-def test_types_other_than_weights_are_refused(t, name):
+def test_types_other_than_weights_are_refused(t: Callable[..., Any], name: str) -> None:
     kind = GGMLType[name]
     for call in (
         lambda: t(2, 256).linear(t(4, 256, type=kind)),
@@ -204,7 +219,7 @@ def test_types_other_than_weights_are_refused(t, name):
 
 
 @pytest.mark.parametrize("name", UNWRITABLE)
-def test_types_that_ggml_cannot_make_are_refused(t, name):
+def test_types_that_ggml_cannot_make_are_refused(t: Callable[..., Any], name: str) -> None:
     kind = GGMLType[name]
     with pytest.raises(ShapeError, match=name):
         t(4, 256, type=F16).cast(kind)
@@ -230,6 +245,6 @@ def test_types_that_ggml_cannot_make_are_refused(t, name):
         lambda w: w.strided((1,), ()),
     ],
 )
-def test_weights_alone_are_no_graph(context, call):
+def test_weights_alone_are_no_graph(context, call: Callable[[Any], Any]) -> None:
     with pytest.raises(ShapeError, match="belongs to no graph"):
         call(context.host.zeros((2, 2), F32))

@@ -17,7 +17,7 @@ NOT_SHAPES = [(), (0, 6), (-2, -3), (1, 1, 1, 2, 3), (2**31, 2**31)]
 
 
 @pytest.fixture(params=["host", "layer"])
-def storage(request, context):
+def storage(request: pytest.FixtureRequest, context):
     return context.host if request.param == "host" else context.layer(3)
 
 
@@ -32,7 +32,7 @@ def read(backend, context, tensor):
 
 @pytest.mark.seed("S4", "S5", "S8")
 @pytest.mark.parametrize("way", WAYS)
-def test_each_constructor_of_tensors_gives_its_shape(storage, way):
+def test_each_constructor_of_tensors_gives_its_shape(storage, way: str) -> None:
     tensor = WAYS[way](storage, (2, 3))
     assert tensor.shape == (2, 3)
     assert tensor.size_bytes == 24
@@ -42,21 +42,26 @@ def test_each_constructor_of_tensors_gives_its_shape(storage, way):
 @pytest.mark.seed("S4", "S5", "S8", "S98")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("shape", NOT_SHAPES)
-def test_each_constructor_refuses_an_invalid_shape(storage, way, shape):
+def test_each_constructor_refuses_an_invalid_shape(
+    storage, way: str, shape: tuple[int, ...]
+) -> None:
     with pytest.raises(ShapeError):
         WAYS[way](storage, shape)
 
 
 @pytest.mark.seed("S4", "S5", "S98")
 @pytest.mark.parametrize("count", [0, 1, 5, 7, 12])
-def test_data_must_fill_the_shape_exactly(storage, count):
+@pytest.mark.parametrize("way", ["from_floats", "from_integers"])
+def test_data_must_fill_the_shape_exactly(storage, way: str, count: int) -> None:
     with pytest.raises(ShapeError, match=rf"{count} values do not fill the shape \(2, 3\)"):
         storage.from_floats([1] * count, (2, 3))
 
 
 @pytest.mark.seed("S6", "S8", "S41")
 @pytest.mark.parametrize("way", WAYS)
-def test_each_constructor_raises_without_memory(storage, way, monkeypatch):
+def test_each_constructor_raises_without_memory(
+    storage, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(gg, "ggml_backend_buft_alloc_buffer", lambda *_: None)
     with pytest.raises(
         OutOfMemoryError, match=r"no memory for a tensor \(2, 3\) of .32: \d+ bytes"
@@ -65,7 +70,7 @@ def test_each_constructor_raises_without_memory(storage, way, monkeypatch):
 
 
 @pytest.mark.seed("S7")
-def test_host_tensors_are_in_the_cpus_memory(context):
+def test_host_tensors_are_in_the_cpus_memory(context) -> None:
     tensor = context.host.zeros((2, 3), GGMLType.F32)
     kind = gg.ggml_backend_buffer_get_type(tensor.pointer.contents.buffer)
     assert gg.ggml_backend_buft_name(kind) == b"CPU"
@@ -73,24 +78,24 @@ def test_host_tensors_are_in_the_cpus_memory(context):
 
 
 @pytest.mark.seed("S9")
-def test_a_new_tensor_is_used_without_asking_whether_it_is_there(backend, context):
+def test_a_new_tensor_is_used_without_asking_whether_it_is_there(backend, context) -> None:
     ones = context.host.from_floats([1, 1, 1], (3,))
     total = context.host.from_floats([1, 2, 3], (3,)).strided((3,), (), context=context) + ones
     assert backend.compute(context, [], [context.output(total)]).outputs[0].tolist() == [2, 3, 4]
 
 
-def test_floats_keep_their_values(backend, context):
+def test_floats_and_integers_keep_their_values(backend, context) -> None:
     values = floats(2, 3)
     assert np.array_equal(read(backend, context, context.host.from_floats(values, (2, 3))), values)
     turned = context.host.from_floats(values.T, (3, 2))  # an array that is not contiguous
     assert np.array_equal(read(backend, context, turned), values.T)
 
 
-def test_zeros_are_zero(backend, context):
+def test_zeros_are_zero(backend, context) -> None:
     assert not read(backend, context, context.host.zeros((64, 64), GGMLType.F32)).any()
 
 
-def test_a_context_counts_the_memory_of_its_storages(backend):
+def test_a_context_counts_the_memory_of_its_storages(backend) -> None:
     context = backend.context(4)
     assert context.size_bytes == 0
     context.host.zeros((1024,), GGMLType.F32)
@@ -103,12 +108,12 @@ def test_a_context_counts_the_memory_of_its_storages(backend):
 
 
 @pytest.mark.parametrize("shape", NOT_SHAPES)
-def test_an_input_must_have_a_shape(context, shape):
+def test_an_input_must_have_a_shape(context, shape: tuple[int, ...]) -> None:
     with pytest.raises(ShapeError, match="no tensor of type F32 has the shape"):
         context.input("x", shape, GGMLType.F32)
 
 
-def test_a_row_is_made_of_whole_blocks(context):
+def test_a_row_is_made_of_whole_blocks(context) -> None:
     assert context.input("x", (2, 64), GGMLType.Q8_0).shape == (2, 64)
     with pytest.raises(ShapeError, match="no tensor of type Q8_0"):
         context.input("x", (64, 2), GGMLType.Q8_0)
@@ -117,7 +122,7 @@ def test_a_row_is_made_of_whole_blocks(context):
 # The size of graphs
 
 
-def test_a_graph_holds_as_many_tensors_as_it_was_made_for(backend):
+def test_a_graph_holds_as_many_tensors_as_it_was_made_for(backend) -> None:
     context = backend.context(5)
     x = context.input("x", (2,), GGMLType.F32)
     y = x
@@ -131,7 +136,7 @@ def test_a_graph_holds_as_many_tensors_as_it_was_made_for(backend):
     context.close()
 
 
-def test_tensors_with_memory_count_too(backend):
+def test_tensors_with_memory_count_too(backend) -> None:
     context = backend.context(1)
     context.host.zeros((2,), GGMLType.F32)
     with pytest.raises(ComputeError, match="more than 1 tensors"):
@@ -139,7 +144,7 @@ def test_tensors_with_memory_count_too(backend):
     context.close()
 
 
-def test_a_graph_can_use_as_many_weights_as_it_has_nodes(backend):
+def test_a_graph_can_use_as_many_weights_as_it_has_nodes(backend) -> None:
     weights, context = backend.context(1024), backend.context(1024)
     x = context.input("x", (1,), GGMLType.F32)
     y = x
@@ -151,7 +156,7 @@ def test_a_graph_can_use_as_many_weights_as_it_has_nodes(backend):
     weights.close()
 
 
-def test_a_closed_graph_makes_no_tensors(backend):
+def test_a_closed_graph_makes_no_tensors(backend) -> None:
     context = backend.context(4)
     context.close()
     context.close()
@@ -159,7 +164,9 @@ def test_a_closed_graph_makes_no_tensors(backend):
         context.input("x", (2,), GGMLType.F32)
 
 
-def test_a_graph_without_memory_for_its_headers_is_refused(backend, monkeypatch):
+def test_a_graph_without_memory_for_its_headers_is_refused(
+    backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(gg, "ggml_init", lambda *_: None)
     with pytest.raises(OutOfMemoryError, match="no memory for a graph of 4 tensors"):
         backend.context(4)

@@ -19,7 +19,7 @@ PLACEMENT = DeviceMap((FIRST, SECOND), (-1, 0, 1, 1), frozenset({2}))
         ("mm.0.weight", 3),
     ],
 )  # fmt: skip
-def test_a_tensor_belongs_to_the_layer_that_its_name_says(name, layer):
+def test_a_tensor_belongs_to_the_layer_that_its_name_says(name: str, layer: int | None) -> None:
     assert layer_of(name, 3) == layer
 
 
@@ -33,11 +33,13 @@ def test_a_tensor_belongs_to_the_layer_that_its_name_says(name, layer):
         ("blk.9.attn_q.weight", None),
     ],
 )  # fmt: skip
-def test_a_weight_is_on_the_device_of_its_layer_except_experts_on_the_cpu(name, device):
+def test_a_weight_is_on_the_device_of_its_layer_except_kept_experts(
+    name: str, device: Device | None
+) -> None:
     assert PLACEMENT.of_weight(name) is device
 
 
-def test_without_devices_all_is_on_the_cpu():
+def test_without_devices_all_is_on_the_cpu() -> None:
     nowhere = DeviceMap()
     assert nowhere.of_output() is None
     assert nowhere.of_layer(0) is None
@@ -49,5 +51,5 @@ def test_without_devices_all_is_on_the_cpu():
     [("blk.0.ffn_gate_exps.weight", True), ("blk.0.ffn_gate_chexps.weight", True),
      ("blk.0.ffn_gate_shexp.weight", False), ("blk.0.ffn_gate_inp.weight", False)],
 )  # fmt: skip
-def test_expert_tensors_are_recognized_by_name(name, is_experts):
+def test_expert_tensors_are_recognized_by_name(name: str, is_experts: bool) -> None:
     assert is_of_experts(name) is is_experts

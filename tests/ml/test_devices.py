@@ -2,6 +2,9 @@
 
 import ctypes
 import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -15,7 +18,7 @@ NAMES = [("CUDA", 1), ("CUDA", 1), ("BLAS", 3), ("CPU", 0)]
 
 
 @pytest.fixture
-def machine(monkeypatch):
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with two GPUs; the handles are positions from 1."""
     monkeypatch.setattr(gg, "ggml_backend_dev_count", lambda: len(NAMES))
     monkeypatch.setattr(gg, "ggml_backend_dev_get", lambda position: position + 1)
@@ -29,7 +32,7 @@ def machine(monkeypatch):
 
 @pytest.mark.seed("S69", "S70")
 @pytest.mark.usefixtures("machine")
-def test_devices_keep_ggmls_order_and_are_counted_per_name():
+def test_devices_keep_ggmls_order_and_are_counted_per_name() -> None:
     found = [(device.name, device.index, device.kind) for device in find_devices()]
     assert found == [
         ("CUDA", 0, "gpu"),
@@ -41,7 +44,7 @@ def test_devices_keep_ggmls_order_and_are_counted_per_name():
 
 @pytest.mark.seed("S68", "S70")
 @pytest.mark.usefixtures("machine")
-def test_the_log_has_one_group_for_each_device(caplog):
+def test_the_log_has_one_group_for_each_device(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "tampu.ml"):
         log_system(find_devices(), threads=6)
     (record,) = caplog.records
@@ -53,7 +56,7 @@ def test_the_log_has_one_group_for_each_device(caplog):
 
 
 @pytest.mark.seed("S67", "S68", "S71")
-def test_a_backend_logs_the_system_when_it_starts(caplog):
+def test_a_backend_logs_the_system_when_it_starts(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "tampu.ml"):
         Backend(threads=1, max_nodes=16).close()
     (record,) = [record for record in caplog.records if hasattr(record, "system")]
@@ -64,28 +67,28 @@ def test_a_backend_logs_the_system_when_it_starts(caplog):
     assert len(features) > 1  # the features of the code that computes, such as AVX2
 
 
-def test_the_cpu_is_one_of_the_devices():
+def test_the_cpu_is_one_of_the_devices() -> None:
     (cpu,) = [device for device in find_devices() if device.kind == "cpu"]
     assert (cpu.name, cpu.index) == ("CPU", 0)
     assert cpu.buffer_type
     assert isinstance(cpu.packed_buffer_types, tuple)
 
 
-def test_the_cpus_memory_is_the_machines():
+def test_the_cpus_memory_is_the_machines() -> None:
     cpu = next(device for device in find_devices() if device.kind == "cpu")
     free, total = cpu.memory()
     assert 0 < free <= total <= psutil.virtual_memory().total
 
 
 @pytest.mark.usefixtures("machine")
-def test_a_device_without_features_lists_none():
+def test_a_device_without_features_lists_none() -> None:
     device = Device(1, "CUDA", 0, "gpu", "product")
     assert device.features() == {}
     assert device.packed_buffer_types == ()
 
 
 @pytest.fixture
-def packings(monkeypatch):
+def packings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let each device of the machine offer two packed buffer types, with ggml's names for them."""
     names = {11: b"AMX", 12: b"CPU_REPACK"}
     listed = (ctypes.c_void_p * 3)(*names, None)
@@ -101,7 +104,9 @@ def packings(monkeypatch):
 
 
 @pytest.mark.usefixtures("machine", "packings")
-def test_weights_do_not_go_to_ggmls_amx_buffers_and_one_line_says_so(caplog):
+def test_weights_do_not_go_to_ggmls_amx_buffers_and_one_line_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     cpu = find_devices()[-1]
     assert cpu.packed_buffer_types == (12,)
     with caplog.at_level(logging.INFO, "tampu.ml"):
@@ -112,7 +117,7 @@ def test_weights_do_not_go_to_ggmls_amx_buffers_and_one_line_says_so(caplog):
 
 
 @pytest.mark.usefixtures("machine")
-def test_amx_is_not_logged_without_ggml_support(caplog):
+def test_amx_is_not_logged_without_ggml_support(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "tampu.ml"):
         log_system(find_devices(), threads=1)
     assert [record for record in caplog.records if "AMX" in record.getMessage()] == []
@@ -123,14 +128,18 @@ def test_amx_is_not_logged_without_ggml_support(caplog):
     [([0, 1, 2, 3], 2, 2), ([0], 8, 1), ([0, 1], 8, 2), ([0, 1, 2], None, 3)],
 )
 def test_the_default_is_a_thread_for_each_core_that_may_be_used(
-    monkeypatch, tmp_path, usable, physical, threads
-):
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    usable: list[int],
+    physical: int | None,
+    threads: int,
+) -> None:
     monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: usable)
     monkeypatch.setattr(psutil, "cpu_count", lambda **_: physical)
     assert default_threads(tmp_path, tmp_path) == threads
 
 
-def told(root, **files):
+def told(root: Path, **files: Any) -> None:
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -140,7 +149,9 @@ def told(root, **files):
 @pytest.mark.parametrize(
     ("usable", "threads"), [([0, 1, 2, 3], 2), ([0, 2], 1), ([1], 1), ([0, 1], 2)]
 )
-def test_cpus_that_share_a_core_count_as_one(monkeypatch, tmp_path, usable, threads):
+def test_cpus_that_share_a_core_count_as_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, usable: list[int], threads: int
+) -> None:
     monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: usable)
     for n in range(4):
         siblings = f"{n % 2},{n % 2 + 2}"
@@ -156,21 +167,23 @@ def test_cpus_that_share_a_core_count_as_one(monkeypatch, tmp_path, usable, thre
      ({"cpu/cpu.cfs_quota_us": "250000", "cpu/cpu.cfs_period_us": "100000"}, 2),
      ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8)],
 )  # fmt: skip
-def test_the_cpu_quota_of_a_container_limits_threads(monkeypatch, tmp_path, files, threads):
+def test_the_cpu_quota_of_a_container_limits_threads(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], threads: int
+) -> None:
     monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: list(range(8)))
     monkeypatch.setattr(psutil, "cpu_count", lambda **_: 8)
     told(tmp_path, **{f"fs/cgroup/{name}": text for name, text in files.items()})
     assert default_threads(tmp_path, tmp_path) == threads
 
 
-def test_without_cpu_affinity_all_cores_count(monkeypatch):
+def test_without_cpu_affinity_all_cores_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(psutil.Process, "cpu_affinity")
     monkeypatch.setattr(psutil, "MACOS", True)
     monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 8 if logical else 4)
     assert default_threads() == 4
 
 
-def cores(root, count, siblings=1, **more):
+def cores(root: Path, count: int, siblings: int = 1, **more: Any) -> None:
     """A machine's CPUs as Linux lists them: a core's siblings are `count` apart."""
     for n in range(count * siblings):
         shared = ",".join(str(n % count + count * i) for i in range(siblings))
@@ -184,14 +197,21 @@ def cores(root, count, siblings=1, **more):
      (64, 2, range(16), 16), (64, 2, [3, 67], 1), (64, 2, [3, 68], 2)],
 )  # fmt: skip
 def test_machines_of_any_size_have_a_thread_for_each_core(
-    monkeypatch, tmp_path, count, siblings, usable, threads
-):
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    count: int,
+    siblings: int,
+    usable: range | list[int],
+    threads: int,
+) -> None:
     monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: list(usable))
     cores(tmp_path, count, siblings)
     assert default_threads(tmp_path, tmp_path) == threads
 
 
-def test_all_nodes_of_a_machine_with_two_sockets_compute(monkeypatch, tmp_path):
+def test_all_nodes_of_a_machine_with_two_sockets_compute(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: list(range(64)))
     cores(tmp_path, 32, 2)
     for node, cpus in enumerate(("0-15,32-47", "16-31,48-63")):
@@ -205,8 +225,8 @@ def test_all_nodes_of_a_machine_with_two_sockets_compute(monkeypatch, tmp_path):
     ("usable", "threads"), [(range(20), 8), ([0, 8, 16, 17], 1), ([16, 17, 18], 3)]
 )
 def test_efficiency_cores_are_left_out_unless_there_are_no_others(
-    monkeypatch, tmp_path, usable, threads
-):
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, usable: range | list[int], threads: int
+) -> None:
     """Eight cores of two threads each, and four that are slower."""
     monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: list(usable))
     cores(tmp_path, 8, 2)
@@ -221,7 +241,9 @@ def test_efficiency_cores_are_left_out_unless_there_are_no_others(
     [((1024, 1024, 1024, 1024), 4), ((446, 446, 446, 446, 1024, 1024, 1024, 1024), 4),
      ((160, 160, 160, 160, 498, 498, 1024, 1024), 2), ((879, 879, 1024, 1024), 4)],
 )  # fmt: skip
-def test_slow_cores_of_arm_cpus_are_left_out(monkeypatch, tmp_path, capacities, threads):
+def test_slow_cores_of_arm_cpus_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capacities: tuple[int, ...], threads: int
+) -> None:
     monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: list(range(len(capacities))))
     cores(tmp_path, len(capacities))
     for n, capacity in enumerate(capacities):
@@ -241,7 +263,9 @@ def test_slow_cores_of_arm_cpus_are_left_out(monkeypatch, tmp_path, capacities, 
      ("7:memory:/m", {"m/cpu.max": "100000 100000"}, 8),
      ("nonsense", {}, 8)],
 )  # fmt: skip
-def test_the_least_quota_of_a_process_groups_counts(monkeypatch, tmp_path, group, files, threads):
+def test_the_least_quota_of_a_process_groups_counts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, group: str, files: dict[str, str], threads: int
+) -> None:
     monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: list(range(8)))
     cores(tmp_path / "sys", 8)
     told(tmp_path / "sys", **{f"fs/cgroup/{name}": text for name, text in files.items()})
@@ -249,7 +273,9 @@ def test_the_least_quota_of_a_process_groups_counts(monkeypatch, tmp_path, group
     assert default_threads(tmp_path / "sys", tmp_path / "self") == threads
 
 
-def test_siblings_have_another_name_on_older_systems(monkeypatch, tmp_path):
+def test_siblings_have_another_name_on_older_systems(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: [0, 1])
     for n in range(2):
         told(tmp_path, **{f"devices/system/cpu/cpu{n}/topology/thread_siblings_list": "0-1"})
@@ -259,7 +285,9 @@ def test_siblings_have_another_name_on_older_systems(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("size", "expected"), [("2048K", 2**21), ("1M", 2**20), ("512K", 2**19), ("", 2**20)]
 )
-def test_the_second_caches_size_is_what_the_system_says(tmp_path, size, expected):
+def test_the_second_caches_size_is_what_the_system_says(
+    tmp_path: Path, size: str, expected: int
+) -> None:
     cache = "devices/system/cpu/cpu0/cache"
     told(tmp_path, **{f"{cache}/index0/level": "1", f"{cache}/index0/size": "48K"})
     told(tmp_path, **{f"{cache}/index2/level": "2", f"{cache}/index2/size": size})

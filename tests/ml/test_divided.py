@@ -1,8 +1,13 @@
 """Graphs that several devices compute, two stand-ins and the CPU."""
 
+from __future__ import annotations
+
 import gc
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from support.devices import StandIn
 from support.graphs import floats
@@ -17,12 +22,12 @@ F32 = GGMLType.F32
 
 
 @pytest.fixture
-def devices():
+def devices() -> tuple[StandIn, StandIn]:
     return StandIn(0), StandIn(1)
 
 
 @pytest.fixture
-def divided(devices):
+def divided(devices: tuple[StandIn, StandIn]) -> Iterator[Backend]:
     """A backend whose layers 0, 1 and 2 are the CPU's, the first's and the second's."""
     device_map = DeviceMap(tuple(each.device for each in devices), (-1, 0, 1))
     backend = Backend(threads=1, max_nodes=256, device_map=device_map)
@@ -34,7 +39,7 @@ def divided(devices):
 class Chain:
     """A graph that goes through the weights of the three layers, a few times."""
 
-    def __init__(self, backend, size, times=1, seed=0):
+    def __init__(self, backend: Backend, size: int, times: int = 1, seed: int = 0) -> None:
         self.backend, self.times = backend, times
         self.store = backend.context(8)
         self.values = [floats(size, size, seed=seed + n) / size for n in range(3)]
@@ -51,10 +56,10 @@ class Chain:
                 y = y.linear(weight).silu() + self.x
         self.y = self.context.output(y)
 
-    def __call__(self, data):
+    def __call__(self, data) -> npt.NDArray[np.generic]:
         return self.backend.compute(self.context, [(self.x, data)], [self.y]).outputs[0]
 
-    def expected(self, data):
+    def expected(self, data: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         y = data
         for _ in range(self.times):
             for values in self.values:
@@ -62,16 +67,16 @@ class Chain:
                 y = y / (1 + np.exp(-y)) + data
         return y
 
-    def close(self):
+    def close(self) -> None:
         self.context.close()
         self.store.close()
 
 
 @pytest.fixture
-def chain(divided):
+def chain(divided: Backend) -> Iterator[Callable[..., Any]]:
     made = []
 
-    def make(*arguments, **options):
+    def make(*arguments: int, **options: int) -> Chain:
         made.append(Chain(divided, *arguments, **options))
         return made[-1]
 
@@ -80,19 +85,21 @@ def chain(divided):
         each.close()
 
 
-def check(chain, seed):
+def check(chain: Chain, seed: int) -> None:
     data = floats(4, chain.values[0].shape[0], seed=seed)
     np.testing.assert_allclose(chain(data), chain.expected(data), rtol=2e-4, atol=1e-4)
 
 
-def test_a_graph_goes_from_device_to_device(chain, devices):
+def test_a_graph_goes_from_device_to_device(
+    chain: Callable[..., Any], devices: tuple[StandIn, StandIn]
+) -> None:
     graph = chain(32)
     for seed in range(4):
         check(graph, seed)
     assert all(each.taken > 0 for each in devices)
 
 
-def test_graphs_are_kept_and_computed_in_turns(chain):
+def test_graphs_are_kept_and_computed_in_turns(chain: Callable[..., Any]) -> None:
     """ggml frees what it wrote into a graph when it divides the next."""
     graphs = [chain(16), chain(24, times=3), chain(16, times=2, seed=5), chain(64)]
     for seed in range(4):
@@ -103,7 +110,7 @@ def test_graphs_are_kept_and_computed_in_turns(chain):
         gc.collect()
 
 
-def test_a_larger_graph_is_split_again(divided, chain):
+def test_a_larger_graph_is_split_again(divided: Backend, chain: Callable[..., Any]) -> None:
     graph, other = chain(16), chain(32)
     data = floats(4, 16)
     check(graph, 0)
@@ -117,7 +124,9 @@ def test_a_larger_graph_is_split_again(divided, chain):
 
 
 @pytest.mark.seed("S39", "S40")
-def test_after_reserving_the_largest_nothing_grows_on_any_device(divided, chain, devices):
+def test_after_reserving_the_largest_nothing_grows_on_any_device(
+    divided: Backend, chain: Callable[..., Any], devices: tuple[StandIn, StandIn]
+) -> None:
     largest = chain(64, times=3)
     divided.reserve(largest.context)
     sizes = divided.graph_sizes()
@@ -133,7 +142,9 @@ def test_after_reserving_the_largest_nothing_grows_on_any_device(divided, chain,
 
 
 @pytest.mark.seed("S7")
-def test_inputs_are_on_the_cpu_and_caches_with_their_layers(divided, devices):
+def test_inputs_are_on_the_cpu_and_caches_with_their_layers(
+    divided: Backend, devices: tuple[StandIn, StandIn]
+) -> None:
     context = divided.context(16)
     near = context.host.zeros((4, 4), F32)
     kept = [context.layer(n).zeros((4, 4), F32) for n in range(3)]
@@ -143,11 +154,13 @@ def test_inputs_are_on_the_cpu_and_caches_with_their_layers(divided, devices):
     context.close()
 
 
-def test_the_packages_own_operations_run_on_the_cpu(divided, chain):
+def test_the_packages_own_operations_run_on_the_cpu(
+    divided: Backend, chain: Callable[..., Any]
+) -> None:
     graph = chain(16)
     noted = []
 
-    def negate(result, number, *_):
+    def negate(result, number, *_: object) -> None:
         source, target = (
             np.ctypeslib.as_array(gg.ggml_get_data_f32(pointer), (4, 16))
             for pointer in (result.contents.src[0], result)
@@ -167,7 +180,7 @@ def test_the_packages_own_operations_run_on_the_cpu(divided, chain):
     assert noted == [0, 0]
 
 
-def test_nan_is_detected_on_any_device(divided, chain):
+def test_nan_is_detected_on_any_device(divided: Backend, chain: Callable[..., Any]) -> None:
     graph = chain(16)
     divided.detect_nan()
     data = floats(4, 16)
@@ -178,7 +191,7 @@ def test_nan_is_detected_on_any_device(divided, chain):
 
 
 @pytest.mark.seed("S6", "S41")
-def test_a_device_without_memory_for_a_graph_is_reported(devices):
+def test_a_device_without_memory_for_a_graph_is_reported(devices: tuple[StandIn, StandIn]) -> None:
     devices[0].limit = 20_000
     device_map = DeviceMap((devices[0].device,), (-1, 0, 0))
     backend = Backend(threads=1, max_nodes=256, device_map=device_map)
@@ -196,7 +209,9 @@ def test_a_device_without_memory_for_a_graph_is_reported(devices):
     assert devices[0].taken == 0
 
 
-def test_a_device_that_fails_to_initialize_is_named_and_the_others_are_freed(devices, monkeypatch):
+def test_a_device_that_fails_to_initialize_is_named_and_the_others_are_freed(
+    devices: tuple[StandIn, StandIn], monkeypatch: pytest.MonkeyPatch
+) -> None:
     freed, real = [], gg.ggml_backend_dev_init
     bad = devices[1].device.handle
     monkeypatch.setattr(gg, "ggml_backend_dev_init", lambda h, p: None if h == bad else real(h, p))

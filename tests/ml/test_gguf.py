@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +35,7 @@ from tampu.ml.gguf import GGMLType, GGUFFile, Metadata, TensorInfo, read_gguf
 
 
 @pytest.fixture
-def read(tmp_path: Path):
+def read(tmp_path: Path) -> Callable[[bytes], GGUFFile]:
     def read(data: bytes) -> GGUFFile:
         path = tmp_path / "model.gguf"
         path.write_bytes(data)
@@ -46,7 +48,9 @@ def read(tmp_path: Path):
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_a_valid_file_gives_its_keys_and_tensors(read, version: int) -> None:
+def test_a_valid_file_gives_its_keys_and_tensors(
+    read: Callable[[bytes], GGUFFile], version: int
+) -> None:
     file = read(good_file(version=version))
     assert file.version == version
     assert file.alignment == 32
@@ -57,7 +61,9 @@ def test_a_valid_file_gives_its_keys_and_tensors(read, version: int) -> None:
 
 
 @pytest.mark.parametrize("alignment", [8, 64, 4096])
-def test_offsets_count_from_the_start_of_the_file(read, alignment: int) -> None:
+def test_offsets_count_from_the_start_of_the_file(
+    read: Callable[[bytes], GGUFFile], alignment: int
+) -> None:
     file = read(good_file(alignment=alignment))
     assert file.data_offset % alignment == 0
     output = file.tensors["output"]
@@ -66,7 +72,7 @@ def test_offsets_count_from_the_start_of_the_file(read, alignment: int) -> None:
     )
 
 
-def test_shapes_have_the_slowest_dimension_first(read) -> None:
+def test_shapes_have_the_slowest_dimension_first(read: Callable[[bytes], GGUFFile]) -> None:
     file = read(good_file())
     quantized = file.tensors["quantized"]
     assert quantized.shape == (3, 64)
@@ -74,7 +80,7 @@ def test_shapes_have_the_slowest_dimension_first(read) -> None:
     assert quantized.size_bytes == 3 * 2 * 18
 
 
-def test_values_come_back_as_they_were_written(read) -> None:
+def test_values_come_back_as_they_were_written(read: Callable[[bytes], GGUFFile]) -> None:
     metadata = read(good_file()).metadata
     assert metadata.integer("block_count") == 2
     assert metadata.integer("negative") == -7
@@ -87,7 +93,7 @@ def test_values_come_back_as_they_were_written(read) -> None:
     assert metadata.integers("empty").tolist() == []
 
 
-def test_tokens_that_are_not_utf_8_keep_their_bytes(read) -> None:
+def test_tokens_that_are_not_utf_8_keep_their_bytes(read: Callable[[bytes], GGUFFile]) -> None:
     tokens = read(good_file()).metadata.strings("tokenizer.ggml.tokens")
     wanted = ["a", "", "é" * 300, "\udcff\udcfe", "x\0y", "end"]
     assert list(tokens) == wanted
@@ -97,13 +103,13 @@ def test_tokens_that_are_not_utf_8_keep_their_bytes(read) -> None:
     assert tokens[1:3] == wanted[1:3]
 
 
-def test_an_index_past_the_array_is_an_error(read) -> None:
+def test_an_index_past_the_array_is_an_error(read: Callable[[bytes], GGUFFile]) -> None:
     tokens = read(good_file()).metadata.strings("tokenizer.ggml.tokens")
     with pytest.raises(IndexError):
         tokens[len(tokens)]
 
 
-def test_a_file_without_keys_and_tensors_is_valid(read) -> None:
+def test_a_file_without_keys_and_tensors_is_valid(read: Callable[[bytes], GGUFFile]) -> None:
     file = read(header(0, 0))
     assert len(file.metadata) == 0
     assert file.tensors == {}
@@ -127,7 +133,9 @@ def test_block_sizes_are_those_of_ggml() -> None:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_a_hostile_file_is_refused_by_the_name_of_its_field(read, case: Hostile) -> None:
+def test_a_hostile_file_is_refused_by_the_name_of_its_field(
+    read: Callable[[bytes], GGUFFile], case: Hostile
+) -> None:
     caught: list[ModelFileError] = []
 
     def refuse() -> None:
@@ -141,20 +149,24 @@ def test_a_hostile_file_is_refused_by_the_name_of_its_field(read, case: Hostile)
     assert "\n" not in str(caught[0])
 
 
-def test_a_name_with_a_line_break_is_quoted_in_the_message(read) -> None:
+def test_a_name_with_a_line_break_is_quoted_in_the_message(
+    read: Callable[[bytes], GGUFFile],
+) -> None:
     with pytest.raises(ModelFileError) as caught:
         read(pad(header(1, 0) + tensor("a\nb", [0])))
     assert caught.value.field == r"tensor 'a\nb' shape"
 
 
-def test_a_split_model_of_one_part_is_read(read) -> None:
+def test_a_split_model_of_one_part_is_read(read: Callable[[bytes], GGUFFile]) -> None:
     assert read(one_key(key("split.count", UINT32, u32(1)))).tensors == {}
 
 
 @pytest.mark.parametrize(
     ("count", "told"), [(3, "cannot be found"), (1025, "is not from 0"), (2**31, "is not from 0")]
 )
-def test_a_split_model_with_unnumbered_parts_is_refused(read, count: int, told: str) -> None:
+def test_a_split_model_with_unnumbered_parts_is_refused(
+    read: Callable[[bytes], GGUFFile], count: int, told: str
+) -> None:
     with pytest.raises(ModelFileError, match=told):
         read(one_key(key("split.count", UINT32, u32(count))))
 
@@ -203,14 +215,14 @@ def many_keys(count: int) -> bytes:
     return header(0, count) + b"".join(records)
 
 
-def test_forty_thousand_keys_are_read_in_linear_time(read) -> None:
+def test_forty_thousand_keys_are_read_in_linear_time(read: Callable[[bytes], GGUFFile]) -> None:
     few, many = many_keys(4_000), many_keys(40_000)
     assert (len(read(few).metadata), len(read(many).metadata)) == (4_000, 40_000)
     # Linear is 10, quadratic 100.
     assert cost(lambda: read(many)) < 40 * cost(lambda: read(few), times=10)
 
 
-def test_a_large_vocabulary_is_complete(read) -> None:
+def test_a_large_vocabulary_is_complete(read: Callable[[bytes], GGUFFile]) -> None:
     tokens = [f"token{index}" * (index % 7) for index in range(100_000)]
     tokens[5_000] = "x" * 256  # lengths that the fast path does not follow
     tokens[70_000] = "y" * 300_000
@@ -220,7 +232,7 @@ def test_a_large_vocabulary_is_complete(read) -> None:
     assert read_back[70_000] == tokens[70_000]
 
 
-def test_strings_full_of_zeros_are_read_in_linear_time(read) -> None:
+def test_strings_full_of_zeros_are_read_in_linear_time(read: Callable[[bytes], GGUFFile]) -> None:
     tokens = ["\0" * 40, "", "\0" * 7] * 30_000
     file = read(one_key(strings("tokenizer.ggml.tokens", tokens)))
     assert list(file.metadata.strings("tokenizer.ggml.tokens")) == tokens
@@ -237,7 +249,9 @@ GOOD = good_file()
     cut=st.integers(0, len(GOOD)) | st.just(len(GOOD)),
     changes=st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), max_size=4),
 )
-def test_a_mutated_file_is_read_or_refused(tmp_path_factory, cut, changes) -> None:
+def test_a_mutated_file_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, cut: int, changes: list[Any]
+) -> None:
     data = bytearray(GOOD)
     for position, byte in changes:
         data[position] = byte
@@ -255,7 +269,9 @@ def test_a_mutated_file_is_read_or_refused(tmp_path_factory, cut, changes) -> No
 
 @settings(max_examples=100)
 @given(st.lists(st.binary(max_size=600), max_size=60))
-def test_any_strings_round_trip(tmp_path_factory, values: list[bytes]) -> None:
+def test_any_strings_round_trip(
+    tmp_path_factory: pytest.TempPathFactory, values: list[bytes]
+) -> None:
     path = tmp_path_factory.getbasetemp() / "strings.gguf"
     path.write_bytes(header(0, 1) + strings("tokenizer.ggml.tokens", values))
     found = read_gguf(path).metadata["tokenizer.ggml.tokens"]
@@ -352,11 +368,11 @@ def test_a_model_without_architecture_is_an_error() -> None:
         _ = Metadata({"general.architecture": 3}).architecture
 
 
-def test_a_float_key_keeps_its_precision(read) -> None:
+def test_a_float_key_keeps_its_precision(read: Callable[[bytes], GGUFFile]) -> None:
     file = read(one_key(key("general.x", 12, struct.pack("<d", 0.1))))
     assert file.metadata.number("general.x") == 0.1
 
 
-def test_a_general_string_is_read(read) -> None:
+def test_a_general_string_is_read(read: Callable[[bytes], GGUFFile]) -> None:
     file = read(one_key(key("general.name", STRING, string("Zoë"))))
     assert file.metadata.string("general.name") == "Zoë"

@@ -3,6 +3,9 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.tiny_model import write_tiny
@@ -61,10 +64,16 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 @pytest.fixture
-def other(tmp_path):
+def other(tmp_path: Path) -> Callable[..., Any]:
     """Compile libraries with the names of ggml's; return their folder."""
 
-    def make(source, version=VERSION, operations=("NONE",), flags=(), names=NAMES):
+    def make(
+        source: str,
+        version: str = VERSION,
+        operations: tuple[str] = ("NONE",),
+        flags: list[str] | tuple[()] = (),
+        names: list[str] = NAMES,
+    ) -> Path:
         quoted = ", ".join(f'"{name}"' for name in operations)
         code = tmp_path / "other.c"
         code.write_text(source.format(version=version, operations=quoted))
@@ -79,7 +88,7 @@ def other(tmp_path):
     return make
 
 
-def python(code, *arguments, **environment):
+def python(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run code in a Python of its own; return what it printed."""
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(
@@ -88,7 +97,9 @@ def python(code, *arguments, **environment):
 
 
 @linux
-def test_the_installed_libraries_are_loaded_whatever_the_library_path_says(other):
+def test_the_installed_libraries_are_loaded_whatever_the_library_path_says(
+    other: Callable[..., Any],
+) -> None:
     """Those in LD_LIBRARY_PATH end the process as soon as they are loaded."""
     ended = python(ANSWER, LD_LIBRARY_PATH=str(other(FATAL)))
     assert (ended.stdout, ended.returncode) == ("85\n", 0), ended.stderr
@@ -96,7 +107,9 @@ def test_the_installed_libraries_are_loaded_whatever_the_library_path_says(other
 
 @linux
 @pytest.mark.server
-def test_a_models_process_loads_the_installed_libraries_too(other, tmp_path):
+def test_a_models_process_loads_the_installed_libraries_too(
+    other: Callable[..., Any], tmp_path: Path
+) -> None:
     model = tmp_path / "model.gguf"
     write_tiny(model)
     ended = python(WORKER, str(model), str(other(FATAL)))
@@ -104,7 +117,7 @@ def test_a_models_process_loads_the_installed_libraries_too(other, tmp_path):
 
 
 @linux
-def test_another_ggml_that_was_loaded_before_is_named_with_ours(other):
+def test_another_ggml_that_was_loaded_before_is_named_with_ours(other: Callable[..., Any]) -> None:
     folder = other(OTHER, flags=["-Wl,-soname,{name}"], names=[BASE.name])
     load = f"import ctypes; ctypes.CDLL({str(folder / BASE.name)!r}); import tampu.ml.library"
     ended = python(load)
@@ -115,7 +128,7 @@ def test_another_ggml_that_was_loaded_before_is_named_with_ours(other):
 
 
 @linux
-def test_a_preloaded_ggml_is_one_line_of_the_command(other):
+def test_a_preloaded_ggml_is_one_line_of_the_command(other: Callable[..., Any]) -> None:
     preloaded = other(OTHER, names=[BASE.name]) / BASE.name
     command = [sys.executable, "-m", "tampu.cli.entry", "devices"]
     environment = {"PATH": os.defpath, "LD_PRELOAD": str(preloaded)}
@@ -126,7 +139,7 @@ def test_a_preloaded_ggml_is_one_line_of_the_command(other):
 
 
 @linux
-def test_another_version_is_an_error_with_both_files(other):
+def test_another_version_is_an_error_with_both_files(other: Callable[..., Any]) -> None:
     file = other(OTHER, version="0.9.4", names=[BASE.name]) / BASE.name
     code = "import sys; from pathlib import Path; from tampu.ml.linking import link; "
     ended = python(code + "link([Path(sys.argv[1])])", str(file))
@@ -143,36 +156,38 @@ def test_another_version_is_an_error_with_both_files(other):
         (["NONE", "OF_OUR_OWN"], "its operation 1 is 'OF_OUR_OWN', which has another number there"),
     ],
 )
-def test_other_operations_are_an_error_with_both_files(other, operations, told):
+def test_other_operations_are_an_error_with_both_files(
+    other: Callable[..., Any], operations: list[str], told: str
+) -> None:
     file = other(OTHER, operations=operations) / BASE.name
     with pytest.raises(LibraryError) as raised:
         check_bindings(gg, file)
     assert str(raised.value).startswith(f"{file} does not fit {gg.__file__}: {told};")
 
 
-def test_another_layout_of_a_type_is_an_error(monkeypatch):
+def test_another_layout_of_a_type_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gg, "ggml_type_size", lambda _: 20)
     with pytest.raises(LibraryError, match="its blocks of F32 have 1 elements in 20 bytes"):
         check_bindings(gg, BASE)
 
 
-def test_the_installed_ggml_is_the_one_that_the_bindings_are_for():
+def test_the_installed_ggml_is_the_one_that_the_bindings_are_for() -> None:
     check_bindings(gg, BASE)
 
 
-def test_without_the_package_it_is_named(monkeypatch):
+def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linking, "find_spec", lambda _: None)
     with pytest.raises(LibraryError, match="ggml-python is not installed"):
         find_libraries()
 
 
-def test_a_missing_library_is_named(monkeypatch, tmp_path):
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(linking, "_bindings", lambda: tmp_path / "ggml.py")
     with pytest.raises(LibraryError, match=r"/lib has no libggml-base\.\w+; install"):
         find_libraries()
 
 
-def test_files_other_than_64_bit_elf_are_loaded_by_path():
-    assert stub_library(["a"], "/b", b"\xcf\xfa\xed\xfe" + bytes(60)) is None
-    assert stub_library(["a"], "/b", b"\x7fELF\x01" + bytes(59)) is None
-    assert stub_library(["a"], "/b", b"") is None
+def test_files_other_than_64_bit_elf_are_loaded_by_path() -> None:
+    assert needing(["a"], "/b", b"\xcf\xfa\xed\xfe" + bytes(60)) is None
+    assert needing(["a"], "/b", b"\x7fELF\x01" + bytes(59)) is None
+    assert needing(["a"], "/b", b"") is None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -14,20 +16,20 @@ from tampu.ml.machine import AvailableMemory, read_available_memory
 MIB = 1 << 20
 
 
-def write(folder, **files):
+def write(folder: Path, **files: Any) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (folder / name.replace("__", ".")).write_text(f"{text}\n")
 
 
-def test_without_control_groups_it_is_the_machines(tmp_path):
+def test_without_control_groups_it_is_the_machines(tmp_path: Path) -> None:
     memory = read_available_memory(tmp_path / "none", tmp_path)
     assert memory.total == psutil.virtual_memory().total
     assert 0 < memory.free <= memory.total
 
 
 @pytest.mark.parametrize("path", ["/a/b", "/", "/elsewhere"])
-def test_a_version_2_limit_of_any_parent_group_counts(tmp_path, path):
+def test_a_version_2_limit_of_any_parent_group_counts(tmp_path: Path, path: str) -> None:
     (tmp_path / "own").write_text(f"0::{path}\n")
     stat = f"anon 5\ninactive_file {3 * MIB}\nactive_file {2 * MIB}"
     limits = {"memory__current": 60 * MIB, "memory__stat": stat}
@@ -36,7 +38,7 @@ def test_a_version_2_limit_of_any_parent_group_counts(tmp_path, path):
     assert read_available_memory(tmp_path / "own", tmp_path) == AvailableMemory(45 * MIB, 100 * MIB)
 
 
-def test_a_version_1_limit_counts(tmp_path):
+def test_a_version_1_limit_counts(tmp_path: Path) -> None:
     (tmp_path / "own").write_text("9:cpu:/a\n4:memory:/a\n0::/\n")
     stat = f"total_inactive_file {MIB}"
     write(
@@ -48,11 +50,11 @@ def test_a_version_1_limit_counts(tmp_path):
     assert read_available_memory(tmp_path / "own", tmp_path) == AvailableMemory(0, 50 * MIB)
 
 
-def test_the_address_space_limit_counts():
-    code = "from tampu.ml import machine as m; print(m.read_available_memory().total)"
+def test_the_address_space_limit_counts() -> None:
+    code = "from tampu.ml import available_memory as m; print(m.read_available_memory().total)"
     limit = 2048 * MIB
 
-    def limited():
+    def limited() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
     told = subprocess.run(

@@ -1,5 +1,7 @@
 """Threads are given up to other processes, and taken back."""
 
+from __future__ import annotations
+
 import time
 
 import pytest
@@ -11,13 +13,13 @@ from tampu.ml.threads import AdaptiveThreads, CPUUsage
 class Machine:
     """What has been used, told instead of measured; the time is the real one."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.wall = self.busy = self.own = 0.0
 
-    def measure(self):
-        return CPUUsage(self.wall, self.busy, self.own)
+    def measure(self) -> Sample:
+        return Sample(self.wall, self.busy, self.own)
 
-    def run(self, fitting, others, seconds=1.0):
+    def run(self, fitting: FittingThreads, others: float, seconds: float = 1.0) -> int:
         """Let one graph run while others use so many CPUs; return what comes of it."""
         used = fitting.begin()
         self.wall += seconds
@@ -28,12 +30,12 @@ class Machine:
 
 
 @pytest.fixture
-def machine():
+def machine() -> Machine:
     return Machine()
 
 
 @pytest.fixture(autouse=True)
-def clock(machine, monkeypatch):
+def clock(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads.time, "perf_counter", lambda: machine.wall)
 
 
@@ -53,32 +55,34 @@ def clock(machine, monkeypatch):
         (4, 4, 99.0, 1),
     ],
 )
-def test_others_get_the_cpus_that_they_use(machine, most, cpus, others, expected):
-    fitting = AdaptiveThreads(most, cpus, machine.measure)
+def test_others_get_the_cpus_that_they_use(
+    machine: Machine, most: int, cpus: int, others: float, expected: int
+) -> None:
+    fitting = FittingThreads(most, cpus, machine.measure)
     assert machine.run(fitting, others) == expected
 
 
-def test_threads_return_when_other_processes_have_ended(machine):
-    fitting = AdaptiveThreads(2, 2, machine.measure)
+def test_threads_return_when_other_processes_have_ended(machine: Machine) -> None:
+    fitting = FittingThreads(2, 2, machine.measure)
     assert [machine.run(fitting, others) for others in (0, 1, 1, 0, 0)] == [2, 1, 1, 2, 2]
 
 
-def test_short_graphs_are_measured_together(machine):
-    fitting = AdaptiveThreads(2, 2, machine.measure)
+def test_short_graphs_are_measured_together(machine: Machine) -> None:
+    fitting = FittingThreads(2, 2, machine.measure)
     counts = [machine.run(fitting, 1, seconds=0.02) for _ in range(14)]
     assert counts[:12] == [2] * 12
     assert counts[-1] == 1
 
 
-def test_use_by_others_while_idle_does_not_count(machine):
-    fitting = AdaptiveThreads(2, 2, machine.measure)
+def test_use_by_others_while_idle_does_not_count(machine: Machine) -> None:
+    fitting = FittingThreads(2, 2, machine.measure)
     machine.run(fitting, 0, seconds=0.02)
     machine.wall += 60
     machine.busy += 120
     assert machine.run(fitting, 0) == 2
 
 
-def test_this_machine_reports_cpu_use(monkeypatch):
+def test_this_machine_reports_cpu_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     usable = threads.usable_cpus()
     before = threads.cpu_usage(usable)

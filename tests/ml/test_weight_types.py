@@ -1,9 +1,13 @@
 """Weights of all types that ggml multiplies are multiplied right, with each word of the kernels."""
 
 import ctypes
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
+import numpy.typing as npt
 import pytest
 from support.graphs import floats
 from support.kernels import error
@@ -22,13 +26,13 @@ BY_CODES = {GGMLType[f"IQ{name}"] for name in ("1_S", "1_M", "2_XXS", "2_XS", "2
 FLOATS = ctypes.POINTER(ctypes.c_float)
 
 
-def multiplied():
+def multiplied() -> list[Any]:
     """The types of weights that ggml's code for CPUs has a dot product for."""
     traits = gg.ggml_get_type_traits_cpu
     return [kind for kind in GGMLType if traits(int(kind)).contents.vec_dot]
 
 
-def stored(values, kind):
+def stored(values: npt.NDArray[np.float32], kind) -> npt.NDArray[Any]:
     """Store matrices as a type: by ggml's own code, with importances of one, or other numbers.
 
     ggml takes up to 25 s to make the tables by which it finds the codes of some types.
@@ -46,7 +50,7 @@ def stored(values, kind):
     return found.reshape(*values.shape[:-1], -1)
 
 
-def random_codes(shape, kind):
+def random_codes(shape: tuple[Any, ...], kind) -> npt.NDArray[Any]:
     """Stored matrices of random codes, each block with the scale 0.0625 (0x2C00 as a half)."""
     blocks = (*shape[:-1], INPUTS // kind.block_size, kind.block_bytes)
     found = np.random.default_rng(int(kind)).integers(0, 256, blocks, np.uint8)
@@ -60,7 +64,7 @@ def random_codes(shape, kind):
 
 
 @pytest.fixture(params=WORDS)
-def worded(request):
+def worded(request: pytest.FixtureRequest) -> Iterator[Backend]:
     """A backend with the kernels of each word."""
     with_word = KernelChoice.from_word(request.param)
     backend = Backend(threads=1, max_nodes=64, kernels=with_word)
@@ -68,14 +72,14 @@ def worded(request):
     backend.close()
 
 
-def test_these_are_all_types_that_models_come_in():
+def test_these_are_all_types_that_models_come_in() -> None:
     names = {kind.name for kind in multiplied()}
     assert {"F32", "F16", "BF16", "Q4_0", "Q8_0", "Q2_K", "Q6_K", "MXFP4", "TQ2_0"} <= names
     assert {name for name in GGMLType.__members__ if name.startswith("IQ")} <= names
 
 
 @pytest.mark.parametrize("kind", multiplied(), ids=lambda kind: kind.name)
-def test_products_with_every_type_are_right(worded, tmp_path, kind):
+def test_products_with_every_type_are_right(worded: Backend, tmp_path: Path, kind) -> None:
     matrix, stack = floats(ROWS, INPUTS), floats(EXPERTS, ROWS, INPUTS, seed=1)
     file = tmp_path / "weights.gguf"
     writer = gguf.GGUFWriter(file, "llama")

@@ -1,9 +1,13 @@
 """The tensors of a file: where each lives, progress, cancelling, and files that are not sound."""
 
 import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
+import numpy.typing as npt
 import pytest
 from support.graphs import floats
 
@@ -21,11 +25,11 @@ def backend(plain_backend):
 
 
 @pytest.fixture
-def weights(tmp_path):
+def weights(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Write tensors (name -> array, or array and type) to a file and declare them."""
     opened = []
 
-    def make(**tensors):
+    def make(**tensors: Any) -> Weights:
         path = tmp_path / f"{len(opened)}.gguf"
         writer = gguf.GGUFWriter(path, "llama")
         for name, value in tensors.items():
@@ -45,13 +49,13 @@ def weights(tmp_path):
 
 
 @pytest.fixture
-def packs(backend):
+def packs(backend) -> None:
     """Whether this CPU's code has a packed layout for Q4_0."""
     if not backend.cpu.packed_buffer_types:
         pytest.skip("no packed layouts in this build")
 
 
-def product(backend, weight, x):
+def product(backend, weight, x: npt.NDArray[np.float32]):
     """Return x multiplied by a weight."""
     context = backend.context(8)
     activations = context.input("x", x.shape, GGMLType.F32)
@@ -61,7 +65,7 @@ def product(backend, weight, x):
     return found
 
 
-def rows(backend, table, indices):
+def rows(backend, table, indices: list[Any]):
     """Look up the rows of a table."""
     context = backend.context(8)
     index = context.input("rows", (len(indices),), GGMLType.I32)
@@ -76,7 +80,7 @@ def is_mapped(weights, tensor):
     return tensor.pointer.contents.data % 4096 == info.offset % 4096
 
 
-def test_without_a_mapping_every_weight_is_copied(backend, weights):
+def test_without_a_mapping_every_weight_is_copied(backend, weights: Callable[..., Any]) -> None:
     matrix, table = floats(5, 32), floats(7, 6, seed=1)
     opened = weights(matrix=matrix, table=table, packed=(floats(8, 64), "Q4_0"))
     tensors = [opened.use("matrix", WeightUse.PRODUCT), opened.use("table", WeightUse.ROWS)]
@@ -91,7 +95,7 @@ def test_without_a_mapping_every_weight_is_copied(backend, weights):
 # Declaring
 
 
-def test_tensors_are_declared_before_they_have_memory(weights):
+def test_tensors_are_declared_before_they_have_memory(weights: Callable[..., Any]) -> None:
     opened = weights(matrix=floats(4, 32), cube=floats(2, 3, 4), packed=(floats(8, 64), "Q4_0"))
     matrix = opened.use("matrix", WeightUse.PRODUCT)
     assert (matrix.shape, matrix.type, matrix.name) == ((4, 32), GGMLType.F32, "matrix")
@@ -102,12 +106,12 @@ def test_tensors_are_declared_before_they_have_memory(weights):
     assert "other" not in opened
 
 
-def test_a_missing_tensor_is_named(weights):
+def test_a_missing_tensor_is_named(weights: Callable[..., Any]) -> None:
     with pytest.raises(ModelFileError, match=r"tensor blk\.7: missing from the file"):
         weights(matrix=floats(4, 32)).use("blk.7", WeightUse.ROWS)
 
 
-def test_unused_tensors_are_named_in_the_files_order(weights):
+def test_unused_tensors_are_named_in_the_files_order(weights: Callable[..., Any]) -> None:
     opened = weights(b=floats(4), a=floats(4), c=floats(4))
     assert opened.unused() == ["b", "a", "c"]
     opened.use("a", WeightUse.ELEMENTS)
@@ -117,7 +121,9 @@ def test_unused_tensors_are_named_in_the_files_order(weights):
 # Placing
 
 
-def test_plain_weights_are_used_where_the_file_is_mapped(backend, weights):
+def test_plain_weights_are_used_where_the_file_is_mapped(
+    backend, weights: Callable[..., Any]
+) -> None:
     matrix, table = floats(5, 32), floats(7, 6, seed=1)
     opened = weights(matrix=matrix, half=(floats(3, 32), "F16"), table=table, unused=floats(9))
     w, half, t = (
@@ -153,8 +159,13 @@ def test_plain_weights_are_used_where_the_file_is_mapped(backend, weights):
     ],
 )
 def test_a_weight_is_packed_if_it_is_only_multiplied_and_fits(
-    backend, weights, shape, kind, uses, is_packed
-):
+    backend,
+    weights: Callable[..., Any],
+    shape: tuple[int, int],
+    kind: str,
+    uses: set[WeightUse],
+    is_packed: bool,
+) -> None:
     values = floats(*shape)
     opened = weights(w=(values, kind), other=floats(3))
     for use in uses:
@@ -173,7 +184,7 @@ def test_a_weight_is_packed_if_it_is_only_multiplied_and_fits(
         assert np.abs(product(backend, w, x) - x @ stored.T).max() < 0.03 * scale
 
 
-def test_weights_are_marked_as_weights(backend, weights):
+def test_weights_are_marked_as_weights(backend, weights: Callable[..., Any]) -> None:
     opened = weights(w=floats(4, 32))
     w = opened.use("w", WeightUse.PRODUCT)
     opened.load(backend)
@@ -181,7 +192,7 @@ def test_weights_are_marked_as_weights(backend, weights):
     assert usage == gg.GGML_BACKEND_BUFFER_USAGE_WEIGHTS
 
 
-def test_a_file_without_used_tensors_loads(backend, weights):
+def test_a_file_without_used_tensors_loads(backend, weights: Callable[..., Any]) -> None:
     seen = []
     weights(w=floats(4, 32)).load(backend, progress=seen.append)
     assert seen[-1] == 1.0
@@ -193,7 +204,9 @@ MANY = {f"w{index}": (floats(8, 64, seed=index), "Q4_0") for index in range(6)}
 
 
 @pytest.mark.parametrize("plain", [True, False])
-def test_progress_only_grows_and_ends_at_one(backend, weights, plain):
+def test_progress_only_grows_and_ends_at_one(
+    backend, weights: Callable[..., Any], plain: bool
+) -> None:
     opened = weights(**MANY, **({"norm": floats(64)} if plain else {}))
     for name in opened.unused():
         opened.use(name, WeightUse.ELEMENTS if name == "norm" else WeightUse.PRODUCT)
@@ -209,13 +222,15 @@ def test_progress_only_grows_and_ends_at_one(backend, weights, plain):
 
 @pytest.mark.parametrize("allowed", [0, 1, 3])
 @pytest.mark.usefixtures("packs")
-def test_cancelling_ends_the_load_before_the_next_tensor(backend, weights, allowed):
+def test_cancelling_ends_the_load_before_the_next_tensor(
+    backend, weights: Callable[..., Any], allowed: int
+) -> None:
     opened = weights(**MANY)
     for name in opened.unused():
         opened.use(name, WeightUse.PRODUCT)
     asked, seen = [], []
 
-    def cancelled():
+    def cancelled() -> bool:
         asked.append(1)
         return len(asked) > allowed
 
@@ -225,19 +240,21 @@ def test_cancelling_ends_the_load_before_the_next_tensor(backend, weights, allow
     assert opened.packed_bytes <= allowed * 8 * 2 * 18
 
 
-def test_a_load_without_packing_can_be_cancelled_too(backend, weights):
+def test_a_load_without_packing_can_be_cancelled_too(backend, weights: Callable[..., Any]) -> None:
     opened = weights(norm=floats(64))
     opened.use("norm", WeightUse.ELEMENTS)
     with pytest.raises(LoadCancelledError):
         opened.load(backend, cancelled=lambda: True)
 
 
-def test_an_error_in_the_callers_progress_reaches_the_caller(backend, weights):
+def test_an_error_in_the_callers_progress_reaches_the_caller(
+    backend, weights: Callable[..., Any]
+) -> None:
     opened = weights(**MANY)
     for name in opened.unused():
         opened.use(name, WeightUse.PRODUCT)
 
-    def progress(part):
+    def progress(part) -> None:
         if part > 0.3:
             raise KeyError("the caller's own")
 
@@ -248,7 +265,9 @@ def test_an_error_in_the_callers_progress_reaches_the_caller(backend, weights):
 # Files and memory that fail
 
 
-def test_a_file_cut_between_its_header_and_its_load_is_refused(backend, weights):
+def test_a_file_cut_between_its_header_and_its_load_is_refused(
+    backend, weights: Callable[..., Any]
+) -> None:
     opened = weights(matrix=floats(64, 64))
     opened.use("matrix", WeightUse.PRODUCT)
     path = opened.file.path
@@ -257,7 +276,9 @@ def test_a_file_cut_between_its_header_and_its_load_is_refused(backend, weights)
         opened.load(backend)
 
 
-def test_a_file_emptied_between_its_header_and_its_load_is_refused(backend, weights):
+def test_a_file_emptied_between_its_header_and_its_load_is_refused(
+    backend, weights: Callable[..., Any]
+) -> None:
     opened = weights(matrix=floats(4, 4))
     opened.use("matrix", WeightUse.PRODUCT)
     opened.file.path.write_bytes(b"")
@@ -265,7 +286,9 @@ def test_a_file_emptied_between_its_header_and_its_load_is_refused(backend, weig
         opened.load(backend)
 
 
-def test_a_file_removed_between_its_header_and_its_load_is_named(backend, weights):
+def test_a_file_removed_between_its_header_and_its_load_is_named(
+    backend, weights: Callable[..., Any]
+) -> None:
     opened = weights(matrix=floats(4, 4))
     opened.file.path.unlink()
     with pytest.raises(ModelFileError, match="cannot be opened"):
@@ -274,7 +297,9 @@ def test_a_file_removed_between_its_header_and_its_load_is_named(backend, weight
 
 @pytest.mark.seed("S6", "S41")
 @pytest.mark.usefixtures("packs")
-def test_no_memory_for_packed_weights_is_reported_with_the_number(backend, weights, monkeypatch):
+def test_no_memory_for_packed_weights_is_reported_with_the_number(
+    backend, weights: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened = weights(**MANY)
     for name in opened.unused():
         opened.use(name, WeightUse.PRODUCT)
@@ -286,14 +311,18 @@ def test_no_memory_for_packed_weights_is_reported_with_the_number(backend, weigh
         opened.load(backend)
 
 
-def test_headers_that_find_no_memory_are_reported(weights, monkeypatch):
+def test_headers_that_find_no_memory_are_reported(
+    weights: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = weights(w=floats(4)).file
     monkeypatch.setattr(gg, "ggml_init", lambda *_: None)
     with pytest.raises(OutOfMemoryError, match="headers of 1 tensors"):
         Weights(file)
 
 
-def test_closing_frees_every_buffer_once(backend, weights, monkeypatch):
+def test_closing_frees_every_buffer_once(
+    backend, weights: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     freed = []
     opened = weights(**MANY, norm=floats(64))
     for name in opened.unused():
@@ -311,7 +340,9 @@ def test_closing_frees_every_buffer_once(backend, weights, monkeypatch):
 # ggml's log
 
 
-def test_ggmls_own_lines_come_out_of_the_log(backend, weights, caplog):
+def test_ggmls_own_lines_come_out_of_the_log(
+    backend, weights: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
     opened = weights(**MANY)
     for name in opened.unused():
         opened.use(name, WeightUse.PRODUCT)

@@ -1,5 +1,6 @@
 """How Gemma 3 takes pictures: the built-in model has a tower."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,18 +10,19 @@ import tampu
 from tampu.ml import Weights
 from tampu.ml.gguf import read_gguf
 from tampu.models import bind_model
+from tampu.nn.image import Vision
 
 DEMO = Path(tampu.__file__).parent / "data" / "demo.gguf"
 START, END, SOFT = 6, 7, 8
 
 
 @pytest.fixture(scope="module")
-def vision():
+def vision() -> Iterator[Vision | None]:
     with Weights(read_gguf(DEMO)) as weights:
         yield bind_model(weights).vision
 
 
-def test_every_image_becomes_a_square_of_patches(vision):
+def test_every_image_becomes_a_square_of_patches(vision: Vision | None) -> None:
     for size in [(10, 300), (64, 64), (700, 200)]:
         prepared = vision.prepare(np.full((*size, 3), 255, np.uint8))
         assert prepared.arrays["patches"].shape == (64, 3 * 8 * 8)
@@ -28,7 +30,7 @@ def test_every_image_becomes_a_square_of_patches(vision):
         assert np.all(prepared.arrays["patches"] == 1)
 
 
-def test_all_images_use_one_graph(vision):
+def test_all_images_use_one_graph(vision: Vision | None) -> None:
     one = vision.prepare(np.zeros((10, 300, 3), np.uint8))
     largest = vision.largest()
     assert one.key == largest.key
@@ -38,7 +40,7 @@ def test_all_images_use_one_graph(vision):
 
 
 @pytest.mark.seed("S33", "S53", "S54", "S55", "S61")
-def test_a_group_starts_with_the_images_own_inputs(vision):
+def test_a_group_starts_with_the_images_own_inputs(vision: Vision | None) -> None:
     lies = vision.prepare(np.zeros((8, 8, 3), np.uint8)).placeholders
     ((first, length),) = lies.groups
     assert length == 16

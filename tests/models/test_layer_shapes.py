@@ -1,8 +1,11 @@
 """Layers of differing sizes: narrow values, another layer's cache, values that are part of keys."""
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,15 +16,18 @@ from support.tiny_model import VOCABULARY, Tiny, write_tiny
 from tampu import models
 from tampu.kvcache import AttentionKind, CacheSize, layer_bytes
 from tampu.nn import (
+    Batch,
     Decoder,
     LayerShape,
     Linear,
     Module,
+    StateShape,
     attention,
     gguf,
     option,
     select_rows,
 )
+from tampu.nn.decoder import Step
 
 WIDTH, HEADS, KV_HEADS, KEY, VALUE = 32, 4, 2, 16, 8
 SHAPES = [
@@ -57,20 +63,20 @@ class Uneven(Decoder):
     layers: list[Attention]
     options_type = Options
 
-    def cache_shapes(self):
+    def cache_shapes(self) -> Sequence[LayerShape | StateShape]:
         return SHAPES
 
-    def steps(self, batch):  # noqa: ARG002
+    def steps(self, batch: Batch) -> Iterable[Step]:  # noqa: ARG002
         return [
             partial(layer, shape=shape) for layer, shape in zip(self.layers, SHAPES, strict=True)
         ]
 
 
 @pytest.fixture
-def weights():
+def weights() -> dict[str, Any]:
     random = np.random.default_rng(5)
 
-    def matrix(outputs, inputs, strength=1.0):
+    def matrix(outputs: int, inputs: int, strength: float = 1.0):
         return (random.normal(size=(outputs, inputs)) * strength / inputs**0.5).astype(np.float32)
 
     made = {
@@ -88,12 +94,14 @@ def weights():
 
 
 @pytest.fixture
-def load(backend, tmp_path, weights, monkeypatch):
+def load(
+    backend, tmp_path: Path, weights: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Any]]:
     entry = SimpleNamespace(load=lambda: Uneven, constants={})
     monkeypatch.setattr(models, "architectures", lambda: {"uneven": entry})
     path, made = write_tiny(tmp_path / "uneven.gguf", TINY, weights=weights), []
 
-    def load(**options):
+    def load(**options: Any) -> TinyModel:
         made.append(TinyModel(backend, path, **options))
         return made[-1]
 
@@ -102,7 +110,7 @@ def load(backend, tmp_path, weights, monkeypatch):
         each.close()
 
 
-def logits(weights, tokens):
+def logits(weights: dict[str, Any], tokens: list[int]):
     """The logits of a text, in NumPy."""
     weights = {name: array.astype(np.float64) for name, array in weights.items()}
     x = weights["token_embd.weight"][tokens]
@@ -126,13 +134,15 @@ def logits(weights, tokens):
 
 @pytest.mark.parametrize("kind", AttentionKind)
 @pytest.mark.parametrize("chunk", [512, 7, 1])
-def test_the_logits_are_those_of_numpy(load, weights, kind, chunk):
+def test_the_logits_are_those_of_numpy(
+    load: Callable[..., Any], weights: dict[str, Any], kind: AttentionKind, chunk: int
+) -> None:
     found = load(attention=kind).logits(TEXT, chunk=chunk)
     assert relative_error(found, logits(weights, TEXT)) < 1e-5
 
 
 @pytest.mark.parametrize("cache_type", ["f16", "f32"])
-def test_each_layer_is_allocated_what_it_stores(load, cache_type):
+def test_each_layer_is_allocated_what_it_stores(load: Callable[..., Any], cache_type: str) -> None:
     found = layer_bytes(SHAPES, CacheSize(1, 256, 256), cache_type)
     size = 256 * {"f16": 2, "f32": 4}[cache_type]
     assert found == [KV_HEADS * (KEY + VALUE) * size, 0, KEY * size]
@@ -140,7 +150,6 @@ def test_each_layer_is_allocated_what_it_stores(load, cache_type):
     assert sum(found) <= taken < sum(found) * 1.1
 
 
-def test_shared_keys_are_listed_once(load):
-    layers = load().cache.stored_layers(0)
-    stored = [(index, layer.shape.kv_heads, layer.shape.head_dim) for index, layer in layers]
+def test_shared_keys_are_listed_once(load: Callable[..., Any]) -> None:
+    stored = [(index, keys.heads, keys.features) for index, keys in load().cache.stored_keys(0)]
     assert stored == [(0, KV_HEADS, KEY), (2, 1, KEY)]

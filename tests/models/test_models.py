@@ -1,10 +1,14 @@
 """The architectures against NumPy, on tiny random models."""
 
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from support.graphs import integers
 from support.reference import Reference
-from support.running import load_tiny, relative_error
+from support.running import TinyModel, load_tiny, relative_error
 from support.tiny_model import Tiny, tiny_weights
 
 from tampu.kvcache import AttentionKind, Segment
@@ -44,10 +48,10 @@ RECIPES = {
 
 
 @pytest.fixture
-def load(backend, tmp_path):
+def load(backend, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     made = []
 
-    def load(tiny=LLAMA, **options):
+    def load(tiny: Tiny = LLAMA, **options: Any) -> TinyModel:
         made.append(load_tiny(backend, tmp_path, tiny, **options))
         return made[-1]
 
@@ -59,7 +63,9 @@ def load(backend, tmp_path):
 @pytest.mark.seed("S24", "S25", "S26", "S72", "S73")
 @pytest.mark.parametrize("kind", [FUSED, PLAIN])
 @pytest.mark.parametrize("name", RECIPES)
-def test_the_logits_are_those_of_numpy(load, name, kind):
+def test_the_logits_are_those_of_numpy(
+    load: Callable[..., Any], name: str, kind: AttentionKind
+) -> None:
     tiny = RECIPES[name]
     expected = Reference(tiny)(TEXT)
     found = load(tiny, attention=kind).logits(TEXT)
@@ -68,7 +74,7 @@ def test_the_logits_are_those_of_numpy(load, name, kind):
 
 
 @pytest.mark.seed("S26")
-def test_the_output_projection_takes_heads_times_head_size(load):
+def test_the_output_projection_takes_heads_times_head_size(load: Callable[..., Any]) -> None:
     tiny = Tiny(embedding=40, heads=4, head_dim=24)
     assert tiny_weights(tiny)["blk.0.attn_output.weight"].shape == (40, 96)
     model = load(tiny).model
@@ -82,14 +88,16 @@ def test_the_output_projection_takes_heads_times_head_size(load):
 @pytest.mark.seed("S73")
 @pytest.mark.parametrize("name", ["llama", "mistral with a window", "gemma3"])
 @pytest.mark.parametrize("chunk", [1, 3, 7])
-def test_the_logits_do_not_depend_on_the_batches(load, name, chunk):
+def test_the_logits_do_not_depend_on_the_batches(
+    load: Callable[..., Any], name: str, chunk: int
+) -> None:
     model = load(RECIPES[name], attention=MIXED)
     whole = model.logits(TEXT)
     assert relative_error(model.logits(TEXT, chunk=chunk), whole) < 1e-4
 
 
 @pytest.mark.seed("S73", "S74")
-def test_the_logits_do_not_depend_on_flash_attention(load):
+def test_the_logits_do_not_depend_on_flash_attention(load: Callable[..., Any]) -> None:
     text = TEXT * 5  # more than the fused operation computes row by row
     found = {kind: load(attention=kind).logits(text) for kind in AttentionKind}
     assert relative_error(found[FUSED], found[PLAIN]) < 1e-4
@@ -97,7 +105,9 @@ def test_the_logits_do_not_depend_on_flash_attention(load):
 
 
 @pytest.mark.parametrize(("cache_type", "limit"), [("f16", 5e-3), ("q8_0", 3e-2), ("q4_0", 0.4)])
-def test_the_logits_depend_little_on_the_type_of_the_cache(load, cache_type, limit):
+def test_the_logits_depend_little_on_the_type_of_the_cache(
+    load: Callable[..., Any], cache_type: str, limit: float
+) -> None:
     tiny = Tiny(head_dim=32)
     exact = load(tiny).logits(TEXT)
     assert relative_error(load(tiny, cache_type=cache_type).logits(TEXT), exact) < limit
@@ -106,7 +116,9 @@ def test_the_logits_depend_little_on_the_type_of_the_cache(load, cache_type, lim
 @pytest.mark.seed("S78")
 @pytest.mark.parametrize("kind", AttentionKind)
 @pytest.mark.parametrize("name", ["llama", "mistral with a window", "gemma3"])
-def test_sequences_in_a_batch_do_not_attend_to_each_other(load, name, kind):
+def test_sequences_in_a_batch_do_not_attend_to_each_other(
+    load: Callable[..., Any], name: str, kind: AttentionKind
+) -> None:
     model = load(RECIPES[name], attention=kind)
     first, second = TEXT[:9], TEXT[11:]
     alone = [model.logits(first), model.logits(second)]
@@ -117,7 +129,7 @@ def test_sequences_in_a_batch_do_not_attend_to_each_other(load, name, kind):
 
 
 @pytest.mark.seed("S79")
-def test_it_does_not_matter_which_cells_a_sequence_has(load):
+def test_it_does_not_matter_which_cells_a_sequence_has(load: Callable[..., Any]) -> None:
     model = load(cells=1024)
     expected = model.logits(TEXT)
     scattered = np.random.default_rng(0).permutation(1024)[: len(TEXT)].tolist()
@@ -126,7 +138,7 @@ def test_it_does_not_matter_which_cells_a_sequence_has(load):
     assert relative_error(found, expected[12:]) < 1e-4
 
 
-def test_a_shared_prefix_is_read_by_both(load):
+def test_a_shared_prefix_is_read_by_both(load: Callable[..., Any]) -> None:
     model = load()
     expected = [model.logits([*TEXT[:10], *end]) for end in ([5, 6], [7, 8, 9])]
     model.step([(TEXT[:10], range(10), 0)])
@@ -138,7 +150,7 @@ def test_a_shared_prefix_is_read_by_both(load):
         assert relative_error(found, alone[10:]) < 1e-4
 
 
-def test_the_hidden_states_come_before_the_head(load):
+def test_the_hidden_states_come_before_the_head(load: Callable[..., Any]) -> None:
     model = load()
     (hidden,) = model.step([(TEXT, range(len(TEXT)), 0)], logits=False)
     assert hidden.shape == (len(TEXT), 32)
@@ -151,7 +163,9 @@ def test_the_hidden_states_come_before_the_head(load):
 
 @pytest.mark.seed("S27", "S28", "S29", "S30")
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gemma3"])
-def test_a_graph_is_built_before_any_token_is_known(backend, load, name):
+def test_a_graph_is_built_before_any_token_is_known(
+    backend, load: Callable[..., Any], name: str
+) -> None:
     loaded = load(RECIPES[name])
     context = backend.context()
     inputs = [context.input(label, (3,), GGMLType.I32) for label in ("t", "p", "o")]
@@ -170,7 +184,7 @@ def test_a_graph_is_built_before_any_token_is_known(backend, load, name):
 
 
 @pytest.mark.seed("S15")
-def test_the_graph_of_a_text_has_no_image_operations(backend, load):
+def test_the_graph_of_a_text_has_no_image_operations(backend, load: Callable[..., Any]) -> None:
     loaded = load(RECIPES["gemma3"])
     context = backend.context()
     inputs = [context.input("x", (3,), GGMLType.I32) for _ in range(3)]
@@ -188,7 +202,9 @@ def test_the_graph_of_a_text_has_no_image_operations(backend, load):
 
 
 @pytest.mark.parametrize("outputs", [[0], [4], [1, 3], [4, 0]])
-def test_only_the_rows_that_are_wanted_come_out(load, outputs):
+def test_only_the_rows_that_are_wanted_come_out(
+    load: Callable[..., Any], outputs: list[int]
+) -> None:
     loaded = load()
     expected = loaded.logits(TEXT[:5])
     step = StepInputs(

@@ -1,7 +1,12 @@
 """From a file to a model: architectures, options, and tensors that are missing or too many."""
 
+from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 from support.running import load_tiny
 from support.tiny_model import Tiny, tiny_weights, write_tiny
@@ -13,17 +18,19 @@ from tampu.ml.gguf import read_gguf
 from tampu.models import Architecture, architectures, bind_model
 from tampu.models.gemma3 import Gemma3, Options
 from tampu.models.llama import Llama
-from tampu.nn import LayerShape
+from tampu.nn import LayerShape, Model
 
 GEMMA = Tiny(architecture="gemma3", tied=True)
 
 
 @pytest.fixture
-def bound(tmp_path):
+def bound(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Write a tiny model and bind it; its weights have no memory."""
     opened = []
 
-    def bound(tiny=None, weights=None):
+    def bound(
+        tiny: Tiny | None = None, weights: dict[str, npt.NDArray[np.float32]] | None = None
+    ) -> Model:
         opened.append(Weights(read_gguf(write_tiny(tmp_path / "m.gguf", tiny, weights=weights))))
         return bind_model(opened[-1])
 
@@ -43,18 +50,22 @@ def bound(tmp_path):
         ("qwen3", Llama, RopeMode.HALVES),
     ],
 )
-def test_a_file_becomes_the_class_of_its_architecture(bound, name, kind, mode):
+def test_a_file_becomes_the_class_of_its_architecture(
+    bound: Callable[..., Any], name: str, kind: type[Llama], mode: RopeMode
+) -> None:
     model = bound(Tiny(architecture=name))
     assert type(model) is kind
     assert model.options.rope_mode is mode
 
 
-def test_every_architecture_that_is_listed_can_be_imported():
+def test_every_architecture_that_is_listed_can_be_imported() -> None:
     for name, entry in architectures().items():
         assert entry.load().options_type is not None, name
 
 
-def test_an_unknown_architecture_is_named_with_those_that_are_known(bound):
+def test_an_unknown_architecture_is_named_with_those_that_are_known(
+    bound: Callable[..., Any],
+) -> None:
     with pytest.raises(UnsupportedModelError) as caught:
         bound(Tiny(architecture="mamba"))
     assert str(caught.value) == (
@@ -64,7 +75,9 @@ def test_an_unknown_architecture_is_named_with_those_that_are_known(bound):
     )
 
 
-def test_a_plug_in_adds_an_architecture(bound, monkeypatch):
+def test_a_plug_in_adds_an_architecture(
+    bound: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     point = EntryPoint("mamba", "tampu.models.gemma3:Gemma3", "tampu.models")
     monkeypatch.setattr(models, "entry_points", lambda *, group: [point] * (group == point.group))
     assert architectures()["mamba"] == Architecture(point.value)
@@ -77,7 +90,7 @@ def test_a_plug_in_adds_an_architecture(bound, monkeypatch):
 # Tensors
 
 
-def test_missing_tensors_are_all_named(bound):
+def test_missing_tensors_are_all_named(bound: Callable[..., Any]) -> None:
     weights = tiny_weights(Tiny())
     for name in ("output_norm.weight", "blk.1.ffn_up.weight"):
         del weights[name]
@@ -87,7 +100,7 @@ def test_missing_tensors_are_all_named(bound):
         bound(Tiny(), weights)
 
 
-def test_tensors_that_the_architecture_does_not_know_are_named(bound):
+def test_tensors_that_the_architecture_does_not_know_are_named(bound: Callable[..., Any]) -> None:
     weights = tiny_weights(Tiny(query_norms=True))
     weights["blk.0.attn_sinks.weight"] = weights["blk.0.attn_norm.weight"]
     with pytest.raises(
@@ -96,19 +109,19 @@ def test_tensors_that_the_architecture_does_not_know_are_named(bound):
         bound(Tiny(), weights)
 
 
-def test_layers_beyond_those_counted_are_not_known(bound):
+def test_layers_beyond_those_counted_are_not_known(bound: Callable[..., Any]) -> None:
     with pytest.raises(ModelFileError, match=r"not known to the architecture: blk\.1\."):
         bound(Tiny(layers=1), tiny_weights(Tiny(layers=2)))
 
 
-def test_a_vision_tower_without_its_settings_is_an_error(bound):
+def test_a_vision_tower_without_its_settings_is_an_error(bound: Callable[..., Any]) -> None:
     weights = tiny_weights(GEMMA)
     weights["v.patch_embedding.weight"] = weights["output_norm.weight"]
     with pytest.raises(ModelFileError, match=r"vision\.\w+': is missing"):
         bound(GEMMA, weights)
 
 
-def test_a_projector_of_another_model_is_refused(tmp_path):
+def test_a_projector_of_another_model_is_refused(tmp_path: Path) -> None:
     other = Tiny(architecture="clip", keys={"projector_type": "gemma3"})
     with (
         Weights(read_gguf(write_tiny(tmp_path / "a.gguf"))) as text,
@@ -133,12 +146,14 @@ def test_a_projector_of_another_model_is_refused(tmp_path):
         (Tiny(keys={"attention.head_count_kv": None}, kv_heads=4), 4, 16),
     ],
 )
-def test_missing_options_are_derived(bound, tiny, kv_heads, head_dim):
+def test_missing_options_are_derived(
+    bound: Callable[..., Any], tiny: Tiny, kv_heads: int, head_dim: int
+) -> None:
     model = bound(tiny)
     assert model.cache_shapes() == [LayerShape(kv_heads, head_dim)] * 2
 
 
-def test_a_window_reaches_the_cache(bound):
+def test_a_window_reaches_the_cache(bound: Callable[..., Any]) -> None:
     model = bound(Tiny(keys={"attention.sliding_window": 7}))
     assert model.cache_shapes() == [LayerShape(2, 16, 7)] * 2
 
@@ -155,7 +170,9 @@ def test_a_window_reaches_the_cache(bound):
         ("rope.scaling.factor", float("inf"), "inf is not a positive number"),
     ],
 )
-def test_an_invalid_option_is_refused_with_its_key(bound, key, value, reason):
+def test_an_invalid_option_is_refused_with_its_key(
+    bound: Callable[..., Any], key: str, value: float | None, reason: str
+) -> None:
     with pytest.raises(ModelFileError, match=reason) as caught:
         bound(Tiny(keys={key: value}))
     assert caught.value.field == f"key 'llama.{key}'"
@@ -168,7 +185,9 @@ def test_an_invalid_option_is_refused_with_its_key(bound, key, value, reason):
     ("period", "pattern"),
     [(6, "nnnnngnnnnng"), (2, "ngngngngngng"), (1, "gggggggggggg"), (13, "nnnnnnnnnnnn")],
 )
-def test_the_period_of_gemmas_global_layers_is_the_files(bound, period, pattern):
+def test_the_period_of_gemmas_global_layers_is_the_files(
+    bound: Callable[..., Any], period: int, pattern: str
+) -> None:
     tiny = Tiny(
         architecture="gemma3",
         layers=12,
@@ -190,7 +209,9 @@ def test_the_period_of_gemmas_global_layers_is_the_files(bound, period, pattern)
         ({"layers": 62, "given_scale": 0.25}, 0.25),
     ],
 )
-def test_the_scale_of_gemmas_scores_is_the_files_or_follows_from_the_heads(changes, scale):
+def test_the_scale_of_gemmas_scores_is_the_files_or_follows_from_the_heads(
+    changes: dict[str, Any], scale: float
+) -> None:
     given = {
         "layers": 26,
         "embedding": 1152,
@@ -210,7 +231,7 @@ def test_the_scale_of_gemmas_scores_is_the_files_or_follows_from_the_heads(chang
 
 
 @pytest.mark.seed("S35", "S36")
-def test_gemma_caps_its_logits_only_if_the_file_says_so(backend, tmp_path):
+def test_gemma_caps_its_logits_only_if_the_file_says_so(backend, tmp_path: Path) -> None:
     found = {}
     for cap in (None, 10.0):
         tiny = Tiny(architecture="gemma3", tied=True, keys={"final_logit_softcapping": cap})

@@ -1,9 +1,11 @@
 """A full context moves its keys: what is in the cache then is what positions there would give."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from support.graphs import floats
-from support.running import load_tiny, relative_error
+from support.running import TinyModel, load_tiny, relative_error
 from support.tiny_model import Tiny
 
 from tampu.ml import GGMLType, RopeMode, RopeScaling
@@ -16,7 +18,9 @@ YARN = RopeScaling(frequency_scale=0.25, original_context=32, extrapolation=1.0)
 @pytest.mark.seed("S80", "S97")
 @pytest.mark.parametrize("mode", [RopeMode.INTERLEAVED, RopeMode.HALVES])
 @pytest.mark.parametrize("scaling", [RopeScaling(), RopeScaling(frequency_scale=0.5), YARN])
-def test_a_key_that_was_moved_is_the_key_at_the_new_position(backend, mode, scaling):
+def test_a_key_that_was_moved_is_the_key_at_the_new_position(
+    backend, mode: RopeMode, scaling: RopeScaling
+) -> None:
     context = backend.context()
     rope = Rope(16, 10_000.0, mode, scaling)
     x = context.input("x", (3, 2, 16), F32)
@@ -32,7 +36,9 @@ def test_a_key_that_was_moved_is_the_key_at_the_new_position(backend, mode, scal
 
 @pytest.mark.seed("S80")
 @pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma3"])
-def test_shifted_keys_of_the_first_layer_equal_recomputed_ones(backend, tmp_path, architecture):
+def test_shifted_keys_of_the_first_layer_equal_recomputed_ones(
+    backend, tmp_path: Path, architecture: str
+) -> None:
     """In the first layer, keys depend on a token and its position alone."""
     text = [1, 259, 286, 264, 7, 7, 300, 12]
     moved = load_tiny(backend, tmp_path, Tiny(architecture=architecture))
@@ -51,7 +57,7 @@ def test_shifted_keys_of_the_first_layer_equal_recomputed_ones(backend, tmp_path
 
 @pytest.mark.seed("S80")
 @pytest.mark.parametrize("cache_type", ["f16", "q8_0"])
-def test_keys_of_a_smaller_type_are_moved_too(backend, tmp_path, cache_type):
+def test_keys_of_a_smaller_type_are_moved_too(backend, tmp_path: Path, cache_type: str) -> None:
     text = [1, 259, 286, 264, 7, 7, 300, 12]
     tiny = Tiny(head_dim=32)
     moved = load_tiny(backend, tmp_path, tiny, cache_type=cache_type)
@@ -65,7 +71,7 @@ def test_keys_of_a_smaller_type_are_moved_too(backend, tmp_path, cache_type):
     fresh.close()
 
 
-def keys_of(backend, model):
+def keys_of(backend, model: TinyModel):
     """Return the keys of the first layer, (8, width)."""
     context = backend.context()
     rows = context.input("rows", (8,), I32)

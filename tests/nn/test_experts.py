@@ -1,6 +1,9 @@
 """Routing to experts against NumPy, in each of the ways that models do it."""
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 from support.graphs import floats
 from support.reference import softmax
@@ -22,7 +25,9 @@ WAYS = {
 }
 
 
-def expected(logits, gating, bias=0.0):
+def expected(
+    logits: npt.NDArray[np.float32], gating: Gating, bias: npt.NDArray[np.float32] | float = 0.0
+) -> tuple[npt.NDArray[Any], Any]:
     """The experts of each token and their weights."""
     logits = logits.astype(np.float64)
     scores = 1 / (1 + np.exp(-logits)) if gating.function is SIGMOID else softmax(logits)
@@ -40,7 +45,7 @@ def expected(logits, gating, bias=0.0):
 
 @pytest.mark.parametrize("tokens", [1, 9])
 @pytest.mark.parametrize("way", WAYS)
-def test_experts_and_their_weights_are_those_of_numpy(compute, way, tokens):
+def test_experts_and_their_weights_are_those_of_numpy(compute, way: str, tokens: int) -> None:
     logits = floats(tokens, 16, seed=tokens)
     choice, weights = compute(lambda x: route(x, WAYS[way]), logits)
     experts, shares = expected(logits, WAYS[way])
@@ -49,7 +54,7 @@ def test_experts_and_their_weights_are_those_of_numpy(compute, way, tokens):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_score_bias_changes_the_choice_and_not_the_weights(compute, way):
+def test_a_score_bias_changes_the_choice_and_not_the_weights(compute, way: str) -> None:
     logits, bias = floats(9, 16), floats(16, seed=1)
     choice, weights = compute(lambda x, b: route(x, WAYS[way], b), logits, bias)
     experts, shares = expected(logits, WAYS[way], bias)
@@ -61,6 +66,6 @@ def test_a_score_bias_changes_the_choice_and_not_the_weights(compute, way):
 @pytest.mark.parametrize(
     "gating", [Gating(17), Gating(0), Gating(2, groups=3), Gating(2, groups=4, top_groups=5)]
 )
-def test_gating_that_does_not_fit_the_experts_is_refused(given, gating):
+def test_gating_that_does_not_fit_the_experts_is_refused(given, gating: Gating) -> None:
     with pytest.raises(ShapeError):
         route(given(floats(2, 16)), gating)

@@ -1,5 +1,7 @@
 """The parts that architectures are made of: what they compute, and shapes that do not fit."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from support.graphs import floats, integers
@@ -10,7 +12,9 @@ from tampu.ml import RopeMode, RopeScaling
 from tampu.nn import Embedding, Linear, RMSNorm, Rope
 
 
-def part(kind, **weights):
+def part(
+    kind: type[Linear] | type[Embedding] | type[RMSNorm], **weights: Any
+) -> Linear | Embedding | RMSNorm:
     """Make a module with these weights."""
     made = kind()
     made.bias = None
@@ -19,7 +23,7 @@ def part(kind, **weights):
     return made
 
 
-def test_linear_multiplies_and_adds_the_bias_if_there_is_one(compute):
+def test_linear_multiplies_and_adds_the_bias_if_there_is_one(compute) -> None:
     x, w, b = floats(3, 8), floats(5, 8, seed=1), floats(5, seed=2)
     plain, moved = compute(
         lambda x, w, b: (part(Linear, weight=w)(x), part(Linear, weight=w, bias=b)(x)), x, w, b
@@ -28,19 +32,19 @@ def test_linear_multiplies_and_adds_the_bias_if_there_is_one(compute):
     np.testing.assert_allclose(moved, x @ w.T + b, atol=1e-5)
 
 
-def test_an_embedding_looks_rows_up(compute):
+def test_an_embedding_looks_rows_up(compute) -> None:
     table = floats(6, 4)
     found = compute(lambda t, i: part(Embedding, weight=t)(i), table, integers(5, 0, 5))
     assert np.array_equal(found, table[[5, 0, 5]])
 
 
-def test_rms_norm_has_a_weight(compute):
+def test_rms_norm_has_a_weight(compute) -> None:
     x, w = floats(3, 2, 8), floats(8, seed=1)
     found = compute(lambda x, w: part(RMSNorm, weight=w)(x, 1e-5), x, w)
     np.testing.assert_allclose(found, rms_norm(x, w, 1e-5), atol=1e-5)
 
 
-def test_rope_carries_its_settings(compute):
+def test_rope_carries_its_settings(compute) -> None:
     x, positions, factors = floats(3, 2, 8), integers(4, 0, 9), np.float32([1, 2])
     settings = {"dimensions": 4, "base": 500.0, "mode": RopeMode.HALVES}
     settings["scaling"] = RopeScaling(frequency_scale=0.5)
@@ -50,13 +54,13 @@ def test_rope_carries_its_settings(compute):
 
 
 @pytest.mark.parametrize("shape", [(1,), (4,), (7,), (3, 8)])
-def test_a_norm_of_another_length_is_refused(given, shape):
+def test_a_norm_of_another_length_is_refused(given, shape: tuple[int, ...]) -> None:
     with pytest.raises(ShapeError):
         part(RMSNorm, weight=given(floats(*shape)))(given(floats(3, 8)), 1e-5)
 
 
 @pytest.mark.parametrize("shape", [(1,), (3,), (5,), (2, 6)])
-def test_a_bias_of_another_length_is_refused(given, shape):
+def test_a_bias_of_another_length_is_refused(given, shape: tuple[int, ...]) -> None:
     linear = part(Linear, weight=given(floats(6, 8)), bias=given(floats(*shape)))
     with pytest.raises(ShapeError):
         linear(given(floats(2, 8)))

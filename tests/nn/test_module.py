@@ -1,6 +1,9 @@
 """Binding declared weights to the tensors of a file."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -20,11 +23,11 @@ class Options:
 
 
 @pytest.fixture
-def weights(tmp_path):
+def weights(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Write a file with tensors of these names and declare them."""
     opened = []
 
-    def make(*names):
+    def make(*names: str) -> Weights:
         path = tmp_path / f"{len(opened)}.gguf"
         writer = gguf.GGUFWriter(path, "llama")
         for name in names:
@@ -70,7 +73,7 @@ FULL += [f"blk.{i}.attn_q_norm.weight" for i in (0, 1)]
 # What is there
 
 
-def test_each_attribute_gets_the_tensor_of_its_name(weights):
+def test_each_attribute_gets_the_tensor_of_its_name(weights: Callable[..., Any]) -> None:
     opened = weights(*FULL, "blk.1.attn_q.bias")
     model = bind(Decoder, opened, Options())
     assert model.embedding.weight.name == "token_embd.weight"
@@ -86,14 +89,14 @@ def test_each_attribute_gets_the_tensor_of_its_name(weights):
     assert opened.unused() == []
 
 
-def test_a_list_is_as_long_as_its_option_says(weights):
+def test_a_list_is_as_long_as_its_option_says(weights: Callable[..., Any]) -> None:
     opened = weights(*FULL)
     model = bind(Decoder, opened, Options(layers=1))
     assert len(model.layers) == 1
     assert opened.unused() == [name for name in FULL if name.startswith("blk.1")]
 
 
-def test_the_uses_of_a_tensor_are_noted(weights):
+def test_the_uses_of_a_tensor_are_noted(weights: Callable[..., Any]) -> None:
     opened = weights("token_embd.weight", *FULL[3:])
     bind(Decoder, opened, Options())
     assert opened._uses["token_embd.weight"] == {WeightUse.ROWS, WeightUse.PRODUCT}
@@ -104,19 +107,19 @@ def test_the_uses_of_a_tensor_are_noted(weights):
 # Alternatives and what may be missing
 
 
-def test_the_second_name_is_taken_if_the_first_is_not_there(weights):
+def test_the_second_name_is_taken_if_the_first_is_not_there(weights: Callable[..., Any]) -> None:
     model = bind(Decoder, weights("token_embd.weight", *FULL[3:]), Options())
     assert model.output.weight.name == "token_embd.weight"
 
 
-def test_an_optional_module_is_none_if_nothing_of_it_is_there(weights):
+def test_an_optional_module_is_none_if_nothing_of_it_is_there(weights: Callable[..., Any]) -> None:
     names = [name for name in FULL if name != "blk.0.attn_q_norm.weight"]
     model = bind(Decoder, weights(*names), Options())
     assert model.layers[0].attention.norm is None
     assert model.layers[1].attention.norm.weight.name == "blk.1.attn_q_norm.weight"
 
 
-def test_a_part_of_a_module_makes_the_rest_of_it_required(weights):
+def test_a_part_of_a_module_makes_the_rest_of_it_required(weights: Callable[..., Any]) -> None:
     class Gated(Module):
         gate: Linear | None = declared("gate")
 
@@ -125,7 +128,7 @@ def test_a_part_of_a_module_makes_the_rest_of_it_required(weights):
     assert bind(Gated, weights("other"), Options()).gate is None
 
 
-def test_alternatives_of_tensors_are_taken_in_order(weights):
+def test_alternatives_of_tensors_are_taken_in_order(weights: Callable[..., Any]) -> None:
     class Named(Module):
         value: Tensor = declared("new", or_="old")
 
@@ -135,7 +138,7 @@ def test_alternatives_of_tensors_are_taken_in_order(weights):
         bind(Named, weights("other"), Options())
 
 
-def test_all_missing_tensors_are_named_in_one_error(weights):
+def test_all_missing_tensors_are_named_in_one_error(weights: Callable[..., Any]) -> None:
     names = [name for name in FULL if "attn_norm" not in name and "token" not in name]
     with pytest.raises(ModelFileError) as caught:
         bind(Decoder, weights(*names), Options(layers=3))
@@ -149,7 +152,7 @@ def test_all_missing_tensors_are_named_in_one_error(weights):
     ]
 
 
-def test_a_list_without_a_count_is_a_type_error(weights):
+def test_a_list_without_a_count_is_a_type_error(weights: Callable[..., Any]) -> None:
     class Endless(Module):
         layers: list[Norm] = declared("blk")
 
@@ -160,7 +163,7 @@ def test_a_list_without_a_count_is_a_type_error(weights):
 # Inheritance
 
 
-def test_a_module_has_the_declarations_of_its_base(weights):
+def test_a_module_has_the_declarations_of_its_base(weights: Callable[..., Any]) -> None:
     class Wider(Attention):
         key: Linear = declared("attn_k")
 
@@ -168,7 +171,7 @@ def test_a_module_has_the_declarations_of_its_base(weights):
     assert (model.query.weight.name, model.key.weight.name) == ("attn_q.weight", "attn_k.weight")
 
 
-def test_a_module_may_override_declarations_of_its_base(weights):
+def test_a_module_may_override_declarations_of_its_base(weights: Callable[..., Any]) -> None:
     class Fused(Attention):
         query: Linear = declared("attn_qkv")
 
@@ -177,13 +180,13 @@ def test_a_module_may_override_declarations_of_its_base(weights):
     assert opened.unused() == []
 
 
-def test_two_models_of_a_class_share_nothing(weights):
+def test_two_models_of_a_class_share_nothing(weights: Callable[..., Any]) -> None:
     first, second = (bind(Decoder, weights(*FULL), Options()) for _ in range(2))
     assert first.layers is not second.layers
     assert first.output.weight is not second.output.weight
 
 
-def test_the_norm_of_the_library_is_a_module(weights):
+def test_the_norm_of_the_library_is_a_module(weights: Callable[..., Any]) -> None:
     assert bind(RMSNorm, weights("weight"), Options()).weight.name == "weight"
 
 
@@ -211,19 +214,21 @@ class Either(Module):
     layers: list[Dense | Gated] = declared("blk", count="layers")
 
 
-def test_the_complete_one_of_two_alternatives_is_bound(weights):
+def test_the_complete_one_of_two_alternatives_is_bound(weights: Callable[..., Any]) -> None:
     opened = weights("blk.0.ffn_up.weight", "blk.0.ffn_down.weight", "blk.1.weight")
     kinds = [type(layer) for layer in bind(Chosen, opened, Options()).layers]
     assert kinds == [Dense, Norm]
 
 
-def test_missing_tensors_of_alternatives_are_those_of_the_first(weights):
+def test_missing_tensors_of_alternatives_are_those_of_the_first(
+    weights: Callable[..., Any],
+) -> None:
     opened = weights("blk.0.ffn_up.weight", "blk.1.ffn_up.weight", "blk.1.ffn_down.weight")
     with pytest.raises(ModelFileError, match=r"missing from the file: blk\.0\.ffn_down\.weight$"):
         bind(Either, opened, Options())
 
 
-def test_several_names_are_tried_in_their_order(weights):
+def test_several_names_are_tried_in_their_order(weights: Callable[..., Any]) -> None:
     assert bind(Named, weights("third.weight"), Options()).norm.weight.name == "third.weight"
     opened = weights("third.weight", "second.weight")
     assert bind(Named, opened, Options()).norm.weight.name == "second.weight"

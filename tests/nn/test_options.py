@@ -1,7 +1,10 @@
 """Options of an architecture, read from metadata."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -32,13 +35,13 @@ GOOD = {
 }
 
 
-def read(**changes):
+def read(**changes: Any) -> Options:
     values = {**GOOD, **{f"llama.{key.replace('__', '.')}": v for key, v in changes.items()}}
     metadata = Metadata({key: value for key, value in values.items() if value is not None})
     return read_options(Options, metadata, {"mode": "halves"})
 
 
-def test_keys_become_options_and_missing_ones_take_their_defaults():
+def test_keys_become_options_and_missing_ones_take_their_defaults() -> None:
     assert read() == Options(
         layers=3,
         epsilon=1e-5,
@@ -52,17 +55,17 @@ def test_keys_become_options_and_missing_ones_take_their_defaults():
     )
 
 
-def test_keys_that_are_there_come_before_defaults():
+def test_keys_that_are_there_come_before_defaults() -> None:
     found = read(attention__head_count=8, rope__freq_base=5e5, causal=False, kind="other")
     assert (found.heads, found.base, found.causal, found.kind) == (8, 5e5, False, "other")
 
 
-def test_an_integer_is_accepted_as_a_float():
+def test_an_integer_is_accepted_as_a_float() -> None:
     assert read(rope__freq_base=10).base == 10.0
 
 
 @pytest.mark.parametrize("key", ["block_count", "attention__layer_norm_rms_epsilon"])
-def test_a_missing_key_is_named(key):
+def test_a_missing_key_is_named(key: str) -> None:
     with pytest.raises(ModelFileError, match=f"key 'llama.{key.replace('__', '.')}': is missing"):
         read(**{key: None})
 
@@ -89,23 +92,25 @@ def test_a_missing_key_is_named(key):
         ("kind", 7, "must be a text, not int"),
     ],
 )
-def test_a_value_of_another_type_or_out_of_range_is_refused_by_its_key(key, value, reason):
+def test_a_value_of_another_type_or_out_of_range_is_refused_by_its_key(
+    key: str, value: float | str, reason: str
+) -> None:
     with pytest.raises(ModelFileError, match=reason) as caught:
         read(**{key: value})
     assert caught.value.field == f"key 'llama.{key.replace('__', '.')}'"
 
 
-def test_an_option_at_least_0_may_be_0():
+def test_an_option_at_least_0_may_be_0() -> None:
     assert read(expert__first=0).skipped == 0
 
 
-def test_an_option_that_takes_several_keys_reports_their_errors():
+def test_an_option_that_takes_several_keys_reports_their_errors() -> None:
     values = {key: value for key, value in GOOD.items() if not key.startswith("tokenizer")}
     with pytest.raises(ModelFileError, match=r"tokenizer\.ggml\.tokens"):
         read_options(Options, Metadata(values), {"mode": "halves"})
 
 
-def test_options_of_the_text_are_read_from_its_file():
+def test_options_of_the_text_are_read_from_its_file() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Seeing:
         layers: int = option("block_count")
@@ -119,7 +124,7 @@ def test_options_of_the_text_are_read_from_its_file():
 # RoPE scaling
 
 
-def scaling(**keys):
+def scaling(**keys: str) -> RopeScaling:
     values = {f"llama.{key.replace('__', '.')}": value for key, value in keys.items()}
     return read_rope_scaling(Metadata({"general.architecture": "llama", **values}))
 
@@ -167,7 +172,9 @@ def scaling(**keys):
         ),
     ],
 )
-def test_the_scaling_of_rope_is_what_the_file_says(keys, expected):
+def test_the_scaling_of_rope_is_what_the_file_says(
+    keys: dict[str, Any], expected: RopeScaling
+) -> None:
     found = scaling(**keys)
     assert found.frequency_scale == pytest.approx(expected.frequency_scale)
     assert found.magnitude == pytest.approx(expected.magnitude)
@@ -178,12 +185,12 @@ def test_the_scaling_of_rope_is_what_the_file_says(keys, expected):
     assert (found.beta_fast, found.beta_slow) == (expected.beta_fast, expected.beta_slow)
 
 
-def test_an_unknown_scaling_is_refused_with_those_that_are_known():
+def test_an_unknown_scaling_is_refused_with_those_that_are_known() -> None:
     with pytest.raises(UnsupportedModelError, match="known: none, linear, yarn"):
         scaling(rope__scaling__type="longrope")
 
 
 @pytest.mark.parametrize("factor", [-1.0, math.nan, math.inf, -math.inf])
-def test_an_invalid_scale_factor_is_refused(factor):
+def test_an_invalid_scale_factor_is_refused(factor: float) -> None:
     with pytest.raises(ModelFileError, match=r"rope\.scaling\.factor"):
         scaling(rope__scaling__factor=factor)

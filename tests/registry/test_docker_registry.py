@@ -10,10 +10,12 @@ import sys
 import time
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from support.local_http import Answer
+from support.local_http import Answer, Request
 from support.registries import DockerRegistry, FaultyProxy, is_blob
 from support.split_models import split_file
 from support.stores import add_model, names
@@ -55,34 +57,36 @@ print("done", flush=True)
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
-def name_at(host, repository, tag="latest"):
+def name_at(host: str, repository: str, tag: str = "latest") -> ModelName:
     return ModelName.parse(f"{host}/{repository}:{tag}")
 
 
-def fetch(store, name, options=OPTIONS):
+def fetch(store: Store, name: ModelName, options: RemoteOptions = OPTIONS) -> list[Any]:
     return list(pull(store, name, options))
 
 
-def give(store, name, options=OPTIONS):
+def give(store: Store, name: ModelName, options: RemoteOptions = OPTIONS) -> list[Any]:
     return list(push(store, name, options))
 
 
-def assert_sound(store):
+def assert_sound(store: Store) -> None:
     found = verify_store(store)
     assert found.problems == ()
 
 
 @pytest.fixture(scope="module")
-def large(registry):
+def large(registry: DockerRegistry) -> tuple[str, Any]:
     """A large model at the registry: its repository and manifest."""
     return "runa/large", registry.put_model("runa/large", "latest", LARGE, SMALL)
 
 
-def test_a_model_is_pulled_unchanged(store, registry, large):
+def test_a_model_is_pulled_unchanged(
+    store: Store, registry: DockerRegistry, large: tuple[str, Any]
+) -> None:
     repository, content = large
     told = fetch(store, name_at(registry.host, repository))
     assert told[-1].status == "success"
@@ -92,12 +96,12 @@ def test_a_model_is_pulled_unchanged(store, registry, large):
     assert_sound(store)
 
 
-def test_a_missing_model_is_an_error(store, registry):
+def test_a_missing_model_is_an_error(store: Store, registry: DockerRegistry) -> None:
     with pytest.raises(RegistryError, match="file does not exist"):
         fetch(store, name_at(registry.host, "runa/nothing"))
 
 
-def test_push_remove_and_pull_give_the_same_model(store, registry):
+def test_push_remove_and_pull_give_the_same_model(store: Store, registry: DockerRegistry) -> None:
     name = name_at(registry.host, "runa/round", "1b")
     pushed = add_model(store, str(name), model=LARGE, template=b"{{ .Prompt }}", license=SMALL)
     told = give(store, name)
@@ -112,7 +116,7 @@ def test_push_remove_and_pull_give_the_same_model(store, registry):
     assert_sound(store)
 
 
-def test_an_existing_blob_is_not_pushed_again(store, registry):
+def test_an_existing_blob_is_not_pushed_again(store: Store, registry: DockerRegistry) -> None:
     name = name_at(registry.host, "runa/twice")
     add_model(store, str(name), model=SMALL)
     with FaultyProxy(registry.host) as proxy:
@@ -126,13 +130,15 @@ def test_an_existing_blob_is_not_pushed_again(store, registry):
 
 
 @pytest.mark.parametrize("fault", ["lost answer", "refused chunk", "forgotten", "busy"])
-def test_a_broken_upload_is_resumed(store, registry, monkeypatch, fault):
+def test_a_broken_upload_is_resumed(
+    store: Store, registry: DockerRegistry, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
     for size in ("_FIRST_CHUNK_BYTES", "_MIN_CHUNK_BYTES", "_MAX_CHUNK_BYTES"):
         monkeypatch.setattr(push_module, size, MB)
     content = random.Random(fault).randbytes(9 * MB + 5)
     faults = [1, 2, 3]
 
-    def harm(request, answer):
+    def harm(request: Request, answer: Answer) -> Answer:
         if request.method == "PATCH" and faults:
             faults.pop()
             if fault == "lost answer":
@@ -155,7 +161,7 @@ def test_a_broken_upload_is_resumed(store, registry, monkeypatch, fault):
         assert store.model(name).model_path.read_bytes() == content
 
 
-def test_a_damaged_blob_is_not_pushed(store, registry):
+def test_a_damaged_blob_is_not_pushed(store: Store, registry: DockerRegistry) -> None:
     name = name_at(registry.host, "runa/damaged")
     model = add_model(store, str(name), model=SMALL)
     path = model.model_path
@@ -166,17 +172,19 @@ def test_a_damaged_blob_is_not_pushed(store, registry):
     assert registry.request("GET", "/v2/runa/damaged/manifests/latest")[0] == 404
 
 
-def _changed(answer, **changes):
+def _changed(answer: Answer, **changes: int) -> Answer:
     for name, value in changes.items():
         setattr(answer, name, value)
     return answer
 
 
 @pytest.mark.parametrize("harm", ["drops", "slow", "stalls", "busy"])
-def test_a_pull_over_a_bad_network_is_correct(store, registry, large, harm):
+def test_a_pull_over_a_bad_network_is_correct(
+    store: Store, registry: DockerRegistry, large: tuple[str, Any], harm: str
+) -> None:
     chance = random.Random(7)
 
-    def harmed(request, answer):
+    def harmed(request: Request, answer: Answer) -> Answer:
         if not is_blob(request):
             return answer
         if harm == "drops":
@@ -199,8 +207,10 @@ def test_a_pull_over_a_bad_network_is_correct(store, registry, large, harm):
 
 
 @pytest.mark.parametrize("harm", ["wrong byte", "cut off", "another blob", "nothing"])
-def test_wrong_bytes_are_not_stored(store, registry, large, harm):
-    def harmed(request, answer):
+def test_wrong_bytes_are_not_stored(
+    store: Store, registry: DockerRegistry, large: tuple[str, Any], harm: str
+) -> None:
+    def harmed(request: Request, answer: Answer) -> Answer:
         if not is_blob(request):
             return answer
         if harm == "wrong byte":
@@ -224,7 +234,9 @@ def test_wrong_bytes_are_not_stored(store, registry, large, harm):
     assert_sound(store)
 
 
-def test_a_kill_during_a_pull_loses_nothing(store, registry, large):
+def test_a_kill_during_a_pull_loses_nothing(
+    store: Store, registry: DockerRegistry, large: tuple[str, Any]
+) -> None:
     """Kill -9 at random moments: no blob with a wrong hash, no lost model, the next pull ends."""
     add_model(store, "old")
     times = int(os.environ.get("KILLS", "12"))  # noqa: TID251
@@ -256,7 +268,9 @@ def test_a_kill_during_a_pull_loses_nothing(store, registry, large):
     assert list(store.layout.leases.iterdir()) == []
 
 
-def test_two_concurrent_pulls_download_once(store, registry, large):
+def test_two_concurrent_pulls_download_once(
+    store: Store, registry: DockerRegistry, large: tuple[str, Any]
+) -> None:
     with FaultyProxy(registry.host, lambda _, a: _changed(a, bytes_per_second=50 * MB)) as proxy:
         name = name_at(proxy.host, large[0])
         program = [sys.executable, "-c", PULL, str(store.root), str(name)]
@@ -266,7 +280,9 @@ def test_two_concurrent_pulls_download_once(store, registry, large):
     assert_sound(store)
 
 
-def test_a_closed_pull_ends_and_can_be_resumed(store, registry, large):
+def test_a_closed_pull_ends_and_can_be_resumed(
+    store: Store, registry: DockerRegistry, large: tuple[str, Any]
+) -> None:
     with FaultyProxy(registry.host, lambda _, a: _changed(a, bytes_per_second=4 * MB)) as proxy:
         name = name_at(proxy.host, large[0])
         with closing(pull(store, name, OPTIONS)) as steps:
@@ -279,7 +295,13 @@ def test_a_closed_pull_ends_and_can_be_resumed(store, registry, large):
     assert_sound(store)
 
 
-def test_the_pull_and_push_commands(registry, large, tmp_path, monkeypatch, capsys):
+def test_the_pull_and_push_commands(
+    registry: DockerRegistry,
+    large: tuple[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TAMPU_HOST", "127.0.0.1:1")
     name = f"{registry.host}/{large[0]}"
@@ -303,7 +325,9 @@ def test_the_pull_and_push_commands(registry, large, tmp_path, monkeypatch, caps
     assert app.run(["pull", "--limit-rate", "soon", name]) == 2
 
 
-def test_a_model_is_pulled_through_a_proxy(store, registry, large):
+def test_a_model_is_pulled_through_a_proxy(
+    store: Store, registry: DockerRegistry, large: tuple[str, Any]
+) -> None:
     with FaultyProxy(registry.host) as proxy:
         options = replace(OPTIONS, proxies=Proxies(http=proxy.url))
         name = name_at("registry.invalid", large[0])
@@ -313,7 +337,7 @@ def test_a_model_is_pulled_through_a_proxy(store, registry, large):
     assert_sound(store)
 
 
-def test_a_registry_with_passwords(store, tmp_path):
+def test_a_registry_with_passwords(store: Store, tmp_path: Path) -> None:
     line = "runa:$2b$05$CCCCCCCCCCCCCCCCCCCCC.Vw2l/jU4jKgSLY12IXi/ZhxzSU8WB8W\n"  # bcrypt
     with closing(DockerRegistry(tmp_path / "registry", line)) as registry:
         name = name_at(registry.host, "runa/private")
@@ -330,7 +354,9 @@ def test_a_registry_with_passwords(store, tmp_path):
     assert_sound(store)
 
 
-def test_a_split_model_is_pushed_pulled_and_runs(store, registry, tmp_path):
+def test_a_split_model_is_pushed_pulled_and_runs(
+    store: Store, registry: DockerRegistry, tmp_path: Path
+) -> None:
     whole = write_tiny(tmp_path / "whole.gguf", Tiny())
     parts = split_file(whole, tmp_path / "m.gguf", 8)
     name = name_at(registry.host, "runa/split")

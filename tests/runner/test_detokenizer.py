@@ -1,4 +1,5 @@
 import codecs
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,30 +12,30 @@ from tampu.runner.detokenizer import Detokenizer
 class Pieces:
     """A decoder whose tokens are indices of a list of texts."""
 
-    def __init__(self, texts):
+    def __init__(self, texts: list[Any]) -> None:
         self.texts = texts
 
     def feed(self, token):
         return self.texts[token]
 
-    def flush(self):
+    def flush(self) -> str:
         return ""
 
 
 class Bytes:
     """A decoder whose tokens are bytes, as those of a byte-level vocabulary may be."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
-    def feed(self, token):
+    def feed(self, token) -> str:
         return self.decoder.decode(bytes([token]))
 
-    def flush(self):
+    def flush(self) -> str:
         return self.decoder.decode(b"", final=True)
 
 
-def run(texts, stop):
+def run(texts: list[Any], stop: list[Any]) -> tuple[list[str], Detokenizer]:
     """Feed all; return the pieces shown and the stream."""
     stream = Detokenizer(stop, Pieces(texts))
     shown = []
@@ -46,7 +47,7 @@ def run(texts, stop):
     return shown, stream
 
 
-def first_complete(text, stop):
+def first_complete(text: str, stop: list[Any]) -> tuple[Any, None] | tuple[Any, Any]:
     """Return the text before the first complete stop string, found in the whole text."""
     found = [(text.index(s) + len(s), -len(s), s) for s in stop if s in text]
     if not found:
@@ -69,24 +70,26 @@ def first_complete(text, stop):
         (("no", "thing"), "thinking", "nothing"),
     ],
 )
-def test_the_text_ends_before_the_stop_string(texts, stop, expected):
+def test_the_text_ends_before_the_stop_string(
+    texts: tuple[str, ...], stop: str, expected: str
+) -> None:
     shown, stream = run(texts, [stop])
     assert "".join(shown) == expected
     assert stream.matched == (stop if len(expected) < len("".join(texts)) else None)
 
 
-def test_only_a_possible_start_of_a_stop_string_is_held_back():
+def test_only_a_possible_start_of_a_stop_string_is_held_back() -> None:
     shown, _ = run(["Hello", " the", "n there", " you are"], ["there!"])
     assert shown == ["Hello", " ", "then ", "there you are", ""]
 
 
-def test_flush_returns_the_held_text():
+def test_flush_returns_the_held_text() -> None:
     shown, stream = run(["wait", " for <|e"], ["<|end|>"])
     assert shown == ["wait", " for ", "<|e"]
     assert stream.matched is None
 
 
-def test_without_stop_strings_nothing_is_held_back():
+def test_without_stop_strings_nothing_is_held_back() -> None:
     assert run(["a", "", "bc"], [])[0] == ["a", "", "bc", ""]
 
 
@@ -99,25 +102,27 @@ def test_without_stop_strings_nothing_is_held_back():
         (["er", "sooner"], "the ", "sooner"),
     ],
 )
-def test_the_first_complete_stop_string_wins_then_the_longest(stop, expected, matched):
+def test_the_first_complete_stop_string_wins_then_the_longest(
+    stop: list[str], expected: str, matched: str
+) -> None:
     shown, stream = run(["the soo", "ner or later a", "b", "cd"], stop)
     assert ("".join(shown), stream.matched) == (expected, matched)
 
 
-def test_no_text_follows_a_stop_string():
+def test_no_text_follows_a_stop_string() -> None:
     stream = Detokenizer(["b"], Pieces(["abc", "d"]))
     assert (stream.feed(0), stream.matched) == ("a", "b")
     assert (stream.feed(1), stream.matched) == ("", "b")
     assert stream.flush() == ""
 
 
-def test_an_empty_stop_string_is_refused():
+def test_an_empty_stop_string_is_refused() -> None:
     with pytest.raises(RequestError, match="stop string is empty"):
         Detokenizer(["a", ""], Pieces([]))
 
 
 @given(st.data())
-def test_any_split_into_tokens_gives_the_same_text(data):
+def test_any_split_into_tokens_gives_the_same_text(data: st.DataObject) -> None:
     text = data.draw(st.text("ab<é", max_size=30))
     stop = data.draw(st.lists(st.text("ab<é", min_size=1, max_size=5), max_size=4))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
@@ -127,7 +132,7 @@ def test_any_split_into_tokens_gives_the_same_text(data):
 
 
 @given(st.data())
-def test_shown_text_is_never_part_of_a_stop_string(data):
+def test_shown_text_is_never_part_of_a_stop_string(data: st.DataObject) -> None:
     texts = data.draw(st.lists(st.text("ab", max_size=3), max_size=12))
     stop = data.draw(st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3))
     shown, _ = run(texts, stop)
@@ -140,7 +145,7 @@ def test_shown_text_is_never_part_of_a_stop_string(data):
 
 
 @pytest.mark.parametrize("character", ["é", "€", "🦙"])
-def test_an_incomplete_character_is_held_back(character):
+def test_an_incomplete_character_is_held_back(character: str) -> None:
     encoded = character.encode()
     for missing in range(1, len(encoded)):
         stream = Detokenizer(["stop"], Bytes())
@@ -151,7 +156,7 @@ def test_an_incomplete_character_is_held_back(character):
         assert stream.flush() == ""
 
 
-def test_a_character_never_completed_becomes_a_replacement_character():
+def test_a_character_never_completed_becomes_a_replacement_character() -> None:
     stream = Detokenizer([], Bytes())
     assert [stream.feed(byte) for byte in "🦙".encode()[:2]] == ["", ""]
     assert stream.flush() == "\N{REPLACEMENT CHARACTER}"
@@ -160,7 +165,7 @@ def test_a_character_never_completed_becomes_a_replacement_character():
 @given(
     st.text("aé€🦙", max_size=12), st.lists(st.text("aé€🦙", min_size=1, max_size=3), max_size=3)
 )
-def test_tokens_of_single_bytes_give_the_same_text(text, stop):
+def test_tokens_of_single_bytes_give_the_same_text(text: str, stop: list[Any]) -> None:
     stream = Detokenizer(stop, Bytes())
     shown = ""
     for byte in text.encode():
@@ -170,7 +175,7 @@ def test_tokens_of_single_bytes_give_the_same_text(text, stop):
     assert shown + stream.flush() == first_complete(text, stop)[0]
 
 
-def test_a_stop_string_may_be_completed_by_the_flush():
+def test_a_stop_string_may_be_completed_by_the_flush() -> None:
     stream = Detokenizer(["a\N{REPLACEMENT CHARACTER}"], Bytes())
     assert stream.feed(ord("x")) == "x"
     assert stream.feed(ord("a")) == ""
@@ -178,7 +183,7 @@ def test_a_stop_string_may_be_completed_by_the_flush():
     assert stream.flush() == ""
 
 
-def test_the_cost_of_a_token_does_not_grow_with_the_stop_string():
+def test_the_cost_of_a_token_does_not_grow_with_the_stop_string() -> None:
     text = "ab" * 20_000
     shown, _ = run([text], ["ab" * 10_000 + "c"] * 3)
     assert "".join(shown) == text

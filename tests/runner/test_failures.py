@@ -4,6 +4,7 @@ import logging
 import queue
 import threading
 from concurrent.futures import Future
+from typing import Any, NoReturn
 
 import pytest
 from support.fake_graphs import FakeEngine, FakeGraphs
@@ -12,26 +13,27 @@ from support.waiting import wait_until
 from tampu.errors import ComputeError, OutOfMemoryError, RunnerDiedError
 from tampu.ml.backend import Computed
 from tampu.runner.events import Done, Failed
-from tampu.runner.sequence import RowCollector
+from tampu.runner.graphs import StepInputs
+from tampu.runner.sequence import RowCollector, Sequence
 
 
-def count_up(history):
+def count_up(history: list[Any]) -> int:
     return history[-1] + 1 if history[-1] < 20 else 2
 
 
-def counted(prompt, count):
+def counted(prompt: list[Any], count: int) -> list[Any]:
     tokens = list(prompt)
     for _ in range(count):
         tokens.append(count_up(tokens))
     return tokens[len(prompt) :]
 
 
-def failing(*when, error=None, at_once=False):
+def failing(*when: int, error: None = None, at_once: bool = False):
     """Return graphs that fail in the steps of these numbers, before anything is written."""
     error = error or ComputeError("the device is on fire")
 
     class Failing(FakeGraphs):
-        def submit(self, step):
+        def submit(self, step: StepInputs) -> Future[Computed]:
             if len(self.steps) not in when:
                 return super().submit(step)
             self.steps.append([])
@@ -47,17 +49,17 @@ def failing(*when, error=None, at_once=False):
 class HeldGraphs(FakeGraphs):
     """Computes each step only when it is released."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         self.held = queue.Queue()
 
-    def submit(self, step):
+    def submit(self, step: StepInputs) -> Future[Computed]:
         computed = super().submit(step)
         result = type(computed)()
         self.held.put((result, computed.result()))
         return result
 
-    def release(self, error=None):
+    def release(self, error=None) -> None:
         result, computed = self.held.get(timeout=60)
         if error:
             result.set_exception(error)
@@ -70,7 +72,9 @@ class HeldGraphs(FakeGraphs):
 
 @pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.parametrize("error", [ComputeError("status 1"), OutOfMemoryError("no memory")])
-def test_a_failed_batch_ends_its_sequences_with_the_error(error, at_once):
+def test_a_failed_batch_ends_its_sequences_with_the_error(
+    error: ComputeError | OutOfMemoryError, at_once: bool
+) -> None:
     with FakeEngine(count_up, graphs=failing(1, error=error, at_once=at_once)) as engine:
         *_, end = engine.ask([2, 3], max_tokens=5).events()
         assert end == Failed(type(error).__name__, str(error))
@@ -80,7 +84,7 @@ def test_a_failed_batch_ends_its_sequences_with_the_error(error, at_once):
 
 @pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.parametrize("step", [0, 1, 2])
-def test_rows_of_a_failed_batch_are_not_reused(step, at_once):
+def test_rows_of_a_failed_batch_are_not_reused(step: int, at_once: bool) -> None:
     prompt = list(range(2, 14))
     with FakeEngine(count_up, batch=4, graphs=failing(step, at_once=at_once)) as engine:
         assert "on fire" in engine.ask(prompt, max_tokens=3).answer()[2]
@@ -90,7 +94,7 @@ def test_rows_of_a_failed_batch_are_not_reused(step, at_once):
         assert again.sequence.cached == 0
 
 
-def test_sequences_that_share_rows_with_a_failed_batch_fail_too():
+def test_sequences_that_share_rows_with_a_failed_batch_fail_too() -> None:
     prompt = list(range(2, 18))
     with FakeEngine(count_up, slots=2, graphs=HeldGraphs) as engine:
         first = engine.ask(prompt, max_tokens=5)
@@ -108,7 +112,7 @@ def test_sequences_that_share_rows_with_a_failed_batch_fail_too():
         engine.wait_until_idle()
 
 
-def test_a_failed_batch_does_not_affect_waiting_requests():
+def test_a_failed_batch_does_not_affect_waiting_requests() -> None:
     with FakeEngine(count_up, graphs=failing(0)) as engine:
         asked = [engine.ask([2 + i], max_tokens=2) for i in range(3)]
         assert "on fire" in asked[0].answer()[2]
@@ -118,8 +122,8 @@ def test_a_failed_batch_does_not_affect_waiting_requests():
 # One sequence that fails
 
 
-def test_rows_of_a_sequence_with_nan_logits_are_not_reused():
-    def follow(history):
+def test_rows_of_a_sequence_with_nan_logits_are_not_reused() -> None:
+    def follow(history: list[int]) -> None:
         return None if len(history) == 5 else count_up(history)
 
     with FakeEngine(follow) as engine:
@@ -132,9 +136,9 @@ def test_rows_of_a_sequence_with_nan_logits_are_not_reused():
         assert again.sequence.cached == 0
 
 
-def test_logits_of_the_wrong_width_end_the_sequence():
+def test_logits_of_the_wrong_width_end_the_sequence() -> None:
     class Narrow(FakeGraphs):
-        def submit(self, step):
+        def submit(self, step: StepInputs) -> Future[Computed]:
             result = super().submit(step)
             outputs = [output[:, :10] for output in result.result().outputs]
             narrow = type(result)()
@@ -146,11 +150,11 @@ def test_logits_of_the_wrong_width_end_the_sequence():
         assert (type(end), end.kind) == (Failed, "ShapeError")
 
 
-def test_a_failing_sink_ends_only_its_own_request(caplog):
+def test_a_failing_sink_ends_only_its_own_request(caplog: pytest.LogCaptureFixture) -> None:
     with FakeEngine(count_up, slots=2) as engine:
         bad = engine.ask([2], max_tokens=1000)
 
-        def sink(_event):
+        def sink(_event: object) -> NoReturn:
             raise RuntimeError("the caller's own")
 
         bad.sequence.sink = sink
@@ -164,14 +168,14 @@ def test_a_failing_sink_ends_only_its_own_request(caplog):
 # The logits of every token of a prompt
 
 
-def test_failed_prompt_logits_report_the_error_and_free_their_cells():
+def test_failed_prompt_logits_report_the_error_and_free_their_cells() -> None:
     with FakeEngine(count_up, graphs=failing(1)) as engine:
         assert "on fire" in engine.prompt_logits(range(2, 10)).asked.answer()[2]
         assert engine.prompt_logits([2, 3]).answer() == [3, 4]
         engine.wait_until_idle()
 
 
-def test_prompt_logits_wait_for_cells_in_use():
+def test_prompt_logits_wait_for_cells_in_use() -> None:
     with FakeEngine(count_up, context=16) as engine:
         running = engine.ask([2], max_tokens=14)
         logits = engine.prompt_logits(range(2, 18))
@@ -180,13 +184,13 @@ def test_prompt_logits_wait_for_cells_in_use():
         engine.wait_until_idle()
 
 
-def test_prompt_logits_stay_within_the_reserved_outputs():
+def test_prompt_logits_stay_within_the_reserved_outputs() -> None:
     with FakeEngine(count_up) as engine:
         engine.prompt_logits(range(2, 12)).answer()
         assert [len(step) for step in engine.graphs.steps] == [4, 4, 2]
 
 
-def test_prompt_logits_can_be_cancelled():
+def test_prompt_logits_can_be_cancelled() -> None:
     with FakeEngine(count_up, graphs=HeldGraphs) as engine:
         logits = engine.prompt_logits(range(2, 12))
         wait_until(lambda: engine.graphs.steps, "a step is under way")
@@ -197,8 +201,8 @@ def test_prompt_logits_can_be_cancelled():
         engine.wait_until_idle()
 
 
-def test_an_error_of_a_collector_reaches_its_caller():
-    def collect(_rows):
+def test_an_error_of_a_collector_reaches_its_caller() -> None:
+    def collect(_rows: object) -> NoReturn:
         raise ValueError("no room")
 
     engine = FakeEngine(count_up)
@@ -209,7 +213,9 @@ def test_an_error_of_a_collector_reaches_its_caller():
 # The end of the loop
 
 
-def test_an_unexpected_error_ends_all_sequences_with_its_message(caplog):
+def test_an_unexpected_error_ends_all_sequences_with_its_message(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     error = RuntimeError("a mistake of the program")
     engine = FakeEngine(count_up, graphs=HeldGraphs)
     asked = [engine.ask([2 + i], max_tokens=9) for i in range(3)]
@@ -223,7 +229,7 @@ def test_an_unexpected_error_ends_all_sequences_with_its_message(caplog):
     engine.runner.close()
 
 
-def test_a_request_submitted_during_close_gets_a_last_event():
+def test_a_request_submitted_during_close_gets_a_last_event() -> None:
     engine = FakeEngine(count_up)
     real = engine.runner._inbox.put
     closer = threading.Thread(target=engine.runner.close)
@@ -231,16 +237,16 @@ def test_a_request_submitted_during_close_gets_a_last_event():
     class LateInbox:
         """Closes the loop between the check and the put."""
 
-        def put(self, job):
+        def put(self, job) -> None:
             if job is not None and not closer.is_alive():
                 closer.start()
                 engine.runner._thread.join(0.2)
             real(job)
 
-        def get(self):
+        def get(self) -> Sequence | None:
             return inbox.get()
 
-        def empty(self):
+        def empty(self) -> bool:
             return inbox.empty()
 
     inbox = engine.runner._inbox
@@ -251,13 +257,13 @@ def test_a_request_submitted_during_close_gets_a_last_event():
     closer.join()
 
 
-def test_closing_twice_does_nothing():
+def test_closing_twice_does_nothing() -> None:
     engine = FakeEngine(count_up)
     engine.runner.close()
     engine.runner.close()
 
 
-def test_closing_waits_for_the_batch_on_the_device():
+def test_closing_waits_for_the_batch_on_the_device() -> None:
     engine = FakeEngine(count_up, graphs=HeldGraphs)
     asked = engine.ask([2])
     wait_until(lambda: engine.graphs.steps, "a step is under way")

@@ -1,8 +1,12 @@
 """Graphs: built once per shape, reused, with all memory reserved at the start."""
 
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
-from support.running import load_tiny, relative_error
+from support.running import TinyModel, load_tiny, relative_error
 from support.tiny_model import Tiny
 
 from tampu.errors import ComputeError, OutOfMemoryError, ShapeError
@@ -14,16 +18,16 @@ from tampu.runner.graphs import StepInputs
 TEXT = [1, 259, 286, 264, 7, 7, 300, 12, 286, 264, 299, 3, 310, 259, 286, 264, 288, 2, 17, 100]
 
 
-def step_of(tokens):
+def step_of(tokens: list[int]) -> StepInputs:
     places = np.arange(len(tokens), dtype=np.int32)
     return StepInputs(np.array(tokens, np.int32), places, places, [Segment(places[None], 0)])
 
 
 @pytest.fixture
-def load(backend, tmp_path):
+def load(backend, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     made = []
 
-    def load(tiny=None, **options):
+    def load(tiny=None, **options: Any) -> TinyModel:
         made.append(load_tiny(backend, tmp_path, tiny, **options))
         return made[-1]
 
@@ -32,14 +36,14 @@ def load(backend, tmp_path):
         each.close()
 
 
-def test_a_step_of_the_same_shape_reuses_the_graph(load):
+def test_a_step_of_the_same_shape_reuses_the_graph(load: Callable[..., Any]) -> None:
     model = load()
     model.logits(TEXT, chunk=1)
     counts = model.graphs.counts
     assert (counts.built, counts.reused, counts.evicted) == (1, len(TEXT) - 1, 0)
 
 
-def test_a_reused_graph_gives_the_same_result_as_a_new_one(load):
+def test_a_reused_graph_gives_the_same_result_as_a_new_one(load: Callable[..., Any]) -> None:
     model = load()
     for text in (TEXT, TEXT[::-1], TEXT):
         found = model.logits(text, chunk=4)
@@ -47,7 +51,7 @@ def test_a_reused_graph_gives_the_same_result_as_a_new_one(load):
         assert np.array_equal(found, fresh.logits(text, chunk=4))
 
 
-def test_alternating_shapes_give_the_same_results_as_each_alone(load):
+def test_alternating_shapes_give_the_same_results_as_each_alone(load: Callable[..., Any]) -> None:
     model = load(attention=AttentionKind.MIXED, cells=512)
     expected = {chunk: load(cells=512).logits(TEXT * 5, chunk=chunk) for chunk in (1, 3, 20, 100)}
     for chunk in (100, 1, 20, 3, 1, 100, 3):
@@ -55,7 +59,7 @@ def test_alternating_shapes_give_the_same_results_as_each_alone(load):
         assert relative_error(found, expected[chunk]) < 1e-4
 
 
-def test_the_least_recently_used_graphs_are_evicted(load):
+def test_the_least_recently_used_graphs_are_evicted(load: Callable[..., Any]) -> None:
     model = load(reuse=False)
     for length in (1, 2, 3, 1):
         model.logits(TEXT[:length])
@@ -66,7 +70,9 @@ def test_the_least_recently_used_graphs_are_evicted(load):
 @pytest.mark.seed("S39", "S40")
 @pytest.mark.parametrize("kind", AttentionKind)
 @pytest.mark.parametrize("architecture", ["llama", "gemma3"])
-def test_memory_does_not_grow_after_the_reservation(tmp_path, kind, architecture):
+def test_memory_does_not_grow_after_the_reservation(
+    tmp_path: Path, kind: AttentionKind, architecture: str
+) -> None:
     backend = Backend(threads=1)  # one whose memory nothing has used yet
     tiny = Tiny(architecture=architecture)
     model = load_tiny(backend, tmp_path, tiny, cells=512, attention=kind, cache_type="f16")
@@ -83,7 +89,9 @@ def test_memory_does_not_grow_after_the_reservation(tmp_path, kind, architecture
     backend.close()
 
 
-def test_a_graph_larger_than_the_reservation_is_logged(tmp_path, caplog):
+def test_a_graph_larger_than_the_reservation_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     backend = Backend(threads=1)
     model = load_tiny(backend, tmp_path, cells=256)
     model.graphs.reserve(tokens=2, outputs=2)
@@ -100,7 +108,9 @@ def test_a_graph_larger_than_the_reservation_is_logged(tmp_path, caplog):
 
 
 @pytest.mark.seed("S41")
-def test_a_failed_reservation_frees_its_graph(load, monkeypatch):
+def test_a_failed_reservation_frees_its_graph(
+    load: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = load()
     freed = []
     real = gg.ggml_free
@@ -111,7 +121,9 @@ def test_a_failed_reservation_frees_its_graph(load, monkeypatch):
     assert len(freed) == 1
 
 
-def test_a_graph_that_cannot_be_built_is_freed(load, monkeypatch):
+def test_a_graph_that_cannot_be_built_is_freed(
+    load: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = load()
     freed = []
     real = gg.ggml_free
@@ -122,7 +134,9 @@ def test_a_graph_that_cannot_be_built_is_freed(load, monkeypatch):
     assert len(freed) == 1
 
 
-def test_freeing_the_graphs_waits_for_the_one_that_computes(load, monkeypatch):
+def test_freeing_the_graphs_waits_for_the_one_that_computes(
+    load: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = load()
     model.logits(TEXT[:3])
     events = []
@@ -139,7 +153,9 @@ def test_freeing_the_graphs_waits_for_the_one_that_computes(load, monkeypatch):
     assert events == ["compute", "done", "free"]
 
 
-def test_a_step_that_fails_leaves_the_graphs_usable(load, monkeypatch):
+def test_a_step_that_fails_leaves_the_graphs_usable(
+    load: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = load()
     expected = model.logits(TEXT)
     with monkeypatch.context() as patch:

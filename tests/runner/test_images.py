@@ -1,7 +1,8 @@
 """Images: encoded once, kept whole, cached."""
 
 import random
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,12 +10,14 @@ from support.fake_graphs import FakeEngine, FakeGraphs
 from support.waiting import wait_until
 
 from tampu.errors import ComputeError
+from tampu.ml.backend import Computed
+from tampu.nn import PreparedImage
 from tampu.runner import images
 from tampu.runner.context_shift import shift_range
 from tampu.runner.images import ImageStore
 
 
-def hashed(history):
+def hashed(history: list[int]) -> int:
     """A token that depends on everything before it, images included."""
     value = 7
     for token in history:
@@ -22,7 +25,7 @@ def hashed(history):
     return 2 + value % 20
 
 
-def history_of(prompt):
+def history_of(prompt: list[object]) -> list[int]:
     """What the cache holds of a prompt: tokens, and the rows of images."""
     held = []
     for item in prompt:
@@ -34,7 +37,7 @@ def history_of(prompt):
     return held
 
 
-def alone(prompt, count):
+def alone(prompt: list[Any], count: int) -> list[int]:
     history = history_of(prompt)
     start = len(history)
     for _ in range(count):
@@ -42,12 +45,12 @@ def alone(prompt, count):
     return history[start:]
 
 
-def positions(engine):
+def positions(engine: FakeEngine) -> list[Any]:
     return [[position for position, _ in step] for step in engine.graphs.steps]
 
 
 @pytest.mark.seed("S61", "S64", "S81")
-def test_an_answer_depends_on_the_image():
+def test_an_answer_depends_on_the_image() -> None:
     with FakeEngine(hashed) as engine:
         for content in (1, 2):
             prompt = [2, 3, engine.image(content, 4), 5]
@@ -56,7 +59,7 @@ def test_an_answer_depends_on_the_image():
 
 
 @pytest.mark.seed("S19", "S21", "S22")
-def test_an_image_is_encoded_once_and_only_when_needed():
+def test_an_image_is_encoded_once_and_only_when_needed() -> None:
     with FakeEngine(hashed, batch=4) as engine:
         prompt = [2, 3, 4, engine.image(7, 10, groups=()), 5]
         assert engine.ask(prompt, max_tokens=5).answer()[1] == alone(prompt, 5)
@@ -69,7 +72,7 @@ def test_an_image_is_encoded_once_and_only_when_needed():
 
 @pytest.mark.seed("S16", "S17", "S20")
 @pytest.mark.parametrize("batch", [1, 3, 5, 64])
-def test_an_image_larger_than_a_batch_takes_several(batch):
+def test_an_image_larger_than_a_batch_takes_several(batch: int) -> None:
     with FakeEngine(hashed, batch=batch) as engine:
         prompt = [2, engine.image(3, 12, groups=()), 5]
         assert engine.ask(prompt, max_tokens=4).answer()[1] == alone(prompt, 4)
@@ -78,7 +81,7 @@ def test_an_image_larger_than_a_batch_takes_several(batch):
 
 @pytest.mark.seed("S33", "S34", "S37", "S56")
 @pytest.mark.parametrize("batch", [2, 3, 4, 5, 7, 8])
-def test_the_inputs_of_a_group_are_in_one_batch(batch):
+def test_the_inputs_of_a_group_are_in_one_batch(batch: int) -> None:
     with FakeEngine(hashed, batch=batch) as engine:
         prompt = [2, 3, engine.image(3, 4), 5, 6, engine.image(4, 5), 7]
         assert engine.ask(prompt, max_tokens=4).answer()[1] == alone(prompt, 4)
@@ -90,7 +93,7 @@ def test_the_inputs_of_a_group_are_in_one_batch(batch):
 
 
 @pytest.mark.seed("S34", "S56")
-def test_a_group_larger_than_a_batch_is_computed_whole_without_starving_others():
+def test_a_group_larger_than_a_batch_is_computed_whole_without_starving_others() -> None:
     with FakeEngine(hashed, slots=3, batch=4, context=64) as engine:
         running = engine.ask([2], max_tokens=50)
         wait_until(lambda: running.sequence.generated >= 3, "three tokens are there")
@@ -103,7 +106,7 @@ def test_a_group_larger_than_a_batch_is_computed_whole_without_starving_others()
 
 
 @pytest.mark.seed("S31", "S32", "S38")
-def test_twenty_images_in_a_prompt_are_encoded_one_by_one():
+def test_twenty_images_in_a_prompt_are_encoded_one_by_one() -> None:
     with FakeEngine(hashed, context=128) as engine:
         prompt = [2]
         for content in range(20):
@@ -113,7 +116,7 @@ def test_twenty_images_in_a_prompt_are_encoded_one_by_one():
 
 
 @pytest.mark.seed("S53", "S54")
-def test_prompts_with_different_images_share_only_the_prefix_before_them():
+def test_prompts_with_different_images_share_only_the_prefix_before_them() -> None:
     with FakeEngine(hashed) as engine:
         one, two = ([2, 3, engine.image(content, 4), 5] for content in (1, 2))
         engine.ask(one, max_tokens=2).answer()
@@ -125,7 +128,7 @@ def test_prompts_with_different_images_share_only_the_prefix_before_them():
         assert third.sequence.cached == len(history_of(one))
 
 
-def test_a_cached_image_is_not_encoded_again():
+def test_a_cached_image_is_not_encoded_again() -> None:
     with FakeEngine(hashed, kept_bytes=0) as engine:
         prompt = [2, engine.image(1, 4), 5]
         engine.ask(prompt, max_tokens=2).answer()
@@ -141,7 +144,7 @@ def test_a_cached_image_is_not_encoded_again():
 
 
 @pytest.mark.seed("S62", "S78")
-def test_other_requests_continue_between_images():
+def test_other_requests_continue_between_images() -> None:
     with FakeEngine(hashed, slots=3, context=64) as engine:
         asked = []
         for content in range(3):
@@ -155,7 +158,7 @@ def test_other_requests_continue_between_images():
 
 
 @pytest.mark.seed("S62", "S78")
-def test_other_requests_continue_between_chunks_of_an_encoder():
+def test_other_requests_continue_between_chunks_of_an_encoder() -> None:
     with FakeEngine(hashed, slots=2, context=64) as engine:
         engine.graphs.chunks = 5
         running = engine.ask([2], max_tokens=60)
@@ -170,7 +173,7 @@ def test_other_requests_continue_between_chunks_of_an_encoder():
         engine.wait_until_idle()
 
 
-def test_different_images_get_different_numbers_from_many_threads():
+def test_different_images_get_different_numbers_from_many_threads() -> None:
     store = ImageStore(1)
     shown = [np.full((1, 1, 3), index, np.float32) for index in range(2000)]
     with ThreadPoolExecutor(8) as pool:
@@ -179,7 +182,7 @@ def test_different_images_get_different_numbers_from_many_threads():
     assert len(set(numbers)) == 2000
 
 
-def test_the_number_of_the_least_recent_image_is_forgotten(monkeypatch):
+def test_the_number_of_the_least_recent_image_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "_MAX_NUMBERED", 3)
     store = ImageStore(1)
     shown = [np.full((1, 1, 3), index, np.float32) for index in range(5)]
@@ -187,7 +190,7 @@ def test_the_number_of_the_least_recent_image_is_forgotten(monkeypatch):
     assert [store.number(shown[index]) for index in (2, 4, 0)] == [2, 4, 5]
 
 
-def test_the_rows_of_several_images_are_concatenated_once():
+def test_the_rows_of_several_images_are_concatenated_once() -> None:
     store = ImageStore(10**6)
     for number in range(3):
         store.keep(number, np.full((2, 3), number, np.float32))
@@ -198,7 +201,7 @@ def test_the_rows_of_several_images_are_concatenated_once():
     assert store.concatenated((1,)) is store[1]
 
 
-def test_partial_embeddings_of_a_few_images_are_kept():
+def test_partial_embeddings_of_a_few_images_are_kept() -> None:
     store = ImageStore(0)
     rows = np.ones((2, 3), np.float32)
     for number in range(6):
@@ -210,9 +213,9 @@ def test_partial_embeddings_of_a_few_images_are_kept():
     assert store.partial(5) is None
 
 
-def test_an_image_that_cannot_be_encoded_ends_only_its_own_request():
+def test_an_image_that_cannot_be_encoded_ends_only_its_own_request() -> None:
     class Failing(FakeGraphs):
-        def encode(self, image):
+        def encode(self, image: PreparedImage) -> Future[Computed]:
             if image.arrays["content"][0] == 9:
                 raise ComputeError("no memory for the encoder")
             return super().encode(image)
@@ -235,7 +238,9 @@ def test_an_image_that_cannot_be_encoded_ends_only_its_own_request():
         ([(0, 10), (10, 10), (20, 10)], 0, 32, (0, 20)),
     ],
 )
-def test_a_shift_drops_whole_images(groups, keep, capacity, expected):
+def test_a_shift_drops_whole_images(
+    groups: list[tuple[int, int]], keep: int, capacity: int, expected: tuple[int, int]
+) -> None:
     with FakeEngine(hashed, context=capacity, batch=4096) as engine:
         engine.runner.close()
         engine.runner.submit = lambda _sequence: None
@@ -251,7 +256,7 @@ def test_a_shift_drops_whole_images(groups, keep, capacity, expected):
 
 
 @pytest.mark.seed("S80")
-def test_a_full_context_with_images_continues():
+def test_a_full_context_with_images_continues() -> None:
     with FakeEngine(hashed, context=24) as engine:
         prompt = [2, 3, engine.image(1, 4), 5, engine.image(2, 4), 6]
         asked = engine.ask(prompt, max_tokens=60, keep=2)
@@ -262,7 +267,7 @@ def test_a_full_context_with_images_continues():
 
 @pytest.mark.seed("S56")
 @pytest.mark.parametrize("seed", range(6))
-def test_prompts_with_images_give_the_same_answers_as_alone(seed):
+def test_prompts_with_images_give_the_same_answers_as_alone(seed: int) -> None:
     source = random.Random(seed)
     batch, slots = source.choice([3, 6, 16]), source.choice([1, 2, 4])
     with FakeEngine(hashed, slots=slots, context=64, batch=batch, kept_bytes=200) as engine:

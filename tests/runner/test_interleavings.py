@@ -3,14 +3,19 @@
 import random
 import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
 
 import pytest
 from support.fake_graphs import EOS, FakeEngine, FakeGraphs
 
+from tampu.ml.backend import Computed
 from tampu.runner.context_shift import shift_count
+from tampu.runner.graphs import StepInputs
 
 
-def hashed(history):
+def hashed(history: list[Any]) -> int:
     """A token that depends on every token before it, sometimes the end."""
     value = 7
     for token in history:
@@ -18,7 +23,9 @@ def hashed(history):
     return EOS if value % 41 == 0 else 2 + value % 20
 
 
-def alone(prompt, *, max_tokens, context, keep=4, shift=True):
+def alone(
+    prompt, *, max_tokens, context: int, keep: int = 4, shift: bool = True
+) -> tuple[list[Any], str]:
     """Return a sequence's tokens and why it ends, computed one by one."""
     history, answer = list(prompt), []
     keep = min(len(prompt) if keep < 0 else keep, context - 1)
@@ -39,7 +46,7 @@ def alone(prompt, *, max_tokens, context, keep=4, shift=True):
 class LateGraphs(FakeGraphs):
     """Computes on another thread, with random delays."""
 
-    def submit(self, step):
+    def submit(self, step: StepInputs) -> Future[Computed]:
         result = super().submit(step)
         late = type(result)()
         pause = random.Random(len(self.steps)).random() * 0.0004
@@ -47,7 +54,9 @@ class LateGraphs(FakeGraphs):
         return late
 
 
-def requests(source, context, count):
+def requests(
+    source: random.Random, context: int, count: int
+) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Return requests with common prefixes."""
     prefixes = [[source.randrange(2, 20) for _ in range(8)] for _ in range(2)]
     for _ in range(count):
@@ -66,7 +75,7 @@ def requests(source, context, count):
 @pytest.mark.seed("S1", "S2", "S78", "S80")
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("graphs", [FakeGraphs, LateGraphs])
-def test_every_request_gets_the_same_tokens_as_alone(seed, graphs):
+def test_every_request_gets_the_same_tokens_as_alone(seed: int, graphs: type[FakeGraphs]) -> None:
     source = random.Random(seed)
     context, slots = source.choice([9, 16, 33]), source.choice([1, 2, 4])
     batch = source.choice([1, 3, 8, 64])
@@ -84,7 +93,7 @@ def test_every_request_gets_the_same_tokens_as_alone(seed, graphs):
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("graphs", [FakeGraphs, LateGraphs])
-def test_cancelling_at_any_moment_leaks_no_cell(seed, graphs):
+def test_cancelling_at_any_moment_leaks_no_cell(seed: int, graphs: type[FakeGraphs]) -> None:
     source = random.Random(seed)
     with FakeEngine(hashed, slots=3, context=16, batch=5, graphs=graphs) as engine:
         asked = []
@@ -104,7 +113,7 @@ def test_cancelling_at_any_moment_leaks_no_cell(seed, graphs):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_prompt_logits_do_not_affect_running_sequences(seed):
+def test_prompt_logits_do_not_affect_running_sequences(seed: int) -> None:
     source = random.Random(seed)
     with FakeEngine(hashed, slots=2, context=16, batch=5, graphs=LateGraphs) as engine:
         asked, probed = [], []
@@ -121,7 +130,7 @@ def test_prompt_logits_do_not_affect_running_sequences(seed):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_every_request_gets_a_last_event_when_the_loop_closes(seed):
+def test_every_request_gets_a_last_event_when_the_loop_closes(seed: int) -> None:
     source = random.Random(seed)
     engine = FakeEngine(hashed, slots=2, context=16, graphs=LateGraphs)
     asked, probed = [], []

@@ -1,6 +1,9 @@
 """The layout of images in a sequence: rows, positions, groups, and removal of tokens."""
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,11 +12,19 @@ from tampu.nn import Placeholders, PreparedImage
 from tampu.runner.layout import TEXT, NumberedImage, lay_out
 
 
-def text(*tokens):
+def text(*tokens: int) -> npt.NDArray[Any]:
     return np.array(tokens, np.int32)
 
 
-def image(number, *, rows=3, groups=((1, 3),), positions=None, advance=None, is_cross=False):
+def image(
+    number: int,
+    *,
+    rows: int = 3,
+    groups: tuple[tuple[int, int], ...] = ((1, 3),),
+    positions: npt.NDArray[np.int32] | None = None,
+    advance: int | None = None,
+    is_cross: bool = False,
+) -> NumberedImage:
     """An image of a start token, its rows and an end token; one token if it is for crossing."""
     tokens = [50] if is_cross else [30, *[0] * rows, 31]
     embedded = [False] if is_cross else [False, *[True] * rows, False]
@@ -29,7 +40,7 @@ def image(number, *, rows=3, groups=((1, 3),), positions=None, advance=None, is_
     return NumberedImage(PreparedImage({}, "any", rows, placeholders), number)
 
 
-def test_text_is_compared_by_its_tokens():
+def test_text_is_compared_by_its_tokens() -> None:
     inputs = lay_out([text(5, 6)])
     assert inputs.tokens is inputs.keys
     assert inputs.layout == TEXT
@@ -37,7 +48,7 @@ def test_text_is_compared_by_its_tokens():
 
 
 @pytest.mark.seed("S46", "S53", "S55")
-def test_an_image_is_compared_by_its_content_where_its_rows_are():
+def test_an_image_is_compared_by_its_content_where_its_rows_are() -> None:
     inputs = lay_out([text(5), image(7), text(6)])
     assert inputs.tokens.tolist() == [5, 30, 0, 0, 0, 31, 6]
     assert inputs.keys.tolist() == [5, 30, -8, -8, -8, 31, 6]
@@ -47,7 +58,7 @@ def test_an_image_is_compared_by_its_content_where_its_rows_are():
 
 
 @pytest.mark.seed("S17", "S20")
-def test_a_part_of_an_image_takes_its_own_rows():
+def test_a_part_of_an_image_takes_its_own_rows() -> None:
     (placed,) = lay_out([text(5), image(7), text(6)]).layout.images
     assert placed.embedded(0, 7).tolist() == [2, 3, 4]
     assert placed.rows(0, 7) == slice(0, 3)
@@ -61,14 +72,14 @@ def test_a_part_of_an_image_takes_its_own_rows():
     ("start", "count", "fitting", "whole"),
     [(0, 7, 7, 1), (0, 3, 2, 1), (2, 2, 0, 3), (2, 3, 3, 3), (3, 1, 0, 2), (5, 2, 2, 1)],
 )
-def test_a_group_is_never_split(start, count, fitting, whole):
+def test_a_group_is_never_split(start: int, count: int, fitting: int, whole: int) -> None:
     layout = lay_out([text(5), image(7), text(6)]).layout
     assert layout.fitting(start, count) == fitting
     assert layout.whole(start) == whole
 
 
 @pytest.mark.seed("S43", "S44", "S45", "S46", "S60")
-def test_a_cross_attention_image_is_visible_from_its_position_on():
+def test_a_cross_attention_image_is_visible_from_its_position_on() -> None:
     inputs = lay_out(
         [text(5, 6), image(1, is_cross=True), text(7), image(2, is_cross=True), text(8)]
     )
@@ -83,14 +94,14 @@ def test_a_cross_attention_image_is_visible_from_its_position_on():
     assert [(each.number, each.start) for each in kept.images] == [(1, 2), (2, 3)]
 
 
-def test_adjacent_cross_attention_images_are_visible_together():
+def test_adjacent_cross_attention_images_are_visible_together() -> None:
     beside = [image(number, is_cross=True) for number in range(1, 5)]
     layout = lay_out([text(5), beside[0], text(6), *beside[1:3], text(7), beside[3]]).layout
     seen = [[each.number for each in layout.visible_images(position)] for position in range(7)]
     assert seen == [[], [1], [1], [2], [2, 3], [2, 3], [4]]
 
 
-def test_multidimensional_positions_continue_after_an_image():
+def test_multidimensional_positions_continue_after_an_image() -> None:
     grid = np.array(
         [[0, 0, 0, 0], [1, 1, 1, 0], [1, 1, 2, 0], [1, 2, 1, 0], [3, 3, 3, 0]], np.int32
     )
@@ -104,7 +115,7 @@ def test_multidimensional_positions_continue_after_an_image():
 
 
 @given(st.data())
-def test_removing_inputs_gives_the_layout_of_the_rest(data):
+def test_removing_inputs_gives_the_layout_of_the_rest(data: st.DataObject) -> None:
     pieces, numbers = [], iter(range(100))
     for _ in range(data.draw(st.integers(1, 5))):
         if data.draw(st.booleans()):

@@ -1,6 +1,9 @@
 """Planning of batches, usage, cancellation and log-probabilities."""
 
 import itertools
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,24 +11,27 @@ from support.fake_graphs import FakeEngine, FakeGraphs
 from support.waiting import wait_until
 
 from tampu.kvcache import Cells, KVCacheGroup, KVCacheManager, KVCacheSpec
+from tampu.ml.backend import Computed
 from tampu.runner.context_shift import shift_count
 from tampu.runner.events import TextDelta
+from tampu.runner.graphs import StepInputs
 from tampu.runner.request import GenerateOptions
 from tampu.runner.scheduler import Scheduler
+from tampu.runner.sequence import Sequence
 
 
-def count_up(history):
+def count_up(history: list[int]) -> int:
     return history[-1] + 1 if history[-1] < 20 else 2
 
 
 class Recorded(FakeGraphs):
     """Notes the order of planning, launching and the ends of batches; each step waits its turn."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         self.seen = []
 
-    def watch(self, engine):
+    def watch(self, engine) -> None:
         plan = engine.scheduler.plan
 
         def planned():
@@ -36,13 +42,13 @@ class Recorded(FakeGraphs):
 
         engine.scheduler.plan = planned
 
-    def submit(self, step):
+    def submit(self, step: StepInputs) -> Future[Computed]:
         done = super().submit(step)
         self.seen.append(f"launch {len(step.tokens)}")
         late = type(done)()
         wait, seen = late.result, self.seen
 
-        def result(timeout=None):
+        def result(timeout=None) -> Computed:
             seen.append(f"end {len(step.tokens)}")
             return wait(timeout)
 
@@ -55,7 +61,7 @@ class Recorded(FakeGraphs):
 
 
 @pytest.mark.seed("S1")
-def test_a_batch_is_planned_while_the_previous_one_computes():
+def test_a_batch_is_planned_while_the_previous_one_computes() -> None:
     engine = FakeEngine(count_up, graphs=Recorded)
     engine.graphs.watch(engine)
     engine.ask([2, 3, 4], max_tokens=3).events()
@@ -69,7 +75,7 @@ def test_a_batch_is_planned_while_the_previous_one_computes():
 
 
 @pytest.mark.seed("S1", "S2")
-def test_a_batch_that_no_sequence_needs_is_not_launched():
+def test_a_batch_that_no_sequence_needs_is_not_launched() -> None:
     with FakeEngine(lambda history: 1 if len(history) == 4 else 5, graphs=Recorded) as engine:
         engine.graphs.watch(engine)
         engine.ask([2, 3], max_tokens=9).events()
@@ -83,10 +89,10 @@ def test_a_batch_that_no_sequence_needs_is_not_launched():
 
 
 @pytest.fixture
-def scheduler():
+def scheduler() -> Callable[..., Any]:
     """Make a scheduler; nothing is computed."""
 
-    def make(*, slots=4, batch=8, cells=64):
+    def make(*, slots: int = 4, batch: int = 8, cells: int = 64) -> Scheduler:
         kv_manager = KVCacheManager([KVCacheGroup(KVCacheSpec(), Cells(cells))])
         return Scheduler(kv_manager, slots=slots, batch=batch, outputs=slots)
 
@@ -94,14 +100,14 @@ def scheduler():
 
 
 @pytest.fixture
-def sequences():
+def sequences() -> Callable[..., Any]:
     """Make sequences of some prompt lengths that arrive together, without a common prefix."""
     engine = FakeEngine(count_up, context=32)
     engine.runner.close()
     engine.runner.submit = lambda _sequence: None
     first, order = iter(range(2, 21)), itertools.count()
 
-    def make(*lengths):
+    def make(*lengths: int) -> list[Sequence]:
         made = [engine.ask([next(first), *[3] * (n - 1)]).sequence for n in lengths]
         for each in made:
             each.times.submitted = next(order)
@@ -110,11 +116,13 @@ def sequences():
     return make
 
 
-def parts(plan):
+def parts(plan) -> list[Any]:
     return [(p.start, p.count, p.output if p.outputs else None) for p in plan.parts]
 
 
-def test_shorter_prompts_are_computed_first(scheduler, sequences):
+def test_shorter_prompts_are_computed_first(
+    scheduler: Callable[..., Any], sequences: Callable[..., Any]
+) -> None:
     made = scheduler(batch=8)
     made.waiting.extend(sequences(9, 5, 2))
     made.start_waiting()
@@ -125,7 +133,9 @@ def test_shorter_prompts_are_computed_first(scheduler, sequences):
     assert plan.inputs.outputs.tolist() == [1, 6]
 
 
-def test_a_much_earlier_long_prompt_is_computed_first(scheduler, sequences):
+def test_a_much_earlier_long_prompt_is_computed_first(
+    scheduler: Callable[..., Any], sequences: Callable[..., Any]
+) -> None:
     made = scheduler(batch=8)
     long, short = sequences(9, 2)
     long.times.submitted -= 10**9
@@ -134,7 +144,9 @@ def test_a_much_earlier_long_prompt_is_computed_first(scheduler, sequences):
     assert parts(made.plan()) == [(0, 8, None)]
 
 
-def test_interactive_requests_come_before_batch_requests(scheduler, sequences):
+def test_interactive_requests_come_before_batch_requests(
+    scheduler: Callable[..., Any], sequences: Callable[..., Any]
+) -> None:
     made = scheduler(slots=1)
     first, second = sequences(2, 9)
     first.options = GenerateOptions(priority="batch")
@@ -147,7 +159,9 @@ def test_interactive_requests_come_before_batch_requests(scheduler, sequences):
     assert made.waiting == [third]
 
 
-def test_decoding_sequences_come_before_prompts(scheduler, sequences):
+def test_decoding_sequences_come_before_prompts(
+    scheduler: Callable[..., Any], sequences: Callable[..., Any]
+) -> None:
     made = scheduler(batch=4)
     long, short = sequences(12, 1)
     made.waiting.extend([long, short])
@@ -157,7 +171,9 @@ def test_decoding_sequences_come_before_prompts(scheduler, sequences):
     assert parts(plan) == [(0, 1, 0), (0, 3, None)]
 
 
-def test_a_batch_never_exceeds_its_limit(scheduler, sequences):
+def test_a_batch_never_exceeds_its_limit(
+    scheduler: Callable[..., Any], sequences: Callable[..., Any]
+) -> None:
     made = scheduler(slots=9, batch=3)
     made.waiting.extend(sequences(*[1] * 9))
     made.start_waiting()
@@ -165,7 +181,9 @@ def test_a_batch_never_exceeds_its_limit(scheduler, sequences):
     assert made.plan() is None
 
 
-def test_as_many_sequences_run_as_there_are_slots(scheduler, sequences):
+def test_as_many_sequences_run_as_there_are_slots(
+    scheduler: Callable[..., Any], sequences: Callable[..., Any]
+) -> None:
     made = scheduler(slots=2)
     first, second, third = sequences(3, 3, 3)
     made.waiting.extend([first, second, third])
@@ -179,7 +197,9 @@ def test_as_many_sequences_run_as_there_are_slots(scheduler, sequences):
     assert made.is_idle
 
 
-def test_a_plan_is_filled_when_its_tokens_are_known(scheduler, sequences):
+def test_a_plan_is_filled_when_its_tokens_are_known(
+    scheduler: Callable[..., Any], sequences: Callable[..., Any]
+) -> None:
     made = scheduler()
     (sequence,) = sequences(3)
     made.waiting.append(sequence)
@@ -196,7 +216,9 @@ def test_a_plan_is_filled_when_its_tokens_are_known(scheduler, sequences):
     assert second.inputs.segments[0].cells.tolist() == [[0, 1, 2, 3]]
 
 
-def test_rolling_back_a_plan_frees_its_cells(scheduler, sequences):
+def test_rolling_back_a_plan_frees_its_cells(
+    scheduler: Callable[..., Any], sequences: Callable[..., Any]
+) -> None:
     made = scheduler()
     made.waiting.extend(sequences(3, 2))
     made.start_waiting()
@@ -210,7 +232,9 @@ def test_rolling_back_a_plan_frees_its_cells(scheduler, sequences):
     made.check()
 
 
-def test_without_a_free_cell_nothing_is_planned(scheduler, sequences):
+def test_without_a_free_cell_nothing_is_planned(
+    scheduler: Callable[..., Any], sequences: Callable[..., Any]
+) -> None:
     made = scheduler(cells=4)
     made.waiting.extend(sequences(4, 3))
     made.start_waiting()
@@ -234,12 +258,14 @@ def test_without_a_free_cell_nothing_is_planned(scheduler, sequences):
         (10, 2, 10, 4),
     ],
 )
-def test_a_shift_frees_half_of_the_tokens_not_kept(length, keep, capacity, dropped):
+def test_a_shift_frees_half_of_the_tokens_not_kept(
+    length: int, keep: int, capacity: int, dropped: int
+) -> None:
     assert shift_count(length, keep, capacity) == dropped
 
 
 @pytest.fixture
-def full(scheduler, sequences):
+def full(scheduler: Callable[..., Any], sequences: Callable[..., Any]) -> tuple[Any, Any]:
     """Return a scheduler with one sequence whose context of ten tokens is full."""
     made = scheduler(cells=64)
     (sequence,) = sequences(10)
@@ -254,7 +280,7 @@ def full(scheduler, sequences):
 
 
 @pytest.mark.seed("S80")
-def test_a_shift_drops_tokens_after_the_kept_ones(full):
+def test_a_shift_drops_tokens_after_the_kept_ones(full: tuple[Any, Any]) -> None:
     made, sequence = full
     cells = sequence.cell_table.cells[0].tolist()
     assert made.shift(sequence, 2) == (4, [pytest.approx(cells[6:10])])
@@ -266,7 +292,9 @@ def test_a_shift_drops_tokens_after_the_kept_ones(full):
 
 
 @pytest.mark.seed("S80")
-def test_rows_moved_by_a_shift_are_not_shared(full, sequences):
+def test_rows_moved_by_a_shift_are_not_shared(
+    full: tuple[Any, Any], sequences: Callable[..., Any]
+) -> None:
     made, sequence = full
     made.shift(sequence, 2)
     made.release(sequence)
@@ -279,7 +307,7 @@ def test_rows_moved_by_a_shift_are_not_shared(full, sequences):
 
 
 @pytest.mark.seed("S80")
-def test_shared_cells_are_not_moved(full):
+def test_shared_cells_are_not_moved(full: tuple[Any, Any]) -> None:
     made, sequence = full
     other = made.kv_manager.allocate(10)
     made.kv_manager.match_prefix(other, sequence.keys[:8])
@@ -294,7 +322,7 @@ def test_shared_cells_are_not_moved(full):
 # What is counted and reported
 
 
-def test_the_usage_counts_tokens_and_time():
+def test_the_usage_counts_tokens_and_time() -> None:
     with FakeEngine(count_up) as engine:
         engine.ask([2, 3, 4, 5], max_tokens=2).events()
         *_, done = engine.ask([2, 3, 4, 5, 9], max_tokens=3).events()
@@ -306,14 +334,14 @@ def test_the_usage_counts_tokens_and_time():
 
 
 @pytest.mark.seed("S80")
-def test_the_usage_counts_the_tokens_that_a_shift_dropped():
+def test_the_usage_counts_the_tokens_that_a_shift_dropped() -> None:
     with FakeEngine(count_up, context=16) as engine:
         *_, done = engine.ask([2, 3], max_tokens=20, keep=0).events()
     assert done.usage.dropped_tokens == 8
     assert done.usage.prompt_tokens == 2
 
 
-def test_a_cancelled_request_reports_its_usage():
+def test_a_cancelled_request_reports_its_usage() -> None:
     with FakeEngine(count_up, context=16) as engine:
         asked = engine.ask([2])
         wait_until(lambda: asked.sequence.generated >= 5, "five tokens are there")
@@ -324,7 +352,7 @@ def test_a_cancelled_request_reports_its_usage():
     assert sum(len(text.tokens) for text in texts) <= done.usage.generated_tokens
 
 
-def test_a_waiting_request_can_be_cancelled():
+def test_a_waiting_request_can_be_cancelled() -> None:
     with FakeEngine(count_up) as engine:
         running = engine.ask([2])
         waiting = engine.ask([3])
@@ -335,7 +363,7 @@ def test_a_waiting_request_can_be_cancelled():
         engine.wait_until_idle()
 
 
-def test_cancelling_twice_or_after_the_end_does_nothing():
+def test_cancelling_twice_or_after_the_end_does_nothing() -> None:
     with FakeEngine(count_up) as engine:
         asked = engine.ask([2], max_tokens=2)
         assert asked.answer()[2] == "length"
@@ -345,7 +373,7 @@ def test_cancelling_twice_or_after_the_end_does_nothing():
         assert asked._events.empty()
 
 
-def test_each_token_has_its_logprob_if_requested():
+def test_each_token_has_its_logprob_if_requested() -> None:
     with FakeEngine(count_up) as engine:
         asked = engine.ask([2], max_tokens=3, logprobs=True, top_logprobs=2)
         texts = [event for event in asked.events() if isinstance(event, TextDelta)]
@@ -357,7 +385,7 @@ def test_each_token_has_its_logprob_if_requested():
         assert [token for token, _ in entry.top] == [entry.token, 0]
 
 
-def test_tokens_are_sent_with_their_text():
+def test_tokens_are_sent_with_their_text() -> None:
     with FakeEngine(count_up) as engine:
         asked = engine.ask([2], max_tokens=6, stop=("cdx",))
         texts = [event for event in asked.events() if isinstance(event, TextDelta)]
@@ -371,7 +399,7 @@ def test_tokens_are_sent_with_their_text():
 
 @pytest.mark.seed("S11")
 @pytest.mark.parametrize("end", [1, 30, 63])
-def test_each_end_token_ends_an_answer(end):
+def test_each_end_token_ends_an_answer(end: int) -> None:
     with FakeEngine(lambda history: end if len(history) == 3 else 5) as engine:
         engine.runner._outputs._ends = frozenset({1, 30, 63})
         assert engine.ask([2], max_tokens=9).answer() == ("dd", [5, 5], "stop")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,16 +24,16 @@ class Letters:
 
     vocabulary_size = len(VOCABULARY)
 
-    def __init__(self, control=CONTROL):
+    def __init__(self, control: dict[str, int] = CONTROL) -> None:
         self.control = control
 
-    def control_tokens(self, texts):
+    def control_tokens(self, texts) -> dict[Any, Any]:
         return {text: self.control[text] for text in texts if text in self.control}
 
-    def decoder(self, **_):
+    def decoder(self, **_: object) -> Decoder:
         return Decoder()
 
-    def encode_inside(self, text):
+    def encode_inside(self, text) -> list[Any]:
         assert text == "</think>"
         return [VOCABULARY.index(b"</"), VOCABULARY.index(b"think>")]
 
@@ -39,10 +41,10 @@ class Letters:
 class Decoder:
     """Shows a token's text; half a character only once it is whole."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.held = b""
 
-    def feed(self, token):
+    def feed(self, token) -> str:
         self.held += VOCABULARY[token]
         try:
             text, self.held = self.held.decode(), b""
@@ -51,7 +53,12 @@ class Decoder:
         return text
 
 
-def answer(wanted, budget, tags=THINK, control=CONTROL):
+def answer(
+    wanted: list[Any],
+    budget: int,
+    tags: ReasoningTags = THINK,
+    control: dict[Any | str, Any] = CONTROL,
+) -> list[int]:
     """Return the tokens of an answer, given those that the model would generate."""
     limit = ReasoningBudget(budget, tags, Letters(control))
     said = []
@@ -66,37 +73,37 @@ def answer(wanted, budget, tags=THINK, control=CONTROL):
     return said
 
 
-def test_reasoning_ends_when_the_budget_is_used_up():
+def test_reasoning_ends_when_the_budget_is_used_up() -> None:
     assert answer([2, 0, 1, 0, 1, 8], 2) == [2, 0, 1, 3, 0, 1, 8]
     assert answer([2, 0, 3, 1, 8], 2) == [2, 0, 3, 1, 8]
     assert answer([0, 1, 0, 1], 2, OPEN) == [0, 1, 3, 0, 1]
 
 
-def test_a_budget_of_zero_ends_reasoning_immediately():
+def test_a_budget_of_zero_ends_reasoning_immediately() -> None:
     assert answer([2, 0], 0) == [2, 3, 0]
     assert answer([0], 0, OPEN) == [3, 0]
 
 
-def test_all_tokens_of_an_end_tag_are_forced():
+def test_all_tokens_of_an_end_tag_are_forced() -> None:
     assert answer([4, 5, 0, 0, 0], 2, control={}) == [4, 5, 0, 0, 7, 5, 0]
 
 
-def test_all_reasoning_of_an_answer_shares_one_budget():
+def test_all_reasoning_of_an_answer_shares_one_budget() -> None:
     assert answer([2, 0, 3, 6, 2, 0, 0, 8], 2) == [2, 0, 3, 6, 2, 0, 3, 0, 8]
 
 
-def test_a_tag_inside_the_answer_does_not_begin_reasoning():
+def test_a_tag_inside_the_answer_does_not_begin_reasoning() -> None:
     assert answer([8, 2, 0, 0, 0], 1) == [8, 2, 0, 0, 0]
     anywhere = ReasoningTags(begin="<think>", end="</think>", anywhere=True)
     assert answer([8, 2, 0, 0, 0], 1, anywhere) == [8, 2, 0, 3, 0, 0]
 
 
-def test_a_character_is_completed_before_reasoning_ends():
+def test_a_character_is_completed_before_reasoning_ends() -> None:
     assert answer([2, HALF, OTHER_HALF, 0], 1) == [2, HALF, OTHER_HALF, 3, 0]
 
 
 @given(st.lists(st.integers(0, len(VOCABULARY) - 1), max_size=30), st.integers(0, 8), st.booleans())
-def test_reasoning_never_exceeds_its_budget(wanted, budget, is_open):
+def test_reasoning_never_exceeds_its_budget(wanted: list[Any], budget: int, is_open: bool) -> None:
     said = answer(wanted, budget, OPEN if is_open else THINK)
     inside, count = is_open, 0
     for token in said:
@@ -111,19 +118,19 @@ def test_reasoning_never_exceeds_its_budget(wanted, budget, is_open):
 
 
 @pytest.mark.parametrize("budget", [0, 3])
-def test_an_inner_constraint_still_holds(budget):
+def test_an_inner_constraint_still_holds(budget: int) -> None:
     class Inner:
         is_complete = False
         taken = ()
         begins = 0
 
-        def begin(self):
+        def begin(self) -> None:
             self.begins += 1
 
-        def mask(self):
+        def mask(self) -> str:
             return "inner"
 
-        def accept(self, token):
+        def accept(self, token) -> None:
             self.taken = (*self.taken, token)
 
     inner = Inner()

@@ -9,6 +9,8 @@ import pytest
 from support.fake_graphs import FakeEngine, FakeGraphs
 from support.waiting import wait_until
 
+from tampu.ml.backend import Computed
+from tampu.runner.graphs import StepInputs
 from tampu.runner.watchdog import Watchdog
 
 
@@ -17,16 +19,16 @@ class Clock:
 
     now_s = 100.0
 
-    def __call__(self):
+    def __call__(self) -> float:
         return self.now_s
 
 
 @pytest.fixture
-def clock():
+def clock() -> Clock:
     return Clock()
 
 
-def test_an_idle_loop_does_not_hang(clock):
+def test_an_idle_loop_does_not_hang(clock: Clock) -> None:
     watchdog = Watchdog(clock)
     watchdog.busy("planning")
     watchdog.idle()
@@ -34,7 +36,7 @@ def test_an_idle_loop_does_not_hang(clock):
     assert watchdog.hang_reason(1) == ""
 
 
-def test_a_quick_activity_hangs_after_the_patience(clock):
+def test_a_quick_activity_hangs_after_the_patience(clock: Clock) -> None:
     watchdog = Watchdog(clock)
     watchdog.busy("planning")
     clock.now_s += 59
@@ -43,7 +45,7 @@ def test_a_quick_activity_hangs_after_the_patience(clock):
     assert watchdog.hang_reason(60) == "hung: planning for 61 s (limit 60 s)"
 
 
-def test_a_step_may_take_ten_times_its_expected_duration(clock):
+def test_a_step_may_take_ten_times_its_expected_duration(clock: Clock) -> None:
     watchdog = Watchdog(clock)
     watchdog.computed("batch", 1, 0.5)
     watchdog.computed("batch", 100, 0.5)
@@ -54,7 +56,7 @@ def test_a_step_may_take_ten_times_its_expected_duration(clock):
     assert "computing 512 tokens for 2561 s" in watchdog.hang_reason(60)
 
 
-def test_the_first_step_of_a_kind_may_take_ten_times_the_patience(clock):
+def test_the_first_step_of_a_kind_may_take_ten_times_the_patience(clock: Clock) -> None:
     watchdog = Watchdog(clock)
     watchdog.computed("batch", 1, 0.001)
     watchdog.wait("image", 1)
@@ -64,16 +66,16 @@ def test_the_first_step_of_a_kind_may_take_ten_times_the_patience(clock):
     assert "encoding an image of 1 rows for 601 s" in watchdog.hang_reason(60)
 
 
-def test_the_loop_reports_what_it_waits_for_and_when_it_is_idle():
+def test_the_loop_reports_what_it_waits_for_and_when_it_is_idle() -> None:
     held = queue.SimpleQueue()
 
     class Held(FakeGraphs):
-        def submit(self, step):
+        def submit(self, step: StepInputs) -> Future[Computed]:
             result = Future()
             held.put((result, super().submit(step)))
             return result
 
-    def release():
+    def release() -> None:
         result, computed = held.get(timeout=60)
         result.set_result(computed.result())
 

@@ -1,4 +1,7 @@
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,16 +9,16 @@ from hypothesis.extra import numpy as arrays
 from support import sampling as reference
 
 from tampu.errors import ComputeError
-from tampu.sampling.candidates import best_of
+from tampu.sampling.candidates import Candidates, best_of
 
 
-def ranked(candidates, count):
+def ranked(candidates: Candidates, count: int) -> list[Any]:
     return [candidates.token(rank) for rank in range(min(count, len(candidates.descending)))]
 
 
 @pytest.mark.parametrize("size", [1, 7, 40, 41, 1000, 1024, 1300, 5120, 5121, 20_000])
 @pytest.mark.parametrize("k", [1, 5, 40, 300])
-def test_the_k_best_are_those_of_a_full_sort(size, k):
+def test_the_k_best_are_those_of_a_full_sort(size: int, k: int) -> None:
     logits = np.random.default_rng(size).normal(0, 3, size).astype(np.float32)
     candidates = best_of(logits, k)
     expected = reference.descending(logits)[:k]
@@ -27,12 +30,12 @@ def test_the_k_best_are_those_of_a_full_sort(size, k):
     arrays.arrays(np.float32, st.integers(1, 3000), elements=st.sampled_from([0.0, 1.0, 2.0])),
     st.integers(1, 50),
 )
-def test_equal_logits_come_in_the_order_of_their_tokens(logits, k):
+def test_equal_logits_come_in_the_order_of_their_tokens(logits: npt.NDArray[Any], k: int) -> None:
     assert ranked(best_of(logits, k), k) == reference.descending(logits)[:k].tolist()
 
 
 @pytest.mark.parametrize("size", [50, 1300, 20_001])
-def test_the_best_may_be_anywhere(size):
+def test_the_best_may_be_anywhere(size: int) -> None:
     for place in (0, 1, size // 2, size - 2, size - 1):
         logits = np.zeros(size, np.float32)
         logits[place] = 1.0
@@ -40,7 +43,7 @@ def test_the_best_may_be_anywhere(size):
 
 
 @pytest.mark.parametrize("size", [50, 20_000])
-def test_forbidden_tokens_are_no_candidates(size):
+def test_forbidden_tokens_are_no_candidates(size: int) -> None:
     logits = np.full(size, -np.inf, np.float32)
     logits[[3, size - 1]] = [1.0, 2.0]
     candidates = best_of(logits, 40)
@@ -49,7 +52,7 @@ def test_forbidden_tokens_are_no_candidates(size):
 
 @pytest.mark.parametrize("size", [50, 20_001])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_an_unusable_logit_is_refused_wherever_it_is(size, bad):
+def test_an_unusable_logit_is_refused_wherever_it_is(size: int, bad: float) -> None:
     for place in (0, size // 2, size - 1):
         logits = np.zeros(size, np.float32)
         logits[place] = bad

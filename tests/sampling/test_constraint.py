@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import re
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 import jsonschema
 import numpy as np
@@ -19,6 +21,7 @@ from support.schemas import SUPPORTED, UNSUPPORTED
 from support.vocabularies import CONTROL, byte_level, sentence_piece
 
 from tampu.errors import GrammarError
+from tampu.ml.metadata import Metadata
 from tampu.sampling.constraint import Constraints
 from tampu.sampling.grammar import Grammar
 from tampu.tokenizer import load_tokenizer
@@ -58,7 +61,7 @@ WORDS = [
 pytestmark = pytest.mark.server
 
 
-def vocabulary(family):
+def vocabulary(family: str) -> Metadata:
     if family == "bytes":
         return byte_level(*SPECIALS, *WORDS, types=SPECIALS, eos_token_id=257)
     pieces = [(word, -1.0) for word in ("▁{", '▁"', '":', "▁the", "true", '{"', "é")]
@@ -66,12 +69,12 @@ def vocabulary(family):
 
 
 @pytest.fixture(scope="module")
-def tokenizers():
+def tokenizers() -> dict[Any, Any]:
     return {family: load_tokenizer(vocabulary(family)) for family in ("bytes", "pieces")}
 
 
 @pytest.fixture(scope="module")
-def all_constraints(tokenizers):
+def all_constraints(tokenizers: dict[Any, Any]) -> Iterator[dict[Any, Constraints]]:
     made = {family: Constraints(tokenizers[family], FORK_SERVER) for family in tokenizers}
     yield made
     for constraints in made.values():
@@ -79,16 +82,16 @@ def all_constraints(tokenizers):
 
 
 @pytest.fixture(scope="module")
-def constraints(all_constraints):
+def constraints(all_constraints: dict[Any, Constraints]) -> Constraints:
     return all_constraints["bytes"]
 
 
 @pytest.fixture(autouse=True)
-def no_threads_left():
+def no_threads_left() -> None:
     """The worker thread is the module's; its end is tested below."""
 
 
-def answer(constraints, tokenizer, grammar, seed=0, **options):
+def answer(constraints: Constraints, tokenizer, grammar: Grammar, seed: int = 0, **options: Any):
     return nonsense.answer(constraints.compile(grammar), tokenizer, seed, **options)
 
 
@@ -99,12 +102,14 @@ CASES = [
 ]
 
 
-def test_there_are_two_hundred_schemas():
+def test_there_are_two_hundred_schemas() -> None:
     assert len(CASES) >= 200
 
 
 @pytest.mark.parametrize("schema", CASES)
-def test_a_random_model_gives_json_that_the_schema_allows(constraints, tokenizers, schema):
+def test_a_random_model_gives_json_that_the_schema_allows(
+    constraints: Constraints, tokenizers: dict[Any, Any], schema: pytest.ParameterSet
+) -> None:
     grammar = Grammar.schema(schema)
     validator = jsonschema.Draft202012Validator(
         schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER
@@ -116,8 +121,11 @@ def test_a_random_model_gives_json_that_the_schema_allows(constraints, tokenizer
 @pytest.mark.parametrize("options", [{"temperature": 0.0}, {"top_k": 0, "top_p": 1.0}])
 @pytest.mark.parametrize("family", ["bytes", "pieces"])
 def test_it_holds_for_all_ways_to_sample_and_families_of_tokens(
-    all_constraints, tokenizers, family, options
-):
+    all_constraints: dict[Any, Constraints],
+    tokenizers: dict[Any, Any],
+    family: str,
+    options: dict[str, float],
+) -> None:
     schema = SUPPORTED["as people ask"][0]
     for seed in range(5):
         text = answer(
@@ -127,7 +135,9 @@ def test_it_holds_for_all_ways_to_sample_and_families_of_tokens(
 
 
 @pytest.mark.parametrize(("schema", "place"), UNSUPPORTED)
-def test_what_is_not_supported_is_named_and_never_ignored(constraints, schema, place):
+def test_what_is_not_supported_is_named_and_never_ignored(
+    constraints: Constraints, schema, place: str
+) -> None:
     with pytest.raises(GrammarError, match=re.escape(place)):
         constraints.compile(Grammar.schema(schema))
 
@@ -149,7 +159,9 @@ GRAMMARS = [
 
 
 @pytest.mark.parametrize(("grammar", "pattern"), GRAMMARS)
-def test_other_grammars_hold(constraints, tokenizers, grammar, pattern):
+def test_other_grammars_hold(
+    constraints: Constraints, tokenizers: dict[Any, Any], grammar: Grammar, pattern: str
+) -> None:
     for seed in range(5):
         text = answer(constraints, tokenizers["bytes"], grammar, seed)
         assert re.fullmatch(pattern, text, re.DOTALL)
@@ -174,7 +186,9 @@ def test_other_grammars_hold(constraints, tokenizers, grammar, pattern):
         Grammar.schema({"type": "string", "pattern": "^(.*a.{900}){9}$"}),
     ],
 )
-def test_a_hostile_grammar_is_refused_or_stays_within_its_limits(constraints, grammar):
+def test_a_hostile_grammar_is_refused_or_stays_within_its_limits(
+    constraints: Constraints, grammar: Grammar
+) -> None:
     try:
         constraint = constraints.compile(grammar)
         for _ in range(20):
@@ -186,14 +200,16 @@ def test_a_hostile_grammar_is_refused_or_stays_within_its_limits(constraints, gr
     assert constraints.compile(Grammar.choices(["a"])).allowed().sum() == 1
 
 
-def test_a_regex_that_backtracks_elsewhere_is_no_matter_here(constraints, tokenizers):
+def test_a_regex_that_backtracks_elsewhere_is_no_matter_here(
+    constraints: Constraints, tokenizers: dict[Any, Any]
+) -> None:
     text = answer(constraints, tokenizers["bytes"], Grammar.regex("(a+)+b"))
     assert re.fullmatch("a+b", text)
 
 
 def test_the_end_is_allowed_when_the_answer_is_whole_and_forced_when_nothing_may_follow(
-    constraints, tokenizers
-):
+    constraints: Constraints, tokenizers: dict[Any, Any]
+) -> None:
     constraint = constraints.compile(Grammar.regex("ab?"))
     eos = sorted(tokenizers["bytes"].eos)
     assert not constraint.may_end
@@ -208,14 +224,16 @@ def test_the_end_is_allowed_when_the_answer_is_whole_and_forced_when_nothing_may
     assert constraint.is_complete
 
 
-def test_the_end_token_completes_an_answer(constraints, tokenizers):
+def test_the_end_token_completes_an_answer(
+    constraints: Constraints, tokenizers: dict[Any, Any]
+) -> None:
     constraint = constraints.compile(Grammar.regex("a*"))
     constraint.accept(ord("a"))
     constraint.accept(min(tokenizers["bytes"].eos))
     assert constraint.is_complete
 
 
-def test_tokens_can_be_taken_back_for_speculation(constraints):
+def test_tokens_can_be_taken_back_for_speculation(constraints: Constraints) -> None:
     constraint = constraints.compile(Grammar.choices(["yes", "yard"]))
     assert constraint.count_allowed([ord(c) for c in "yarn"]) == 3
     before = constraint.mask().copy()
@@ -232,20 +250,22 @@ def test_tokens_can_be_taken_back_for_speculation(constraints):
         constraint.rollback(9)
 
 
-def test_a_token_that_has_no_place_is_an_error(constraints):
+def test_a_token_that_has_no_place_is_an_error(constraints: Constraints) -> None:
     constraint = constraints.compile(Grammar.choices(["yes"]))
     with pytest.raises(GrammarError, match="no place for token 110"):
         constraint.accept(ord("n"))
 
 
-def test_logits_of_other_tokens_become_minus_infinity(constraints, tokenizers):
+def test_logits_of_other_tokens_become_minus_infinity(
+    constraints: Constraints, tokenizers: dict[Any, Any]
+) -> None:
     logits = np.zeros(tokenizers["bytes"].vocabulary_size, np.float32)
     constraints.compile(Grammar.choices(["yes", "no"])).apply(logits)
     assert np.flatnonzero(logits == 0).tolist() == sorted(b"yn")
     assert np.isneginf(np.delete(logits, sorted(b"yn"))).all()
 
 
-def test_answers_of_one_grammar_do_not_disturb_each_other(constraints):
+def test_answers_of_one_grammar_do_not_disturb_each_other(constraints: Constraints) -> None:
     first = constraints.compile(Grammar.choices(["yes", "no"]))
     first.accept(ord("y"))
     second = constraints.compile(Grammar.choices(["yes", "no"]))
@@ -253,7 +273,7 @@ def test_answers_of_one_grammar_do_not_disturb_each_other(constraints):
     assert np.flatnonzero(first.allowed()).tolist() == [ord("e")]
 
 
-def test_a_model_whose_tokens_do_not_fit_is_told_so():
+def test_a_model_whose_tokens_do_not_fit_is_told_so() -> None:
     tokenizer = load_tokenizer(byte_level("</s>", types=SPECIALS, eos_token_id=256))
     letters = [token for token in range(256) if token != ord("q")]
 
@@ -261,10 +281,10 @@ def test_a_model_whose_tokens_do_not_fit_is_told_so():
         vocabulary_size, eos = tokenizer.vocabulary_size, tokenizer.eos
         control_texts = tokenizer.control_texts
 
-        def encode_inside(self, text):
+        def encode_inside(self, text) -> list[Any]:
             return [token for token in text.encode() if token in letters]
 
-        def all_token_bytes(self):
+        def all_token_bytes(self) -> list[Any]:
             return [bytes([t]) if t in letters else b"" for t in range(self.vocabulary_size)]
 
     constraints = Constraints(WithoutQ(), FORK_SERVER)
@@ -275,13 +295,13 @@ def test_a_model_whose_tokens_do_not_fit_is_told_so():
     constraints.close()
 
 
-def test_many_grammars_one_after_the_other_are_not_all_kept(constraints):
+def test_many_grammars_one_after_the_other_are_not_all_kept(constraints: Constraints) -> None:
     for number in range(60):
         constraints.compile(Grammar.choices([str(number)]))
     assert len(constraints._remembered) <= 16
 
 
-def test_a_grammar_around_another_begins_with_a_thought(constraints):
+def test_a_grammar_around_another_begins_with_a_thought(constraints: Constraints) -> None:
     grammar = Grammar.schema({"const": 5}).within(
         'start: thought answer\nthought[suffix="</t>"]: /(.|\\n)*/'
     )
@@ -292,7 +312,7 @@ def test_a_grammar_around_another_begins_with_a_thought(constraints):
     assert np.flatnonzero(constraint.allowed()).tolist() == [ord("5")]
 
 
-def test_a_grammar_keeps_its_own_rules_inside_of_another(constraints):
+def test_a_grammar_keeps_its_own_rules_inside_of_another(constraints: Constraints) -> None:
     own = Grammar.lark('start: one (/[}]{1,2}/ | "{")  # } no end\none: "a"')
     constraint = constraints.compile(own.within('start: one answer\none: "b"'))
     for token in b"ba}":
@@ -301,7 +321,9 @@ def test_a_grammar_keeps_its_own_rules_inside_of_another(constraints):
     assert constraint.count_allowed(list(b"}}")) == 1
 
 
-def test_control_tokens_can_stand_in_a_grammar(constraints, tokenizers):
+def test_control_tokens_can_stand_in_a_grammar(
+    constraints: Constraints, tokenizers: dict[Any, Any]
+) -> None:
     [mark] = tokenizers["bytes"].control_tokens(["<|mark|>"]).values()
     constraint = constraints.compile(Grammar.lark(f'start: "a" <[{mark}]>'))
     constraint.accept(ord("a"))
@@ -310,7 +332,7 @@ def test_control_tokens_can_stand_in_a_grammar(constraints, tokenizers):
     assert not constraint.allowed()[mark]
 
 
-def test_closing_ends_the_thread_and_the_process(tokenizers):
+def test_closing_ends_the_thread_and_the_process(tokenizers: dict[Any, Any]) -> None:
     before = set(threading.enumerate())
     constraints = Constraints(tokenizers["bytes"], FORK_SERVER)
     constraints.prepare()

@@ -15,7 +15,7 @@ from tampu.sampling.grammar import Grammar, grammar_of, lark_text
 from tampu.sampling.schema import MAX_DEPTH, checked_schema
 
 
-def nested(depth):
+def nested(depth: int) -> dict[str, str]:
     schema = {"type": "string"}
     for _ in range(depth):
         schema = {"anyOf": [schema]}
@@ -50,12 +50,12 @@ def nested(depth):
         (nested(10_000), f"schema: /: it is nested more than {MAX_DEPTH} deep"),
     ],
 )
-def test_a_schema_is_refused_with_the_place_and_the_reason(schema, message):
+def test_a_schema_is_refused_with_the_place_and_the_reason(schema, message: str) -> None:
     with pytest.raises(GrammarError, match=f"^{re.escape(message)}"):
         Grammar.schema(schema)
 
 
-def test_a_schema_loses_what_says_nothing_and_is_not_changed_itself():
+def test_a_schema_loses_what_says_nothing_and_is_not_changed_itself() -> None:
     schema = {
         "properties": {"uniqueItems": {"uniqueItems": False}, "x": True},
         "unevaluatedProperties": True,
@@ -81,7 +81,7 @@ def test_a_schema_loses_what_says_nothing_and_is_not_changed_itself():
                     st.lists(inner) | st.dictionaries(st.sampled_from(
                         ["type", "anyOf", "items", "properties", "$ref", "enum", "required",
                          "minProperties", "x"]), inner)))  # fmt: skip
-def test_whatever_is_given_as_a_schema_is_checked_or_refused(schema):
+def test_whatever_is_given_as_a_schema_is_checked_or_refused(schema) -> None:
     with suppress(GrammarError):
         json.dumps(checked_schema(schema))
 
@@ -101,7 +101,7 @@ def test_whatever_is_given_as_a_schema_is_checked_or_refused(schema):
         ({"choices": ["a", "b"]}, Grammar.choices(["a", "b"])),
     ],
 )
-def test_a_format_is_read(wanted, expected):
+def test_a_format_is_read(wanted, expected: Grammar | None) -> None:
     assert grammar_of(wanted) == expected
 
 
@@ -118,12 +118,12 @@ def test_a_format_is_read(wanted, expected):
         ({"gbnf": "x" * 300_000}, "grammar: it has 300000 bytes"),
     ],
 )
-def test_a_wrong_format_is_refused(wanted, message):
+def test_a_wrong_format_is_refused(wanted, message: str) -> None:
     with pytest.raises(GrammarError, match=f"^{re.escape(message)}"):
         grammar_of(wanted)
 
 
-def test_texts_are_written_with_control_tokens_as_tokens():
+def test_texts_are_written_with_control_tokens_as_tokens() -> None:
     assert lark_text('a"\n') == '"a\\"\\n"'
     tokens = {"<|end|>": 7, "<|end|>x": 8}
     assert lark_text("a<|end|>b<|end|>x", tokens) == '"a" <[7]> "b" <[8]>'

@@ -1,6 +1,8 @@
 import math
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ from tampu.errors import ComputeError
 from tampu.sampling import top_logprobs
 
 
-def test_two_equal_logits_have_half_each():
+def test_two_equal_logits_have_half_each() -> None:
     logprob, listed = top_logprobs(np.float32([3, 3]), 1, 2)
     assert logprob == pytest.approx(math.log(0.5), abs=1e-6)
     assert [token for token, _ in listed] == [0, 1]
@@ -22,7 +24,9 @@ def test_two_equal_logits_have_half_each():
     st.integers(0, 20),
     st.data(),
 )
-def test_log_probabilities_are_those_of_softmax(logits, count, data):
+def test_log_probabilities_are_those_of_softmax(
+    logits: npt.NDArray[Any], count: int, data: st.DataObject
+) -> None:
     token = data.draw(st.integers(0, len(logits) - 1))
     logprob, listed = top_logprobs(logits, token, count)
     expected = np.log(np.maximum(reference.softmax(logits), 1e-300))
@@ -32,27 +36,27 @@ def test_log_probabilities_are_those_of_softmax(logits, count, data):
     np.testing.assert_allclose([value for _, value in listed], expected[best], atol=1e-4)
 
 
-def test_all_of_the_vocabulary_sums_to_one():
+def test_all_of_the_vocabulary_sums_to_one() -> None:
     logits = np.random.default_rng(0).normal(0, 5, 20).astype(np.float32)
     _, listed = top_logprobs(logits, 0, 20)
     assert sum(math.exp(value) for _, value in listed) == pytest.approx(1.0, abs=1e-6)
 
 
-def test_huge_logits_do_not_overflow():
+def test_huge_logits_do_not_overflow() -> None:
     logprob, _ = top_logprobs(np.float32([1e30, 1e30, -1e30]), 0, 1)
     assert logprob == pytest.approx(math.log(0.5), abs=1e-6)
 
 
-def test_the_chosen_token_need_not_be_listed():
+def test_the_chosen_token_need_not_be_listed() -> None:
     logprob, listed = top_logprobs(np.float32([1, 5, 4]), 0, 2)
     assert [token for token, _ in listed] == [1, 2]
     assert logprob < listed[-1][1]
 
 
-def test_a_forbidden_token_has_no_probability():
+def test_a_forbidden_token_has_no_probability() -> None:
     assert top_logprobs(np.float32([0, -np.inf]), 1, 0) == (-math.inf, [])
 
 
-def test_nan_is_refused():
+def test_nan_is_refused() -> None:
     with pytest.raises(ComputeError):
         top_logprobs(np.float32([0, np.nan]), 0, 1)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,20 +24,20 @@ OPTIONS = st.sampled_from([
 ])  # fmt: skip
 
 
-def mask_of(tokens, size=SIZE):
+def mask_of(tokens: list[Any] | range, size: int = SIZE) -> npt.NDArray[Any]:
     bits = np.zeros(-(-size // 32) * 32, np.uint8)
     bits[list(tokens)] = 1
     return np.packbits(bits, bitorder="little").view(np.uint32)
 
 
-def only(logits, tokens):
+def only(logits: npt.NDArray[np.float32], tokens: list[int]) -> npt.NDArray[np.float32]:
     left = np.full_like(logits, -np.inf)
     left[tokens] = logits[tokens]
     return left
 
 
 @given(OPTIONS, st.integers(0, 2**32), st.sampled_from([1, 3, 200, 9_000, SIZE - 50]))
-def test_the_same_token_comes_as_from_masked_logits(options, seed, count):
+def test_the_same_token_comes_as_from_masked_logits(options: object, seed: int, count) -> None:
     random = np.random.default_rng(seed)
     logits = random.normal(0, 3, SIZE).astype(np.float32)
     tokens = random.choice(SIZE, count, replace=False)
@@ -48,7 +51,9 @@ def test_the_same_token_comes_as_from_masked_logits(options, seed, count):
 
 
 @pytest.mark.parametrize("options", [{"top_k": 0}, {"top_k": 0, "min_p": 0.1, "top_p": 1.0}])
-def test_few_tokens_come_with_their_probabilities(options):
+def test_few_tokens_come_with_their_probabilities(
+    options: dict[str, Any],
+) -> None:
     logits = np.linspace(-2, 2, 50, dtype=np.float32)
     tokens = [3, 31, 32, 40, 49]
     sampler = Sampler(SamplingOptions(seed=1, temperature=1.0, **options), 50)
@@ -60,7 +65,7 @@ def test_few_tokens_come_with_their_probabilities(options):
 
 
 @given(st.sets(st.integers(0, 99)))
-def test_masks_are_read_bit_by_bit(tokens):
+def test_masks_are_read_bit_by_bit(tokens: set[Any]) -> None:
     mask = mask_of(tokens, 100)
     assert set(few_tokens(mask).tolist()) == tokens
     assert [is_allowed(mask, token) for token in range(100)] == [t in tokens for t in range(100)]
@@ -71,14 +76,16 @@ def test_masks_are_read_bit_by_bit(tokens):
     assert kept.descending.tolist() == sorted(tokens, reverse=True)
 
 
-def test_many_tokens_are_not_listed():
+def test_many_tokens_are_not_listed() -> None:
     assert few_tokens(mask_of(range(SIZE))) is None
 
 
 @pytest.mark.parametrize("count", [1, 15_000])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_unusable_logits_of_what_may_come_are_an_error(count, temperature, value):
+def test_unusable_logits_of_what_may_come_are_an_error(
+    count: int, temperature: float, value: float
+) -> None:
     logits = np.zeros(SIZE, np.float32)
     logits[:count] = value
     sampler = Sampler(SamplingOptions(temperature=temperature), SIZE)
@@ -86,7 +93,7 @@ def test_unusable_logits_of_what_may_come_are_an_error(count, temperature, value
         sampler.sample(logits, mask_of(range(count)))
 
 
-def test_a_mask_that_allows_nothing_is_an_error():
+def test_a_mask_that_allows_nothing_is_an_error() -> None:
     sampler = Sampler(SamplingOptions(), SIZE)
     with pytest.raises(ComputeError, match="forbidden"):
         sampler.sample(np.zeros(SIZE, np.float32), mask_of([]))

@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import pytest
 
@@ -6,7 +7,7 @@ from tampu.errors import RequestError
 from tampu.sampling import SamplingOptions
 
 
-def test_the_defaults_are_those_of_ollama():
+def test_the_defaults_are_those_of_ollama() -> None:
     options = SamplingOptions()
     assert (options.temperature, options.top_k, options.top_p, options.min_p) == (0.8, 40, 0.9, 0.0)
     assert (options.typical_p, options.repeat_last_n, options.repeat_penalty) == (1.0, 64, 1.0)
@@ -39,7 +40,9 @@ def test_the_defaults_are_those_of_ollama():
         ("logit_bias", {1: math.inf}, "from -1000 to 1000"),
     ],
 )
-def test_a_bad_value_is_refused_with_the_range_that_is_allowed(name, value, allowed):
+def test_a_bad_value_is_refused_with_the_range_that_is_allowed(
+    name: str, value: float | str | dict[int, float], allowed: str
+) -> None:
     with pytest.raises(RequestError, match=allowed) as caught:
         SamplingOptions(**{name: value})
     assert name in str(caught.value)
@@ -54,7 +57,7 @@ def test_a_bad_value_is_refused_with_the_range_that_is_allowed(name, value, allo
         {"seed": 2**70},
     ],
 )
-def test_the_ends_of_the_ranges_are_allowed(options):
+def test_the_ends_of_the_ranges_are_allowed(options: dict[str, Any]) -> None:
     SamplingOptions(**options)
 
 
@@ -69,7 +72,7 @@ def test_the_ends_of_the_ranges_are_allowed(options):
         ({"top_k": 0}, False),
     ],
 )
-def test_options_that_leave_one_token_are_greedy(options, greedy):
+def test_options_that_leave_one_token_are_greedy(options: dict[str, Any], greedy: bool) -> None:
     assert SamplingOptions(**options).is_greedy is greedy
 
 
@@ -83,5 +86,5 @@ def test_options_that_leave_one_token_are_greedy(options, greedy):
         ({"repeat_penalty": 1.1, "repeat_last_n": 0}, False),
     ],
 )
-def test_penalties_are_on_if_one_has_an_effect(options, penalties):
+def test_penalties_are_on_if_one_has_an_effect(options: dict[str, float], penalties: bool) -> None:
     assert SamplingOptions(**options).has_penalties is penalties

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import jsonschema
 import pytest
@@ -49,7 +51,7 @@ CONDITIONS = {
 }
 
 
-def schemas(inner):
+def schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     nested = {
         "properties": st.dictionaries(NAMES, inner, max_size=3),
         "patternProperties": st.dictionaries(st.sampled_from(["^z", "y$"]), inner, max_size=2),
@@ -74,20 +76,22 @@ SIMPLE = st.booleans() | st.lists(
 
 
 @pytest.fixture(scope="module")
-def constraints():
+def constraints() -> Iterator[Constraints]:
     made = Constraints(TOKENIZER, FORK_SERVER)
     yield made
     made.close()
 
 
 @pytest.fixture(autouse=True)
-def no_threads_left():
+def no_threads_left() -> None:
     """The worker thread is the module's."""
 
 
 @settings(max_examples=150)
 @given(schema=st.recursive(SIMPLE, schemas, max_leaves=6), seed=st.integers(0, 99))
-def test_what_is_compiled_gives_valid_answers_and_the_rest_is_refused(constraints, schema, seed):
+def test_what_is_compiled_gives_valid_answers_and_the_rest_is_refused(
+    constraints: Constraints, schema, seed: int
+) -> None:
     try:
         constraint = constraints.compile(Grammar.schema(schema))
         text = nonsense.answer(constraint, TOKENIZER, seed)

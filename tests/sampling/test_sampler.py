@@ -1,6 +1,9 @@
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,16 +17,22 @@ QUARTERS = st.integers(-80, 80).map(lambda quarters: quarters / 4)
 LOGITS = arrays.arrays(np.float32, st.integers(1, 80), elements=QUARTERS)
 
 
-def sampler(size, **options):
+def sampler(size: int, **options: Any) -> Sampler:
     return Sampler(SamplingOptions(**{"seed": 1, **options}), size)
 
 
-def distribution(logits, count=5_000, **options):
+def distribution(logits: np.float32, count: int = 5_000, **options: Any) -> npt.NDArray[np.float64]:
     one = sampler(len(logits), **options)
     return reference.frequencies([one.sample(logits) for _ in range(count)], len(logits))
 
 
-def kept(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0):
+def kept(
+    logits: np.float32 | npt.NDArray[np.float32],
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+):
     """The distribution that the filters leave, by sorting."""
     order = reference.descending(logits)[: top_k or None]
     weights = np.zeros(len(logits), np.float32)
@@ -37,13 +46,15 @@ def kept(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0):
 
 @pytest.mark.seed("S59")
 @given(LOGITS)
-def test_temperature_zero_takes_the_first_of_the_best_whatever_else_is_asked(logits):
+def test_temperature_zero_takes_the_first_of_the_best_whatever_else_is_asked(
+    logits: npt.NDArray[Any],
+) -> None:
     one = sampler(len(logits), temperature=0.0, top_k=5, top_p=0.3, min_p=0.2, typical_p=0.5)
     assert one.greedy
     assert one.sample(logits) == int(np.argmax(logits))
 
 
-def test_greedy_takes_the_first_of_equals():
+def test_greedy_takes_the_first_of_equals() -> None:
     assert sampler(4, temperature=0).sample(np.float32([1, 3, 3, 2])) == 1
 
 
@@ -61,13 +72,17 @@ def test_greedy_takes_the_first_of_equals():
         {"temperature": 1.5, "top_k": 0, "top_p": 0.9, "min_p": 0.3},
     ],
 )
-def test_tokens_come_with_the_probability_that_the_options_give_them(options):
+def test_tokens_come_with_the_probability_that_the_options_give_them(
+    options: dict[str, float],
+) -> None:
     logits = np.float32([0.2, 1.9, -1.0, 1.1, 0.0, 2.0, -3.0, 0.7, 1.0])
     assert reference.close(distribution(logits, **options), kept(logits, **options), 5_000)
 
 
 @given(LOGITS, st.integers(1, 90), st.floats(0.01, 0.99), st.floats(0.1, 2.0))
-def test_top_k_and_top_p_leave_out_what_a_full_sort_leaves_out(logits, k, p, temperature):
+def test_top_k_and_top_p_leave_out_what_a_full_sort_leaves_out(
+    logits: npt.NDArray[Any], k: int, p: float, temperature: float
+) -> None:
     token = sampler(len(logits), top_k=k, top_p=p, temperature=temperature, seed=None).sample(
         logits
     )
@@ -76,26 +91,26 @@ def test_top_k_and_top_p_leave_out_what_a_full_sort_leaves_out(logits, k, p, tem
 
 
 @given(LOGITS, st.integers(0, 2**64))
-def test_the_same_seed_gives_the_same_tokens(logits, seed):
+def test_the_same_seed_gives_the_same_tokens(logits: npt.NDArray[Any], seed: int) -> None:
     for top_k in (0, 40):
         one, other = (sampler(len(logits), seed=seed, top_k=top_k) for _ in range(2))
         assert [one.sample(logits) for _ in range(8)] == [other.sample(logits) for _ in range(8)]
 
 
 @pytest.mark.parametrize("seed", [None, -1])
-def test_no_seed_gives_other_tokens_each_time(seed):
+def test_no_seed_gives_other_tokens_each_time(seed: int | None) -> None:
     logits = np.zeros(1000, np.float32)
     one, other = (sampler(1000, seed=seed, top_k=0) for _ in range(2))
     assert [one.sample(logits) for _ in range(10)] != [other.sample(logits) for _ in range(10)]
 
 
-def test_other_seeds_give_other_tokens():
+def test_other_seeds_give_other_tokens() -> None:
     logits = np.zeros(1000, np.float32)
     one, other = (sampler(1000, seed=seed, top_k=0) for seed in (0, 1))
     assert [one.sample(logits) for _ in range(10)] != [other.sample(logits) for _ in range(10)]
 
 
-def test_a_seed_means_the_same_in_every_release():
+def test_a_seed_means_the_same_in_every_release() -> None:
     logits = np.linspace(0, 3, 500, dtype=np.float32)
     tokens = [sampler(500, seed=42, top_k=top_k).sample(logits) for top_k in (40, 0)]
     assert tokens == [473, 466]
@@ -104,7 +119,7 @@ def test_a_seed_means_the_same_in_every_release():
 @pytest.mark.parametrize("top_k", [0, 2, 40])
 @pytest.mark.parametrize("size", [5, 6000])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_unusable_logits_are_an_error(top_k, size, temperature):
+def test_unusable_logits_are_an_error(top_k: int, size: int, temperature: float) -> None:
     one = sampler(size, top_k=top_k, temperature=temperature)
     zeros = np.zeros(size, np.float32)
     for bad in (np.nan, np.inf):
@@ -118,7 +133,7 @@ def test_unusable_logits_are_an_error(top_k, size, temperature):
 
 @pytest.mark.parametrize("top_k", [0, 3, 40])
 @pytest.mark.parametrize("typical_p", [1.0, 0.9])
-def test_forbidden_tokens_never_come(top_k, typical_p):
+def test_forbidden_tokens_never_come(top_k: int, typical_p: float) -> None:
     logits = np.full(6000, -np.inf, np.float32)
     logits[[7, 5000]] = 1.0
     one = sampler(6000, top_k=top_k, typical_p=typical_p, top_p=1.0)
@@ -126,7 +141,7 @@ def test_forbidden_tokens_never_come(top_k, typical_p):
 
 
 @pytest.mark.parametrize("top_k", [0, 5])
-def test_typical_p_can_leave_out_the_best(top_k):
+def test_typical_p_can_leave_out_the_best(top_k: int) -> None:
     logits = np.log(np.float32([0.6, 0.2, 0.1, 0.05, 0.05]))
     one = sampler(5, top_k=top_k, temperature=1.0, top_p=1.0, typical_p=0.1)
     assert {one.sample(logits) for _ in range(20)} == {1}
@@ -140,13 +155,15 @@ def test_typical_p_can_leave_out_the_best(top_k):
         (np.zeros(5, np.float64), "float32"),
     ],
 )
-def test_logits_of_another_shape_or_type_are_refused(logits, needs):
+def test_logits_of_another_shape_or_type_are_refused(
+    logits: npt.NDArray[np.float32] | npt.NDArray[np.float64], needs: str
+) -> None:
     with pytest.raises(ShapeError, match=needs):
         sampler(5).sample(logits)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_the_callers_logits_stay_as_they_were(temperature):
+def test_the_callers_logits_stay_as_they_were(temperature: float) -> None:
     logits = np.linspace(0, 1, 50, dtype=np.float32)
     logits.flags.writeable = False
     for top_k in (0, 5):
@@ -157,60 +174,60 @@ def test_the_callers_logits_stay_as_they_were(temperature):
         one.sample(logits)
 
 
-def test_a_repeat_penalty_works_at_temperature_zero():
+def test_a_repeat_penalty_works_at_temperature_zero() -> None:
     one = sampler(3, temperature=0, repeat_penalty=2.0)
     logits = np.float32([1.0, 1.9, 1.8])
     assert [one.sample(logits) for _ in range(3)] == [1, 2, 0]
 
 
-def test_the_prompt_counts_for_the_penalties():
+def test_the_prompt_counts_for_the_penalties() -> None:
     one = sampler(3, temperature=0, presence_penalty=1.0)
     one.prime([1])
     assert one.sample(np.float32([1.0, 1.9, 0.0])) == 0
 
 
-def test_penalties_look_at_the_last_tokens_only():
+def test_penalties_look_at_the_last_tokens_only() -> None:
     one = sampler(4, temperature=0, presence_penalty=5.0, repeat_last_n=2)
     one.prime([0, 0, 0, 1])
     logits = np.float32([3, 2, 1, 0])
     assert [one.sample(logits) for _ in range(4)] == [2, 0, 1, 2]
 
 
-def test_penalties_over_the_whole_context_forget_nothing():
+def test_penalties_over_the_whole_context_forget_nothing() -> None:
     one = sampler(3, temperature=0, frequency_penalty=0.01, repeat_last_n=-1)
     one.prime([0] * 150)
     logits = np.float32([1.0, 0.0, -9.0])
     assert [one.sample(logits) for _ in range(2)] == [1, 1]
 
 
-def test_no_window_means_no_penalties():
+def test_no_window_means_no_penalties() -> None:
     one = sampler(3, temperature=0, presence_penalty=9.0, repeat_last_n=0)
     one.prime([1])
     assert one.sample(np.float32([0, 1, 0])) == 1
 
 
-def test_the_frequency_penalty_grows_with_each_time():
+def test_the_frequency_penalty_grows_with_each_time() -> None:
     one = sampler(2, temperature=0, frequency_penalty=1.0)
     assert [one.sample(np.float32([2.5, 0.0])) for _ in range(5)] == [0, 0, 0, 1, 0]
 
 
-def test_a_bias_moves_and_forbids_tokens():
+def test_a_bias_moves_and_forbids_tokens() -> None:
     logits = np.float32([0, 1, 2])
     assert sampler(3, temperature=0, logit_bias={0: 3.0}).sample(logits) == 0
     assert sampler(3, temperature=0, logit_bias={2: -np.inf}).sample(logits) == 1
 
 
-def test_a_bias_for_an_unknown_token_is_refused():
+def test_a_bias_for_an_unknown_token_is_refused() -> None:
     with pytest.raises(RequestError, match="logit_bias names token 3; the vocabulary ends at 2"):
         sampler(3, logit_bias={3: 1.0})
 
 
-def test_a_prompt_token_outside_the_vocabulary_is_refused():
+def test_a_prompt_token_outside_the_vocabulary_is_refused() -> None:
     with pytest.raises(RequestError, match="token 3 of the prompt"):
         sampler(3, repeat_penalty=1.1).prime([0, 3])
 
 
-def test_the_temperature_comes_before_top_p():
+def test_the_temperature_comes_before_top_p() -> None:
     # 0.5, 0.3, 0.2: at temperature 1 the nucleus 0.75 has two tokens, at 0.3 only one.
     logits = np.log(np.float32([0.5, 0.3, 0.2]))
     for top_k in (0, 3):
@@ -221,14 +238,14 @@ def test_the_temperature_comes_before_top_p():
 
 
 @pytest.mark.parametrize("min_p", [5e-324, 1e-9, 0.5, 0.999, 1.0])
-def test_min_p_alone_leaves_out_what_a_full_sort_leaves_out(min_p):
+def test_min_p_alone_leaves_out_what_a_full_sort_leaves_out(min_p: float) -> None:
     logits = np.random.default_rng(2).normal(0, 0.5, 300).astype(np.float32)
     one = sampler(300, top_k=0, top_p=1.0, min_p=min_p)
     allowed = kept(logits, 0.8, min_p=min_p)
     assert all(allowed[one.sample(logits)] > 0 for _ in range(200))
 
 
-def test_top_p_sees_what_top_k_left():
+def test_top_p_sees_what_top_k_left() -> None:
     # 0.4, 0.3, 0.3: of all, 0.4 is less than half; of the best two it is more.
     logits = np.log(np.float32([0.4, 0.3, 0.3]))
     one = sampler(3, temperature=1.0, top_k=2, top_p=0.5)
@@ -237,13 +254,13 @@ def test_top_p_sees_what_top_k_left():
 
 @pytest.mark.seed("S58")
 @pytest.mark.parametrize("top_k", [40, 0])
-def test_a_token_of_a_large_vocabulary_is_drawn_much_faster_than_sorting_it(top_k):
+def test_a_token_of_a_large_vocabulary_is_drawn_much_faster_than_sorting_it(top_k: int) -> None:
     logits = np.random.default_rng(0).normal(0, 3, 128_256).astype(np.float32)
     one = sampler(len(logits), top_k=top_k)
     assert 3 * fastest(lambda: one.sample(logits)) < fastest(lambda: np.argsort(-logits))
 
 
-def fastest(call):
+def fastest(call: Callable[[], Any] | Callable[[], npt.NDArray[Any]]) -> int:
     """The least time of a few calls: what the code costs on a machine that does other things."""
     times = []
     for _ in range(20):
@@ -253,7 +270,14 @@ def fastest(call):
     return min(times)
 
 
-def slowly(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, **options):
+def slowly(
+    logits: np.float32,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    **options: Any,
+):
     """The distribution that top-n-sigma and XTC leave as well, by sorting."""
     n, chance = options.get("top_n_sigma", 0), options.get("xtc_probability", 0)
     if n > 0:
@@ -279,7 +303,7 @@ def slowly(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, **options):
         {"xtc_probability": 1.0, "xtc_threshold": 0.51},
     ],
 )
-def test_top_n_sigma_and_xtc_with_and_without_top_k(options, top_k):
+def test_top_n_sigma_and_xtc_with_and_without_top_k(options: dict[str, float], top_k: int) -> None:
     logits = np.float32([0.2, 1.9, -1.0, 1.1, 0.0, 2.0, -3.0, 0.7, 1.0])
     options = {"temperature": 1.0, "top_p": 1.0, **options, "top_k": top_k}
     assert reference.close(distribution(logits, **options), slowly(logits, **options), 5_000)
@@ -287,7 +311,9 @@ def test_top_n_sigma_and_xtc_with_and_without_top_k(options, top_k):
 
 @pytest.mark.parametrize("options", [{"top_n_sigma": 0.5}, {"xtc_probability": 1.0}])
 @pytest.mark.parametrize("count", [3, 400])
-def test_the_new_filters_see_only_what_a_grammar_allows(options, count):
+def test_the_new_filters_see_only_what_a_grammar_allows(
+    options: dict[str, float], count: int
+) -> None:
     logits = np.linspace(4, 0, 16_000, dtype=np.float32)
     mask = np.zeros(-(-16_000 // 32), np.uint32)
     allowed = np.arange(32, 32 * count + 32, 32)
@@ -299,7 +325,7 @@ def test_the_new_filters_see_only_what_a_grammar_allows(options, count):
     assert all(a == b for a, b in found)
 
 
-def test_without_the_new_samplers_the_random_numbers_are_the_same():
+def test_without_the_new_samplers_the_random_numbers_are_the_same() -> None:
     logits = np.random.default_rng(3).normal(0, 2, 500).astype(np.float32)
     one, two = sampler(500), sampler(500, xtc_threshold=0.6, xtc_probability=0.5, dry_base=2.0)
     assert [one.sample(logits) for _ in range(50)] == [two.sample(logits) for _ in range(50)]

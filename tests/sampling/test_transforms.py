@@ -1,4 +1,7 @@
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,13 +27,15 @@ LOGITS = arrays.arrays(
 )
 
 
-def weights_of(logits, temperature=1.0):
+def weights_of(logits: npt.NDArray[Any], temperature: float = 1.0) -> npt.NDArray[np.float32]:
     values = np.sort(logits)[::-1]
     return softmax_weights(values, values[0], temperature)
 
 
 @given(LOGITS, st.floats(0.05, 5.0))
-def test_weights_are_probabilities_but_for_a_factor(logits, temperature):
+def test_weights_are_probabilities_but_for_a_factor(
+    logits: npt.NDArray[Any], temperature: float
+) -> None:
     weights = weights_of(logits, temperature)
     assert weights[0] == 1.0
     np.testing.assert_allclose(
@@ -42,18 +47,18 @@ def test_weights_are_probabilities_but_for_a_factor(logits, temperature):
     assert abs((weights / weights.sum(dtype=np.float64)).sum() - 1.0) < 1e-6
 
 
-def test_huge_logits_and_a_tiny_temperature_give_weights():
+def test_huge_logits_and_a_tiny_temperature_give_weights() -> None:
     values = np.array([3e38, 1.0, -3e38, -np.inf], np.float32)
     np.testing.assert_array_equal(softmax_weights(values, values[0], 1e-30), [1, 0, 0, 0])
 
 
-def test_an_almost_cold_temperature_leaves_only_the_best():
+def test_an_almost_cold_temperature_leaves_only_the_best() -> None:
     np.testing.assert_array_equal(
         softmax_weights(np.float32([2, 1, -4]), np.float32(2), 0.001), [1, 0, 0]
     )
 
 
-def test_weights_go_where_the_caller_says():
+def test_weights_go_where_the_caller_says() -> None:
     values = np.float32([0, -1])
     out = np.empty(2, np.float32)
     assert softmax_weights(values, values[0], 1.0, out=out) is out
@@ -63,19 +68,19 @@ def test_weights_go_where_the_caller_says():
 @pytest.mark.parametrize(
     ("p", "count"), [(0.0, 1), (0.49, 1), (0.5, 2), (0.74, 2), (0.75, 3), (0.99, 4), (1.0, 4)]
 )
-def test_top_p_keeps_the_token_that_goes_beyond(p, count):
+def test_top_p_keeps_the_token_that_goes_beyond(p: float, count: int) -> None:
     assert top_p(cumsum(np.float32([1.0, 0.5, 0.25, 0.25])), p) == count
 
 
 @pytest.mark.parametrize(
     ("p", "count"), [(0.0, 4), (0.1, 4), (0.3, 2), (0.5, 2), (0.51, 1), (1, 1)]
 )
-def test_min_p_is_relative_to_the_best(p, count):
+def test_min_p_is_relative_to_the_best(p: float, count: int) -> None:
     assert min_p(np.float32([1.0, 0.5, 0.25, 0.125]), p) == count
 
 
 @given(LOGITS, st.floats(0, 1), st.floats(0, 1))
-def test_the_filters_nest(logits, one, other):
+def test_the_filters_nest(logits: npt.NDArray[Any], one: float, other: float) -> None:
     low, high = sorted((one, other))
     weights = weights_of(logits)
     running = cumsum(weights)
@@ -86,12 +91,12 @@ def test_the_filters_nest(logits, one, other):
 
 
 @given(LOGITS, SHARES)
-def test_top_p_equals_adding_up_one_by_one(logits, p):
+def test_top_p_equals_adding_up_one_by_one(logits: npt.NDArray[Any], p: float) -> None:
     weights = weights_of(logits)
     assert top_p(cumsum(weights), p) == len(reference.nucleus(weights, p))
 
 
-def test_typical_p_prefers_the_surprise_that_is_expected():
+def test_typical_p_prefers_the_surprise_that_is_expected() -> None:
     # Entropy 1.28: the surprise of 0.2 is 1.61, that of 0.6 is 0.51, that of 0.05 is 3.0.
     weights = np.float32([0.6, 0.2, 0.1, 0.05, 0.05])
     np.testing.assert_array_equal(typical_p(weights, 0.1), [1])
@@ -99,12 +104,14 @@ def test_typical_p_prefers_the_surprise_that_is_expected():
     np.testing.assert_array_equal(typical_p(weights, 0.85), [0, 1, 2])
 
 
-def test_typical_p_leaves_out_what_cannot_come():
+def test_typical_p_leaves_out_what_cannot_come() -> None:
     np.testing.assert_array_equal(typical_p(np.float32([1.0, 1.0, 0.0]), 1.0), [0, 1])
 
 
 @given(LOGITS, SHARES)
-def test_what_is_drawn_is_where_the_running_total_passes_the_share(logits, share):
+def test_what_is_drawn_is_where_the_running_total_passes_the_share(
+    logits: npt.NDArray[Any], share: float
+) -> None:
     weights = weights_of(logits)
     running = cumsum(weights)
     index = multinomial(running, share)
@@ -113,7 +120,7 @@ def test_what_is_drawn_is_where_the_running_total_passes_the_share(logits, share
     assert index == 0 or running[index - 1] <= share * running[-1]
 
 
-def test_a_weight_of_zero_is_never_drawn():
+def test_a_weight_of_zero_is_never_drawn() -> None:
     running = cumsum(np.float32([0, 1, 0, 2, 0]))
     assert {multinomial(running, share) for share in np.linspace(0, 1, 100)} == {1, 3}
 
@@ -127,7 +134,9 @@ def test_a_weight_of_zero_is_never_drawn():
         ((2.0, 1.0, 1.0), [0.0, -10.0, -3.0]),
     ],
 )
-def test_penalties_follow_the_published_formulas(options, expected):
+def test_penalties_follow_the_published_formulas(
+    options: tuple[float, float, float], expected: list[float]
+) -> None:
     repeat, presence, frequency = options
     result = penalized(
         np.float32([4, -3, 0]),
@@ -141,7 +150,9 @@ def test_penalties_follow_the_published_formulas(options, expected):
 
 
 @given(LOGITS, st.floats(0.1, 4.0))
-def test_top_n_sigma_is_that_of_the_definition_and_of_llama_cpp(logits, n):
+def test_top_n_sigma_is_that_of_the_definition_and_of_llama_cpp(
+    logits: npt.NDArray[Any], n: float
+) -> None:
     kept = logits >= top_n_sigma(logits, n)
     values = logits.astype(np.float64)
     bound = values.max() - n * np.sqrt(((values - values.mean()) ** 2).mean())
@@ -153,14 +164,16 @@ def test_top_n_sigma_is_that_of_the_definition_and_of_llama_cpp(logits, n):
         np.testing.assert_array_equal(kept[is_clear], found[is_clear])
 
 
-def test_top_n_sigma_does_not_count_forbidden_tokens():
+def test_top_n_sigma_does_not_count_forbidden_tokens() -> None:
     logits = np.float32([3, 1, -np.inf, 0])
     assert top_n_sigma(logits, 1.0) == pytest.approx(3 - np.std([3, 1, 0]))
     assert top_n_sigma(np.float32([-np.inf]), 1.0) == -np.inf
 
 
 @given(LOGITS, st.floats(0.01, 0.5))
-def test_xtc_leaves_out_what_llama_cpp_leaves_out(logits, threshold):
+def test_xtc_leaves_out_what_llama_cpp_leaves_out(
+    logits: npt.NDArray[Any], threshold: float
+) -> None:
     weights = weights_of(logits)
     left_out = xtc(weights, threshold)
     probabilities = weights / weights.sum(dtype=np.float64)

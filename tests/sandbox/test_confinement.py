@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -21,13 +22,13 @@ def cause(deed):
 """
 
 
-def said(program, *arguments):
+def said(program: str, *arguments: str) -> list[str]:
     """What a process of its own prints."""
     command = [sys.executable, "-c", TOOLS + program, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
 
-def test_worker_keeps_unix_sockets_and_children_but_no_network():
+def test_worker_keeps_unix_sockets_and_children_but_no_network() -> None:
     assert said("""
 waits, told = threading.Event(), []
 def other():
@@ -47,7 +48,7 @@ print(os.waitstatus_to_exitcode(os.system(
 """) == ["True", "EPERM", "EPERM", "done", "done", "done", "done", "1"]
 
 
-def test_only_files_in_readable_folders_can_be_read(tmp_path):
+def test_only_files_in_readable_folders_can_be_read(tmp_path: Path) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "open" / "a").write_text("a")
     (tmp_path / "b").write_text("b")
@@ -66,7 +67,7 @@ print(cause(lambda: os.execv("/bin/true", ["true"])))
 
 
 @pytest.mark.parametrize("lacking", ["landlock_create_ruleset", "seccomp"])
-def test_kernel_without_support_changes_nothing(lacking):
+def test_kernel_without_support_changes_nothing(lacking: str) -> None:
     program = """
 print(confinement.forbid([sys.argv[1]], families=range(16)))
 files = confinement.forbid_files([])
@@ -78,7 +79,7 @@ print(files, calls, cause(lambda: socket.socket().close()))
     assert said(program, lacking) == ["True", str(has_files), str(not has_files), can_call]
 
 
-def test_other_architectures_and_systems_are_not_confined(monkeypatch):
+def test_other_architectures_and_systems_are_not_confined(monkeypatch: pytest.MonkeyPatch) -> None:
     from tampu.sandbox import confinement
 
     monkeypatch.setattr(confinement, "_MACHINES", {})

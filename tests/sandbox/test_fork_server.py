@@ -11,7 +11,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -23,7 +25,7 @@ from tampu.errors import SandboxLimitError
 from tampu.sandbox.client import ForkServerClient
 from tampu.sandbox.process import SandboxedProcess, SandboxLimits
 from tampu.store.catalog import resolve
-from tampu.worker.client import start_worker
+from tampu.worker.client import WorkerProcess, start_worker
 
 PID = os.getpid()
 WORK = "support.sandboxed_work:work"
@@ -37,13 +39,13 @@ pytestmark = pytest.mark.server
 
 
 @pytest.fixture
-def own():
+def own() -> ForkServerClient:
     """Return a client that nothing else in this process uses."""
     return ForkServerClient()
 
 
 @pytest.fixture
-def sandboxes(monkeypatch, own):
+def sandboxes(monkeypatch: pytest.MonkeyPatch, own) -> Iterator[list[SandboxedProcess]]:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
     made = [SandboxedProcess(WORK, own, SandboxLimits(cpu_s=1.0)) for _ in range(3)]
     yield made
@@ -51,20 +53,20 @@ def sandboxes(monkeypatch, own):
         sandbox.close()
 
 
-def fork_server_of(sandbox):
+def fork_server_of(sandbox) -> psutil.Process:
     return psutil.Process(int(sandbox.call(b"fork_server")))
 
 
-def children(*, but=()):
+def children(*, but: tuple[()] = ()) -> list[Any]:
     """Return the descendants of this process, except some."""
     return [each for each in psutil.Process().children(recursive=True) if each not in but]
 
 
-def is_fork_server(process):
+def is_fork_server(process) -> bool:
     return "tampu.sandbox.fork_server" in process.cmdline()
 
 
-def test_fork_server_is_shared_and_ends_with_its_last_user(sandboxes):
+def test_fork_server_is_shared_and_ends_with_its_last_user(sandboxes) -> None:
     one, two, three = sandboxes
     fork_server = fork_server_of(one)
     assert fork_server_of(two) == fork_server_of(three) == fork_server
@@ -78,7 +80,7 @@ def test_fork_server_is_shared_and_ends_with_its_last_user(sandboxes):
     assert fork_server_of(one) != fork_server
 
 
-def test_fork_server_stays_single_threaded_after_imports(sandboxes, own):
+def test_fork_server_stays_single_threaded_after_imports(sandboxes, own) -> None:
     fork_server = fork_server_of(sandboxes[0])
     for work in REAL:
         own.request(work)
@@ -90,7 +92,7 @@ def test_fork_server_stays_single_threaded_after_imports(sandboxes, own):
 
 
 @pytest.mark.parametrize("rest", [False, True])
-def test_next_call_restarts_a_killed_fork_server(sandboxes, rest):
+def test_next_call_restarts_a_killed_fork_server(sandboxes, rest: bool) -> None:
     for _ in range(3):
         fork_server = fork_server_of(sandboxes[0])
         fork_server.kill()
@@ -101,18 +103,18 @@ def test_next_call_restarts_a_killed_fork_server(sandboxes, rest):
         assert [sandbox.call(b"abc") for sandbox in sandboxes] == [b"cba"] * 3
 
 
-def test_task_running_when_fork_server_is_killed_is_run_again(sandboxes):
+def test_task_running_when_fork_server_is_killed_is_run_again(sandboxes) -> None:
     fork_server = fork_server_of(sandboxes[0])
     threading.Timer(0.1, fork_server.kill).start()
     assert sandboxes[0].call(b"pause 0.3") == b"1"
 
 
-def test_random_kills_change_no_result(sandboxes):
+def test_random_kills_change_no_result(sandboxes) -> None:
     """A killed fork server is never noticed; a killed sandbox fails its task or is replaced."""
     generator, over, wrong = random.Random(1), threading.Event(), []
     others = children()
 
-    def use(sandbox):
+    def use(sandbox) -> None:
         while not over.is_set():
             try:
                 if sandbox.call(b"pause 0.001") != b"1":
@@ -137,7 +139,9 @@ def test_random_kills_change_no_result(sandboxes):
     assert len(children(but=others)) <= 4
 
 
-def test_failed_import_affects_only_its_own_sandbox(sandboxes, own, capfd):
+def test_failed_import_affects_only_its_own_sandbox(
+    sandboxes, own, capfd: pytest.CaptureFixture[str]
+) -> None:
     fork_server = fork_server_of(sandboxes[0])
     wrong = SandboxedProcess("support.no_such_module:work", own)
     with pytest.raises(SandboxLimitError, match="ended its process"):
@@ -147,7 +151,7 @@ def test_failed_import_affects_only_its_own_sandbox(sandboxes, own, capfd):
     assert "no_such_module" in capfd.readouterr().err
 
 
-def test_shared_channel_reaches_the_same_fork_server(sandboxes, own):
+def test_shared_channel_reaches_the_same_fork_server(sandboxes, own) -> None:
     fork_server = fork_server_of(sandboxes[0])
     with own.share() as channel:
         other = ForkServerClient()
@@ -163,7 +167,7 @@ def test_shared_channel_reaches_the_same_fork_server(sandboxes, own):
         other.release()
 
 
-def test_client_with_a_closed_channel_starts_its_own_fork_server(sandboxes, own):
+def test_client_with_a_closed_channel_starts_its_own_fork_server(sandboxes, own) -> None:
     fork_server = fork_server_of(sandboxes[0])
     other = ForkServerClient()
     other.attach(own.share())
@@ -179,7 +183,9 @@ def test_client_with_a_closed_channel_starts_its_own_fork_server(sandboxes, own)
     "frame",
     [b"x", b"{" * 512, b"null".ljust(512), b"[]".ljust(512), b'["os:_exit", 1]'.ljust(512)],
 )
-def test_invalid_request_on_one_channel_affects_no_other(sandboxes, own, capfd, frame):
+def test_invalid_request_on_one_channel_affects_no_other(
+    sandboxes, own, capfd: pytest.CaptureFixture[str], frame: bytes
+) -> None:
     fork_server = fork_server_of(sandboxes[0])
     with own.share() as channel:
         channel.sendall(frame)
@@ -188,7 +194,7 @@ def test_invalid_request_on_one_channel_affects_no_other(sandboxes, own, capfd, 
     capfd.readouterr()
 
 
-def test_killed_program_leaves_no_processes_behind():
+def test_killed_program_leaves_no_processes_behind() -> None:
     program = f"""
 import sys, time
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
@@ -208,8 +214,8 @@ sandbox.call(b"spin")
     wait_until(lambda: not any(map(psutil.pid_exists, pids)), "all processes end")
 
 
-def test_models_of_a_server_share_the_fork_server_until_the_last_is_closed(own):
-    async def load(name):
+def test_models_of_a_server_share_the_fork_server_until_the_last_is_closed(own) -> None:
+    async def load(name: str) -> WorkerProcess:
         options = LoadOptions(vocabulary_only=True)
         environment = {"PYTHONPATH": ":".join(filter(None, sys.path))}
         path = resolve("demo")
@@ -219,7 +225,7 @@ def test_models_of_a_server_share_the_fork_server_until_the_last_is_closed(own):
 
     others = children()
 
-    async def test():
+    async def test() -> None:
         workers = [await load("a"), await load("b")]
         for worker in workers:
             await worker.encode(ChatPrompt(messages=({"role": "user", "content": "hi"},)))

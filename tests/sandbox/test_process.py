@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,14 +23,14 @@ pytestmark = pytest.mark.server
 
 
 @pytest.fixture
-def sandbox(monkeypatch):
+def sandbox(monkeypatch: pytest.MonkeyPatch) -> Iterator[SandboxedProcess]:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
     process = SandboxedProcess(WORK, FORK_SERVER, LIMITS)
     yield process
     process.close()
 
 
-def test_one_process_runs_all_tasks(sandbox):
+def test_one_process_runs_all_tasks(sandbox: SandboxedProcess) -> None:
     assert sandbox.call(b"abc") == b"cba"
     assert sandbox.call(b"") == b""
     assert sandbox.call(b"x" * 500_000) == b"x" * 500_000
@@ -47,7 +48,9 @@ def test_one_process_runs_all_tasks(sandbox):
         (b"fail", r"it failed: ValueError at sandboxed_work\.py:\d+$"),
     ],
 )
-def test_task_over_its_limits_is_killed_and_the_process_replaced(sandbox, task, cause):
+def test_task_over_its_limits_is_killed_and_the_process_replaced(
+    sandbox: SandboxedProcess, task: bytes, cause: str
+) -> None:
     before = sandbox.call(b"pid")
     with pytest.raises(SandboxLimitError, match=cause):
         sandbox.call(task)
@@ -55,18 +58,20 @@ def test_task_over_its_limits_is_killed_and_the_process_replaced(sandbox, task, 
     assert sandbox.call(b"abc") == b"cba"
 
 
-def test_several_threads_may_call_it(sandbox):
+def test_several_threads_may_call_it(sandbox: SandboxedProcess) -> None:
     with ThreadPoolExecutor(4) as threads:
         requests = [str(number).encode() for number in range(100, 140)]
         assert list(threads.map(sandbox.call, requests)) == [text[::-1] for text in requests]
 
 
-def test_environment_is_hidden_from_it(sandbox, monkeypatch):
+def test_environment_is_hidden_from_it(
+    sandbox: SandboxedProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SECRET", "1")
     assert b"SECRET" not in sandbox.call(b"environment")
 
 
-def test_garbage_collection_ends_its_process(monkeypatch):
+def test_garbage_collection_ends_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
     sandbox = SandboxedProcess(WORK, FORK_SERVER, LIMITS)
     sandbox.start()
@@ -76,7 +81,7 @@ def test_garbage_collection_ends_its_process(monkeypatch):
     assert not psutil.pid_exists(pid)
 
 
-def test_idle_process_exits_and_is_forked_again(monkeypatch):
+def test_idle_process_exits_and_is_forked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
     sandbox = SandboxedProcess(WORK, FORK_SERVER, SandboxLimits(idle_s=0.1))
     before, fork_server = int(sandbox.call(b"pid")), sandbox.call(b"fork_server")
@@ -93,23 +98,23 @@ def test_idle_process_exits_and_is_forked_again(monkeypatch):
 @pytest.mark.parametrize(
     "deed", ["connect", "socketpair", "run", "fork", "signal", "write", "look", "list"]
 )
-def test_sockets_processes_and_files_are_forbidden(sandbox, deed):
+def test_sockets_processes_and_files_are_forbidden(sandbox: SandboxedProcess, deed: str) -> None:
     assert sandbox.call(deed.encode()) in {b"Operation not permitted", b"Permission denied"}
 
 
-def test_it_has_only_its_socket_open_and_may_start_threads(sandbox):
+def test_it_has_only_its_socket_open_and_may_start_threads(sandbox: SandboxedProcess) -> None:
     assert sandbox.call(b"open") == b"[0, 1, 2]"
     assert sandbox.call(b"thread") == b"done"
 
 
-def test_process_that_died_while_idle_is_replaced(sandbox):
+def test_process_that_died_while_idle_is_replaced(sandbox: SandboxedProcess) -> None:
     process = psutil.Process(int(sandbox.call(b"pid")))
     process.kill()
     wait_until(lambda: not psutil.pid_exists(process.pid), "the fork server reaps the process")
     assert sandbox.call(b"abc") == b"cba"
 
 
-def test_function_that_cannot_be_imported_is_an_error(capfd):
+def test_function_that_cannot_be_imported_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
     sandbox = SandboxedProcess("support.no_such_module:work", FORK_SERVER, LIMITS)
     with pytest.raises(SandboxLimitError, match="ended its process"):
         sandbox.call(b"")

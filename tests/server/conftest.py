@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from support.endless import make_endless_model
 from support.fake_runner import FakeStart
-from support.serving import start_server
+from support.serving import Server, start_server
 from support.tiny_gguf import write_gguf
 from support.waiting import PATIENCE_S
 
@@ -21,7 +23,7 @@ from tampu.store.registry.options import RemoteOptions
 
 
 @pytest.fixture(scope="session")
-def model_folder(tmp_path_factory) -> Path:
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     write_gguf(folder / "m.gguf")
     write_gguf(folder / "base.gguf", template=None)
@@ -44,41 +46,41 @@ class Site:
         self.app = create_app(replace(options, remote=NOWHERE), Catalog(folder), start)
         self.transport = httpx.ASGITransport(self.app)
 
-    def call(self, *requests):
+    def call(self, *requests: tuple[str, str, dict[str, Any]]):
         """Make requests (method, path, options) one after the other; return the answers."""
         return self.run(lambda client: self._in_turn(client, requests))
 
-    def run(self, test):
+    def run(self, test: Callable[[Any], Coroutine[Any, Any, Any]]):
         """Run `test(client)` with the application started, for a minute at most."""
         return asyncio.run(asyncio.wait_for(self._run(test), PATIENCE_S))
 
-    async def _run(self, test):
+    async def _run(self, test: Callable[[Any], Coroutine[Any, Any, Any]]):
         async with self.app.router.lifespan_context(self.app):
             url = "http://127.0.0.1:11434"
             async with httpx.AsyncClient(transport=self.transport, base_url=url) as client:
                 return await test(client)
 
-    async def _in_turn(self, client, requests):
+    async def _in_turn(self, client, requests: tuple[Any, ...]) -> list[Any]:
         return [await client.request(method, path, **rest) for method, path, rest in requests]
 
 
 @pytest.fixture
-def site(model_folder):
+def site(model_folder: Path) -> Site:
     return Site(model_folder, FakeStart(), ServerOptions(model=LoadOptions(context=1024)))
 
 
 @pytest.fixture
-def post(site):
+def post(site: Site) -> Callable[..., Any]:
     """Post JSON to a path and return the answer."""
 
-    def post(path, **body):
+    def post(path: str, **body: Any):
         return site.call(("POST", path, {"json": body}))[0]
 
     return post
 
 
 @pytest.fixture(scope="session")
-def endless_models(tmp_path_factory) -> Path:
+def endless_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `tiny`, a model that never ends by itself."""
     folder = tmp_path_factory.mktemp("models")
     make_endless_model(tmp_path_factory.mktemp("checkpoint"), folder / "tiny.gguf")
@@ -86,11 +88,11 @@ def endless_models(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def start(endless_models, tmp_path):
+def start(endless_models: Path, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Start servers in processes of their own, which end with the test."""
     servers = []
 
-    def start(*options, **environment):
+    def start(*options: str, **environment: str) -> Server:
         environment = {"TAMPU_THREADS": "1"} | environment
         servers.append(start_server(endless_models, tmp_path, *options, **environment))
         return servers[-1]

@@ -7,7 +7,10 @@ import json
 import re
 import socket
 import struct
+from asyncio.streams import StreamReader
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.fake_runner import FakeStart
@@ -24,17 +27,17 @@ VERSION = f"GET /api/version HTTP/1.1\r\n{HOST}\r\n".encode()
 
 
 @pytest.fixture
-def site(model_folder):
+def site(model_folder: Path) -> Site:
     return Site(model_folder, FakeStart(), ServerOptions(model=LoadOptions(context=1024)))
 
 
-def generate(prompt):
+def generate(prompt: str) -> bytes:
     content = json.dumps({"model": "m", "prompt": prompt})
     head = f"POST /api/generate HTTP/1.1\r\n{HOST}Content-Length: {len(content)}\r\n\r\n"
     return (head + content).encode()
 
 
-async def answers_of(reader, count):
+async def answers_of(reader: StreamReader, count: int) -> bool:
     """Return whether so many whole answers come."""
     for _ in range(count):
         head = await reader.readuntil(b"\r\n\r\n")
@@ -45,7 +48,7 @@ async def answers_of(reader, count):
     return True
 
 
-async def gauge(port, name):
+async def gauge(port, name: str) -> float | None:
     """Return what the server's metrics have under a name; None: nothing."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"GET /metrics HTTP/1.1\r\n{HOST}Connection: close\r\n\r\n".encode())
@@ -55,7 +58,7 @@ async def gauge(port, name):
     return float(found[1]) if found else None
 
 
-async def is_well(port):
+async def is_well(port) -> bool:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(VERSION)
     well = await asyncio.wait_for(answers_of(reader, 1), PATIENCE_S)
@@ -63,8 +66,8 @@ async def is_well(port):
     return well
 
 
-def test_a_thousand_requests_in_one_breath_are_answered_in_order(site):
-    async def ask(port):
+def test_a_thousand_requests_in_one_breath_are_answered_in_order(site: Site) -> None:
+    async def ask(port) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(VERSION * 1_000)
         assert await asyncio.wait_for(answers_of(reader, 1_000), PATIENCE_S)
@@ -73,8 +76,8 @@ def test_a_thousand_requests_in_one_breath_are_answered_in_order(site):
     serve(site, ask)
 
 
-def test_a_connection_is_used_again_and_again(site):
-    async def ask(port):
+def test_a_connection_is_used_again_and_again(site: Site) -> None:
+    async def ask(port) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for _ in range(1_000):
             writer.write(VERSION)
@@ -84,8 +87,8 @@ def test_a_connection_is_used_again_and_again(site):
     serve(site, ask)
 
 
-def test_idle_connections_do_not_block_others(site):
-    async def ask(port):
+def test_idle_connections_do_not_block_others(site: Site) -> None:
+    async def ask(port) -> None:
         idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(300)]
         assert await is_well(port)
         for _, writer in idle:
@@ -94,8 +97,8 @@ def test_idle_connections_do_not_block_others(site):
     serve(site, ask)
 
 
-def test_a_reset_in_the_middle_of_a_body_ends_that_request_alone_on_every_route(site):
-    async def ask(port):
+def test_a_reset_in_the_middle_of_a_body_ends_that_request_alone_on_every_route(site: Site) -> None:
+    async def ask(port) -> None:
         for method, path in targets(site):
             client = socket.create_connection(("127.0.0.1", port))
             head = f"{method} {path} HTTP/1.1\r\n{HOST}Content-Length: 1000\r\n\r\n{{"
@@ -108,8 +111,8 @@ def test_a_reset_in_the_middle_of_a_body_ends_that_request_alone_on_every_route(
     serve(site, ask)
 
 
-def test_a_client_that_sends_no_more_is_still_answered_or_let_go(site):
-    async def ask(port):
+def test_a_client_that_sends_no_more_is_still_answered_or_let_go(site: Site) -> None:
+    async def ask(port) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(generate("hello world"))
         writer.write_eof()
@@ -121,10 +124,10 @@ def test_a_client_that_sends_no_more_is_still_answered_or_let_go(site):
     serve(site, ask)
 
 
-def test_a_body_that_stops_coming_is_refused(site, monkeypatch):
+def test_a_body_that_stops_coming_is_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(body, "IDLE_SECONDS", 0.1)
 
-    async def ask(port):
+    async def ask(port) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(generate("hello world")[:-4])
         head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
@@ -134,15 +137,15 @@ def test_a_body_that_stops_coming_is_refused(site, monkeypatch):
     serve(site, ask)
 
 
-def running_of(site):
+def running_of(site: Site) -> list[Any]:
     return [runner.running for _, runner in site.start.runners]
 
 
 @pytest.mark.parametrize("prompt", ["forever", "wait"])
-def test_a_client_that_leaves_frees_its_place(site, prompt):
+def test_a_client_that_leaves_frees_its_place(site: Site, prompt: str) -> None:
     """While it is read to, and before the first token."""
 
-    async def ask(port):
+    async def ask(port) -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(generate(f"hello {prompt}" if prompt == "forever" else prompt))
         await until(lambda: running_of(site) == [1], "it is answered")
@@ -152,9 +155,9 @@ def test_a_client_that_leaves_frees_its_place(site, prompt):
     serve(site, ask)
 
 
-def test_a_client_that_leaves_during_loading_frees_its_place(site):
+def test_a_client_that_leaves_during_loading_frees_its_place(site: Site) -> None:
 
-    async def ask(port):
+    async def ask(port) -> None:
         site.start.go_on = asyncio.Event()
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(generate("forever"))
@@ -175,10 +178,12 @@ def test_a_client_that_leaves_during_loading_frees_its_place(site):
     serve(site, ask)
 
 
-def test_connections_over_the_limit_get_503_with_retry_after(site, monkeypatch):
+def test_connections_over_the_limit_get_503_with_retry_after(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connection, "MAX_CONNECTIONS", 3)
 
-    async def ask(port):
+    async def ask(port) -> None:
         early = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
         late, writer = await asyncio.open_connection("127.0.0.1", port)
         asked = generate("hello world")
@@ -199,13 +204,15 @@ def test_connections_over_the_limit_get_503_with_retry_after(site, monkeypatch):
     serve(site, ask)
 
 
-def test_chunks_for_ever_end_with_the_connection_on_every_route(site, monkeypatch):
+def test_chunks_for_ever_end_with_the_connection_on_every_route(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whether the body is read (and is too large), or was answered without being read."""
     monkeypatch.setattr(connection, "HEADER_SECONDS", 0.5)
     monkeypatch.setattr(body, "MAX_BODY", 100_000)
     chunk = b"2000\r\n" + b" " * 0x2000 + b"\r\n"
 
-    async def one(port, method, path):
+    async def one(port, method, path) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         head = f"{method} {path} HTTP/1.1\r\n{HOST}Transfer-Encoding: chunked\r\n\r\n"
         writer.write(head.encode())
@@ -219,7 +226,7 @@ def test_chunks_for_ever_end_with_the_connection_on_every_route(site, monkeypatc
         with suppress(ConnectionError):
             return (await answered)[9:12]
 
-    async def ask(port):
+    async def ask(port) -> None:
         async with asyncio.timeout(PATIENCE_S):
             found = await asyncio.gather(*(one(port, *target) for target in targets(site)))
         assert not {b"500", b"502"} & {*found}

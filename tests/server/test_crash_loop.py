@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from support.fake_runner import FakeRunner, FakeStart, lines_of
 
 from tampu.errors import RequestNotStartedError, RunnerDiedError
 from tampu.server.crash_loop import CRASH_WINDOW_S, CrashLoopBackoff, CrashLoopError
+from tests.server.conftest import Site
 
 
 class Clock:
     now_s = 1000.0
 
-    def __call__(self):
+    def __call__(self) -> float:
         return self.now_s
 
 
-def test_three_crashes_within_a_minute_are_refused_and_older_ones_expire():
+def test_three_crashes_within_a_minute_are_refused_and_older_ones_expire() -> None:
     clock = Clock()
     backoff = CrashLoopBackoff(clock=clock)
     for _ in range(2):
@@ -36,19 +39,19 @@ def test_three_crashes_within_a_minute_are_refused_and_older_ones_expire():
         backoff.check("m", "m")
 
 
-def test_without_a_limit_a_model_may_die_as_often_as_it_likes():
+def test_without_a_limit_a_model_may_die_as_often_as_it_likes() -> None:
     backoff = CrashLoopBackoff(max_crashes=0)
     for _ in range(9):
         backoff.record("m", "x")
         backoff.check("m", "m")
 
 
-def ask(prompt, model="m"):
+def ask(prompt: str, model: str = "m") -> tuple[str, str, dict[str, Any]]:
     body = {"model": model, "prompt": prompt, "raw": True}
     return ("POST", "/api/generate", {"json": body})
 
 
-def test_crash_looping_model_is_refused_with_its_cause(site):
+def test_crash_looping_model_is_refused_with_its_cause(site: Site) -> None:
     *crashed, refused, other = site.call(*[ask("a die")] * 3, ask("hello"), ask("hello", "base"))
     assert all(lines_of(one)[-1]["error"].endswith("SIGKILL") for one in crashed)
     assert refused.status_code == 500
@@ -61,12 +64,12 @@ def test_crash_looping_model_is_refused_with_its_cause(site):
 class Dying(FakeRunner):
     """Has died without anybody knowing, when the first request comes."""
 
-    async def generate(self, *_):
+    async def generate(self, *_: object) -> AsyncIterator[None]:
         self.is_alive, self.cause = False, "signal SIGKILL"
         raise RequestNotStartedError("the process of model 'm' has ended: signal SIGKILL")
         yield
 
-    async def _lost(self, *_, **__):
+    async def _lost(self, *_: object, **__: object) -> None:
         self.is_alive, self.cause = False, "signal SIGKILL"
         raise RequestNotStartedError("the process of model 'm' has ended: signal SIGKILL")
 
@@ -76,7 +79,7 @@ class Dying(FakeRunner):
 class DyingStart(FakeStart):
     """Its first models are dying."""
 
-    def __init__(self, dying):
+    def __init__(self, dying) -> None:
         super().__init__()
         self.dying = dying
 
@@ -96,7 +99,9 @@ class DyingStart(FakeStart):
         ("/api/detokenize", {"tokens": [104]}),
     ],
 )
-def test_request_not_started_by_a_crashing_model_is_retried_once(site, path, body):
+def test_request_not_started_by_a_crashing_model_is_retried_once(
+    site: Site, path: str, body: dict[str, Any]
+) -> None:
     asked = ("POST", path, {"json": {"model": "m", **body}})
     site.start.__class__, site.start.dying = DyingStart, 1
     [answer] = site.call(asked)
@@ -104,13 +109,13 @@ def test_request_not_started_by_a_crashing_model_is_retried_once(site, path, bod
     assert len(site.start.runners) == 2
 
 
-def test_it_is_not_asked_a_third_time(site):
+def test_it_is_not_asked_a_third_time(site: Site) -> None:
     site.start.__class__, site.start.dying = DyingStart, 2
     [answer] = site.call(ask("hello"))
     assert (answer.status_code, len(site.start.runners)) == (500, 2)
     assert "SIGKILL" in answer.json()["error"]
 
 
-def test_crash_loop_error_is_a_runner_died_error():
+def test_crash_loop_error_is_a_runner_died_error() -> None:
     assert issubclass(RequestNotStartedError, RunnerDiedError)
     assert issubclass(CrashLoopError, RunnerDiedError)

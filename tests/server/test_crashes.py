@@ -8,12 +8,14 @@ import shutil
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import httpx
 import pytest
 from support.endless import make_endless_model
-from support.serving import start_server
+from support.serving import Server, start_server
 from support.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
@@ -26,7 +28,7 @@ LONG = {"num_predict": 10 * CONTEXT, "num_ctx": CONTEXT, "temperature": 0}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("models")
     make_endless_model(tmp_path_factory.mktemp("checkpoint"), folder / "tiny.gguf")
     shutil.copy(folder / "tiny.gguf", folder / "other.gguf")
@@ -42,7 +44,7 @@ def server(tmp_path_factory):
 
 
 @pytest.fixture
-def client(server):
+def client(server: Server) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.url, timeout=60) as client:
         yield client
         for model in ("tiny", "other"):
@@ -50,31 +52,31 @@ def client(server):
         wait_until(lambda: not server.workers(), "the models' processes end")
 
 
-def body(model="tiny", **more):
+def body(model: str = "tiny", **more: Any) -> dict[Any, Any]:
     return {"model": model, "prompt": "hello", "options": LONG} | more
 
 
 @contextmanager
-def stream(client, model="tiny"):
+def stream(client: httpx.Client, model: str = "tiny") -> Iterator[Iterator[str]]:
     with client.stream("POST", "/api/generate", json=body(model)) as response:
         lines = response.iter_lines()
         next(lines)
         yield lines
 
 
-def answers(client, model="tiny"):
+def answers(client: httpx.Client, model: str = "tiny") -> bool:
     found = client.post("/api/generate", json=body(model, options={"num_predict": 3}, stream=False))
     return found.status_code == 200 and found.json()["eval_count"] == 3
 
 
-def seconds_to_load(client):
+def seconds_to_load(client: httpx.Client) -> float:
     """Return how long an answer takes whose model is not in memory."""
     began = time.monotonic()
     assert answers(client)
     return time.monotonic() - began
 
 
-def last_error(lines):
+def last_error(lines: Iterator[str]) -> tuple[Any, float]:
     """Return the error that ends a stream, and after how long."""
     began = time.monotonic()
     error = json.loads(list(lines)[-1])["error"]
@@ -84,7 +86,9 @@ def last_error(lines):
 @pytest.mark.parametrize(
     "number", [signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV, signal.SIGTERM, signal.SIGBUS]
 )
-def test_crash_while_answering_is_reported_with_its_cause(server, client, number):
+def test_crash_while_answering_is_reported_with_its_cause(
+    server: Server, client: httpx.Client, number: signal.Signals
+) -> None:
     with stream(client) as lines:
         [worker] = server.workers()
         worker.send_signal(number)
@@ -94,7 +98,7 @@ def test_crash_while_answering_is_reported_with_its_cause(server, client, number
     assert server.process.poll() is None
 
 
-def test_crash_does_not_affect_other_models(server, client):
+def test_crash_does_not_affect_other_models(server: Server, client: httpx.Client) -> None:
     with stream(client, "other") as canary:
         before = {worker.pid for worker in server.workers()}
         with stream(client) as lines:
@@ -107,23 +111,25 @@ def test_crash_does_not_affect_other_models(server, client):
     assert (pieces[-1]["done_reason"], pieces[-1]["eval_count"]) == ("length", 10 * CONTEXT)
 
 
-def crashes(client):
+def crashes(client: httpx.Client) -> int:
     """Return how many deaths of the model the metrics have."""
     name = 'tampu_model_crashes_total{model="tiny"}'
     counted = [line for line in client.get("/metrics").text.splitlines() if line.startswith(name)]
     return sum(float(line.split()[-1]) for line in counted)
 
 
-def holders(client):
+def holders(client: httpx.Client) -> int:
     """Return how many requests have the model, or wait for a slot in it."""
     found = re.search(r'tampu_model_requests{model="tiny"} (\d+)', client.get("/metrics").text)
     return int(found[1]) if found else 0
 
 
-def test_crash_fails_waiting_requests_too_and_counts_once(server, client):
+def test_crash_fails_waiting_requests_too_and_counts_once(
+    server: Server, client: httpx.Client
+) -> None:
     errors, before = [], crashes(client)
 
-    def wait():
+    def wait() -> None:
         with httpx.Client(base_url=server.url, timeout=60) as other:
             errors.append(other.post("/api/generate", json=body(stream=False)))
 
@@ -143,10 +149,10 @@ def test_crash_fails_waiting_requests_too_and_counts_once(server, client):
     assert answers(client)
 
 
-def test_crash_while_loading_is_reported(server, client):
+def test_crash_while_loading_is_reported(server: Server, client: httpx.Client) -> None:
     outcome = []
 
-    def load():
+    def load() -> None:
         with httpx.Client(base_url=server.url, timeout=60) as other:
             outcome.append(other.post("/api/generate", json=body(stream=False)))
 
@@ -160,7 +166,9 @@ def test_crash_while_loading_is_reported(server, client):
     assert answers(client)
 
 
-def test_model_that_crashed_while_idle_is_loaded_again(server, client):
+def test_model_that_crashed_while_idle_is_loaded_again(
+    server: Server, client: httpx.Client
+) -> None:
     assert answers(client)
     [worker] = server.workers()
     worker.kill()
@@ -169,7 +177,7 @@ def test_model_that_crashed_while_idle_is_loaded_again(server, client):
     assert [model["name"] for model in client.get("/api/ps").json()["models"]] == ["tiny:latest"]
 
 
-def test_hung_model_is_killed_and_reported(start):
+def test_hung_model_is_killed_and_reported(start: Callable[..., Any]) -> None:
     server = start(TAMPU_HANG_TIMEOUT="2")
     with httpx.Client(base_url=server.url, timeout=60) as client:
         with stream(client) as lines:
@@ -181,12 +189,12 @@ def test_hung_model_is_killed_and_reported(start):
         assert answers(client)
 
 
-def test_crash_fails_only_requests_in_progress(server, client):
+def test_crash_fails_only_requests_in_progress(server: Server, client: httpx.Client) -> None:
     """Requests come all the time, also in the moment in which the process ends."""
     assert answers(client)
     stop, told, kills = threading.Event(), [], []
 
-    def ask():
+    def ask() -> None:
         with httpx.Client(base_url=server.url, timeout=60) as other:
             while not stop.is_set():
                 began = time.monotonic()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.fake_runner import FakeStart, lines_of
@@ -13,15 +15,15 @@ from tests.server.conftest import Site
 
 
 @pytest.fixture
-def own_site(tmp_path):
+def own_site(tmp_path: Path) -> Site:
     return Site(tmp_path, FakeStart(), ServerOptions(model=LoadOptions(context=1024)))
 
 
-def digest_of(content):
+def digest_of(content: bytes) -> str:
     return "sha256:" + hashlib.sha256(content).hexdigest()
 
 
-def test_a_model_is_made_of_a_blob_and_of_another_model(own_site, model_folder):
+def test_a_model_is_made_of_a_blob_and_of_another_model(own_site: Site, model_folder: Path) -> None:
     content = (model_folder / "m.gguf").read_bytes()
     digest = digest_of(content)
     first = {"model": "first", "files": {"m.gguf": digest}, "parameters": {"top_k": 7}}
@@ -51,13 +53,17 @@ def test_a_model_is_made_of_a_blob_and_of_another_model(own_site, model_folder):
         ({"model": "x", "from": "m", "modelfile": "FROM m"}, "modelfile is not supported"),
     ],
 )  # fmt: skip
-def test_invalid_source_of_a_model_is_refused(own_site, body, told):
+def test_invalid_source_of_a_model_is_refused(
+    own_site: Site, body: dict[str, Any], told: str
+) -> None:
     [response] = own_site.call(("POST", "/api/create", {"json": body | {"stream": False}}))
     assert response.status_code == 400, response.text
     assert told in response.json()["error"]
 
 
-def test_a_models_own_template_is_what_it_is_loaded_with(own_site, model_folder):
+def test_a_models_own_template_is_what_it_is_loaded_with(
+    own_site: Site, model_folder: Path
+) -> None:
     content = (model_folder / "m.gguf").read_bytes()
     digest = digest_of(content)
     template = "{{ range .Messages }}{{ .Role }}: {{ .Content }}{{ end }}"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import httpx
 import pytest
 from support.endless import make_endless_model
 from support.renamed import write_renamed
-from support.serving import start_server
+from support.serving import Server, start_server
 
 from tampu.worker import engines
 from tampu.worker.engines import choose_engine
@@ -14,23 +16,25 @@ from tampu.worker.engines import choose_engine
 STRANGE = "xverse"  # llama.cpp has it; its tensors are Llama's
 
 
-def test_what_the_native_engine_lacks_goes_to_llama_cpp():
+def test_what_the_native_engine_lacks_goes_to_llama_cpp() -> None:
     assert choose_engine("auto", "llama") == "native"
     assert choose_engine("auto", STRANGE) == "llamacpp"
 
 
-def test_whoever_names_an_engine_gets_it():
+def test_whoever_names_an_engine_gets_it() -> None:
     assert choose_engine("native", STRANGE) == "native"
     assert choose_engine("llamacpp", "llama") == "llamacpp"
 
 
-def test_without_llama_cpp_the_native_engine_says_that_it_does_not_know(monkeypatch):
+def test_without_llama_cpp_the_native_engine_says_that_it_does_not_know(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(engines, "find_spec", lambda _: None)
     assert choose_engine("auto", STRANGE) == "native"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("models")
     make_endless_model(tmp_path_factory.mktemp("checkpoint"), folder / "tiny.gguf")
     write_renamed(folder / "tiny.gguf", folder / "strange.gguf", STRANGE)
@@ -40,7 +44,7 @@ def server(tmp_path_factory):
 
 
 @pytest.mark.server
-def test_two_engines_serve_side_by_side_and_are_named(server):
+def test_two_engines_serve_side_by_side_and_are_named(server: Server) -> None:
     with httpx.Client(base_url=server.url, timeout=60) as client:
         body = {"prompt": "hello", "options": {"num_predict": 3}, "stream": False}
         for model in ("tiny", "strange"):
@@ -56,7 +60,7 @@ def test_two_engines_serve_side_by_side_and_are_named(server):
 
 
 @pytest.mark.server
-def test_a_modelfile_names_its_engine(server):
+def test_a_modelfile_names_its_engine(server: Server) -> None:
     with httpx.Client(base_url=server.url, timeout=60) as client:
         made = {"model": "other", "from": "tiny", "parameters": {"engine": "llamacpp"}}
         assert '"success"' in client.post("/api/create", json=made).text

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, NoReturn
 
 import msgspec
 import pytest
@@ -24,17 +27,22 @@ LEAKS = re.compile(r"Traceback|0x[0-9a-f]{6}|/home/|/tmp/|/work/|site-packages")
 
 
 @pytest.fixture(scope="module")
-def locked(model_folder):
+def locked(model_folder: Path) -> Site:
     options = ServerOptions(model=LoadOptions(context=1024), use_keys=(USE,), manage_keys=(MANAGE,))
     return Site(model_folder, FakeStart(), options)
 
 
 @pytest.fixture(scope="module")
-def site(model_folder):
+def site(model_folder: Path) -> Site:
     return Site(model_folder, FakeStart(), ServerOptions(model=LoadOptions(context=1024)))
 
 
-def calls(site, *, only=lambda _: True, **request):
+def calls(
+    site: Site,
+    *,
+    only: Callable[[Any], bool] | Callable[..., bool] | Callable[[Any], Any] = lambda _: True,
+    **request: Any,
+) -> list[Any]:
     """The methods and paths of the table, each as a request."""
     return [
         (method, re.sub(r"\{(\w+)(:\w+)?\}", lambda found: FILLING[found[1]], route.path), request)
@@ -44,18 +52,18 @@ def calls(site, *, only=lambda _: True, **request):
     ]
 
 
-def statuses(site, requests):
+def statuses(site: Site, requests: list[Any]) -> dict[Any, Any]:
     return {
         f"{method} {path}": response.status_code
         for (method, path, _), response in zip(requests, site.call(*requests), strict=True)
     }
 
 
-def bearer(key):
+def bearer(key: str) -> dict[Any, Any]:
     return {"authorization": f"Bearer {key}"}
 
 
-def has_body(route):
+def has_body(route) -> bool:
     return route.body is not None
 
 
@@ -69,7 +77,7 @@ def has_body(route):
         {"authorization": f"bearer{MANAGE}"}, {"authorization": "Bearer"},
     ],
 )  # fmt: skip
-def test_without_its_key_a_route_answers_401(locked, headers):
+def test_without_its_key_a_route_answers_401(locked: Site, headers: dict[str, str]) -> None:
     closed = calls(locked, only=lambda route: route.access is not Access.OPEN, headers=headers)
     assert set(statuses(locked, closed).values()) == {401}
     [unknown] = locked.call(("GET", "/nothing/here", {"headers": headers}))
@@ -77,12 +85,12 @@ def test_without_its_key_a_route_answers_401(locked, headers):
     assert unknown.headers["www-authenticate"] == "Bearer"
 
 
-def test_only_the_word_that_the_server_is_there_needs_no_key(locked):
+def test_only_the_word_that_the_server_is_there_needs_no_key(locked: Site) -> None:
     opened = calls(locked, only=lambda route: route.access is Access.OPEN)
     assert statuses(locked, opened) == {"GET /": 200, "HEAD /": 200}
 
 
-def test_a_key_for_using_models_does_not_manage_them(locked):
+def test_a_key_for_using_models_does_not_manage_them(locked: Site) -> None:
     for route in locked.app.state.routes:
         for headers in (bearer(USE), {"x-api-key": USE}):
             found = statuses(
@@ -94,14 +102,14 @@ def test_a_key_for_using_models_does_not_manage_them(locked):
     assert set(everything.values()) & {401, 403} == set()
 
 
-def test_a_body_is_not_read_without_a_key(locked):
+def test_a_body_is_not_read_without_a_key(locked: Site) -> None:
     async def ask(method, path):
-        async def receive():
+        async def receive() -> NoReturn:
             raise AssertionError("the body was read")
 
         sent = []
 
-        async def send(message):
+        async def send(message) -> None:
             sent.append(message)
 
         scope = {
@@ -111,7 +119,7 @@ def test_a_body_is_not_read_without_a_key(locked):
         await locked.app(scope, receive, send)
         return sent[0]["status"]
 
-    async def test():
+    async def test() -> None:
         for method, path, _ in calls(locked, only=lambda route: route.access is not Access.OPEN):
             assert await ask(method, path) == 401
 
@@ -125,7 +133,7 @@ def test_a_body_is_not_read_without_a_key(locked):
         "localhost#", "EVIL.COM", "evil.com.", "evil.com@localhost", "0x7f000001", "[::2]",
     ],
 )  # fmt: skip
-def test_a_foreign_name_is_refused(site, host):
+def test_a_foreign_name_is_refused(site: Site, host: str) -> None:
     assert set(statuses(site, calls(site, headers={"host": host})).values()) == {403}
 
 
@@ -137,12 +145,12 @@ def test_a_foreign_name_is_refused(site, host):
         {"sec-fetch-site": "cross-site", "content-type": "text/plain"},
     ],
 )  # fmt: skip
-def test_foreign_origin_may_not_change_or_use_anything(site, headers):
+def test_foreign_origin_may_not_change_or_use_anything(site: Site, headers: dict[str, str]) -> None:
     unsafe = [call for call in calls(site, headers=headers) if call[0] not in ("GET", "HEAD")]
     assert set(statuses(site, unsafe).values()) == {403}
 
 
-def test_foreign_origin_may_not_read_a_response(site):
+def test_foreign_origin_may_not_read_a_response(site: Site) -> None:
     headers = {"origin": "http://evil.com"}
     for response in site.call(*calls(site, headers=headers)):
         assert "access-control-allow-origin" not in response.headers
@@ -168,13 +176,13 @@ def test_foreign_origin_may_not_read_a_response(site):
         b'{"x": -Infinity}', b'{"x": ' + b'{"a":' * 100_000, b'{"x": ' + b"[" * 100_000,
     ],
 )  # fmt: skip
-def test_invalid_body_is_refused(site, content):
+def test_invalid_body_is_refused(site: Site, content: bytes) -> None:
     for response in site.call(*calls(site, only=has_body, content=content)):
         assert response.status_code == 400
         assert response.json()["error"]
 
 
-def test_each_field_of_a_wrong_type_is_named(site):
+def test_each_field_of_a_wrong_type_is_named(site: Site) -> None:
     count = 0
     for route in filter(has_body, site.app.state.routes):
         for field in msgspec.structs.fields(route.body):
@@ -193,7 +201,7 @@ def test_each_field_of_a_wrong_type_is_named(site):
     assert count > 500
 
 
-def test_no_field_value_makes_a_route_fail_or_leak_secrets(site):
+def test_no_field_value_makes_a_route_fail_or_leak_secrets(site: Site) -> None:
     for route in filter(has_body, site.app.state.routes):
         for field in msgspec.structs.fields(route.body):
             requests = [
@@ -205,10 +213,10 @@ def test_no_field_value_makes_a_route_fail_or_leak_secrets(site):
                 assert not LEAKS.search(response.text)
 
 
-def test_a_body_over_the_limit_is_refused(site, monkeypatch):
+def test_a_body_over_the_limit_is_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(body, "MAX_BODY", 1000)
 
-    async def without_end():
+    async def without_end() -> AsyncIterator[bytes]:
         while True:
             yield b"x" * 100
 
@@ -227,12 +235,14 @@ def test_a_body_over_the_limit_is_refused(site, monkeypatch):
         ("/api/version", {f"x-{number}": "y" for number in range(120)}, 431),
     ],
 )
-def test_first_lines_over_the_limit_are_refused(site, path, headers, status):
+def test_first_lines_over_the_limit_are_refused(
+    site: Site, path: str, headers: dict[str, str], status: int
+) -> None:
     [response] = site.call(("GET", path, {"headers": headers}))
     assert response.status_code == status
 
 
-def test_every_answer_has_a_number(site):
+def test_every_answer_has_a_number(site: Site) -> None:
     numbers = {response.headers["x-request-id"] for response in site.call(*calls(site))}
     assert len(numbers) == len(calls(site))
     for given, kept in (("abc-1", True), ("a b", False), ("x" * 65, False), ("\t", False)):
@@ -240,7 +250,7 @@ def test_every_answer_has_a_number(site):
         assert (response.headers["x-request-id"] == given) is kept
 
 
-def test_openapi_describes_exactly_the_routes(site):
+def test_openapi_describes_exactly_the_routes(site: Site) -> None:
     [response] = site.call(("GET", "/openapi.json", {}))
     described = response.json()
     paths = {

@@ -8,6 +8,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -21,7 +24,7 @@ SETTLE_S = 5.0  # what is closed a moment after an answer is closed by then
 STILL_S = 2.5  # a process stands still for longer than two of the server's questions
 
 
-def body(tokens, **more):
+def body(tokens: int, **more: Any) -> dict[Any, Any]:
     options = {"num_predict": tokens, "temperature": 0}
     return {"model": "tiny", "prompt": "hello", "options": options} | more
 
@@ -29,14 +32,14 @@ def body(tokens, **more):
 class Stream:
     """An answer that is read on a thread of its own."""
 
-    def __init__(self, server, tokens):
+    def __init__(self, server, tokens: int) -> None:
         self.lines = []
         self._asked = (f"{server.url}/api/generate", body(tokens))
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
         wait_until(lambda: len(self.lines) >= 3, "the answer begins")
 
-    def _read(self):
+    def _read(self) -> None:
         url, asked = self._asked
         try:
             with httpx.stream("POST", url, json=asked, timeout=60) as got:
@@ -44,23 +47,25 @@ class Stream:
         except httpx.TransportError:
             self.lines.append({"broken": True})
 
-    def text(self):
+    def text(self) -> str:
         """Return all of it, at its end."""
         self._thread.join(PATIENCE_S)
         assert self.lines[-1].get("done"), self.lines[-1]
         return "".join(line["response"] for line in self.lines)
 
 
-def family(server):
+def family(server) -> list[psutil.Process]:
     """Return the processes below the server's, those that help its models too."""
     return psutil.Process(server.process.pid).children(recursive=True)
 
 
-def wait_until_gone(processes):
+def wait_until_gone(processes: list[psutil.Process]) -> None:
     wait_until(lambda: not any(map(is_alive, processes)), f"these end: {processes}")
 
 
-def test_a_server_that_is_killed_leaves_no_process_and_starts_again(start):
+def test_a_server_that_is_killed_leaves_no_process_and_starts_again(
+    start: Callable[..., Any],
+) -> None:
     server = start()
     Stream(server, 10**6)
     processes = family(server)
@@ -71,7 +76,9 @@ def test_a_server_that_is_killed_leaves_no_process_and_starts_again(start):
     assert Stream(start(), 50).text()
 
 
-def test_answers_under_way_are_the_same_to_the_last_byte_when_it_ends(start):
+def test_answers_under_way_are_the_same_to_the_last_byte_when_it_ends(
+    start: Callable[..., Any],
+) -> None:
     server = start(TAMPU_NUM_PARALLEL="2")
     undisturbed = Stream(server, 1500).text()
     streams = [Stream(server, 1500) for _ in range(2)]
@@ -82,7 +89,7 @@ def test_answers_under_way_are_the_same_to_the_last_byte_when_it_ends(start):
     wait_until_gone(processes)
 
 
-def listens(server):
+def listens(server) -> bool:
     try:
         httpx.get(f"{server.url}/api/version", timeout=60)
     except httpx.TransportError:
@@ -91,7 +98,7 @@ def listens(server):
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_ends_it_now(start, second):
+def test_a_second_signal_ends_it_now(start: Callable[..., Any], second: signal.Signals) -> None:
     server = start(TAMPU_DRAIN_TIMEOUT="24h")  # so that only the second signal can end it
     stream = Stream(server, 10**6)
     processes = family(server)
@@ -106,7 +113,7 @@ def test_a_second_signal_ends_it_now(start, second):
     assert "Traceback" not in server.log.read_text()
 
 
-def test_stopped_and_continued_process_loses_nothing(start):
+def test_stopped_and_continued_process_loses_nothing(start: Callable[..., Any]) -> None:
     server = start()
     undisturbed = Stream(server, 800).text()
     stream = Stream(server, 800)
@@ -118,13 +125,13 @@ def test_stopped_and_continued_process_loses_nothing(start):
     assert server.workers() == [worker]
 
 
-def grows_no_more(process, use):
+def grows_no_more(process: psutil.Process, use: Callable[[], Any]) -> bool:
     """Whether some use leaves no more files and threads than there were; a leak grows each time.
 
     Pools of threads grow for a while, as it comes about.
     """
 
-    def counts():
+    def counts() -> tuple[Any, Any]:
         return process.num_fds(), process.num_threads()
 
     def is_as_before():
@@ -142,11 +149,13 @@ def grows_no_more(process, use):
     return False
 
 
-def test_files_threads_and_processes_are_as_many_after_any_use_as_before(start):
+def test_files_threads_and_processes_are_as_many_after_any_use_as_before(
+    start: Callable[..., Any],
+) -> None:
     server = start()
     process = psutil.Process(server.process.pid)
 
-    def use(client):
+    def use(client: httpx.Client) -> None:
         for _ in range(3):
             client.post("/api/generate", json=body(3, stream=False))
             with client.stream("POST", "/api/generate", json=body(10**6)) as got:
@@ -155,7 +164,7 @@ def test_files_threads_and_processes_are_as_many_after_any_use_as_before(start):
             assert client.post("/api/generate", json=body(3, format={"type": 1})).is_error
         client.post("/api/generate", json={"model": "nothing"})
 
-    def use_and_rest(client):
+    def use_and_rest(client: httpx.Client) -> None:
         use(client)
         client.post("/api/generate", json={"model": "tiny", "keep_alive": 0})
         wait_until(lambda: not server.workers(), "the model's process ends")
@@ -183,7 +192,7 @@ def test_files_threads_and_processes_are_as_many_after_any_use_as_before(start):
         ({"TAMPU_SOCKET": "/nowhere/socket"}, "cannot listen"),
     ],
 )
-def test_startup_error_is_one_line(environment, told, tmp_path):
+def test_startup_error_is_one_line(environment: dict[str, str], told: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tampu.cli.entry", "serve", "--port", "0"]
     variables = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **environment}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
@@ -194,7 +203,7 @@ def test_startup_error_is_one_line(environment, told, tmp_path):
     assert told in error
 
 
-def test_it_starts_without_a_home(endless_models, tmp_path):
+def test_it_starts_without_a_home(endless_models: Path, tmp_path: Path) -> None:
     serve = [sys.executable, "-m", "tampu.cli.entry", "serve"]
     command = [*serve, "--port", "0", "--models", endless_models]
     process = subprocess.Popen(

@@ -6,6 +6,9 @@ import hashlib
 import json
 import re
 import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support import handmade_checkpoints as handmade
@@ -22,15 +25,15 @@ SECRETS = re.compile(r"/tmp/|/home/|Traceback|0x[0-9a-f]{6}|sha256-")
 
 
 @pytest.fixture
-def own_site(tmp_path):
+def own_site(tmp_path: Path) -> Site:
     return Site(tmp_path / "store", FakeStart(), ServerOptions(model=LoadOptions(context=1024)))
 
 
-def digest_of(content):
+def digest_of(content: bytes) -> str:
     return "sha256:" + hashlib.sha256(content).hexdigest()
 
 
-def kept(site):
+def kept(site: Site) -> list[Any]:
     """What is in the store but for the blobs that were sent, which stay until they are swept."""
     return sorted(
         str(path.relative_to(site.folder))
@@ -39,7 +42,7 @@ def kept(site):
     )
 
 
-def create(site, files, **more):
+def create(site: Site, files: dict[Any | str, Any], **more: dict[Any, Any]):
     """Send files and have a model made of them; return the last answer."""
     sent = [("POST", f"/api/blobs/{digest_of(data)}", {"content": data}) for data in files.values()]
     body = {
@@ -51,7 +54,7 @@ def create(site, files, **more):
     return site.call(*sent, ("POST", "/api/create", {"json": body}))[-1]
 
 
-def assert_refused(site, response, told, status=400):
+def assert_refused(site: Site, response, told: str, status: int = 400) -> None:
     assert response.status_code == status, response.text
     message = response.json()["error"]
     assert told in message
@@ -64,13 +67,13 @@ def assert_refused(site, response, told, status=400):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_no_model_is_made_of_a_hostile_file(own_site, case):
+def test_no_model_is_made_of_a_hostile_file(own_site: Site, case: str) -> None:
     response = create(own_site, {"m.gguf": CASES[case].data})
     assert_refused(own_site, response, f"m.gguf: {CASES[case].field}")
     assert CASES[case].reason in response.json()["error"]
 
 
-def test_create_refuses_files_that_cannot_run_alone(own_site, tmp_path):
+def test_create_refuses_files_that_cannot_run_alone(own_site: Site, tmp_path: Path) -> None:
     content = write_gguf(tmp_path / "m.gguf").read_bytes()
     for files in ({"README.md": b"x"}, {"m.gguf": content, "README.md": b"x"}):
         assert_refused(own_site, create(own_site, files), "or a checkpoint with its config.json")
@@ -88,7 +91,7 @@ def test_create_refuses_files_that_cannot_run_alone(own_site, tmp_path):
     assert_refused(own_site, answer, "m.gguf: general.type: this file is not an adapter")
 
 
-def zeroed(content):
+def zeroed(content) -> bytes:
     return bytes(len(content))
 
 
@@ -104,11 +107,11 @@ def another_version(content):
     return content[:4] + b"\x09" + content[5:]
 
 
-def gone(_):
+def gone(_: object) -> None:
     return None
 
 
-def damaged(site, content, damage):
+def damaged(site: Site, content: bytes, damage: Callable[[Any], Any]) -> None:
     """Have the file of a model in the store be harmed."""
     path = site.folder / "blobs" / digest_of(content).replace(":", "-")
     path.chmod(0o644)
@@ -137,7 +140,9 @@ ROUTES = {
 
 
 @pytest.mark.parametrize("damage", [zeroed, cut, longer, another_version, gone])
-def test_file_damaged_later_is_reported_with_the_model_and_a_remedy(own_site, tmp_path, damage):
+def test_file_damaged_later_is_reported_with_the_model_and_a_remedy(
+    own_site: Site, tmp_path: Path, damage: Callable[[Any], Any]
+) -> None:
     content = write_gguf(tmp_path / "m.gguf").read_bytes()
     assert create(own_site, {"m.gguf": content}).status_code == 200
     damaged(own_site, content, damage)
@@ -158,7 +163,9 @@ def test_file_damaged_later_is_reported_with_the_model_and_a_remedy(own_site, tm
     assert (deleted.status_code, after.status_code) == (200, 404)
 
 
-def test_a_model_that_proves_damaged_when_it_is_loaded_is_named(own_site, tmp_path):
+def test_a_model_that_proves_damaged_when_it_is_loaded_is_named(
+    own_site: Site, tmp_path: Path
+) -> None:
     content = write_gguf(tmp_path / "m.gguf").read_bytes()
     create(own_site, {"m.gguf": content})
     own_site.start.error = ModelFileError("tensor w", "holds NaN")
@@ -172,7 +179,7 @@ def test_a_model_that_proves_damaged_when_it_is_loaded_is_named(own_site, tmp_pa
 # -- checkpoints -----------------------------------------------------------------------------------
 
 
-def checkpoint(folder, **changes):
+def checkpoint(folder: Path, **changes: Any) -> dict[Any, Any]:
     """The files of a checkpoint; bytes take the place of a file, None takes it away."""
     folder = handmade.write(folder)
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -180,7 +187,9 @@ def checkpoint(folder, **changes):
     return {name: data for name, data in files.items() if data is not None}
 
 
-def safetensors(table, data=b"1234", length=None):
+def safetensors(
+    table: bytes | dict[Any, Any], data: bytes = b"1234", length: int | None = None
+) -> bytes:
     head = table if isinstance(table, bytes) else json.dumps(table).encode()
     return struct.pack("<Q", len(head) if length is None else length) + head + data
 
@@ -188,19 +197,19 @@ def safetensors(table, data=b"1234", length=None):
 ENTRY = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
 
 
-def entry(*offsets, dtype="F32", shape=(1,)):
+def entry(*offsets: int, dtype: str = "F32", shape: tuple[float, ...] = (1,)) -> dict[Any, Any]:
     return {"t": {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}}
 
 
-def config(**changes):
+def config(**changes: dict[Any, Any]) -> bytes:
     return json.dumps(handmade.CONFIG | changes).encode()
 
 
-def tokenizer(**changes):
+def tokenizer(**changes: Any) -> bytes:
     return json.dumps(handmade.TOKENIZER | changes).encode()
 
 
-def split(pattern):
+def split(pattern: str) -> dict[Any, Any]:
     return {"type": "Split", "pattern": {"Regex": pattern}}
 
 
@@ -302,7 +311,9 @@ CHECKPOINTS = OTHERS | {
 
 
 @pytest.mark.parametrize("case", CHECKPOINTS)
-def test_no_model_is_made_of_a_hostile_checkpoint(own_site, tmp_path, case):
+def test_no_model_is_made_of_a_hostile_checkpoint(
+    own_site: Site, tmp_path: Path, case: str
+) -> None:
     name, content = CHECKPOINTS[case]
     changes = {name: content}
     if name == "tokenizer.model":
@@ -312,14 +323,16 @@ def test_no_model_is_made_of_a_hostile_checkpoint(own_site, tmp_path, case):
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.ckpt", "a.npy", "a.zip"])
-def test_pickles_and_archives_are_refused_as_weights(own_site, tmp_path, name):
+def test_pickles_and_archives_are_refused_as_weights(
+    own_site: Site, tmp_path: Path, name: str
+) -> None:
     files = checkpoint(
         tmp_path / "tiny", **{"model.safetensors": None, name: b"\x80\x02cos\nsystem\n."}
     )
     assert_refused(own_site, create(own_site, files), "")
 
 
-def test_a_sound_checkpoint_comes_through_the_same_door(own_site, tmp_path):
+def test_a_sound_checkpoint_comes_through_the_same_door(own_site: Site, tmp_path: Path) -> None:
     files = checkpoint(
         tmp_path / "tiny", **{"config.json": config(auto_map={"AutoModel": "x.Evil"})}
     )

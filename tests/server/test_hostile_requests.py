@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx
 import msgspec
@@ -29,9 +31,10 @@ from support.hostile_requests import (
     TEXT_CASES,
     TEXTS,
     TOOL_CASES,
+    Case,
     requests,
 )
-from support.serving import start_server
+from support.serving import Server, start_server
 
 from tampu.server.app import ServerOptions, create_app
 from tampu.store.catalog import Catalog
@@ -52,7 +55,7 @@ MOST_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("models")
     make_endless_model(tmp_path_factory.mktemp("checkpoint"), folder / "canary.gguf")
     server = start_server(folder, tmp_path_factory.mktemp("home"), TAMPU_THREADS="1")
@@ -63,23 +66,26 @@ def server(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def client(server):
+def client(server: Server) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.url, timeout=MOST_SECONDS) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def canary(server):
+def canary(server: Server) -> Iterator[Canary]:
     with Canary(server.url) as canary:
         yield canary
 
 
 @pytest.fixture
-def ask(server, client, canary):
+def ask(server: Server, client: httpx.Client, canary: Canary) -> Callable[[Any, Any], Any]:
     """Ask all requests of a case, and look that nothing else has changed."""
     workers = {process.pid for process in server.workers()}
 
-    def ask(case, asked):
+    def ask(
+        case: Case,
+        asked: Iterator[tuple[str, dict[str, Any]]] | list[tuple[str, dict[str, Any]]],
+    ) -> None:
         for route, body in asked:
             response = client.post(route, json=body)
             assert response.status_code in case.statuses, (route, response.text[:500])
@@ -94,7 +100,7 @@ def ask(server, client, canary):
     return ask
 
 
-def sentence(error):
+def sentence(error) -> str:
     told = error if isinstance(error, str) else error["message"]
     assert told
     assert len(told) <= 600
@@ -109,7 +115,7 @@ EXCEPT = {
 }
 
 
-def test_no_route_is_forgotten():
+def test_no_route_is_forgotten() -> None:
     routes = create_app(ServerOptions(), Catalog(), None).state.routes
     taking = {route.path for route in routes if route.body is not None}
     assert taking == {*TEXTS, *OTHERS}
@@ -130,12 +136,14 @@ def test_no_route_is_forgotten():
         for case in cases
     ],
 )
-def test_it_is_answered_or_refused_on_every_route(ask, kind, case):
+def test_it_is_answered_or_refused_on_every_route(
+    ask: Callable[[Any, Any], Any], kind: str, case: Case
+) -> None:
     ask(case, requests(kind, case))
 
 
 @pytest.mark.parametrize("case", COMPILED_CASES, ids=lambda case: case.name)
-def test_a_grammar_is_kept_or_refused(ask, case):
+def test_a_grammar_is_kept_or_refused(ask: Callable[[Any, Any], Any], case: Case) -> None:
     route = "/api/generate"
     body = MODEL | SCHEMAS[route](route, case.value) | {"options": {"num_predict": 3}}
     took_s = cost(lambda: ask(case, [(route, body)]), 1, time.perf_counter)
@@ -143,7 +151,9 @@ def test_a_grammar_is_kept_or_refused(ask, case):
 
 
 @pytest.mark.parametrize("name", LONG_TEXTS)
-def test_a_text_that_looks_like_one_word_becomes_tokens_in_time(client, canary, name):
+def test_a_text_that_looks_like_one_word_becomes_tokens_in_time(
+    client: httpx.Client, canary: Canary, name: str
+) -> None:
     """Two seconds, on a machine that does nothing else."""
     answers = []
     asked = MODEL | {"text": LONG_TEXTS[name]}
@@ -156,7 +166,9 @@ def test_a_text_that_looks_like_one_word_becomes_tokens_in_time(client, canary, 
     assert canary.has_not_changed()
 
 
-def test_ten_thousand_messages_are_cut_to_the_context_and_counted_whole(client, canary):
+def test_ten_thousand_messages_are_cut_to_the_context_and_counted_whole(
+    client: httpx.Client, canary: Canary
+) -> None:
     messages = [{"role": ("user", "assistant")[i % 2], "content": "x"} for i in range(9_999)]
     body = MODEL | {"messages": messages, "options": {"num_predict": 1}, "stream": False}
     answer = client.post("/api/chat", json=body).json()
@@ -166,8 +178,10 @@ def test_ten_thousand_messages_are_cut_to_the_context_and_counted_whole(client, 
     assert canary.has_not_changed()
 
 
-def test_many_models_that_do_not_exist_are_each_not_found(client, canary):
-    def ask(number):
+def test_many_models_that_do_not_exist_are_each_not_found(
+    client: httpx.Client, canary: Canary
+) -> None:
+    def ask(number) -> int:
         body = {"model": f"nothing-{number}", "messages": [{"role": "user", "content": "x"}]}
         return client.post("/api/chat", json=body).status_code
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 import msgspec
 import pytest
 from support.fake_runner import FakeStart
@@ -54,11 +58,13 @@ NAMED = {"max_completion_tokens": "max_tokens", "stop_sequences": "stop"}
 
 
 @pytest.fixture(scope="module")
-def site(model_folder):
+def site(model_folder: Path) -> Site:
     return Site(model_folder, FakeStart(), ServerOptions(model=LoadOptions(context=1024)))
 
 
-def requests(site, name, body):
+def requests(
+    site: Site, name: str, body: dict[Any, Any]
+) -> Iterator[tuple[Any, Any, dict[str, Any]]]:
     """Yield a request with this body to each route that has a field of this name."""
     for route in site.app.state.routes:
         fields = {each.name for each in msgspec.structs.fields(route.body)} if route.body else ()
@@ -72,25 +78,29 @@ def requests(site, name, body):
         yield route.methods[0], route.path, {"json": {"model": "m", **content, **body}}
 
 
-def answers(site, name, body):
+def answers(site: Site, name: str, body: dict[Any, Any]) -> list[Any]:
     asked = list(requests(site, name, body))
     assert asked, f"no route has the field {name}"
     return [(path, answer) for (_, path, _), answer in zip(asked, site.call(*asked), strict=True)]
 
 
-def shown(value):
+def shown(value) -> str:
     return repr(value)[:40]
 
 
 @pytest.mark.parametrize(("name", "value"), REFUSED, ids=shown)
-def test_an_option_out_of_its_range_is_refused_by_name(site, name, value):
+def test_an_option_out_of_its_range_is_refused_by_name(
+    site: Site, name: str, value: object
+) -> None:
     for path, answer in answers(site, "options", {"options": {name: value}}):
         assert (path, answer.status_code) == (path, 400)
         assert name in answer.text
 
 
 @pytest.mark.parametrize(("name", "value"), TAKEN, ids=shown)
-def test_an_option_at_the_end_of_its_range_is_taken(site, name, value):
+def test_an_option_at_the_end_of_its_range_is_taken(
+    site: Site, name: str, value: list[Any] | int | None
+) -> None:
     for path, answer in answers(site, "options", {"options": {name: value}}):
         assert (path, answer.status_code, answer.text) == (path, 200, answer.text)
 
@@ -100,20 +110,20 @@ def test_an_option_at_the_end_of_its_range_is_taken(site, name, value):
     [(name, value) for name, value in REFUSED if name in ("temperature", "top_p", "top_k", "seed")],
     ids=shown,
 )
-def test_a_field_is_held_to_the_range_of_its_option(site, name, value):
+def test_a_field_is_held_to_the_range_of_its_option(site: Site, name: str, value: object) -> None:
     for path, answer in answers(site, name, {name: value}):
         assert (path, answer.status_code) == (path, 400)
         assert name in answer.text
 
 
 @pytest.mark.parametrize(("name", "value"), FIELDS, ids=shown)
-def test_a_field_out_of_its_range_is_refused_by_name(site, name, value):
+def test_a_field_out_of_its_range_is_refused_by_name(site: Site, name: str, value: object) -> None:
     for path, answer in answers(site, name, {name: value}):
         assert (path, answer.status_code) == (path, 400), answer.text
         assert name in answer.text or NAMED.get(name, name) in answer.text
 
 
-def test_all_messages_of_refusals_are_one_plain_sentence(site):
+def test_all_messages_of_refusals_are_one_plain_sentence(site: Site) -> None:
     for name, value in FIELDS:
         for _, answer in answers(site, name, {name: value}):
             error = answer.json()["error"]

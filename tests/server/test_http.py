@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 from support.fake_runner import lines_of
@@ -19,6 +21,7 @@ from tampu.errors import (
 from tampu.server import body
 from tampu.server.errors import STATUS, BusyError, public_message, status_of
 from tampu.server.trusted_host import host_name, is_loopback
+from tests.server.conftest import Site
 
 
 @pytest.mark.parametrize(
@@ -29,23 +32,25 @@ from tampu.server.trusted_host import host_name, is_loopback
         b'{"model": "\\ud800"}', b'{"options": ' + b'{"a":' * 100_000, b'{"prompt": "a\x00b"}',
     ],
 )  # fmt: skip
-def test_invalid_body_is_refused(site, content):
+def test_invalid_body_is_refused(site: Site, content: bytes) -> None:
     [response] = site.call(("POST", "/api/generate", {"content": content}))
     assert response.status_code == 400
     assert response.json()["error"]
 
 
-def test_the_content_type_does_not_matter(site):
+def test_the_content_type_does_not_matter(site: Site) -> None:
     headers = {"content-type": "text/plain"}
     content = json.dumps({"model": "m", "prompt": "x"})
     [response] = site.call(("POST", "/api/generate", {"content": content, "headers": headers}))
     assert response.status_code == 200
 
 
-def test_a_body_over_the_limit_is_refused_with_and_without_its_length(site, monkeypatch):
+def test_a_body_over_the_limit_is_refused_with_and_without_its_length(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(body, "MAX_BODY", 1000)
 
-    async def chunks():
+    async def chunks() -> AsyncIterator[bytes]:
         for _ in range(20):
             yield b"x" * 100
 
@@ -60,19 +65,19 @@ def test_a_body_over_the_limit_is_refused_with_and_without_its_length(site, monk
     ("method", "path"),
     [("PUT", "/api/generate"), ("GET", "/api/chat"), ("DELETE", "/api/tags"), ("POST", "/api/ps")],
 )
-def test_a_wrong_method_is_405(site, method, path):
+def test_a_wrong_method_is_405(site: Site, method: str, path: str) -> None:
     [response] = site.call((method, path, {}))
     assert response.status_code == 405
     assert response.json() == {"error": "method not allowed"}
 
 
 @pytest.mark.parametrize("path", ["/nope", "/api/nope", "/docs", "/redoc", "/api/tags/"])
-def test_an_unknown_path_is_404(site, path):
+def test_an_unknown_path_is_404(site: Site, path: str) -> None:
     [response] = site.call(("GET", path, {"follow_redirects": True}))
     assert response.status_code == 404
 
 
-def test_an_unknown_model_is_404_in_the_words_clients_know(post):
+def test_an_unknown_model_is_404_in_the_words_clients_know(post: Callable[..., Any]) -> None:
     for path in ("/api/generate", "/api/chat", "/api/show"):
         response = post(path, model="x", prompt="y")
         assert response.status_code == 404
@@ -80,7 +85,7 @@ def test_an_unknown_model_is_404_in_the_words_clients_know(post):
 
 
 @pytest.mark.parametrize("name", ["../m", "/etc/passwd", "m.gguf", "m/../m", "m:7b", "\x00"])
-def test_path_is_not_a_valid_model_name(post, name):
+def test_path_is_not_a_valid_model_name(post: Callable[..., Any], name: str) -> None:
     assert post("/api/show", model=name).status_code == 404
 
 
@@ -95,7 +100,7 @@ def test_path_is_not_a_valid_model_name(post, name):
         ("xlocalhost", 403), (" ", 403),
     ],
 )  # fmt: skip
-def test_only_the_names_of_this_machine_are_answered(site, host, status):
+def test_only_the_names_of_this_machine_are_answered(site: Site, host: str, status: int) -> None:
     [response] = site.call(("GET", "/api/tags", {"headers": {"host": host}}))
     assert response.status_code == status
 
@@ -109,14 +114,14 @@ def test_only_the_names_of_this_machine_are_answered(site, host, status):
         ({"sec-fetch-site": "cross-site"}, 403), ({"sec-fetch-site": "same-origin"}, 200),
     ],
 )  # fmt: skip
-def test_foreign_origins_are_refused(site, headers, status):
+def test_foreign_origins_are_refused(site: Site, headers: dict[str, str], status: int) -> None:
     options = {"json": {"model": "m", "prompt": "x"}, "headers": headers}
     [response] = site.call(("POST", "/api/generate", options))
     assert response.status_code == status
     assert response.headers.get("access-control-allow-origin") != "*"
 
 
-def test_local_pages_get_the_headers_that_browsers_ask_for(site):
+def test_local_pages_get_the_headers_that_browsers_ask_for(site: Site) -> None:
     headers = {
         "origin": "http://localhost:3000",
         "access-control-request-method": "POST",
@@ -130,7 +135,7 @@ def test_local_pages_get_the_headers_that_browsers_ask_for(site):
     assert "access-control-allow-origin" not in foreign.headers
 
 
-def test_names_in_host_headers_are_read():
+def test_names_in_host_headers_are_read() -> None:
     assert host_name("[::1]:5") == "::1"
     assert host_name("A.b:80") == "a.b"
     assert host_name("a b") is None
@@ -138,20 +143,22 @@ def test_names_in_host_headers_are_read():
     assert not is_loopback("8.8.8.8")
 
 
-def test_an_error_before_the_first_line_has_its_status_and_no_path(post):
+def test_an_error_before_the_first_line_has_its_status_and_no_path(
+    post: Callable[..., Any],
+) -> None:
     for options in ({}, {"stream": False}):
         response = post("/api/generate", model="m", prompt="refuse", **options)
         assert response.status_code == 500
         assert response.json() == {"error": "logits are NaN in x.gguf"}
 
 
-def test_an_error_after_the_first_line_is_a_line(post):
+def test_an_error_after_the_first_line_is_a_line(post: Callable[..., Any]) -> None:
     first, last = lines_of(post("/api/generate", model="m", prompt="hello die"))
     assert first["response"] == "hello"
     assert last == {"error": "the process of model 'm' has ended: signal SIGKILL"}
 
 
-def test_an_error_without_streaming_is_the_answer(post):
+def test_an_error_without_streaming_is_the_answer(post: Callable[..., Any]) -> None:
     response = post("/api/generate", model="m", prompt="hello die", stream=False)
     assert response.status_code == 500
     assert "SIGKILL" in response.json()["error"]
@@ -169,7 +176,9 @@ def test_an_error_without_streaming_is_the_answer(post):
         (TampuError("other"), 500),
     ],
 )
-def test_an_error_of_loading_has_the_status_of_its_class(site, post, error, status):
+def test_an_error_of_loading_has_the_status_of_its_class(
+    site: Site, post: Callable[..., Any], error: TampuError, status: int
+) -> None:
     site.start.error = error
     response = post("/api/generate", model="m", prompt="x")
     assert response.status_code == status
@@ -177,7 +186,7 @@ def test_an_error_of_loading_has_the_status_of_its_class(site, post, error, stat
     assert ("retry-after" in response.headers) == (status == 503)
 
 
-def test_every_error_has_a_status():
+def test_every_error_has_a_status() -> None:
     assert STATUS[-1][0] is TampuError
     assert status_of(TampuError("x")) == 500
 
@@ -191,11 +200,11 @@ def test_every_error_has_a_status():
         ("12 of 3/4 tokens and/or http", "12 of 3/4 tokens and/or http"),
     ],
 )
-def test_messages_name_files_without_their_folders(text, public):
+def test_messages_name_files_without_their_folders(text: str, public: str) -> None:
     assert public_message(TampuError(text)) == public
 
 
-def test_internal_error_is_reported_without_details(site):
+def test_internal_error_is_reported_without_details(site: Site) -> None:
     site.start.error = ZeroDivisionError("secret /path")
     site.transport.raise_app_exceptions = False
     [response] = site.call(("POST", "/api/generate", {"json": {"model": "m", "prompt": "x"}}))
@@ -203,21 +212,21 @@ def test_internal_error_is_reported_without_details(site):
     assert "secret" not in response.text
 
 
-def test_a_client_that_leaves_cancels_its_request(site):
-    async def leave(prompt, after):
+def test_a_client_that_leaves_cancels_its_request(site: Site) -> None:
+    async def leave(prompt: str, after: int) -> list[Any]:
         """Send a request over ASGI and disconnect after so many messages of the answer."""
         gone = asyncio.Event()
         sent = []
         content = json.dumps({"model": "m", "prompt": prompt}).encode()
         received = [{"type": "http.request", "body": content, "more_body": False}]
 
-        async def receive():
+        async def receive() -> dict[Any | str, Any]:
             if received:
                 return received.pop()
             await gone.wait()
             return {"type": "http.disconnect"}
 
-        async def send(message):
+        async def send(message) -> None:
             sent.append(message)
             if len(sent) == after:
                 gone.set()
@@ -231,7 +240,7 @@ def test_a_client_that_leaves_cancels_its_request(site):
         await asyncio.wait_for(site.app(scope, receive, send), 5)
         return sent
 
-    async def test(_):
+    async def test(_: object) -> None:
         assert len(await leave("forever", after=3)) >= 3
         assert await leave("wait", after=0) == []
         [(_, runner)] = site.start.runners

@@ -9,6 +9,11 @@ import socket
 import ssl
 import threading
 import time
+from asyncio.events import TimerHandle
+from asyncio.streams import StreamReader, StreamWriter
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -43,14 +48,14 @@ vYl6PUdnx1bQ7afQv18LJjv5WYQcTM2X3hmm7uWORZzQ15KzSmmvJ7+n
 """
 
 
-def test_response_bytes_are_sent_without_delay():
+def test_response_bytes_are_sent_without_delay() -> None:
     with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
         accepted, _ = listener.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
 
 
-def body(tokens):
+def body(tokens: int) -> dict[Any, Any]:
     return {
         "model": "tiny",
         "prompt": "hello",
@@ -67,7 +72,9 @@ def body(tokens):
         ("192.168.1.1", False, False, False), ("example.com", False, False, False),
     ],
 )  # fmt: skip
-def test_other_machines_need_a_key_or_a_word(host, keys, allowed, fits):
+def test_other_machines_need_a_key_or_a_word(
+    host: str, keys: bool, allowed: bool, fits: bool
+) -> None:
     if fits:
         check_exposure(host, has_keys=keys, is_allowed=allowed)
         return
@@ -76,7 +83,9 @@ def test_other_machines_need_a_key_or_a_word(host, keys, allowed, fits):
 
 
 @pytest.mark.server
-def test_with_a_certificate_the_server_speaks_https(start, tmp_path):
+def test_with_a_certificate_the_server_speaks_https(
+    start: Callable[..., Any], tmp_path: Path
+) -> None:
     (tmp_path / "cert.pem").write_text(CERTIFICATE)
     (tmp_path / "key.pem").write_text(KEY)
     server = start(
@@ -90,7 +99,7 @@ def test_with_a_certificate_the_server_speaks_https(start, tmp_path):
 
 
 @pytest.mark.server
-def test_a_unix_socket_is_its_owners_alone(start, tmp_path):
+def test_a_unix_socket_is_its_owners_alone(start: Callable[..., Any], tmp_path: Path) -> None:
     path = tmp_path / "tampu.sock"
     start("--socket", str(path))
     assert path.stat().st_mode & 0o777 == 0o600
@@ -99,7 +108,9 @@ def test_a_unix_socket_is_its_owners_alone(start, tmp_path):
         assert client.get("/").text == "Ollama is running"
 
 
-def test_a_socket_that_a_dead_server_left_is_taken_over_and_a_living_ones_is_not(tmp_path):
+def test_a_socket_that_a_dead_server_left_is_taken_over_and_a_living_ones_is_not(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "tampu.sock"
     listen_on_socket(path).close()
     with listen_on_socket(path), pytest.raises(SettingsError, match="cannot listen"):
@@ -107,11 +118,11 @@ def test_a_socket_that_a_dead_server_left_is_taken_over_and_a_living_ones_is_not
 
 
 @pytest.mark.server
-def test_requests_under_way_are_finished_before_the_end(start):
+def test_requests_under_way_are_finished_before_the_end(start: Callable[..., Any]) -> None:
     server = start()
     lines = []
 
-    def read():
+    def read() -> None:
         with httpx.stream("POST", f"{server.url}/api/generate", json=body(2000), timeout=60) as got:
             lines.extend(json.loads(line) for line in got.iter_lines())
 
@@ -125,7 +136,7 @@ def test_requests_under_way_are_finished_before_the_end(start):
 
 
 @pytest.mark.server
-def test_shutdown_does_not_exceed_its_timeout(start):
+def test_shutdown_does_not_exceed_its_timeout(start: Callable[..., Any]) -> None:
     server = start(TAMPU_DRAIN_TIMEOUT="1")
     with httpx.stream("POST", f"{server.url}/api/generate", json=body(10**9), timeout=60) as got:
         next(got.iter_lines())  # of an answer that would take hours
@@ -134,7 +145,7 @@ def test_shutdown_does_not_exceed_its_timeout(start):
 
 
 @pytest.mark.server
-def test_logs_are_objects_with_the_requests_number(start):
+def test_logs_are_objects_with_the_requests_number(start: Callable[..., Any]) -> None:
     server = start(TAMPU_LOG_FORMAT="json", TAMPU_DEBUG="1")
     headers = {"x-request-id": "mine-1"}
     secret = "geheim" * 3
@@ -148,7 +159,10 @@ def test_logs_are_objects_with_the_requests_number(start):
     assert secret not in server.log.read_text()
 
 
-async def run_connections(app, test):
+async def run_connections(
+    app: Callable[[Any, Any, Any], Coroutine[Any, Any, Any]],
+    test: Callable[[Any, Any], Coroutine[Any, Any, Any]],
+):
     """Serve an application through `Connection`, and return what `test(port, connections)` does."""
     config = uvicorn.Config(app, http=Connection, lifespan="off", log_config=None)
     listener = socket.create_server(("127.0.0.1", 0))
@@ -161,15 +175,15 @@ async def run_connections(app, test):
         await asyncio.wait_for(running, PATIENCE_S)
 
 
-def test_silent_client_is_disconnected(monkeypatch):
+def test_silent_client_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "HEADER_SECONDS", 0.2)
 
-    async def app(_scope, receive, send):
+    async def app(_scope: object, receive, send) -> None:
         await receive()
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body"})
 
-    async def seconds_until_closed(port, *sent):
+    async def seconds_until_closed(port, *sent: bytes) -> tuple[float, bytes]:
         began = time.monotonic()
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for part in sent:
@@ -178,7 +192,7 @@ def test_silent_client_is_disconnected(monkeypatch):
         writer.close()
         return time.monotonic() - began, answered
 
-    async def test(port, _):
+    async def test(port, _: object) -> tuple[Any, Any, Any]:
         silent, slow = await asyncio.gather(
             seconds_until_closed(port), seconds_until_closed(port, b"GET / HTTP/1.1\r\nX: ")
         )
@@ -199,17 +213,19 @@ class TimersByHand(asyncio.SelectorEventLoop):
 
     LENGTH_S = 10.0**6
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self._held = []
 
-    def call_later(self, delay, callback, *args, context=None):
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args, context=None
+    ) -> TimerHandle:
         handle = super().call_later(delay, callback, *args, context=context)
         if delay == self.LENGTH_S:
             self._held.append((handle, callback))
         return handle
 
-    def let_time_pass(self):
+    def let_time_pass(self) -> None:
         """Call what waits for so long."""
         held, self._held = self._held, []
         for handle, callback in held:
@@ -218,31 +234,33 @@ class TimersByHand(asyncio.SelectorEventLoop):
                 callback()
 
 
-def test_client_that_reads_nothing_is_disconnected_and_a_slow_one_is_not(monkeypatch):
+def test_client_that_reads_nothing_is_disconnected_and_a_slow_one_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(connection, "WRITE_SECONDS", TimersByHand.LENGTH_S)
     size = 24 << 20
     ended = asyncio.Event()
 
-    async def app(_scope, receive, send):
+    async def app(_scope: object, receive, send) -> None:
         await receive()
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": bytes(size)})
         await receive()
         ended.set()
 
-    async def ask(port):
+    async def ask(port) -> tuple[StreamReader, StreamWriter]:
         asked = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**16)
         writer.write(asked)
         return reader, writer
 
-    async def test(port, connections):
+    async def test(port, connections) -> int:
         loop = asyncio.get_running_loop()
 
-        def is_behind():
+        def is_behind() -> list[Any]:
             return [one for one in connections if one.transport.get_write_buffer_size() > size // 4]
 
-        def is_let_go():
+        def is_let_go() -> bool:
             loop.let_time_pass()
             return ended.is_set()
 

@@ -6,6 +6,9 @@ import asyncio
 import hashlib
 import json
 import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -27,12 +30,12 @@ SAID = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Ye
 
 
 @pytest.fixture
-def own_site(tmp_path):
+def own_site(tmp_path: Path) -> Site:
     return Site(tmp_path, FakeStart(), ServerOptions(model=LoadOptions(context=1024)))
 
 
 @pytest.fixture
-def made(own_site, model_folder):
+def made(own_site: Site, model_folder: Path) -> Site:
     """A model `made` in the store of `own_site`, with parameters, a system message and messages."""
     store = Catalog(own_site.folder).library.store
     layers = {
@@ -54,11 +57,11 @@ def made(own_site, model_folder):
     return own_site
 
 
-def digest_of(content):
+def digest_of(content: bytes) -> str:
     return "sha256:" + hashlib.sha256(content).hexdigest()
 
 
-def test_a_blob_is_stored_once_and_only_under_its_digest(own_site):
+def test_a_blob_is_stored_once_and_only_under_its_digest(own_site: Site) -> None:
     content = b"some bytes" * 1000
     path = f"/api/blobs/{digest_of(content)}"
     wrong = f"/api/blobs/{digest_of(b'other')}"
@@ -76,14 +79,14 @@ def test_a_blob_is_stored_once_and_only_under_its_digest(own_site):
 @pytest.mark.parametrize(
     "digest", ["sha256:", "sha256:" + "0" * 63, "md5:" + "0" * 32, "sha256:..%2f..%2fetc", "x"]
 )
-def test_invalid_digest_is_refused(own_site, digest):
+def test_invalid_digest_is_refused(own_site: Site, digest: str) -> None:
     for method in ("HEAD", "POST"):
         [response] = own_site.call((method, f"/api/blobs/{digest}", {"content": b"x"}))
         assert response.status_code in (400, 404)
     assert list(own_site.folder.rglob("*sha256*")) == []
 
 
-def test_a_blob_without_room_is_refused(own_site):
+def test_a_blob_without_room_is_refused(own_site: Site) -> None:
     path = f"/api/blobs/{digest_of(b'x')}"
     body = {"content": b"x", "headers": {"content-length": str(2**60)}}
     [huge] = own_site.call(("POST", path, body))
@@ -91,7 +94,7 @@ def test_a_blob_without_room_is_refused(own_site):
     assert "no space left" in huge.json()["error"]
 
 
-def test_a_model_is_copied_and_deleted(made):
+def test_a_model_is_copied_and_deleted(made: Site) -> None:
     responses = made.call(
         ("POST", "/api/copy", {"json": {"source": "made", "destination": "me/second:v1"}}),
         ("DELETE", "/api/delete", {"content": b'{"model": "made"}'}),
@@ -102,7 +105,7 @@ def test_a_model_is_copied_and_deleted(made):
     assert responses[0].content == responses[1].content == b""
 
 
-def test_missing_model_can_be_neither_copied_nor_deleted(made):
+def test_missing_model_can_be_neither_copied_nor_deleted(made: Site) -> None:
     copied, deleted, named, empty = made.call(
         ("POST", "/api/copy", {"json": {"source": "none", "destination": "x"}}),
         ("DELETE", "/api/delete", {"content": b'{"name": "none"}'}),
@@ -114,8 +117,8 @@ def test_missing_model_can_be_neither_copied_nor_deleted(made):
     assert (named.status_code, empty.status_code) == (400, 400)
 
 
-def test_a_deleted_model_leaves_the_memory(made):
-    async def test(client):
+def test_a_deleted_model_leaves_the_memory(made: Site) -> None:
+    async def test(client) -> None:
         await client.post("/api/generate", json={"model": "made"})
         assert len((await client.get("/api/ps")).json()["models"]) == 1
         await client.request("DELETE", "/api/delete", content=b'{"model": "made"}')
@@ -124,7 +127,9 @@ def test_a_deleted_model_leaves_the_memory(made):
     made.run(test)
 
 
-def test_a_models_own_parameters_and_messages_hold_unless_the_request_says_otherwise(made):
+def test_a_models_own_parameters_and_messages_hold_unless_the_request_says_otherwise(
+    made: Site,
+) -> None:
     question = {"role": "user", "content": "x"}
     made.call(
         ("POST", "/api/chat", {"json": {"model": "made", "messages": [question]}}),
@@ -150,13 +155,13 @@ def test_a_models_own_parameters_and_messages_hold_unless_the_request_says_other
 
 
 @pytest.fixture
-def fake_pull(monkeypatch):
+def fake_pull(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Have `pull` yield these steps, and then raise this error if there is one."""
 
-    def fake(*steps, error=None):
+    def fake(*steps: str, error: RegistryError | None = None) -> list[tuple[Any, Any]]:
         asked = []
 
-        def pull(_store, name, options):
+        def pull(_store: object, name, options) -> Iterator[None]:
             asked.append((name.short, options.is_insecure))
             yield from (Progress(step) for step in steps)
             if error is not None:
@@ -168,7 +173,7 @@ def fake_pull(monkeypatch):
     return fake
 
 
-def test_a_transfer_tells_its_steps(own_site, fake_pull):
+def test_a_transfer_tells_its_steps(own_site: Site, fake_pull: Callable[..., Any]) -> None:
     asked = fake_pull("pulling manifest", "success")
     streamed, whole = own_site.call(
         ("POST", "/api/pull", {"json": {"model": "m"}}),
@@ -179,7 +184,9 @@ def test_a_transfer_tells_its_steps(own_site, fake_pull):
     assert asked == [("m:latest", False), ("m:latest", True)]
 
 
-def test_a_transfer_that_fails_tells_why_in_its_place(own_site, fake_pull):
+def test_a_transfer_that_fails_tells_why_in_its_place(
+    own_site: Site, fake_pull: Callable[..., Any]
+) -> None:
     fake_pull("pulling manifest", error=RegistryError("pull model manifest: file does not exist"))
     streamed, whole = own_site.call(
         ("POST", "/api/pull", {"json": {"model": "m"}}),
@@ -190,17 +197,17 @@ def test_a_transfer_that_fails_tells_why_in_its_place(own_site, fake_pull):
     assert (whole.status_code, whole.json()) == (502, error)
 
 
-def test_work_that_nobody_waits_for_any_more_is_closed_after_its_step():
+def test_work_that_nobody_waits_for_any_more_is_closed_after_its_step() -> None:
     closed = threading.Event()
 
-    def slow():
+    def slow() -> Iterator[int]:
         try:
             while True:
                 yield 1
         finally:
             closed.set()
 
-    async def test():
+    async def test() -> None:
         pool = IterationPool()
         steps = pool.iterate_in_threadpool(slow)
         assert await anext(steps) == 1
@@ -220,14 +227,16 @@ def test_work_that_nobody_waits_for_any_more_is_closed_after_its_step():
         ("/api/create", {"model": "mine", "from": "evil.example.org/team/model"}),
     ],
 )
-def test_who_calls_from_another_machine_names_registries_of_the_settings_only(own_site, path, body):
+def test_who_calls_from_another_machine_names_registries_of_the_settings_only(
+    own_site: Site, path: str, body: dict[str, Any]
+) -> None:
     own_site.transport = httpx.ASGITransport(own_site.app, client=("192.0.2.7", 40_000))
     [response] = own_site.call(("POST", path, {"json": {**body, "stream": False}}))
     assert response.status_code == 403
     assert "only clients on the server's machine may name the registry" in response.text
 
 
-def test_the_registry_of_the_settings_is_for_all(own_site):
+def test_the_registry_of_the_settings_is_for_all(own_site: Site) -> None:
     own_site.transport = httpx.ASGITransport(own_site.app, client=("192.0.2.7", 40_000))
     body = {"model": "nothing", "insecure": True, "stream": False}
     [response] = own_site.call(("POST", "/api/pull", {"json": body}))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support import virtual_time
@@ -13,26 +16,34 @@ from support.virtual_time import pass_time
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import LoadCancelledError, ModelFileError, OutOfMemoryError
 from tampu.server.model_manager import ModelManager
-from tampu.store.catalog import Catalog
+from tampu.store.catalog import Catalog, Entry
 from tampu.worker.protocol import Ready
 
 ANY: dict[str, int] = {}
 
 
 @pytest.fixture
-def entry(model_folder):
+def entry(model_folder: Path) -> Callable[[str], Entry]:
     return Catalog(model_folder).describe
 
 
 @pytest.fixture
-def start():
+def start() -> FakeStart:
     return FakeStart()
 
 
-def run(start, test, *, keep_alive_s=60.0, most=3, memory_bytes=None, **more):
+def run(
+    start: OnDevices,
+    test: Callable[[Any], Coroutine[Any, Any, Any]],
+    *,
+    keep_alive_s: float = 60.0,
+    most: int = 3,
+    memory_bytes: int | None = None,
+    **more: Callable[[], float],
+) -> None:
     """Run `test(models)` in virtual time, on a keeper that is closed afterwards."""
 
-    async def with_models():
+    async def with_models() -> None:
         options = LoadOptions(context=1024)
         models = ModelManager(
             start,
@@ -51,19 +62,24 @@ def run(start, test, *, keep_alive_s=60.0, most=3, memory_bytes=None, **more):
     assert all(not runner.is_alive for _, runner in start.runners)
 
 
-def names(models):
+def names(models) -> list[Any]:
     return sorted(model.entry.name for model in models.models())
 
 
-async def touch(models, entry, overrides=ANY, keep_alive_s=None):
+async def touch(
+    models,
+    entry,
+    overrides: dict[Any | str, Any] = ANY,
+    keep_alive_s: float | None = None,
+):
     async with models.use(entry, overrides, keep_alive_s) as model:
         return model
 
 
-def test_concurrent_requests_load_a_model_once(start, entry):
+def test_concurrent_requests_load_a_model_once(start, entry) -> None:
     start.delay_s = 0.01
 
-    async def test(models):
+    async def test(models) -> None:
         used = await asyncio.gather(*(touch(models, entry("m")) for _ in range(50)))
         assert len(set(map(id, used))) == 1
 
@@ -71,11 +87,11 @@ def test_concurrent_requests_load_a_model_once(start, entry):
     assert len(start.runners) == 1
 
 
-def test_all_who_wait_get_the_error_of_one_failed_load(start, entry):
+def test_all_who_wait_get_the_error_of_one_failed_load(start, entry) -> None:
     start.error = ModelFileError("magic", "is wrong")
     start.delay_s = 0.01
 
-    async def test(models):
+    async def test(models) -> None:
         loads = (touch(models, entry("m")) for _ in range(5))
         errors = await asyncio.gather(*loads, return_exceptions=True)
         assert {type(error) for error in errors} == {ModelFileError}
@@ -85,10 +101,10 @@ def test_all_who_wait_get_the_error_of_one_failed_load(start, entry):
     run(start, test)
 
 
-def test_loading_goes_on_when_the_one_who_asked_leaves(start, entry):
+def test_loading_goes_on_when_the_one_who_asked_leaves(start, entry) -> None:
     start.delay_s = 0.05
 
-    async def test(models):
+    async def test(models) -> None:
         first = asyncio.create_task(touch(models, entry("m")))
         await pass_time(0.01)
         assert [loading.waiting for loading in models.loading()] == [1]
@@ -99,8 +115,8 @@ def test_loading_goes_on_when_the_one_who_asked_leaves(start, entry):
     assert len(start.runners) == 1
 
 
-def test_an_unused_model_goes_when_its_time_is_up(start, entry):
-    async def test(models):
+def test_an_unused_model_goes_when_its_time_is_up(start, entry) -> None:
+    async def test(models) -> None:
         await touch(models, entry("m"), keep_alive_s=20)
         await touch(models, entry("base"), keep_alive_s=float("inf"))
         await pass_time(19.9)
@@ -113,8 +129,8 @@ def test_an_unused_model_goes_when_its_time_is_up(start, entry):
     run(start, test)
 
 
-def test_a_model_in_use_stays_and_its_time_begins_anew(start, entry):
-    async def test(models):
+def test_a_model_in_use_stays_and_its_time_begins_anew(start, entry) -> None:
+    async def test(models) -> None:
         async with models.use(entry("m"), ANY, 2):
             await pass_time(5)
             assert names(models) == ["m"]
@@ -126,8 +142,8 @@ def test_a_model_in_use_stays_and_its_time_begins_anew(start, entry):
     run(start, test)
 
 
-def test_no_keep_alive_unloads_at_once(start, entry):
-    async def test(models):
+def test_no_keep_alive_unloads_at_once(start, entry) -> None:
+    async def test(models) -> None:
         await touch(models, entry("m"), keep_alive_s=0)
         assert names(models) == []
         await asyncio.sleep(0)
@@ -136,8 +152,8 @@ def test_no_keep_alive_unloads_at_once(start, entry):
     run(start, test)
 
 
-def test_unloading_waits_for_the_last_user(start, entry):
-    async def test(models):
+def test_unloading_waits_for_the_last_user(start, entry) -> None:
+    async def test(models) -> None:
         async with models.use(entry("m"), ANY, None) as model:
             await models.unload("m")
             assert names(models) == []
@@ -149,8 +165,8 @@ def test_unloading_waits_for_the_last_user(start, entry):
     run(start, test)
 
 
-def test_other_load_options_replace_an_idle_model(start, entry):
-    async def test(models):
+def test_other_load_options_replace_an_idle_model(start, entry) -> None:
+    async def test(models) -> None:
         await touch(models, entry("m"))
         await touch(models, entry("m"), {"context": 512})
         await touch(models, entry("m"))
@@ -160,8 +176,8 @@ def test_other_load_options_replace_an_idle_model(start, entry):
     assert [runner.options.context for _, runner in start.runners] == [1024, 512]
 
 
-def test_other_load_options_wait_until_the_model_is_idle(start, entry):
-    async def test(models):
+def test_other_load_options_wait_until_the_model_is_idle(start, entry) -> None:
+    async def test(models) -> None:
         async with models.use(entry("m"), ANY, None) as first:
             other = asyncio.create_task(touch(models, entry("m"), {"context": 512}))
             await pass_time(1000)
@@ -172,16 +188,16 @@ def test_other_load_options_wait_until_the_model_is_idle(start, entry):
     run(start, test)
 
 
-def test_the_context_is_at_most_what_the_model_was_trained_for(start, entry):
-    async def test(models):
+def test_the_context_is_at_most_what_the_model_was_trained_for(start, entry) -> None:
+    async def test(models) -> None:
         models._options = LoadOptions(context=100_000)
         assert (await touch(models, entry("m"))).options.context == 2048
 
     run(start, test)
 
 
-def test_a_dead_model_is_loaded_again(start, entry):
-    async def test(models):
+def test_a_dead_model_is_loaded_again(start, entry) -> None:
+    async def test(models) -> None:
         model = await touch(models, entry("m"))
         model.runner.is_alive = False
         assert (await touch(models, entry("m"))).runner is not model.runner
@@ -189,8 +205,8 @@ def test_a_dead_model_is_loaded_again(start, entry):
     run(start, test)
 
 
-def test_the_idle_model_that_was_used_least_recently_makes_room(start, entry):
-    async def test(models):
+def test_the_idle_model_that_was_used_least_recently_makes_room(start, entry) -> None:
+    async def test(models) -> None:
         await touch(models, entry("m"), keep_alive_s=50)
         await touch(models, entry("base"), keep_alive_s=10)
         await touch(models, entry("m"))
@@ -200,8 +216,8 @@ def test_the_idle_model_that_was_used_least_recently_makes_room(start, entry):
     run(start, test, most=2)
 
 
-def test_a_model_that_stays_for_ever_goes_after_all_others(start, entry):
-    async def test(models):
+def test_a_model_that_stays_for_ever_goes_after_all_others(start, entry) -> None:
+    async def test(models) -> None:
         await touch(models, entry("m"), keep_alive_s=float("inf"))
         await touch(models, entry("base"))
         await touch(models, entry("thinker"))
@@ -210,8 +226,8 @@ def test_a_model_that_stays_for_ever_goes_after_all_others(start, entry):
     run(start, test, most=2)
 
 
-def test_a_model_in_use_makes_room_when_its_users_are_done(start, entry):
-    async def test(models):
+def test_a_model_in_use_makes_room_when_its_users_are_done(start, entry) -> None:
+    async def test(models) -> None:
         async with models.use(entry("m"), ANY, None) as first:
             other = asyncio.create_task(touch(models, entry("base")))
             await pass_time(1)
@@ -227,36 +243,36 @@ def test_a_model_in_use_makes_room_when_its_users_are_done(start, entry):
     assert [name for name, _ in start.runners] == ["m", "base", "m"]
 
 
-def test_many_models_take_turns_in_one_place_and_no_request_is_lost(start, entry):
+def test_many_models_take_turns_in_one_place_and_no_request_is_lost(start, entry) -> None:
     start.delay_s = 0.001
     wanted = ["m", "base", "thinker"] * 10
 
-    async def ask(models, name):
+    async def ask(models, name: str):
         async with models.use(entry(name), ANY, None) as model:
             assert model.runner.is_alive
             await pass_time(0.001)
             assert model.runner.is_alive
             return model.entry.name
 
-    async def test(models):
+    async def test(models) -> None:
         assert await asyncio.gather(*(ask(models, name) for name in wanted)) == wanted
 
     run(start, test, most=1)
 
 
-def test_a_model_that_is_asked_all_the_time_does_not_keep_others_away(start, entry):
+def test_a_model_that_is_asked_all_the_time_does_not_keep_others_away(start, entry) -> None:
     order = []
 
-    async def ask(models, name):
+    async def ask(models, name: str) -> None:
         async with models.use(entry(name), ANY, None):
             order.append(name)
             await pass_time(0.002)
 
-    async def ask_always(models):
+    async def ask_always(models) -> None:
         while True:
             await ask(models, "m")
 
-    async def test(models):
+    async def test(models) -> None:
         busy = [asyncio.create_task(ask_always(models)) for _ in range(5)]
         await pass_time(0.05)
         before = len(order)
@@ -270,8 +286,8 @@ def test_a_model_that_is_asked_all_the_time_does_not_keep_others_away(start, ent
     run(start, test, most=1)
 
 
-def test_models_share_the_memory_by_what_they_were_measured_to_take(start, entry):
-    async def test(models):
+def test_models_share_the_memory_by_what_they_were_measured_to_take(start, entry) -> None:
+    async def test(models) -> None:
         for name in ("m", "base", "m", "base", "thinker"):
             await touch(models, entry(name))
         assert names(models) == ["base", "thinker"]
@@ -280,10 +296,10 @@ def test_models_share_the_memory_by_what_they_were_measured_to_take(start, entry
     assert [name for name, _ in start.runners] == ["m", "base", "thinker"]
 
 
-def test_a_load_that_does_not_fit_is_tried_again_when_another_model_is_gone(start, entry):
+def test_a_load_that_does_not_fit_is_tried_again_when_another_model_is_gone(start, entry) -> None:
     start.memory = 1500
 
-    async def test(models):
+    async def test(models) -> None:
         await touch(models, entry("m"))
         await touch(models, entry("base"))
         assert names(models) == ["base"]
@@ -296,10 +312,12 @@ def test_a_load_that_does_not_fit_is_tried_again_when_another_model_is_gone(star
 
 
 @pytest.mark.parametrize("jump_s", [86_400.0, -86_400.0])
-def test_a_clock_that_jumps_neither_unloads_a_model_nor_keeps_it(start, entry, jump_s):
+def test_a_clock_that_jumps_neither_unloads_a_model_nor_keeps_it(
+    start, entry, jump_s: float
+) -> None:
     now_s = [1_700_000_000.0]
 
-    async def test(models):
+    async def test(models) -> None:
         await touch(models, entry("m"), keep_alive_s=60)
         await touch(models, entry("base"), keep_alive_s=10)
         assert [model.expires_s - now_s[0] for model in models.models()] == [60, 10]
@@ -317,7 +335,7 @@ def test_a_clock_that_jumps_neither_unloads_a_model_nor_keeps_it(start, entry, j
 class OnDevices(FakeStart):
     """Loads models to a device that has so many bytes, all of each if there is room."""
 
-    def __init__(self, size):
+    def __init__(self, size) -> None:
         super().__init__()
         self.size = size
 
@@ -330,11 +348,13 @@ class OnDevices(FakeStart):
         return runner
 
 
-def test_a_model_that_has_no_room_on_the_device_takes_the_place_of_the_least_recently_used(entry):
+def test_a_model_that_has_no_room_on_the_device_takes_the_place_of_the_least_recently_used(
+    entry,
+) -> None:
     size = entry("m").info.size_bytes
     start = OnDevices(2 * size + size // 2)
 
-    async def test(models):
+    async def test(models) -> None:
         for name in ("m", "base", "thinker"):
             await touch(models, entry(name))
         assert names(models) == ["base", "thinker"]
@@ -346,10 +366,10 @@ def test_a_model_that_has_no_room_on_the_device_takes_the_place_of_the_least_rec
     assert all(one.ready.device_bytes for name, one in start.runners if name != "m")
 
 
-def test_a_model_larger_than_the_device_has_it_alone_and_shares_with_the_processor(entry):
+def test_a_model_larger_than_the_device_has_it_alone_and_shares_with_the_processor(entry) -> None:
     start = OnDevices(entry("m").info.size_bytes // 2)
 
-    async def test(models):
+    async def test(models) -> None:
         await touch(models, entry("m"))
         await touch(models, entry("base"))
         assert names(models) == ["base"]
@@ -359,8 +379,8 @@ def test_a_model_larger_than_the_device_has_it_alone_and_shares_with_the_process
     assert len(start.runners) == 2
 
 
-def test_a_file_that_has_changed_is_loaded_again(start, entry):
-    async def test(models):
+def test_a_file_that_has_changed_is_loaded_again(start, entry) -> None:
+    async def test(models) -> None:
         first = await touch(models, entry("m"))
         changed = replace(entry("m"), modified_s=entry("m").modified_s + 1)
         assert (await touch(models, changed)).runner is not first.runner
@@ -368,10 +388,10 @@ def test_a_file_that_has_changed_is_loaded_again(start, entry):
     run(start, test)
 
 
-def test_who_waits_for_a_load_hears_that_the_server_ends(start, entry):
+def test_who_waits_for_a_load_hears_that_the_server_ends(start, entry) -> None:
     start.delay_s = 5
 
-    async def test(models):
+    async def test(models) -> None:
         waiting = asyncio.create_task(touch(models, entry("m")))
         await pass_time(0.01)
         await models.close()

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 import logging
+from typing import Any, NoReturn
 
 import pytest
 
 from tampu.server.admission import Admission
 from tampu.server.errors import BusyError
 from tampu.server.logs import JSONFormatter, TextFormatter, printable
+from tests.server.conftest import Site
 
 
-def samples(text):
+def samples(text) -> dict[Any, Any]:
     """Return the samples of Prometheus' text by their names and labels."""
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
 
-def test_requests_tokens_and_models_are_counted(site):
-    async def test(client):
+def test_requests_tokens_and_models_are_counted(site: Site) -> None:
+    async def test(client) -> dict[Any, Any]:
         for prompt in ("one two three", "refuse"):
             await client.post("/api/generate", json={"model": "m", "prompt": prompt})
         await client.get("/api/nothing")
@@ -41,7 +43,7 @@ def test_requests_tokens_and_models_are_counted(site):
     assert found["tampu_requests_waiting"] == 0
 
 
-def test_the_server_is_ready_until_it_ends(site):
+def test_the_server_is_ready_until_it_ends(site: Site) -> None:
     healthy, ready = site.call(("GET", "/health", {}), ("GET", "/ready", {}))
     assert (healthy.json(), ready.json()) == ({"status": "ok"}, {"status": "ready"})
     site.app.state.readiness.end()
@@ -49,7 +51,7 @@ def test_the_server_is_ready_until_it_ends(site):
     assert ending.status_code == 503
 
 
-def test_more_than_may_wait_are_turned_away_with_a_time_to_come_again():
+def test_more_than_may_wait_are_turned_away_with_a_time_to_come_again() -> None:
     admission = Admission(2)
     with admission.wait(), admission.wait() as leave:
         with pytest.raises(BusyError) as caught, admission.wait():
@@ -62,10 +64,10 @@ def test_more_than_may_wait_are_turned_away_with_a_time_to_come_again():
     assert admission.waiting == 0
 
 
-def test_full_queue_is_503_in_each_apis_format(site, monkeypatch):
+def test_full_queue_is_503_in_each_apis_format(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Admission, "wait", lambda self: refuse(self))
 
-    def refuse(_):
+    def refuse(_: object) -> NoReturn:
         raise BusyError("server busy, maximum pending requests exceeded", 7)
 
     message = [{"role": "user", "content": "x"}]
@@ -81,7 +83,7 @@ def test_full_queue_is_503_in_each_apis_format(site, monkeypatch):
         assert told(response.json()) == "server busy, maximum pending requests exceeded"
 
 
-def test_control_characters_do_not_reach_a_terminal():
+def test_control_characters_do_not_reach_a_terminal() -> None:
     assert printable("a\x1b[31m\r\nb\t") == r"a\x1b[31m\r\nb\t"
     record = logging.LogRecord("tampu", logging.INFO, "", 0, "model %s", ("\x1b[2J",), None)
     assert "\x1b" not in TextFormatter().format(record)

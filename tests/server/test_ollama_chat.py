@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from support.fake_runner import lines_of
 
+from tests.server.conftest import Site
+
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 
 
-def user(text):
+def user(text: str) -> list[Any]:
     return [{"role": "user", "content": text}]
 
 
-def test_the_answer_streams_as_messages(post):
+def test_the_answer_streams_as_messages(post: Callable[..., Any]) -> None:
     *pieces, last = lines_of(post("/api/chat", model="m", messages=user("hello world")))
     assert [piece["message"] for piece in pieces] == [
         {"role": "assistant", "content": "hello"},
@@ -25,13 +29,15 @@ def test_the_answer_streams_as_messages(post):
     assert "context" not in last
 
 
-def test_without_streaming_the_answer_is_one_message(post):
+def test_without_streaming_the_answer_is_one_message(post: Callable[..., Any]) -> None:
     answer = post("/api/chat", model="m", messages=user("hello world"), stream=False).json()
     assert answer["message"] == {"role": "assistant", "content": "hello world"}
     assert answer["done"] is True
 
 
-def test_the_conversation_reaches_the_template_in_its_form(site, post):
+def test_the_conversation_reaches_the_template_in_its_form(
+    site: Site, post: Callable[..., Any]
+) -> None:
     messages = [
         {"role": "System", "content": "s"},
         {"role": "user", "content": None},
@@ -60,7 +66,7 @@ def test_the_conversation_reaches_the_template_in_its_form(site, post):
     assert prompt.think is False
 
 
-def test_a_tool_call_comes_whole_and_apart_from_the_text(post):
+def test_a_tool_call_comes_whole_and_apart_from_the_text(post: Callable[..., Any]) -> None:
     said = (
         'I look. <tool_call>{"name": "f", "arguments": {"b": 1, "a": "x y"}}</tool_call> '
         '<tool_call>{"name": "g"}</tool_call>'
@@ -80,13 +86,13 @@ def test_a_tool_call_comes_whole_and_apart_from_the_text(post):
     assert len(joined["message"]["tool_calls"]) == 2
 
 
-def test_without_tools_what_looks_like_a_call_is_text(post):
+def test_without_tools_what_looks_like_a_call_is_text(post: Callable[..., Any]) -> None:
     said = '<tool_call>{"name":"f"}</tool_call>'
     answer = post("/api/chat", model="m", messages=user(said), stream=False).json()
     assert answer["message"] == {"role": "assistant", "content": said}
 
 
-def test_log_probabilities_are_kept_when_text_is_held_back(post):
+def test_log_probabilities_are_kept_when_text_is_held_back(post: Callable[..., Any]) -> None:
     answer = post("/api/chat", model="m", messages=user("a <tool b"), tools=[TOOL], logprobs=True)
     scores = [score["token"] for line in lines_of(answer) for score in line.get("logprobs", [])]
     assert scores == ["a", " <tool", " b"]
@@ -131,7 +137,11 @@ def test_log_probabilities_are_kept_when_text_is_held_back(post):
         ),
     ],
 )
-def test_a_conversation_that_cannot_be_answered_is_refused(post, body, told):
+def test_a_conversation_that_cannot_be_answered_is_refused(
+    post: Callable[..., Any],
+    body: dict[str, Any],
+    told: str,
+) -> None:
     response = post("/api/chat", **body)
     assert response.status_code == 400
     assert told in response.json()["error"]
@@ -140,7 +150,9 @@ def test_a_conversation_that_cannot_be_answered_is_refused(post, body, told):
 @pytest.mark.parametrize(
     ("keep_alive", "reason"), [(None, "load"), (0, "unload"), ("0s", "unload")]
 )
-def test_no_messages_load_or_unload_the_model(post, keep_alive, reason):
+def test_no_messages_load_or_unload_the_model(
+    post: Callable[..., Any], keep_alive: int | str | None, reason: str
+) -> None:
     answer = post("/api/chat", model="m", messages=[], keep_alive=keep_alive).json()
     assert answer["done_reason"] == reason
     assert answer["message"] == {"role": "assistant", "content": ""}

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 from support.fake_runner import FakeStart, is_duration, lines_of
 from support.tiny_gguf import write_gguf
@@ -13,7 +17,7 @@ from tampu.server.app import ServerOptions
 from tests.server.conftest import Site
 
 
-def test_the_answer_streams_line_by_line_with_counts_at_the_end(post):
+def test_the_answer_streams_line_by_line_with_counts_at_the_end(post: Callable[..., Any]) -> None:
     *pieces, last = lines_of(post("/api/generate", model="m", prompt="hello big world"))
     assert [piece["response"] for piece in pieces] == ["hello", " big", " world"]
     for piece in pieces:
@@ -34,7 +38,7 @@ def test_the_answer_streams_line_by_line_with_counts_at_the_end(post):
     assert is_duration(last["load_duration"])
 
 
-def test_without_streaming_the_answer_is_one_object(post):
+def test_without_streaming_the_answer_is_one_object(post: Callable[..., Any]) -> None:
     response = post("/api/generate", model="m:latest", prompt="hello world", stream=False)
     assert response.headers["content-type"] == "application/json; charset=utf-8"
     answer = response.json()
@@ -44,7 +48,9 @@ def test_without_streaming_the_answer_is_one_object(post):
     assert answer["eval_count"] == 2
 
 
-def test_the_prompt_goes_through_the_template_with_the_system_message_and_the_context(site, post):
+def test_the_prompt_goes_through_the_template_with_the_system_message_and_the_context(
+    site: Site, post: Callable[..., Any]
+) -> None:
     post("/api/generate", model="m", prompt="hi", system="be kind", context=[7, 8])
     [(_, runner)] = site.start.runners
     prompt, _ = runner.requests[0]
@@ -58,13 +64,15 @@ def test_the_prompt_goes_through_the_template_with_the_system_message_and_the_co
     )
 
 
-def test_a_raw_prompt_stays_as_it_is_and_gives_no_context(site, post):
+def test_a_raw_prompt_stays_as_it_is_and_gives_no_context(
+    site: Site, post: Callable[..., Any]
+) -> None:
     *_, last = lines_of(post("/api/generate", model="m", prompt="hi", raw=True))
     assert site.start.runners[0][1].requests[0][0] == TextPrompt("hi")
     assert "context" not in last
 
 
-def test_the_options_reach_the_model(site, post):
+def test_the_options_reach_the_model(site: Site, post: Callable[..., Any]) -> None:
     options = {
         "num_keep": 5, "seed": 42, "num_predict": 7, "top_k": 3, "top_p": 0.5, "min_p": 0.1,
         "typical_p": 0.7, "temperature": 0, "repeat_last_n": 8, "repeat_penalty": 1.1,
@@ -82,7 +90,9 @@ def test_the_options_reach_the_model(site, post):
 
 
 @pytest.mark.seed("S75")
-def test_where_a_model_shall_be_reaches_its_process_and_another_place_loads_it_again(site):
+def test_where_a_model_shall_be_reaches_its_process_and_another_place_loads_it_again(
+    site: Site,
+) -> None:
     first = {"num_gpu": 3, "main_gpu": 0, "num_thread": 2, "use_mmap": False}
     options = (first, {}, {"num_gpu": 3}, {"num_gpu": 0}, {"num_gpu": -7})
     bodies = [{"model": "m", "prompt": "x", "options": given} for given in options]
@@ -94,7 +104,9 @@ def test_where_a_model_shall_be_reaches_its_process_and_another_place_loads_it_a
 
 
 @pytest.mark.parametrize("limit", [None, -1, -2, 10**9])
-def test_a_request_without_an_end_stops_after_ten_contexts(site, post, limit):
+def test_a_request_without_an_end_stops_after_ten_contexts(
+    site: Site, post: Callable[..., Any], limit: int | None
+) -> None:
     post("/api/generate", model="m", prompt="x", options={"num_predict": limit, "seed": -1})
     _, options = site.start.runners[0][1].requests[0]
     assert options.max_tokens == 10 * 1024
@@ -108,18 +120,23 @@ def test_a_request_without_an_end_stops_after_ten_contexts(site, post, limit):
         ({"options": {"num_predict": 9}}, None), ({"options": {"num_predict": 10**9}}, None),
     ],
 )  # fmt: skip
-def test_only_an_answer_that_nobody_bounds_may_not_repeat_itself_for_ever(site, post, body, most):
+def test_only_an_answer_that_nobody_bounds_may_not_repeat_itself_for_ever(
+    site: Site,
+    post: Callable[..., Any],
+    body: dict[str, Any],
+    most: int | None,
+) -> None:
     post("/api/generate", model="m", prompt="x", **body)
     assert site.start.runners[0][1].requests[0][1].max_repeated_tokens == most
 
 
-def test_answers_may_be_left_to_repeat_themselves(model_folder):
+def test_answers_may_be_left_to_repeat_themselves(model_folder: Path) -> None:
     site = Site(model_folder, FakeStart(), ServerOptions(max_repeated_tokens=0))
     site.call(("POST", "/api/generate", {"json": {"model": "m", "prompt": "x"}}))
     assert site.start.runners[0][1].requests[0][1].max_repeated_tokens is None
 
 
-def test_unknown_options_and_fields_are_ignored(post):
+def test_unknown_options_and_fields_are_ignored(post: Callable[..., Any]) -> None:
     response = post("/api/generate", model="m", prompt="x", options={"zzz": 1}, zzz=2)
     assert response.status_code == 200
 
@@ -137,7 +154,12 @@ def test_unknown_options_and_fields_are_ignored(post):
         ("/v1/messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 5}),
     ],
 )
-def test_which_engine_computes_is_not_up_to_a_request(site, post, path, body):
+def test_which_engine_computes_is_not_up_to_a_request(
+    site: Site,
+    post: Callable[..., Any],
+    path: str,
+    body: dict[str, Any],
+) -> None:
     response = post(path, model="m", options={"engine": "llamacpp"}, **body)
     assert response.status_code == 400
     assert "PARAMETER engine" in response.text
@@ -157,13 +179,15 @@ def test_which_engine_computes_is_not_up_to_a_request(site, post, path, body):
         ("num_batch", -7, "num_batch"), ("top_p", 2, "top_p"), ("mirostat", "x", "mirostat"),
     ],
 )  # fmt: skip
-def test_an_option_of_the_wrong_type_or_range_is_refused_by_name(post, name, value, told):
+def test_an_option_of_the_wrong_type_or_range_is_refused_by_name(
+    post: Callable[..., Any], name: str, value: str | float | list[Any], told: str
+) -> None:
     response = post("/api/generate", model="m", prompt="x", options={name: value})
     assert response.status_code == 400
     assert told in response.json()["error"]
 
 
-def test_every_option_refuses_a_value_of_the_wrong_type(site):
+def test_every_option_refuses_a_value_of_the_wrong_type(site: Site) -> None:
     names = [name for name in BY_OLLAMA if name != "engine"]
     calls = [
         ("POST", "/api/generate", {"json": {"model": "m", "prompt": "x", "options": {name: {}}}})
@@ -199,25 +223,31 @@ def test_every_option_refuses_a_value_of_the_wrong_type(site):
         ({"model": "embedder", "prompt": "x"}, "does not support generate"),
     ],
 )
-def test_a_request_that_cannot_be_answered_is_refused(post, body, told):
+def test_a_request_that_cannot_be_answered_is_refused(
+    post: Callable[..., Any],
+    body: dict[str, Any],
+    told: str,
+) -> None:
     response = post("/api/generate", **body)
     assert response.status_code == 400
     assert told in response.json()["error"]
     assert response.headers["content-type"] == "application/json; charset=utf-8"
 
 
-def test_thinking_can_be_switched_on_a_model_that_thinks(site, post):
+def test_thinking_can_be_switched_on_a_model_that_thinks(
+    site: Site, post: Callable[..., Any]
+) -> None:
     post("/api/generate", model="thinker", prompt="x", think="low")
     prompt, _ = site.start.runners[0][1].requests[0]
     assert prompt.think == "low"
 
 
 @pytest.mark.parametrize("empty", [None, ""])
-def test_an_empty_format_is_none(post, empty):
+def test_an_empty_format_is_none(post: Callable[..., Any], empty: str | None) -> None:
     assert post("/api/generate", model="m", prompt="x", format=empty).status_code == 200
 
 
-def test_log_probabilities_come_with_their_pieces(post):
+def test_log_probabilities_come_with_their_pieces(post: Callable[..., Any]) -> None:
     answer = post("/api/generate", model="m", prompt="hi you", logprobs=True, top_logprobs=2)
     first, second, _ = lines_of(answer)
     assert first["logprobs"] == [
@@ -237,7 +267,9 @@ def test_log_probabilities_come_with_their_pieces(post):
 
 
 @pytest.mark.parametrize("body", [{}, {"prompt": ""}, {"prompt": "", "stream": False}])
-def test_an_empty_prompt_loads_the_model(site, post, body):
+def test_an_empty_prompt_loads_the_model(
+    site: Site, post: Callable[..., Any], body: dict[str, Any]
+) -> None:
     response = post("/api/generate", model="m", **body)
     assert response.headers["content-type"] == "application/json; charset=utf-8"
     answer = response.json()
@@ -245,7 +277,7 @@ def test_an_empty_prompt_loads_the_model(site, post, body):
     assert len(site.start.runners) == 1
 
 
-def test_an_empty_prompt_with_no_keep_alive_unloads_the_model(site):
+def test_an_empty_prompt_with_no_keep_alive_unloads_the_model(site: Site) -> None:
     load = ("POST", "/api/generate", {"json": {"model": "m"}})
     unload = ("POST", "/api/generate", {"json": {"model": "m", "keep_alive": 0}})
     processes = ("GET", "/api/ps", {})
@@ -256,7 +288,9 @@ def test_an_empty_prompt_with_no_keep_alive_unloads_the_model(site):
     assert not site.start.runners[0][1].is_alive
 
 
-def test_what_belongs_between_two_texts_is_asked_for_with_both(site, model_folder):
+def test_what_belongs_between_two_texts_is_asked_for_with_both(
+    site: Site, model_folder: Path
+) -> None:
     marks = {f"tokenizer__ggml__fim_{name}_token_id": 1 for name in ("pre", "suf", "mid")}
     filler = write_gguf(model_folder / "filler.gguf", **marks)
     try:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
 import pytest
 from support.waiting import until
 
 from tampu.version import __version__
+from tests.server.conftest import Site
 
 
-def get(site, path):
+def get(site: Site, path: str):
     return site.call(("GET", path, {}))[0]
 
 
-def test_clients_find_the_server_by_its_text(site):
+def test_clients_find_the_server_by_its_text(site: Site) -> None:
     got, head = site.call(("GET", "/", {}), ("HEAD", "/", {}))
     assert (got.text, got.headers["content-type"]) == (
         "Ollama is running",
@@ -25,7 +28,7 @@ def test_clients_find_the_server_by_its_text(site):
     assert (head.status_code, head.text) == (200, "")
 
 
-def test_the_version_is_one_that_clients_can_compare(site):
+def test_the_version_is_one_that_clients_can_compare(site: Site) -> None:
     got, head = site.call(("GET", "/api/version", {}), ("HEAD", "/api/version", {}))
     version = got.json()["version"]
     assert tuple(map(int, version.split("."))) >= (0, 20)
@@ -33,7 +36,7 @@ def test_the_version_is_one_that_clients_can_compare(site):
     assert head.status_code == 200
 
 
-def test_the_models_are_listed_without_the_broken_one(site):
+def test_the_models_are_listed_without_the_broken_one(site: Site) -> None:
     models = {model["name"]: model for model in get(site, "/api/tags").json()["models"]}
     assert set(models) >= {"m:latest", "base:latest", "thinker:latest", "embedder:latest"}
     assert "broken:latest" not in models
@@ -55,7 +58,7 @@ def test_the_models_are_listed_without_the_broken_one(site):
 
 
 @pytest.mark.parametrize("body", [{"model": "m"}, {"name": "M:latest"}])
-def test_a_model_is_shown_in_detail(post, body):
+def test_a_model_is_shown_in_detail(post: Callable[..., Any], body: dict[str, str]) -> None:
     shown = post("/api/show", **body).json()
     assert shown["capabilities"] == ["completion", "tools"]
     assert shown["license"] == "apache-2.0"
@@ -70,7 +73,7 @@ def test_a_model_is_shown_in_detail(post, body):
     assert "tokenizer.chat_template" not in info
 
 
-def test_long_arrays_are_shown_when_asked_for(post):
+def test_long_arrays_are_shown_when_asked_for(post: Callable[..., Any]) -> None:
     shown = post("/api/show", model="m", verbose=True).json()
     assert shown["model_info"]["tokenizer.ggml.tokens"][:2] == ["t0", "t1"]
 
@@ -80,7 +83,9 @@ def test_long_arrays_are_shown_when_asked_for(post):
     [("base", ["completion"]), ("thinker", ["completion", "thinking"]),
      ("embedder", ["embedding", "tools"])],
 )  # fmt: skip
-def test_capabilities_come_from_the_file(post, name, capabilities):
+def test_capabilities_come_from_the_file(
+    post: Callable[..., Any], name: str, capabilities: list[str]
+) -> None:
     assert post("/api/show", model=name).json()["capabilities"] == capabilities
 
 
@@ -88,11 +93,13 @@ def test_capabilities_come_from_the_file(post, name, capabilities):
     ("body", "status"),
     [({}, 400), ({"model": ""}, 400), ({"model": "x"}, 404), ({"model": 1}, 400)],
 )
-def test_what_cannot_be_shown_is_an_error(post, body, status):
+def test_what_cannot_be_shown_is_an_error(
+    post: Callable[..., Any], body: dict[str, Any], status: int
+) -> None:
     assert post("/api/show", **body).status_code == status
 
 
-def test_a_model_in_memory_is_listed_with_its_end(site):
+def test_a_model_in_memory_is_listed_with_its_end(site: Site) -> None:
     ask = ("POST", "/api/generate", {"json": {"model": "m", "prompt": "x", "keep_alive": "10m"}})
     forever = (
         "POST",
@@ -112,9 +119,9 @@ def test_a_model_in_memory_is_listed_with_its_end(site):
     assert datetime.fromisoformat(base["expires_at"]).year > 2200
 
 
-def test_a_model_that_is_being_loaded_is_listed_with_what_is_known_of_it(site):
+def test_a_model_that_is_being_loaded_is_listed_with_what_is_known_of_it(site: Site) -> None:
 
-    async def test(client):
+    async def test(client) -> tuple[Any, Any]:
         site.start.go_on = asyncio.Event()
         body = {"model": "m", "keep_alive": "1h", "options": {"num_ctx": 256}}
         coming = asyncio.create_task(client.post("/api/generate", json=body))
@@ -136,7 +143,7 @@ def test_a_model_that_is_being_loaded_is_listed_with_what_is_known_of_it(site):
     assert (model["context_length"], model["size_vram"]) == (256, 0)
 
 
-def test_all_tensors_are_shown_when_all_is_asked_for(site):
+def test_all_tensors_are_shown_when_all_is_asked_for(site: Site) -> None:
     short, whole = site.call(
         ("POST", "/api/show", {"json": {"model": "m"}}),
         ("POST", "/api/show", {"json": {"model": "m", "verbose": True}}),
@@ -148,7 +155,9 @@ def test_all_tensors_are_shown_when_all_is_asked_for(site):
 
 
 @pytest.mark.parametrize("keep_alive", [1e308, 2**62, "2000000h", -1])
-def test_a_model_may_stay_longer_than_any_calendar_goes(site, keep_alive):
+def test_a_model_may_stay_longer_than_any_calendar_goes(
+    site: Site, keep_alive: float | str
+) -> None:
     loaded, listed = site.call(
         ("POST", "/api/generate", {"json": {"model": "m", "keep_alive": keep_alive}}),
         ("GET", "/api/ps", {}),

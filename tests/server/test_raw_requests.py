@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 import uvicorn
@@ -76,11 +79,11 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def site(model_folder):
+def site(model_folder: Path) -> Site:
     return Site(model_folder, FakeStart(), ServerOptions(model=LoadOptions(context=1024)))
 
 
-def targets(site):
+def targets(site: Site) -> list[Any]:
     """The method and path of every route."""
     return [
         (method, re.sub(r"\{\w+(:\w+)?\}", "m", route.path))
@@ -89,7 +92,7 @@ def targets(site):
     ]
 
 
-async def statuses(port, content):
+async def statuses(port, content: bytes) -> list[Any]:
     """Return the status of each answer on a connection until it closes or nothing more comes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(content)
@@ -103,7 +106,7 @@ async def statuses(port, content):
     return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", answered)]
 
 
-def serve(site, ask):
+def serve(site: Site, ask: Callable[[Any], Coroutine[Any, Any, Any]]):
     """Run `ask(port)` while the site's application is served."""
 
     async def test():
@@ -125,17 +128,17 @@ def serve(site, ask):
     return asyncio.run(test())
 
 
-def test_what_can_be_read_in_two_ways_is_refused_on_every_route(site):
+def test_what_can_be_read_in_two_ways_is_refused_on_every_route(site: Site) -> None:
     cases = [
         (method, path, name, f"{method} {path}{rest}".encode("latin-1"), allowed)
         for method, path in targets(site)
         for name, (rest, allowed) in CASES.items()
     ]
 
-    async def ask(port):
+    async def ask(port) -> tuple[list[Any], Any]:
         gate = asyncio.Semaphore(64)
 
-        async def one(content):
+        async def one(content: bytes) -> list[Any]:
             async with gate:
                 return await statuses(port, content)
 
@@ -156,8 +159,8 @@ def test_what_can_be_read_in_two_ways_is_refused_on_every_route(site):
 @pytest.mark.parametrize(
     "target", ["/%00", "/%2e%2e/%2e%2e/etc/passwd", "/api/../api/tags", "//api/tags", "*", "/\\"]
 )
-def test_a_strange_target_is_no_file_and_no_error(site, target):
-    async def ask(port):
+def test_a_strange_target_is_no_file_and_no_error(site: Site, target: str) -> None:
+    async def ask(port) -> None:
         for method in ("GET", "POST", "OPTIONS", "BREW"):
             rest = f"{HOST}Connection: close\r\n\r\n"
             content = f"{method} {target} HTTP/1.1\r\n{rest}".encode()

@@ -23,6 +23,7 @@ from tampu.settings.settings import Settings
 from tampu.store import manifests
 from tampu.store.registry import session
 from tampu.vision import ImageLimits
+from tests.server.conftest import Site
 
 KIB, MIB = 1 << 10, 1 << 20
 SETTINGS = Settings.from_environment({"HOME": "/home/runa"})
@@ -78,12 +79,14 @@ IMAGES = ImageLimits()
         pytest.param(manifests.MAX_MANIFEST_BYTES, 4 * MIB, id="registry: manifest"),
     ],
 )
-def test_the_safe_default_holds(value, default):
+def test_the_safe_default_holds(
+    value: str | tuple[str, ...] | float | None, default: str | int | tuple[()]
+) -> None:
     assert value == default
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "example.org"])
-def test_other_machines_are_kept_out_without_a_key(host):
+def test_other_machines_are_kept_out_without_a_key(host: str) -> None:
     with pytest.raises(SettingsError, match="TAMPU_API_KEY"):
         check_exposure(host, has_keys=False, is_allowed=False)
     check_exposure(host, has_keys=True, is_allowed=False)
@@ -91,7 +94,7 @@ def test_other_machines_are_kept_out_without_a_key(host):
         check_exposure(own, has_keys=False, is_allowed=False)
 
 
-def test_what_is_not_shipped_has_no_route(site):
+def test_what_is_not_shipped_has_no_route(site: Site) -> None:
     paths = {route.path for route in site.app.state.routes}
     words = ("debug", "pprof", "rpc", "profile", "update", "telemetry", "exec", "mcp", "file")
     assert [path for path in paths for word in words if word in path] == []

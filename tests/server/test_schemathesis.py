@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.schemas import BaseSchema
 from support.endless import make_endless_model
-from support.serving import start_server
+from support.serving import Server, start_server
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
@@ -27,7 +31,7 @@ ELSEWHERE = r"^/api/(pull|push)"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("models")
     checkpoint = tmp_path_factory.mktemp("checkpoint")
     make_endless_model(checkpoint, folder / "tiny.gguf")
@@ -40,13 +44,13 @@ def server(tmp_path_factory):
 class Canary(threading.Thread):
     """Asks the same again and again while the others are at work."""
 
-    def __init__(self, url):
+    def __init__(self, url: str) -> None:
         super().__init__()
         self.url = url
         self.texts = []
         self.ended = threading.Event()
 
-    def run(self):
+    def run(self) -> None:
         with httpx.Client(base_url=self.url, timeout=60) as client:
             while not self.ended.is_set():
                 with client.stream("POST", "/api/generate", json=CANARY) as response:
@@ -55,7 +59,7 @@ class Canary(threading.Thread):
 
 
 @pytest.fixture(scope="module")
-def canary(server):
+def canary(server: Server) -> Iterator[Canary]:
     canary = Canary(server.url)
     canary.start()
     yield canary
@@ -64,7 +68,7 @@ def canary(server):
 
 
 @pytest.fixture(scope="module")
-def schema(server):
+def schema(server: Server) -> BaseSchema:
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
     return schema.exclude(path_regex=MANAGING).exclude(path_regex=ELSEWHERE)
 
@@ -82,7 +86,7 @@ def with_small_answers(body):
     return body
 
 
-def statuses(server, schema):
+def statuses(server: Server, schema: BaseSchema) -> list[Any]:
     """Ask every operation; return the statuses of the answers, all of them described."""
     counted = []
 
@@ -93,7 +97,7 @@ def statuses(server, schema):
         derandomize=True,
         suppress_health_check=list(HealthCheck),
     )
-    def ask(case):
+    def ask(case) -> None:
         case.body = with_small_answers(case.body)
         response = case.call(base_url=server.url, timeout=60)
         counted.append(response.status_code)
@@ -107,7 +111,7 @@ def statuses(server, schema):
     return counted
 
 
-def test_no_request_to_manage_models_fails(tmp_path):
+def test_no_request_to_manage_models_fails(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     server = start_server(tmp_path / "models", tmp_path, TAMPU_REGISTRY="127.0.0.1:1")
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
@@ -118,7 +122,9 @@ def test_no_request_to_manage_models_fails(tmp_path):
         server.end()
 
 
-def test_no_request_fails_and_no_other_answer_changes(server, schema, canary):
+def test_no_request_fails_and_no_other_answer_changes(
+    server: Server, schema: BaseSchema, canary: Canary
+) -> None:
     assert len(statuses(server, schema)) > 200
     assert len(canary.texts) > 3
     assert set(canary.texts) == {canary.texts[0]}

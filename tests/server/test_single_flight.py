@@ -8,21 +8,21 @@ import threading
 from tampu.server.single_flight import SingleFlight
 
 
-def test_who_asks_while_it_is_under_way_waits_for_the_next_time():
+def test_who_asks_while_it_is_under_way_waits_for_the_next_time() -> None:
     begun, go_on, times, asked = threading.Event(), threading.Event(), [], []
 
-    def work():
+    def work() -> int:
         times.append(len(asked))
         begun.set()
         assert go_on.wait(60)
         return len(times)
 
-    async def test():
+    async def test() -> None:
         shared = SingleFlight(work)
         first = asyncio.create_task(shared.result())
         await asyncio.to_thread(begun.wait, 60)
 
-        async def ask():
+        async def ask() -> int:
             asked.append(1)
             return await shared.result()
 
@@ -39,16 +39,16 @@ def test_who_asks_while_it_is_under_way_waits_for_the_next_time():
     asyncio.run(test())
 
 
-def test_an_error_is_everybodys_and_the_next_time_is_a_new_one():
+def test_an_error_is_everybodys_and_the_next_time_is_a_new_one() -> None:
     outcomes = [ValueError("no"), 1]
 
-    def work():
+    def work() -> object:
         outcome = outcomes.pop(0)
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
-    async def test():
+    async def test() -> None:
         shared = SingleFlight(work)
         found = await asyncio.gather(*(shared.result() for _ in range(3)), return_exceptions=True)
         assert [str(error) for error in found] == ["no"] * 3

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.fake_runner import FakeStart, lines_of
@@ -27,34 +29,36 @@ HEAD = described(CONFIG, CONFIG_TYPE)
 
 
 @pytest.fixture
-def own_site(tmp_path):
+def own_site(tmp_path: Path) -> Site:
     return Site(tmp_path / "store", FakeStart(), ServerOptions(model=LoadOptions(context=1024)))
 
 
 @pytest.fixture
-def store(own_site):
+def store(own_site: Site) -> Store:
     return Store(own_site.folder)
 
 
 @pytest.fixture(scope="module")
-def weights(tmp_path_factory):
+def weights(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = write_gguf(tmp_path_factory.mktemp("weights") / "m.gguf")
     return path.read_bytes()
 
 
 @pytest.fixture
-def registry(weights):
+def registry(weights: bytes):
     content = manifest([described(weights)], HEAD)
     with RogueRegistry(content, (weights, CONFIG)) as registry:
         yield registry
 
 
-def pulling(registry, **more):
+def pulling(registry, **more: bool) -> tuple[str, str, dict[str, Any]]:
     body = {"model": f"{registry.host}/a/m", "insecure": True, **more}
     return "POST", "/api/pull", {"json": body}
 
 
-def test_a_pull_is_told_as_lines_and_the_model_is_there(own_site, registry, weights):
+def test_a_pull_is_told_as_lines_and_the_model_is_there(
+    own_site: Site, registry, weights: bytes
+) -> None:
     told, shown = own_site.call(
         pulling(registry), ("POST", "/api/show", {"json": {"model": f"{registry.host}/a/m"}})
     )
@@ -87,7 +91,9 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_rogue_registry_is_502_with_one_line(own_site, store, registry, lie):
+def test_a_rogue_registry_is_502_with_one_line(
+    own_site: Site, store: Store, registry, lie: str
+) -> None:
     registry.before = LIES[lie]
     before = files(store)
     whole, streamed = own_site.call(pulling(registry, stream=False), pulling(registry))
@@ -106,7 +112,9 @@ BAD_NAMES = [
 
 
 @pytest.mark.parametrize("name", BAD_NAMES, ids=repr)
-def test_what_is_no_name_is_400_on_every_route_that_takes_one(own_site, store, name):
+def test_what_is_no_name_is_400_on_every_route_that_takes_one(
+    own_site: Site, store: Store, name: str
+) -> None:
     before = files(store)
     answers = own_site.call(
         *(
@@ -122,7 +130,9 @@ def test_what_is_no_name_is_400_on_every_route_that_takes_one(own_site, store, n
 
 
 @pytest.mark.parametrize("host", ["169.254.169.254", "localhost:1", "10.1.2.3", "0x7f000001"])
-def test_private_addresses_are_asked_for_nothing_unless_it_is_said(own_site, host):
+def test_private_addresses_are_asked_for_nothing_unless_it_is_said(
+    own_site: Site, host: str
+) -> None:
     [answer] = own_site.call(
         ("POST", "/api/pull", {"json": {"model": f"{host}/a/m", "stream": False}})
     )
@@ -130,10 +140,10 @@ def test_private_addresses_are_asked_for_nothing_unless_it_is_said(own_site, hos
     assert "private network" in answer.json()["error"]
 
 
-def test_many_clients_bring_a_model_once(own_site, registry, weights):
+def test_many_clients_bring_a_model_once(own_site: Site, registry, weights: bytes) -> None:
     registry.before = lambda request: slow(ranged(request, weights), request, weights)
 
-    async def test(client):
+    async def test(client) -> None:
         body = {"model": f"{registry.host}/a/m", "insecure": True, "stream": False}
         answers = await asyncio.gather(
             *(client.post("/api/pull", json=body, timeout=9) for _ in range(20))
@@ -145,18 +155,20 @@ def test_many_clients_bring_a_model_once(own_site, registry, weights):
     assert len(of_weights) == 1
 
 
-def slow(answer, request, weights):
+def slow(answer: Answer, request, weights: bytes) -> Answer | None:
     if not request.path.endswith(str(Digest.of(weights))):
         return None
     answer.bytes_per_second = 10_000
     return answer
 
 
-def test_a_client_that_leaves_stops_its_pull_and_the_next_goes_on(own_site, store):
+def test_a_client_that_leaves_stops_its_pull_and_the_next_goes_on(
+    own_site: Site, store: Store
+) -> None:
     weights = random.Random(3).randbytes(6 << 20)
     with RogueRegistry(manifest([described(weights)], HEAD), (weights, CONFIG)) as registry:
 
-        def crawl(request):
+        def crawl(request: pytest.FixtureRequest) -> Answer | None:
             if not request.path.endswith(str(Digest.of(weights))):
                 return None
             answer = ranged(request, weights)
@@ -165,7 +177,7 @@ def test_a_client_that_leaves_stops_its_pull_and_the_next_goes_on(own_site, stor
 
         registry.before = crawl
 
-        async def test(client):
+        async def test(client) -> None:
             asked = client.post(pulling(registry)[1], **pulling(registry)[2])
             task = asyncio.create_task(asked)
             await until(lambda: registry.sent > 200_000, "weights come")
@@ -183,7 +195,9 @@ def test_a_client_that_leaves_stops_its_pull_and_the_next_goes_on(own_site, stor
 
 
 @pytest.mark.parametrize("status", [403, 413, 500])
-def test_a_push_that_is_refused_is_502_and_nothing_is_named_there(own_site, registry, status):
+def test_a_push_that_is_refused_is_502_and_nothing_is_named_there(
+    own_site: Site, registry, status: int
+) -> None:
     own_site.call(pulling(registry))
     registry.before = lambda request: (
         Answer(404) if request.method == "HEAD" else Answer(status, body=b'{"errors":[]}')
@@ -195,7 +209,7 @@ def test_a_push_that_is_refused_is_502_and_nothing_is_named_there(own_site, regi
     assert not any(request.method == "PUT" for request in registry.requests)
 
 
-def test_weights_are_quantised_on_the_way(own_site, tmp_path, store):
+def test_weights_are_quantised_on_the_way(own_site: Site, tmp_path: Path, store: Store) -> None:
     tiny = Tiny(embedding=256, feed_forward=512, head_dim=64)
     content = write_tiny(tmp_path / "m.gguf", tiny).read_bytes()
     digest = "sha256:" + hashlib.sha256(content).hexdigest()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,8 +18,8 @@ KNOWN = ("HOST", "KEEP_ALIVE", "ORIGINS", "FLASH_ATTENTION", "API_KEY", "NUM_PAR
 
 
 @pytest.fixture
-def write(tmp_path):
-    def write(text):
+def write(tmp_path: Path) -> Callable[[Any], Any]:
+    def write(text: str) -> Path:
         path = tmp_path / "tampu" / "tampu.toml"
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
@@ -26,7 +28,7 @@ def write(tmp_path):
     return write
 
 
-def test_values_are_converted_to_text(write):
+def test_values_are_converted_to_text(write: Callable[[Any], Any]) -> None:
     path = write(
         'host = ":1"\nnum_parallel = 4\nflash_attention = true\norigins = ["https://a", "app://b"]\n'
     )
@@ -47,20 +49,24 @@ def test_values_are_converted_to_text(write):
         ("host = 2020-01-01", "host must be"),
     ],
 )
-def test_unknown_settings_are_refused_with_the_file_name(write, text, told):
+def test_unknown_settings_are_refused_with_the_file_name(
+    write: Callable[[Any], Any], text: str, told: str
+) -> None:
     path = write(text)
     with pytest.raises(SettingsError, match=r"tampu\.toml") as caught:
         read_configuration(path, KNOWN)
     assert told in str(caught.value)
 
 
-def test_config_file_must_exist_only_if_it_is_named(tmp_path):
+def test_config_file_must_exist_only_if_it_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="cannot be read"):
         Settings.from_environment({"HOME": "/x", "TAMPU_CONFIG": str(tmp_path / "none.toml")})
     assert Settings.from_environment({"HOME": str(tmp_path)}).slots == 1
 
 
-def test_precedence_is_tampu_ollama_file_default(write, tmp_path):
+def test_precedence_is_tampu_ollama_file_default(
+    write: Callable[[Any], Any], tmp_path: Path
+) -> None:
     path = write('num_parallel = 2\nmax_queue = 3\nkeep_alive = "1m"\n')
     home = {"HOME": "/x", "XDG_CONFIG_HOME": str(tmp_path)}
     settings = Settings.from_environment(
@@ -73,13 +79,15 @@ def test_precedence_is_tampu_ollama_file_default(write, tmp_path):
     assert settings.sources["DEBUG"] == Source(0, "default")
 
 
-def test_invalid_value_names_the_file_and_hides_keys(write, tmp_path):
+def test_invalid_value_names_the_file_and_hides_keys(
+    write: Callable[[Any], Any], tmp_path: Path
+) -> None:
     write("num_parallel = -1\n")
     with pytest.raises(SettingsError, match=r"tampu\.toml: num_parallel is '-1'"):
         Settings.from_environment({"HOME": "/x", "XDG_CONFIG_HOME": str(tmp_path)})
 
 
-def test_each_setting_is_shown_once_and_keys_are_hidden():
+def test_each_setting_is_shown_once_and_keys_are_hidden() -> None:
     settings = Settings.from_environment({"HOME": "/x", "TAMPU_API_KEY": "geheim,zwei"})
     rows = setting_rows(settings)
     assert ("api_key", "(set)", "TAMPU_API_KEY") in rows
@@ -89,7 +97,7 @@ def test_each_setting_is_shown_once_and_keys_are_hidden():
     assert len(set(names)) == len(names) > 25
 
 
-def test_folders_of_other_programs_are_shown_and_tokens_are_hidden():
+def test_folders_of_other_programs_are_shown_and_tokens_are_hidden() -> None:
     given = {"HOME": "/x", "OLLAMA_MODELS": "/o", "HF_HOME": "/hf", "HF_TOKEN": "geheim"}
     rows = setting_rows(Settings.from_environment(given))
     assert ("ollama_models", str(Path("/o")), "OLLAMA_MODELS") in rows
@@ -99,7 +107,9 @@ def test_folders_of_other_programs_are_shown_and_tokens_are_hidden():
     assert "geheim" not in repr(rows)
 
 
-def test_ollama_variables_without_effect_are_reported(monkeypatch, capsys, tmp_path):
+def test_ollama_variables_without_effect_are_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("OLLAMA_NO_CLOUD", "1")
     monkeypatch.setenv("OLLAMA_NOPRUNE", "")

@@ -35,19 +35,19 @@ PROXY = "http://runa:secret@proxy.example:3128"
         ("", "https://[::1]:5000/v2/", False),
     ],
 )
-def test_hosts_without_a_proxy(without, url, is_used):
+def test_hosts_without_a_proxy(without: str, url: str, is_used: bool) -> None:
     entries = tuple(filter(None, [without]))
     assert Proxies(https=PROXY, without=entries).for_url(url) == (PROXY if is_used else None)
 
 
-def test_each_scheme_has_its_own_proxy():
+def test_each_scheme_has_its_own_proxy() -> None:
     proxies = Proxies(http="http://a:1", https="http://b:2")
     assert proxies.for_url("http://registry.example/") == "http://a:1"
     assert proxies.for_url("https://registry.example/") == "http://b:2"
     assert Proxies(http="http://a:1").for_url("https://registry.example/") is None
 
 
-def test_variables_are_read_in_upper_and_lower_case():
+def test_variables_are_read_in_upper_and_lower_case() -> None:
     settings = Settings.from_environment({
         "HOME": "/", "https_proxy": "proxy.example:3128", "HTTP_PROXY": PROXY,
         "no_proxy": "a.example, 10.0.0.0/8",
@@ -61,10 +61,10 @@ def test_variables_are_read_in_upper_and_lower_case():
 
 
 @pytest.mark.parametrize("text", ["socks5://proxy:1", "http://", "ftp://proxy"])
-def test_invalid_proxies_are_refused(text):
+def test_invalid_proxies_are_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="HTTPS_PROXY: it must be http://host:port"):
         Settings.from_environment({"HOME": "/", "HTTPS_PROXY": text})
 
 
-def test_passwords_are_hidden():
+def test_passwords_are_hidden() -> None:
     assert shown_proxy(parse_proxy("runa:secret@proxy:1")) == "http://proxy:1"

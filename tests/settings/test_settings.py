@@ -10,11 +10,11 @@ from tampu.settings.address import Address, parse_address
 from tampu.settings.settings import Settings, runner_environment
 
 
-def read(**environment):
+def read(**environment: str) -> Settings:
     return Settings.from_environment({"HOME": "/home/runa", **environment})
 
 
-def test_documented_variables_exist():
+def test_documented_variables_exist() -> None:
     text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
     names = {name for row in rows for name in re.findall(r"`([A-Z][A-Z_]+)`", row)}
@@ -22,7 +22,7 @@ def test_documented_variables_exist():
     assert [name for name in sorted(names) if not is_known(name)] == []
 
 
-def is_known(name):
+def is_known(name) -> bool:
     try:
         read(**{f"TAMPU_{name}": "?"})
     except SettingsError as error:
@@ -30,7 +30,7 @@ def is_known(name):
     return True
 
 
-def test_empty_environment_gives_the_defaults():
+def test_empty_environment_gives_the_defaults() -> None:
     settings = read()
     assert settings == Settings(
         models=Path("/home/runa/.local/share/tampu/models"),
@@ -73,7 +73,9 @@ def test_empty_environment_gives_the_defaults():
         ("DEBUG", "0", "debug", 0),
     ],
 )
-def test_shared_settings_have_a_tampu_and_an_ollama_variable(suffix, text, field, value):
+def test_shared_settings_have_a_tampu_and_an_ollama_variable(
+    suffix: str, text: str, field: str, value
+) -> None:
     settings = read()
     assert getattr(read(**{f"OLLAMA_{suffix}": text}), field) == value
     assert getattr(read(**{f"TAMPU_{suffix}": text}), field) == value
@@ -110,11 +112,16 @@ def test_shared_settings_have_a_tampu_and_an_ollama_variable(suffix, text, field
         ("LIMIT_RATE", "700", "limit_rate", 700),
     ],
 )
-def test_settings_that_only_tampu_has(suffix, text, field, value):
+def test_settings_that_only_tampu_has(
+    suffix: str,
+    text: str,
+    field: str,
+    value: Path | str | tuple[tuple[str, str], tuple[str, str]] | int,
+) -> None:
     assert getattr(read(**{f"TAMPU_{suffix}": text}), field) == value
 
 
-def test_model_folders_of_other_programs_are_found():
+def test_model_folders_of_other_programs_are_found() -> None:
     settings = read(OLLAMA_MODELS="/ollama", HF_HOME="/hf")
     assert settings.ollama_models == Path("/ollama")
     assert settings.models == Path("/home/runa/.local/share/tampu/models")
@@ -123,26 +130,26 @@ def test_model_folders_of_other_programs_are_found():
     assert read(XDG_CACHE_HOME="/c").hub_cache == Path("/c/huggingface/hub")
 
 
-def test_hub_token_is_hidden():
+def test_hub_token_is_hidden() -> None:
     settings = read(HF_TOKEN="secret", HF_ENDPOINT="http://127.0.0.1:1/")
     assert (settings.hub_token, settings.hub) == ("secret", "http://127.0.0.1:1")
     assert "secret" not in repr(settings)
 
 
-def test_tampu_variable_overrides_ollama_variable():
+def test_tampu_variable_overrides_ollama_variable() -> None:
     assert read(OLLAMA_MAX_QUEUE="1", TAMPU_MAX_QUEUE="2").max_queue == 2
 
 
-def test_empty_variables_are_absent_and_quotes_are_stripped():
+def test_empty_variables_are_absent_and_quotes_are_stripped() -> None:
     assert read(TAMPU_MAX_QUEUE=" ", OLLAMA_MAX_QUEUE=" '9' ").max_queue == 9
 
 
-def test_settings_that_only_tampu_has_ignore_ollama_variables():
+def test_settings_that_only_tampu_has_ignore_ollama_variables() -> None:
     assert read(TAMPU_THREADS="3", OLLAMA_THREADS="5").threads == 3
     assert read(OLLAMA_THREADS="5").threads is None
 
 
-def test_folders_follow_the_xdg_specification():
+def test_folders_follow_the_xdg_specification() -> None:
     settings = read(XDG_CACHE_HOME="/cache", XDG_DATA_HOME="/data")
     assert (settings.cache, settings.models) == (Path("/cache/tampu"), Path("/data/tampu/models"))
     assert read(XDG_CACHE_HOME="relative").cache == Path("/home/runa/.cache/tampu")
@@ -172,14 +179,16 @@ def test_folders_follow_the_xdg_specification():
         ("OLLAMA_HOST", "[::1", "in brackets"),
     ],
 )
-def test_invalid_value_names_the_variable_and_what_is_expected(variable, text, expected):
+def test_invalid_value_names_the_variable_and_what_is_expected(
+    variable: str, text: str, expected: str
+) -> None:
     with pytest.raises(SettingsError, match=expected) as caught:
         read(**{variable: text})
     assert str(caught.value).startswith(f"{variable} is {text!r}: ")
     assert "\n" not in str(caught.value)
 
 
-def test_misspelt_variable_is_refused_with_a_suggestion():
+def test_misspelt_variable_is_refused_with_a_suggestion() -> None:
     with pytest.raises(
         SettingsError,
         match=r"TAMPU_KEEPALIVE in the environment is not a setting; did you mean TAMPU_KEEP_ALIVE",
@@ -187,7 +196,7 @@ def test_misspelt_variable_is_refused_with_a_suggestion():
         read(TAMPU_KEEPALIVE="5m")
 
 
-def test_variables_of_other_programs_are_ignored():
+def test_variables_of_other_programs_are_ignored() -> None:
     assert read(OLLAMA_WHATEVER="x", PATH="/bin") == read()
 
 
@@ -206,12 +215,12 @@ def test_variables_of_other_programs_are_ignored():
         ("::1", "http://[::1]:11434"),
     ],
 )
-def test_addresses_are_parsed_like_ollama(text, address):
+def test_addresses_are_parsed_like_ollama(text: str, address: str) -> None:
     assert str(parse_address(text)) == address
 
 
 @given(st.text(":/[]@.x1 h", max_size=12))
-def test_any_text_is_an_address_or_a_value_error(text):
+def test_any_text_is_an_address_or_a_value_error(text: str) -> None:
     try:
         address = parse_address(text)
     except ValueError:
@@ -219,12 +228,12 @@ def test_any_text_is_an_address_or_a_value_error(text):
     assert parse_address(str(address)) == address
 
 
-def test_process_environment_is_the_default(monkeypatch):
+def test_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OLLAMA_MAX_QUEUE", "3")
     assert Settings.from_environment().max_queue == 3
 
 
-def test_worker_environment_has_no_secrets():
+def test_worker_environment_has_no_secrets() -> None:
     given = {"PATH": "/bin", "HF_TOKEN": "x", "CUDA_VISIBLE_DEVICES": "1", "GGML_BACKEND_PATH": "/"}
     kept = runner_environment(given)
     assert kept["PATH"] == "/bin"
@@ -233,13 +242,13 @@ def test_worker_environment_has_no_secrets():
     assert not kept.keys() & {"HF_TOKEN", "GGML_BACKEND_PATH"}
 
 
-def test_kernels_setting():
+def test_kernels_setting() -> None:
     assert read(TAMPU_KERNELS="Attention").kernels == "attention"
     with pytest.raises(SettingsError, match="one of on, off, products, experts, attention"):
         read(TAMPU_KERNELS="fast")
 
 
-def test_fetch_setting_is_auto_or_a_way():
+def test_fetch_setting_is_auto_or_a_way() -> None:
     assert read().fetch == "auto"
     assert read(TAMPU_FETCH="T0:1024:8").fetch == "t0:1024:8"
     assert read(TAMPU_CACHE="/c").tuning == Path("/c/tuning")
@@ -248,7 +257,7 @@ def test_fetch_setting_is_auto_or_a_way():
             read(TAMPU_FETCH=wrong)
 
 
-def test_repack_cache_setting_limits_the_packed_weights():
+def test_repack_cache_setting_limits_the_packed_weights() -> None:
     assert read().packed_weights is None
     assert read(TAMPU_REPACK_CACHE="off").packed_weights is None
     assert read(TAMPU_REPACK_CACHE="0").packed_weights is None
@@ -260,7 +269,7 @@ def test_repack_cache_setting_limits_the_packed_weights():
 
 
 @pytest.mark.seed("S75")
-def test_device_settings():
+def test_device_settings() -> None:
     plain = read()
     assert (plain.gpu_layers, plain.main_gpu, plain.tensor_split) == (None, None, ())
     found = read(TAMPU_NUM_GPU="12", TAMPU_MAIN_GPU="1", TAMPU_TENSOR_SPLIT="3, 1.5")
@@ -273,6 +282,6 @@ def test_device_settings():
     [("NUM_GPU", "-2"), ("NUM_GPU", "all"), ("MAIN_GPU", "-1"), ("TENSOR_SPLIT", "1;2"),
      ("TENSOR_SPLIT", "0,0"), ("TENSOR_SPLIT", "1,-1"), ("TENSOR_SPLIT", "nan")],
 )  # fmt: skip
-def test_invalid_device_settings_are_refused(name, text):
+def test_invalid_device_settings_are_refused(name: str, text: str) -> None:
     with pytest.raises(SettingsError, match=f"TAMPU_{name}"):
         read(**{f"TAMPU_{name}": text})

@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -23,24 +26,24 @@ M = ModelName.parse("runa/m:1b")
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
 @pytest.fixture
-def other(tmp_path):
+def other(tmp_path: Path) -> Store:
     return Store(tmp_path / "other")
 
 
 @pytest.fixture
-def exported(store, tmp_path):
+def exported(store: Store, tmp_path: Path) -> Path:
     add_model(store, "runa/m:1b", model=b"weights" * 1000, license=b"MIT")
     path = tmp_path / "m.tar"
     export_model(store, M, path)
     return path
 
 
-def repack(path, change):
+def repack(path: Path, change: Callable[[Any], Any]) -> None:
     """Write a tar anew with its members as `change` says: a dictionary of name and content."""
     with tarfile.open(path) as archive:
         members = {member.name: archive.extractfile(member).read() for member in archive}
@@ -52,7 +55,7 @@ def repack(path, change):
             archive.addfile(header, io.BytesIO(content))
 
 
-def test_export_and_import_restore_the_model(store, other, exported):
+def test_export_and_import_restore_the_model(store: Store, other: Store, exported: Path) -> None:
     steps = []
     model = import_model(other, exported, progress=lambda done, total: steps.append((done, total)))
     assert model.name.short == "runa/m:1b"
@@ -62,11 +65,11 @@ def test_export_and_import_restore_the_model(store, other, exported):
     assert blob_names(other) == blob_names(store)
 
 
-def test_an_imported_model_can_be_renamed(other, exported):
+def test_an_imported_model_can_be_renamed(other: Store, exported: Path) -> None:
     assert import_model(other, exported, ModelName.parse("n")).name.short == "n:latest"
 
 
-def test_existing_blobs_are_kept_and_damaged_ones_replaced(store, exported):
+def test_existing_blobs_are_kept_and_damaged_ones_replaced(store: Store, exported: Path) -> None:
     path = store.model(M).model_path
     path.chmod(0o644)
     path.write_bytes(bytes(7000))
@@ -74,7 +77,7 @@ def test_existing_blobs_are_kept_and_damaged_ones_replaced(store, exported):
     assert verify_store(store).problems == ()
 
 
-def test_the_archive_is_an_oci_layout(exported):
+def test_the_archive_is_an_oci_layout(exported: Path) -> None:
     with tarfile.open(exported) as archive:
         index = json.load(archive.extractfile("index.json"))
         assert json.load(archive.extractfile("oci-layout")) == {"imageLayoutVersion": "1.0.0"}
@@ -84,7 +87,9 @@ def test_the_archive_is_an_oci_layout(exported):
     assert (str(Digest.of(content)), len(content)) == (entry["digest"], entry["size"])
 
 
-def test_a_file_outside_the_store_is_exported_without_its_path(store, other, tmp_path):
+def test_a_file_outside_the_store_is_exported_without_its_path(
+    store: Store, other: Store, tmp_path: Path
+) -> None:
     base = add_model(store, "base")
     file = tmp_path / "weights.gguf"
     file.write_bytes(b"elsewhere")
@@ -97,7 +102,9 @@ def test_a_file_outside_the_store_is_exported_without_its_path(store, other, tmp
     assert model.model_path.is_relative_to(other.root)
 
 
-def test_a_damaged_model_is_not_exported_and_the_old_file_stays(store, exported, tmp_path):
+def test_a_damaged_model_is_not_exported_and_the_old_file_stays(
+    store: Store, exported: Path, tmp_path: Path
+) -> None:
     before = exported.read_bytes()
     path = store.model(M).model_path
     path.chmod(0o644)
@@ -120,7 +127,7 @@ def entry_of(members):
     return json.loads(members["index.json"])["manifests"][0]
 
 
-def replace_entry(members, **changes):
+def replace_entry(members, **changes: Any) -> None:
     index = json.loads(members["index.json"])
     index["manifests"][0] |= changes
     members["index.json"] = json.dumps(index).encode()
@@ -141,7 +148,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_an_inconsistent_archive_is_refused(other, exported, lie):
+def test_an_inconsistent_archive_is_refused(other: Store, exported: Path, lie: str) -> None:
     add_model(other, "old")
     repack(exported, LIES[lie])
     with pytest.raises((StoreError, ModelNameError)):
@@ -150,7 +157,7 @@ def test_an_inconsistent_archive_is_refused(other, exported, lie):
     assert verify_store(other).problems == ()
 
 
-def test_a_name_is_required_if_the_archive_has_no_valid_one(other, exported):
+def test_a_name_is_required_if_the_archive_has_no_valid_one(other: Store, exported: Path) -> None:
     repack(exported, lambda members: replace_entry(members, annotations={NAME: "../x"}))
     with pytest.raises(ModelNameError):
         import_model(other, exported)
@@ -160,7 +167,9 @@ def test_a_name_is_required_if_the_archive_has_no_valid_one(other, exported):
     assert import_model(other, exported, M).name == M
 
 
-def test_links_and_paths_in_an_archive_are_not_followed(other, exported, tmp_path):
+def test_links_and_paths_in_an_archive_are_not_followed(
+    other: Store, exported: Path, tmp_path: Path
+) -> None:
     repack(exported, lambda members: members.update({"../../escaped": b"x", "/escaped": b"x"}))
     with tarfile.open(exported, "a") as archive:
         link = tarfile.TarInfo("blobs/sha256/" + "a" * 64)
@@ -172,7 +181,9 @@ def test_links_and_paths_in_an_archive_are_not_followed(other, exported, tmp_pat
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(st.data())
-def test_changed_or_truncated_archives_are_refused_or_import_correctly(other, exported, data):
+def test_changed_or_truncated_archives_are_refused_or_import_correctly(
+    other: Store, exported: Path, data: st.DataObject
+) -> None:
     content = bytearray(exported.read_bytes())
     place = data.draw(st.integers(0, len(content) - 1))
     if data.draw(st.booleans()):
@@ -186,7 +197,12 @@ def test_changed_or_truncated_archives_are_refused_or_import_correctly(other, ex
     assert verify_store(other).problems == ()
 
 
-def test_the_export_and_import_commands(store, tmp_path, monkeypatch, capsys):
+def test_the_export_and_import_commands(
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.setenv("TAMPU_MODELS", str(store.root))
     monkeypatch.chdir(tmp_path)
     add_model(store, "m:1b")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 from support.stores import add_model
@@ -14,37 +15,39 @@ from tampu.store.catalog import Catalog, resolve
 
 
 @pytest.fixture(autouse=True)
-def _no_other_models(tmp_path, monkeypatch):
+def _no_other_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (catalog, library):
         monkeypatch.setattr(module, "built_in_path", lambda: tmp_path / "data" / "demo.gguf")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
 
 
-def test_a_path_is_resolved_to_itself(tmp_path):
+def test_a_path_is_resolved_to_itself(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf")
     assert resolve(str(path)) == path
 
 
-def test_a_path_may_start_with_the_home_folder(tmp_path, monkeypatch):
+def test_a_path_may_start_with_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     path = write_gguf(tmp_path / "m.gguf")
     assert resolve("~/m.gguf") == path
 
 
 @pytest.mark.parametrize("name", ["m", "M", "m:latest"])
-def test_a_name_is_looked_up_in_the_folder(tmp_path, name):
+def test_a_name_is_looked_up_in_the_folder(tmp_path: Path, name: str) -> None:
     path = write_gguf(tmp_path / "m.gguf")
     assert Catalog(tmp_path).find(name).path == path
 
 
-def test_the_built_in_model_has_a_name(tmp_path):
+def test_the_built_in_model_has_a_name(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     path = write_gguf(tmp_path / "data" / "demo.gguf")
     assert resolve("demo") == path
     assert Catalog(tmp_path / "nowhere").names() == ["demo"]
 
 
-def test_an_unknown_name_is_an_error_that_lists_the_models(tmp_path):
+def test_an_unknown_name_is_an_error_that_lists_the_models(tmp_path: Path) -> None:
     write_gguf(tmp_path / "a.gguf")
     write_gguf(tmp_path / "b.gguf")
     with pytest.raises(ModelNotFoundError, match=r"'c' not found \(there are: a, b\)"):
@@ -54,24 +57,24 @@ def test_an_unknown_name_is_an_error_that_lists_the_models(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["x.gguf", "./x", "/a/x", "~/x"])
-def test_a_missing_path_is_reported_as_a_path(name):
+def test_a_missing_path_is_reported_as_a_path(name: str) -> None:
     with pytest.raises(ModelNotFoundError, match="no such file"):
         resolve(name)
 
 
-def test_a_folder_is_not_a_model(tmp_path):
+def test_a_folder_is_not_a_model(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="is a folder"):
         resolve(str(tmp_path))
 
 
-def test_single_files_come_before_the_folder(tmp_path):
+def test_single_files_come_before_the_folder(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     ours = write_gguf(tmp_path / "m.gguf")
     write_gguf(tmp_path / "folder" / "m.gguf")
     assert Catalog(tmp_path / "folder", [ours]).find("m").path == ours
 
 
-def test_a_changed_file_is_read_again(tmp_path):
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf")
     models = Catalog(tmp_path)
     before = models.describe("m")
@@ -83,7 +86,7 @@ def test_a_changed_file_is_read_again(tmp_path):
     assert after.info is not before.info
 
 
-def test_the_list_omits_damaged_files_and_is_sorted_by_time(tmp_path):
+def test_the_list_omits_damaged_files_and_is_sorted_by_time(tmp_path: Path) -> None:
     for age, name in ((300, "old"), (100, "new"), (200, "middle")):
         os.utime(write_gguf(tmp_path / f"{name}.gguf"), (1000 - age, 1000 - age))
     (tmp_path / "bad.gguf").write_bytes(b"nonsense")
@@ -93,7 +96,9 @@ def test_the_list_omits_damaged_files_and_is_sorted_by_time(tmp_path):
         models.describe("bad")
 
 
-def test_stores_in_the_settings_are_searched(tmp_path, monkeypatch):
+def test_stores_in_the_settings_are_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TAMPU_MODELS", str(tmp_path / "ours"))
     monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "theirs"))
     weights = write_gguf(tmp_path / "m.gguf").read_bytes()
@@ -105,7 +110,7 @@ def test_stores_in_the_settings_are_searched(tmp_path, monkeypatch):
         resolve("runa/ours")
 
 
-def test_the_list_has_the_models_of_stores(tmp_path):
+def test_the_list_has_the_models_of_stores(tmp_path: Path) -> None:
     weights = write_gguf(tmp_path / "f.gguf").read_bytes()
     store = Store(tmp_path)
     stored = add_model(store, "m:1b", model=weights)

@@ -20,7 +20,9 @@ SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)))
 
 
 @given(SPANS, st.integers(0, 30), st.integers(0, 30))
-def test_ranges_behave_like_a_set_of_positions(spans, start, end):
+def test_ranges_behave_like_a_set_of_positions(
+    spans: list[tuple[int, int]], start: int, end: int
+) -> None:
     ranges = Ranges(spans)
     positions = {p for first, last in spans for p in range(first, last)}
     assert ranges.total == len(positions)
@@ -43,7 +45,7 @@ class Workers(RuleBasedStateMachine):
 
     size = 5 * MIN_SPLIT_BYTES + 7
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
         self.scheduler = ChunkScheduler(
@@ -55,7 +57,7 @@ class Workers(RuleBasedStateMachine):
         self.claimed = []
 
     @rule()
-    def take(self):
+    def take(self) -> None:
         chunk = self.scheduler.take()
         if chunk is not None:
             assert chunk.start == chunk.position < chunk.end
@@ -63,7 +65,7 @@ class Workers(RuleBasedStateMachine):
 
     @precondition(lambda self: self.active)
     @rule(which=st.integers(0, 9), count=st.integers(1, MIN_SPLIT_BYTES))
-    def claim(self, which, count):
+    def claim(self, which, count) -> None:
         chunk = self.active[which % len(self.active)]
         position, wanted = self.scheduler.claim(chunk, count)
         if wanted:
@@ -71,7 +73,7 @@ class Workers(RuleBasedStateMachine):
 
     @precondition(lambda self: self.claimed)
     @rule()
-    def fill(self):
+    def fill(self) -> None:
         _, position, wanted = self.claimed.pop(0)
         assert not self.written.count(1, position, position + wanted), "written twice"
         self.written[position : position + wanted] = b"\1" * wanted
@@ -79,23 +81,23 @@ class Workers(RuleBasedStateMachine):
 
     @precondition(lambda self: self.active)
     @rule(which=st.integers(0, 9))
-    def release(self, which):
+    def release(self, which) -> None:
         chunk = self.active[which % len(self.active)]
         if not any(owner is chunk for owner, _, _ in self.claimed):
             self.active.remove(chunk)
             self.scheduler.release(chunk)
 
     @rule(seconds=st.sampled_from([1.0, STALLED_S]))
-    def wait(self, seconds):
+    def wait(self, seconds) -> None:
         self.now += seconds
 
     @invariant()
-    def counts_agree(self):
+    def counts_agree(self) -> None:
         assert self.scheduler.completed == self.written.count(1)
         frontier = self.written.find(b"\0")
         assert self.scheduler.frontier == (frontier if frontier >= 0 else self.size)
 
-    def teardown(self):
+    def teardown(self) -> None:
         while self.claimed:
             self.fill()
         for chunk in self.active:
@@ -114,14 +116,14 @@ TestWorkers = Workers.TestCase
 TestWorkers.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
 
 
-def test_chunks_are_assigned_in_order():
+def test_chunks_are_assigned_in_order() -> None:
     scheduler = ChunkScheduler(100, [(10, 20)], chunk_size=30)
     taken = [scheduler.take() for _ in range(4)]
     assert [(chunk.start, chunk.end) for chunk in taken] == [(0, 10), (20, 50), (50, 80), (80, 100)]
     assert scheduler.take() is None
 
 
-def test_a_single_connection_gets_everything_and_keeps_the_start_when_others_join():
+def test_a_single_connection_gets_everything_and_keeps_the_start_when_others_join() -> None:
     scheduler = ChunkScheduler(100, chunk_size=30)
     alone = scheduler.take()
     assert (alone.start, alone.end) == (0, 100)
@@ -131,7 +133,7 @@ def test_a_single_connection_gets_everything_and_keeps_the_start_when_others_joi
     assert scheduler.claim(alone, 75) == (25, 30)
 
 
-def test_the_largest_chunk_is_split_at_the_end():
+def test_the_largest_chunk_is_split_at_the_end() -> None:
     now = [0.0]
     size = 8 * MIN_SPLIT_BYTES
     scheduler = ChunkScheduler(size, chunk_size=size, clock=lambda: now[0])
@@ -142,7 +144,7 @@ def test_the_largest_chunk_is_split_at_the_end():
     assert scheduler.claim(slow, size) == (0, size // 2)
 
 
-def test_a_chunk_that_is_almost_done_is_not_split():
+def test_a_chunk_that_is_almost_done_is_not_split() -> None:
     now = [0.0]
     size = 8 * MIN_SPLIT_BYTES
     scheduler = ChunkScheduler(size, chunk_size=size, clock=lambda: now[0])
@@ -153,7 +155,7 @@ def test_a_chunk_that_is_almost_done_is_not_split():
     assert scheduler.take() is None
 
 
-def test_a_stalled_chunk_is_taken_over_whole():
+def test_a_stalled_chunk_is_taken_over_whole() -> None:
     now = [0.0]
     scheduler = ChunkScheduler(1000, chunk_size=1000, clock=lambda: now[0])
     stalled = scheduler.take()
@@ -165,7 +167,7 @@ def test_a_stalled_chunk_is_taken_over_whole():
     assert scheduler.claim(stalled, 500) == (10, 0)
 
 
-def test_a_released_chunk_is_assigned_again():
+def test_a_released_chunk_is_assigned_again() -> None:
     scheduler = ChunkScheduler(100, chunk_size=100)
     chunk = scheduler.take()
     scheduler.filled(*scheduler.claim(chunk, 40))

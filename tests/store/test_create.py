@@ -20,6 +20,7 @@ from tampu.ml.gguf import read_gguf
 from tampu.store import Digest, Media, ModelName
 from tampu.store.create import CreateSpec, Progress, create, creating
 from tampu.store.library import Library
+from tampu.store.model import StoredModel
 from tampu.store.modelfile import parse_modelfile
 from tampu.store.verify import verify_store
 
@@ -41,7 +42,9 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def made(library: Library, text: str, folder: Path | None = None, name: Any = NAME, **more: Any):
+def made(
+    library: Library, text: str, folder: Path | None = None, name: Any = NAME, **more: Any
+) -> tuple[StoredModel, list[Progress]]:
     steps: list[Progress] = []
     spec = CreateSpec(modelfile=parse_modelfile(text), folder=folder, **more)
     model = create(library, name, spec, steps.append)

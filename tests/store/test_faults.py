@@ -10,6 +10,9 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support import handmade_checkpoints as handmade
@@ -34,7 +37,7 @@ ERRORS = (errno.EIO, errno.EROFS, errno.EACCES, errno.EMFILE, errno.EDQUOT, errn
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
@@ -42,17 +45,17 @@ def store(tmp_path):
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=errno.errorcode.get)
-def test_any_write_error_leaves_a_consistent_store(tmp_path, error):
+def test_any_write_error_leaves_a_consistent_store(tmp_path: Path, error: int) -> None:
     write_tiny(tmp_path / "m.gguf", Tiny(embedding=32, layers=1))
     library = Library(tmp_path / "store")
     store = library.store
     old = add_model(store, "old", license=b"x")
     mine, spec = ModelName.parse("mine"), parse_modelfile("FROM m.gguf\nSYSTEM x")
 
-    def make():
+    def make() -> None:
         create(library, mine, CreateSpec(modelfile=spec, folder=tmp_path))
 
-    def check():
+    def check() -> None:
         assert names(store) in (["old:latest"], ["mine:latest", "old:latest"])
         assert verify_store(store).problems == ()
         assert list(store.layout.incoming.iterdir()) == []
@@ -68,7 +71,7 @@ def test_any_write_error_leaves_a_consistent_store(tmp_path, error):
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=errno.errorcode.get)
-def test_any_write_error_leaves_the_old_file(tmp_path, error):
+def test_any_write_error_leaves_the_old_file(tmp_path: Path, error: int) -> None:
     write_tiny(tmp_path / "m.gguf", Tiny(embedding=32, layers=1))
     source, out = handmade.write(tmp_path / "tiny"), tmp_path / "out.gguf"
     before = {path.name for path in tmp_path.iterdir()} | {"out.gguf"}
@@ -78,7 +81,7 @@ def test_any_write_error_leaves_the_old_file(tmp_path, error):
     ):
         out.write_bytes(b"old")
 
-        def check():
+        def check() -> None:
             assert out.read_bytes()[:4] in (b"old", b"GGUF")
             assert {path.name for path in tmp_path.iterdir()} == before
 
@@ -89,7 +92,7 @@ def test_any_write_error_leaves_the_old_file(tmp_path, error):
 # -- F6: changed bytes -----------------------------------------------------------------------------
 
 
-def test_each_of_five_hundred_changed_bytes_is_found_and_repaired(store):
+def test_each_of_five_hundred_changed_bytes_is_found_and_repaired(store: Store) -> None:
     """One byte of any blob, or of a manifest, is changed; nothing else is blamed."""
     chance = random.Random(4)
     models = [add_model(store, f"m{i}", license=b"%d" % i, system=b"%d!" % i) for i in range(3)]
@@ -140,7 +143,9 @@ LOOP = """
 """
 
 
-def test_concurrent_creates_copies_removals_and_collections_lose_nothing(store, request):
+def test_concurrent_creates_copies_removals_and_collections_lose_nothing(
+    store: Store, request: pytest.FixtureRequest
+) -> None:
     add_model(store, "stays", model=b"same for all")
     tests = str(request.config.rootpath / "tests")
     program = textwrap.dedent(LOOP).format(tests=tests, root=str(store.root))
@@ -162,7 +167,7 @@ def test_concurrent_creates_copies_removals_and_collections_lose_nothing(store, 
     assert list(store.layout.leases.iterdir()) == []
 
 
-def test_locks_and_leases_of_dead_processes_do_not_block(store):
+def test_locks_and_leases_of_dead_processes_do_not_block(store: Store) -> None:
     model = add_model(store, "m")
     for path in (store.layout.lock, store.layout.blob_lock(model.manifest.config.digest)):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -177,13 +182,13 @@ def test_locks_and_leases_of_dead_processes_do_not_block(store):
 
 @pytest.mark.server
 @pytest.mark.parametrize("phase", ["manifest", "blob"])
-def test_ctrl_c_ends_a_pull(tmp_path, phase):
+def test_ctrl_c_ends_a_pull(tmp_path: Path, phase: str) -> None:
     weights = random.Random(1).randbytes(6 << 20)
     config = b'{"model_format":"gguf"}'
     content = manifest([described(weights)], described(config, CONFIG_TYPE))
     with RogueRegistry(content, (weights, config)) as registry:
 
-        def stall(request):
+        def stall(request: pytest.FixtureRequest) -> Answer | None:
             if f"/{phase}s/" not in request.path:
                 return None
             blob = registry.blobs.get(request.path.rpartition("/")[2])
@@ -214,12 +219,14 @@ def test_ctrl_c_ends_a_pull(tmp_path, phase):
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Any]:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TAMPU_HOST", "127.0.0.1:1")
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
 
-    def run(*arguments):
+    def run(*arguments: str) -> tuple[int, Any, Any]:
         code = app.run(list(arguments))
         captured = capsys.readouterr()
         return code, captured.out, captured.err
@@ -244,7 +251,13 @@ PLACES = {
      ("verify-store",), ("show", "a"), ("export", "a"), ("import", "file"), ("push", "a")],
     ids=" ".join,
 )  # fmt: skip
-def test_an_invalid_model_folder_is_a_one_line_error(run, tmp_path, monkeypatch, place, arguments):
+def test_an_invalid_model_folder_is_a_one_line_error(
+    run: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    arguments: tuple[str, ...],
+) -> None:
     (tmp_path / "file").write_bytes(b"x")
     (tmp_path / "Modelfile").write_text("FROM demo")
     monkeypatch.chdir(tmp_path)
@@ -262,7 +275,9 @@ def test_an_invalid_model_folder_is_a_one_line_error(run, tmp_path, monkeypatch,
 
 
 @pytest.mark.parametrize("arguments", [("list",), ("ps",), ("show", "demo")])
-def test_commands_work_without_a_home_folder(run, monkeypatch, arguments):
+def test_commands_work_without_a_home_folder(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
     monkeypatch.delenv("HOME")
     code, _, err = run(*arguments)
     assert code in (0, 2)
@@ -273,7 +288,9 @@ def test_commands_work_without_a_home_folder(run, monkeypatch, arguments):
     "variable", ["TAMPU_HOST", "OLLAMA_HOST", "TAMPU_CONNECTIONS", "TAMPU_LIMIT_RATE"]
 )
 @pytest.mark.parametrize("value", ["x:y:z", "-5", "1e99h", "%", "[::1"])
-def test_garbage_settings_are_a_one_line_error_or_the_default(run, monkeypatch, variable, value):
+def test_garbage_settings_are_a_one_line_error_or_the_default(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
     monkeypatch.delenv("TAMPU_HOST", raising=False)
     monkeypatch.setenv(variable, value)
     code, _, err = run("list")

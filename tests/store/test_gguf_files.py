@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +27,7 @@ from tampu.store.gguf_files import read_repository
         ("model.gguf", "model"),
     ],
 )
-def test_the_end_of_the_file_name_is_the_tag(file, tag):
+def test_the_end_of_the_file_name_is_the_tag(file: str, tag: str) -> None:
     (variant,) = read_repository([file]).variants
     assert variant.tag == tag
 
@@ -42,7 +44,7 @@ FILES = [
 ]
 
 
-def test_variants_shards_and_projectors_are_recognized():
+def test_variants_shards_and_projectors_are_recognized() -> None:
     repository = read_repository(FILES)
     assert [variant.tag for variant in repository.variants] == ["F16", "Q4_K_M", "Q8_0"]
     assert repository.find("q8_0").files == (
@@ -52,7 +54,7 @@ def test_variants_shards_and_projectors_are_recognized():
     assert repository.projector == "mmproj-m-f16.gguf"
 
 
-def test_a_variant_is_found_by_tag_or_file_and_latest_is_the_preferred_one():
+def test_a_variant_is_found_by_tag_or_file_and_latest_is_the_preferred_one() -> None:
     repository = read_repository(FILES)
     assert repository.find("latest").tag == "Q4_K_M"
     assert repository.find("f16").tag == "F16"
@@ -64,7 +66,7 @@ def test_a_variant_is_found_by_tag_or_file_and_latest_is_the_preferred_one():
 
 
 @given(st.lists(st.text(max_size=30)))
-def test_any_file_names_are_accepted(files):
+def test_any_file_names_are_accepted(files: list[Any]) -> None:
     repository = read_repository([*files, *(file + ".gguf" for file in files)])
     for variant in repository.variants:
         assert repository.find(variant.tag) is not None

@@ -17,6 +17,7 @@ from tampu.errors import TampuError
 from tampu.store import ModelName
 from tampu.store.create import CreateSpec, create, creating
 from tampu.store.library import Library
+from tampu.store.model import StoredModel
 from tampu.store.modelfile import parse_modelfile
 from tampu.store.verify import verify_store
 
@@ -40,7 +41,9 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def made(library: Library, text: str, folder: Path, name: ModelName = NAME, **more):
+def made(
+    library: Library, text: str, folder: Path, name: ModelName = NAME, **more: str
+) -> StoredModel:
     return create(library, name, CreateSpec(modelfile=parse_modelfile(text), folder=folder, **more))
 
 
@@ -135,7 +138,13 @@ def test_control_characters_in_a_name_are_not_printed(
 
 @pytest.mark.parametrize("name", ["x" * 5000, "~nobody-here/m", "a\0b", "/a" * 5000])
 @pytest.mark.parametrize("command", ["run", "show", "bench"])
-def test_an_impossible_path_is_a_one_line_error(tmp_path, monkeypatch, capsys, command, name):
+def test_an_impossible_path_is_a_one_line_error(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    name: str,
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert app.run([command, name]) == 2
     (line,) = capsys.readouterr().err.splitlines()

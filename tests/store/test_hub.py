@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.local_http import Answer, LocalServer
@@ -16,6 +18,7 @@ from support.tiny_model import write_tiny
 from tampu.errors import RegistryError
 from tampu.ml.gguf import read_gguf
 from tampu.store import Digest, Media, ModelName, Store
+from tampu.store.model import StoredModel
 from tampu.store.registry.options import RemoteOptions
 from tampu.store.registry.pull import pull
 
@@ -35,7 +38,7 @@ SMALL = {"README.md": b"# m", "system": b"You are a llama.", "params": b'{"tempe
 class Hub(LocalServer):
     """One repository, runa/m-GGUF, whose large files lie in a storage of their own."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(self.serve)
         self.storage = LocalServer(self.store)
         self.token = None
@@ -46,14 +49,14 @@ class Hub(LocalServer):
         self.storage.__enter__()
         return super().__enter__()
 
-    def __exit__(self, *error):
+    def __exit__(self, *error) -> None:
         super().__exit__(*error)
         self.storage.__exit__(*error)
 
-    def store(self, request):
+    def store(self, request: pytest.FixtureRequest) -> Answer:
         return ranged(request, self.files[request.query["file"]])
 
-    def entry(self, path):
+    def entry(self, path) -> dict[str, Any]:
         content = self.files[path]
         git = hashlib.sha1(content, usedforsecurity=False).hexdigest()
         found = {"type": "file", "oid": git, "size": len(content), "path": path}
@@ -61,7 +64,7 @@ class Hub(LocalServer):
             found["lfs"] = {"oid": Digest.of(content).hex, "size": len(content), "pointerSize": 134}
         return found
 
-    def serve(self, request):
+    def serve(self, request: pytest.FixtureRequest):
         if self.token and request.headers.get("authorization") != f"Bearer {self.token}":
             return Answer(401, {"WWW-Authenticate": 'Bearer realm="Authentication required"'})
         if request.path == "/api/models/runa/m-GGUF/tree/main":
@@ -71,7 +74,7 @@ class Hub(LocalServer):
             return Answer(302, {"Location": f"{self.storage.url}/s?file={file}"})
         return Answer(body=self.files[file]) if file in self.files else Answer(404)
 
-    def tree(self, start):
+    def tree(self, start: int) -> Answer:
         entries = [{"type": "directory", "path": "Q8_0", "oid": "0"}, *map(self.entry, self.files)]
         shown = entries[start : start + self.page]
         end = start + self.page
@@ -87,18 +90,18 @@ def hub():
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
-def fetch(store, hub, text, **changes):
+def fetch(store: Store, hub, text: str, **changes: str) -> StoredModel:
     options = RemoteOptions(hub=hub.url, is_insecure=True, retry_delays_s=(0.0,), **changes)
     name = ModelName.parse(text)
     list(pull(store, name, options))
     return store.model(name)
 
 
-def test_a_quantization_is_pulled_with_its_projector_and_settings(store, hub):
+def test_a_quantization_is_pulled_with_its_projector_and_settings(store: Store, hub) -> None:
     model = fetch(store, hub, "hf.co/runa/m-GGUF:q4_k_m")
     assert model.model_path.read_bytes() == Q4
     assert [path.read_bytes() for path in model.paths(Media.PROJECTOR)] == [EYES]
@@ -107,7 +110,7 @@ def test_a_quantization_is_pulled_with_its_projector_and_settings(store, hub):
     assert all(store.blobs.verify(blob.digest) for blob in model.manifest.blobs())
 
 
-def test_a_split_model_is_pulled_completely(store, hub):
+def test_a_split_model_is_pulled_completely(store: Store, hub) -> None:
     model = fetch(store, hub, "huggingface.co/runa/m-GGUF:Q8_0")
     assert [path.read_bytes() for path in model.paths(Media.MODEL)] == PARTS
     assert [layer.name for layer in model.manifest.of_kind(Media.MODEL)] == [
@@ -115,7 +118,9 @@ def test_a_split_model_is_pulled_completely(store, hub):
     ]
 
 
-def test_a_split_model_is_read_as_one(store, hub, tmp_path, monkeypatch):
+def test_a_split_model_is_read_as_one(
+    store: Store, hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parts = split_file(write_tiny(tmp_path / "tiny.gguf"), tmp_path / "m-F32.gguf", 8)
     hub.files = {path.name: path.read_bytes() for path in parts}
     monkeypatch.setitem(globals(), "LARGE", hub.files)
@@ -124,17 +129,17 @@ def test_a_split_model_is_read_as_one(store, hub, tmp_path, monkeypatch):
     assert read_gguf(model.model_path).tensors.keys() == read_gguf(parts[0]).tensors.keys()
 
 
-def test_without_a_tag_the_preferred_variant_is_chosen(store, hub):
+def test_without_a_tag_the_preferred_variant_is_chosen(store: Store, hub) -> None:
     assert fetch(store, hub, "hf.co/runa/m-GGUF").model_path.read_bytes() == Q4
 
 
-def test_large_files_are_requested_in_ranges_from_the_storage(store, hub):
+def test_large_files_are_requested_in_ranges_from_the_storage(store: Store, hub) -> None:
     fetch(store, hub, "hf.co/runa/m-GGUF")
     spans = [request.range for request in hub.storage.requests if request.query["file"][0] == "m"]
     assert sum(end - start for start, end in filter(None, spans)) == len(Q4)
 
 
-def test_the_token_is_sent_to_the_hub_but_not_to_the_storage(store, hub):
+def test_the_token_is_sent_to_the_hub_but_not_to_the_storage(store: Store, hub) -> None:
     hub.token = "s3cret"
     with pytest.raises(RegistryError, match="is private or does not exist: set HF_TOKEN"):
         fetch(store, hub, "hf.co/runa/m-GGUF")
@@ -143,7 +148,7 @@ def test_the_token_is_sent_to_the_hub_but_not_to_the_storage(store, hub):
     assert not any("authorization" in request.headers for request in hub.storage.requests)
 
 
-def test_a_missing_variant_is_an_error_that_lists_the_others(store, hub):
+def test_a_missing_variant_is_an_error_that_lists_the_others(store: Store, hub) -> None:
     with pytest.raises(RegistryError, match=r"has no Q2_K; available: m-Q4_K_M|Q8_0, Q4_K_M"):
         fetch(store, hub, "hf.co/runa/m-GGUF:Q2_K")
     with pytest.raises(RegistryError, match="file does not exist"):
@@ -163,7 +168,11 @@ def test_a_missing_variant_is_an_error_that_lists_the_others(store, hub):
         {"path": 7},
     ],
 )
-def test_inconsistent_responses_are_refused_and_no_model_is_stored(store, hub, lie):
+def test_inconsistent_responses_are_refused_and_no_model_is_stored(
+    store: Store,
+    hub,
+    lie: dict[str, Any],
+) -> None:
     entry = hub.entry
     hub.entry = lambda path: entry(path) | (lie if path == "m-Q4_K_M.gguf" else {})
     with pytest.raises(RegistryError):
@@ -175,13 +184,13 @@ def test_inconsistent_responses_are_refused_and_no_model_is_stored(store, hub, l
 @pytest.mark.parametrize(
     "body", [b"", b"{}", b"[[]]", b"<html>", b'[{"type":"\xf3"}]', b"[" * 10_000_000]
 )
-def test_an_invalid_file_list_is_refused(store, hub, body):
+def test_an_invalid_file_list_is_refused(store: Store, hub, body: bytes) -> None:
     hub.answer = lambda _: Answer(body=body)
     with pytest.raises(RegistryError):
         fetch(store, hub, "hf.co/runa/m-GGUF")
 
 
-def test_an_endless_file_list_is_refused(store, hub):
+def test_an_endless_file_list_is_refused(store: Store, hub) -> None:
     hub.answer = lambda _: Answer(200, {"Link": f'<{hub.url}/x>; rel="next"'}, b"[]")
     with pytest.raises(RegistryError, match="too many files"):
         fetch(store, hub, "hf.co/runa/m-GGUF")

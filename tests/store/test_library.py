@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 from support.stores import add_model, files
@@ -13,14 +14,14 @@ from tampu.store import ModelName, Store
 from tampu.store.library import Library, Origin
 
 
-def put(path, content=b"GGUF"):
+def put(path: Path, content: bytes = b"GGUF") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     return path
 
 
 @pytest.fixture
-def home(tmp_path):
+def home(tmp_path: Path) -> Path:
     """A home folder with models of each program."""
     hub = tmp_path / ".cache/huggingface/hub/models--runa--m-GGUF"
     blob = put(hub / "blobs" / "abc", b"12345")
@@ -43,13 +44,13 @@ def home(tmp_path):
 
 
 @pytest.fixture
-def library(home):
+def library(home: Path) -> Library:
     library = Library.from_settings(Settings.from_environment({"HOME": str(home)}))
     library._ollama = library._ollama[:1]  # not that of a service on this machine
     return library
 
 
-def test_the_models_of_all_programs_are_listed(library):
+def test_the_models_of_all_programs_are_listed(library: Library) -> None:
     assert {model.name: model.origin for model in library.listing().models} == {
         "single:latest": Origin.FILE,
         "ours:latest": Origin.STORE,
@@ -60,7 +61,7 @@ def test_the_models_of_all_programs_are_listed(library):
     }
 
 
-def test_listing_changes_nothing(library, home):
+def test_listing_changes_nothing(library: Library, home: Path) -> None:
     theirs = Store(home / ".ollama/models", is_writable=False)
     before = files(theirs)
     library.listing()
@@ -68,7 +69,7 @@ def test_listing_changes_nothing(library, home):
     assert files(theirs) == before
 
 
-def test_external_models_are_found_by_name(library):
+def test_external_models_are_found_by_name(library: Library) -> None:
     model = library.find("HF.co/runa/M-gguf:q8_0")
     assert (model.path.read_bytes(), model.size_bytes) == (b"12345", 9)
     assert [path.read_bytes() for path in model.projector_paths] == [b"eyes"]
@@ -76,14 +77,14 @@ def test_external_models_are_found_by_name(library):
     assert [path.read_bytes() for path in parts.files] == [b"1", b"22"]
 
 
-def test_an_unknown_name_is_an_error_that_lists_the_models(library):
+def test_an_unknown_name_is_an_error_that_lists_the_models(library: Library) -> None:
     with pytest.raises(ModelNotFoundError, match=r"there are: demo, hf\.co/runa/m-GGUF:Q8_0, "):
         library.find("nothing")
     with pytest.raises(ModelNotFoundError, match="'no name at all' not found"):
         library.find("no name at all")
 
 
-def test_the_first_place_wins(library, home):
+def test_the_first_place_wins(library: Library, home: Path) -> None:
     add_model(library.store, "theirs", model=b"ours now")
     assert library.find("theirs").origin is Origin.STORE
     put(home / ".local/share/tampu/models/theirs.gguf")
@@ -92,7 +93,7 @@ def test_the_first_place_wins(library, home):
     assert Library(files=[given]).find("theirs").path == given
 
 
-def test_ollamas_store_is_writable_if_configured(home):
+def test_ollamas_store_is_writable_if_configured(home: Path) -> None:
     settings = Settings.from_environment(
         {"HOME": str(home), "TAMPU_MODELS": str(home / ".ollama/models")}
     )
@@ -101,7 +102,7 @@ def test_ollamas_store_is_writable_if_configured(home):
     library.store.delete(ModelName.parse("theirs"))
 
 
-def test_a_damaged_entry_is_reported_and_hides_no_other(library):
+def test_a_damaged_entry_is_reported_and_hides_no_other(library: Library) -> None:
     library.store.layout.manifest(ModelName.parse("ours")).write_bytes(b"{}")
     listing = library.listing()
     assert len(listing.models) == 5
@@ -112,7 +113,7 @@ def test_a_damaged_entry_is_reported_and_hides_no_other(library):
         library.find("ours")
 
 
-def test_the_id_of_a_file_changes_with_it(library, home):
+def test_the_id_of_a_file_changes_with_it(library: Library, home: Path) -> None:
     path = home / ".local/share/tampu/models/single.gguf"
     before = library.find("single").id
     assert library.find("single").id == before
@@ -120,7 +121,7 @@ def test_the_id_of_a_file_changes_with_it(library, home):
     assert library.find("single").id != before
 
 
-def test_a_library_without_places_is_empty(tmp_path):
+def test_a_library_without_places_is_empty(tmp_path: Path) -> None:
     empty = Library(tmp_path / "a", [tmp_path / "x.gguf"], ollama=[tmp_path / "b"])
     assert empty.listing().models == []
     with pytest.raises(ModelNotFoundError, match=r"\(there are: none\)"):

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from support.waiting import PATIENCE_S
@@ -32,20 +33,20 @@ time.sleep(10**6)
 
 
 @pytest.fixture
-def layout(tmp_path):
+def layout(tmp_path: Path) -> Layout:
     return Layout(tmp_path)
 
 
-def test_shared_holders_do_not_wait_for_each_other(layout):
+def test_shared_holders_do_not_wait_for_each_other(layout: Layout) -> None:
     with locked(layout.lock, shared=True), locked(layout.lock, shared=True):
         pass
 
 
-def test_exclusive_holders_wait_for_each_other(layout):
+def test_exclusive_holders_wait_for_each_other(layout: Layout) -> None:
     order = []
     is_held = threading.Event()
 
-    def other():
+    def other() -> None:
         with locked(layout.lock):
             is_held.set()
             order.append("other")
@@ -61,7 +62,7 @@ def test_exclusive_holders_wait_for_each_other(layout):
     assert order == ["first", "other"]
 
 
-def test_a_polled_lock_has_one_holder_and_leaves_no_file(layout):
+def test_a_polled_lock_has_one_holder_and_leaves_no_file(layout: Layout) -> None:
     path = layout.blob_lock(A)
     with closing(PolledLock(path)) as first, closing(PolledLock(path)) as second:
         assert first.acquire()
@@ -71,11 +72,11 @@ def test_a_polled_lock_has_one_holder_and_leaves_no_file(layout):
     assert not path.exists()
 
 
-def test_polled_locks_of_many_threads_never_overlap(layout):
+def test_polled_locks_of_many_threads_never_overlap(layout: Layout) -> None:
     path = layout.blob_lock(A)
     inside, most = [], []
 
-    def work():
+    def work() -> None:
         for _ in range(50):
             with closing(PolledLock(path)) as turn:
                 while not turn.acquire():
@@ -93,7 +94,7 @@ def test_polled_locks_of_many_threads_never_overlap(layout):
     assert not path.exists()
 
 
-def test_a_lease_keeps_blobs_until_it_ends(layout):
+def test_a_lease_keeps_blobs_until_it_ends(layout: Layout) -> None:
     with Lease(layout) as lease:
         lease.add([A])
         lease.add([B])
@@ -102,7 +103,7 @@ def test_a_lease_keeps_blobs_until_it_ends(layout):
     lease.close()
 
 
-def test_the_lease_of_a_dead_process_ends(layout):
+def test_the_lease_of_a_dead_process_ends(layout: Layout) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(layout.root)], stdout=subprocess.PIPE, text=True
     )
@@ -115,7 +116,7 @@ def test_the_lease_of_a_dead_process_ends(layout):
     assert list(layout.leases.iterdir()) == []
 
 
-def test_a_truncated_line_does_not_affect_others(layout):
+def test_a_truncated_line_does_not_affect_others(layout: Layout) -> None:
     with Lease(layout) as lease:
         lease.add([A])
         (path,) = layout.leases.iterdir()

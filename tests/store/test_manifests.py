@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,7 +27,7 @@ A = "sha256:" + "a" * 64
 B = "sha256:" + "b" * 64
 
 
-def document(**changes):
+def document(**changes: Any) -> dict[Any, Any]:
     return {
         "schemaVersion": 2,
         "mediaType": MANIFEST_TYPE,
@@ -35,29 +36,29 @@ def document(**changes):
     } | changes
 
 
-def read(value):
+def read(value: dict[Any, Any]) -> Manifest:
     return read_manifest(json.dumps(value).encode())
 
 
-def layer(**changes):
+def layer(**changes: Any) -> dict[Any, Any]:
     return {"mediaType": "x", "digest": B, "size": 5} | changes
 
 
-def test_a_manifest_is_read_and_written_in_the_registry_format():
+def test_a_manifest_is_read_and_written_in_the_registry_format() -> None:
     manifest = read(document())
     assert manifest.size_bytes == 7
     assert manifest.of_kind(Media.MODEL)[0].digest == Digest.parse(B)
     assert json.loads(encode_manifest(manifest)) == document()
 
 
-def test_unknown_fields_are_ignored():
+def test_unknown_fields_are_ignored() -> None:
     extra = layer(mediaType="something/new", urls=["x"], **{"from": "base:latest"})
     manifest = read(document(layers=[extra], annotations={"a": "b"}))
     assert manifest.layers[0].source == "base:latest"
     assert manifest.of_kind(Media.MODEL) == []
 
 
-def test_the_same_blob_may_be_named_twice():
+def test_the_same_blob_may_be_named_twice() -> None:
     assert len(read(document(layers=[layer(), layer()])).layers) == 2
 
 
@@ -82,7 +83,7 @@ def test_the_same_blob_may_be_named_twice():
         {"config": {"mediaType": "c", "digest": A, "size": 5 << 20}},
     ],
 )
-def test_impossible_values_are_refused(changes):
+def test_impossible_values_are_refused(changes) -> None:
     with pytest.raises(StoreError):
         read(document(**changes))
 
@@ -101,14 +102,14 @@ def test_impossible_values_are_refused(changes):
         b'{"mediaType":"\xf3"}',
     ],
 )
-def test_invalid_manifests_are_refused(content):
+def test_invalid_manifests_are_refused(content: bytes) -> None:
     with pytest.raises(StoreError) as caught:
         read_manifest(content)
     assert "\n" not in str(caught.value)
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_parsed_or_refused(content):
+def test_any_bytes_are_parsed_or_refused(content: bytes) -> None:
     for read_bytes in (read_manifest, read_config):
         try:
             read_bytes(content)
@@ -116,7 +117,7 @@ def test_any_bytes_are_parsed_or_refused(content):
             continue
 
 
-def test_a_config_keeps_its_fields():
+def test_a_config_keeps_its_fields() -> None:
     config = ModelConfig(model_format="gguf", model_type="7.6B", model_families=["llama"])
     assert read_config(encode_config(config)) == config
     assert json.loads(encode_config(config)) == {
@@ -125,7 +126,7 @@ def test_a_config_keeps_its_fields():
     assert read_config(b'{"rootfs":{"type":"layers"},"os":"linux"}').os == "linux"
 
 
-def test_a_layer_may_reference_a_file_outside_the_store():
+def test_a_layer_may_reference_a_file_outside_the_store() -> None:
     layer = Descriptor(Media.MODEL, Digest.parse(B), 3, annotations={"k": "v"})
     manifest = Manifest(config=Descriptor("c", Digest.parse(A), 1), layers=[layer])
     assert read_manifest(encode_manifest(manifest)) == manifest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 from support.stores import add_model
@@ -14,11 +15,11 @@ from tampu.store.manifests import FILE_MODIFIED_NS, FILE_PATH
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
-def test_layers_are_read_on_demand(store):
+def test_layers_are_read_on_demand(store: Store) -> None:
     model = add_model(
         store,
         "m",
@@ -41,13 +42,13 @@ def test_layers_are_read_on_demand(store):
     assert model.size_bytes == sum(blob.size for blob in model.manifest.blobs())
 
 
-def test_missing_layers_are_empty(store):
+def test_missing_layers_are_empty(store: Store) -> None:
     model = add_model(store, "m")
     assert (model.template, model.system, model.licenses) == ("", "", [])
     assert (model.parameters, model.messages, model.paths(Media.ADAPTER)) == ({}, [], [])
 
 
-def test_a_damaged_layer_is_an_error_with_the_models_name(store):
+def test_a_damaged_layer_is_an_error_with_the_models_name(store: Store) -> None:
     model = add_model(store, "m", params=b"[1]", messages=b"{}")
     with pytest.raises(StoreError, match="m:latest: a layer is damaged"):
         assert model.parameters
@@ -55,7 +56,7 @@ def test_a_damaged_layer_is_an_error_with_the_models_name(store):
         assert model.messages
 
 
-def test_a_missing_or_truncated_file_is_an_error(store):
+def test_a_missing_or_truncated_file_is_an_error(store: Store) -> None:
     model = add_model(store, "m")
     path = model.model_path
     path.chmod(0o644)
@@ -67,14 +68,14 @@ def test_a_missing_or_truncated_file_is_an_error(store):
         assert model.model_path
 
 
-def test_a_model_without_weights_is_an_error(store):
+def test_a_model_without_weights_is_an_error(store: Store) -> None:
     model = add_model(store, "m")
     bare = store.write(ModelName.parse("bare"), Manifest(config=model.manifest.config, layers=[]))
     with pytest.raises(StoreError, match="has no GGUF file"):
         assert bare.model_path
 
 
-def test_a_layer_may_be_a_file_outside_the_store(store, tmp_path):
+def test_a_layer_may_be_a_file_outside_the_store(store: Store, tmp_path: Path) -> None:
     elsewhere = tmp_path / "weights.gguf"
     elsewhere.write_bytes(b"weights")
     base = add_model(store, "base")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from tampu.ml.metadata import Metadata
 from tampu.store.model_info import human_number, plain_metadata, read_model_info
 
 
-def test_a_model_is_described_from_its_header(tmp_path):
+def test_a_model_is_described_from_its_header(tmp_path: Path) -> None:
     info = read_model_info(write_gguf(tmp_path / "m.gguf"))
     assert info.architecture == "llama"
     assert (info.parameters, info.parameter_size, info.tensors) == (640, "640", 1)
@@ -24,18 +25,18 @@ def test_a_model_is_described_from_its_header(tmp_path):
     assert info.license == "apache-2.0"
 
 
-def test_the_default_quantization_is_the_type_of_most_weights(tmp_path):
+def test_the_default_quantization_is_the_type_of_most_weights(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf", general__file_type=9999)
     assert read_model_info(path).quantization == "F16"
 
 
-def test_an_invalid_jinja_template_is_a_file_error(tmp_path):
+def test_an_invalid_jinja_template_is_a_file_error(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf", template="{% if %}")
     with pytest.raises(ModelFileError, match="chat_template"):
         read_model_info(path)
 
 
-def test_a_missing_file_is_not_found(tmp_path):
+def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError):
         read_model_info(tmp_path / "m.gguf")
 
@@ -45,11 +46,11 @@ def test_a_missing_file_is_not_found(tmp_path):
     [(999, "999"), (12_345, "12K"), (494_032_768, "494.03M"), (7_615_616_512, "7.6B"),
      (70 * 10**9, "70B"), (5 * 10**6, "5M")],
 )  # fmt: skip
-def test_numbers_are_shortened(count, text):
+def test_numbers_are_shortened(count: int, text: str) -> None:
     assert human_number(count) == text
 
 
-def test_metadata_becomes_json_even_if_it_is_not_utf8():
+def test_metadata_becomes_json_even_if_it_is_not_utf8() -> None:
     metadata = Metadata({
         "general.architecture": "x\udcff", "a": np.arange(3), "b": ["\udcff", "y"], "c": True,
         "d": np.arange(9), "e": 1.5,

@@ -27,13 +27,13 @@ HEX = "0123456789abcdef" * 4
         ("ollama.com/library/m", "ollama.com/library/m:latest", "m:latest"),
     ],
 )
-def test_missing_parts_get_their_defaults(text, full, short):
+def test_missing_parts_get_their_defaults(text: str, full: str, short: str) -> None:
     name = ModelName.parse(text)
     assert (str(name), name.short) == (full, short)
     assert ModelName.parse(str(name)) == name == ModelName.parse(name.short)
 
 
-def test_names_compare_without_case_and_scheme():
+def test_names_compare_without_case_and_scheme() -> None:
     assert ModelName.parse("http://H.example/A/b:C") == ModelName.parse("h.example/a/B:c")
     assert hash(ModelName.parse("M")) == hash(ModelName.parse("m:LATEST"))
     assert ModelName.parse("m:a") != ModelName.parse("m:b")
@@ -51,14 +51,14 @@ def test_names_compare_without_case_and_scheme():
         "h@/a/b", "~/m", "a?b", "m#x",
     ],
 )  # fmt: skip
-def test_invalid_names_are_refused(text):
+def test_invalid_names_are_refused(text: str) -> None:
     with pytest.raises(ModelNameError) as caught:
         ModelName.parse(text)
     assert "\n" not in str(caught.value)
 
 
 @given(st.text(max_size=40) | st.text("aB._-:/%\\ \0~", max_size=12))
-def test_any_text_is_a_name_inside_the_store_or_refused(text):
+def test_any_text_is_a_name_inside_the_store_or_refused(text: str) -> None:
     try:
         name = ModelName.parse(text)
     except ModelNameError:
@@ -73,7 +73,7 @@ def test_any_text_is_a_name_inside_the_store_or_refused(text):
 
 
 @given(st.text(max_size=80) | st.text("0123456789abcdef:", max_size=80) | st.just(HEX))
-def test_any_text_is_a_digest_or_refused(text):
+def test_any_text_is_a_digest_or_refused(text: str) -> None:
     try:
         digest = Digest(text)
     except ModelNameError:
@@ -90,12 +90,12 @@ def test_any_text_is_a_digest_or_refused(text):
         f"sha256:{HEX[:-1]}\0", f"sha256:{HEX}\n", f" sha256:{HEX}", f"sha256:sha256:{HEX}",
     ],
 )  # fmt: skip
-def test_invalid_digests_are_refused(text):
+def test_invalid_digests_are_refused(text: str) -> None:
     with pytest.raises(ModelNameError):
         Digest.parse(text)
 
 
-def test_a_digest_has_two_spellings():
+def test_a_digest_has_two_spellings() -> None:
     digest = Digest.parse("sha256:" + HEX)
     assert str(digest) == "sha256:" + HEX
     assert digest.file_name == "sha256-" + HEX
@@ -105,11 +105,11 @@ def test_a_digest_has_two_spellings():
         Digest.parse_file_name("sha256-" + HEX + "-partial")
 
 
-def test_the_digest_of_bytes_is_their_sha256():
+def test_the_digest_of_bytes_is_their_sha256() -> None:
     empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
     assert Digest.of(b"").hex == empty
 
 
-def test_the_manifest_of_a_name_has_four_folders():
+def test_the_manifest_of_a_name_has_four_folders() -> None:
     path = ModelName.parse("h:1/a/b:c").relative_path
     assert path == PurePosixPath("h:1/a/b/c")

@@ -8,7 +8,10 @@ import resource
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.local_http import Answer, serving
@@ -31,7 +34,7 @@ MANIFEST = manifest([described(WEIGHTS)], HEAD)
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
@@ -41,7 +44,7 @@ def registry():
         yield registry
 
 
-def assert_whole(store, registry):
+def assert_whole(store: Store, registry) -> None:
     model = store.model(ModelName.parse(f"{registry.host}/a/m"))
     assert model.model_path.read_bytes() == WEIGHTS
     assert all(store.blobs.verify(blob.digest) for blob in model.manifest.blobs())
@@ -50,14 +53,14 @@ def assert_whole(store, registry):
     assert not list(store.layout.leases.iterdir())
 
 
-def blob_requests(registry):
+def blob_requests(registry) -> list[Any]:
     return [request for request in registry.requests if str(Digest.of(WEIGHTS)) in request.path]
 
 
-def harmed(registry, harm):
+def harmed(registry, harm: Callable[[Any, Any], Any] | Callable[..., Answer]) -> None:
     """Have the registry answer for the weights as `harm` says; it gets the usual answer too."""
 
-    def before(request):
+    def before(request: pytest.FixtureRequest) -> None:
         is_weights = request.path.endswith(str(Digest.of(WEIGHTS)))
         return harm(request, ranged(request, WEIGHTS)) if is_weights else None
 
@@ -67,7 +70,7 @@ def harmed(registry, harm):
 # -- what is told ----------------------------------------------------------------------------------
 
 
-def test_a_pull_reports_progress_in_ollamas_words(store, registry):
+def test_a_pull_reports_progress_in_ollamas_words(store: Store, registry) -> None:
     told = fetch(store, registry)
     digest = Digest.of(WEIGHTS)
     assert told[0] == Progress("pulling manifest")
@@ -82,20 +85,20 @@ def test_a_pull_reports_progress_in_ollamas_words(store, registry):
     assert_whole(store, registry)
 
 
-def test_the_manifest_is_kept_byte_for_byte(store, registry):
+def test_the_manifest_is_kept_byte_for_byte(store: Store, registry) -> None:
     fetch(store, registry)
     model = store.model(ModelName.parse(f"{registry.host}/a/m"))
     assert model.digest == Digest.of(MANIFEST)
 
 
-def test_a_fast_connection_downloads_all_with_one_request(store, registry):
+def test_a_fast_connection_downloads_all_with_one_request(store: Store, registry) -> None:
     fetch(store, registry)
     assert [request.range for request in blob_requests(registry)] == [(0, len(WEIGHTS))]
     assert_whole(store, registry)
 
 
-def test_slow_connections_download_chunks_concurrently(store, registry):
-    def harm(_, answer):
+def test_slow_connections_download_chunks_concurrently(store: Store, registry) -> None:
+    def harm(_: object, answer):
         answer.bytes_per_second = 8 * MB
         return answer
 
@@ -110,12 +113,12 @@ def test_slow_connections_download_chunks_concurrently(store, registry):
 
 
 @pytest.fixture(params=["one at first", "several at first"])
-def connections(request, monkeypatch):
+def connections(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have so many connections from the beginning."""
     monkeypatch.setattr(download_module, "FIRST", 1 if request.param == "one at first" else 4)
 
 
-def test_existing_blobs_are_verified_and_not_downloaded(store, registry):
+def test_existing_blobs_are_verified_and_not_downloaded(store: Store, registry) -> None:
     fetch(store, registry)
     registry.requests.clear()
     told = fetch(store, registry)
@@ -124,7 +127,7 @@ def test_existing_blobs_are_verified_and_not_downloaded(store, registry):
                     len(WEIGHTS)) in told  # fmt: skip
 
 
-def test_a_pull_replaces_a_damaged_blob(store, registry):
+def test_a_pull_replaces_a_damaged_blob(store: Store, registry) -> None:
     fetch(store, registry)
     path = store.layout.blob(Digest.of(WEIGHTS))
     path.chmod(0o644)
@@ -133,7 +136,7 @@ def test_a_pull_replaces_a_damaged_blob(store, registry):
     assert_whole(store, registry)
 
 
-def test_blobs_of_the_old_model_are_removed_after_a_pull(store, registry):
+def test_blobs_of_the_old_model_are_removed_after_a_pull(store: Store, registry) -> None:
     old = random.Random(1).randbytes(1000)
     registry.blobs[str(Digest.of(old))] = old
     registry.content = manifest([described(old)], HEAD)
@@ -144,7 +147,7 @@ def test_blobs_of_the_old_model_are_removed_after_a_pull(store, registry):
     assert_whole(store, registry)
 
 
-def test_a_missing_model_is_an_error(store, registry):
+def test_a_missing_model_is_an_error(store: Store, registry) -> None:
     registry.before = lambda _: Answer(404)
     steps = pull(store, ModelName.parse(f"{registry.host}/a/m"), impatient())
     assert next(steps) == Progress("pulling manifest")
@@ -156,8 +159,8 @@ def test_a_missing_model_is_an_error(store, registry):
 
 
 @pytest.mark.usefixtures("connections")
-def test_dropped_connections_are_resumed(store, registry):
-    def harm(_, answer):
+def test_dropped_connections_are_resumed(store: Store, registry) -> None:
+    def harm(_: object, answer):
         answer.drop_after = 300_000
         return answer
 
@@ -168,10 +171,10 @@ def test_dropped_connections_are_resumed(store, registry):
 
 
 @pytest.mark.usefixtures("connections")
-def test_a_connection_that_stalls_is_replaced(store, registry):
+def test_a_connection_that_stalls_is_replaced(store: Store, registry) -> None:
     stalls = [200_000]
 
-    def harm(_, answer):
+    def harm(_: object, answer):
         if stalls:
             answer.stall_after = stalls.pop()
         return answer
@@ -182,14 +185,14 @@ def test_a_connection_that_stalls_is_replaced(store, registry):
 
 
 @pytest.mark.parametrize("status", [500, 503, 429])
-def test_a_busy_registry_is_retried(store, registry, status):
+def test_a_busy_registry_is_retried(store: Store, registry, status: int) -> None:
     busy = [status] * 5
     registry.before = lambda _: Answer(busy.pop()) if busy else None
     fetch(store, registry, connections=2)
     assert_whole(store, registry)
 
 
-def test_retries_of_a_busy_registry_are_limited(store, registry):
+def test_retries_of_a_busy_registry_are_limited(store: Store, registry) -> None:
     harmed(registry, lambda *_: Answer(503, body=b"later"))
     with pytest.raises(RegistryError, match="503: later"):
         fetch(store, registry, connections=1)
@@ -199,16 +202,16 @@ def test_retries_of_a_busy_registry_are_limited(store, registry):
     assert_whole(store, registry)
 
 
-def test_a_registry_without_range_requests_is_read_whole(store, registry):
+def test_a_registry_without_range_requests_is_read_whole(store: Store, registry) -> None:
     harmed(registry, lambda *_: Answer(body=WEIGHTS))
     fetch(store, registry)
     assert_whole(store, registry)
 
 
-def test_a_dropped_connection_without_range_requests_starts_again(store, registry):
+def test_a_dropped_connection_without_range_requests_starts_again(store: Store, registry) -> None:
     drops = [5 * MB, 100]
 
-    def harm(*_):
+    def harm(*_: object) -> Answer:
         return Answer(body=WEIGHTS, drop_after=drops.pop() if drops else None)
 
     harmed(registry, harm)
@@ -216,8 +219,8 @@ def test_a_dropped_connection_without_range_requests_starts_again(store, registr
     assert_whole(store, registry)
 
 
-def test_a_response_without_a_length_is_accepted(store, registry):
-    def harm(_, answer):
+def test_a_response_without_a_length_is_accepted(store: Store, registry) -> None:
+    def harm(_: object, answer):
         answer.body = [answer.body]
         return answer
 
@@ -226,7 +229,9 @@ def test_a_response_without_a_length_is_accepted(store, registry):
     assert_whole(store, registry)
 
 
-def test_redirects_to_storage_are_followed(store, registry, monkeypatch):
+def test_redirects_to_storage_are_followed(
+    store: Store, registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(download_module, "FIRST", 2)
     with serving(lambda request: ranged(request, WEIGHTS)) as storage:
         harmed(registry, lambda *_: Answer(307, {"Location": f"{storage.url}/signed"}))
@@ -236,10 +241,10 @@ def test_redirects_to_storage_are_followed(store, registry, monkeypatch):
     assert_whole(store, registry)
 
 
-def test_an_expired_storage_url_is_requested_again(store, registry):
+def test_an_expired_storage_url_is_requested_again(store: Store, registry) -> None:
     good = ["1"]
 
-    def answer(request):
+    def answer(request: pytest.FixtureRequest) -> Answer:
         if request.query["signature"] != good[-1]:
             return Answer(403, body=b"expired")
         if len(storage.requests) % 4 == 0:
@@ -256,7 +261,7 @@ def test_an_expired_storage_url_is_requested_again(store, registry):
 # -- lies ------------------------------------------------------------------------------------------
 
 
-def wrong_byte(_, answer):
+def wrong_byte(_: object, answer):
     answer.body = b"\0" + answer.body[1:]
     return answer
 
@@ -282,7 +287,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_blob_with_wrong_content_is_not_stored(store, registry, lie):
+def test_a_blob_with_wrong_content_is_not_stored(store: Store, registry, lie: str) -> None:
     add_model(store, "old")
     before = {path: c for path, c in files(store).items() if ".tampu" not in path}
     harmed(registry, LIES[lie])
@@ -295,7 +300,7 @@ def test_a_blob_with_wrong_content_is_not_stored(store, registry, lie):
     assert_whole(store, registry)
 
 
-def layer(**changes):
+def layer(**changes: Any) -> dict[Any, Any]:
     return described(WEIGHTS) | changes
 
 
@@ -322,7 +327,9 @@ ROGUES = {
 
 
 @pytest.mark.parametrize("rogue", ROGUES)
-def test_a_rogue_manifest_is_refused_and_the_store_unchanged(store, registry, rogue):
+def test_a_rogue_manifest_is_refused_and_the_store_unchanged(
+    store: Store, registry, rogue: str
+) -> None:
     add_model(store, "old")
     before = files(store)
     registry.content = ROGUES[rogue]
@@ -333,14 +340,14 @@ def test_a_rogue_manifest_is_refused_and_the_store_unchanged(store, registry, ro
     assert len(registry.requests) == 1
 
 
-def test_a_model_larger_than_the_disk_is_refused(store, registry):
+def test_a_model_larger_than_the_disk_is_refused(store: Store, registry) -> None:
     registry.content = manifest([layer(size=1 << 49)], HEAD)
     with pytest.raises(DiskFullError, match="no space left"):
         fetch(store, registry)
     assert len(registry.requests) == 1
 
 
-def test_http_and_local_addresses_are_refused_by_default(store, registry):
+def test_http_and_local_addresses_are_refused_by_default(store: Store, registry) -> None:
     for name in (f"http://{registry.host}/a/m", f"{registry.host}/a/m"):
         with pytest.raises(RegistryError, match=r"only https|private network"):
             list(pull(store, ModelName.parse(name), RemoteOptions()))
@@ -350,12 +357,12 @@ def test_http_and_local_addresses_are_refused_by_default(store, registry):
 # -- interruptions ---------------------------------------------------------------------------------
 
 
-def slowed(_, answer):
+def slowed(_: object, answer):
     answer.bytes_per_second = 4 * MB
     return answer
 
 
-def test_a_stopped_pull_is_resumed(store, registry):
+def test_a_stopped_pull_is_resumed(store: Store, registry) -> None:
     harmed(registry, slowed)
     steps = pull(store, ModelName.parse(f"{registry.host}/a/m"), impatient(connections=2))
     with closing(steps):
@@ -368,7 +375,7 @@ def test_a_stopped_pull_is_resumed(store, registry):
     assert_whole(store, registry)
 
 
-def test_a_damaged_partial_download_is_downloaded_again(store, registry):
+def test_a_damaged_partial_download_is_downloaded_again(store: Store, registry) -> None:
     digest = Digest.of(WEIGHTS)
     store.layout.incoming.mkdir(parents=True)
     store.layout.partial(digest).write_bytes(bytes(len(WEIGHTS)))
@@ -381,7 +388,7 @@ def test_a_damaged_partial_download_is_downloaded_again(store, registry):
 @pytest.mark.parametrize(
     "state", ["", "{", '{"size":1,"done":[[0,1]]}', '{"size":9449529,"done":[[5,99999999]]}', "[]"]
 )
-def test_an_invalid_download_state_is_ignored(store, registry, state):
+def test_an_invalid_download_state_is_ignored(store: Store, registry, state: str) -> None:
     digest = Digest.of(WEIGHTS)
     store.layout.incoming.mkdir(parents=True)
     store.layout.partial(digest).write_bytes(bytes(len(WEIGHTS)))
@@ -390,11 +397,11 @@ def test_an_invalid_download_state_is_ignored(store, registry, state):
     assert_whole(store, registry)
 
 
-def test_two_concurrent_pulls_download_once(store, registry):
+def test_two_concurrent_pulls_download_once(store: Store, registry) -> None:
     harmed(registry, slowed)
     errors = []
 
-    def work():
+    def work() -> None:
         try:
             fetch(Store(store.root), registry)
         except RegistryError as error:
@@ -410,7 +417,7 @@ def test_two_concurrent_pulls_download_once(store, registry):
     assert_whole(store, registry)
 
 
-def test_the_rate_limit_holds(store, registry):
+def test_the_rate_limit_holds(store: Store, registry) -> None:
     began = time.monotonic()
     fetch(store, registry, limit_rate=20_000_000)
     assert time.monotonic() - began >= len(WEIGHTS) / 20_000_000 - 0.25
@@ -418,7 +425,7 @@ def test_the_rate_limit_holds(store, registry):
 
 
 @contextmanager
-def file_size_limit(limit):
+def file_size_limit(limit: int) -> Iterator[None]:
     """Let no file grow beyond `limit` bytes: what a full disk looks like to a program."""
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -431,7 +438,7 @@ def file_size_limit(limit):
 
 
 @pytest.mark.parametrize("limit", [0, 10, 100, 1000, 5 * MB])
-def test_a_full_disk_is_reported_and_old_models_stay(store, registry, limit):
+def test_a_full_disk_is_reported_and_old_models_stay(store: Store, registry, limit: int) -> None:
     add_model(store, "old")
     with file_size_limit(limit), pytest.raises(DiskFullError, match="no space left"):
         fetch(store, registry)
@@ -445,7 +452,9 @@ WRITES = ("pwrite", "ftruncate", "fsync", "fdatasync", "fchmod", "write")
 
 @pytest.mark.parametrize("call", WRITES)
 @pytest.mark.parametrize("which", range(6))
-def test_any_write_may_fail(store, registry, monkeypatch, call, which):
+def test_any_write_may_fail(
+    store: Store, registry, monkeypatch: pytest.MonkeyPatch, call: str, which: int
+) -> None:
     add_model(store, "old")
     original, count = getattr(os, call), [0]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import random
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.local_http import Answer, LocalServer
@@ -23,7 +25,7 @@ WEIGHTS = random.Random(3).randbytes(3 * MB + 5)
 class OllamasRegistry(LocalServer):
     """Has uploads put into a storage, and checks the hash of the chunks' hashes at the end."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(self.serve)
         self.storage = LocalServer(self.store)
         self.chunks: list[bytes] = []
@@ -36,15 +38,15 @@ class OllamasRegistry(LocalServer):
         self.storage.__enter__()
         return super().__enter__()
 
-    def __exit__(self, *error):
+    def __exit__(self, *error) -> None:
         super().__exit__(*error)
         self.storage.__exit__(*error)
 
-    def store(self, request):
+    def store(self, request: pytest.FixtureRequest) -> Answer:
         self.chunks.append(request.body)
         return Answer(200)
 
-    def serve(self, request):
+    def serve(self, request: pytest.FixtureRequest) -> Answer:
         if self.refusal is not None and request.method != "HEAD":
             return self.refusal
         if request.method == "HEAD":
@@ -71,7 +73,7 @@ class OllamasRegistry(LocalServer):
             return Answer(201)
         return self.finish(request)
 
-    def finish(self, request):
+    def finish(self, request: pytest.FixtureRequest) -> Answer:
         content = b"".join(self.chunks)
         if self.chunks:
             hashes = b"".join(hashlib.md5(c, usedforsecurity=False).digest() for c in self.chunks)
@@ -85,7 +87,7 @@ class OllamasRegistry(LocalServer):
 
 
 @pytest.fixture
-def registry(monkeypatch):
+def registry(monkeypatch: pytest.MonkeyPatch):
     for size in ("_FIRST_CHUNK_BYTES", "_MIN_CHUNK_BYTES", "_MAX_CHUNK_BYTES"):
         monkeypatch.setattr(push_module, size, MB)
     with OllamasRegistry() as registry:
@@ -93,16 +95,16 @@ def registry(monkeypatch):
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
-def give(store, name):
+def give(store: Store, name: str) -> list[Any]:
     options = RemoteOptions(is_insecure=True, retry_delays_s=(0.0,))
     return list(push(store, ModelName.parse(name), options))
 
 
-def test_chunks_are_sent_to_the_storage_without_the_token(store, registry):
+def test_chunks_are_sent_to_the_storage_without_the_token(store: Store, registry) -> None:
     name = f"{registry.host}/a/m:1b"
     model = add_model(store, name, model=WEIGHTS)
     told = give(store, name)
@@ -112,7 +114,7 @@ def test_chunks_are_sent_to_the_storage_without_the_token(store, registry):
     assert not any("authorization" in request.headers for request in registry.storage.requests)
 
 
-def test_a_failed_upload_to_storage_starts_again(store, registry):
+def test_a_failed_upload_to_storage_starts_again(store: Store, registry) -> None:
     name = f"{registry.host}/a/m"
     add_model(store, name, model=WEIGHTS)
     registry.busy = 3
@@ -133,7 +135,9 @@ def test_a_failed_upload_to_storage_starts_again(store, registry):
         (Answer(202, {"Location": "file:///x"}), "to another host"),
     ],
 )
-def test_a_refused_push_is_an_error_and_leaves_no_manifest(store, registry, refusal, told):
+def test_a_refused_push_is_an_error_and_leaves_no_manifest(
+    store: Store, registry, refusal: Answer, told: str
+) -> None:
     name = f"{registry.host}/a/m"
     add_model(store, name, model=WEIGHTS)
     registry.refusal = refusal
@@ -142,7 +146,7 @@ def test_a_refused_push_is_an_error_and_leaves_no_manifest(store, registry, refu
     assert registry.manifests == {}
 
 
-def test_a_local_file_is_pushed_without_its_path(store, registry, tmp_path):
+def test_a_local_file_is_pushed_without_its_path(store: Store, registry, tmp_path: Path) -> None:
     file = tmp_path / "weights.gguf"
     file.write_bytes(WEIGHTS)
     base = add_model(store, "base")
@@ -158,7 +162,7 @@ def test_a_local_file_is_pushed_without_its_path(store, registry, tmp_path):
     assert str(tmp_path).encode() not in content
 
 
-def test_a_missing_model_cannot_be_pushed(store, registry):
+def test_a_missing_model_cannot_be_pushed(store: Store, registry) -> None:
     with pytest.raises(ModelNotFoundError):
         give(store, f"{registry.host}/a/nothing")
     assert registry.requests == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,18 +11,18 @@ from tampu.store.registry.transport import RateLimiter
 
 
 class Clock:
-    def __init__(self):
+    def __init__(self) -> None:
         self.now = 0.0
 
-    def __call__(self):
+    def __call__(self) -> float:
         return self.now
 
-    def sleep(self, seconds):
+    def sleep(self, seconds) -> None:
         self.now += seconds
 
 
 @given(st.lists(st.integers(1, 10_000), min_size=1), st.integers(100, 100_000))
-def test_the_rate_is_not_exceeded(counts, rate):
+def test_the_rate_is_not_exceeded(counts: list[Any], rate: int) -> None:
     clock = Clock()
     limiter = RateLimiter(rate, clock, clock.sleep)
     for count in counts:
@@ -29,7 +31,7 @@ def test_the_rate_is_not_exceeded(counts, rate):
     assert clock.now <= sum(counts) / rate + 1e-6
 
 
-def test_idle_time_is_not_made_up_for():
+def test_idle_time_is_not_made_up_for() -> None:
     clock = Clock()
     limiter = RateLimiter(1000, clock, clock.sleep)
     clock.now = 100.0
@@ -37,7 +39,7 @@ def test_idle_time_is_not_made_up_for():
     assert clock.now >= 100.7
 
 
-def test_without_a_limit_there_is_no_wait():
+def test_without_a_limit_there_is_no_wait() -> None:
     clock = Clock()
     limiter = RateLimiter(None, clock, clock.sleep)
     limiter.take(1 << 40)
@@ -45,6 +47,6 @@ def test_without_a_limit_there_is_no_wait():
     assert limiter.chunk == 256 << 10
 
 
-def test_reads_are_small_at_low_rates():
+def test_reads_are_small_at_low_rates() -> None:
     assert RateLimiter(160_000).chunk == 10_000
     assert RateLimiter(10).chunk == 1024

@@ -5,10 +5,17 @@ from __future__ import annotations
 import base64
 import hashlib
 from contextlib import closing
+from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
+from cryptography.hazmat.primitives.asymmetric.dsa import DSAPublicKey
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.rsa import (
+    RSAPrivateKey,
+    RSAPublicKey,
+    generate_private_key,
+)
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -26,14 +33,16 @@ from tampu.store.registry.pull import pull
 from tampu.store.registry.signing import sign
 
 
-def write_key(path, key=None):
+def write_key(path: Path, key: RSAPrivateKey | None = None) -> RSAPrivateKey | None:
     key = key or Ed25519PrivateKey.generate()
     encoded = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     path.write_bytes(encoded)
     return key
 
 
-def verify(proof, url):
+def verify(
+    proof: str, url: str
+) -> EllipticCurvePublicKey | RSAPublicKey | DSAPublicKey | Ed25519PublicKey:
     """Verify as the registry does, and return the public key."""
     public, _, signature = proof.partition(":")
     digest = base64.b64encode(hashlib.sha256(b"").hexdigest().encode()).decode()
@@ -42,7 +51,7 @@ def verify(proof, url):
     return key
 
 
-def test_the_signature_covers_the_url(tmp_path):
+def test_the_signature_covers_the_url(tmp_path: Path) -> None:
     key = write_key(tmp_path / "id")
     url = "https://ollama.com/token?service=x&ts=1"
     public = verify(sign(tmp_path / "id", url), url)
@@ -50,13 +59,13 @@ def test_the_signature_covers_the_url(tmp_path):
     assert public.public_bytes(*raw) == key.public_key().public_bytes(*raw)
 
 
-def test_the_signature_is_sent_with_a_token_request(tmp_path):
+def test_the_signature_is_sent_with_a_token_request(tmp_path: Path) -> None:
     write_key(tmp_path / "id")
     weights, config = b"weights", b"{}"
     content = manifest([described(weights)], described(config))
     blobs = {described(blob)["digest"]: blob for blob in (weights, config)}
 
-    def answer(request):
+    def answer(request: pytest.FixtureRequest) -> Answer:
         if request.path == "/token":
             query = "&".join(f"{name}={value}" for name, value in request.query.items())
             verify(request.headers["authorization"], f"{server.url}/token?{query}")
@@ -74,13 +83,13 @@ def test_the_signature_is_sent_with_a_token_request(tmp_path):
             assert list(steps)[-1].status == "success"
 
 
-def test_without_a_key_requests_are_anonymous(tmp_path):
+def test_without_a_key_requests_are_anonymous(tmp_path: Path) -> None:
     assert RemoteOptions(key=tmp_path / "nothing").signer() is None
     assert RemoteOptions().signer() is None
 
 
 @pytest.mark.parametrize("kind", ["nonsense", "rsa", "missing"])
-def test_an_unusable_key_is_an_error(tmp_path, kind):
+def test_an_unusable_key_is_an_error(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "id"
     if kind == "nonsense":
         path.write_bytes(b"nonsense")

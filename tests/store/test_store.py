@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from pathlib import Path
 
 import pytest
 from support.stores import add_model, blob_names, files, names
@@ -14,22 +15,22 @@ from tampu.store.manifests import CONFIG_TYPE, encode_manifest
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
-def parse(text):
+def parse(text: str) -> ModelName:
     return ModelName.parse(text)
 
 
-def test_a_missing_store_is_empty(store):
+def test_a_missing_store_is_empty(store: Store) -> None:
     assert store.listing().models == []
     with pytest.raises(ModelNotFoundError, match="model 'm:latest' not found"):
         store.model(parse("m"))
     assert not store.root.exists()
 
 
-def test_the_layout_is_ollamas(store):
+def test_the_layout_is_ollamas(store: Store) -> None:
     model = add_model(store, "m:1b")
     path = store.root / "manifests" / "registry.ollama.ai" / "library" / "m" / "1b"
     assert Digest.of(path.read_bytes()) == model.digest
@@ -39,7 +40,7 @@ def test_the_layout_is_ollamas(store):
     assert store.model(parse("M:1B")).name.short == "m:1b"
 
 
-def test_manifest_bytes_are_kept_unchanged(store):
+def test_manifest_bytes_are_kept_unchanged(store: Store) -> None:
     model = add_model(store, "a")
     content = b"\n " + encode_manifest(model.manifest) + b"\n"
     copy = store.write(parse("b"), content)
@@ -47,21 +48,21 @@ def test_manifest_bytes_are_kept_unchanged(store):
     assert store.model(parse("b")).digest == copy.digest
 
 
-def test_an_existing_spelling_is_kept(store):
+def test_an_existing_spelling_is_kept(store: Store) -> None:
     add_model(store, "Runa/Model:Q4")
     add_model(store, "runa/MODEL:q4", model=b"newer")
     assert names(store) == ["Runa/Model:Q4"]
     assert store.find(parse("RUNA/model:Q4")).short == "Runa/Model:Q4"
 
 
-def test_the_list_is_sorted_by_time(store):
+def test_the_list_is_sorted_by_time(store: Store) -> None:
     for age, name in ((300, "old"), (100, "new"), (200, "middle")):
         add_model(store, name)
         os.utime(store.layout.manifest(parse(name)), (1000 - age, 1000 - age))
     assert [model.name.model for model in store.listing().models] == ["new", "middle", "old"]
 
 
-def test_a_damaged_entry_never_hides_the_others(store):
+def test_a_damaged_entry_never_hides_the_others(store: Store) -> None:
     add_model(store, "good")
     folder = store.layout.manifest(parse("good")).parent.parent
     for name, content in (("empty", b""), ("half", b'{"schemaVersion":2'), ("list", b"[]")):
@@ -81,7 +82,7 @@ def test_a_damaged_entry_never_hides_the_others(store):
         store.model(parse("half"))
 
 
-def test_newer_ollamas_folder_is_read_too(store):
+def test_newer_ollamas_folder_is_read_too(store: Store) -> None:
     model = add_model(store, "m")
     content = encode_manifest(model.manifest)
     blob = store.layout.blob(Digest.of(content))
@@ -97,7 +98,7 @@ def test_newer_ollamas_folder_is_read_too(store):
     assert store.model(parse("newer")).model_path.is_file()
 
 
-def test_a_copy_shares_its_blobs(store):
+def test_a_copy_shares_its_blobs(store: Store) -> None:
     model = add_model(store, "a")
     before = blob_names(store)
     copy = store.copy(parse("a"), parse("runa/b:x"))
@@ -108,7 +109,7 @@ def test_a_copy_shares_its_blobs(store):
     assert names(store) == ["runa/b:x"]
 
 
-def test_deleting_a_model_removes_only_its_own_blobs(store):
+def test_deleting_a_model_removes_only_its_own_blobs(store: Store) -> None:
     add_model(store, "a", model=b"shared", license=b"of a")
     kept = add_model(store, "b", model=b"shared")
     store.delete(parse("A"))
@@ -118,13 +119,13 @@ def test_deleting_a_model_removes_only_its_own_blobs(store):
         store.delete(parse("a"))
 
 
-def test_replacing_a_model_removes_its_own_blobs(store):
+def test_replacing_a_model_removes_its_own_blobs(store: Store) -> None:
     add_model(store, "m", model=b"old")
     new = add_model(store, "m", model=b"new")
     assert set(blob_names(store)) == {blob.digest.file_name for blob in new.manifest.blobs()}
 
 
-def test_leased_blobs_are_kept(store):
+def test_leased_blobs_are_kept(store: Store) -> None:
     model = add_model(store, "m")
     with store.lease() as lease:
         lease.add(blob.digest for blob in model.manifest.blobs())
@@ -135,7 +136,7 @@ def test_leased_blobs_are_kept(store):
     assert blob_names(store) == []
 
 
-def test_new_blobs_and_other_files_are_kept(store):
+def test_new_blobs_and_other_files_are_kept(store: Store) -> None:
     with store.lease() as lease:
         store.blobs.put(b"young", lease)
         old = store.blobs.put(b"old", lease)
@@ -147,7 +148,7 @@ def test_new_blobs_and_other_files_are_kept(store):
     assert blob_names(store) == sorted([Digest.of(b"young").file_name, other.name])
 
 
-def test_with_a_damaged_manifest_no_blob_is_removed(store):
+def test_with_a_damaged_manifest_no_blob_is_removed(store: Store) -> None:
     add_model(store, "a")
     add_model(store, "b")
     store.layout.manifest(parse("b")).write_bytes(b"")
@@ -158,7 +159,7 @@ def test_with_a_damaged_manifest_no_blob_is_removed(store):
     assert len(store.collect_garbage(0)) == 3
 
 
-def test_files_of_dead_processes_are_removed(store):
+def test_files_of_dead_processes_are_removed(store: Store) -> None:
     with store.lease() as lease:
         alive = store.blobs.writer(lease)
         store.layout.incoming.joinpath("tmp-dead").write_bytes(b"x")
@@ -176,7 +177,7 @@ def test_files_of_dead_processes_are_removed(store):
 
 
 @pytest.mark.parametrize("size", [6, None])
-def test_a_manifest_with_missing_blobs_is_refused(store, size):
+def test_a_manifest_with_missing_blobs_is_refused(store: Store, size: int | None) -> None:
     with store.lease() as lease:
         digest = store.blobs.put(b"12345", lease)
     wanted = Digest.of(b"x") if size is None else digest
@@ -187,7 +188,7 @@ def test_a_manifest_with_missing_blobs_is_refused(store, size):
     assert names(store) == []
 
 
-def test_another_programs_store_is_read_only(store):
+def test_another_programs_store_is_read_only(store: Store) -> None:
     add_model(store, "m")
     before = files(store)
     theirs = Store(store.root, is_writable=False)
@@ -203,11 +204,11 @@ def test_another_programs_store_is_read_only(store):
     assert files(theirs) == before
 
 
-def test_concurrent_writes_and_deletions_lose_nothing(store):
+def test_concurrent_writes_and_deletions_lose_nothing(store: Store) -> None:
     add_model(store, "stays", model=b"shared")
     errors = []
 
-    def work(number):
+    def work(number) -> None:
         try:
             for turn in range(10):
                 add_model(store, f"m{number}", model=b"shared", license=b"%d" % turn)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,16 +17,16 @@ from tampu.store.verify import remove_damaged, verify_store
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
-def overwrite(path, content):
+def overwrite(path, content: bytes) -> None:
     path.chmod(0o644)
     path.write_bytes(content)
 
 
-def test_an_intact_store_has_no_problems(store):
+def test_an_intact_store_has_no_problems(store: Store) -> None:
     add_model(store, "a", license=b"x")
     add_model(store, "b")
     steps = []
@@ -37,7 +38,7 @@ def test_an_intact_store_has_no_problems(store):
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(st.integers(0, 999), st.integers(1, 255))
-def test_any_changed_byte_is_found(tmp_path, place, change):
+def test_any_changed_byte_is_found(tmp_path: Path, place: int, change: int) -> None:
     store = Store(tmp_path / "flips")
     model = add_model(store, "m", model=bytes(1000))
     content = bytearray(1000)
@@ -48,7 +49,7 @@ def test_any_changed_byte_is_found(tmp_path, place, change):
     assert "is damaged" in problem.reason
 
 
-def test_missing_blobs_are_reported_with_their_models(store):
+def test_missing_blobs_are_reported_with_their_models(store: Store) -> None:
     add_model(store, "a", model=b"same")
     model = add_model(store, "b", model=b"same")
     model.model_path.unlink()
@@ -56,7 +57,7 @@ def test_missing_blobs_are_reported_with_their_models(store):
     assert (problem.reason, problem.models) == ("is missing", ("a:latest", "b:latest"))
 
 
-def test_unused_blobs_and_odd_files_are_verified_too(store):
+def test_unused_blobs_and_odd_files_are_verified_too(store: Store) -> None:
     add_model(store, "m")
     folder, pipe = (store.layout.blob(Digest.of(x)) for x in (b"folder", b"pipe"))
     folder.mkdir()
@@ -71,7 +72,7 @@ def test_unused_blobs_and_odd_files_are_verified_too(store):
     ]
 
 
-def test_damaged_manifests_and_external_files_are_reported(store, tmp_path):
+def test_damaged_manifests_and_external_files_are_reported(store: Store, tmp_path: Path) -> None:
     base = add_model(store, "base")
     file = tmp_path / "weights.gguf"
     file.write_bytes(b"changed")
@@ -85,7 +86,7 @@ def test_damaged_manifests_and_external_files_are_reported(store, tmp_path):
     assert file.is_file()
 
 
-def test_only_damaged_blobs_are_removed(store):
+def test_only_damaged_blobs_are_removed(store: Store) -> None:
     good, bad = add_model(store, "good"), add_model(store, "bad")
     overwrite(bad.model_path, b"x")
     found = verify_store(store)

@@ -11,10 +11,14 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import pytest
 
 from tampu.chat.prompt import PromptBuilder
 from tampu.chat.template import ChatTemplate
@@ -32,27 +36,27 @@ class Characters:
     adds_bos = False
     vocabulary_size = 0x110000
 
-    def decode(self, ids):
+    def decode(self, ids) -> str:
         return "".join(map(chr, ids))
 
-    def encode(self, text, **_):
+    def encode(self, text, **_: object) -> list[Any]:
         return list(map(ord, text))
 
-    def encode_pieces(self, pieces):
+    def encode_pieces(self, pieces) -> list[Any]:
         return [ord(character) for text, _ in pieces for character in text]
 
-    def token_text(self, id):
+    def token_text(self, id) -> str:
         return chr(id)
 
-    def token_bytes(self, id):
+    def token_bytes(self, id) -> bytes:
         return chr(id).encode()
 
 
 class Request:
-    def __init__(self):
+    def __init__(self) -> None:
         self.cancelled = threading.Event()
 
-    def cancel(self):
+    def cancel(self) -> None:
         self.cancelled.set()
 
 
@@ -65,25 +69,25 @@ class FakeModel:
     since_s = 0.0
     tokenizer = Characters()
 
-    def prepare_images(self, messages):
-        return messages
+    def prepare_image(self, image):
+        return image
 
-    def submit(self, prompt, _options, sink):
+    def submit(self, prompt, _options: object, sink) -> Request:
         request = Request()
         text = "".join(map(chr, prompt))
         threading.Thread(target=self._run, args=(text, request, sink), daemon=True).start()
         return request
 
-    def embed(self, texts):
+    def embed(self, texts) -> npt.NDArray[Any]:
         return np.array([[1.0, sum(text)] for text in texts], np.float32)
 
-    def warm_up(self):
+    def warm_up(self) -> None:
         self.is_prepared = True
 
-    def hang_reason(self, patience_s):
+    def hang_reason(self, patience_s) -> str:
         return self.cause if time.monotonic() > self.since_s + patience_s else ""
 
-    def _run(self, text, request, sink):
+    def _run(self, text, request: pytest.FixtureRequest, sink) -> None:
         order, _, argument = text.partition(" ")
         if order == "prepared":
             text = str(self.is_prepared)
@@ -115,7 +119,7 @@ class FakeModel:
 
 
 @contextmanager
-def load_fake(load, progress, cancelled):
+def load_fake(load, progress, cancelled) -> Iterator[Loaded]:
     match Path(load.path).name:
         case "damaged":
             raise ModelFileError("magic", "is not GGUF")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from collections.abc import AsyncIterator
+from typing import Any
 
 import numpy as np
 
 from tampu.chat.output import ToolCall, chat_format
+from tampu.chat.output.message_parser import ChatFormat
 from tampu.engine.chat import OutputParser
 from tampu.engine.prompts import ChatPrompt, FIMPrompt, TextPrompt, TokensPrompt
 from tampu.errors import ComputeError, OutOfMemoryError, RunnerDiedError
@@ -23,7 +26,7 @@ USAGE = Usage(
 class FakeRunner:
     """Says the text of its prompt word by word; some words are orders."""
 
-    def __init__(self, options, style=None):
+    def __init__(self, options, style: ChatFormat = None) -> None:
         self.ready = Ready(options.context, 1000)
         self.options = options
         self.style = style or chat_format("")
@@ -61,7 +64,7 @@ class FakeRunner:
         finally:
             self.running -= 1
 
-    async def _say(self, text, options):
+    async def _say(self, text: str, options) -> AsyncIterator[PromptProcessed | TextDelta | Done]:
         if text == "refuse":
             raise ComputeError("logits are NaN in /home/user/models/x.gguf")
         yield PromptProcessed((1, 2, 3))
@@ -85,26 +88,26 @@ class FakeRunner:
             await asyncio.sleep(0)
         yield Done("stop", USAGE)
 
-    async def embed(self, inputs, *, truncate=True):
+    async def embed(self, inputs, *, truncate=True) -> Embedded:
         self.requests.append((inputs, truncate))
         rows = np.array([[3.0, 4.0, 0.0, float(index)] for index in range(len(inputs))], "<f4")
         return Embedded(rows.tobytes(), 4, 2 * len(inputs))
 
-    async def encode(self, prompt, *, add_special=True, parse_special=True):
+    async def encode(self, prompt, *, add_special=True, parse_special=True) -> Encoded:
         self.requests.append((prompt, (add_special, parse_special)))
         return Encoded((104, 233), (b"h", b"\xc3"))
 
-    async def decode(self, tokens):
+    async def decode(self, tokens) -> Decoded:
         return Decoded("".join(map(chr, tokens)))
 
-    async def close(self):
+    async def close(self) -> None:
         self.is_alive = False
 
 
 class FakeStart:
     """Loads fake models, and counts."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.runners = []
         self.error = None
         self.delay_s = 0.0
@@ -112,7 +115,7 @@ class FakeStart:
         self.go_on: asyncio.Event | None = None  # loads wait for it
         self.memory = 1_000_000
 
-    async def __call__(self, entry, options):
+    async def __call__(self, entry, options) -> FakeRunner:
         self.begun += 1
         await asyncio.sleep(self.delay_s)
         if self.go_on is not None:
@@ -128,12 +131,12 @@ class FakeStart:
         return runner
 
 
-def lines_of(response):
+def lines_of(response) -> list[Any]:
     """Return the objects of a streamed answer, and check its form."""
     assert response.headers["content-type"] == "application/x-ndjson"
     assert response.content.endswith(b"\n")
     return [json.loads(line) for line in response.content.decode().splitlines()]
 
 
-def is_duration(value):
+def is_duration(value) -> bool:
     return isinstance(value, int) and value > 0 and math.isfinite(value)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import socket
 import sys
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from itertools import count
 
 from tampu.sandbox.client import ForkServerClient
 from tampu.worker.main import load_model
-from tampu.worker.worker import Worker
+from tampu.worker.worker import Loaded, Worker
 
 
 @contextmanager
-def load_stuck(load, progress, cancelled):
+def load_stuck(load, progress, cancelled) -> Iterator[Loaded]:
     with load_model(load, progress, cancelled, ForkServerClient()) as loaded:
         graphs, steps = loaded.model.runner.graphs, count()
         launch = graphs.launch

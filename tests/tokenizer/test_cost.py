@@ -11,22 +11,22 @@ from support import vocabularies as made
 from support.cost import cost, yardstick
 
 from tampu.ml.gguf import StringArray
-from tampu.tokenizer import load_tokenizer
+from tampu.tokenizer import Tokenizer, load_tokenizer
 
 MILLION = 1_000_000
 
 
 @pytest.fixture(scope="module")
-def byte_level():
+def byte_level() -> Tokenizer:
     return load_tokenizer(originals.byte_level("llama-bpe").metadata)
 
 
 @pytest.fixture(scope="module")
-def sentence_piece():
+def sentence_piece() -> Tokenizer:
     return load_tokenizer(originals.sentence_piece(prefix=True).metadata)
 
 
-def words(count):
+def words(count: int) -> list[str]:
     """Return texts of two to five letters, all different, and the ways to make them of two."""
     letters = "abcdefghijklmnopqrstuvwxyz"
     texts = list(letters)
@@ -40,7 +40,9 @@ def words(count):
 @pytest.mark.slow
 @pytest.mark.parametrize("unit", ["a", " ", "\n", "ab", "\u0301"])
 @pytest.mark.parametrize("family", ["byte_level", "sentence_piece"])
-def test_a_million_characters_without_a_break_take_linear_time(family, unit, request):
+def test_a_million_characters_without_a_break_take_linear_time(
+    family: str, unit: str, request: pytest.FixtureRequest
+) -> None:
     tokenizer = request.getfixturevalue(family)
     text = unit * (MILLION // len(unit) // len(unit.encode()))
     quarter = text[: len(text) // 4]
@@ -52,14 +54,14 @@ def test_a_million_characters_without_a_break_take_linear_time(family, unit, req
 
 
 @pytest.mark.slow
-def test_a_long_word_takes_linear_time(byte_level):
+def test_a_long_word_takes_linear_time(byte_level: Tokenizer) -> None:
     text = "".join(words(60_000))
     short_s = cost(lambda: byte_level.encode(text[: len(text) // 4]))
     assert cost(lambda: byte_level.encode(text)) < 9 * short_s
 
 
 @pytest.mark.slow
-def test_llama_3s_vocabulary_loads_fast():
+def test_llama_3s_vocabulary_loads_fast() -> None:
     texts = words(128_000)
     merges = [f"{text[:-1]} {text[-1]}" for text in texts if len(text) > 1]
     merges += [f"{text[0]} {text[1:]}" for text in texts if len(text) > 2]
@@ -78,7 +80,7 @@ def test_llama_3s_vocabulary_loads_fast():
 
 
 @pytest.mark.slow
-def test_gemmas_vocabulary_loads_fast():
+def test_gemmas_vocabulary_loads_fast() -> None:
     texts = words(262_144 - 260)
     size = len(texts) + 260
     tokens = StringArray.of(["<unk>", "<s>", "</s>", *made.BYTES, "▁", *texts])

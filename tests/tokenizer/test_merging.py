@@ -1,6 +1,8 @@
 """Merging: scan, heap and many joins at a time give what the definition gives."""
 
+from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +12,7 @@ from tampu.tokenizer import merging
 from tampu.tokenizer.merging import NEVER, Merger
 
 
-def by_definition(symbols, rank):
+def by_definition(symbols: str, rank: Callable[[Any, Any], Any]) -> str:
     symbols = list(symbols)
     while len(symbols) > 1:
         ranks = [rank(*pair) for pair in pairwise(symbols)]
@@ -22,7 +24,7 @@ def by_definition(symbols, rank):
     return symbols
 
 
-def ranked(table):
+def ranked(table: dict[Any, Any]) -> Callable[[Any, Any], Any]:
     return lambda left, right: table.get(left + right, NEVER)
 
 
@@ -37,7 +39,7 @@ words = st.text("ab", max_size=60)
 
 
 @given(tables, words)
-def test_a_scan_and_a_heap_do_what_the_definition_says(table, word):
+def test_a_scan_and_a_heap_do_what_the_definition_says(table: dict[str, int], word: str) -> None:
     merger = Merger(ranked(table))
     expected = by_definition(word, ranked(table))
     assert merger._merge_short(list(word)) == expected
@@ -45,8 +47,8 @@ def test_a_scan_and_a_heap_do_what_the_definition_says(table, word):
 
 
 @given(pair_tables, words)
-def test_a_rank_may_depend_on_the_position(table, word):
-    def rank(left, right):
+def test_a_rank_may_depend_on_the_position(table: dict[tuple[str, str], int], word: str) -> None:
+    def rank(left: str, right: str) -> int:
         return table.get((left, right), NEVER)
 
     expected = by_definition(word, rank)
@@ -56,7 +58,9 @@ def test_a_rank_may_depend_on_the_position(table, word):
 
 @settings(max_examples=300)
 @given(tables, st.text("ab", min_size=1, max_size=6), st.integers(1, 12), st.text("ab", max_size=4))
-def test_many_joins_at_a_time_end_in_the_same_word(table, unit, count, tail):
+def test_many_joins_at_a_time_end_in_the_same_word(
+    table: dict[str, int], unit: str, count: int, tail: str
+) -> None:
     word = unit * count + tail
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(merging, "_LONG", 2)
@@ -64,14 +68,14 @@ def test_many_joins_at_a_time_end_in_the_same_word(table, unit, count, tail):
         assert Merger(ranked(table)).merge(list(word)) == by_definition(word, ranked(table))
 
 
-def test_the_leftmost_of_equals_is_joined_first():
+def test_the_leftmost_of_equals_is_joined_first() -> None:
     assert Merger(ranked({"ab": 1, "ba": 1})).merge(list("aba")) == ["ab", "a"]
     assert Merger(ranked({"aa": 1})).merge(list("aaaaa")) == ["aa", "aa", "a"]
 
 
-def test_a_better_new_pair_is_merged_first():
+def test_a_better_new_pair_is_merged_first() -> None:
     assert Merger(ranked({"ab": 2, "aba": 1})).merge(list("abab")) == ["aba", "b"]
 
 
-def test_an_empty_text_has_no_tokens():
+def test_an_empty_text_has_no_tokens() -> None:
     assert Merger(ranked({})).merge([]) == []

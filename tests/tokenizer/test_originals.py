@@ -1,5 +1,8 @@
 """Our tokens are the original tokenizer's, id for id, on ten thousand texts of each family."""
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,7 +28,7 @@ SAMPLES = [
 ]  # fmt: skip
 
 
-def texts(specials):
+def texts(specials: Sequence[str]) -> st.SearchStrategy[list[Any]]:
     fragment = st.one_of(
         st.sampled_from(SAMPLES),
         st.sampled_from(originals.corpus()),
@@ -40,19 +43,19 @@ def texts(specials):
     return st.lists(fragment, min_size=1, max_size=FRAGMENTS)
 
 
-def runs(fragments):
+def runs(fragments: list[Any]) -> Iterator[str | None]:
     """Give each fragment, each two and three neighbours, and all together."""
     for length in (1, 2, 3):
         yield from ("".join(fragments[at : at + length]) for at in range(len(fragments)))
     yield "".join(fragments)
 
 
-def compare(original, *, parse_special):
+def compare(original: originals.Original, *, parse_special: bool) -> None:
     """Compare ours with the original on 10,000 texts."""
     ours = load_tokenizer(original.metadata)
     count = 0
 
-    def same(text):
+    def same(text: str) -> None:
         nonlocal count
         count += 1
         ids = ours.encode(text, add_special=False, parse_special=parse_special)
@@ -60,7 +63,7 @@ def compare(original, *, parse_special):
 
     @settings(max_examples=EXAMPLES)
     @given(texts(original.specials))
-    def generated(fragments):
+    def generated(fragments: list[Any]) -> None:
         for text in runs(fragments):
             same(text)
 
@@ -74,24 +77,24 @@ def compare(original, *, parse_special):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pre", originals.STAGES)
-def test_byte_level_tokens_are_those_of_the_original(pre):
+def test_byte_level_tokens_are_those_of_the_original(pre: str) -> None:
     compare(originals.byte_level(pre), parse_special=True)
 
 
 @pytest.mark.slow
-def test_special_tokens_in_plain_text_are_text_as_in_the_original():
+def test_special_tokens_in_plain_text_are_text_as_in_the_original() -> None:
     compare(originals.byte_level("llama-bpe"), parse_special=False)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("prefix", [True, False], ids=["space in front", "no space in front"])
 @pytest.mark.parametrize("byte_fallback", [True, False], ids=["bytes", "no bytes"])
-def test_sentencepiece_tokens_are_those_of_the_original(prefix, byte_fallback):
+def test_sentencepiece_tokens_are_those_of_the_original(prefix: bool, byte_fallback: bool) -> None:
     original = originals.sentence_piece(prefix=prefix, byte_fallback=byte_fallback)
     compare(original, parse_special=False)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lowercase", [True, False], ids=["small letters", "capitals too"])
-def test_wordpiece_tokens_are_those_of_the_original(lowercase):
+def test_wordpiece_tokens_are_those_of_the_original(lowercase: bool) -> None:
     compare(originals.word_piece(lowercase=lowercase), parse_special=True)

@@ -1,17 +1,20 @@
 """What is read from `tokenizer.ggml.*`, and how bad metadata is refused."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from support import vocabularies as made
 
 from tampu.errors import ModelFileError, UnsupportedModelError
 from tampu.ml.gguf import StringArray
+from tampu.ml.metadata import Metadata
 from tampu.tokenizer import load_tokenizer
 
 SIZE = 259 + 2
 
 
-def spm(**changes):
+def spm(**changes: Any) -> Metadata:
     return made.sentence_piece(("a", -1.0), ("b", -2.0), **changes)
 
 
@@ -46,7 +49,9 @@ def spm(**changes):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_bad_metadata_is_refused_with_key_and_reason(metadata, key, reason):
+def test_bad_metadata_is_refused_with_key_and_reason(
+    metadata: Metadata, key: str, reason: str
+) -> None:
     with pytest.raises(ModelFileError) as caught:
         load_tokenizer(metadata)
     assert key in caught.value.field
@@ -54,24 +59,24 @@ def test_bad_metadata_is_refused_with_key_and_reason(metadata, key, reason):
     assert "\n" not in str(caught.value)
 
 
-def test_an_unknown_pretokenizer_is_named_with_those_that_are_known():
+def test_an_unknown_pretokenizer_is_named_with_those_that_are_known() -> None:
     with pytest.raises(UnsupportedModelError, match=r"'klingon'.*deepseek-v3.*llama-bpe.*tekken"):
         load_tokenizer(made.byte_level(pre="klingon"))
 
 
-def test_an_unknown_tokenizer_is_named_with_those_that_are_known():
+def test_an_unknown_tokenizer_is_named_with_those_that_are_known() -> None:
     with pytest.raises(UnsupportedModelError, match=r"'t5'.*bert, gpt2, llama"):
         load_tokenizer(made.byte_level(model="t5"))
 
 
-def test_a_merge_of_unknown_tokens_is_skipped():
+def test_a_merge_of_unknown_tokens_is_skipped() -> None:
     tokenizer = load_tokenizer(
         made.byte_level("ab", merges=["x", "", "a bc", "zz zz", "b c", "a b", "a  b", " "])
     )
     assert tokenizer.encode("abc") == [256, ord("c")]
 
 
-def test_malformed_byte_tokens_do_no_harm():
+def test_malformed_byte_tokens_do_no_harm() -> None:
     tokenizer = load_tokenizer(
         made.sentence_piece(
             ("<0xZZ>", 0.0),
@@ -84,7 +89,7 @@ def test_malformed_byte_tokens_do_no_harm():
     assert tokenizer.token_bytes(259) == b"<0xZZ>"
 
 
-def test_without_byte_tokens_a_missing_character_is_unknown():
+def test_without_byte_tokens_a_missing_character_is_unknown() -> None:
     metadata = made.sentence_piece(("a", -1.0))
     tokens = ["<0xZZ>" if text == "<0x41>" else text for text in metadata["tokenizer.ggml.tokens"]]
     tokenizer = load_tokenizer(
@@ -93,7 +98,7 @@ def test_without_byte_tokens_a_missing_character_is_unknown():
     assert tokenizer.encode("aé☃a") == [259, 0, 259]
 
 
-def test_tokens_that_are_not_utf8_are_kept_as_bytes():
+def test_tokens_that_are_not_utf8_are_kept_as_bytes() -> None:
     texts = [*made.alphabet(), "x"]
     raw = [text.encode() for text in texts[:-1]] + [b"\xff\xfe"]
     data = b"".join(len(text).to_bytes(8, "little") + text for text in raw)
@@ -103,19 +108,19 @@ def test_tokens_that_are_not_utf8_are_kept_as_bytes():
     assert tokenizer.encode("hi") == [ord("h"), ord("i")]
 
 
-def test_of_duplicate_tokens_one_is_used_and_both_are_decoded():
+def test_of_duplicate_tokens_one_is_used_and_both_are_decoded() -> None:
     tokenizer = load_tokenizer(made.byte_level("ab", "ab", merges=["a b"]))
     assert tokenizer.encode("ab") in ([256], [257])
     assert tokenizer.decode([256, 257]) == "abab"
 
 
-def test_an_empty_token_is_never_encoded():
+def test_an_empty_token_is_never_encoded() -> None:
     tokenizer = load_tokenizer(made.byte_level("", types={"": made.USER_DEFINED}))
     assert tokenizer.encode("a") == [ord("a")]
     assert tokenizer.encode("") == []
 
 
-def test_a_token_of_a_million_characters_is_found():
+def test_a_token_of_a_million_characters_is_found() -> None:
     long = "a" * 1_000_000
     tokenizer = load_tokenizer(made.byte_level(long, pre="llama-bpe"))
     assert tokenizer.encode(long) == [256]
@@ -124,12 +129,12 @@ def test_a_token_of_a_million_characters_is_found():
 # Beginning and end of a text
 
 
-def test_sentencepiece_adds_bos_by_default():
+def test_sentencepiece_adds_bos_by_default() -> None:
     assert load_tokenizer(spm()).encode("", add_special=True) == [1]
     assert load_tokenizer(spm(add_bos_token=False)).encode("") == []
 
 
-def test_byte_level_adds_no_special_tokens_by_default():
+def test_byte_level_adds_no_special_tokens_by_default() -> None:
     ids = {"bos_token_id": 7, "eos_token_id": 8}
     assert load_tokenizer(made.byte_level(**ids)).encode("") == []
     both = made.byte_level(**ids, add_bos_token=True, add_eos_token=True)
@@ -137,12 +142,12 @@ def test_byte_level_adds_no_special_tokens_by_default():
 
 
 @pytest.mark.parametrize("pre", ["llama-bpe", "tekken"])
-def test_llama_3_and_tekken_add_bos_as_llama_cpp_does(pre):
+def test_llama_3_and_tekken_add_bos_as_llama_cpp_does(pre: str) -> None:
     assert load_tokenizer(made.byte_level(pre=pre, bos_token_id=7)).encode("") == [7]
     assert load_tokenizer(made.byte_level(pre=pre)).encode("") == []
 
 
-def test_wordpiece_adds_both():
+def test_wordpiece_adds_both() -> None:
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "▁hi"]
     tokenizer = load_tokenizer(
         made.Metadata({"tokenizer.ggml.model": "bert", "tokenizer.ggml.tokens": tokens})
@@ -155,7 +160,7 @@ def test_wordpiece_adds_both():
 
 
 @pytest.mark.seed("S10", "S11")
-def test_all_eos_tokens_of_the_file_end_a_text():
+def test_all_eos_tokens_of_the_file_end_a_text() -> None:
     tokenizer = load_tokenizer(
         made.byte_level(
             eos_token_id=1, eos_token_ids=np.array([2, 3]), eot_token_id=4, eom_token_id=5
@@ -166,24 +171,24 @@ def test_all_eos_tokens_of_the_file_end_a_text():
 
 
 @pytest.mark.seed("S10")
-def test_the_first_of_several_ends_is_the_one_that_is_appended():
+def test_the_first_of_several_ends_is_the_one_that_is_appended() -> None:
     ends = made.byte_level(eos_token_ids=np.array([9, 3]), add_eos_token=True)
     assert load_tokenizer(ends).encode("") == [9]
 
 
 @pytest.mark.parametrize("kind", [made.CONTROL, made.USER_DEFINED])
-def test_a_well_known_end_marker_ends_a_text_and_is_a_control_token(kind):
+def test_a_well_known_end_marker_ends_a_text_and_is_a_control_token(kind: int) -> None:
     tokenizer = load_tokenizer(made.byte_level("<|im_end|>", types={"<|im_end|>": kind}))
     assert tokenizer.eos == {256}
     assert tokenizer.is_control(256)
     assert 256 not in tokenizer.encode("<|im_end|>", parse_special=False)
 
 
-def test_a_normal_token_that_looks_like_an_end_marker_is_text():
+def test_a_normal_token_that_looks_like_an_end_marker_is_text() -> None:
     assert load_tokenizer(made.byte_level("</s>")).eos == frozenset()
 
 
-def test_end_of_message_is_not_end_of_text():
+def test_end_of_message_is_not_end_of_text() -> None:
     harmony = ["<|return|>", "<|call|>", "<|end|>"]
     types = dict.fromkeys(harmony, made.CONTROL)
     assert load_tokenizer(made.byte_level(*harmony, types=types)).eos == {256, 257}
@@ -191,7 +196,7 @@ def test_end_of_message_is_not_end_of_text():
 
 
 @pytest.mark.seed("S13")
-def test_no_id_is_special_because_of_gemma():
+def test_no_id_is_special_because_of_gemma() -> None:
     tokenizer = load_tokenizer(made.byte_level())
     assert tokenizer.encode("hij") == [104, 105, 106]
     assert not any(map(tokenizer.is_control, (105, 106)))

@@ -1,12 +1,14 @@
 """The page of models has a row for each architecture, with the errors that were measured."""
 
+from pathlib import Path
+
 import pytest
 
 from tampu.models import architectures
 from tools.models_table import BEGIN, COLUMNS, END, MODELS, PAGE, table, write
 
 
-def test_every_architecture_is_in_the_table():
+def test_every_architecture_is_in_the_table() -> None:
     others = {name for models in MODELS.values() for name in models.split("`")[1::2]}
     assert set(architectures()) <= set(MODELS) | others
     text = PAGE.read_text(encoding="utf-8")
@@ -15,7 +17,7 @@ def test_every_architecture_is_in_the_table():
         assert f"| `{name}` | {MODELS[name]} | " in rows
 
 
-def test_a_row_holds_the_largest_error_of_each_column():
+def test_a_row_holds_the_largest_error_of_each_column() -> None:
     measured = [
         ("llama", "F32, at once", 1e-6),
         ("llama", "F32, token by token", 3.4e-6),
@@ -29,7 +31,7 @@ def test_a_row_holds_the_largest_error_of_each_column():
     assert rows["architecture"].count("|") == len(COLUMNS) + 3
 
 
-def test_the_table_replaces_the_one_before(tmp_path):
+def test_the_table_replaces_the_one_before(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"above\n{BEGIN}\nold\n{END}\nbelow\n")
     write(page, "new")
@@ -37,7 +39,7 @@ def test_the_table_replaces_the_one_before(tmp_path):
 
 
 @pytest.mark.parametrize("column", COLUMNS)
-def test_no_comparison_counts_in_two_columns(column):
+def test_no_comparison_counts_in_two_columns(column: str) -> None:
     for what in ("F32, at once", "F32, cache F16", "MXFP4", "F32, text with 1 pictures"):
         if COLUMNS[column](what):
             assert sum(belongs(what) for belongs in COLUMNS.values()) == 1

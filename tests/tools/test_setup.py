@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,10 +12,10 @@ SCRIPT = Path(__file__).parents[2] / "tools" / "setup" / "venv.sh"
 
 
 @pytest.fixture
-def set_up(tmp_path):
+def set_up(tmp_path: Path) -> Callable[..., Any]:
     """Make a virtual environment where there are only these programs; return the error."""
 
-    def set_up(**programs):
+    def set_up(**programs: str) -> str:
         folder = tmp_path / "bin"
         folder.mkdir()
         for name, script in programs.items():
@@ -36,31 +38,31 @@ def set_up(tmp_path):
 PYTHON = f'exec "{sys.executable}" "$@"'
 
 
-def test_python_is_missing(set_up):
+def test_python_is_missing(set_up: Callable[..., Any]) -> None:
     line = set_up()
     assert "no Python 3.11 or newer found" in line
     assert line.endswith("apt-get install python3 python3-venv")
 
 
-def test_the_compilers_are_missing(set_up):
+def test_the_compilers_are_missing(set_up: Callable[..., Any]) -> None:
     line = set_up(python3=PYTHON)
     assert "no C compiler found (cc)" in line
     assert line.endswith("apt-get install build-essential")
 
 
-def test_only_the_c_compiler_is_there(set_up):
+def test_only_the_c_compiler_is_there(set_up: Callable[..., Any]) -> None:
     assert "no C compiler found (c++)" in set_up(python3=PYTHON, cc="exit 0")
 
 
 @pytest.mark.parametrize(("wanted", "header"), [("none", "stdlib.h"), ("stdlib", "vector")])
-def test_the_headers_are_missing(set_up, wanted, header):
+def test_the_headers_are_missing(set_up: Callable[..., Any], wanted: str, header: str) -> None:
     knows = f'read -r include; case "$include" in *{wanted}*) exit 0;; esac; exit 1'
     line = set_up(python3=PYTHON, cc="exit 0", c__=knows)
     assert f"cannot compile a program with <{header}>" in line
     assert line.endswith("apt-get install build-essential")
 
 
-def test_the_module_venv_is_missing(set_up):
+def test_the_module_venv_is_missing(set_up: Callable[..., Any]) -> None:
     python = 'case "$1$2" in -mvenv) exit 1;; esac; ' + PYTHON
     version = "{}.{}".format(*sys.version_info)
     line = set_up(python3=python, cc="exit 0", c__="exit 0", rm="exit 0")

@@ -3,6 +3,7 @@
 import io
 import struct
 import zlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from tampu.vision import ImageLimits, decode
 PLAIN = np.arange(5 * 4 * 3, dtype=np.uint8).reshape(5, 4, 3) * 4
 
 
-def encoded(image: Image.Image, format: str, **options) -> bytes:
+def encoded(image: Image.Image, format: str, **options: Any) -> bytes:
     stream = io.BytesIO()
     image.save(stream, format, **options)
     return stream.getvalue()
@@ -37,14 +38,16 @@ def png(width: int, height: int, data: bytes = b"") -> bytes:
 @pytest.mark.parametrize(
     ("format", "options"), [("PNG", {}), ("BMP", {}), ("WEBP", {"lossless": True})]
 )
-def test_exact_formats_give_the_pixels_that_were_saved(format, options):
+def test_exact_formats_give_the_pixels_that_were_saved(
+    format: str, options: dict[str, bool]
+) -> None:
     picture = decode(encoded(Image.fromarray(PLAIN), format, **options))
     assert picture.dtype == np.uint8
     np.testing.assert_array_equal(picture, PLAIN)
 
 
 @pytest.mark.parametrize("format", ["JPEG", "WEBP", "GIF"])
-def test_lossy_formats_give_nearly_the_same_pixels(format):
+def test_lossy_formats_give_nearly_the_same_pixels(format: str) -> None:
     plain = np.full((16, 24, 3), (200, 40, 90), np.uint8)
     picture = decode(encoded(Image.fromarray(plain), format))
     assert picture.shape == plain.shape
@@ -52,7 +55,7 @@ def test_lossy_formats_give_nearly_the_same_pixels(format):
 
 
 @pytest.mark.parametrize("format", ["GIF", "WEBP", "PNG"])
-def test_the_first_frame_of_an_animation_is_used(format):
+def test_the_first_frame_of_an_animation_is_used(format: str) -> None:
     frames = [Image.new("RGB", (4, 3), colour) for colour in ("red", "blue")]
     data = encoded(frames[0], format, save_all=True, append_images=frames[1:], duration=100)
     picture = decode(data)
@@ -62,7 +65,7 @@ def test_the_first_frame_of_an_animation_is_used(format):
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_the_orientation_that_a_camera_noted_is_applied(orientation):
+def test_the_orientation_that_a_camera_noted_is_applied(orientation: int) -> None:
     upright = np.zeros((16, 32, 3), np.uint8)
     upright[:8, :8] = (255, 0, 0)  # red in the upper left corner
     turns = {
@@ -79,12 +82,12 @@ def test_the_orientation_that_a_camera_noted_is_applied(orientation):
         assert np.abs(picture.astype(int) - upright).mean() < 3, format
 
 
-def test_invalid_exif_data_is_ignored():
+def test_invalid_exif_data_is_ignored() -> None:
     data = encoded(Image.fromarray(PLAIN), "JPEG", exif=b"Exif\0\0garbage that is no TIFF")
     assert decode(data).shape == PLAIN.shape
 
 
-def test_transparent_pixels_become_white():
+def test_transparent_pixels_become_white() -> None:
     layer = np.zeros((2, 2, 4), np.uint8)
     layer[0, 0] = (10, 20, 30, 255)
     layer[0, 1] = (0, 0, 0, 128)
@@ -100,7 +103,7 @@ def test_transparent_pixels_become_white():
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "I;16", "CMYK", "YCbCr"])
-def test_every_mode_becomes_rgb(mode):
+def test_every_mode_becomes_rgb(mode: str) -> None:
     if mode == "I;16":
         image = Image.fromarray(np.full((3, 5), 0x8000, np.uint16))
     else:
@@ -129,7 +132,7 @@ def test_every_mode_becomes_rgb(mode):
         (bytes(21 << 20), "bytes, the limit is"),
     ],
 )
-def test_files_that_are_not_images_are_refused_with_a_reason(data, words):
+def test_files_that_are_not_images_are_refused_with_a_reason(data: bytes, words: str) -> None:
     with pytest.raises(RequestError, match=words) as caught:
         decode(data)
     assert "\n" not in str(caught.value)
@@ -137,14 +140,14 @@ def test_files_that_are_not_images_are_refused_with_a_reason(data, words):
 
 @pytest.mark.parametrize("format", ["PNG", "JPEG", "WEBP", "GIF", "BMP"])
 @pytest.mark.parametrize("part", range(1, 16))
-def test_a_truncated_file_is_refused(format, part):
+def test_a_truncated_file_is_refused(format: str, part: int) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (40, 40, 3), np.uint8)
     data = encoded(Image.fromarray(noise), format)
     with pytest.raises(RequestError):
         decode(data[: len(data) * part // 16])
 
 
-def test_limits_are_the_callers():
+def test_limits_are_the_callers() -> None:
     data = encoded(Image.fromarray(PLAIN), "PNG")
     for limits in (
         ImageLimits(pixels=19), ImageLimits(side=4), ImageLimits(size_bytes=len(data) - 1)
@@ -154,7 +157,7 @@ def test_limits_are_the_callers():
     assert decode(data, ImageLimits(len(data), 20, 5)).shape == (5, 4, 3)
 
 
-def test_a_decompression_bomb_is_refused_before_decoding():
+def test_a_decompression_bomb_is_refused_before_decoding() -> None:
     data = png(7_000, 7_000, b"")  # within the limits, but without its pixels
     with pytest.raises(RequestError, match="damaged"):
         decode(data)
@@ -170,7 +173,7 @@ SEEDS = [
     st.sampled_from(SEEDS),
     st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=8),
 )
-def test_damaged_bytes_give_an_image_or_a_request_error(data, changes):
+def test_damaged_bytes_give_an_image_or_a_request_error(data, changes: list[Any]) -> None:
     mutated = bytearray(data)
     for where, value in changes:
         mutated[int(where * len(mutated))] = value

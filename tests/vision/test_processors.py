@@ -5,8 +5,10 @@ import warnings
 from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 import transformers
@@ -38,18 +40,18 @@ SIZES = [(100, 150), (150, 100), (30, 20), (97, 641), (500, 33), (224, 224), (1,
 CLOSE = 1 / 255
 
 
-def picture(height, width):
+def picture(height: int, width: int) -> npt.NDArray[Any]:
     y, x = np.mgrid[:height, :width]
     waves = [127 + 127 * np.sin(x / 9), 255 * y / height, 127 + 100 * np.cos((x + y) / 5)]
     return np.stack(waves, -1).astype(np.uint8)
 
 
-def channels_first(pixels):
+def channels_first(pixels: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     return pixels.transpose(2, 0, 1)
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_gemma3_resizes_every_image_to_a_square(size):
+def test_gemma3_resizes_every_image_to_a_square(size: tuple[int, int]) -> None:
     image = picture(*size)
     theirs = Gemma3ImageProcessorPil(size={"height": 112, "width": 112})(
         Image.fromarray(image), return_tensors="np"
@@ -59,7 +61,7 @@ def test_gemma3_resizes_every_image_to_a_square(size):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_clip_crops_the_center(size):
+def test_clip_crops_the_center(size: tuple[int, int]) -> None:
     image = picture(*size)
     theirs = CLIPImageProcessorPil(
         size={"shortest_edge": 56}, crop_size={"height": 56, "width": 56}
@@ -68,13 +70,13 @@ def test_clip_crops_the_center(size):
     assert np.abs(ours - theirs).max() * min(CLIP.std) < CLOSE
 
 
-def test_an_elongated_image_is_not_stretched():
+def test_an_elongated_image_is_not_stretched() -> None:
     """In transformers it would become a million pixels long before its middle is taken."""
     assert fit_crop(picture(1, 16_384), 336, Filter.BICUBIC).shape == (336, 336, 3)
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_pixtral_rounds_up_to_whole_patches(size):
+def test_pixtral_rounds_up_to_whole_patches(size: tuple[int, int]) -> None:
     image = picture(*size)
     theirs = PixtralImageProcessorPil(size={"longest_edge": 280}, patch_size=14)(
         Image.fromarray(image), return_tensors="np", patch_size={"height": 28, "width": 28}
@@ -86,7 +88,7 @@ def test_pixtral_rounds_up_to_whole_patches(size):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_qwen_keeps_the_number_of_pixels_within_bounds(size):
+def test_qwen_keeps_the_number_of_pixels_within_bounds(size: tuple[int, int]) -> None:
     image, bounds = picture(*size), {"shortest_edge": 56 * 56, "longest_edge": 256 * 256}
     theirs = Qwen2VLImageProcessorPil(size=bounds)(Image.fromarray(image), return_tensors="np")
     height, width = fit_pixels(*size, multiple=28, fewest=56 * 56, most=256 * 256)
@@ -96,14 +98,14 @@ def test_qwen_keeps_the_number_of_pixels_within_bounds(size):
     assert np.abs(twice - theirs["pixel_values"]).max() * min(CLIP.std) < CLOSE
 
 
-def test_qwen_refuses_elongated_images():
+def test_qwen_refuses_elongated_images() -> None:
     with pytest.raises(RequestError, match="too elongated"):
         fit_pixels(1, 201, multiple=28, fewest=56 * 56, most=256 * 256)
     fit_pixels(1, 200, multiple=28, fewest=56 * 56, most=256 * 256)
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_mllama_arranges_an_image_on_tiles(size):
+def test_mllama_arranges_an_image_on_tiles(size: tuple[int, int]) -> None:
     image = picture(*size)
     theirs = MllamaImageProcessorPil(size={"height": 112, "width": 112}, max_image_tiles=4)(
         [[Image.fromarray(image)]], return_tensors="np"
@@ -118,7 +120,7 @@ def test_mllama_arranges_an_image_on_tiles(size):
         assert np.abs(channels_first(ours) - their).max() < CLOSE
 
 
-def llama4_rules():
+def llama4_rules() -> SimpleNamespace:
     """Return transformers' rules, which are in a module that wants torchvision for the rest."""
     path = Path(transformers.__file__).parent / "models/llama4/image_processing_llama4.py"
     text = path.read_text()
@@ -130,7 +132,7 @@ def llama4_rules():
 
 
 @pytest.mark.parametrize("size", [*SIZES, (10, 20), (336, 337), (673, 336), (3000, 400)])
-def test_llama4_chooses_its_tiles_by_the_same_rules(size):
+def test_llama4_chooses_its_tiles_by_the_same_rules(size: tuple[int, int]) -> None:
     rules = llama4_rules()
     square = type("Size", (), {"height": 336, "width": 336})
     with warnings.catch_warnings():
@@ -144,7 +146,7 @@ def test_llama4_chooses_its_tiles_by_the_same_rules(size):
     assert (plan.height, plan.width) == (max(1, height), max(1, width))
 
 
-def test_patches_are_in_the_order_of_their_positions():
+def test_patches_are_in_the_order_of_their_positions() -> None:
     pixels = np.arange(8 * 12, dtype=np.float32).reshape(8, 12, 1).repeat(3, 2)
     for block in (1, 2):
         cut, where = patches(pixels, 2, block), places(4, 6, block)

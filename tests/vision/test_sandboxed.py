@@ -1,6 +1,7 @@
 """Image files decoded in a process of their own: the same pictures, and the same refusals."""
 
 import io
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -22,19 +23,21 @@ def png(width: int, height: int) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def decoder():
+def decoder() -> Iterator[SandboxedDecoder]:
     made = SandboxedDecoder(FORK_SERVER)
     yield made
     made.close()
 
 
 @pytest.mark.parametrize("size", [(1, 1), (5, 4), (640, 3), (1000, 700)])
-def test_sandboxed_decoder_gives_the_same_image(decoder, size):
+def test_sandboxed_decoder_gives_the_same_image(
+    decoder: SandboxedDecoder, size: tuple[int, int]
+) -> None:
     np.testing.assert_array_equal(decoder.decode(png(*size)), decode(png(*size)))
 
 
 @pytest.mark.parametrize("data", [b"", b"%PDF-1.7", png(5, 4)[:40], b"\xff\xd8\xff" + bytes(100)])
-def test_sandboxed_errors_equal_direct_ones(decoder, data):
+def test_sandboxed_errors_equal_direct_ones(decoder: SandboxedDecoder, data: bytes) -> None:
     with pytest.raises(RequestError) as plain:
         decode(data)
     with pytest.raises(RequestError) as caught:
@@ -52,7 +55,9 @@ def test_sandboxed_errors_equal_direct_ones(decoder, data):
         ),
     ],
 )
-def test_an_image_over_the_limits_is_refused_and_the_next_is_decoded(monkeypatch, limits, reason):
+def test_an_image_over_the_limits_is_refused_and_the_next_is_decoded(
+    monkeypatch: pytest.MonkeyPatch, limits: SandboxLimits, reason: str
+) -> None:
     monkeypatch.setattr(sandboxed, "DECODE_LIMITS", limits)
     decoder = SandboxedDecoder(FORK_SERVER)
     with pytest.raises(RequestError, match=reason):
@@ -64,7 +69,9 @@ def test_an_image_over_the_limits_is_refused_and_the_next_is_decoded(monkeypatch
 @pytest.mark.parametrize(
     "answer", [b"", b"\0" * 7, b"\1\0\0\0" * 2, b"\xff" * 20, bytes(8) + b"\xff"]
 )
-def test_an_invalid_response_is_refused(monkeypatch, decoder, answer):
+def test_an_invalid_response_is_refused(
+    monkeypatch: pytest.MonkeyPatch, decoder: SandboxedDecoder, answer: bytes
+) -> None:
     monkeypatch.setattr("tampu.sandbox.process.SandboxedProcess.call", lambda *_: answer)
     with pytest.raises(RequestError):
         decoder.decode(b"")

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import venv
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,13 +27,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def wheel():
+def wheel() -> Path:
     (path,) = (ROOT / "dist").glob(f"tampu-*_{platform.machine()}.whl")
     return path
 
 
 @pytest.fixture(scope="module")
-def home(wheel, tmp_path_factory):
+def home(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with the wheel, and nothing else to be found by name."""
     folder = tmp_path_factory.mktemp("wheel")
     venv.create(folder / "venv", with_pip=True, symlinks=True)
@@ -42,11 +43,11 @@ def home(wheel, tmp_path_factory):
     return folder
 
 
-def environment(home, **more):
+def environment(home: Path, **more: Any) -> dict[Any, Any]:
     return {"PATH": str(home / "venv" / "bin"), "HOME": str(home), "LANG": "C.UTF-8", **more}
 
 
-def ask(home, *before, **more):
+def ask(home: Path, *before: Path | str, **more: str) -> tuple[Any, Any]:
     """Return what `tampu run demo` answered, and its log."""
     program = [home / "venv" / "bin" / "python", home / "venv" / "bin" / "tampu", "--debug"]
     done = subprocess.run(
@@ -57,7 +58,7 @@ def ask(home, *before, **more):
     return done.stdout.strip(), done.stderr
 
 
-def test_it_answers_without_a_compiler(home):
+def test_it_answers_without_a_compiler(home: Path) -> None:
     tools = ("cc", "gcc", "c++", "g++", "clang", "cmake", "make", "ld")
     assert [tool for tool in tools if shutil.which(tool, path=str(home / "venv" / "bin"))] == []
     answer, log = ask(home)
@@ -65,7 +66,7 @@ def test_it_answers_without_a_compiler(home):
     assert "variant=native" not in log
 
 
-def test_it_brings_ggml_and_its_bindings(home):
+def test_it_brings_ggml_and_its_bindings(home: Path) -> None:
     command = [home / "venv" / "bin" / "python", "-c", "import ggml"]
     done = subprocess.run(command, env=environment(home), capture_output=True, check=False)
     assert b"ModuleNotFoundError" in done.stderr
@@ -76,14 +77,16 @@ def test_it_brings_ggml_and_its_bindings(home):
 
 
 @pytest.mark.parametrize(("processor", "variant", "kernels"), PROCESSORS[platform.machine()])
-def test_it_answers_as_another_processor(home, processor, variant, kernels):
+def test_it_answers_as_another_processor(
+    home: Path, processor: str, variant: str, kernels: str
+) -> None:
     answer, log = ask(home, QEMU, "-cpu", processor)
     assert answer == "85"
     assert f"variant={variant} " in log
     assert kernels in log
 
 
-def test_another_ggml_on_the_library_path_changes_nothing(home, tmp_path):
+def test_another_ggml_on_the_library_path_changes_nothing(home: Path, tmp_path: Path) -> None:
     for name in ("libggml.so", "libggml-base.so", "libtampu-ggml-base.so"):
         command = ["cc", "-shared", "-x", "c", "-", "-o", tmp_path / name]
         subprocess.run(command, input=b"int foreign;", check=True)
@@ -91,6 +94,6 @@ def test_another_ggml_on_the_library_path_changes_nothing(home, tmp_path):
     assert answer == "85"
 
 
-def test_it_is_small_and_for_all_of_manylinux(wheel):
+def test_it_is_small_and_for_all_of_manylinux(wheel: Path) -> None:
     assert "-manylinux_2_" in wheel.name
     assert wheel.stat().st_size < MEGABYTES * 1e6

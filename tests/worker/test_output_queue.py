@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from itertools import pairwise
 from queue import Empty, SimpleQueue
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ from tampu.worker.protocol import Answer, Pong, PromptProcessed
 DONE = Done("stop", Usage())
 
 
-def piece(request, text):
+def piece(request: int, text: str) -> Answer:
     scores = tuple(TokenLogprob(ord(letter), -1.0) for letter in text)
     return Answer(request, TextDelta(text, tuple(map(ord, text)), scores))
 
@@ -29,7 +30,7 @@ events = st.one_of(
 )
 
 
-def spread(replies, request):
+def spread(replies, request: int):
     """Return what a request hears, with one entry for each token."""
     for reply in replies:
         if isinstance(reply, Answer) and reply.request == request:
@@ -41,7 +42,7 @@ def spread(replies, request):
 
 
 @given(st.lists(events))
-def test_each_request_hears_the_same_in_fewer_pieces(replies):
+def test_each_request_hears_the_same_in_fewer_pieces(replies: list[Any]) -> None:
     found = joined(replies)
     for request in (1, 2, 3):
         assert [*spread(found, request)] == [*spread(replies, request)]
@@ -60,13 +61,13 @@ class Calls:
         meanwhile: is called the next time that the reader waits.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.now_s = 1000.0
         self.meanwhile = None
         self._calls = SimpleQueue()
         self.put, self.empty = self._calls.put, self._calls.empty
 
-    def get(self, timeout=None):
+    def get(self, timeout=None) -> None:
         if self._calls.empty() and self.meanwhile is not None:
             meanwhile, self.meanwhile = self.meanwhile, None
             meanwhile()
@@ -79,15 +80,15 @@ class Calls:
 
 
 @pytest.fixture
-def calls():
+def calls() -> Calls:
     return Calls()
 
 
-def timed(calls, gather_s):
+def timed(calls: Calls, gather_s: float) -> OutputQueue:
     return OutputQueue(gather_s, clock=lambda: calls.now_s, calls=calls)
 
 
-def test_pieces_that_may_wait_are_gathered(calls):
+def test_pieces_that_may_wait_are_gathered(calls: Calls) -> None:
     outbox = timed(calls, 0.1)
     outbox.put(piece(1, "a"))
     assert outbox.take() == [piece(1, "a")]
@@ -98,7 +99,7 @@ def test_pieces_that_may_wait_are_gathered(calls):
     assert calls.now_s - began_s == pytest.approx(0.1)
 
 
-def test_pieces_that_come_when_it_is_time_do_not_wait(calls):
+def test_pieces_that_come_when_it_is_time_do_not_wait(calls: Calls) -> None:
     outbox = timed(calls, 0.1)
     outbox.put(piece(1, "a"))
     outbox.take()
@@ -108,7 +109,7 @@ def test_pieces_that_come_when_it_is_time_do_not_wait(calls):
     assert calls.now_s == later_s
 
 
-def test_after_many_tokens_at_once_the_next_wait_longer(calls):
+def test_after_many_tokens_at_once_the_next_wait_longer(calls: Calls) -> None:
     outbox = timed(calls, 0.001)
     for _ in range(30):
         outbox.put(piece(1, "a"), may_wait=True)
@@ -119,7 +120,7 @@ def test_after_many_tokens_at_once_the_next_wait_longer(calls):
     assert calls.now_s - began_s == pytest.approx(0.05)
 
 
-def test_what_cannot_wait_takes_along_what_waits(calls):
+def test_what_cannot_wait_takes_along_what_waits(calls: Calls) -> None:
     outbox = timed(calls, 60)
     outbox.put(piece(1, "a"))
     outbox.take()
@@ -130,7 +131,7 @@ def test_what_cannot_wait_takes_along_what_waits(calls):
     assert calls.now_s == began_s
 
 
-def test_a_reader_that_waits_is_woken_from_another_thread():
+def test_a_reader_that_waits_is_woken_from_another_thread() -> None:
     outbox = OutputQueue(gather_s=10**6)
     outbox.put(piece(1, "a"))
     outbox.take()
@@ -141,11 +142,11 @@ def test_a_reader_that_waits_is_woken_from_another_thread():
     other.join()
 
 
-def test_the_reader_gets_all_from_any_thread_and_then_the_end():
+def test_the_reader_gets_all_from_any_thread_and_then_the_end() -> None:
     outbox = OutputQueue(gather_s=0.001)
     texts = ["".join(map(chr, range(97, 97 + size))) for size in range(1, 20)]
 
-    def write(request):
+    def write(request) -> None:
         for text in texts:
             outbox.put(piece(request, text), may_wait=True)
 

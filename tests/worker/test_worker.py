@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from support.fake_model import Characters, FakeModel
@@ -47,14 +48,14 @@ class SlowPrompts:
 
     style = chat_format("")
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.entered = threading.Event()
         self.released = threading.Event()
 
-    def prepare(self):
+    def prepare(self) -> None:
         pass
 
-    def build(self, *_, **__):
+    def build(self, *_: object, **__: object) -> None:
         self.entered.set()
         self.released.wait(PATIENCE_S)
         raise RequestError("too slow")
@@ -63,14 +64,14 @@ class SlowPrompts:
 class Client:
     """The server's end of the socket."""
 
-    def __init__(self, connection):
+    def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.replies = map(to_reply, read_frames(connection))
 
-    def send(self, *commands):
+    def send(self, *commands: Load | Cancel | Ping | Decode) -> None:
         self.connection.sendall(b"".join(map(to_frame, commands)))
 
-    def until(self, holds):
+    def until(self, holds: Callable[[Any], Any] | Callable[[Any], bool]):
         """Return the replies up to the first for which something holds."""
         found = []
         for reply in self.replies:
@@ -81,11 +82,11 @@ class Client:
 
 
 @contextmanager
-def served(prompts) -> Iterator[Client]:
+def served(prompts: PromptBuilder | None) -> Iterator[Client]:
     """Run a worker, loaded, in a thread."""
 
     @contextmanager
-    def load(*_):
+    def load(*_: object) -> Iterator[Loaded]:
         model = FakeModel()
         yield Loaded(model, RequestBuilder(model, prompts), Ready(100, 1000))
 
@@ -105,11 +106,11 @@ def served(prompts) -> Iterator[Client]:
         theirs.close()
 
 
-def generate(request, prompt):
+def generate(request: int, prompt: TextPrompt | ChatPrompt) -> Generate:
     return Generate(request, prompt, GenerateOptions())
 
 
-def is_end_of(request):
+def is_end_of(request: int) -> Callable[[Any], bool]:
     return lambda reply: (
         isinstance(reply, Answer)
         and reply.request == request
@@ -117,18 +118,18 @@ def is_end_of(request):
     )
 
 
-def is_text(reply):
+def is_text(reply) -> bool:
     return isinstance(reply, Answer) and isinstance(reply.event, TextDelta)
 
 
 @pytest.fixture
-def slow():
+def slow() -> Iterator[SlowPrompts]:
     prompts = SlowPrompts()
     yield prompts
     prompts.released.set()
 
 
-def test_a_slow_template_delays_no_cancel_and_no_ping(slow):
+def test_a_slow_template_delays_no_cancel_and_no_ping(slow: SlowPrompts) -> None:
     with served(slow) as client:
         client.send(generate(1, TextPrompt("forever")))
         client.until(is_text)
@@ -144,7 +145,7 @@ def test_a_slow_template_delays_no_cancel_and_no_ping(slow):
         assert last.event == Failed("RequestError", "too slow")
 
 
-def test_the_cancelled_request_ends_before_the_slow_template(slow):
+def test_the_cancelled_request_ends_before_the_slow_template(slow: SlowPrompts) -> None:
     with served(slow) as client:
         client.send(generate(1, TextPrompt("forever")))
         client.until(is_text)
@@ -158,7 +159,7 @@ def test_the_cancelled_request_ends_before_the_slow_template(slow):
         client.until(is_end_of(2))
 
 
-def test_a_request_that_is_being_prepared_is_cancelled_at_once(slow):
+def test_a_request_that_is_being_prepared_is_cancelled_at_once(slow: SlowPrompts) -> None:
     with served(slow) as client:
         client.send(generate(1, CHAT))
         assert slow.entered.wait(PATIENCE_S)
@@ -170,7 +171,7 @@ def test_a_request_that_is_being_prepared_is_cancelled_at_once(slow):
         assert {reply.request for reply in replies} == {2}
 
 
-def test_a_template_that_uses_its_whole_budget_delays_no_cancel():
+def test_a_template_that_uses_its_whole_budget_delays_no_cancel() -> None:
     prompts = PromptBuilder.for_model(
         ChatTemplate(ENDLESS), Characters(), NoMetadata(), FORK_SERVER
     )
@@ -184,7 +185,9 @@ def test_a_template_that_uses_its_whole_budget_delays_no_cancel():
         assert isinstance(last.event, Failed)
 
 
-def test_a_bug_in_preparing_ends_its_request_alone(slow, caplog):
+def test_a_bug_in_preparing_ends_its_request_alone(
+    slow: SlowPrompts, caplog: pytest.LogCaptureFixture
+) -> None:
     slow.build = None
     with served(slow) as client:
         client.send(generate(1, CHAT))
@@ -196,7 +199,7 @@ def test_a_bug_in_preparing_ends_its_request_alone(slow, caplog):
     assert "internal error in a request" in caplog.text
 
 
-def test_the_output_of_a_chat_is_parsed():
+def test_the_output_of_a_chat_is_parsed() -> None:
     call = f'{{"name": "f", "arguments": {{"x": {2**70}}}}}'
     messages = ({"role": "user", "content": f"so<tool_call>{call}</tool_call>"},)
     tools = ({"type": "function", "function": {"name": "f"}},)
@@ -210,7 +213,9 @@ def test_the_output_of_a_chat_is_parsed():
         assert isinstance(done, Done)
 
 
-def test_a_bug_in_the_output_parser_ends_its_request_alone(monkeypatch, caplog):
+def test_a_bug_in_the_output_parser_ends_its_request_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     prompts = PromptBuilder(ChatTemplate("{{ messages[-1].content }}"), Characters())
     monkeypatch.setattr(MessageParser, "feed", None)
     with served(prompts) as client:
@@ -223,7 +228,7 @@ def test_a_bug_in_the_output_parser_ends_its_request_alone(monkeypatch, caplog):
 
 
 class NoMetadata:
-    def integer(self, _, default):
+    def integer(self, _: object, default):
         return default
 
     string = integer

@@ -7,7 +7,9 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,11 +27,11 @@ from tampu.errors import (
     RequestError,
     RunnerDiedError,
 )
-from tampu.runner.events import Done, TextDelta, TokenLogprob
+from tampu.runner.events import Done, TextDelta, TokenLogprob, to_error
 from tampu.runner.request import GenerateOptions
-from tampu.worker.client import describe_exit, start_worker
+from tampu.worker.client import WorkerProcess, describe_exit, start_worker
 from tampu.worker.output_queue import joined
-from tampu.worker.protocol import Answer, Encoded, PromptProcessed, to_error
+from tampu.worker.protocol import Answer, Encoded, PromptProcessed
 
 pytestmark = pytest.mark.server
 
@@ -46,17 +48,17 @@ class SkippingLoop(asyncio.SelectorEventLoop):
 
     skipped_s = 0.0
 
-    def time(self):
+    def time(self) -> float:
         return super().time() + self.skipped_s
 
 
-def run(test, patience_s=PATIENCE_S):
+def run(test: Coroutine[Any, Any, Any], patience_s: float = PATIENCE_S) -> None:
     """Run an async test; one that does not end fails."""
     with asyncio.Runner(loop_factory=SkippingLoop) as runner:
         runner.run(asyncio.wait_for(test, patience_s))
 
 
-async def start(path="model", **options):
+async def start(path: str = "model", **options: Any) -> WorkerProcess:
     environment = {"PATH": os.defpath}
     return await start_worker(
         Path(path),
@@ -69,36 +71,38 @@ async def start(path="model", **options):
     )
 
 
-async def begun(worker, text):
+async def begun(worker: WorkerProcess, text: str) -> asyncio.Task[Any]:
     """Ask for an answer; return what collects it, once it has begun."""
     events = worker.generate(TextPrompt(text), OPTIONS)
     first = await anext(events)
 
-    async def rest():
+    async def rest() -> list[Any]:
         return [first, *[event async for event in events]]
 
     return asyncio.create_task(rest())
 
 
-async def collect(worker, text, options=OPTIONS):
+async def collect(
+    worker: WorkerProcess, text: str, options: GenerateOptions = OPTIONS
+) -> list[Any]:
     return [event async for event in worker.generate(TextPrompt(text), options)]
 
 
-def joined_piece(pieces):
+def joined_piece(pieces: list[TextDelta]):
     """Return as one what may come in any number of pieces."""
     [answer] = joined(Answer(1, piece) for piece in pieces)
     return answer.event
 
 
-def is_running(pid):
+def is_running(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
     except FileNotFoundError:
         return False
 
 
-def test_a_request_comes_back_as_its_events():
-    async def test():
+def test_a_request_comes_back_as_its_events() -> None:
+    async def test() -> None:
         seen = []
         worker = await start(progress=seen.append)
         assert seen == [1.0]
@@ -115,8 +119,8 @@ def test_a_request_comes_back_as_its_events():
     run(test())
 
 
-def test_requests_run_at_once_and_keep_apart():
-    async def test():
+def test_requests_run_at_once_and_keep_apart() -> None:
+    async def test() -> None:
         worker = await start()
         texts = [f"text {i}" for i in range(20)]
         results = await asyncio.gather(*(collect(worker, text) for text in texts))
@@ -127,8 +131,8 @@ def test_requests_run_at_once_and_keep_apart():
     run(test())
 
 
-def test_a_conversation_goes_through_the_models_template():
-    async def test():
+def test_a_conversation_goes_through_the_models_template() -> None:
+    async def test() -> None:
         worker = await start("chat")
         prompt = ChatPrompt(messages=({"role": "user", "content": "hi"},), before=(65,))
         events = [event async for event in worker.generate(prompt, OPTIONS)]
@@ -138,8 +142,8 @@ def test_a_conversation_goes_through_the_models_template():
     run(test())
 
 
-def test_a_model_without_a_template_refuses_messages_unless_there_is_a_plain_prompt():
-    async def test():
+def test_a_model_without_a_template_refuses_messages_unless_there_is_a_plain_prompt() -> None:
+    async def test() -> None:
         worker = await start()
         messages = ({"role": "user", "content": "hi"},)
         with pytest.raises(RequestError, match="no chat template"):
@@ -151,8 +155,8 @@ def test_a_model_without_a_template_refuses_messages_unless_there_is_a_plain_pro
     run(test())
 
 
-def test_an_iterator_that_is_closed_cancels_its_request():
-    async def test():
+def test_an_iterator_that_is_closed_cancels_its_request() -> None:
+    async def test() -> None:
         worker = await start()
         events = worker.generate(TextPrompt("forever"), OPTIONS)
         assert await anext(events) == PromptProcessed(tuple(map(ord, "forever")))
@@ -164,8 +168,8 @@ def test_an_iterator_that_is_closed_cancels_its_request():
     run(test())
 
 
-def test_an_error_of_the_request_is_raised_with_its_class_and_leaves_the_model_alive():
-    async def test():
+def test_an_error_of_the_request_is_raised_with_its_class_and_leaves_the_model_alive() -> None:
+    async def test() -> None:
         worker = await start()
         with pytest.raises(ComputeError, match="NaN"):
             await collect(worker, "fail NaN")
@@ -175,8 +179,8 @@ def test_an_error_of_the_request_is_raised_with_its_class_and_leaves_the_model_a
     run(test())
 
 
-def test_a_damaged_model_is_refused_and_its_process_ends():
-    async def test():
+def test_a_damaged_model_is_refused_and_its_process_ends() -> None:
+    async def test() -> None:
         with pytest.raises(ModelFileError, match="magic: is not GGUF"):
             await start("damaged")
 
@@ -186,8 +190,8 @@ def test_a_damaged_model_is_refused_and_its_process_ends():
 @pytest.mark.parametrize(
     ("order", "cause"), [("kill now", "signal SIGKILL"), ("exit bye", r"exit code 7: saying bye")]
 )
-def test_a_death_ends_all_requests_with_its_cause_soon(order, cause):
-    async def test():
+def test_a_death_ends_all_requests_with_its_cause_soon(order: str, cause: str) -> None:
+    async def test() -> None:
         begin = time.monotonic()
         worker = await start(hang_s=10**6)  # so that nothing tells of it but the death itself
         start_s = time.monotonic() - begin
@@ -206,8 +210,8 @@ def test_a_death_ends_all_requests_with_its_cause_soon(order, cause):
     run(test())
 
 
-def test_a_process_killed_from_outside_is_noticed():
-    async def test():
+def test_a_process_killed_from_outside_is_noticed() -> None:
+    async def test() -> None:
         worker = await start()
         os.kill(worker.pid, signal.SIGABRT)
         with pytest.raises(RunnerDiedError, match="SIGABRT"):
@@ -217,16 +221,16 @@ def test_a_process_killed_from_outside_is_noticed():
     run(test())
 
 
-def test_loading_that_stands_still_is_given_up():
-    async def test():
+def test_loading_that_stands_still_is_given_up() -> None:
+    async def test() -> None:
         with pytest.raises(RunnerDiedError, match=r"nothing was loaded for 0\.5 s"):
             await start("hangs", stall_s=0.5)
 
     run(test())
 
 
-def test_loading_can_be_cancelled():
-    async def test():
+def test_loading_can_be_cancelled() -> None:
+    async def test() -> None:
         seen = []
         loading = asyncio.create_task(start("slow", progress=seen.append))
         await until(lambda: seen, "loading goes on")
@@ -237,8 +241,8 @@ def test_loading_can_be_cancelled():
     run(test())
 
 
-def test_requests_under_way_end_when_the_model_is_closed():
-    async def test():
+def test_requests_under_way_end_when_the_model_is_closed() -> None:
+    async def test() -> None:
         worker = await start()
         request = await begun(worker, "forever")
         await worker.close()
@@ -248,7 +252,7 @@ def test_requests_under_way_end_when_the_model_is_closed():
     run(test())
 
 
-def test_an_exit_is_described_by_signal_or_code_and_the_last_line():
+def test_an_exit_is_described_by_signal_or_code_and_the_last_line() -> None:
     assert describe_exit(-11, []) == "signal SIGSEGV"
     assert describe_exit(-9, []).startswith("signal SIGKILL (ended from outside")
     assert describe_exit(-6, ["a", "GGML_ASSERT"]) == "signal SIGABRT: GGML_ASSERT"
@@ -256,14 +260,14 @@ def test_an_exit_is_described_by_signal_or_code_and_the_last_line():
     assert describe_exit(-99, []) == "signal 99"
 
 
-def test_an_unknown_kind_of_error_is_still_an_error():
+def test_an_unknown_kind_of_error_is_still_an_error() -> None:
     assert type(to_error("RequestError", "x")) is RequestError
     assert str(to_error("ModelFileError", "magic: wrong")) == "magic: wrong"
     assert str(to_error("os", "text")) == "text"
 
 
-def test_texts_and_tokens_are_embedded_in_their_order():
-    async def test():
+def test_texts_and_tokens_are_embedded_in_their_order() -> None:
+    async def test() -> None:
         worker = await start()
         found = await worker.embed([TextPrompt("ab"), TokensPrompt((5,))])
         await worker.close()
@@ -274,8 +278,8 @@ def test_texts_and_tokens_are_embedded_in_their_order():
     run(test())
 
 
-def test_a_text_too_long_to_embed_is_cut_or_refused():
-    async def test():
+def test_a_text_too_long_to_embed_is_cut_or_refused() -> None:
+    async def test() -> None:
         worker = await start()
         found = await worker.embed([TextPrompt("a" * 200)])
         assert found.tokens == 100
@@ -286,8 +290,8 @@ def test_a_text_too_long_to_embed_is_cut_or_refused():
     run(test())
 
 
-def test_prompts_become_tokens_and_tokens_text():
-    async def test():
+def test_prompts_become_tokens_and_tokens_text() -> None:
+    async def test() -> None:
         worker = await start()
         encoded = await worker.encode(TextPrompt("hé"))
         assert encoded == Encoded((104, 233), (b"h", "é".encode()))
@@ -299,8 +303,8 @@ def test_prompts_become_tokens_and_tokens_text():
     run(test())
 
 
-def test_what_forms_need_is_made_when_there_is_nothing_else_to_do():
-    async def test():
+def test_what_forms_need_is_made_when_there_is_nothing_else_to_do() -> None:
+    async def test() -> None:
         worker = await start()
         while joined_piece((await collect(worker, "prepared"))[1:-1]).text != "True":
             await asyncio.sleep(0.05)
@@ -309,8 +313,8 @@ def test_what_forms_need_is_made_when_there_is_nothing_else_to_do():
     run(test())
 
 
-def test_a_loop_that_is_stuck_in_a_living_process_is_killed_and_its_requests_told():
-    async def test():
+def test_a_loop_that_is_stuck_in_a_living_process_is_killed_and_its_requests_told() -> None:
+    async def test() -> None:
         worker = await start(hang_s=1.5)
         began = time.monotonic()
         with pytest.raises(RunnerDiedError, match="it hangs: computing a batch"):
@@ -321,10 +325,10 @@ def test_a_loop_that_is_stuck_in_a_living_process_is_killed_and_its_requests_tol
     run(test())
 
 
-def test_a_device_that_never_answers_is_found_out(tmp_path):
+def test_a_device_that_never_answers_is_found_out(tmp_path: Path) -> None:
     model = make_endless_model(tmp_path / "checkpoint", tmp_path / "tiny.gguf")
 
-    async def test():
+    async def test() -> None:
         program = (sys.executable, str(Path(stuck_model.__file__)))
         worker = await start_worker(
             model,
@@ -342,10 +346,10 @@ def test_a_device_that_never_answers_is_found_out(tmp_path):
     run(test())
 
 
-def test_a_file_cut_short_under_a_loaded_model_is_named_as_the_cause(tmp_path):
+def test_a_file_cut_short_under_a_loaded_model_is_named_as_the_cause(tmp_path: Path) -> None:
     model = make_endless_model(tmp_path / "checkpoint", tmp_path / "tiny.gguf")
 
-    async def test():
+    async def test() -> None:
         worker = await start_worker(
             model,
             LoadOptions(context=256, threads=1, kernels="off"),
@@ -361,8 +365,8 @@ def test_a_file_cut_short_under_a_loaded_model_is_named_as_the_cause(tmp_path):
     run(test())
 
 
-def test_who_stood_still_himself_takes_no_process_for_hanging():
-    async def test():
+def test_who_stood_still_himself_takes_no_process_for_hanging() -> None:
+    async def test() -> None:
         worker = await start(hang_s=100.0)
         events = worker.generate(TextPrompt("forever"), OPTIONS)
         for _ in range(3):
@@ -376,8 +380,8 @@ def test_who_stood_still_himself_takes_no_process_for_hanging():
     run(test(), patience_s=10**6)  # of the time that it believes in
 
 
-def test_a_process_that_hangs_is_killed_and_its_requests_told():
-    async def test():
+def test_a_process_that_hangs_is_killed_and_its_requests_told() -> None:
+    async def test() -> None:
         worker = await start(hang_s=0.5)
         waiting = await begun(worker, "forever")
         with pytest.raises(RunnerDiedError, match=r"did not answer for 0\.5 s"):
@@ -391,8 +395,8 @@ def test_a_process_that_hangs_is_killed_and_its_requests_told():
     run(test())
 
 
-def test_a_process_whose_engine_is_lost_is_ended():
-    async def test():
+def test_a_process_whose_engine_is_lost_is_ended() -> None:
+    async def test() -> None:
         worker = await start()
         with pytest.raises(RunnerDiedError, match="the loop is gone"):
             await collect(worker, "lost the loop is gone")

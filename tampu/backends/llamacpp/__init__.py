@@ -1,7 +1,7 @@
-"""llama.cpp as the engine of a model's process, through the `xllamacpp` wheel.
+"""llama.cpp as the engine of a worker, through the `xllamacpp` wheel.
 
-It computes and samples; tokens, prompts, stop strings, the forms of answers and their text are
-tampu's own, so that an answer means the same whichever engine gave it.
+It computes and samples. Tokenizing, prompts, stop strings, structured output and detokenizing are
+tampu's own, so that both engines give equal results for equal tokens.
 """
 
 from tampu.backends.llamacpp.loading import load_llamacpp

@@ -1,4 +1,4 @@
-"""A model file, its projector and its adapters become a model in llama.cpp."""
+"""Loads a model file, its projector and its adapters into llama.cpp."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tampu.sandbox.client import ForkServerClient
 from tampu.tokenizer.loading import load_tokenizer
 from tampu.vision.sandboxed import SandboxedDecoder
 
-_LEAST_BATCH = 32  # with fewer than the sequences it aborts
+_MIN_BATCH = 32  # llama.cpp aborts if the batch is smaller than the number of sequences
 
 
 @contextmanager
@@ -35,15 +35,15 @@ def load_llamacpp(
     """Load a model into llama.cpp; it is freed at the end.
 
     Raises:
-        UnsupportedModelError: if the wheel is not installed, and for a model that has text and a
-            part that sees in one file.
-        ModelFileError: for a file that is damaged, and for an adapter of another model.
-        OutOfMemoryError: if llama.cpp does not load it; its own words are in the log.
+        UnsupportedModelError: if the wheel is not installed, or the vision encoder is in the
+            model's own file.
+        ModelFileError: for a damaged file, and an adapter of another architecture.
+        OutOfMemoryError: if llama.cpp cannot load it; its own messages are in the log.
     """
     try:
         import xllamacpp
     except ImportError as error:
-        message = "llama.cpp is not installed here: pip install 'tampu[llamacpp]'"
+        message = "llama.cpp is not installed: pip install 'tampu[llamacpp]'"
         raise UnsupportedModelError(message) from error
     file = read_gguf(path)
     metadata = file.metadata
@@ -54,25 +54,25 @@ def load_llamacpp(
         parameters = _parameters(xllamacpp, path, options)
         parameters.hostnames = [str(folder / "llama.sock")]
         parameters.api_keys = [secrets.token_hex(32)]
-        if not metadata.has("pooling_type"):  # one that generates: the mean, as the native engine
+        if not metadata.has("pooling_type"):  # as the native engine does
             parameters.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
         try:
             running = xllamacpp.Server(parameters)
         except RuntimeError as error:
             raise OutOfMemoryError(
-                f"llama.cpp cannot load {path.name}: its memory or its tensors do not fit"
+                f"llama.cpp cannot load {path.name}: not enough memory, or unexpected tensors"
             ) from error
         server = LlamaServer(folder / "llama.sock", parameters.api_keys[0])
-        forms = StructuredOutputs(
+        structured_outputs = StructuredOutputs(
             tokenizer, stack.enter_context(closing(Constraints(tokenizer, fork_server)))
         )
-        eyes = None
+        projector = None
         if options.projector is not None:
             decoder = stack.enter_context(closing(SandboxedDecoder(fork_server)))
-            eyes = MultimodalProjector(server, tokenizer, decoder, options.context)
+            projector = MultimodalProjector(server, tokenizer, decoder, options.context)
         own = options.template
         template = read_template(own) if own else ChatTemplate.from_metadata(metadata)
-        model = LlamaModel(server, tokenizer, options.context, forms, eyes)
+        model = LlamaModel(server, tokenizer, options.context, structured_outputs, projector)
         yield (
             model,
             RequestBuilder.for_model(model, template, metadata, fork_server, options.parser),
@@ -81,13 +81,13 @@ def load_llamacpp(
 
 
 def _check_parts(file: GGUFFile, options: LoadOptions) -> None:
-    """Refuse parts that llama.cpp does not take, before it says so in words of its own."""
+    """Check the files for what llama.cpp refuses with less helpful messages."""
     for adapter, _ in options.adapters:
         check_adapter(read_gguf(adapter), file.metadata.architecture)
     if any(name.startswith("v.") for name in file.tensors):
         raise UnsupportedModelError(
-            f"{file.path.name} has the part that sees in the file of its text; llama.cpp takes "
-            "that in a file of its own (mmproj) only: use the native engine"
+            f"{file.path.name} has its vision encoder in the same GGUF file; llama.cpp needs a "
+            "separate mmproj file: use the native engine"
         )
 
 
@@ -101,7 +101,7 @@ def _parameters(xllamacpp: Any, path: Path, options: LoadOptions) -> Any:
     ]
     parameters.n_ctx = options.context * options.slots
     parameters.n_parallel = options.slots
-    parameters.n_batch = parameters.n_ubatch = max(options.batch, _LEAST_BATCH)
+    parameters.n_batch = parameters.n_ubatch = max(options.batch, _MIN_BATCH)
     parameters.n_gpu_layers = options.gpu_layers
     parameters.main_gpu = options.main_gpu or 0
     if options.tensor_split:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -12,16 +12,16 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tampu.backends.llamacpp.logprobs import prompt_scores
-from tampu.backends.llamacpp.mmproj import MultimodalProjector
+from tampu.backends.llamacpp.logprobs import prompt_logprobs
+from tampu.backends.llamacpp.mmproj import LlamaImage, MultimodalProjector
 from tampu.backends.llamacpp.request import LlamaRequest, error_of
 from tampu.backends.llamacpp.retokenize import Retokenizer
-from tampu.backends.llamacpp.server import LlamaServer, Pieces
+from tampu.backends.llamacpp.server import CompletionStream, LlamaServer
 from tampu.backends.llamacpp.structured_output import StructuredOutputs
 from tampu.chat.images import Item, length
-from tampu.errors import ContextLengthError, RequestError
+from tampu.engine.completion import too_long
+from tampu.errors import RequestError
 from tampu.ml.vectors import normalize
-from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.events import Event
 from tampu.runner.reasoning_budget import ReasoningBudget, reasoning_budget
 from tampu.runner.request import GenerateOptions
@@ -37,163 +37,158 @@ class LlamaModel:
         server: LlamaServer,
         tokenizer: Tokenizer,
         context: int,
-        forms: StructuredOutputs,
-        eyes: MultimodalProjector | None = None,
+        structured_outputs: StructuredOutputs,
+        projector: MultimodalProjector | None = None,
     ) -> None:
-        """Take the model that a server has.
+        """Take over a model that a server has loaded.
 
         Args:
             server: llama.cpp's.
             tokenizer: of the model.
             context: the length of a slot's context.
-            forms: of its answers.
-            eyes: what lets it see; None: it does not.
+            structured_outputs: compiles the grammars of requests.
+            projector: encodes images; None: the model takes none.
         """
         self._server = server
-        self._forms = forms
-        self._eyes = eyes
+        self._structured_outputs = structured_outputs
+        self._projector = projector
         self.tokenizer = tokenizer
         self.context = context
-        self._untold = Retokenizer(tokenizer)
+        self._retokenizer = Retokenizer(tokenizer)
         self._requests: WeakSet[LlamaRequest] = WeakSet()
 
-    def prepare_images(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        """Return messages whose `images` are as the model takes them.
+    def prepare_image(self, image: bytes) -> LlamaImage:
+        """Return the image in a file as the model takes it.
 
         Raises:
             RequestError: if it takes none, and for files that are not images.
         """
-        if not any(message.get("images") for message in messages):
-            return messages
-        eyes = self._eyes
-        if eyes is None:
+        if self._projector is None:
             raise RequestError(
-                "the model takes no images: with the llama.cpp engine it must have a projector "
-                "in a file of its own (mmproj)"
+                "the model takes no images: the llama.cpp engine needs a projector in a file of "
+                "its own (mmproj)"
             )
-        return [
-            {**message, "images": [eyes.look(image) for image in message["images"]]}
-            if message.get("images")
-            else message
-            for message in messages
-        ]
+        return self._projector.prepare_image(image)
 
     def submit(
         self, prompt: Sequence[Item], options: GenerateOptions, sink: Callable[[Event], None]
     ) -> LlamaRequest:
-        """Begin a request; `sink` receives its events on a thread of its own.
+        """Begin a request; `sink` receives its events on a thread of the request.
 
         Raises:
-            RequestError: for an empty prompt, and one with pictures that llama.cpp would misread.
-            GrammarError: for a grammar that is wrong.
+            RequestError: for an empty prompt, and one with images that llama.cpp would misread.
+            GrammarError: for an invalid grammar.
             ContextLengthError: for a prompt longer than the context, unless it may be cut.
         """
         items = self._fitting(list(prompt), options)
         tokens = [item for item in items if isinstance(item, int)]
-        has_pictures = len(tokens) < len(items)
-        if options.prompt_logprobs and has_pictures:
-            raise RequestError("a prompt with pictures has no log-probabilities")
-        constraint = self._forms.constraint(options)
-        asked = self._asked(items, options)
+        has_images = len(tokens) < len(items)
+        if options.prompt_logprobs and has_images:
+            raise RequestError(
+                "the llama.cpp engine has no prompt_logprobs for a prompt with images"
+            )
+        constraint = self._structured_outputs.constraint(options)
+        body = self._request_body(items, options)
+        limit = body["n_predict"]
 
-        most = asked["n_predict"]
+        def complete(output: Sequence[int]) -> CompletionStream:
+            prompt: Any = [*tokens, *output]
+            if self._projector and has_images:
+                prompt = self._projector.prompt([*items, *output])
+            left = limit - len(output) if limit >= 0 else limit
+            return self._server.complete({**body, "n_predict": left, "prompt": prompt})
 
-        def ask(said: Sequence[int]) -> Pieces:
-            prompt = self._eyes.prompt([*items, *said]) if self._eyes and has_pictures else None
-            left = {"n_predict": most - len(said) if most >= 0 else most}
-            return self._server.complete({**asked, **left, "prompt": prompt or [*tokens, *said]})
-
-        text = Detokenizer(options.stop, self.tokenizer.decoder(shown=options.shown))
         request = LlamaRequest(
-            ask,
-            msgspec.structs.replace(options, max_tokens=most if most >= 0 else None),
+            complete,
+            msgspec.structs.replace(options, max_tokens=limit if limit >= 0 else None),
             sink,
-            text,
-            self.tokenizer.eos,
-            self._untold,
-            self.tokenizer.token_bytes,
+            self.tokenizer,
+            self._retokenizer,
             constraint,
-            self._budget(options),
+            self._reasoning_budget(options),
         )
         self._requests.add(request)
-        wants_scores = tokens if options.prompt_logprobs else []
-        token_bytes = self.tokenizer.token_bytes
-        scores = prompt_scores(self._server, wants_scores, options.top_logprobs, token_bytes)
-        thread = threading.Thread(
-            target=request.run, args=(scores,), name="tampu-llamacpp", daemon=True
+        logprobs = prompt_logprobs(
+            self._server,
+            tokens if options.prompt_logprobs else [],
+            options.top_logprobs,
+            self.tokenizer.token_bytes,
         )
-        thread.start()
+        threading.Thread(
+            target=request.run, args=(logprobs,), name="tampu-llamacpp", daemon=True
+        ).start()
         return request
 
     def embed(self, texts: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
         """Return the embeddings (texts, features) of texts given as tokens.
 
         Raises:
-            RequestError: if the model is none for embeddings.
+            RequestError: if it is not an embedding model.
         """
-        answer = self._server.ask("/v1/embeddings", {"input": list(map(list, texts))})
-        if "error" in answer:
-            raise RequestError(str(error_of(answer["error"])))
-        return normalize(np.array([item["embedding"] for item in answer["data"]], np.float32))
+        response = self._server.request("/v1/embeddings", {"input": list(map(list, texts))})
+        if "error" in response:
+            raise RequestError(str(error_of(response["error"])))
+        return normalize(np.array([item["embedding"] for item in response["data"]], np.float32))
 
     def warm_up(self) -> None:
-        """Make what the first grammar and the first image need, if the model takes any."""
-        self._forms.prepare()
-        if self._eyes is not None:
-            self._eyes.prepare()
+        """Set up ahead of time what the first grammar and the first image will need."""
+        self._structured_outputs.prepare()
+        if self._projector is not None:
+            self._projector.prepare()
 
     def hang_reason(self, patience_s: float) -> str:
-        """Return that it gives nothing, when no request has heard anything for ten times as long.
+        """Return why llama.cpp counts as hung; empty if it does not.
 
-        A prompt gives nothing until it is read, and requests wait for one another.
+        It does when no request has received anything for ten times the patience: nothing comes
+        while prompts are processed, and requests wait for one another.
         """
-        heard = [request.heard_s for request in self._requests if request.runs]
-        silent_s = time.monotonic() - max(heard, default=time.monotonic())
+        received = [each.received_s for each in self._requests if not each.is_over]
+        silent_s = time.monotonic() - max(received, default=time.monotonic())
         if silent_s <= 10 * patience_s:
             return ""
-        return f"it hangs: llama.cpp gave nothing for {silent_s:.0f} s"
+        return f"hung: nothing from llama.cpp for {silent_s:.0f} s (limit {10 * patience_s:.0f} s)"
 
-    def _asked(self, items: Sequence[Item], options: GenerateOptions) -> dict[str, Any]:
-        """Return what llama.cpp is asked for, but for the prompt.
+    def _request_body(self, items: Sequence[Item], options: GenerateOptions) -> dict[str, Any]:
+        """Return the request to llama.cpp, without the prompt.
 
         Raises:
-            RequestError: for what it does not have.
+            RequestError: for a token that does not exist.
         """
-        limit = self.tokenizer.vocabulary_size
-        wrong = next((token for token in options.logit_bias if not 0 <= token < limit), None)
+        size = self.tokenizer.vocabulary_size
+        wrong = next((token for token in options.logit_bias if not 0 <= token < size), None)
         if wrong is not None:
-            raise RequestError(f"logit_bias: token {wrong} is not among the {limit} tokens")
-        asked: dict[str, Any] = {name: getattr(options, name) for name in names_of(Use.SAMPLING)}
+            raise RequestError(f"logit_bias: token {wrong} is not one of the {size} tokens")
+        body: dict[str, Any] = {name: getattr(options, name) for name in names_of(Use.SAMPLING)}
         for name in ("repeat_last_n", "dry_penalty_last_n"):
-            if asked[name] < 0:
-                asked[name] = self.context
-        asked["dry_sequence_breakers"] = [*options.dry_sequence_breakers] or [""]  # not none
+            if body[name] < 0:
+                body[name] = self.context
+        body["dry_sequence_breakers"] = [*options.dry_sequence_breakers] or [""]  # not none
         room = self.context - length(items)
-        most = options.max_tokens if options.shift else min(options.max_tokens or room, room)
-        asked |= {
-            "n_predict": -1 if most is None else most,
+        limit = options.max_tokens if options.shift else min(options.max_tokens or room, room)
+        body |= {
+            "n_predict": -1 if limit is None else limit,
             "n_keep": options.keep,
             "seed": -1 if options.seed is None else options.seed,
-            "logit_bias": [*map(list, self._forms.biases(options).items())],
+            "logit_bias": [*map(list, self._structured_outputs.biases(options).items())],
             "return_tokens": True,
             "timings_per_token": True,
-            **self._forms.asked(options),
+            **self._structured_outputs.request_fields(options),
         }
         if options.logprobs:
-            asked["n_probs"] = max(options.top_logprobs, 1)
-        return asked
+            body["n_probs"] = max(options.top_logprobs, 1)
+        return body
 
-    def _budget(self, options: GenerateOptions) -> ReasoningBudget | None:
-        """Return the budget of an answer's thoughts, if they have one.
+    def _reasoning_budget(self, options: GenerateOptions) -> ReasoningBudget | None:
+        """Return the budget of an answer's reasoning, if it has one.
 
         Raises:
-            RequestError: if the answer also has a form, which llama.cpp begins anew with it.
+            RequestError: if it also has a grammar, which llama.cpp would start again after the
+                reasoning is ended.
         """
         budget = reasoning_budget(options, self.tokenizer)
         if budget is not None and options.grammar is not None:
             raise RequestError(
-                "with the llama.cpp engine an answer has a form, or its thoughts a budget "
-                "(think_budget), not both"
+                "with the llama.cpp engine, use either structured output or think_budget, not both"
             )
         return budget
 
@@ -204,10 +199,7 @@ class LlamaModel:
         if count < self.context:
             return items
         if not options.truncate or count > len(items):
-            raise ContextLengthError(
-                f"the prompt has {count} tokens, the context {self.context}: shorten the "
-                "prompt or load the model with a larger context"
-            )
-        most = self.context - 1
-        keep = most - 1 if options.keep < 0 else min(options.keep, most - 1)
-        return items[:keep] + items[len(items) - (most - keep) :]
+            raise too_long(count, self.context)
+        limit = self.context - 1
+        keep = limit - 1 if options.keep < 0 else min(options.keep, limit - 1)
+        return items[:keep] + items[len(items) - (limit - keep) :]

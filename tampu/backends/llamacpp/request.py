@@ -1,8 +1,8 @@
-"""One answer of llama.cpp, from its pieces to events.
+"""One request to llama.cpp: from the chunks of its stream to events.
 
-llama.cpp samples; what its tokens mean is tampu's: text, stop strings, scores, and whether they
-are in the answer's form. It gives up a form that it cannot follow and goes on without: so each
-token is checked here, before anybody sees it.
+llama.cpp samples; detokenizing, stop strings, logprobs and structured output are tampu's. When
+llama.cpp cannot follow a grammar it continues without it, so each token is checked here before it
+is sent.
 """
 
 from __future__ import annotations
@@ -11,110 +11,69 @@ import http
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from typing import Protocol
 
 from tampu.backends.llamacpp.retokenize import Retokenizer
-from tampu.backends.llamacpp.server import Message, Pieces
+from tampu.backends.llamacpp.server import CompletionStream, Message
 from tampu.errors import ComputeError, ContextLengthError, GrammarError, RequestError, TampuError
 from tampu.runner.detokenizer import Detokenizer
 from tampu.runner.events import Done, Event, Failed, FinishReason, TextDelta, TokenLogprob, Usage
+from tampu.runner.reasoning_budget import ReasoningBudget
 from tampu.runner.request import GenerateOptions
-
-
-class Constraint(Protocol):
-    """How far an answer has come in its grammar."""
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the answer is whole and nothing but its end may follow."""
-        ...
-
-    @property
-    def may_end(self) -> bool:
-        """Whether the answer is whole as it is, even if more may follow."""
-        ...
-
-    def count_allowed(self, tokens: list[int]) -> int:
-        """Return how many of these tokens may follow."""
-        ...
-
-    def mask(self) -> object:
-        """Raise GrammarError if no token may follow."""
-        ...
-
-    def accept(self, token: int) -> None:
-        """Take the next token."""
-        ...
-
-
-class Budget(Protocol):
-    """How much an answer may still think."""
-
-    @property
-    def forced(self) -> Sequence[int]:
-        """The tokens that must come next, to end the thought; empty: it may go on."""
-        ...
-
-    def accept(self, token: int) -> None:
-        """Take the next token."""
-        ...
+from tampu.sampling.constraint import Constraint
+from tampu.tokenizer import Tokenizer
 
 
 class LlamaRequest:
-    """A request under way, on a thread of its own."""
+    """A running request, on a thread of its own.
+
+    Attributes:
+        is_over: whether its last event has been sent.
+        received_s: when llama.cpp last sent something for it, on the monotonic clock.
+    """
 
     def __init__(
         self,
-        ask: Callable[[Sequence[int]], Pieces],
+        complete: Callable[[Sequence[int]], CompletionStream],
         options: GenerateOptions,
         sink: Callable[[Event], None],
-        text: Detokenizer,
-        ends: frozenset[int],
-        untold: Retokenizer,
-        token_bytes: Callable[[int], bytes],
+        tokenizer: Tokenizer,
+        retokenizer: Retokenizer,
         constraint: Constraint | None = None,
-        budget: Budget | None = None,
+        budget: ReasoningBudget | None = None,
     ) -> None:
-        """Take what llama.cpp gives, and what becomes of it.
+        """Prepare a request; `run` sends it.
 
         Args:
-            ask: gives the pieces of what follows the prompt and these tokens of the answer.
+            complete: returns the stream of what follows the prompt and these output tokens.
             options: of the request.
             sink: receives the events.
-            text: of the answer.
-            ends: tokens that end a text.
-            untold: finds tokens of which llama.cpp gives the text alone.
-            token_bytes: returns the UTF-8 text of a token.
-            constraint: of the answer; None: it may be anything.
-            budget: of its thoughts; None: they have none.
+            tokenizer: of the model.
+            retokenizer: finds tokens of which llama.cpp sends the text alone.
+            constraint: on the output; None: any text.
+            budget: of the reasoning; None: no limit.
         """
-        self._ask = ask
-        self._pieces = ask(())
+        self._complete = complete
+        self._stream = complete(())
         self._options = options
         self._sink = sink
-        self._text = text
-        self._ends = ends
+        self._detokenizer = Detokenizer(options.stop, tokenizer.decoder(shown=options.shown))
+        self._ends = tokenizer.eos
+        self._token_bytes = tokenizer.token_bytes
+        self._retokenizer = retokenizer
         self._constraint = constraint
         self._budget = budget
-        self._untold = untold
-        self._token_bytes = token_bytes
-        self._count = 0  # of tokens since it was asked, told or not
-        self._answer: list[int] = []  # all tokens
-        self._before = 0  # tokens of the answer that the first prompt had
-        self._earlier: list[Message] = []  # the last piece of each time that it was asked before
+        self._count = 0  # tokens of this stream, sent or not
+        self._output: list[int] = []  # tokens of all streams
+        self._before = 0  # tokens of the output that the first stream's prompt had
+        self._earlier: list[Message] = []  # the last chunk of each earlier stream
         self._last = -1
-        self._repeats = 0  # of the last token, by itself
-        self._tokens_held: list[int] = []
-        self._scores_held: list[TokenLogprob] = []
+        self._repeats = 0  # how often the last token has followed itself
+        self._pending_tokens: list[int] = []
+        self._pending_logprobs: list[TokenLogprob] = []
         self._began_ns = time.monotonic_ns()
         self._is_cancelled = False
-        self._is_over = False
-        self.heard_s = time.monotonic()
-
-    @property
-    def runs(self) -> bool:
-        """Whether more will come of it."""
-        return not self._is_over
+        self.is_over = False
+        self.received_s = time.monotonic()
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -124,156 +83,155 @@ class LlamaRequest:
     def cancel(self) -> None:
         """End it before its next token."""
         self._is_cancelled = True
-        self._pieces.end()
+        self._stream.cancel()
 
-    def run(self, scores: Iterable[TokenLogprob] = ()) -> None:
-        """Ask, and hand on what comes.
+    def run(self, prompt_logprobs: Iterable[TokenLogprob] = ()) -> None:
+        """Send the request and forward its output until it ends.
 
         Args:
-            scores: of the prompt's tokens, each computed when it is asked for.
+            prompt_logprobs: of the prompt's tokens, each computed when it is taken.
         """
         try:
-            self._run(scores)
+            self._run(prompt_logprobs)
         except TampuError as error:
             self._fail(type(error).__name__, str(error))
-        except Exception as error:  # noqa: BLE001 - the top of a thread: the request must hear of it
+        except Exception as error:  # noqa: BLE001 - the top of a thread; its request needs an end
             self._fail(ComputeError.__name__, f"llama.cpp: {error}")
 
-    def _run(self, scores: Iterable[TokenLogprob]) -> None:
-        gathered: list[TokenLogprob] = []
-        for score in scores:
-            self.heard_s = time.monotonic()
-            gathered.append(score)
+    def _run(self, prompt_logprobs: Iterable[TokenLogprob]) -> None:
+        collected: list[TokenLogprob] = []
+        for entry in prompt_logprobs:
+            self.received_s = time.monotonic()
+            collected.append(entry)
             if self._is_cancelled:
                 break
-        reason, last = self._heard()
+        reason, last = self._receive()
         while reason is None:
-            self._end_thought(last)
-            reason, last = ("length", {}) if self._is_full else self._heard()
-        self._finish(reason, last, tuple(gathered))
+            self._end_reasoning(last)
+            reason, last = ("length", {}) if self._is_full else self._receive()
+        self.is_over = True
+        self._emit(self._detokenizer.flush())
+        usage, matched = self._usage(last), self._detokenizer.matched
+        self._sink(Done(reason, usage, tuple(collected), matched))
 
-    def _heard(self) -> tuple[FinishReason | None, Message]:
-        """Take pieces to the last; return why it is that: None if a thought has to end.
+    def _receive(self) -> tuple[FinishReason | None, Message]:
+        """Receive chunks up to the last.
+
+        Returns:
+            Why it is the last, or None if the reasoning must be ended there; and the chunk.
 
         Raises:
             ComputeError: if llama.cpp ends without a reason.
         """
         last: Message = {}
-        with closing(self._pieces.__iter__()) as pieces:
+        with closing(self._stream.__iter__()) as chunks:
             while not self._is_cancelled:
                 if self._budget is not None and self._budget.forced:
                     return None, last
-                last = next(pieces, {})
+                last = next(chunks, {})
                 if not last:
                     break
-                self.heard_s = time.monotonic()
-                if reason := self._told(last):
+                self.received_s = time.monotonic()
+                if reason := self._process(last):
                     return reason, last
         if self._is_cancelled:
             return "cancelled", last
-        raise ComputeError("llama.cpp's answer has no end")
+        raise ComputeError("llama.cpp ended the output without a reason")
 
-    def _end_thought(self, last: Message) -> None:
-        """Say the end of the thought in the model's place, and ask for what follows it."""
+    def _end_reasoning(self, last: Message) -> None:
+        """Add the end of the reasoning, which the budget forces, and request what follows it."""
         if last:
             self._earlier.append(last)
         for token in self._budget.forced if self._budget is not None else ():
             if not self._is_full:
                 self._take(token, None)
         if not self._earlier:
-            self._before = len(self._answer)
+            self._before = len(self._output)
         self._count = 0
-        self._pieces = self._ask(self._answer)
+        self._stream = self._complete(self._output)
 
-    def _told(self, piece: Message) -> FinishReason | None:
-        """Take a piece; return why it is the last one, if it is.
+    def _process(self, chunk: Message) -> FinishReason | None:
+        """Process a chunk; return why it is the last one, if it is.
 
         Raises:
-            TampuError: for an error of llama.cpp's, and an answer that is not in its form.
+            TampuError: for an error of llama.cpp's, and output that does not match the grammar.
         """
-        if "error" in piece:
-            raise error_of(piece["error"])
-        scores = {score["id"]: score for score in piece.get("completion_probabilities", ())}
-        for token in self._tokens(piece):
-            if self._take(token, scores.get(token)):
+        if "error" in chunk:
+            raise error_of(chunk["error"])
+        logprobs = {entry["id"]: entry for entry in chunk.get("completion_probabilities", ())}
+        for token in self._tokens(chunk):
+            if self._take(token, logprobs.get(token)):
                 return "stop"
-            if self._only_repeats(token):
+            if self._is_repeating(token):
                 return "length"
             if self._budget is not None and self._budget.forced:
-                return None  # what it said after that does not count
-        if not piece.get("stop"):
+                return None  # ignore what follows in this chunk
+        if not chunk.get("stop"):
             return None
-        return "length" if piece.get("stop_type") == "limit" else "stop"
+        return "length" if chunk.get("stop_type") == "limit" else "stop"
 
-    def _tokens(self, piece: Message) -> list[int]:
-        """Return a piece's tokens, with those before them that were not told.
+    def _tokens(self, chunk: Message) -> list[int]:
+        """Return a chunk's tokens, with those before them that llama.cpp has left out.
 
-        Where none are wanted llama.cpp gives one all the same.
+        llama.cpp sends one token even where `max_tokens` is 0.
         """
-        told: list[int] = [] if self._is_full else piece.get("tokens", [])
-        untold = piece.get("tokens_predicted", 0) - self._count - len(told)
-        if not told:
+        sent: list[int] = [] if self._is_full else chunk.get("tokens", [])
+        missing = chunk.get("tokens_predicted", 0) - self._count - len(sent)
+        if not sent:
             return []
-        self._count += untold + len(told)
-        before = self._untold.before(told[0], piece["content"], untold) if untold > 0 else []
-        return [*before, *told]
+        self._count += missing + len(sent)
+        found = self._retokenizer.before(sent[0], chunk["content"], missing) if missing > 0 else []
+        return [*found, *sent]
 
-    def _take(self, token: int, score: Message | None) -> bool:
-        """Take a token; return whether the answer is whole with it or was so before."""
+    def _take(self, token: int, logprob: Message | None) -> bool:
+        """Add a token to the output; return whether the output is complete, with it or before."""
         constraint = self._constraint
         if constraint is not None and not _follows(constraint, token, is_end=token in self._ends):
             return True
         if token in self._ends:
-            return False  # llama.cpp says so itself, with the durations
-        self._answer.append(token)
+            return False  # llama.cpp's last chunk follows, with the durations
+        self._output.append(token)
         if self._budget is not None:
             self._budget.accept(token)
-        self._tokens_held.append(token)
-        if score is not None:
+        self._pending_tokens.append(token)
+        if logprob is not None:
             top = self._options.top_logprobs
-            self._scores_held.append(scored(score, top, self._token_bytes))
-        text = self._text.feed(token)
-        is_stopped = self._text.matched is not None
+            self._pending_logprobs.append(token_logprob(logprob, top, self._token_bytes))
+        text = self._detokenizer.feed(token)
+        is_stopped = self._detokenizer.matched is not None
         if is_stopped:  # their text is the stop string
-            self._tokens_held, self._scores_held = [], []
+            self._pending_tokens, self._pending_logprobs = [], []
         self._emit(text)
         return is_stopped or (constraint is not None and constraint.is_complete)
 
     @property
     def _is_full(self) -> bool:
-        """Whether the answer has all the tokens that it may have."""
-        most = self._options.max_tokens
-        return most is not None and len(self._answer) >= most
+        """Whether the output has as many tokens as it may have."""
+        limit = self._options.max_tokens
+        return limit is not None and len(self._output) >= limit
 
-    def _only_repeats(self, token: int) -> bool:
-        """Note a token; return whether it has followed itself as often as it may."""
+    def _is_repeating(self, token: int) -> bool:
+        """Count a token; return whether it has been repeated as often as allowed."""
         self._repeats = self._repeats + 1 if token == self._last else 0
         self._last = token
-        most = self._options.max_repeated_tokens
-        return most is not None and self._repeats >= most
+        limit = self._options.max_repeated_tokens
+        return limit is not None and self._repeats >= limit
 
     def _emit(self, text: str) -> None:
         if text:
-            tokens, self._tokens_held = tuple(self._tokens_held), []
-            scores, self._scores_held = tuple(self._scores_held), []
-            self._sink(TextDelta(text, tokens, scores))
-
-    def _finish(
-        self, reason: FinishReason, last: Message, scores: tuple[TokenLogprob, ...]
-    ) -> None:
-        self._is_over = True
-        self._emit(self._text.flush())
-        self._sink(Done(reason, self._usage(last), scores, self._text.matched))
+            tokens, self._pending_tokens = tuple(self._pending_tokens), []
+            logprobs, self._pending_logprobs = tuple(self._pending_logprobs), []
+            self._sink(TextDelta(text, tokens, logprobs))
 
     def _usage(self, last: Message) -> Usage:
         first = self._earlier[0] if self._earlier else last
         timings = first.get("timings", {})
         generated_ms = sum(
-            piece.get("timings", {}).get("predicted_ms", 0) for piece in [*self._earlier, last]
+            chunk.get("timings", {}).get("predicted_ms", 0) for chunk in [*self._earlier, last]
         )
         generated = last.get("tokens_predicted", 0)
-        if self._budget is not None:  # each time that it is asked it counts from none
-            generated = len(self._answer)
+        if self._budget is not None:  # each stream counts from 0
+            generated = len(self._output)
         return Usage(
             prompt_tokens=max(first.get("tokens_evaluated", 0) - self._before, 0),
             cached_tokens=timings.get("cache_n", 0),
@@ -284,25 +242,25 @@ class LlamaRequest:
         )
 
     def _fail(self, kind: str, message: str) -> None:
-        if not self._is_over:
-            self._is_over = True
+        if not self.is_over:
+            self.is_over = True
             self._sink(Failed(kind, message))
 
 
-def scored(score: Message, top: int, token_bytes: Callable[[int], bytes]) -> TokenLogprob:
-    """Return a token's log-probability with those of so many likeliest tokens."""
-    token, likeliest = int(score["id"]), score.get("top_logprobs", ())[:top]
+def token_logprob(entry: Message, top: int, token_bytes: Callable[[int], bytes]) -> TokenLogprob:
+    """Return a token's logprob as llama.cpp sends it, with those of the `top` likeliest."""
+    token, likeliest = int(entry["id"]), entry.get("top_logprobs", ())[:top]
     return TokenLogprob(
         token,
-        float(score["logprob"]),
-        tuple((int(one["id"]), float(one["logprob"])) for one in likeliest),
+        float(entry["logprob"]),
+        tuple((int(each["id"]), float(each["logprob"])) for each in likeliest),
         token_bytes(token),
-        tuple(token_bytes(int(one["id"])) for one in likeliest),
+        tuple(token_bytes(int(each["id"])) for each in likeliest),
     )
 
 
 def error_of(error: Message) -> TampuError:
-    """Return what an error of llama.cpp's means."""
+    """Return an error of llama.cpp as an exception."""
     message = f"llama.cpp: {error.get('message', error)}"
     if error.get("type") == "exceed_context_size_error":
         return ContextLengthError(message)
@@ -312,10 +270,10 @@ def error_of(error: Message) -> TampuError:
 
 
 def _follows(constraint: Constraint, token: int, *, is_end: bool) -> bool:
-    """Return whether a token goes on with the answer; if not, the answer was whole before it.
+    """Return whether a token continues the output; if not, the output was complete before it.
 
     Raises:
-        GrammarError: if it may not come there.
+        GrammarError: if the grammar does not allow it.
     """
     if constraint.count_allowed([token]):
         if not is_end:
@@ -323,7 +281,9 @@ def _follows(constraint: Constraint, token: int, *, is_end: bool) -> bool:
         return True
     if is_end and constraint.may_end:
         return True
-    if constraint.may_end:  # what ends a text for llama.cpp alone
+    if constraint.may_end:  # the text ends here for llama.cpp alone
         return False
     constraint.mask()
-    raise GrammarError("llama.cpp cannot follow the grammar: give it another, or a simpler one")
+    raise GrammarError(
+        "llama.cpp cannot follow the grammar: use a simpler one or the native engine"
+    )

@@ -1,7 +1,7 @@
-"""Tokens that llama.cpp does not tell.
+"""Recovers the token ids that llama-server does not return.
 
-A token that ends inside a character is held back until the character is whole. Then the text comes,
-but of the tokens only the last one. What the others were is found from the bytes that are left.
+It holds back a token that ends inside a character until the character is complete. Then it sends
+the text, but only the last of its tokens. The others are found from the remaining bytes.
 """
 
 from __future__ import annotations
@@ -9,43 +9,43 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Protocol
 
-_MOST = 32  # held back at once; more are no text
+_MAX_TOKENS = 32  # held back together; more are not text
 _REPLACED = "\N{REPLACEMENT CHARACTER}".encode()
-_BROKEN = b"\xff"  # a byte of no character, as what was replaced
+_BROKEN = b"\xff"  # never part of UTF-8, like the bytes that were replaced
 
 
-class Spelling(Protocol):
-    """What this needs of a tokenizer."""
+class TokenBytes(Protocol):
+    """The part of a tokenizer that this uses."""
 
     def all_token_bytes(self) -> list[bytes]:
         """Return the bytes of every token; b"" for control tokens."""
         ...
 
     def token_bytes(self, token: int) -> bytes:
-        """Return the bytes for which a token stands."""
+        """Return the bytes of a token."""
         ...
 
 
 class Retokenizer:
-    """Finds them. Any thread may ask."""
+    """Finds tokens by their bytes. Any thread may call it."""
 
-    def __init__(self, tokenizer: Spelling) -> None:
+    def __init__(self, tokenizer: TokenBytes) -> None:
         self._tokenizer = tokenizer
 
     def before(self, token: int, text: str, count: int) -> list[int]:
-        """Return so many tokens that come before a token in a text that ends with it.
+        """Return the `count` tokens before a token in a text that ends with it.
 
-        None if there are no such tokens: what a model gave is no text then.
+        Empty if there are no such tokens: then the model's output is not text.
         """
         own = self._tokenizer.token_bytes(token)
         whole = text.encode().replace(_REPLACED, _BROKEN)
-        if len(own) < len(whole) and not whole.endswith(own):  # it is a part of what was replaced
+        if len(own) < len(whole) and not whole.endswith(own):  # part of it was replaced
             own = own[-1:]
         return self._spelled(whole[: len(whole) - len(own)], count)
 
     def _spelled(self, text: bytes, count: int) -> list[int]:
-        """Return the tokens that spell a text, so many."""
-        if count > _MOST:
+        """Return `count` tokens whose bytes are this text; empty if there are none."""
+        if count > _MAX_TOKENS:
             return []
         ways: dict[int, list[int]] = {0: []}
         for _ in range(count):

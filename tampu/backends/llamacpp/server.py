@@ -1,6 +1,6 @@
-"""llama.cpp's own server, which runs in this process, and how it is asked.
+"""A client of llama.cpp's own server, which runs in this process.
 
-It listens on a Unix socket in a folder of this user's alone, under a key that nobody else knows.
+It listens on a Unix socket in a folder that only this user can open, and requires a random key.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tampu.errors import ComputeError
 
 Message: TypeAlias = Mapping[str, Any]
 
-_BEGIN = b"data: "
+_PREFIX = b"data: "
 _BROKEN = (OSError, http.client.HTTPException, ValueError)
 
 
-class Pieces:
-    """What comes in answer to a request, piece by piece, an error too."""
+class CompletionStream:
+    """The chunks of a completion; an error is a chunk too."""
 
     def __init__(
         self, connection: UnixHTTPConnection, request: str, headers: Mapping[str, str]
@@ -31,10 +31,10 @@ class Pieces:
         self._connection = connection
         self._request = request
         self._headers = headers
-        self._is_ended = False
+        self._is_cancelled = False
 
     def __iter__(self) -> Generator[Message]:
-        """Ask, and yield what comes.
+        """Send the request, and yield the chunks of the response.
 
         Raises:
             ComputeError: if the connection breaks.
@@ -42,20 +42,20 @@ class Pieces:
         try:
             yield from self._received()
         except _BROKEN as error:
-            if not self._is_ended:
-                raise ComputeError(f"llama.cpp's answer broke off: {error}") from error
+            if not self._is_cancelled:
+                raise ComputeError(f"llama.cpp's response broke off: {error}") from error
         finally:
             self._connection.close()
 
-    def end(self) -> None:
-        """Want no more of it: llama.cpp ends it too. Any thread may call it."""
-        self._is_ended = True
-        with suppress(OSError, AttributeError):  # it is not connected, or not any more
+    def cancel(self) -> None:
+        """Cancel it, in llama.cpp too. Any thread may call it."""
+        self._is_cancelled = True
+        with suppress(OSError, AttributeError):  # it is not connected
             self._connection.sock.shutdown(socket.SHUT_RDWR)
 
     def _received(self) -> Generator[Message]:
         self._connection.connect()
-        if self._is_ended:
+        if self._is_cancelled:
             return
         self._connection.request("POST", "/completion", self._request, dict(self._headers))
         response = self._connection.getresponse()
@@ -63,38 +63,34 @@ class Pieces:
             yield json.loads(response.read())
             return
         while line := response.readline():
-            if line.startswith(_BEGIN):
-                yield json.loads(line[len(_BEGIN) :])
+            if line.startswith(_PREFIX):
+                yield json.loads(line[len(_PREFIX) :])
 
 
 class LlamaServer:
-    """llama.cpp's server. Any thread may ask it."""
+    """llama.cpp's server. Any thread may call it."""
 
     def __init__(self, path: Path, key: str) -> None:
-        """Take the socket on which it listens, and its key."""
+        """Use the server that listens on this socket, with its key."""
         self._path = path
         self._headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
 
-    def complete(self, request: Message) -> Pieces:
-        """Return the pieces of a completion; it is asked for when they are iterated."""
-        return Pieces(
+    def complete(self, request: Message) -> CompletionStream:
+        """Return the stream of a completion; the request is sent when it is iterated."""
+        return CompletionStream(
             UnixHTTPConnection(self._path), json.dumps({**request, "stream": True}), self._headers
         )
 
-    def ask(self, path: str, request: Message | None = None) -> Any:
-        """Return the whole answer at a path, an error too.
-
-        Args:
-            path: where.
-            request: what to POST; None: nothing, it is a GET.
+    def request(self, path: str, body: Message | None = None) -> Any:
+        """Return the response at a path, which may be an error: to a POST if there is a body.
 
         Raises:
-            ComputeError: if none comes.
+            ComputeError: if there is no response.
         """
-        method, body = ("GET", None) if request is None else ("POST", json.dumps(request))
+        method, content = ("GET", None) if body is None else ("POST", json.dumps(body))
         try:
             with closing(UnixHTTPConnection(self._path)) as connection:
-                connection.request(method, path, body, self._headers)
+                connection.request(method, path, content, self._headers)
                 return json.loads(connection.getresponse().read())
         except _BROKEN as error:
-            raise ComputeError(f"llama.cpp does not answer: {error}") from error
+            raise ComputeError(f"llama.cpp does not respond: {error}") from error

@@ -1,7 +1,7 @@
-"""The form of an answer, as llama.cpp is told of it, and as each token is checked here.
+"""Structured output: the grammar as llama.cpp gets it, and the constraint that checks each token.
 
-llama.cpp has llguidance too, but it knows no limits, goes on without a grammar that it cannot
-compile, and spells some tokens wrongly: it takes spaces from them.
+llama.cpp has llguidance too, but without limits. It ignores a grammar that it cannot compile, and
+gets the text of some tokens wrong: it removes spaces from them.
 """
 
 from __future__ import annotations
@@ -14,62 +14,62 @@ from tampu.runner.request import GenerateOptions
 from tampu.sampling.constraint import Constraint, Constraints
 from tampu.tokenizer import Tokenizer
 
-# What follows is llguidance's, not llama.cpp's own; none of the misspelled tokens are forced.
+# Marks a grammar of llguidance, not of llama.cpp; misspelled tokens must not be forced.
 _LLGUIDANCE = '%llguidance {"no_forcing": true}\n'
-# Bytes of a token at most, and on average: for more llama.cpp has no room, and aborts.
-_LONGEST_TOKEN, _TOKEN_BYTES = 1000, 16
-# Where it takes a space away, in vocabularies of byte pairs.
+# The maximum bytes of a token, and on average: llama.cpp's buffer is no larger, and it aborts.
+_MAX_TOKEN_BYTES, _MAX_AVERAGE_BYTES = 1000, 16
+# Where it removes a space, in byte-pair vocabularies.
 _CLEANED = tuple(b" " + bytes([mark]) for mark in b"?!.,'")
 _NEVER = -1e9
 
 
 class StructuredOutputs:
-    """The forms of one model's answers. Any thread may ask."""
+    """The grammars of one model's requests. Any thread may call it."""
 
     def __init__(self, tokenizer: Tokenizer, constraints: Constraints) -> None:
-        """Take the model's tokenizer, and what compiles grammars within limits."""
+        """Use the model's tokenizer, and constraints that are compiled within limits."""
         self._tokenizer = tokenizer
         self._constraints = constraints
 
     def prepare(self) -> None:
-        """Make what the first grammar needs."""
+        """Set up ahead of time what the first grammar will need."""
         self._constraints.prepare()
 
     def constraint(self, options: GenerateOptions) -> Constraint | None:
-        """Return what checks an answer, compiled within limits; None: it may be anything.
+        """Return the constraint of a request; None: any text.
 
         Raises:
-            GrammarError: for a grammar that is wrong.
-            RequestError: for a model with whose tokens llama.cpp cannot follow any.
+            GrammarError: for an invalid grammar.
+            RequestError: for a model whose tokens llama.cpp gets wrong.
         """
         if options.grammar is None:
             return None
         if self._tokenizer.adds_space or not self._is_spellable:
             raise RequestError(
-                "with the llama.cpp engine this model's answers can have no form: llama.cpp "
-                "spells its tokens wrongly there. Use the native engine"
+                "the llama.cpp engine does not support structured output for this model, because "
+                "it misspells its tokens: use the native engine"
             )
         return self._constraints.compile(options.grammar.on_one_line())
 
-    def asked(self, options: GenerateOptions) -> dict[str, Any]:
-        """Return what llama.cpp is told."""
+    def request_fields(self, options: GenerateOptions) -> dict[str, Any]:
+        """Return the fields of the request to llama.cpp."""
         if options.grammar is None:
             return {"ignore_eos": options.ignore_eos}
         return {"grammar": _LLGUIDANCE + options.grammar.on_one_line().source}
 
     def biases(self, options: GenerateOptions) -> dict[int, float]:
-        """Return the biases of tokens: the request's, and that of tokens spelled wrongly."""
+        """Return the biases of tokens: the request's, and one that excludes misspelled tokens."""
         if options.grammar is None:
             return options.logit_bias
         return options.logit_bias | dict.fromkeys(self._misspelled, _NEVER)
 
     @cached_property
     def _misspelled(self) -> list[int]:
-        spelled = enumerate(self._tokenizer.all_token_bytes())
-        return [token for token, text in spelled if any(each in text for each in _CLEANED)]
+        texts = enumerate(self._tokenizer.all_token_bytes())
+        return [token for token, text in texts if any(each in text for each in _CLEANED)]
 
     @cached_property
     def _is_spellable(self) -> bool:
-        """Whether llama.cpp can tell its llguidance the vocabulary; else it aborts."""
+        """Whether llama.cpp can pass the vocabulary to its llguidance; else it aborts."""
         sizes = [len(text.encode()) for text in self._tokenizer.vocabulary.texts]
-        return max(sizes) <= _LONGEST_TOKEN and sum(sizes) <= _TOKEN_BYTES * len(sizes)
+        return max(sizes) <= _MAX_TOKEN_BYTES and sum(sizes) <= _MAX_AVERAGE_BYTES * len(sizes)

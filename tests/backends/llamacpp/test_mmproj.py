@@ -15,6 +15,7 @@ from support.projectors import LAYOUTS, take_apart
 
 from tampu.backends.llamacpp import LlamaModel, load_llamacpp
 from tampu.chat.prompt import PromptBuilder
+from tampu.engine.chat import with_images
 from tampu.engine.engine import Engine
 from tampu.engine.load_options import LoadOptions
 from tampu.errors import ContextLengthError, RequestError, UnsupportedModelError
@@ -46,7 +47,7 @@ def loaded(files) -> Iterator[tuple[LlamaModel, PromptBuilder]]:
         requests,
     ):
         # The decoder's process is there before the first test begins.
-        model.prepare_images(asked(picture()))
+        with_images(asked(picture()), model.prepare_image)
         prompts = requests.prompts
         assert prompts is not None
         yield model, prompts
@@ -58,7 +59,7 @@ def asked(*images: bytes, text: str = QUESTION) -> list[dict[str, Any]]:
 
 def answer(loaded: tuple[LlamaModel, PromptBuilder], messages: list[dict[str, Any]]) -> list[Event]:
     model, prompts = loaded
-    prompt = prompts.build(model.prepare_images(messages), limit=model.context - 1)
+    prompt = prompts.build(with_images(messages, model.prepare_image), limit=model.context - 1)
     return events_of(model, prompt.tokens)
 
 
@@ -90,7 +91,7 @@ def test_a_picture_has_the_scores_of_the_native_engine(loaded, files):
     with Engine.load(text, projector=eyes, **OPTIONS) as engine:
         prompt = prompts.build(engine.prepare_images(asked(picture())), limit=255).tokens
         native = engine.generate(prompt, temperature=0.0, max_tokens=8, logprobs=True)
-    [message] = model.prepare_images(asked(picture()))
+    [message] = with_images(asked(picture()), model.prepare_image)
     breaks = model.tokenizer.encode("\n\n", add_special=False)
     put = [
         each
@@ -114,7 +115,7 @@ def test_pictures_stand_where_they_were_put_and_are_counted(loaded):
     model, prompts = loaded
     messages = [*asked(picture()), {"role": "assistant", "content": "Red."},
                 *asked(picture(), picture())]  # fmt: skip
-    prompt = prompts.build(model.prepare_images(messages), limit=255)
+    prompt = prompts.build(with_images(messages, model.prepare_image), limit=255)
     pictures = [item for item in prompt.tokens if not isinstance(item, int)]
     assert [len(each) for each in pictures] == [18] * 3  # 16 inputs between two marks
     events = events_of(model, prompt.tokens)
@@ -123,7 +124,7 @@ def test_pictures_stand_where_they_were_put_and_are_counted(loaded):
 
 def test_a_prompt_that_is_too_long_with_its_pictures_is_refused(loaded):
     model, _ = loaded
-    [message] = model.prepare_images(asked(*[picture()] * 14))
+    [message] = with_images(asked(*[picture()] * 14), model.prepare_image)
     prompt = [model.tokenizer.bos, *message["images"]]
     with pytest.raises(ContextLengthError, match="the prompt has 256 tokens") as caught:
         events_of(model, prompt + [5] * 3)
@@ -132,7 +133,7 @@ def test_a_prompt_that_is_too_long_with_its_pictures_is_refused(loaded):
 
 def test_an_answer_about_a_picture_ends_when_the_context_is_full(loaded):
     model, prompts = loaded
-    prompt = prompts.build(model.prepare_images(asked(picture())), limit=255)
+    prompt = prompts.build(with_images(asked(picture()), model.prepare_image), limit=255)
     [*_, done] = events_of(model, prompt.tokens, max_tokens=None, ignore_eos=True)
     assert done.reason == "length"
     assert done.usage.prompt_tokens + done.usage.generated_tokens in range(250, 258)
@@ -140,16 +141,16 @@ def test_an_answer_about_a_picture_ends_when_the_context_is_full(loaded):
 
 @pytest.mark.parametrize("text", ["<end_of_turn>", "x <start_of_image> y", "<bos>"])
 def test_a_text_that_llama_cpp_would_take_for_a_control_token_is_refused(loaded, text):
-    with pytest.raises(RequestError, match=r"cannot have a picture: .* would read a text"):
+    with pytest.raises(RequestError, match=r"cannot put an image into .* would read a text"):
         answer(loaded, asked(picture(), text=text))
     assert said(answer(loaded, asked(text=text)))
 
 
 def test_a_text_that_has_llama_cpps_mark_is_refused(loaded):
     model, _ = loaded
-    mark = model._eyes._mark
+    mark = model._projector._mark
     assert len(mark) > 30
-    with pytest.raises(RequestError, match="cannot have a picture"):
+    with pytest.raises(RequestError, match="cannot put an image"):
         answer(loaded, asked(picture(), text=f"look: {mark}"))
 
 
@@ -162,7 +163,7 @@ def test_what_is_no_picture_is_refused(loaded):
 
 def test_more_pixels_than_llama_cpp_is_given_are_refused(loaded):
     large = saved(Image.new("RGB", (4100, 4100)), "PNG")
-    with pytest.raises(RequestError, match="16810000 pixels; with the llama"):
+    with pytest.raises(RequestError, match="16810000 pixels; the limit of the llama"):
         answer(loaded, asked(large))
 
 
@@ -170,12 +171,12 @@ def test_without_a_projector_there_are_no_pictures_and_that_is_said(files):
     text, _ = files
     with load_llamacpp(text, LoadOptions(**OPTIONS), FORK_SERVER) as (model, *_):
         plain = asked()
-        assert model.prepare_images(plain) == plain
+        assert with_images(plain, model.prepare_image) == plain
         with pytest.raises(RequestError, match=r"projector in a file of its own \(mmproj\)"):
-            model.prepare_images(asked(picture()))
+            with_images(asked(picture()), model.prepare_image)
 
 
 def test_a_model_with_its_eyes_in_the_same_file_is_refused():
-    with pytest.raises(UnsupportedModelError, match="in a file of its own"), \
+    with pytest.raises(UnsupportedModelError, match="separate mmproj file"), \
          load_llamacpp(built_in_path(), LoadOptions(**OPTIONS), FORK_SERVER):  # fmt: skip
         pass

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -29,7 +31,13 @@ PARAMETERS = '{"name": "f", "parameters": {"a": 1, "s": "x y"}}'
 SEP = "<｜tool▁sep｜>"
 
 
-def parse(template, pieces, *, tools=TOOLS, thinks=False):
+def parse(
+    template: str,
+    pieces: list[Any] | str,
+    *,
+    tools: tuple[()] | list[dict[str, Any]] = TOOLS,
+    thinks: bool = False,
+) -> list[Thinking | Content | ToolCall]:
     parser = chat_format(template).parser(tools, thinks=thinks)
     merged = []
     for part in [*(part for piece in pieces for part in parser.feed(piece)), *parser.finish()]:
@@ -40,13 +48,13 @@ def parse(template, pieces, *, tools=TOOLS, thinks=False):
     return merged
 
 
-def deepseek(*calls):
+def deepseek(*calls: str) -> str:
     begin, end = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
     inner = "".join(f"{begin}{call}{end}" for call in calls)
     return f"<｜tool▁calls▁begin｜>{inner}<｜tool▁calls▁end｜>"
 
 
-def dsml(inner):
+def dsml(inner: str) -> str:
     return f"<｜DSML｜function_calls>\n{inner}\n</｜DSML｜function_calls>"
 
 
@@ -172,26 +180,28 @@ EXAMPLES = [
 ]  # fmt: skip
 
 
-def template(name):
+def template(name: str) -> str:
     style, *more = name.split(" ", 1)
     return " ".join([SIGNS[style], *more])
 
 
 @pytest.mark.parametrize(("name", "text", "expected"), EXAMPLES)
-def test_an_answer_comes_apart_whole_or_one_character_at_a_time(name, text, expected):
+def test_an_answer_comes_apart_whole_or_one_character_at_a_time(
+    name: str, text: str, expected: object
+) -> None:
     assert parse(template(name), [text]) == expected
     assert parse(template(name), text) == expected
 
 
 @pytest.mark.parametrize("name", SIGNS)
-def test_without_tools_nothing_is_a_call(name):
+def test_without_tools_nothing_is_a_call(name: str) -> None:
     for other, text, _ in EXAMPLES:
         if template(other) == template(name):
             parts = parse(template(name), [text], tools=())
             assert not [part for part in parts if isinstance(part, ToolCall)]
 
 
-def test_the_template_tells_the_format():
+def test_the_template_tells_the_format() -> None:
     for signs, style in FORMATS:
         assert chat_format(" ".join(signs)).name == style.name
     assert chat_format("").name == "hermes"
@@ -200,28 +210,28 @@ def test_the_template_tells_the_format():
     assert chat_format("").thought is None
 
 
-def test_a_thought_may_begin_in_the_prompt():
+def test_a_thought_may_begin_in_the_prompt() -> None:
     style = chat_format("<think></think>")
     assert style.begins_thought("<|assistant|><think>\n")
     assert not style.begins_thought("<|assistant|><think>\n\n</think>\n\n")
     assert parse(THINK, "so</think>yes", thinks=True) == [Thinking("so"), Content("yes")]
 
 
-def test_content_is_not_held_back_longer_than_needed():
+def test_content_is_not_held_back_longer_than_needed() -> None:
     parser = chat_format(SIGNS["hermes"]).parser(TOOLS)
     assert parser.feed("a <b") == [Content("a <b")]
     assert parser.feed(" <tool") == []
     assert parser.feed("s>") == [Content(" <tools>")]
 
 
-def test_a_call_of_what_is_not_there_is_read_as_it_was_written():
+def test_a_call_of_what_is_not_there_is_read_as_it_was_written() -> None:
     """Whoever asked sees it and can say so to the model."""
     [call] = parse(SIGNS["hermes"], ['<tool_call>{"name":"other","arguments":{}}</tool_call>'])
     assert call == ToolCall("other", {})
 
 
 @pytest.mark.parametrize("name", sorted(SIGNS))
-def test_arguments_of_a_megabyte_come_out_whole_or_as_text(name):
+def test_arguments_of_a_megabyte_come_out_whole_or_as_text(name: str) -> None:
     style = {style.name: style for _, style in FORMATS}[name]
     begin = style.call.tags.begin if style.call else ""
     begin += "f<|message|>" if name == "harmony" else ""
@@ -231,7 +241,7 @@ def test_arguments_of_a_megabyte_come_out_whole_or_as_text(name):
 
 
 @pytest.mark.parametrize("name", sorted(SIGNS))
-def test_half_a_call_and_a_call_in_a_call_are_no_error(name):
+def test_half_a_call_and_a_call_in_a_call_are_no_error(name: str) -> None:
     style = {style.name: style for _, style in FORMATS}[name]
     begin = style.call.tags.begin if style.call else ""
     for text in (
@@ -245,7 +255,7 @@ def test_half_a_call_and_a_call_in_a_call_are_no_error(name):
         assert parse(SIGNS[name], text) == whole
 
 
-def test_the_order_of_the_arguments_is_the_models():
+def test_the_order_of_the_arguments_is_the_models() -> None:
     [call] = parse(SIGNS["hermes"], ['<tool_call>{"name":"f","arguments":{"b":1,"a":2}}'])
     assert list(call.arguments) == ["b", "a"]
 
@@ -261,7 +271,9 @@ PIECES = {
 
 
 @given(st.sampled_from(sorted(SIGNS)), st.booleans(), st.data())
-def test_any_split_gives_the_same_parts_and_never_raises(name, thinks, data):
+def test_any_split_gives_the_same_parts_and_never_raises(
+    name, thinks: bool, data: st.DataObject
+) -> None:
     pieces = data.draw(st.lists(st.sampled_from(PIECES[name]) | st.text(max_size=5), max_size=8))
     text = "".join(pieces)
     source = SIGNS[name] + THINK * thinks
@@ -276,7 +288,9 @@ def test_any_split_gives_the_same_parts_and_never_raises(name, thinks, data):
 
 
 @given(st.sampled_from(sorted(SIGNS)), st.booleans(), st.booleans(), st.data())
-def test_no_word_of_an_answer_is_lost(name, thinks, has_tools, data):
+def test_no_word_of_an_answer_is_lost(
+    name, thinks: bool, has_tools: bool, data: st.DataObject
+) -> None:
     """Tags may go; what a model wrote between them is a thought, content or part of a call."""
     style = chat_format(SIGNS[name] + THINK * thinks)
     tags = [*style.markers, *style.dropped, "<think>", "</think>", " ", "\n", "{", "[", '"']
@@ -294,13 +308,13 @@ def test_no_word_of_an_answer_is_lost(name, thinks, has_tools, data):
 
 
 @given(st.text())
-def test_text_without_tags_comes_out_unchanged(text):
+def test_text_without_tags_comes_out_unchanged(text: str) -> None:
     if "<tool_call>" not in text:
         assert "".join(part.text for part in parse("", [text])) == text
 
 
 @pytest.mark.parametrize("name", sorted(SIGNS))
-def test_long_answers_take_time_in_proportion(name):
+def test_long_answers_take_time_in_proportion(name: str) -> None:
     style = {style.name: style for _, style in FORMATS}[name]
     parser = style.parser(TOOLS)
     begin = style.call.tags.begin if style.call else ""
@@ -311,14 +325,16 @@ def test_long_answers_take_time_in_proportion(name):
 
 @given(st.lists(st.sampled_from(["<a>", "<a><b>c", "<b>", "<", "a>", "b", "x"]), max_size=9),
        st.data())  # fmt: skip
-def test_of_overlapping_tags_the_first_and_longest_is_found_in_any_split(pieces, data):
+def test_of_overlapping_tags_the_first_and_longest_is_found_in_any_split(
+    pieces: list[Any], data: st.DataObject
+) -> None:
     tags = ("<a>", "<a><b>c", "<b>")
     text = "".join(pieces)
 
-    def read(chunks):
+    def read(chunks: list[Any] | str) -> list[tuple[str, str | None]]:
         reader, found, out = Reader(), [], []
 
-        def script():
+        def script() -> Iterator[None]:
             while True:
                 tag = yield from reader.until(tags, out.append)
                 found.append(("".join(out), tag))
@@ -340,7 +356,7 @@ def test_of_overlapping_tags_the_first_and_longest_is_found_in_any_split(pieces,
 
 
 @pytest.mark.parametrize("parser", PARSERS)
-def test_a_named_parser_comes_before_the_template(parser):
+def test_a_named_parser_comes_before_the_template(parser: str) -> None:
     name, thought = PARSERS[parser]
     style = chat_format("[TOOL_CALLS]", "gpt-oss", parser)
     assert style.name == name
@@ -348,13 +364,13 @@ def test_a_named_parser_comes_before_the_template(parser):
     assert (style.call is None) == (parser == "passthrough")
 
 
-def test_a_named_parser_reads_the_template_s_thoughts_and_an_unknown_one_decides_nothing():
+def test_a_named_parser_reads_the_template_s_thoughts_and_an_unknown_one_decides_nothing() -> None:
     assert chat_format("<think>\n</think>", parser="qwen3-coder").thought is not None
     assert chat_format("", parser="qwen3").thought is None
     assert chat_format("[TOOL_CALLS]", parser="nobody") == chat_format("[TOOL_CALLS]")
 
 
-def test_passthrough_reads_nothing():
+def test_passthrough_reads_nothing() -> None:
     parser = chat_format("<tool_call><think></think>", parser="passthrough").parser(TOOLS)
     text = '<think>a</think><tool_call>{"name": "f", "arguments": {}}</tool_call>'
     assert [*parser.feed(text), *parser.finish()] == [Content(text)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tampu.chat.output.reasoning import thinking_variables
@@ -25,10 +27,14 @@ from tampu.errors import RequestError
         ({"enable_thinking"}, None, {}),
     ],
 )
-def test_the_variables_are_those_that_the_template_asks_for(names, think, expected):
+def test_the_variables_are_those_that_the_template_asks_for(
+    names: set[str],
+    think: bool | str | None,
+    expected: dict[str, Any],
+) -> None:
     assert thinking_variables(names, think) == expected
 
 
-def test_an_unknown_effort_is_refused():
+def test_an_unknown_effort_is_refused() -> None:
     with pytest.raises(RequestError, match="low, medium, high, max"):
         thinking_variables({"thinking"}, "huge")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterator
+from typing import Any
 
 import jsonschema
 import pytest
@@ -12,18 +14,18 @@ from support.fork_server import FORK_SERVER
 from support.vocabularies import CONTROL, USER_DEFINED, byte_level
 
 from tampu.chat.output import Content, Thinking, ToolCall
-from tampu.chat.output.message_parser import Tags
+from tampu.chat.output.message_parser import ChatFormat, Tags
 from tampu.chat.output.parser_registry import FORMATS
 from tampu.chat.output.tool_grammar import after_reasoning, tool_call_grammar, tool_calls_or_content
 from tampu.errors import GrammarError, RequestError
 from tampu.sampling.constraint import Constraints
 from tampu.sampling.grammar import Grammar
-from tampu.tokenizer import load_tokenizer
+from tampu.tokenizer import Tokenizer, load_tokenizer
 
 pytestmark = pytest.mark.server
 
 
-def tool(name, *required, **properties):
+def tool(name: str, *required: str, **properties: Any) -> dict[Any, Any]:
     schema = {"type": "object", "properties": properties, "required": list(required),
               "additionalProperties": False}  # fmt: skip
     return {"type": "function", "function": {"name": name, "parameters": schema}}
@@ -50,7 +52,7 @@ KINDS = {"control": CONTROL, "text": USER_DEFINED}
 
 
 @functools.cache
-def tokenizer(name, kind):
+def tokenizer(name, kind) -> Tokenizer:
     style = STYLES[name]
     tags = (style.thought.begin, style.thought.end) if style.thought else ()
     markers = sorted({marker for marker in (*style.markers, *tags) if marker.startswith(("<", "["))
@@ -61,7 +63,7 @@ def tokenizer(name, kind):
 
 
 @pytest.fixture(scope="module", params=[(name, kind) for name in STYLES for kind in KINDS])
-def model(request):
+def model(request: pytest.FixtureRequest) -> Iterator[tuple[ChatFormat, Any, Constraints]]:
     name, kind = request.param
     vocabulary = tokenizer(name, kind)
     constraints = Constraints(vocabulary, FORK_SERVER)
@@ -70,23 +72,30 @@ def model(request):
 
 
 @pytest.fixture(autouse=True)
-def no_threads_left():
+def no_threads_left() -> None:
     """The worker thread is the module's."""
 
 
-def answers(model, grammar, count=4, endings=()):
+def answers(
+    model: tuple[ChatFormat, Any, Constraints],
+    grammar: Grammar,
+    count: int = 4,
+    endings: list[Any] | tuple[()] = (),
+):
     style, vocabulary, constraints = model
     for seed in range(count):
         constraint = constraints.compile(grammar)
         yield nonsense.answer(constraint, vocabulary, seed, style.markers, endings)
 
 
-def parts(style, text, *, thinks=False):
+def parts(style: ChatFormat, text, *, thinks: bool = False) -> list[Any]:
     parser = style.parser(TOOLS, thinks=thinks)
     return [*parser.feed(text), *parser.finish()]
 
 
-def test_every_answer_is_calls_whose_arguments_follow_their_schemas(model):
+def test_every_answer_is_calls_whose_arguments_follow_their_schemas(
+    model: tuple[ChatFormat, Any, Constraints],
+) -> None:
     style, vocabulary, _ = model
     tokens = vocabulary.control_tokens(style.markers)
     schemas = {item["function"]["name"]: item["function"].get("parameters", {"maxProperties": 0})
@@ -99,7 +108,9 @@ def test_every_answer_is_calls_whose_arguments_follow_their_schemas(model):
             jsonschema.validate(call.arguments, schemas[call.name])
 
 
-def test_one_tool_can_be_asked_for_and_called_once_only(model):
+def test_one_tool_can_be_asked_for_and_called_once_only(
+    model: tuple[ChatFormat, Any, Constraints],
+) -> None:
     style, vocabulary, _ = model
     tokens = vocabulary.control_tokens(style.markers)
     grammar = tool_call_grammar(style, TOOLS, tokens, name="book", parallel=False, thought="no")
@@ -108,7 +119,7 @@ def test_one_tool_can_be_asked_for_and_called_once_only(model):
         assert call.name == "book"
 
 
-def test_a_thought_may_come_first(model):
+def test_a_thought_may_come_first(model: tuple[ChatFormat, Any, Constraints]) -> None:
     style, vocabulary, _ = model
     tokens = vocabulary.control_tokens(style.markers)
     if style.thought is None:
@@ -120,7 +131,9 @@ def test_a_thought_may_come_first(model):
             assert all(isinstance(part, Thinking | ToolCall) for part in thoughts)
 
 
-def test_content_after_a_thought_follows_its_grammar(model):
+def test_content_after_a_thought_follows_its_grammar(
+    model: tuple[ChatFormat, Any, Constraints],
+) -> None:
     style, vocabulary, _ = model
     tokens = vocabulary.control_tokens(style.markers)
     for thought in ("no", "may"):
@@ -132,7 +145,9 @@ def test_content_after_a_thought_follows_its_grammar(model):
             assert last.text in {"yes", "no"}
 
 
-def test_content_that_follows_a_grammar_or_calls(model):
+def test_content_that_follows_a_grammar_or_calls(
+    model: tuple[ChatFormat, Any, Constraints],
+) -> None:
     style, vocabulary, _ = model
     tokens = vocabulary.control_tokens(style.markers)
     content = Grammar.choices(["yes", "no"])
@@ -147,7 +162,7 @@ def test_content_that_follows_a_grammar_or_calls(model):
     assert seen
 
 
-def test_texts_may_hold_what_they_like(model):
+def test_texts_may_hold_what_they_like(model: tuple[ChatFormat, Any, Constraints]) -> None:
     style, vocabulary, _ = model
     tokens = vocabulary.control_tokens(style.markers)
     tools = [tool("say", "text", text={"type": "string"}, more=WORD)]
@@ -159,7 +174,7 @@ def test_texts_may_hold_what_they_like(model):
         assert isinstance(call.arguments["text"], str)
 
 
-def test_what_cannot_be_forced_is_an_error():
+def test_what_cannot_be_forced_is_an_error() -> None:
     style = STYLES["hermes"]
     with pytest.raises(RequestError, match="no tool 'x'"):
         tool_call_grammar(style, TOOLS, {}, name="x")

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
+from support.conversing import FakeServer
 
 COMMANDS = {
     "/set parameter top_k 5": "Set parameter 'top_k' to '5'",
@@ -51,7 +56,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_tells_what_it_did(converse, monkeypatch, tmp_path, command):
+def test_a_command_tells_what_it_did(
+    converse: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
+) -> None:
     monkeypatch.setenv("TAMPU_MODELS", str(tmp_path))
     _, out, err = converse(command, model="saved")
     assert COMMANDS[command] in out
@@ -59,7 +66,9 @@ def test_a_command_tells_what_it_did(converse, monkeypatch, tmp_path, command):
 
 
 @pytest.mark.parametrize("command", WRONG)
-def test_what_is_wrong_is_told_and_the_conversation_goes_on(converse, command):
+def test_what_is_wrong_is_told_and_the_conversation_goes_on(
+    converse: Callable[..., Any], command: str
+) -> None:
     _, out, err = converse(command, "hello")
     assert err.startswith("Error: ")
     assert WRONG[command] in err
@@ -67,6 +76,6 @@ def test_what_is_wrong_is_told_and_the_conversation_goes_on(converse, command):
 
 
 @pytest.mark.parametrize("command", ["/bye", "/exit"])
-def test_leaving_leaves(server, converse, command):
+def test_leaving_leaves(server: FakeServer, converse: Callable[..., Any], command: str) -> None:
     converse(command, "hello")
     assert server.asked == []

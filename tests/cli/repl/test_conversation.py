@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
-from support.conversing import USAGE, Script
+from support.conversing import USAGE, FakeServer, Script
 
 from tampu.cli import run
 from tampu.cli.parameters import (
@@ -15,14 +18,14 @@ from tampu.cli.parameters import (
     read_keep_alive,
     read_think,
 )
-from tampu.cli.repl.session import timing_lines
+from tampu.cli.repl.session import Session, timing_lines
 from tampu.errors import ModelFileError, RequestError
 
 QUESTION = {"role": "user", "content": "hello"}
 ANSWER = {"role": "assistant", "content": "I say\x1b[2J."}
 
 
-def test_a_conversation_remembers(server, converse):
+def test_a_conversation_remembers(server: FakeServer, converse: Callable[..., Any]) -> None:
     session, out, _ = converse("hello", "again", "/bye", "not read")
     assert [request["messages"] for request in server.asked] == [
         [QUESTION],
@@ -32,11 +35,13 @@ def test_a_conversation_remembers(server, converse):
     assert out.count("I say") == 2
 
 
-def test_the_end_of_the_input_ends_the_conversation(converse):
+def test_the_end_of_the_input_ends_the_conversation(converse: Callable[..., Any]) -> None:
     assert converse("hello")[0].messages != []
 
 
-def test_an_interrupted_answer_is_stopped_and_the_conversation_goes_on(server, converse):
+def test_an_interrupted_answer_is_stopped_and_the_conversation_goes_on(
+    server: FakeServer, converse: Callable[..., Any]
+) -> None:
     session, _, _ = converse("interrupt", "hello")
     assert server.closed == 2
     assert [message["content"] for message in session.messages] == [
@@ -44,35 +49,39 @@ def test_an_interrupted_answer_is_stopped_and_the_conversation_goes_on(server, c
     ]  # fmt: skip
 
 
-def test_an_interrupted_line_tells_how_to_leave_unless_it_was_begun(converse):
+def test_an_interrupted_line_tells_how_to_leave_unless_it_was_begun(
+    converse: Callable[..., Any],
+) -> None:
     assert "Ctrl-D" in converse(KeyboardInterrupt(), "/bye")[1]
     assert "Ctrl-D" not in converse(KeyboardInterrupt("he"), "/bye")[1]
 
 
-def test_a_failed_answer_is_told_and_the_conversation_goes_on(converse):
+def test_a_failed_answer_is_told_and_the_conversation_goes_on(converse: Callable[..., Any]) -> None:
     session, _, err = converse("refuse", "fail", "hello")
     assert err.splitlines() == ["Error: cannot", "Error: NaN"]
     assert session.messages[-1]["content"].startswith("I say")
 
 
-def test_a_message_may_have_several_lines(server, converse):
+def test_a_message_may_have_several_lines(server: FakeServer, converse: Callable[..., Any]) -> None:
     converse('"""one\ntwo\nthree""" rest', "/bye")
     assert server.asked[0]["messages"][-1]["content"] == "one\ntwo\nthree"
 
 
-def test_quotes_inside_a_line_are_text(server, converse):
+def test_quotes_inside_a_line_are_text(server: FakeServer, converse: Callable[..., Any]) -> None:
     converse('say """ now', "/bye")
     assert server.asked[0]["messages"][-1]["content"] == 'say """ now'
 
 
-def test_the_system_message_is_set_and_shown(server, converse):
+def test_the_system_message_is_set_and_shown(
+    server: FakeServer, converse: Callable[..., Any]
+) -> None:
     _, out, _ = converse('/set system """be\nkind"""', "hello", "/show system", "/set system", "x")
     assert server.asked[0]["messages"][0] == {"role": "system", "content": "be\nkind"}
     assert "be\nkind" in out
     assert server.asked[1]["messages"][0] == QUESTION
 
 
-def test_parameters_are_checked_and_used(server, converse):
+def test_parameters_are_checked_and_used(server: FakeServer, converse: Callable[..., Any]) -> None:
     session, out, err = converse(
         "/set parameter temperature 0.5",
         "/set parameter temperature hot",
@@ -91,7 +100,7 @@ def test_parameters_are_checked_and_used(server, converse):
     assert 'stop                           "a b"' in out
 
 
-def test_an_answer_may_be_held_to_a_form(server, converse):
+def test_an_answer_may_be_held_to_a_form(server: FakeServer, converse: Callable[..., Any]) -> None:
     _, out, err = converse(
         "/set format json", "hello", "/set format nowhere",
         "/set noformat", "hello",
@@ -101,18 +110,18 @@ def test_an_answer_may_be_held_to_a_form(server, converse):
     assert "Disabled format." in out
 
 
-def test_clearing_forgets_the_messages(server, converse):
+def test_clearing_forgets_the_messages(server: FakeServer, converse: Callable[..., Any]) -> None:
     converse("hello", "/clear", "again")
     assert server.asked[1]["messages"] == [{"role": "user", "content": "again"}]
 
 
-def test_durations_are_printed_when_asked_for(converse):
+def test_durations_are_printed_when_asked_for(converse: Callable[..., Any]) -> None:
     _, _, err = converse("/set verbose", "hello", "/set quiet", "hello")
     assert err.count("eval rate") == 2  # of the prompt and of the answer
     assert "load duration:" in err
 
 
-def test_commands_explain_themselves(converse):
+def test_commands_explain_themselves(converse: Callable[..., Any]) -> None:
     _, out, _ = converse(
         "/?", "/nope", "/set", "/set bogus", "/show", "/show info", "/show license", "/load",
         "/save", "/? set", "/? /shortcuts", "/show template",
@@ -127,7 +136,7 @@ def test_commands_explain_themselves(converse):
     assert "Ctrl-A" in out
 
 
-def test_each_way_to_see_answers_can_be_set(converse):
+def test_each_way_to_see_answers_can_be_set(converse: Callable[..., Any]) -> None:
     reader = Script(
         "/set nowordwrap", "/set nomarkdown", "/set nohistory", "/set nothink", "/set verbose"
     )
@@ -141,7 +150,7 @@ def test_each_way_to_see_answers_can_be_set(converse):
     assert reader.is_kept is True
 
 
-def test_thoughts_are_printed_before_the_answer_or_hidden(converse):
+def test_thoughts_are_printed_before_the_answer_or_hidden(converse: Callable[..., Any]) -> None:
     session, out, _ = converse("think", model="clever")
     assert out == "Thinking...\nI am not sure.\n...done thinking.\n\nWell: I say\x1b[2J.\n\n\n"
     assert session.messages[-1]["content"] == "Well: I say\x1b[2J."
@@ -149,7 +158,9 @@ def test_thoughts_are_printed_before_the_answer_or_hidden(converse):
     assert out == "Well: I say\x1b[2J.\n\n\n"
 
 
-def test_how_much_the_model_thinks_can_be_set(server, converse):
+def test_how_much_the_model_thinks_can_be_set(
+    server: FakeServer, converse: Callable[..., Any]
+) -> None:
     _, out, err = converse(
         "/set think high", "x", "/set think much", "/set think", "x", "/set nothink", "x",
         model="clever",
@@ -160,7 +171,9 @@ def test_how_much_the_model_thinks_can_be_set(server, converse):
     assert "warning: m cannot reason" in converse("/set think")[2]
 
 
-def test_another_model_is_loaded_with_the_conversation_it_begins_with(server, converse):
+def test_another_model_is_loaded_with_the_conversation_it_begins_with(
+    server: FakeServer, converse: Callable[..., Any]
+) -> None:
     session, out, _ = converse("hello", "/load saved", "and?")
     assert out.endswith("Loaded 'saved'.\n>>> hi\n*ho*\n\nI say\x1b[2J.\n\n\n")
     assert [message["content"] for message in server.asked[1]["messages"]] == [
@@ -172,7 +185,9 @@ def test_another_model_is_loaded_with_the_conversation_it_begins_with(server, co
     assert session.model.name == "saved"
 
 
-def test_control_characters_of_a_model_do_not_reach_the_terminal(server, converse):
+def test_control_characters_of_a_model_do_not_reach_the_terminal(
+    server: FakeServer, converse: Callable[..., Any]
+) -> None:
     message = {"role": "user", "content": "\x1b[2J\nb"}
     server.models["saved"] |= {"system": "\x1b]0;a\x07", "messages": [message]}
     _, out, _ = converse("/load saved", "/show system", "/show modelfile")
@@ -180,7 +195,9 @@ def test_control_characters_of_a_model_do_not_reach_the_terminal(server, convers
     assert ">>> [2J\n... b\n" in out
 
 
-def test_if_loading_fails_the_current_model_stays(server, converse):
+def test_if_loading_fails_the_current_model_stays(
+    server: FakeServer, converse: Callable[..., Any]
+) -> None:
     server.refusals = [ModelFileError("x", "damaged")]
     session, _, err = converse("hello", "/load nowhere", "/load clever", "hello")
     assert "not found" in err
@@ -190,7 +207,9 @@ def test_if_loading_fails_the_current_model_stays(server, converse):
     assert (server.loads, server.unloads) == ([], [])
 
 
-def test_a_model_without_a_template_continues_the_text(server, begin):
+def test_a_model_without_a_template_continues_the_text(
+    server: FakeServer, begin: Callable[..., Session]
+) -> None:
     parts = [*begin("bare").answer("Once")]
     assert "".join(part.text for part in parts) == "I say\x1b[2J."
     list(begin("bare", system="A story.").answer("Once"))
@@ -199,7 +218,9 @@ def test_a_model_without_a_template_continues_the_text(server, begin):
     ]  # fmt: skip
 
 
-def test_a_server_that_adds_the_prefix_gets_the_rest(server, begin):
+def test_a_server_that_adds_the_prefix_gets_the_rest(
+    server: FakeServer, begin: Callable[..., Session]
+) -> None:
     server.adds_prefix = True
     list(begin("saved", system="Be brief.").answer("and?"))
     assert server.asked[0]["messages"] == [
@@ -207,7 +228,7 @@ def test_a_server_that_adds_the_prefix_gets_the_rest(server, begin):
     ]  # fmt: skip
 
 
-def test_saving_creates_a_model(server, converse):
+def test_saving_creates_a_model(server: FakeServer, converse: Callable[..., Any]) -> None:
     converse("/load saved", "hello", "/save mine")
     [created] = server.created
     assert (created["model"], created["from"], created["system"]) == ("mine", "saved", "Be kind.")
@@ -216,14 +237,14 @@ def test_saving_creates_a_model(server, converse):
     ]  # fmt: skip
 
 
-def test_a_closed_answer_is_cancelled(server, begin):
+def test_a_closed_answer_is_cancelled(server: FakeServer, begin: Callable[..., Session]) -> None:
     pieces = begin().answer("hello")
     next(pieces)
     pieces.close()
     assert server.closed == 1
 
 
-def test_a_saved_conversation_has_its_modelfile(converse):
+def test_a_saved_conversation_has_its_modelfile(converse: Callable[..., Any]) -> None:
     _, out, _ = converse(
         "/load saved", "hello", "/set parameter seed 3", "/show modelfile", "/set system"
     )
@@ -233,7 +254,7 @@ def test_a_saved_conversation_has_its_modelfile(converse):
     )
 
 
-def test_durations_are_in_ollamas_form():
+def test_durations_are_in_ollamas_form() -> None:
     assert timing_lines(USAGE, 13_541_792) == (
         "total duration:       4.913541792s\n"
         "load duration:        13.541792ms\n"
@@ -246,19 +267,19 @@ def test_durations_are_in_ollamas_form():
     )
 
 
-def test_tokens_from_the_cache_are_told_and_not_part_of_the_rate():
+def test_tokens_from_the_cache_are_told_and_not_part_of_the_rate() -> None:
     told = timing_lines(msgspec.structs.replace(USAGE, cached_tokens=13), 0)
     assert "prompt eval count:    26 token(s)\nprompt cached count:  13 token(s)\n" in told
     assert "prompt eval rate:     100.00 tokens/s\n" in told
 
 
-def test_options_are_read_by_type():
+def test_options_are_read_by_type() -> None:
     assert read_assignments(["temperature=1", "stop=a", "stop= b", "seed=3", "use_mmap=true"]) == {
         "temperature": 1.0, "stop": ["a", " b"], "seed": 3, "use_mmap": True,
     }  # fmt: skip
 
 
-def test_a_form_is_json_or_a_schema_or_its_file(tmp_path):
+def test_a_form_is_json_or_a_schema_or_its_file(tmp_path: Path) -> None:
     path = tmp_path / "s.json"
     path.write_text('{"type": "object"}')
     assert read_format("json") == "json"
@@ -271,7 +292,7 @@ def test_a_form_is_json_or_a_schema_or_its_file(tmp_path):
         read_format(str(path))
 
 
-def test_thinking_and_the_rest_are_read():
+def test_thinking_and_the_rest_are_read() -> None:
     assert [read_think(text) for text in (None, "true", "false", "high")] == [
         None, True, False, "high",
     ]  # fmt: skip
@@ -288,18 +309,24 @@ def test_thinking_and_the_rest_are_read():
     ("piped", "words", "question"),
     [("", ["a", "b"], "a b"), ("file\n", ["what?"], "file\n what?"), ("file", [], "file")],
 )
-def test_what_is_piped_in_comes_before_the_prompt(monkeypatch, piped, words, question):
+def test_what_is_piped_in_comes_before_the_prompt(
+    monkeypatch: pytest.MonkeyPatch, piped: str, words: list[str], question: str
+) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(piped))
     assert run.read_question(words) == question
 
 
-def test_without_a_prompt_and_a_terminal_there_is_nothing_to_do(monkeypatch):
+def test_without_a_prompt_and_a_terminal_there_is_nothing_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     with pytest.raises(RequestError, match="no prompt"):
         run.read_question([])
 
 
-def test_an_embedding_is_printed_as_json(begin, capsys):
+def test_an_embedding_is_printed_as_json(
+    begin: Callable[..., Session], capsys: pytest.CaptureFixture[str]
+) -> None:
     run.print_embedding(begin(), "text", None)
     run.print_embedding(begin(), "text", 1)
     assert capsys.readouterr().out == "[0.5, 0.5, 0.5, 0.5]\n[1.0]\n"

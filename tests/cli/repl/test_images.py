@@ -16,7 +16,7 @@ from tampu.errors import RequestError
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with pictures, where the program is."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sub").mkdir()
@@ -44,7 +44,7 @@ def here(tmp_path, monkeypatch):
         ("first\n./a.png\nlast", "first\n\nlast", ["a.png"]),
     ],
 )
-def test_paths_are_found_and_taken_out(here, text, rest, names):
+def test_paths_are_found_and_taken_out(here: Path, text: str, rest: str, names: list[str]) -> None:
     text = text.replace("{here}", str(here)).replace("{folder}", here.name)
     found, pictures, missing = take_images(text)
     assert found == rest.strip()
@@ -60,12 +60,12 @@ def test_paths_are_found_and_taken_out(here, text, rest, names):
         "./a.png.txt", "./a.pngs", "and/or", "./a.txt",
     ],
 )  # fmt: skip
-def test_what_is_no_path_of_a_picture_stays(here, text):
+def test_what_is_no_path_of_a_picture_stays(here: Path, text: str) -> None:
     assert here.is_dir()
     assert take_images(text) == (text, [], [])
 
 
-def test_a_path_that_leads_nowhere_stays_and_is_told(here):
+def test_a_path_that_leads_nowhere_stays_and_is_told(here: Path) -> None:
     text = f"see ./none.png and {here}/a.png"
     rest, pictures, missing = take_images(text)
     assert rest == "see ./none.png and"
@@ -73,7 +73,7 @@ def test_a_path_that_leads_nowhere_stays_and_is_told(here):
     assert missing == [Path("none.png")]
 
 
-def test_a_file_that_is_no_picture_is_refused_by_its_name(here):
+def test_a_file_that_is_no_picture_is_refused_by_its_name(here: Path) -> None:
     (here / "no.png").write_text("text")
     (here / "big.png").write_bytes(b"")
     with (here / "big.png").open("r+b") as file:
@@ -83,13 +83,13 @@ def test_a_file_that_is_no_picture_is_refused_by_its_name(here):
             take_images(f"./{name}.png")
 
 
-def test_the_home_folder_is_found(here, monkeypatch):
+def test_the_home_folder_is_found(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(here))
     assert take_images("~/a.png")[1][0].path == here / "a.png"
 
 
 @given(st.text("./ ~'\"\\apngj\n\0"))
-def test_any_text_has_its_mentions_in_order(text):
+def test_any_text_has_its_mentions_in_order(text: str) -> None:
     found = list(mentions(text))
     assert all(a.end <= b.start for a, b in pairwise(found))
     assert all(0 <= each.start < each.end <= len(text) for each in found)

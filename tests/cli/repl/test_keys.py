@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 from prompt_toolkit.application import create_app_session
@@ -18,7 +19,7 @@ LEFT, RIGHT, UP, DOWN = "\x1b[D", "\x1b[C", "\x1b[A", "\x1b[B"
 ENTER = "\r"
 
 
-def typed(history, *lines):
+def typed(history: Path, *lines: str) -> list[str]:
     """Return the messages that lines of keys make."""
     with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
         reader = TerminalReader(history, is_kept=True)
@@ -57,7 +58,7 @@ def typed(history, *lines):
         "a paste", "three quotes",
     ],
 )  # fmt: skip
-def test_keys_make_a_message(tmp_path, keys, message):
+def test_keys_make_a_message(tmp_path: Path, keys: str, message: str) -> None:
     assert typed(tmp_path / "history", keys + ENTER) == [message]
 
 
@@ -67,12 +68,12 @@ def test_keys_make_a_message(tmp_path, keys, message):
      (CTRL["p"] * 2 + CTRL["n"], "two")],
     ids=["Ctrl-P", "twice", "up and down", "Ctrl-N"],
 )  # fmt: skip
-def test_earlier_messages_come_back(tmp_path, keys, message):
+def test_earlier_messages_come_back(tmp_path: Path, keys: str, message: str) -> None:
     lines = [f"one{ENTER}", f"two{ENTER}", keys + ENTER]
     assert typed(tmp_path / "history", *lines)[-1] == message
 
 
-def test_nothing_more_is_the_end_and_a_line_is_abandoned(tmp_path):
+def test_nothing_more_is_the_end_and_a_line_is_abandoned(tmp_path: Path) -> None:
     with pytest.raises(EOFError):
         typed(tmp_path / "history", CTRL["d"])
     with pytest.raises(KeyboardInterrupt) as caught:
@@ -84,7 +85,9 @@ def test_nothing_more_is_the_end_and_a_line_is_abandoned(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["OLLAMA_EDITOR", "VISUAL"])
-def test_an_editor_writes_the_message(tmp_path, monkeypatch, name):
+def test_an_editor_writes_the_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     editor, done = tmp_path / "editor", tmp_path / "done"
     editor.write_text(f'#!/bin/sh\nprintf " and more" >> "$1"\ntouch {done}\n')
     editor.chmod(0o700)
@@ -100,7 +103,7 @@ def test_an_editor_writes_the_message(tmp_path, monkeypatch, name):
         sender.join()
 
 
-def send_enter(keys, reader):
+def send_enter(keys, reader) -> None:
     """Press Enter once an editor has written, and what it wrote is there."""
     written = reader._session.default_buffer
     wait_until(lambda: written.text == "this and more", "the editor has written")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tampu.cli.repl.reader import History, choices, is_open, without_quotes
 
 
-def test_the_history_is_kept_for_its_owner_alone(tmp_path):
+def test_the_history_is_kept_for_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "new" / "history"
     History(path, is_kept=True).store_string("one\ntwo")
     history = History(path, is_kept=False)
@@ -17,7 +19,7 @@ def test_the_history_is_kept_for_its_owner_alone(tmp_path):
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_history_that_has_grown_loses_its_older_half(tmp_path):
+def test_a_history_that_has_grown_loses_its_older_half(tmp_path: Path) -> None:
     path = tmp_path / "history"
     path.write_text("".join(f"\n# time\n+{number:0999}\n" for number in range(1200)))
     found = [*History(path, is_kept=True).load_history_strings()]
@@ -26,7 +28,7 @@ def test_a_history_that_has_grown_loses_its_older_half(tmp_path):
     assert all(len(message) == 999 for message in found)
 
 
-def test_a_history_that_cannot_be_written_is_none(tmp_path):
+def test_a_history_that_cannot_be_written_is_none(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     history = History(tmp_path / "file" / "history", is_kept=True)
     history.store_string("x")
@@ -44,7 +46,7 @@ def test_a_history_that_cannot_be_written_is_none(tmp_path):
         ('/set system """x', True, "/set system x"),
     ],
 )
-def test_triple_quotes_hold_several_lines(text, is_it, message):
+def test_triple_quotes_hold_several_lines(text: str, is_it: bool, message: str) -> None:
     assert is_open(text) is is_it
     assert without_quotes(text) == message
 
@@ -60,5 +62,5 @@ def test_triple_quotes_hold_several_lines(text, is_it, message):
         (["/bye"], "", []),
     ],
 )
-def test_tab_knows_the_commands(before, word, found):
+def test_tab_knows_the_commands(before: list[str], word: str, found: list[str]) -> None:
     assert choices(before, word, lambda _: ["demo"]) == found

@@ -9,14 +9,17 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 from PIL import Image
 from support.endless import make_endless_model
-from support.serving import start_server
+from support.serving import Server, start_server
 from support.terminal import Terminal
 from support.waiting import wait_until
 
@@ -26,7 +29,7 @@ QUESTION = ["-o", "temperature=0", "What is 27 + 58?"]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("models")
     make_endless_model(tmp_path_factory.mktemp("checkpoint"), folder / "tiny.gguf")
     server = start_server(
@@ -37,15 +40,15 @@ def server(tmp_path_factory):
 
 
 @pytest.fixture
-def home(tmp_path):
+def home(tmp_path: Path) -> dict[Any, Any]:
     return {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "TAMPU_THREADS": "1"}
 
 
 @pytest.fixture
-def run(server, home):
+def run(server: Server, home: dict[Any, Any]) -> Callable[..., Any]:
     """Run `tampu run` to its end beside the server, or beside what another address has."""
 
-    def run(*arguments, text=None, **variables):
+    def run(*arguments: str, text=None, **variables: str) -> subprocess.CompletedProcess[Any]:
         return subprocess.run(
             [*TAMPU, "run", *arguments],
             env={**home, "TAMPU_HOST": server.url, **variables},
@@ -59,7 +62,7 @@ def run(server, home):
 
 
 @pytest.fixture
-def nowhere():
+def nowhere() -> str:
     """An address of this machine where nothing listens."""
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
@@ -67,10 +70,10 @@ def nowhere():
 
 
 @pytest.fixture
-def terminal(server, home):
+def terminal(server: Server, home: dict[Any, Any]) -> Iterator[Callable[..., Any]]:
     opened = []
 
-    def open_terminal(*arguments, **size):
+    def open_terminal(*arguments: str, **size: int) -> Terminal:
         command = [*TAMPU, "run", *arguments]
         opened.append(Terminal(command, {**home, "TAMPU_HOST": server.url}, **size))
         return opened[-1]
@@ -80,12 +83,12 @@ def terminal(server, home):
         each.close()
 
 
-def loaded(server):
+def loaded(server: Server) -> dict[Any, Any]:
     return {one["name"]: one for one in httpx.get(f"{server.url}/api/ps").json()["models"]}
 
 
 @pytest.fixture(autouse=True)
-def nothing_loaded(server):
+def nothing_loaded(server: Server) -> Iterator[None]:
     """Unload what a test has left in the server's memory."""
     yield
     for model in loaded(server):
@@ -93,19 +96,19 @@ def nothing_loaded(server):
         httpx.post(f"{server.url}/api/generate", json=asked, timeout=60)
 
 
-def listening(answer):
+def listening(answer: bytes) -> tuple[HTTPServer, str]:
     """Run something on loopback that answers every request so; return it and its address."""
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
+        def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
             self.wfile.write(answer)
 
-        def do_POST(self):
+        def do_POST(self) -> None:
             self.do_GET()
 
-        def log_message(self, *_):
+        def log_message(self, *_: object) -> None:
             pass
 
     other = HTTPServer(("127.0.0.1", 0), Handler)
@@ -113,7 +116,9 @@ def listening(answer):
     return other, f"127.0.0.1:{other.server_port}"
 
 
-def test_the_server_answers_and_keeps_the_model_as_long_as_is_said(server, run):
+def test_the_server_answers_and_keeps_the_model_as_long_as_is_said(
+    server: Server, run: Callable[..., Any]
+) -> None:
     first = run("demo", "--verbose", *QUESTION)
     assert (first.returncode, first.stdout.strip()) == (0, "85")
     assert "eval count" in first.stderr
@@ -126,7 +131,7 @@ def test_the_server_answers_and_keeps_the_model_as_long_as_is_said(server, run):
     assert kept["expires_at"] > "2100"
 
 
-def test_a_form_and_parameters_reach_the_server(run):
+def test_a_form_and_parameters_reach_the_server(run: Callable[..., Any]) -> None:
     answer = run("demo", "--format", '{"type": "integer"}', *QUESTION)
     assert isinstance(json.loads(answer.stdout), int)
     answer = run("tiny", "--num-predict", "3", "--verbose", "hello")
@@ -135,7 +140,7 @@ def test_a_form_and_parameters_reach_the_server(run):
     assert (refused.returncode, "num_ctx" in refused.stderr) == (2, True)
 
 
-def test_a_conversation_at_a_terminal(server, terminal):
+def test_a_conversation_at_a_terminal(server: Server, terminal: Callable[..., Any]) -> None:
     opened = terminal("demo", "-o", "temperature=0", columns=160, lines=60)
     opened.wait_for("Send a message")
     assert len(loaded(server)) == 1
@@ -161,7 +166,9 @@ def test_a_conversation_at_a_terminal(server, terminal):
     httpx.request("DELETE", f"{server.url}/api/delete", json={"model": "mine"})
 
 
-def test_a_picture_gets_the_same_answer_here_and_there(run, nowhere, tmp_path):
+def test_a_picture_gets_the_same_answer_here_and_there(
+    run: Callable[..., Any], nowhere: str, tmp_path: Path
+) -> None:
     path = tmp_path / "a picture.png"
     Image.fromarray(np.full((64, 64, 3), (220, 30, 30), np.uint8)).save(path)
     asked = ["demo", "-o", "temperature=0", "--verbose", f"'{path}' What color is the shape?"]
@@ -172,7 +179,9 @@ def test_a_picture_gets_the_same_answer_here_and_there(run, nowhere, tmp_path):
     assert int(counts[0]) > 30  # the picture is among them
 
 
-def test_ctrl_c_ends_the_answer_in_the_server_too(server, terminal):
+def test_ctrl_c_ends_the_answer_in_the_server_too(
+    server: Server, terminal: Callable[..., Any]
+) -> None:
     opened = terminal("tiny", "-o", "temperature=0", lines=12)
     opened.wait_for("Send a message")
     opened.type("hello\r")
@@ -185,7 +194,9 @@ def test_ctrl_c_ends_the_answer_in_the_server_too(server, terminal):
     assert opened.wait() == 0
 
 
-def test_a_death_is_told_and_the_conversation_goes_on(server, terminal):
+def test_a_death_is_told_and_the_conversation_goes_on(
+    server: Server, terminal: Callable[..., Any]
+) -> None:
     opened = terminal("tiny", "-o", "temperature=0", columns=200, lines=50)
     opened.wait_for("Send a message")
     opened.type("hello\r")
@@ -199,7 +210,9 @@ def test_a_death_is_told_and_the_conversation_goes_on(server, terminal):
     assert opened.wait() == 0
 
 
-def test_without_a_server_or_with_a_stranger_the_model_runs_here(server, run, nowhere):
+def test_without_a_server_or_with_a_stranger_the_model_runs_here(
+    server: Server, run: Callable[..., Any], nowhere: str
+) -> None:
     alone = run("demo", *QUESTION, TAMPU_HOST=nowhere)
     assert (alone.stdout.strip(), alone.stderr) == ("85", "")
     for answer in (b"<html>", b'{"version": "0.33.0"}'):
@@ -213,7 +226,9 @@ def test_without_a_server_or_with_a_stranger_the_model_runs_here(server, run, no
     assert loaded(server) == {}
 
 
-def test_a_file_and_a_model_that_the_server_lacks_run_here(server, run, tmp_path):
+def test_a_file_and_a_model_that_the_server_lacks_run_here(
+    server: Server, run: Callable[..., Any], tmp_path: Path
+) -> None:
     folder = tmp_path / "models"
     folder.mkdir()
     make_endless_model(tmp_path / "checkpoint", folder / "own.gguf")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from typing import Any
 
 import pyte
 import pytest
@@ -40,21 +41,21 @@ The [end](https://e.example).
 class Screen(io.StringIO):
     """A terminal: what was written, and what is seen of it."""
 
-    def __init__(self, columns=40, lines=50):
+    def __init__(self, columns: int = 40, lines: int = 50) -> None:
         super().__init__()
         self.emulator = pyte.HistoryScreen(columns, lines, history=1000)
         self.emulator.set_mode(pyte.modes.LNM)
         self.stream = pyte.Stream(self.emulator)
 
-    def write(self, text):
+    def write(self, text) -> int:
         self.stream.feed(text)
         return len(text)
 
-    def isatty(self):
+    def isatty(self) -> bool:
         return True
 
     @property
-    def seen(self):
+    def seen(self) -> str:
         above = [
             "".join(line[column].data for column in range(self.emulator.columns))
             for line in self.emulator.history.top
@@ -62,7 +63,7 @@ class Screen(io.StringIO):
         return "\n".join(line.rstrip() for line in [*above, *self.emulator.display]).rstrip()
 
 
-def written(pieces, columns=40, lines=50, pause=1.0):
+def written(pieces: list[Any], columns: int = 40, lines: int = 50, pause: float = 1.0) -> str:
     screen = Screen(columns, lines)
     now = iter(range(10**9))
     writer = MarkdownWriter(screen, lambda: (columns, lines), lambda: next(now) * pause)
@@ -72,7 +73,7 @@ def written(pieces, columns=40, lines=50, pause=1.0):
     return screen.seen
 
 
-def test_markdown_is_rendered():
+def test_markdown_is_rendered() -> None:
     assert written([ANSWER]) == (
         "Title\n"
         "\n"
@@ -96,28 +97,28 @@ def test_markdown_is_rendered():
 
 @pytest.mark.parametrize("size", [1, 3, 7, 50])
 @pytest.mark.parametrize("pause", [0.0, 1.0])
-def test_markdown_that_comes_in_pieces_ends_as_markdown_in_one(size, pause):
+def test_markdown_that_comes_in_pieces_ends_as_markdown_in_one(size: int, pause: float) -> None:
     pieces = [ANSWER[start : start + size] for start in range(0, len(ANSWER), size)]
     assert written(pieces, pause=pause) == written([ANSWER])
 
 
-def test_what_is_taller_than_the_screen_scrolls_and_stays_whole():
+def test_what_is_taller_than_the_screen_scrolls_and_stays_whole() -> None:
     lines = [f"{number} line" for number in range(40)]
     for text in ("```\n" + "\n".join(lines) + "\n```\n", "\n".join(lines)):
         seen = written(re.findall(r"\S+|\s+", text), lines=6)
         assert [line.strip() for line in seen.splitlines()] == lines
 
 
-def test_what_a_terminal_would_obey_is_left_out():
+def test_what_a_terminal_would_obey_is_left_out() -> None:
     assert written(["a\x1b[2J\x1b]0;title\x07b"]) == "a[2J]0;titleb"
 
 
 @given(st.lists(st.text("ab \n#*`|-_[](<>!1.é猫", max_size=12), max_size=12))
-def test_any_markdown_can_be_shown(pieces):
+def test_any_markdown_can_be_shown(pieces: list[Any]) -> None:
     assert "\x1b" not in written(pieces, lines=8)
 
 
-def wrapped(pieces, columns=30):
+def wrapped(pieces: list[Any] | str, columns: int = 30) -> str:
     screen = Screen(columns)
     writer = WrappingWriter(screen, lambda: columns)
     for piece in pieces:
@@ -126,19 +127,19 @@ def wrapped(pieces, columns=30):
     return screen.seen
 
 
-def test_words_go_to_the_next_line_whole():
+def test_words_go_to_the_next_line_whole() -> None:
     text = "one two three four five six seven\n  eight\nnine"
     shown = "one two three four five\nsix seven\n  eight\nnine"
     assert wrapped([text]) == wrapped(text) == shown
     assert wrapped(["猫" * 5 + " " + "猫" * 10]) == "猫 猫 猫 猫 猫\n".replace(" ", "") + "猫" * 10
 
 
-def test_a_word_longer_than_a_line_is_broken_by_the_terminal():
+def test_a_word_longer_than_a_line_is_broken_by_the_terminal() -> None:
     assert wrapped("x " + "y" * 40).split() == ["x", "y" * 30, "y" * 10]
 
 
 @given(st.text("ab \n\x1b猫", max_size=80))
-def test_wrapping_changes_nothing_but_spaces(text):
+def test_wrapping_changes_nothing_but_spaces(text: str) -> None:
     kept = "".join(text.replace("\x1b", "").split())
     assert "".join(wrapped(text).split()) == kept
     longest = max(map(cells, text.replace("\x1b", "").split()), default=0)
@@ -146,21 +147,21 @@ def test_wrapping_changes_nothing_but_spaces(text):
         assert all(cells(line) <= 30 for line in wrapped(text).splitlines())
 
 
-def test_control_characters_reach_files_but_no_terminal():
+def test_control_characters_reach_files_but_no_terminal() -> None:
     out = io.StringIO()
     TextWriter(out).write("a\x1b[2J\tb")
     TextWriter(out, is_terminal=True).write("a\x1b[2J\tb")
     assert out.getvalue() == "a\x1b[2J\tba[2J\tb"
 
 
-def test_the_bar_shows_how_far_the_prompt_is_read():
+def test_the_bar_shows_how_far_the_prompt_is_read() -> None:
     assert prompt_bar(0, 0) == prompt_bar(7, 7) == ""
     assert (
         prompt_bar(1024, 4096) == f"processing the prompt ▕{'█' * 6}{' ' * 18}▏ 1,024/4,096 tokens"
     )
 
 
-def test_the_bar_goes_away_when_the_answer_begins(monkeypatch):
+def test_the_bar_goes_away_when_the_answer_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Screen(80)
     monkeypatch.setattr("sys.stderr", screen)
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -171,7 +172,7 @@ def test_the_bar_goes_away_when_the_answer_begins(monkeypatch):
         assert screen.seen == ""
 
 
-def test_nothing_is_shown_where_nobody_watches(capsys):
+def test_nothing_is_shown_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
     with Spinner(lambda: prompt_bar(1, 2)):
         pass
     assert capsys.readouterr().err == ""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,16 +17,16 @@ TAMPU = [sys.executable, "-m", "tampu.cli.entry"]
 
 
 @pytest.fixture
-def home(tmp_path):
+def home(tmp_path: Path) -> dict[Any, Any]:
     return {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "TAMPU_THREADS": "1"}
 
 
 @pytest.fixture
-def terminal(home):
+def terminal(home: dict[Any, Any]) -> Iterator[Callable[..., Any]]:
     """Run `tampu run demo` in terminals."""
     opened = []
 
-    def open_terminal(*arguments, **size):
+    def open_terminal(*arguments: str, **size: int) -> Terminal:
         command = [*TAMPU, "run", "demo", "-o", "temperature=0", *arguments]
         opened.append(Terminal(command, home, **size))
         return opened[-1]
@@ -34,7 +36,7 @@ def terminal(home):
         each.close()
 
 
-def test_a_session_as_a_person_has_it(terminal, tmp_path):
+def test_a_session_as_a_person_has_it(terminal: Callable[..., Any], tmp_path: Path) -> None:
     first = terminal()
     first.wait_for("Send a message")
     first.type("What is 27 + 58?\r")
@@ -74,7 +76,7 @@ def test_a_session_as_a_person_has_it(terminal, tmp_path):
     assert "secret" not in history.read_text()
 
 
-def test_ctrl_c_stops_the_answer_and_not_the_program(terminal):
+def test_ctrl_c_stops_the_answer_and_not_the_program(terminal: Callable[..., Any]) -> None:
     numbers = '{"type": "array", "items": {"type": "integer"}, "minItems": 900}'
     opened = terminal("--format", numbers, lines=12)
     opened.wait_for("Send a message")
@@ -88,7 +90,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(terminal):
     assert "Cleared the conversation.\n>>> What is 27 + 58?\n85\n\n>>> /bye" in opened.text
 
 
-def test_a_picture_is_named_in_the_message(terminal, tmp_path):
+def test_a_picture_is_named_in_the_message(terminal: Callable[..., Any], tmp_path: Path) -> None:
     path = tmp_path / "a picture.png"
     Image.fromarray(np.full((64, 64, 3), (220, 30, 30), np.uint8)).save(path)
     (tmp_path / "no.png").write_text("text")
@@ -105,7 +107,9 @@ def test_a_picture_is_named_in_the_message(terminal, tmp_path):
     assert opened.wait() == 0
 
 
-def test_one_answer_on_a_terminal_and_one_into_a_pipe(terminal, tmp_path):
+def test_one_answer_on_a_terminal_and_one_into_a_pipe(
+    terminal: Callable[..., Any], tmp_path: Path
+) -> None:
     opened = terminal("--verbose", "What is 27 + 58?")
     opened.wait_for("85", "eval rate:")
     assert opened.wait() == 0

@@ -1,11 +1,17 @@
 """Backends with each level of the kernels, and weights of every type that they know."""
 
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
 import gguf
+import numpy as np
+import numpy.typing as npt
 import pytest
 from support.graphs import _compute_once
 from support.kernels import exact, levels
 
-from tampu.ml import Backend, GGMLType, Weights
+from tampu.ml import Backend, GGMLType, Tensor, Weights
 from tampu.ml.buffer_types import WeightUse
 from tampu.ml.gguf import read_gguf
 from tampu.ml.kernels import KernelChoice
@@ -13,7 +19,7 @@ from tampu.ml.quantize import quantize
 
 
 @pytest.fixture(scope="session")
-def level_backends():
+def level_backends() -> Iterator[Callable[..., Any]]:
     """A backend for a level and a number of threads; None: the fastest level; ggml: none."""
     wanted = [(level, 1) for level in ("ggml", None, *levels())] + [
         (None, threads) for threads in (2, 3, 5)
@@ -24,7 +30,7 @@ def level_backends():
         backend.close()
 
 
-def _backend(level, threads):
+def _backend(level: str | None, threads: int) -> Backend:
     choice = KernelChoice(level=level) if level != "ggml" else KernelChoice.from_word("off")
     backend = Backend(threads=threads, max_nodes=256, kernels=choice)
     _compute_once(backend)
@@ -32,15 +38,21 @@ def _backend(level, threads):
 
 
 @pytest.fixture
-def load(tmp_path):
+def load(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Store a matrix as a type in a file; return its values as stored, and a loader for it."""
     opened = []
 
-    def write(values, kind, uses=(WeightUse.PRODUCT,)):
+    def write(
+        values: npt.NDArray[np.float32],
+        kind: GGMLType,
+        uses: tuple[WeightUse, ...] = (WeightUse.PRODUCT,),
+    ) -> tuple[npt.NDArray[np.float64], Callable[[Any], Any]]:
         stored = quantize(values, kind)
         return write_stored(stored, kind, uses)
 
-    def write_stored(stored, kind, uses=(WeightUse.PRODUCT,)):
+    def write_stored(
+        stored: npt.NDArray[np.uint8], kind: GGMLType, uses: tuple[WeightUse] = (WeightUse.PRODUCT,)
+    ) -> tuple[npt.NDArray[np.float64], Callable[[Any], Any]]:
         path = tmp_path / f"{len(list(tmp_path.iterdir()))}.gguf"
         writer = gguf.GGUFWriter(path, "llama")
         writer.add_tensor("w", stored, raw_dtype=gguf.GGMLQuantizationType[kind.name])
@@ -49,7 +61,7 @@ def load(tmp_path):
         writer.write_tensors_to_file()
         writer.close()
 
-        def bind(backend):
+        def bind(backend) -> Tensor:
             weights = Weights(read_gguf(path))
             opened.append(weights)
             for use in uses:
@@ -66,10 +78,12 @@ def load(tmp_path):
 
 
 @pytest.fixture
-def multiply():
+def multiply() -> Callable[..., Any]:
     """Return x multiplied by each weight, computed in one graph."""
 
-    def multiply(backend, x, *weights):
+    def multiply(
+        backend, x: npt.NDArray[Any] | npt.NDArray[np.float32] | npt.NDArray[np.float64], *weights
+    ):
         context = backend.context(64)
         given = context.input("x", x.shape, GGMLType.F32)
         products = [context.output(given.linear(weight)) for weight in weights]

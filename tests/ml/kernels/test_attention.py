@@ -1,6 +1,10 @@
 """Attention over a cache in tiles, against float64, on each level."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 from support.kernels import WITH_TILES, exact, levels, normal
 
@@ -13,14 +17,22 @@ CACHE = {GGMLType.F32: np.float32, GGMLType.F16: np.float16}
 CACHED = [GGMLType.F16, GGMLType.Q8_0]
 
 
-def causal(tokens, history):
+def causal(tokens: int, history: int) -> npt.NDArray[Any]:
     """The mask of the last tokens of a history."""
     cells = np.arange(history)
     visible = cells[None, :] <= (history - tokens + np.arange(tokens))[:, None]
     return np.where(visible, 0, -np.inf).astype(np.float16)
 
 
-def reference(q, k, v, mask, scale, cap=None, sinks=None):
+def reference(
+    q: npt.NDArray[np.float32],
+    k: npt.NDArray[np.float32],
+    v: npt.NDArray[np.float32],
+    mask: npt.NDArray[np.float16] | None,
+    scale: float,
+    cap: float | None = None,
+    sinks: npt.NDArray[np.float32] | None = None,
+):
     """Attention in float64; q is (heads, tokens, n), k and v are (kv heads, history, n)."""
     group = len(q) // len(k)
     k, v = (np.repeat(side.astype(np.float64), group, axis=0) for side in (k, v))
@@ -39,7 +51,9 @@ def reference(q, k, v, mask, scale, cap=None, sinks=None):
     return np.einsum("htc,hcn->thn", weights / total, v)
 
 
-def stored(array, kind):
+def stored(
+    array: npt.NDArray[np.float32], kind: GGMLType
+) -> npt.NDArray[np.float64] | npt.NDArray[Any]:
     """What a cache of this type has of these numbers."""
     if kind is GGMLType.Q8_0:
         return exact(quantize(array, kind), kind).reshape(array.shape)
@@ -47,14 +61,25 @@ def stored(array, kind):
 
 
 @pytest.fixture
-def attend():
+def attend() -> Callable[..., Any]:
     """Compute attention in a graph on a backend."""
 
-    def attend(backend, q, k, v, mask, *, kind=GGMLType.F32, scale=0.125, cap=None, sinks=None):
+    def attend(
+        backend,
+        q: npt.NDArray[np.float32],
+        k: npt.NDArray[np.float32],
+        v: npt.NDArray[np.float32],
+        mask: npt.NDArray[np.float16] | npt.NDArray[Any] | None,
+        *,
+        kind: GGMLType = GGMLType.F32,
+        scale: float = 0.125,
+        cap: float | None = None,
+        sinks: npt.NDArray[np.float32] | None = None,
+    ):
         context = backend.context(64)
         data = []
 
-        def given(array, type_):
+        def given(array: npt.NDArray[Any] | npt.NDArray[np.float32], type_: GGMLType):
             shape = array.shape
             if type_ is GGMLType.Q8_0:
                 array = quantize(array, type_)
@@ -79,7 +104,7 @@ def attend():
     return attend
 
 
-def _fill(tensor, array):
+def _fill(tensor, array: npt.NDArray[Any] | npt.NDArray[np.float32]) -> None:
     from tampu.ml.library import gg
 
     data = np.ascontiguousarray(array)
@@ -89,7 +114,14 @@ def _fill(tensor, array):
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("features", [4, 16, 64, 72, 80, 96, 128, 192, 256])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (8, 2), (6, 2), (7, 1), (80, 1)])
-def test_it_is_softmax_of_products(level_backends, attend, level, features, heads, kv_heads):
+def test_it_is_softmax_of_products(
+    level_backends: Callable[..., Any],
+    attend: Callable[..., Any],
+    level: str,
+    features: int,
+    heads: int,
+    kv_heads: int,
+) -> None:
     q, k, v = normal(heads, 5, features), normal(kv_heads, 130, features, seed=1), None
     v = normal(kv_heads, 130, features, seed=2)
     mask = causal(5, 130)
@@ -102,7 +134,15 @@ def test_it_is_softmax_of_products(level_backends, attend, level, features, head
 @pytest.mark.parametrize("features", [64, 128, 256])
 @pytest.mark.parametrize("tokens", [1, 70])
 @pytest.mark.parametrize("extras", [{}, {"cap": 3.0}, {"sinks": np.arange(8, dtype=np.float32)}])
-def test_the_error_is_at_most_ggmls(level_backends, attend, level, kind, features, tokens, extras):
+def test_the_error_is_at_most_ggmls(
+    level_backends: Callable[..., Any],
+    attend: Callable[..., Any],
+    level: str,
+    kind: GGMLType,
+    features: int,
+    tokens: int,
+    extras: dict[str, Any],
+) -> None:
     q, mask = normal(8, tokens, features), causal(tokens, 200)
     k, v = normal(2, 200, features, seed=1), normal(2, 200, features, seed=2)
     exact = reference(q, k, v, mask, 0.125, **extras)
@@ -114,7 +154,13 @@ def test_the_error_is_at_most_ggmls(level_backends, attend, level, kind, feature
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("kind", CACHED, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("cap", [None, 5.0])
-def test_caches_of_every_type_are_read_exactly(level_backends, attend, level, kind, cap):
+def test_caches_of_every_type_are_read_exactly(
+    level_backends: Callable[..., Any],
+    attend: Callable[..., Any],
+    level: str,
+    kind: GGMLType,
+    cap: float | None,
+) -> None:
     """With values of another size than keys, sinks, and two sequences whose cells alternate."""
     q, sinks = normal(6, 9, 192), np.array([-9, 0, 0.5, 1, 3, 30], np.float32)
     k, v = normal(2, 150, 192, seed=1), normal(2, 150, 128, seed=2)
@@ -128,7 +174,9 @@ def test_caches_of_every_type_are_read_exactly(level_backends, attend, level, ki
 
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("kind", [GGMLType.F16, GGMLType.F32], ids=lambda kind: kind.name)
-def test_many_tokens_attend_to_one_another(level_backends, attend, level, kind):
+def test_many_tokens_attend_to_one_another(
+    level_backends: Callable[..., Any], attend: Callable[..., Any], level: str, kind: GGMLType
+) -> None:
     """As in towers: heads of 72 features, so many rows that tasks are larger than usual."""
     q, k, v = normal(4, 300, 72), normal(4, 300, 72, seed=1), normal(4, 300, 72, seed=2)
     found = attend(level_backends(level), q, k, v, None, kind=kind)
@@ -139,14 +187,22 @@ def test_many_tokens_attend_to_one_another(level_backends, attend, level, kind):
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("history", [1, 15, 16, 17, 63, 64, 65, 256])
 @pytest.mark.parametrize("tokens", [1, 2, 9, 33])
-def test_any_history_and_number_of_tokens_works(level_backends, attend, level, history, tokens):
+def test_any_history_and_number_of_tokens_works(
+    level_backends: Callable[..., Any],
+    attend: Callable[..., Any],
+    level: str,
+    history: int,
+    tokens: int,
+) -> None:
     q, k, v = normal(4, tokens, 32), normal(2, history, 32, seed=1), normal(2, history, 32, seed=2)
     found = attend(level_backends(level), q, k, v, None)
     np.testing.assert_allclose(found, reference(q, k, v, None, 0.125), rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("level", levels())
-def test_scores_are_capped(level_backends, attend, level):
+def test_scores_are_capped(
+    level_backends: Callable[..., Any], attend: Callable[..., Any], level: str
+) -> None:
     q, k, v = 9 * normal(4, 3, 64), normal(2, 100, 64, seed=1), normal(2, 100, 64, seed=2)
     mask = causal(3, 100)
     found = attend(level_backends(level), q, k, v, mask, scale=1.0, cap=20.0)
@@ -156,7 +212,9 @@ def test_scores_are_capped(level_backends, attend, level):
 
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("cap", [None, 5.0])
-def test_sinks_take_their_share(level_backends, attend, level, cap):
+def test_sinks_take_their_share(
+    level_backends: Callable[..., Any], attend: Callable[..., Any], level: str, cap: float | None
+) -> None:
     q, k, v = normal(4, 3, 64), normal(2, 100, 64, seed=1), normal(2, 100, 64, seed=2)
     sinks, mask = np.array([-30, 0.5, 3, 30], np.float32), causal(3, 100)
     found = attend(level_backends(level), q, k, v, mask, cap=cap, sinks=sinks)
@@ -165,7 +223,9 @@ def test_sinks_take_their_share(level_backends, attend, level, cap):
 
 
 @pytest.mark.parametrize("level", levels())
-def test_sequences_in_one_batch_see_their_own_cells(level_backends, attend, level):
+def test_sequences_in_one_batch_see_their_own_cells(
+    level_backends: Callable[..., Any], attend: Callable[..., Any], level: str
+) -> None:
     """Eight sequences of 64 cells each, one token each, and one that sees scattered cells."""
     source = np.random.default_rng(0)
     mask = np.full((9, 512), -np.inf, np.float16)
@@ -178,7 +238,9 @@ def test_sequences_in_one_batch_see_their_own_cells(level_backends, attend, leve
 
 
 @pytest.mark.parametrize("level", levels())
-def test_extreme_scores_neither_overflow_nor_vanish(level_backends, attend, level):
+def test_extreme_scores_neither_overflow_nor_vanish(
+    level_backends: Callable[..., Any], attend: Callable[..., Any], level: str
+) -> None:
     q, k, v = normal(2, 2, 64), normal(2, 200, 64, seed=1), normal(2, 200, 64, seed=2)
     for factor in (1e-30, 1e-3, 1e3, 1e15):
         scaled = (q * np.float64(factor)).astype(np.float32)
@@ -188,7 +250,9 @@ def test_extreme_scores_neither_overflow_nor_vanish(level_backends, attend, leve
 
 
 @pytest.mark.parametrize("level", levels())
-def test_a_token_that_sees_nothing_gets_zeros(level_backends, attend, level):
+def test_a_token_that_sees_nothing_gets_zeros(
+    level_backends: Callable[..., Any], attend: Callable[..., Any], level: str
+) -> None:
     q, k, v = normal(2, 3, 64), normal(2, 64, 64, seed=1), normal(2, 64, 64, seed=2)
     mask = np.zeros((3, 64), np.float16)
     mask[1] = -np.inf
@@ -199,7 +263,9 @@ def test_a_token_that_sees_nothing_gets_zeros(level_backends, attend, level):
 
 
 @pytest.mark.parametrize("level", levels())
-def test_a_nan_query_affects_its_own_token_only(level_backends, attend, level):
+def test_a_nan_query_affects_its_own_token_only(
+    level_backends: Callable[..., Any], attend: Callable[..., Any], level: str
+) -> None:
     q, k, v = normal(2, 3, 64), normal(1, 64, 64, seed=1), normal(1, 64, 64, seed=2)
     q[:, 1, 7] = np.nan
     found = attend(level_backends(level), q, k, v, None)
@@ -212,7 +278,14 @@ def test_a_nan_query_affects_its_own_token_only(level_backends, attend, level):
 @pytest.mark.parametrize("kind", [GGMLType.F16, GGMLType.F32], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("tokens", [2, 70])
-def test_cells_that_are_hidden_may_hold_anything(level_backends, attend, level, kind, bad, tokens):
+def test_cells_that_are_hidden_may_hold_anything(
+    level_backends: Callable[..., Any],
+    attend: Callable[..., Any],
+    level: str,
+    kind: GGMLType,
+    bad: float,
+    tokens: int,
+) -> None:
     """What another sequence spoilt does not change a bit of those that do not see it."""
     q, k, v = normal(8, tokens, 64), normal(2, 150, 64, seed=1), normal(2, 150, 64, seed=2)
     mask = np.zeros((tokens, 150), np.float16)
@@ -226,14 +299,18 @@ def test_cells_that_are_hidden_may_hold_anything(level_backends, attend, level, 
 
 @pytest.mark.parametrize("threads", [2, 3, 5])
 @pytest.mark.parametrize("tokens", [1, 40])
-def test_the_number_of_threads_changes_no_bit(level_backends, attend, threads, tokens):
+def test_the_number_of_threads_changes_no_bit(
+    level_backends: Callable[..., Any], attend: Callable[..., Any], threads: int, tokens: int
+) -> None:
     q, k, v = normal(8, tokens, 64), normal(2, 128, 64, seed=1), normal(2, 128, 64, seed=2)
     mask = causal(tokens, 128)
     one = attend(level_backends(None), q, k, v, mask)
     assert np.array_equal(attend(level_backends(None, threads), q, k, v, mask), one)
 
 
-def test_sinks_that_do_not_fit_the_heads_are_refused(level_backends, attend):
+def test_sinks_that_do_not_fit_the_heads_are_refused(
+    level_backends: Callable[..., Any], attend: Callable[..., Any]
+) -> None:
     q, k, v = normal(2, 3, 64), normal(1, 64, 64, seed=1), normal(1, 64, 64, seed=2)
     with pytest.raises(ShapeError, match="sinks"):
         attend(level_backends(None), q, k, v, None, sinks=np.zeros(3, np.float32))
@@ -241,7 +318,9 @@ def test_sinks_that_do_not_fit_the_heads_are_refused(level_backends, attend):
 
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("kind", [GGMLType.F16, GGMLType.Q8_0], ids=lambda kind: kind.name)
-def test_a_token_does_not_depend_on_its_neighbours(level_backends, attend, level, kind):
+def test_a_token_does_not_depend_on_its_neighbours(
+    level_backends: Callable[..., Any], attend: Callable[..., Any], level: str, kind: GGMLType
+) -> None:
     many = 7 if level in WITH_TILES else 9  # eight tokens of four heads are 32 rows: by tiles
     q, k, v = normal(8, many, 64), normal(2, 192, 64, seed=1), normal(2, 192, 64, seed=2)
     mask = causal(many, 192)
@@ -255,7 +334,9 @@ def test_a_token_does_not_depend_on_its_neighbours(level_backends, attend, level
 
 @pytest.mark.parametrize("level", [level for level in levels() if level in WITH_TILES])
 @pytest.mark.parametrize("kind", [GGMLType.F16, GGMLType.Q8_0], ids=lambda kind: kind.name)
-def test_with_tiles_a_token_does_not_depend_on_its_neighbours(level_backends, attend, level, kind):
+def test_with_tiles_a_token_does_not_depend_on_its_neighbours(
+    level_backends: Callable[..., Any], attend: Callable[..., Any], level: str, kind: GGMLType
+) -> None:
     q, k, v = normal(8, 21, 64), normal(2, 192, 64, seed=1), normal(2, 192, 64, seed=2)
     mask = causal(21, 192)
     together = attend(level_backends(level), q, k, v, mask, kind=kind)
@@ -266,7 +347,9 @@ def test_with_tiles_a_token_does_not_depend_on_its_neighbours(level_backends, at
         assert np.array_equal(alone, together[some])
 
 
-def test_other_cells_change_only_the_last_bits(level_backends, attend):
+def test_other_cells_change_only_the_last_bits(
+    level_backends: Callable[..., Any], attend: Callable[..., Any]
+) -> None:
     """The price of tiles: the same cells, but sixty behind other sequences' cells."""
     q, k, v = normal(8, 1, 64), normal(2, 100, 64, seed=1), normal(2, 100, 64, seed=2)
     first = attend(level_backends(None), q, k, v, np.zeros((1, 100), np.float16))

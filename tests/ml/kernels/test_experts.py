@@ -1,6 +1,10 @@
 """Products with the experts that tokens chose, against float64 and against ggml's own."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 from support.kernels import KINDS, WITH_TILES, error, levels, normal
 
@@ -13,24 +17,24 @@ from tampu.ml.quantize import quantize
 BY_NAME = {"ids": lambda kind: kind.name}
 
 
-def choices(tokens, used, experts, seed=0):
+def choices(tokens: int, used: int, experts: int, seed: int = 0) -> npt.NDArray[Any]:
     """Each token's experts, all of them different."""
     source = np.random.default_rng(seed)
     rows = [source.permutation(experts)[:used] for _ in range(tokens)]
     return np.array(rows, np.int32)
 
 
-def expected(x, values, choice):
+def expected(x: npt.NDArray[np.float32], values: npt.NDArray[np.float32], choice: npt.NDArray[Any]):
     """In float64; x is (tokens, used or 1, inputs)."""
     x = np.broadcast_to(x, (*choice.shape, x.shape[-1])).astype(np.float64)
     return np.einsum("tui,tuoi->tuo", x, values[choice])
 
 
 @pytest.fixture
-def stack(load):
+def stack(load: Callable[..., Any]) -> Callable[[Any, Any], Any]:
     """Store matrices (experts, outputs, inputs) as a type; return their values and a loader."""
 
-    def write(matrices, kind):
+    def write(matrices: npt.NDArray[np.float32], kind: GGMLType):
         stored = quantize(matrices.reshape(-1, matrices.shape[-1]), kind)
         return load.stored(stored.reshape(*matrices.shape[:2], -1), kind, [WeightUse.EXPERTS])
 
@@ -38,10 +42,12 @@ def stack(load):
 
 
 @pytest.fixture
-def multiply_experts():
+def multiply_experts() -> Callable[..., Any]:
     """Return x multiplied by each stack of weights, by one choice, in one graph."""
 
-    def multiply(backend, x, choice, *weights):
+    def multiply(
+        backend: Backend, x: npt.NDArray[np.float32], choice: npt.NDArray[Any], *weights
+    ) -> list[npt.NDArray[np.generic]] | npt.NDArray[np.generic]:
         context = backend.context(64)
         given = context.input("x", x.shape, GGMLType.F32)
         chosen = context.input("choice", choice.shape, GGMLType.I32)
@@ -56,7 +62,13 @@ def multiply_experts():
 
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("kind", KINDS, **BY_NAME)
-def test_the_error_is_at_most_ggmls(level_backends, stack, multiply_experts, kind, level):
+def test_the_error_is_at_most_ggmls(
+    level_backends: Callable[..., Any],
+    stack: Callable[[Any, Any], Any],
+    multiply_experts: Callable[..., Any],
+    kind: GGMLType,
+    level: str,
+) -> None:
     values, bind = stack(normal(6, 40, 512), kind)
     own, ggml = bind(level_backends(level)), bind(level_backends("ggml"))
     assert own.packed is not None
@@ -76,8 +88,14 @@ def test_the_error_is_at_most_ggmls(level_backends, stack, multiply_experts, kin
 @pytest.mark.parametrize("name", ["Q4_0", "Q6_K", "F16", "BF16"])
 @pytest.mark.parametrize("rows", [1, 15, 33])
 def test_any_number_of_rows_tokens_and_experts_works(
-    level_backends, stack, multiply_experts, name, level, rows, threads
-):
+    level_backends: Callable[..., Any],
+    stack: Callable[[Any, Any], Any],
+    multiply_experts: Callable[..., Any],
+    name: str,
+    level: str | None,
+    rows: int,
+    threads: int,
+) -> None:
     backend = level_backends(level, threads)
     values, bind = stack(normal(5, rows, 256), GGMLType[name])
     weight = bind(backend)
@@ -92,8 +110,12 @@ def test_any_number_of_rows_tokens_and_experts_works(
 @pytest.mark.parametrize("name", ["F16", "BF16"])
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_floats_come_in_any_multiple_of_sixteen(
-    level_backends, stack, multiply_experts, name, threads
-):
+    level_backends: Callable[..., Any],
+    stack: Callable[[Any, Any], Any],
+    multiply_experts: Callable[..., Any],
+    name: str,
+    threads: int,
+) -> None:
     values, bind = stack(normal(3, 20, 48), GGMLType[name])
     backend, x, choice = level_backends(None, threads), normal(7, 1, 48, seed=1), choices(7, 2, 3)
     assert (
@@ -106,8 +128,13 @@ def test_floats_come_in_any_multiple_of_sixteen(
 @pytest.mark.parametrize("name", ["Q8_0", "F16"])
 @pytest.mark.parametrize("used", [1, 2, 17, 40])
 def test_one_expert_may_take_every_row_and_the_others_none(
-    level_backends, stack, multiply_experts, level, name, used
-):
+    level_backends: Callable[..., Any],
+    stack: Callable[[Any, Any], Any],
+    multiply_experts: Callable[..., Any],
+    level: str,
+    name: str,
+    used: int,
+) -> None:
     """ggml too lets a token name an expert twice; more than sixteen of a token pass in parts."""
     values, bind = stack(normal(7, 20, 64), GGMLType[name])
     x, choice = normal(11, 1, 64, seed=1), np.full((11, used), 6, np.int32)
@@ -117,7 +144,13 @@ def test_one_expert_may_take_every_row_and_the_others_none(
 
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("kind", KINDS, **BY_NAME)
-def test_a_row_does_not_depend_on_the_others(level_backends, stack, multiply_experts, kind, level):
+def test_a_row_does_not_depend_on_the_others(
+    level_backends: Callable[..., Any],
+    stack: Callable[[Any, Any], Any],
+    multiply_experts: Callable[..., Any],
+    kind: GGMLType,
+    level: str,
+) -> None:
     _, bind = stack(normal(4, 24, 256), kind)
     weight, x, choice = bind(level_backends(level)), normal(29, 1, 256), choices(29, 2, 4)
     few = 6 if level in WITH_TILES else 29  # of no expert so many that it takes tiles
@@ -131,8 +164,12 @@ def test_a_row_does_not_depend_on_the_others(level_backends, stack, multiply_exp
 @pytest.mark.parametrize("level", [level for level in levels() if level in WITH_TILES])
 @pytest.mark.parametrize("kind", KINDS, **BY_NAME)
 def test_experts_with_many_rows_and_with_few_are_each_as_exact_as_alone(
-    level_backends, stack, multiply_experts, kind, level
-):
+    level_backends: Callable[..., Any],
+    stack: Callable[[Any, Any], Any],
+    multiply_experts: Callable[..., Any],
+    kind: GGMLType,
+    level: str,
+) -> None:
     """One expert has 2, one 13, one 40, one 77 rows: by tiles, but for the first."""
     values, bind = stack(normal(4, 40, 544 if kind.block_size <= 32 else 768), kind)
     counts = np.repeat(np.arange(4, dtype=np.int32), (2, 13, 40, 77))
@@ -150,7 +187,12 @@ def test_experts_with_many_rows_and_with_few_are_each_as_exact_as_alone(
 
 
 @pytest.mark.parametrize("name", ["Q4_K", "F16"])
-def test_the_number_of_threads_changes_no_bit(level_backends, stack, multiply_experts, name):
+def test_the_number_of_threads_changes_no_bit(
+    level_backends: Callable[..., Any],
+    stack: Callable[[Any, Any], Any],
+    multiply_experts: Callable[..., Any],
+    name: str,
+) -> None:
     _, bind = stack(normal(6, 100, 512), GGMLType[name])
     x, choice = normal(7, 3, 512, seed=1), choices(7, 3, 6)
     one, *more = [
@@ -164,8 +206,13 @@ def test_the_number_of_threads_changes_no_bit(level_backends, stack, multiply_ex
 @pytest.mark.parametrize("name", ["Q4_0", "BF16"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_token_that_is_not_finite_affects_itself_only(
-    level_backends, stack, multiply_experts, level, name, bad
-):
+    level_backends: Callable[..., Any],
+    stack: Callable[[Any, Any], Any],
+    multiply_experts: Callable[..., Any],
+    level: str,
+    name: str,
+    bad: float,
+) -> None:
     _, bind = stack(normal(3, 16, 256), GGMLType[name])
     weight, x, choice = bind(level_backends(level)), normal(5, 1, 256), choices(5, 2, 3)
     good = multiply_experts(level_backends(level), x, choice, weight)
@@ -175,7 +222,9 @@ def test_a_token_that_is_not_finite_affects_itself_only(
     assert np.array_equal(np.delete(found, 2, 0), np.delete(good, 2, 0))
 
 
-def test_gate_and_up_share_what_is_packed_of_their_input(level_backends, stack):
+def test_gate_and_up_share_what_is_packed_of_their_input(
+    level_backends: Callable[..., Any], stack: Callable[[Any, Any], Any]
+) -> None:
     """Another choice, or weights that are floats, get a packed form of their own."""
     backend = level_backends(None)
     quantized = [stack(normal(4, 16, 256, seed=i), GGMLType.Q4_0)[1](backend) for i in range(2)]
@@ -196,7 +245,12 @@ def test_gate_and_up_share_what_is_packed_of_their_input(level_backends, stack):
 @pytest.mark.parametrize(
     ("word", "has_experts"), [("on", True), ("experts", True), ("products", False), ("off", False)]
 )
-def test_expert_kernels_have_a_switch(stack, multiply_experts, word, has_experts):
+def test_expert_kernels_have_a_switch(
+    stack: Callable[[Any, Any], Any],
+    multiply_experts: Callable[..., Any],
+    word: str,
+    has_experts: bool,
+) -> None:
     values, bind = stack(normal(4, 16, 256), GGMLType.Q8_0)
     backend = Backend(threads=1, max_nodes=64, kernels=KernelChoice.from_word(word))
     weight = bind(backend)
@@ -207,7 +261,11 @@ def test_expert_kernels_have_a_switch(stack, multiply_experts, word, has_experts
     backend.close()
 
 
-def test_experts_of_a_type_without_a_layout_are_ggmls(level_backends, load, multiply_experts):
+def test_experts_of_a_type_without_a_layout_are_ggmls(
+    level_backends: Callable[..., Any],
+    load: Callable[..., Any],
+    multiply_experts: Callable[..., Any],
+) -> None:
     values = normal(3, 8, 32)
     stored = values.view(np.uint8)
     _, bind = load.stored(stored, GGMLType.F32, [WeightUse.EXPERTS])

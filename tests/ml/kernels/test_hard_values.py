@@ -3,7 +3,11 @@
 What is expected is float64; ggml's own kernels, on the same values, say how large an error may be.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 from support.kernels import KINDS, QUANTISED, error, levels, normal, random_blocks
 
@@ -13,7 +17,7 @@ BY_NAME = {"ids": lambda kind: kind.name}
 INPUTS = 512
 
 
-def outliers(x):
+def outliers(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     x[:, ::32] *= 1000
     return x
 
@@ -54,8 +58,12 @@ PATTERNS = (
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("kind", KINDS, **BY_NAME)
 def test_the_error_on_hard_activations_is_at_most_ggmls(
-    level_backends, load, multiply, kind, level
-):
+    level_backends: Callable[..., Any],
+    load: Callable[..., Any],
+    multiply: Callable[..., Any],
+    kind: GGMLType,
+    level: str,
+) -> None:
     values, bind = load(normal(200, INPUTS), kind)
     own, ggml = bind(level_backends(level)), bind(level_backends("ggml"))
     for pattern in PATTERNS:
@@ -69,8 +77,12 @@ def test_the_error_on_hard_activations_is_at_most_ggmls(
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("kind", QUANTISED, **BY_NAME)
 def test_scales_of_weights_may_be_zero_subnormal_or_the_largest(
-    level_backends, load, multiply, kind, level
-):
+    level_backends: Callable[..., Any],
+    load: Callable[..., Any],
+    multiply: Callable[..., Any],
+    kind: GGMLType,
+    level: str,
+) -> None:
     x = np.random.default_rng(1).integers(-127, 128, (5, INPUTS)).astype(np.float32)
     x[:, ::32] = 127.0  # whole numbers are quantized without error
     for scales in ([0.0], [6e-8], [6e-8, 6e-5], [65504.0], [0.0, 6e-8, 1.0, 65504.0]):
@@ -83,7 +95,13 @@ def test_scales_of_weights_may_be_zero_subnormal_or_the_largest(
 
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("kind", [GGMLType.F16, GGMLType.BF16], **BY_NAME)
-def test_floats_may_be_subnormal_or_the_largest(level_backends, load, multiply, kind, level):
+def test_floats_may_be_subnormal_or_the_largest(
+    level_backends: Callable[..., Any],
+    load: Callable[..., Any],
+    multiply: Callable[..., Any],
+    kind: GGMLType,
+    level: str,
+) -> None:
     """BF16 products of CPUs take subnormal numbers as zeros, ggml's too."""
     limits = {GGMLType.F16: (6e-8, 65504.0), GGMLType.BF16: (1e-40, 1e37)}
     for scale in limits[kind]:
@@ -98,8 +116,13 @@ def test_floats_may_be_subnormal_or_the_largest(level_backends, load, multiply, 
 @pytest.mark.parametrize("kind", KINDS, **BY_NAME)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_weight_that_is_not_finite_affects_only_its_row_as_in_ggml(
-    level_backends, load, multiply, kind, level, bad
-):
+    level_backends: Callable[..., Any],
+    load: Callable[..., Any],
+    multiply: Callable[..., Any],
+    kind: GGMLType,
+    level: str,
+    bad: float,
+) -> None:
     stored = random_blocks(kind, 20, INPUTS, np.ones(1, np.float16)) if kind.is_quantized else None
     if stored is None:
         stored = np.ones((20, 2 * INPUTS), np.uint8)
@@ -126,8 +149,12 @@ def test_a_weight_that_is_not_finite_affects_only_its_row_as_in_ggml(
 @pytest.mark.parametrize("kind", KINDS, **BY_NAME)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_results_that_are_not_finite_in_ggml_are_not_finite_here(
-    level_backends, load, multiply, kind, bad
-):
+    level_backends: Callable[..., Any],
+    load: Callable[..., Any],
+    multiply: Callable[..., Any],
+    kind: GGMLType,
+    bad: float,
+) -> None:
     """ggml loses a NaN before products with quantized weights: what it gives is then any number."""
     _, bind = load(normal(16, INPUTS), kind)
     x = normal(3, INPUTS, seed=1)

@@ -3,6 +3,7 @@
 import logging
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tampu.settings import settings
 
 
 @pytest.fixture(autouse=True)
-def unloaded():
+def unloaded() -> Iterator[None]:
     """Each test loads the library anew."""
     library._load.cache_clear()
     yield
@@ -32,22 +33,22 @@ def unloaded():
         ("attention", (False, False, True)),
     ],
 )
-def test_the_setting_selects_the_operations(word, operations):
+def test_the_setting_selects_the_operations(word: str, operations: tuple[bool, bool, bool]) -> None:
     choice = KernelChoice.from_word(word)
     assert (choice.products, choice.experts, choice.attention) == operations
     assert choice.level is None
 
 
-def test_an_unknown_word_is_refused():
+def test_an_unknown_word_is_refused() -> None:
     with pytest.raises(RequestError, match=r"on, off, products, experts, .*portable, not 'fast'"):
         KernelChoice.from_word("fast")
 
 
-def test_nothing_is_loaded_if_nothing_is_wanted():
+def test_nothing_is_loaded_if_nothing_is_wanted() -> None:
     assert find_kernels(KernelChoice.from_word("off"), Path("/nonexistent")) is None
 
 
-def test_a_missing_library_is_logged_once(caplog, tmp_path):
+def test_a_missing_library_is_logged_once(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     with caplog.at_level(logging.WARNING, "tampu.ml"):
         assert find_kernels(KernelChoice(), tmp_path / "none.so") is None
         assert find_kernels(KernelChoice(), tmp_path / "none.so") is None
@@ -55,24 +56,28 @@ def test_a_missing_library_is_logged_once(caplog, tmp_path):
     assert "not used, ggml computes alone" in record.getMessage()
 
 
-def test_a_library_of_another_version_is_not_used(caplog, monkeypatch):
+def test_a_library_of_another_version_is_not_used(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(library, "LAYOUT_VERSION", -1)
     assert find_kernels(KernelChoice()) is None
     assert "another version" in caplog.text
 
 
-def test_a_ggml_with_other_tensors_is_not_used(caplog, monkeypatch):
+def test_a_ggml_with_other_tensors_is_not_used(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(library, "_FIELDS", ("nb", "ne", "op_params", "src", "data"))
     assert find_kernels(KernelChoice()) is None
     assert "have another layout" in caplog.text
 
 
-def test_a_missing_level_is_refused_with_the_known_ones():
+def test_a_missing_level_is_refused_with_the_known_ones() -> None:
     with pytest.raises(RequestError, match=r"no kernels for mmx here; there are: .*portable"):
         find_kernels(KernelChoice(level="mmx"))
 
 
-def test_a_missing_level_of_the_setting_is_logged(caplog):
+def test_a_missing_level_of_the_setting_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     missing = next(level for level in ("i8mm", "avx2") if level not in levels())
     with caplog.at_level(logging.WARNING, "tampu.ml"):
         kernels = find_kernels(KernelChoice.from_word(missing))
@@ -83,21 +88,17 @@ def test_a_missing_level_of_the_setting_is_logged(caplog):
     assert (kernels and kernels.level) == (fastest and fastest.level)
 
 
-def test_a_level_of_the_setting_is_used():
+def test_a_level_of_the_setting_is_used() -> None:
     assert find_kernels(KernelChoice.from_word("portable")).level == "portable"
 
 
-def test_sizes_over_4_gib_are_not_cut_off():
-    kernels = find_kernels(KernelChoice(level="portable"))
-    one = kernels.packed_bytes(GGMLType.Q8_0, 4096, 4096)
-    assert kernels.packed_bytes(GGMLType.Q8_0, 4096, 4096, experts=512) == 512 * one > 2**32
-
-
-def test_the_settings_know_the_words_and_the_levels():
+def test_the_settings_know_the_words_and_the_levels() -> None:
     assert (*library.WORDS, *library.LEVELS) == settings.KERNELS
 
 
-def test_broken_amx_is_disabled_and_logged(monkeypatch, caplog):
+def test_broken_amx_is_disabled_and_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     real = library._load(Path(library.__file__).with_name(library.LIBRARY))
 
     class Lying:
@@ -121,7 +122,7 @@ def test_broken_amx_is_disabled_and_logged(monkeypatch, caplog):
         ("-DLIE=", None),
     ],
 )
-def test_reported_amx_support_is_tested(tmp_path, lie, problem):
+def test_reported_amx_support_is_tested(tmp_path: Path, lie: str, problem: str | None) -> None:
     """A program that has the trial as it is, on a CPU that seems to have AMX."""
     source = tmp_path / "trial.c"
     source.write_text(f"""
@@ -136,7 +137,7 @@ int main(void) {{ const char *problem = tampu_amx_problem(); puts(problem ? prob
     assert done.stdout.startswith(problem or "works")
 
 
-def test_the_portable_level_is_always_available():
+def test_the_portable_level_is_always_available() -> None:
     kernels = find_kernels(KernelChoice(level="portable"))
     assert kernels is not None
     assert kernels.level == "portable"
@@ -152,18 +153,18 @@ def test_the_portable_level_is_always_available():
         (GGMLType.Q3_K, (16, 256)),
     ],
 )
-def test_a_type_without_a_layout_has_no_size(kind, shape):
+def test_a_type_without_a_layout_has_no_size(kind: GGMLType, shape: tuple[int, int]) -> None:
     assert find_kernels(KernelChoice()).packed_bytes(kind, *shape) == 0
 
 
-def test_a_backend_without_the_library_computes_with_ggml(monkeypatch):
+def test_a_backend_without_the_library_computes_with_ggml(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "LIBRARY", "none.so")
     backend = Backend(threads=1, max_nodes=16)
     assert backend.kernels is None
     backend.close()
 
 
-def test_no_kernel_reads_or_writes_outside_its_memory(tmp_path):
+def test_no_kernel_reads_or_writes_outside_its_memory(tmp_path: Path) -> None:
     """What a kernel is given ends where a page begins that nobody may touch."""
     (found,) = run_every_kernel(tmp_path, SOURCES.parent, [])
     assert sorted(found) == sorted(levels())
@@ -171,7 +172,7 @@ def test_no_kernel_reads_or_writes_outside_its_memory(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_sanitizers_find_nothing(tmp_path):
+def test_the_sanitizers_find_nothing(tmp_path: Path) -> None:
     """Every level that runs here, under the address and the undefined sanitizer.
 
     AVX-512 has AVX-VNNI's instruction under another code, so that its level can run there too.
@@ -188,7 +189,7 @@ def test_the_sanitizers_find_nothing(tmp_path):
     assert min(found.values()) > 1000
 
 
-def test_the_portable_level_is_not_chosen_by_itself(monkeypatch):
+def test_the_portable_level_is_not_chosen_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is nothing faster of ours, ggml is faster."""
     real = library._load(Path(library.__file__).with_name(library.LIBRARY))
 

@@ -1,5 +1,8 @@
 """Products with packed weights, against float64 and against ggml's own, for each type and level."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from support.kernels import (
@@ -18,7 +21,7 @@ from tampu.ml.buffer_types import WeightUse
 from tampu.ml.kernels.matmul import PackedWeight
 
 
-def rounding(kind, level):
+def rounding(kind: GGMLType, level: str) -> float:
     """The error that a level may have: one of them rounds activations as the weights are."""
     if kind is GGMLType.F16 and level.startswith(("avx512", "amx")):
         return 2e-4
@@ -27,7 +30,13 @@ def rounding(kind, level):
 
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_the_error_is_at_most_ggmls(level_backends, load, multiply, kind, level):
+def test_the_error_is_at_most_ggmls(
+    level_backends: Callable[..., Any],
+    load: Callable[..., Any],
+    multiply: Callable[..., Any],
+    kind: GGMLType,
+    level: str,
+) -> None:
     """ggml rounds activations as these kernels do; both are compared with float64."""
     values, bind = load(normal(80, 1024), kind)
     own, ggml = bind(level_backends(level)), bind(level_backends("ggml"))
@@ -43,7 +52,14 @@ def test_the_error_is_at_most_ggmls(level_backends, load, multiply, kind, level)
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 100])
-def test_any_number_of_rows_and_tokens_works(level_backends, load, multiply, kind, level, rows):
+def test_any_number_of_rows_and_tokens_works(
+    level_backends: Callable[..., Any],
+    load: Callable[..., Any],
+    multiply: Callable[..., Any],
+    kind: GGMLType,
+    level: str,
+    rows: int,
+) -> None:
     values, bind = load(normal(rows, 256), kind)
     weight = bind(level_backends(level))
     for tokens in (1, 2, 4, 5, 7, 12, 13, 24, 25, 31):
@@ -58,8 +74,13 @@ def test_any_number_of_rows_and_tokens_works(level_backends, load, multiply, kin
 @pytest.mark.parametrize("kind", [GGMLType.F16, GGMLType.BF16], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("inputs", [16, 48, 4304])
 def test_floats_come_in_any_multiple_of_sixteen(
-    level_backends, load, multiply, kind, level, inputs
-):
+    level_backends: Callable[..., Any],
+    load: Callable[..., Any],
+    multiply: Callable[..., Any],
+    kind: GGMLType,
+    level: str,
+    inputs: int,
+) -> None:
     values, bind = load(normal(20, inputs), kind)
     weight, x = bind(level_backends(level)), normal(26, inputs, seed=1)
     assert isinstance(weight.packed, PackedWeight)
@@ -72,7 +93,14 @@ def test_floats_come_in_any_multiple_of_sixteen(
     "kind", [kind for kind in QUANTISED if kind.block_size == 32], ids=lambda kind: kind.name
 )
 @pytest.mark.parametrize("inputs", [32, 96, 1120])
-def test_blocks_come_in_any_number(level_backends, load, multiply, kind, level, inputs):
+def test_blocks_come_in_any_number(
+    level_backends: Callable[..., Any],
+    load: Callable[..., Any],
+    multiply: Callable[..., Any],
+    kind: GGMLType,
+    level: str,
+    inputs: int,
+) -> None:
     values, bind = load(normal(20, inputs), kind)
     weight, x = bind(level_backends(level)), normal(14, inputs, seed=1)
     assert isinstance(weight.packed, PackedWeight)
@@ -82,7 +110,13 @@ def test_blocks_come_in_any_number(level_backends, load, multiply, kind, level, 
 
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_a_token_does_not_depend_on_its_neighbours(level_backends, load, multiply, kind, level):
+def test_a_token_does_not_depend_on_its_neighbours(
+    level_backends: Callable[..., Any],
+    load: Callable[..., Any],
+    multiply: Callable[..., Any],
+    kind: GGMLType,
+    level: str,
+) -> None:
     _, bind = load(normal(32, 512), kind)
     weight, x = bind(level_backends(level)), normal(29, 512, seed=1)
     together = multiply(level_backends(level), x, weight)
@@ -98,7 +132,13 @@ def test_a_token_does_not_depend_on_its_neighbours(level_backends, load, multipl
 
 @pytest.mark.parametrize("threads", [2, 3, 5])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_the_number_of_threads_changes_no_bit(level_backends, load, multiply, kind, threads):
+def test_the_number_of_threads_changes_no_bit(
+    level_backends: Callable[..., Any],
+    load: Callable[..., Any],
+    multiply: Callable[..., Any],
+    kind: GGMLType,
+    threads: int,
+) -> None:
     _, bind = load(normal(200, 256), kind)
     one, many = level_backends(None), level_backends(None, threads)
     own, others = bind(one), bind(many)
@@ -108,7 +148,12 @@ def test_the_number_of_threads_changes_no_bit(level_backends, load, multiply, ki
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_all_levels_agree(level_backends, load, multiply, kind):
+def test_all_levels_agree(
+    level_backends: Callable[..., Any],
+    load: Callable[..., Any],
+    multiply: Callable[..., Any],
+    kind: GGMLType,
+) -> None:
     _, bind = load(normal(33, 512), kind)
     x = normal(9, 512, seed=1)
     found = {at: multiply(level_backends(at), x, bind(level_backends(at))) for at in levels()}
@@ -118,7 +163,13 @@ def test_all_levels_agree(level_backends, load, multiply, kind):
 
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("kind", QUANTISED, ids=lambda kind: kind.name)
-def test_every_stored_byte_counts(level_backends, load, multiply, kind, level):
+def test_every_stored_byte_counts(
+    level_backends: Callable[..., Any],
+    load: Callable[..., Any],
+    multiply: Callable[..., Any],
+    kind: GGMLType,
+    level: str,
+) -> None:
     scales = np.linspace(0.1, 2.0, 50).astype(np.float16)
     values, bind = load.stored(random_blocks(kind, 48, 512, scales), kind)
     weight = bind(level_backends(level))
@@ -133,7 +184,13 @@ def test_every_stored_byte_counts(level_backends, load, multiply, kind, level):
 
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_zeros_and_the_smallest_numbers_give_zero(level_backends, load, multiply, kind, level):
+def test_zeros_and_the_smallest_numbers_give_zero(
+    level_backends: Callable[..., Any],
+    load: Callable[..., Any],
+    multiply: Callable[..., Any],
+    kind: GGMLType,
+    level: str,
+) -> None:
     _, bind = load(normal(16, 256), kind)
     weight = bind(level_backends(level))
     x = np.zeros((3, 256), np.float32)
@@ -146,8 +203,13 @@ def test_zeros_and_the_smallest_numbers_give_zero(level_backends, load, multiply
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("scale", [1e-20, 1e-6, 1e6, 1e30])
 def test_the_scale_of_the_activations_does_not_matter(
-    level_backends, load, multiply, kind, level, scale
-):
+    level_backends: Callable[..., Any],
+    load: Callable[..., Any],
+    multiply: Callable[..., Any],
+    kind: GGMLType,
+    level: str,
+    scale: float,
+) -> None:
     values, bind = load(normal(16, 256), kind)
     weight = bind(level_backends(level))
     x = (normal(2, 256, seed=1).astype(np.float64) * scale).astype(np.float32)
@@ -159,8 +221,13 @@ def test_the_scale_of_the_activations_does_not_matter(
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_token_that_is_not_finite_affects_itself_only(
-    level_backends, load, multiply, kind, level, bad
-):
+    level_backends: Callable[..., Any],
+    load: Callable[..., Any],
+    multiply: Callable[..., Any],
+    kind: GGMLType,
+    level: str,
+    bad: float,
+) -> None:
     _, bind = load(normal(16, 256), kind)
     weight, x = bind(level_backends(level)), normal(5, 256, seed=1)
     good = multiply(level_backends(level), x, weight)
@@ -170,7 +237,9 @@ def test_a_token_that_is_not_finite_affects_itself_only(
     assert np.array_equal(np.delete(found, 2, 0), np.delete(good, 2, 0))
 
 
-def test_products_of_one_input_share_its_packed_form(level_backends, load):
+def test_products_of_one_input_share_its_packed_form(
+    level_backends: Callable[..., Any], load: Callable[..., Any]
+) -> None:
     values, bind = load(normal(64, 256), GGMLType.Q4_0)
     others, bind_other = load(normal(32, 256, seed=1), GGMLType.Q6_K)
     backend = level_backends(None)
@@ -187,7 +256,9 @@ def test_products_of_one_input_share_its_packed_form(level_backends, load):
         assert error(result, expected) < 2e-2
 
 
-def test_a_graph_is_computed_again_with_other_data(level_backends, load):
+def test_a_graph_is_computed_again_with_other_data(
+    level_backends: Callable[..., Any], load: Callable[..., Any]
+) -> None:
     values, bind = load(normal(64, 256), GGMLType.Q8_0)
     backend = level_backends(None)
     weight = bind(backend)
@@ -201,7 +272,9 @@ def test_a_graph_is_computed_again_with_other_data(level_backends, load):
     context.close()
 
 
-def test_batches_of_more_dimensions_are_multiplied_row_by_row(level_backends, load, multiply):
+def test_batches_of_more_dimensions_are_multiplied_row_by_row(
+    level_backends: Callable[..., Any], load: Callable[..., Any], multiply: Callable[..., Any]
+) -> None:
     values, bind = load(normal(32, 256), GGMLType.Q4_K)
     x = normal(2, 3, 5, 256, seed=1)
     found = multiply(level_backends(None), x, bind(level_backends(None)))
@@ -209,7 +282,9 @@ def test_batches_of_more_dimensions_are_multiplied_row_by_row(level_backends, lo
     assert error(found, x.astype(np.float64) @ values.T) < 2e-2
 
 
-def test_rows_of_a_packed_weight_can_still_be_looked_up(level_backends, load):
+def test_rows_of_a_packed_weight_can_still_be_looked_up(
+    level_backends: Callable[..., Any], load: Callable[..., Any]
+) -> None:
     values, bind = load(normal(40, 256), GGMLType.Q6_K, (WeightUse.ROWS, WeightUse.PRODUCT))
     backend = level_backends(None)
     weight = bind(backend)

@@ -5,9 +5,13 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from support.engines import GREEDY, PROMPT, SMALL
 from support.tiny_model import Tiny, tiny_weights, write_tiny
@@ -25,12 +29,12 @@ LIMIT = 10**9
 
 
 @pytest.fixture
-def packings(monkeypatch):
+def packings(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """Every call that packs strips; it packs as always."""
     calls = []
     pack = Kernels.pack
 
-    def count(self, *arguments):
+    def count(self, *arguments) -> None:
         calls.append(arguments)
         pack(self, *arguments)
 
@@ -39,34 +43,36 @@ def packings(monkeypatch):
 
 
 @pytest.fixture
-def cache(tmp_path):
+def cache(tmp_path: Path) -> RepackCache:
     return RepackCache(tmp_path / "cache" / "packed", LIMIT)
 
 
 @pytest.fixture
-def model(tmp_path):
+def model(tmp_path: Path) -> Path:
     return write(tmp_path / "tiny.gguf")
 
 
-def write(path, seed=0):
+def write(path: Path, seed: int = 0) -> Path:
     """Write a model whose matrices have a packed layout."""
     tiny = Tiny(seed=seed)
     names = [name for name, values in tiny_weights(tiny).items() if values.ndim == 2]
     return write_tiny(path, tiny, types=dict.fromkeys(names, "Q8_0"))
 
 
-def pair(cache):
+def pair(cache: RepackCache | None) -> tuple[Any, Any]:
     """The cache as an option of loading."""
     return cache and (cache.folder, cache.limit_bytes)
 
 
-def logits(model, cache):
+def logits(model: Path, cache: RepackCache | None) -> npt.NDArray[np.float32]:
     with Engine.load(model, repack_cache=pair(cache), **SMALL) as engine:
         return engine.logits(engine.tokenize(PROMPT))
 
 
 @contextmanager
-def loaded(model, cache, backend, cancelled=None):
+def loaded(
+    model: Path, cache: RepackCache, backend, cancelled: Callable[[], bool] | None = None
+) -> Iterator[Weights]:
     """Load all matrices of a file for products, nothing else."""
     with Weights(read_gguf(model)) as weights:
         for name, info in weights.file.tensors.items():
@@ -76,12 +82,12 @@ def loaded(model, cache, backend, cancelled=None):
         yield weights
 
 
-def kept(cache):
+def kept(cache: RepackCache) -> Path:
     (path,) = cache.folder.iterdir()
     return path
 
 
-def change(path, place, by=1):
+def change(path, place: int, by: int = 1) -> None:
     with path.open("r+b") as file:
         file.seek(place, os.SEEK_SET if place >= 0 else os.SEEK_END)
         value = file.read(1)[0]
@@ -89,11 +95,16 @@ def change(path, place, by=1):
         file.write(bytes([value ^ by]))
 
 
-def warnings(caplog):
+def warnings(caplog: pytest.LogCaptureFixture) -> list[Any]:
     return [each.message for each in caplog.records if each.levelno >= logging.WARNING]
 
 
-def test_the_second_load_packs_nothing_and_computes_the_same(model, cache, packings, caplog):
+def test_the_second_load_packs_nothing_and_computes_the_same(
+    model: Path,
+    cache: RepackCache,
+    packings: list[tuple[Any, ...]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     without = logits(model, None)
     first = logits(model, cache)
     assert packings
@@ -105,7 +116,7 @@ def test_the_second_load_packs_nothing_and_computes_the_same(model, cache, packi
     assert not warnings(caplog)
 
 
-def test_several_models_answer_from_one_folder(tmp_path, cache):
+def test_several_models_answer_from_one_folder(tmp_path: Path, cache: RepackCache) -> None:
     files = [write(tmp_path / f"{seed}.gguf", seed) for seed in (1, 2)]
     answers = []
     for file in files * 2:
@@ -116,7 +127,7 @@ def test_several_models_answer_from_one_folder(tmp_path, cache):
     assert len(list(cache.folder.iterdir())) == 2
 
 
-def _cut(path):
+def _cut(path) -> None:
     os.truncate(path, path.stat().st_size - 1)
 
 
@@ -134,7 +145,14 @@ def _cut(path):
         pytest.param(lambda path: change(path, -100, by=1), id="a bit near the end"),
     ],
 )
-def test_damaged_files_are_packed_again(damage, model, cache, backend, packings, caplog):
+def test_damaged_files_are_packed_again(
+    damage: Callable[[Any], Any] | Callable[[Any], None],
+    model: Path,
+    cache: RepackCache,
+    backend,
+    packings: list[tuple[Any, ...]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with loaded(model, cache, backend):
         pass
     right = kept(cache).read_bytes()
@@ -148,9 +166,13 @@ def test_damaged_files_are_packed_again(damage, model, cache, backend, packings,
 
 
 def test_other_layouts_another_level_and_a_changed_file_have_their_own(
-    model, cache, backend, packings, monkeypatch
-):
-    def packs():
+    model: Path,
+    cache: RepackCache,
+    backend,
+    packings: list[tuple[Any, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def packs() -> bool:
         packings.clear()
         with loaded(model, cache, backend):
             return bool(packings)
@@ -168,7 +190,9 @@ def test_other_layouts_another_level_and_a_changed_file_have_their_own(
     assert [packs(), packs()] == [True, False]
 
 
-def test_a_blob_is_known_by_its_digest(model, tmp_path, cache, backend, packings):
+def test_a_blob_is_known_by_its_digest(
+    model: Path, tmp_path: Path, cache: RepackCache, backend, packings: list[tuple[Any, ...]]
+) -> None:
     names = [f"sha256-{7:064x}", f"sha256-{8:064x}"]
     blobs = [tmp_path / name for name in names]
     for blob in blobs:
@@ -185,7 +209,9 @@ def test_a_blob_is_known_by_its_digest(model, tmp_path, cache, backend, packings
     assert counts == [True, False, True]
 
 
-def test_weights_that_must_be_copied_do_not_come_from_a_mapping(model, cache, backend):
+def test_weights_that_must_be_copied_do_not_come_from_a_mapping(
+    model: Path, cache: RepackCache, backend
+) -> None:
     for _ in range(2):
         with Weights(read_gguf(model)) as weights:
             weights.use("output.weight", WeightUse.PRODUCT)
@@ -194,7 +220,7 @@ def test_weights_that_must_be_copied_do_not_come_from_a_mapping(model, cache, ba
     assert not cache.folder.exists()
 
 
-def test_verifying_checksums_can_be_cancelled(model, cache, backend):
+def test_verifying_checksums_can_be_cancelled(model: Path, cache: RepackCache, backend) -> None:
     with loaded(model, cache, backend):
         pass
     asked = iter([False, True])
@@ -206,10 +232,16 @@ def test_verifying_checksums_can_be_cancelled(model, cache, backend):
     assert remove_unlocked(kept(cache))  # its lock went too
 
 
-def test_an_unwritable_folder_is_ignored(model, cache, backend, caplog, monkeypatch):
+def test_an_unwritable_folder_is_ignored(
+    model: Path,
+    cache: RepackCache,
+    backend,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     really_open = os.open
 
-    def refuse(path, flags, *rest):
+    def refuse(path: Path, flags: int, *rest) -> int:
         if flags & os.O_CREAT and cache.folder in path.parents:
             raise OSError(errno.EROFS, "Read-only file system")
         return really_open(path, flags, *rest)
@@ -227,7 +259,9 @@ def test_an_unwritable_folder_is_ignored(model, cache, backend, caplog, monkeypa
         pass
 
 
-def test_a_path_that_is_not_a_folder_is_ignored(model, tmp_path, backend, caplog):
+def test_a_path_that_is_not_a_folder_is_ignored(
+    model: Path, tmp_path: Path, backend, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "file").write_bytes(b"")
     with loaded(model, RepackCache(tmp_path / "file" / "packed", LIMIT), backend):
         assert True
@@ -235,8 +269,14 @@ def test_a_path_that_is_not_a_folder_is_ignored(model, tmp_path, backend, caplog
     assert "not cached" in line
 
 
-def test_a_full_disk_leaves_no_partial_file(model, cache, backend, caplog, monkeypatch):
-    def full(*_):
+def test_a_full_disk_leaves_no_partial_file(
+    model: Path,
+    cache: RepackCache,
+    backend,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: object) -> NoReturn:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "write", full)
@@ -257,14 +297,14 @@ with Engine.load(sys.argv[1], context=64, threads=1, batch=16, repack_cache=cach
 """
 
 
-def start(model, cache):
+def start(model: Path, cache: RepackCache) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", SCRIPT, model, cache.folder],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 
-def test_two_concurrent_processes_share_one_cached_file(model, cache):
+def test_two_concurrent_processes_share_one_cached_file(model: Path, cache: RepackCache) -> None:
     both = [start(model, cache) for _ in range(2)]
     outputs = [process.communicate()[0] for process in both]
     assert outputs[0] == outputs[1]
@@ -272,7 +312,9 @@ def test_two_concurrent_processes_share_one_cached_file(model, cache):
     assert kept(cache).suffix == ".packed"
 
 
-def test_a_file_in_use_by_another_process_is_not_deleted(model, tmp_path, cache):
+def test_a_file_in_use_by_another_process_is_not_deleted(
+    model: Path, tmp_path: Path, cache: RepackCache
+) -> None:
     logits(model, cache)
     path = kept(cache)
     other = write(tmp_path / "other.gguf", 5)
@@ -287,7 +329,9 @@ def test_a_file_in_use_by_another_process_is_not_deleted(model, tmp_path, cache)
     assert kept(cache) != path
 
 
-def test_the_least_recently_used_file_is_deleted_first(tmp_path, cache, backend):
+def test_the_least_recently_used_file_is_deleted_first(
+    tmp_path: Path, cache: RepackCache, backend
+) -> None:
     models = [write(tmp_path / f"{seed}.gguf", seed) for seed in range(1, 4)]
     with loaded(models[0], cache, backend):
         pass
@@ -308,7 +352,9 @@ def test_the_least_recently_used_file_is_deleted_first(tmp_path, cache, backend)
     assert second not in left
 
 
-def test_packed_weights_above_the_limit_are_not_cached(model, cache, backend, caplog):
+def test_packed_weights_above_the_limit_are_not_cached(
+    model: Path, cache: RepackCache, backend, caplog: pytest.LogCaptureFixture
+) -> None:
     with loaded(model, cache, backend):
         pass
     before = kept(cache)
@@ -318,7 +364,9 @@ def test_packed_weights_above_the_limit_are_not_cached(model, cache, backend, ca
     assert any("above the limit" in line for line in warnings(caplog))
 
 
-def test_a_partial_file_of_a_dead_process_is_deleted(model, cache, backend):
+def test_a_partial_file_of_a_dead_process_is_deleted(
+    model: Path, cache: RepackCache, backend
+) -> None:
     cache.folder.mkdir(parents=True)
     (cache.folder / "0123.packed.growing").write_bytes(b"half")
     with loaded(model, cache, backend):
@@ -326,20 +374,22 @@ def test_a_partial_file_of_a_dead_process_is_deleted(model, cache, backend):
     assert kept(cache).suffix == ".packed"
 
 
-def test_kernels_without_packed_weights_cache_nothing(model, cache):
+def test_kernels_without_packed_weights_cache_nothing(model: Path, cache: RepackCache) -> None:
     with Engine.load(model, repack_cache=pair(cache), kernels="off", **SMALL):
         pass
     assert not cache.folder.exists()
 
 
-def test_a_lock_of_the_writer_keeps_others_from_writing(model, cache, backend, monkeypatch):
+def test_a_lock_of_the_writer_keeps_others_from_writing(
+    model: Path, cache: RepackCache, backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = read_gguf(model)
     layout = repack_cache.Layout.of(file, backend.kernels, {}, 100)
     weights = np.arange(100, dtype=np.uint8)
     meanwhile = []
     write = os.write
 
-    def write_and_try(*arguments):
+    def write_and_try(*arguments) -> int:
         monkeypatch.setattr(os, "write", write)
         meanwhile.append(cache.write(layout, weights))
         return write(*arguments)

@@ -1,8 +1,11 @@
 """Each path of the kernels can be switched off or be missing: ggml computes then, and as well."""
 
 import logging
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from support.kernels import error, normal
 
@@ -17,10 +20,10 @@ from tampu.ml.quantize import quantize
 
 
 @pytest.fixture
-def compute(load):
+def compute(load: Callable[..., Any]) -> Callable[[Any], Any]:
     """Compute a product, an experts' product and attention; return them, and whose each was."""
 
-    def compute(backend):
+    def compute(backend: Backend) -> tuple[Any, list[Any], list[bool], npt.NDArray[np.float32]]:
         values, bind = load(normal(32, 256), GGMLType.Q8_0)
         stack = normal(3, 16, 256, seed=1)
         rows = quantize(stack.reshape(48, 256), GGMLType.Q8_0).reshape(3, 16, -1)
@@ -51,7 +54,7 @@ def compute(load):
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_each_kernel_path_has_its_switch(compute, word):
+def test_each_kernel_path_has_its_switch(compute: Callable[[Any], Any], word: str) -> None:
     backend = Backend(threads=1, max_nodes=256, kernels=KernelChoice.from_word(word))
     found, expected, own, data = compute(backend)
     assert own == [word in ("on", path) for path in ("products", "experts", "attention")]
@@ -61,7 +64,9 @@ def test_each_kernel_path_has_its_switch(compute, word):
     backend.close()
 
 
-def test_without_the_library_ggml_computes_all_and_one_line_says_so(compute, monkeypatch, caplog):
+def test_without_the_library_ggml_computes_all_and_one_line_says_so(
+    compute: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(library, "LIBRARY", "none.so")
     library._load.cache_clear()
     with caplog.at_level(logging.INFO, "tampu.ml"):
@@ -74,7 +79,9 @@ def test_without_the_library_ggml_computes_all_and_one_line_says_so(compute, mon
     assert "not used, ggml computes alone" in line
 
 
-def test_a_cpu_without_a_level_uses_ggml_and_logs_it(monkeypatch, caplog):
+def test_a_cpu_without_a_level_uses_ggml_and_logs_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     class Bare:
         tampu_level_count = staticmethod(lambda: 1)
         tampu_level_name = staticmethod(lambda _: b"portable")
@@ -90,7 +97,7 @@ def test_a_cpu_without_a_level_uses_ggml_and_logs_it(monkeypatch, caplog):
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_the_built_in_model_answers_with_each_path_off(word):
+def test_the_built_in_model_answers_with_each_path_off(word: str) -> None:
     with Engine.load("demo", context=256, threads=1, kernels=word) as engine:
         answer = engine.chat([{"role": "user", "content": "What is 27 + 58?"}], temperature=0.0)
     assert "85" in answer.text

@@ -1,5 +1,8 @@
 """Many tokens by AMX tiles, the real ones and those in plain C, beside the other levels."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from support.kernels import (
@@ -20,14 +23,21 @@ BY_NAME = {"ids": lambda kind: kind.name}
 BRAIN = 2.0**-8  # the relative error of a number as BF16, at most twice this for a product
 
 
-def test_the_tiles_in_plain_c_are_always_available():
+def test_the_tiles_in_plain_c_are_always_available() -> None:
     assert "amx_emulated" in LEVELS
 
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("kind", KINDS, **BY_NAME)
 @pytest.mark.parametrize("pattern", ["normal", "outliers", "heavy tails"])
-def test_the_error_is_at_most_that_of_vectors(level_backends, load, multiply, kind, level, pattern):
+def test_the_error_is_at_most_that_of_vectors(
+    level_backends: Callable[..., Any],
+    load: Callable[..., Any],
+    multiply: Callable[..., Any],
+    kind: GGMLType,
+    level: str,
+    pattern: str,
+) -> None:
     """Vectors have a scale for 32 inputs, tiles eight bits for each number.
 
     Not so where eight bits of scale are all there is to round: one number in a block, or one size.
@@ -50,8 +60,13 @@ def test_the_error_is_at_most_that_of_vectors(level_backends, load, multiply, ki
 @pytest.mark.parametrize("kind", KINDS, **BY_NAME)
 @pytest.mark.parametrize("tokens", [13, 16, 17, 32, 33, 48, 49, 70, 530])
 def test_any_number_of_tokens_rows_and_inputs_works(
-    level_backends, load, multiply, kind, level, tokens
-):
+    level_backends: Callable[..., Any],
+    load: Callable[..., Any],
+    multiply: Callable[..., Any],
+    kind: GGMLType,
+    level: str,
+    tokens: int,
+) -> None:
     """More inputs than a slice, strips that are not full, more tokens than are kept at once."""
     inputs = 1280 if kind.block_size == 256 else 1120
     values, bind = load(normal(56, inputs), kind)
@@ -65,8 +80,13 @@ def test_any_number_of_tokens_rows_and_inputs_works(
 @pytest.mark.parametrize("kind", QUANTISED, **BY_NAME)
 @pytest.mark.parametrize("scales", [[0.0], [6e-8, 6e-5], [65504.0], [0.0, 6e-8, 1.0, 65504.0]])
 def test_every_bit_of_a_block_counts_whatever_its_scale(
-    level_backends, load, multiply, kind, level, scales
-):
+    level_backends: Callable[..., Any],
+    load: Callable[..., Any],
+    multiply: Callable[..., Any],
+    kind: GGMLType,
+    level: str,
+    scales: list[float],
+) -> None:
     blocks = random_blocks(kind, 48, 512, np.array(scales, np.float16))
     values, bind = load.stored(blocks, kind)
     x = np.random.default_rng(1).integers(-127, 128, (20, 512)).astype(np.float32)
@@ -79,8 +99,13 @@ def test_every_bit_of_a_block_counts_whatever_its_scale(
 @pytest.mark.parametrize("kind", KINDS, **BY_NAME)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_token_that_is_not_finite_affects_itself_only(
-    level_backends, load, multiply, kind, level, bad
-):
+    level_backends: Callable[..., Any],
+    load: Callable[..., Any],
+    multiply: Callable[..., Any],
+    kind: GGMLType,
+    level: str,
+    bad: float,
+) -> None:
     _, bind = load(normal(16, 256), kind)
     weight, x = bind(level_backends(level)), normal(TILE_TOKENS + 7, 256, seed=1)
     good = multiply(level_backends(level), x, weight)
@@ -91,7 +116,12 @@ def test_a_token_that_is_not_finite_affects_itself_only(
 
 
 @pytest.mark.parametrize("kind", KINDS, **BY_NAME)
-def test_the_instructions_give_what_they_give_in_plain_c(level_backends, load, multiply, kind):
+def test_the_instructions_give_what_they_give_in_plain_c(
+    level_backends: Callable[..., Any],
+    load: Callable[..., Any],
+    multiply: Callable[..., Any],
+    kind: GGMLType,
+) -> None:
     """On a CPU without AMX it is the plain C twice: the levels that there are."""
     _, bind = load(normal(40, 512), kind)
     x = normal(50, 512, seed=1)

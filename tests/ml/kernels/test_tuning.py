@@ -2,6 +2,9 @@
 
 import json
 import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,14 +41,14 @@ model\t\t: 1
 
 
 @pytest.fixture
-def backend():
+def backend() -> Iterator[Backend]:
     backend = Backend(threads=1, max_nodes=256)
     yield backend
     backend.close()
 
 
 @pytest.fixture
-def weights(backend):
+def weights(backend: Backend) -> Iterator[list[Any]]:
     """Eight weights of one shape, and one of another."""
     shapes = [(GGMLType.Q8_0, ROWS, INPUTS)] * 8 + [(GGMLType.Q8_0, 16, INPUTS)]
     sizes = [backend.kernels.packed_bytes(*shape) for shape in shapes]
@@ -58,12 +61,12 @@ def weights(backend):
 
 
 @pytest.fixture
-def scripted(monkeypatch):
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Any]:
     """Make one way faster than all others, by this factor; return what was timed."""
     timed = []
 
-    def script(factor):
-        def time(_, weights, fetch):
+    def script(factor: float) -> list[tuple[Any, int]]:
+        def time(_: object, weights, fetch) -> int:
             timed.append((fetch, len(weights)))
             return int(1000 * {FASTEST: factor, SLOWEST: 3}.get(fetch, 1))
 
@@ -74,7 +77,13 @@ def scripted(monkeypatch):
     return script
 
 
-def test_the_fastest_fetch_is_used_and_cached(backend, weights, scripted, tmp_path, caplog):
+def test_the_fastest_fetch_is_used_and_cached(
+    backend: Backend,
+    weights: list[Any],
+    scripted: Callable[[Any], Any],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     timed = scripted(0.5)
     folder = tmp_path / "new" / "tuning"
     with caplog.at_level(logging.INFO, "tampu.ml"):
@@ -97,17 +106,21 @@ def test_the_fastest_fetch_is_used_and_cached(backend, weights, scripted, tmp_pa
     ]
 
 
-def test_a_small_gain_keeps_the_default(backend, weights, scripted):
+def test_a_small_gain_keeps_the_default(
+    backend: Backend, weights: list[Any], scripted: Callable[[Any], Any]
+) -> None:
     scripted(0.98)
     choose_fetch(backend, weights)
     assert backend.kernels.fetch == DEFAULT_FETCH
 
 
-def test_memory_that_changes_its_speed_changes_no_choice(backend, weights, monkeypatch):
+def test_memory_that_changes_its_speed_changes_no_choice(
+    backend: Backend, weights: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each round is as slow as others make it; the ways are compared within one."""
     load = iter([1, 9, 2, 5])
 
-    def time(_, __, fetch):
+    def time(_: object, __: object, fetch) -> int:
         if fetch == CANDIDATES[0]:
             time.load = next(load)
         return int(1000 * time.load * (0.8 if fetch == FASTEST else 1))
@@ -116,7 +129,7 @@ def test_memory_that_changes_its_speed_changes_no_choice(backend, weights, monke
     assert tuning.measure_fetch(backend, weights[:8]) == FASTEST
 
 
-def test_every_candidate_computes_the_same(backend, weights):
+def test_every_candidate_computes_the_same(backend: Backend, weights: list[Any]) -> None:
     x = np.random.default_rng(1).standard_normal((1, INPUTS), np.float32)
     found = []
     for fetch in CANDIDATES:
@@ -131,20 +144,30 @@ def test_every_candidate_computes_the_same(backend, weights):
     assert len(set(found)) == 1
 
 
-def test_the_real_clock_chooses_one_of_the_candidates(backend, weights, monkeypatch):
+def test_the_real_clock_chooses_one_of_the_candidates(
+    backend: Backend, weights: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tuning, "_MIN_BYTES", 1)
     choose_fetch(backend, weights)
     assert backend.kernels.fetch in CANDIDATES
 
 
-def test_a_model_that_fits_into_caches_is_not_measured(backend, weights, tmp_path, caplog):
+def test_a_model_that_fits_into_caches_is_not_measured(
+    backend: Backend, weights: list[Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.INFO, "tampu.ml"):
         choose_fetch(backend, weights, folder=tmp_path)
     assert (backend.kernels.fetch, caplog.records) == (DEFAULT_FETCH, [])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_chosen_fetch_is_not_measured(backend, weights, scripted, tmp_path, caplog):
+def test_a_chosen_fetch_is_not_measured(
+    backend: Backend,
+    weights: list[Any],
+    scripted: Callable[[Any], Any],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     timed = scripted(0.5)
     with caplog.at_level(logging.INFO, "tampu.ml"):
         choose_fetch(backend, weights, "nta:4096:1", tmp_path)
@@ -156,7 +179,7 @@ def test_a_chosen_fetch_is_not_measured(backend, weights, scripted, tmp_path, ca
 @pytest.mark.parametrize(
     "word", ["fast", "", "t3:1:1", "t0:1024", "t0:1024:0", "t0:1024:17", "t0:9999999:1", "T0:1:1"]
 )
-def test_an_unknown_fetch_word_is_refused_with_the_known_ones(backend, word):
+def test_an_unknown_fetch_word_is_refused_with_the_known_ones(backend: Backend, word: str) -> None:
     with pytest.raises(RequestError, match=r"HINT:AHEAD:STREAMS .* such as t0:1024:8; not '"):
         choose_fetch(backend, [], word)
 
@@ -166,8 +189,13 @@ def test_an_unknown_fetch_word_is_refused_with_the_known_ones(backend, word):
     [b"", b"\xff\xfe", b"[]", b"null", b"{}", b'{"for": 1, "fetch": "t0:1024:8"}', b"[" * 100_000],
 )
 def test_a_damaged_file_is_logged_and_replaced(
-    backend, weights, scripted, tmp_path, caplog, content
-):
+    backend: Backend,
+    weights: list[Any],
+    scripted: Callable[[Any], Any],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    content: bytes,
+) -> None:
     scripted(0.5)
     kept = FetchCache.of(tmp_path, backend.kernels.level, 1)
     kept.path.write_bytes(content)
@@ -181,15 +209,25 @@ def test_a_damaged_file_is_logged_and_replaced(
 @pytest.mark.parametrize(
     "change", [{"fetch": "t9:1:1"}, {"fetch": None}, {"for": {"processor": "another"}}]
 )
-def test_a_file_of_another_machine_or_version_is_not_used(backend, tmp_path, change):
-    kept = FetchCache.of(tmp_path, backend.kernels.level, 1)
+def test_a_file_of_another_machine_or_version_is_not_used(
+    backend: Backend,
+    tmp_path: Path,
+    change: dict[str, Any],
+) -> None:
+    kept = Kept.of(tmp_path, backend.kernels.level, 1)
     kept.write(FASTEST)
     assert kept.read() == FASTEST
     kept.path.write_text(json.dumps(json.loads(kept.path.read_text()) | change))
     assert kept.read() is None
 
 
-def test_an_unwritable_folder_is_logged(backend, weights, scripted, tmp_path, caplog):
+def test_an_unwritable_folder_is_logged(
+    backend: Backend,
+    weights: list[Any],
+    scripted: Callable[[Any], Any],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     scripted(0.5)
     (tmp_path / "file").write_text("no folder")
     choose_fetch(backend, weights, folder=tmp_path / "file")
@@ -197,16 +235,18 @@ def test_an_unwritable_folder_is_logged(backend, weights, scripted, tmp_path, ca
     assert "cannot be written" in caplog.text
 
 
-def test_each_cpu_level_and_number_of_threads_has_a_file(monkeypatch, tmp_path):
-    names = {FetchCache.of(tmp_path, level, n).path for level in ("avx2", "avx512") for n in (1, 2)}
-    monkeypatch.setattr(tuning, "cpu_name", lambda: "another")
-    names.add(FetchCache.of(tmp_path, "avx2", 1).path)
+def test_each_cpu_level_and_number_of_threads_has_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    names = {Kept.of(tmp_path, level, n).path for level in ("avx2", "avx512") for n in (1, 2)}
+    monkeypatch.setattr(tuning, "processor_name", lambda: "another")
+    names.add(Kept.of(tmp_path, "avx2", 1).path)
     monkeypatch.setattr(tuning, "LAYOUT_VERSION", 999)
     names.add(FetchCache.of(tmp_path, "avx2", 1).path)
     assert len(names) == 6
 
 
-def test_a_cpu_is_identified_by_its_model_only(tmp_path):
+def test_a_cpu_is_identified_by_its_model_only(tmp_path: Path) -> None:
     path = tmp_path / "cpuinfo"
     path.write_text(CPUINFO.format(microcode="0x1"))
     name = tuning.cpu_name(path)
@@ -218,12 +258,12 @@ def test_a_cpu_is_identified_by_its_model_only(tmp_path):
     assert tuning.cpu_name(tmp_path / "none")
 
 
-def test_without_kernels_there_is_nothing_to_choose(plain_backend):
-    choose_fetch(plain_backend, [], "t0:1024:8")
+def test_without_kernels_there_is_nothing_to_choose(plain_backend) -> None:
+    choose_fetch(plain_backend, [], Tuning("t0:1024:8"))
     with pytest.raises(RequestError, match="fetch is auto or"):
         choose_fetch(plain_backend, [], "fast")
 
 
-def test_the_candidates_are_supported_by_the_library():
+def test_the_candidates_are_supported_by_the_library() -> None:
     assert all(1 <= fetch.streams <= STREAMS for fetch in CANDIDATES)
     assert len(set(CANDIDATES)) == len(CANDIDATES)

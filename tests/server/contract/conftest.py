@@ -22,7 +22,7 @@ EFFORTS = PLAIN + (
 
 
 @pytest.fixture(scope="session")
-def contract_models(tmp_path_factory) -> Path:
+def contract_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     said = ["Hello", ",", " world", "."]
     write_scripted(folder / "talker.gguf", said, template=PLAIN)
@@ -42,7 +42,9 @@ def contract_models(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def contract_server(contract_models, tmp_path_factory) -> Iterator[Server]:
+def contract_server(
+    contract_models: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
     home = tmp_path_factory.mktemp("home")
     # Nothing listens at port 1: what is pulled without a host fails at once.
     server = start_server(
@@ -58,6 +60,6 @@ def contract_server(contract_models, tmp_path_factory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def client(contract_server) -> Iterator[httpx.Client]:
+def client(contract_server: Server) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=contract_server.url, timeout=30) as client:
         yield client

@@ -8,13 +8,16 @@ from __future__ import annotations
 import json
 import re
 from itertools import groupby
+from typing import Any
 
+import httpx
 import pytest
 from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import TypeAdapter
 from support.sse import named_of
 
 from tampu.engine.prompts import ChatPrompt
+from tests.server.conftest import Site
 
 pytestmark = pytest.mark.server
 
@@ -27,21 +30,21 @@ EVENT = TypeAdapter(RawMessageStreamEvent)
 BLOCK = ["content_block_start", "content_block_delta", "content_block_stop"]
 
 
-def ask(client, status=200, path=PATH, **more):
+def ask(client, status: int = 200, path: str = PATH, **more: bool):
     body = {"model": "talker", "messages": USER, "max_tokens": 60, "temperature": 0} | more
     response = client.post(path, json=body)
     assert response.status_code == status, response.text
     return response
 
 
-def whole(client, **more):
+def whole(client, **more: Any):
     """Return the message; the package's own model finds nothing wrong with it."""
     answer = ask(client, **more).json()
     Message.model_validate(answer, strict=True)
     return answer
 
 
-def stream(client, **more):
+def stream(client, **more: list[Any]) -> list[Any]:
     """Return the events; the package's own models find nothing wrong with them."""
     events = named_of(ask(client, stream=True, **more))
     for event in events:
@@ -49,7 +52,7 @@ def stream(client, **more):
     return events
 
 
-def blocks_of(events):
+def blocks_of(events) -> list[Any]:
     """Return each block of a stream: how it begins, what is added, and its index."""
     found = []
     for event in events:
@@ -64,7 +67,7 @@ def blocks_of(events):
     return found
 
 
-def test_an_answer_is_a_message_of_blocks(client):
+def test_an_answer_is_a_message_of_blocks(client: httpx.Client) -> None:
     answer = whole(client)
     assert re.fullmatch("msg_[0-9a-f]{24}", answer["id"])
     assert (answer["type"], answer["role"], answer["model"]) == ("message", "assistant", "talker")
@@ -77,7 +80,7 @@ def test_an_answer_is_a_message_of_blocks(client):
     assert counted == {"input_tokens": read}
 
 
-def test_blocks_are_reasoning_then_text_then_calls(client):
+def test_blocks_are_reasoning_then_text_then_calls(client: httpx.Client) -> None:
     answer = whole(client, model="caller", tools=TOOLS, thinking=THINKING)
     thought, text, call = answer["content"]
     assert (thought["type"], thought["thinking"]) == ("thinking", "Let me see.")
@@ -99,14 +102,19 @@ def test_blocks_are_reasoning_then_text_then_calls(client):
     ],
     ids=["its end", "its length", "a stop sequence", "a call"],
 )
-def test_a_message_stops_for(client, more, reason, sequence):
+def test_a_message_stops_for(
+    client: httpx.Client,
+    more: dict[str, Any],
+    reason: str,
+    sequence: str | None,
+) -> None:
     answer = whole(client, **more)
     assert (answer["stop_reason"], answer["stop_sequence"]) == (reason, sequence)
     [delta] = [one for one in stream(client, **more) if one["type"] == "message_delta"]
     assert delta["delta"] == {"stop_reason": reason, "stop_sequence": sequence}
 
 
-def test_empty_answer_is_an_empty_text_block(client):
+def test_empty_answer_is_an_empty_text_block(client: httpx.Client) -> None:
     answer = whole(client, stop_sequences=["Hello"])
     assert answer["content"] == [{"type": "text", "text": ""}]
     [(index, begun, deltas)] = blocks_of(stream(client, stop_sequences=["Hello"]))
@@ -123,14 +131,20 @@ def test_empty_answer_is_an_empty_text_block(client):
     ],
     ids=["text", "a thought and text", "a thought, text and a call", "two calls"],
 )
-def test_the_events_of_a_message_come_in_this_order(client, more, count):
+def test_the_events_of_a_message_come_in_this_order(
+    client: httpx.Client,
+    more: dict[str, Any],
+    count: int,
+) -> None:
     events = stream(client, **more)
     kinds = [kind for kind, _ in groupby(event["type"] for event in events)]
     assert kinds == ["message_start", *BLOCK * count, "message_delta", "message_stop"]
     assert [index for index, _, _ in blocks_of(events)] == [*range(count)]
 
 
-def test_stream_starts_with_an_empty_message_and_the_exact_input_count(client):
+def test_stream_starts_with_an_empty_message_and_the_exact_input_count(
+    client: httpx.Client,
+) -> None:
     first, *_, delta, _ = stream(client)
     message = first["message"]
     assert (message["content"], message["stop_reason"], message["stop_sequence"]) == (
@@ -144,7 +158,7 @@ def test_stream_starts_with_an_empty_message_and_the_exact_input_count(client):
     assert delta["usage"]["output_tokens"] == 5
 
 
-def test_the_deltas_of_a_stream_make_the_blocks_of_the_whole_message(client):
+def test_the_deltas_of_a_stream_make_the_blocks_of_the_whole_message(client: httpx.Client) -> None:
     more = {"model": "caller", "tools": TOOLS, "thinking": THINKING}
     thought, text, call = (block for _, block, _ in blocks_of(stream(client, **more)))
     assert thought == {"type": "thinking", "thinking": "", "signature": ""}
@@ -159,7 +173,7 @@ def test_the_deltas_of_a_stream_make_the_blocks_of_the_whole_message(client):
     assert json.loads("".join(one["partial_json"] for one in calls)) == wanted[2]["input"]
 
 
-def test_omitted_reasoning_is_empty_blocks(client):
+def test_omitted_reasoning_is_empty_blocks(client: httpx.Client) -> None:
     more = {"model": "thinker", "thinking": {"type": "adaptive", "display": "omitted"}}
     first, second = whole(client, **more)["content"]
     assert (first["type"], first["thinking"]) == ("thinking", "")
@@ -169,7 +183,7 @@ def test_omitted_reasoning_is_empty_blocks(client):
 
 
 @pytest.mark.parametrize("budget", [0, 1])
-def test_reasoning_ends_when_its_budget_is_used_up(client, budget):
+def test_reasoning_ends_when_its_budget_is_used_up(client: httpx.Client, budget: int) -> None:
     thinking = {"type": "enabled", "budget_tokens": budget}
     answer = whole(client, model="tryer", thinking=thinking)
     thoughts = "".join(block.get("thinking", "") for block in answer["content"])
@@ -177,7 +191,7 @@ def test_reasoning_ends_when_its_budget_is_used_up(client, budget):
     assert answer["content"][-1]["text"].endswith("Yes.")
 
 
-def test_thinking_is_ignored_for_models_without_it(client):
+def test_thinking_is_ignored_for_models_without_it(client: httpx.Client) -> None:
     for thinking in (THINKING, {"type": "adaptive"}, {"type": "disabled"}):
         assert whole(client, thinking=thinking)["content"][0]["type"] == "text"
     more = {"thinking": {"type": "adaptive"}, "output_config": {"effort": "max"}}
@@ -189,12 +203,12 @@ def test_thinking_is_ignored_for_models_without_it(client):
     [{"anthropic-version": "2023-06-01"}, {"anthropic-beta": "x-2024-01-01"}, {"x-api-key": "any"}],
     ids=["version", "beta", "key"],
 )
-def test_headers_of_its_clients_are_accepted(client, headers):
+def test_headers_of_its_clients_are_accepted(client: httpx.Client, headers: dict[str, str]) -> None:
     body = {"model": "talker", "messages": USER, "max_tokens": 3}
     assert client.post(PATH, json=body, headers=headers).status_code == 200
 
 
-def asked(site, **more):
+def asked(site, **more: Any) -> tuple[ChatPrompt, Any]:
     """Return the messages that reach the template."""
     body = {"model": "thinker", "messages": USER, "max_tokens": 5} | more
     [response] = site.call(("POST", PATH, {"json": body}))
@@ -209,7 +223,7 @@ ADD = {"type": "tool_use", "id": "t1", "name": "add", "input": {"a": 1}}
 CALLED = {"type": "function", "id": "t1", "function": {"name": "add", "arguments": {"a": 1}}}
 
 
-def result(id, content, **more):
+def result(id: str, content: str | list[Any], **more: bool) -> dict[Any, Any]:
     return {"type": "tool_result", "tool_use_id": id, "content": content, **more}
 
 
@@ -240,7 +254,11 @@ def result(id, content, **more):
     ids=["a text", "blocks of text", "a thought, text and a call", "two calls",
          "several results are several messages", "a result and text", "a result that is an error"],
 )  # fmt: skip
-def test_a_conversation_reaches_the_template_as(site, messages, expected):
+def test_a_conversation_reaches_the_template_as(
+    site: Site,
+    messages: list[Any],
+    expected: list[Any],
+) -> None:
     prompt, _ = asked(site, messages=messages)
     assert [*prompt.messages] == expected
 
@@ -248,7 +266,7 @@ def test_a_conversation_reaches_the_template_as(site, messages, expected):
 @pytest.mark.parametrize(
     "system", ["rules", [{"type": "text", "text": "rules", "cache_control": {"type": "ephemeral"}}]]
 )
-def test_the_system_prompt_comes_first(site, system):
+def test_the_system_prompt_comes_first(site: Site, system: str | list[dict[str, Any]]) -> None:
     prompt, _ = asked(site, system=system)
     assert [*prompt.messages] == [{"role": "system", "content": "rules"}, X]
 
@@ -267,6 +285,11 @@ def test_the_system_prompt_comes_first(site, system):
     ],
     ids=lambda value: json.dumps(value) if isinstance(value, dict) else "",
 )
-def test_thinking_and_effort_mean(site, more, think, budget):
+def test_thinking_and_effort_mean(
+    site: Site,
+    more: dict[str, Any],
+    think: bool | str,
+    budget: int | None,
+) -> None:
     prompt, options = asked(site, **more)
     assert (prompt.think, options.think_budget) == (think, budget)

@@ -8,12 +8,13 @@ import pytest
 from support.sse import blocks_of
 
 from tampu.server import http_response
+from tests.server.conftest import Site
 
 DIED = "the process of model 'm' has ended: signal SIGKILL"
 PATHS = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"]
 
 
-def ask(site, path, text="hello die"):
+def ask(site: Site, path: str, text: str = "hello die"):
     messages = {"messages": [{"role": "user", "content": text}], "max_tokens": 9}
     given = {"/v1/completions": {"prompt": text}, "/v1/responses": {"input": text}}
     body = {"model": "m", "stream": True} | given.get(path, messages)
@@ -21,7 +22,9 @@ def ask(site, path, text="hello die"):
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-def test_error_after_the_first_chunk_is_a_chunk_and_no_done_marker_follows(site, path):
+def test_error_after_the_first_chunk_is_a_chunk_and_no_done_marker_follows(
+    site: Site, path: str
+) -> None:
     response = ask(site, path)
     assert response.status_code == 200
     *_, said, last = response.text.split("\n\n")[:-1]
@@ -31,13 +34,13 @@ def test_error_after_the_first_chunk_is_a_chunk_and_no_done_marker_follows(site,
     assert "[DONE]" not in response.text
 
 
-def test_an_error_in_a_response_is_an_event(site):
+def test_an_error_in_a_response_is_an_event(site: Site) -> None:
     *_, last = blocks_of(ask(site, "/v1/responses"))
     assert last["event"] == "error"
     assert DIED in last["data"]
 
 
-def test_an_error_in_a_message_is_an_event(site):
+def test_an_error_in_a_message_is_an_event(site: Site) -> None:
     *_, last = blocks_of(ask(site, "/v1/messages"))
     assert last["event"] == "error"
     assert '"type":"api_error"' in last["data"]
@@ -45,14 +48,16 @@ def test_an_error_in_a_message_is_an_event(site):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_an_error_before_the_first_event_has_its_status(site, path):
+def test_an_error_before_the_first_event_has_its_status(site: Site, path: str) -> None:
     response = ask(site, path, "refuse")
     assert response.status_code == 500
     assert "NaN" in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_silent_stream_gets_keep_alive_comments(site, path, monkeypatch):
+def test_silent_stream_gets_keep_alive_comments(
+    site: Site, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_response, "KEEP_ALIVE_COMMENT_SECONDS", 0.01)
     response = ask(site, path, "hello pause there")
     assert "\n\n: more will come\n\n" in response.text

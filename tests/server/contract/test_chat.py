@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from typing import Any
 
+import httpx
 import pytest
 from support.contract import JSON, Case, listed
 
@@ -25,15 +28,15 @@ MANY = [{"role": "system", "content": "rules"}] + [
 ]
 
 
-def chat(holds, **body):
+def chat(holds: Callable[[Any], bool] | Callable[[Any], re.Match[str] | None], **body: Any) -> Case:
     return Case("/api/chat", {"model": "talker", "messages": USER, **body}, holds)
 
 
-def refused(*told, **body):
+def refused(*told: str, **body: Any) -> Case:
     return chat(lambda a: a.refuses(400, *told), **body)
 
 
-def shown(text, **body):
+def shown(text: str, **body: Any) -> Case:
     """What a model is given is this."""
     return chat(
         lambda a: a.json["_debug_info"]["rendered_template"].strip() == text,
@@ -41,12 +44,12 @@ def shown(text, **body):
     )  # fmt: skip
 
 
-def called(**body):
+def called(**body: Any) -> dict[Any, Any]:
     """The lines of an answer that thinks, speaks and calls."""
     return {"model": "caller", "tools": [TOOL], **body}
 
 
-def kinds(answer):
+def kinds(answer) -> list[Any]:
     """What each line's message has besides its role, but for empty ones."""
     found = [[name for name in line["message"] if line["message"][name]] for line in answer.lines]
     return ["".join(names[1:]) for names in found if names[1:]]
@@ -181,11 +184,11 @@ CASES = {
 
 
 @listed(CASES)
-def test_chat(client, case):
+def test_chat(client: httpx.Client, case) -> None:
     case.check(client)
 
 
-def test_a_models_messages_and_its_system_message_come_first(client):
+def test_a_models_messages_and_its_system_message_come_first(client: httpx.Client) -> None:
     made = {
         "model": "begun", "from": "talker", "system": "own", "stream": False,
         "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}],

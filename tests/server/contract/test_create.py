@@ -7,7 +7,11 @@ test_hostile_files.py).
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from support.contract import Answer, Case, listed
 
@@ -18,7 +22,7 @@ DIGEST = hashlib.sha256(CONTENT).hexdigest()
 
 
 @pytest.fixture(scope="module")
-def blob(client, contract_models):
+def blob(client: httpx.Client, contract_models: Path) -> str:
     """The digest of a model's file that the server was sent."""
     content = (contract_models / "talker.gguf").read_bytes()
     digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
@@ -27,13 +31,13 @@ def blob(client, contract_models):
 
 
 @pytest.fixture(scope="module")
-def no_model(client):
+def no_model(client: httpx.Client) -> str:
     """The digest of a file that is no model."""
     client.post(f"/api/blobs/sha256:{DIGEST}", content=CONTENT).raise_for_status()
     return f"sha256:{DIGEST}"
 
 
-def test_a_blob_is_there_once_it_was_sent(client):
+def test_a_blob_is_there_once_it_was_sent(client: httpx.Client) -> None:
     content = b"a blob"
     path = f"/api/blobs/sha256:{hashlib.sha256(content).hexdigest()}"
     assert client.head(path).status_code == 404
@@ -43,7 +47,7 @@ def test_a_blob_is_there_once_it_was_sent(client):
     assert client.post(path, content=content).status_code == 200
 
 
-def test_a_blob_may_come_in_chunks(client):
+def test_a_blob_may_come_in_chunks(client: httpx.Client) -> None:
     path = f"/api/blobs/sha256:{hashlib.sha256(b'in chunks').hexdigest()}"
     response = client.post(path, content=iter([b"in ", b"chunks"]))
     assert response.status_code == 201, response.text
@@ -64,20 +68,20 @@ BLOBS = {
 
 
 @listed(BLOBS)
-def test_blob(client, case):
+def test_blob(client: httpx.Client, case) -> None:
     case.check(client)
 
 
-def create(holds, **body):
+def create(holds: Callable[[Any], bool], **body: Any) -> Case:
     return Case("/api/create", {"model": "created", "from": "talker", **body}, holds)
 
 
-def refused(*told, **body):
+def refused(*told: str, **body: Any) -> Case:
     """Refused with a status of its own, though it would stream."""
     return create(lambda a: a.refuses(400, *told), **body)
 
 
-def statuses(answer):
+def statuses(answer: Answer) -> list[Any]:
     return [line["status"] for line in answer.lines]
 
 
@@ -122,11 +126,13 @@ CASES = {
 
 
 @listed(CASES)
-def test_create(client, case):
+def test_create(client: httpx.Client, case) -> None:
     case.check(client)
 
 
-def test_a_model_of_a_file_says_which_layers_are_there_already(client, blob):
+def test_a_model_of_a_file_says_which_layers_are_there_already(
+    client: httpx.Client, blob: str
+) -> None:
     body = {"model": "of-a-file", "files": {"m.gguf": blob}, "system": "Be kind."}
     answer = Answer(client.post("/api/create", json=body))
     assert f"using existing layer {blob}" in statuses(answer)
@@ -137,14 +143,14 @@ def test_a_model_of_a_file_says_which_layers_are_there_already(client, blob):
     assert f"using existing layer sha256:{system}" in statuses(again)
 
 
-def test_file_that_is_not_a_model_is_refused(client, no_model):
+def test_file_that_is_not_a_model_is_refused(client: httpx.Client, no_model: str) -> None:
     for name in ("m.gguf", "m.txt"):
         body = {"model": "x", "files": {name: no_model}}
         answer = Answer(client.post("/api/create", json=body))
         assert answer.refuses(400), answer
 
 
-def test_a_model_is_made_of_one_source(client, blob):
+def test_a_model_is_made_of_one_source(client: httpx.Client, blob: str) -> None:
     body = {"model": "x", "from": "talker", "files": {"m.gguf": blob}}
     answer = Answer(client.post("/api/create", json=body))
     assert answer.refuses(400, "give one"), answer

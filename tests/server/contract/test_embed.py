@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
+import httpx
 import pytest
 from support.contract import JSON, Case, listed
 
 pytestmark = pytest.mark.server
 
 
-def embed(holds, **body):
+def embed(holds: Callable[[Any], bool], **body: Any) -> Case:
     return Case("/api/embed", {"model": "embedder", **body}, holds)
 
 
-def older(holds, **body):
+def older(holds: Callable[[Any], bool] | Callable[[Any], Any], **body: Any) -> Case:
     return Case("/api/embeddings", {"model": "embedder", **body}, holds)
 
 
-def refused(*told, **body):
+def refused(*told: str, **body: Any) -> Case:
     return embed(lambda a: a.refuses(400, *told), **body)
 
 
-def lengths(answer):
+def lengths(answer) -> list[Any]:
     return [math.sqrt(sum(x * x for x in vector)) for vector in answer.json["embeddings"]]
 
 
@@ -96,12 +99,12 @@ CASES = {
 
 
 @listed(CASES)
-def test_embed(client, case):
+def test_embed(client: httpx.Client, case) -> None:
     case.check(client)
 
 
 @pytest.mark.parametrize("path", ["/api/embed", "/api/embeddings"])
-def test_keep_alive_and_options_have_their_effect(client, path):
+def test_keep_alive_and_options_have_their_effect(client: httpx.Client, path: str) -> None:
     body = {"model": "embedder", "input": "x", "prompt": "x", "options": {"num_ctx": 32}}
     client.post(path, json=body | {"keep_alive": -1}).raise_for_status()
     [model] = [m for m in client.get("/api/ps").json()["models"] if m["name"] == "embedder:latest"]

@@ -6,6 +6,9 @@ models that do not fit (test_model_manager.py), processes that crash (test_crash
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import httpx
 import pytest
 from support.contract import Case, listed
@@ -74,7 +77,9 @@ def message_of(response: httpx.Response, kind: str) -> str:
     [(path, *error) for paths, *error in ERRORS for path in paths],
 )
 @pytest.mark.parametrize("is_streaming", [False, True])
-def test_error_has_its_status_format_and_message(client, path, more, expected, text, is_streaming):
+def test_error_has_its_status_format_and_message(
+    client: httpx.Client, path: str, more, expected, text, is_streaming: bool
+) -> None:
     status, kind = expected
     body = {"model": "talker", "stream": is_streaming} | FAMILIES[path] | more
     response = client.post(path, json=body)
@@ -83,7 +88,7 @@ def test_error_has_its_status_format_and_message(client, path, more, expected, t
     assert "/tmp" not in response.text
 
 
-def generate(holds, **body):
+def generate(holds: Callable[[Any], bool], **body: str) -> Case:
     return Case("/api/generate", {"model": "talker", "prompt": "x", **body}, holds)
 
 
@@ -101,5 +106,5 @@ CASES = {
 
 
 @listed(CASES)
-def test_error(client, case):
+def test_error(client: httpx.Client, case) -> None:
     case.check(client)

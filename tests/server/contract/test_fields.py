@@ -6,7 +6,9 @@ The names are those of `api/types.go` in Ollama's sources, as of August 2026.
 from __future__ import annotations
 
 import json
+from typing import Any
 
+import httpx
 import msgspec
 import pytest
 from support.contract import Answer, Case
@@ -112,33 +114,33 @@ MORE_OPTIONS = {
 }  # fmt: skip
 
 
-def names_of(struct):
+def names_of(struct: msgspec.StructMeta) -> set[Any]:
     return {field.encode_name for field in msgspec.structs.fields(struct)}
 
 
 @pytest.mark.parametrize("struct", TABLE, ids=lambda struct: struct.__name__)
-def test_a_struct_has_all_fields_and_no_others(struct):
+def test_a_struct_has_all_fields_and_no_others(struct: msgspec.StructMeta) -> None:
     assert names_of(struct) == set(TABLE[struct].split()) | MORE.get(struct, set())
 
 
-def test_the_options_are_those_of_ollama_and_our_own():
+def test_the_options_are_those_of_ollama_and_our_own() -> None:
     assert set(BY_OLLAMA) == set(OPTIONS.split()) | MORE_OPTIONS
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_every_field_of_a_request_has_a_statement(path):
+def test_every_field_of_a_request_has_a_statement(path: str) -> None:
     asked = [case.body for case in STATED if case.path == path and isinstance(case.body, dict)]
     fields = set(REQUESTS[PATHS[path]].split())
     assert fields - {name for body in asked for name in body} == set()
 
 
-def test_every_field_of_a_transfer_has_a_statement():
+def test_every_field_of_a_transfer_has_a_statement() -> None:
     asked = [case.body for case in STATED if case.path in ("/api/pull", "/api/push")]
     assert set(REQUESTS[manage.TransferRequest].split()) == {name for b in asked for name in b}
 
 
 @pytest.mark.server
-def test_a_tool_reaches_the_template_with_all_that_it_says(client):
+def test_a_tool_reaches_the_template_with_all_that_it_says(client: httpx.Client) -> None:
     place = {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/place"}], "description": "where"}
     parameters = {
         "type": "object",
@@ -161,7 +163,7 @@ def test_a_tool_reaches_the_template_with_all_that_it_says(client):
 
 
 @pytest.mark.server
-def test_options_of_before_are_accepted_and_do_nothing(client):
+def test_options_of_before_are_accepted_and_do_nothing(client: httpx.Client) -> None:
     options = {
         "penalize_newline": True, "low_vram": False, "f16_kv": True, "logits_all": False,
         "vocab_only": False, "use_mlock": False, "mirostat": 1, "mirostat_tau": 5.0,

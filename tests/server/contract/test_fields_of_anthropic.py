@@ -6,8 +6,10 @@ So has each kind of block and of tool that the package knows.
 from __future__ import annotations
 
 import json
-from typing import get_args, get_type_hints
+from collections.abc import Callable
+from typing import Any, get_args, get_type_hints
 
+import httpx
 import pytest
 from anthropic.types import (
     content_block_param,
@@ -37,11 +39,11 @@ PIXEL = (
 )
 
 
-def text(answer):
+def text(answer) -> str:
     return "".join(block.get("text", "") for block in answer["content"])
 
 
-def kinds(answer):
+def kinds(answer) -> list[Any]:
     return [block["type"] for block in answer["content"]]
 
 
@@ -51,12 +53,12 @@ def read(answer):
     return answer["usage"]["input_tokens"] + answer["usage"]["cache_read_input_tokens"]
 
 
-def reads_more(**more):
+def reads_more(**more: Any) -> Callable[[Route, str], None]:
     """The model is shown more."""
     return effect(lambda ask: read(ask(**more)) > read(ask()))
 
 
-def thinks(**more):
+def thinks(**more: Any) -> Callable[[Route, str], None]:
     """Efforts differ in what the model is shown."""
     return effect(
         lambda ask: len({read(ask(model="tryer", **more, output_config={"effort": effort}))
@@ -213,12 +215,12 @@ PARTS = {
 }
 
 
-def type_of(kind):
+def type_of(kind) -> str:
     hints = get_type_hints(kind)["type"]
     return next(name for name in _leaves(hints) if isinstance(name, str))
 
 
-def _leaves(hint):
+def _leaves(hint) -> list[Any]:
     return [leaf for one in get_args(hint) for leaf in (_leaves(one) or [one])]
 
 
@@ -238,29 +240,31 @@ def _leaves(hint):
     ids=["messages", "count_tokens", "tool", "trial of messages", "trial of count_tokens",
          "trial of tool"],
 )  # fmt: skip
-def test_every_field_that_the_package_knows_is_in_the_table(table, kinds):
+def test_every_field_that_the_package_knows_is_in_the_table(
+    table: dict[Any | str, Any], kinds
+) -> None:
     assert sorted(table) == keys_of(*kinds)
 
 
-def test_every_kind_of_block_that_the_package_knows_is_in_the_tables():
+def test_every_kind_of_block_that_the_package_knows_is_in_the_tables() -> None:
     assert sorted(BLOCKS) == sorted(map(type_of, get_args(content_block_param.ContentBlockParam)))
     assert sorted(PARTS) == sorted(map(type_of, get_args(tool_result_block_param.Content)))
 
 
 @probed(MESSAGE | EARLIER)
-def test_a_field_of_a_message(client, name):
+def test_a_field_of_a_message(client: httpx.Client, name) -> None:
     plain = {"model": "talker", "messages": USER, "max_tokens": 9, "temperature": 0}
     (MESSAGE | EARLIER)[name](Route(client, "/v1/messages", plain), name)
 
 
 @probed(IN_TRIAL | IN_TRIAL_OF_MESSAGES)
-def test_a_field_in_trial(client, name):
+def test_a_field_in_trial(client: httpx.Client, name) -> None:
     plain = {"model": "talker", "messages": USER, "max_tokens": 9, "temperature": 0}
     (IN_TRIAL | IN_TRIAL_OF_MESSAGES)[name](Route(client, "/v1/messages", plain), name)
 
 
 @probed(SHARED)
-def test_a_field_of_a_count_of_tokens(client, name):
+def test_a_field_of_a_count_of_tokens(client: httpx.Client, name) -> None:
     plain = {"model": "talker", "messages": USER}
     SHARED[name](Route(client, "/v1/messages/count_tokens", plain), name)
 
@@ -268,26 +272,26 @@ def test_a_field_of_a_count_of_tokens(client, name):
 class ToolRoute(Route):
     """Puts the fields into a tool."""
 
-    def post(self, **more):
+    def post(self, **more: Any) -> httpx.Response:
         if not {"tools"} >= set(more):
             more = {"tools": [ADD | more]}
         return super().post(**more)
 
 
 @probed(TOOL)
-def test_a_field_of_a_tool(client, name):
+def test_a_field_of_a_tool(client: httpx.Client, name) -> None:
     plain = {"model": "caller", "messages": USER, "tools": [ADD], "max_tokens": 9, "temperature": 0}
     TOOL[name](ToolRoute(client, "/v1/messages", plain), name)
 
 
-def blocks(client, role, block):
+def blocks(client: httpx.Client, role: str, block: dict[Any | str, Any]) -> httpx.Response:
     messages = [*USER, {"role": role, "content": [{"type": "text", "text": "x"}, block]}]
     body = {"model": "tryer", "messages": messages, "max_tokens": 9, "temperature": 0}
     return client.post("/v1/messages", json=body)
 
 
 @pytest.mark.parametrize("kind", BLOCKS)
-def test_a_block_is_read_or_refused_by_its_kind(client, kind):
+def test_a_block_is_read_or_refused_by_its_kind(client: httpx.Client, kind: str) -> None:
     block = BLOCKS[kind]
     if isinstance(block, dict):
         role = "user" if kind == "tool_result" else "assistant"
@@ -300,7 +304,7 @@ def test_a_block_is_read_or_refused_by_its_kind(client, kind):
 
 
 @pytest.mark.parametrize("kind", PARTS)
-def test_a_part_of_a_tools_result_is_read_or_refused(client, kind):
+def test_a_part_of_a_tools_result_is_read_or_refused(client: httpx.Client, kind: str) -> None:
     given = {"type": kind, "source": IMAGE} if isinstance(PARTS[kind], str) else PARTS[kind]
     response = blocks(client, "user", RESULT | {"content": [given]})
     if isinstance(PARTS[kind], dict):
@@ -310,7 +314,9 @@ def test_a_part_of_a_tools_result_is_read_or_refused(client, kind):
     assert PARTS[kind] in response.json()["error"]["message"]
 
 
-def test_every_tool_of_the_package_but_ones_own_is_refused_by_its_kind(client):
+def test_every_tool_of_the_package_but_ones_own_is_refused_by_its_kind(
+    client: httpx.Client,
+) -> None:
     for tool in get_args(tool_union_param.ToolUnionParam):
         if tool is tool_param.ToolParam:
             continue
@@ -331,7 +337,9 @@ def test_every_tool_of_the_package_but_ones_own_is_refused_by_its_kind(client):
         ({"type": "base64", "media_type": "image/png", "data": "?"}, "base64"),
     ],
 )
-def test_unavailable_image_is_refused(client, source, told):
+def test_unavailable_image_is_refused(
+    client: httpx.Client, source: dict[str, str], told: str
+) -> None:
     response = blocks(client, "user", {"type": "image", "source": source})
     assert response.status_code == 400
     assert told in response.json()["error"]["message"]

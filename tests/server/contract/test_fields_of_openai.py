@@ -6,7 +6,10 @@ What a field does in full is in the other tests; here each shows that it does so
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
+import httpx
 import pytest
 from openai.types import completion_create_params, embedding_create_params
 from openai.types.chat import completion_create_params as chat_params
@@ -32,7 +35,7 @@ def text(answer):
     return choice["text"] if "text" in choice else choice["message"]["content"]
 
 
-def calls(answer):
+def calls(answer) -> int:
     return len(answer["choices"][0]["message"].get("tool_calls") or ())
 
 
@@ -40,12 +43,12 @@ def read(answer):
     return answer["usage"]["prompt_tokens"]
 
 
-def shows_a_seed(ask):
+def shows_a_seed(ask: Callable[..., Any]):
     first, second, other = (text(ask(**WARM, seed=seed)) for seed in (1, 1, 2))
     return first == second != other
 
 
-def penalty(name):
+def penalty(name: str) -> Callable[[Route, str], None]:
     """What is said again and again is said less often."""
     looping = {"model": "looper", "max_tokens": 8}
     return effect(lambda ask: text(ask(**looping)) != text(ask(**looping, **{name: 20})))
@@ -160,11 +163,11 @@ EMBEDDING = {
 }
 
 
-def output(answer):
+def output(answer) -> list[Any]:
     return [item["type"] for item in answer["output"]]
 
 
-def said(answer):
+def said(answer) -> str:
     return "".join(
         part["text"]
         for item in answer["output"]
@@ -173,7 +176,7 @@ def said(answer):
     )
 
 
-def scores(answer):
+def scores(answer) -> int:
     return len(answer["output"][0]["content"][0]["logprobs"])
 
 
@@ -303,35 +306,37 @@ COUNT = {
     ],
     ids=["chat", "completions", "embeddings", "responses", "input_tokens"],
 )  # fmt: skip
-def test_every_field_that_the_package_knows_is_in_the_table(table, kinds):
+def test_every_field_that_the_package_knows_is_in_the_table(
+    table: dict[Any | str, Any], kinds
+) -> None:
     assert sorted(table) == keys_of(*kinds)
 
 
 @probed(CHAT)
-def test_a_field_of_a_chat(client, name):
+def test_a_field_of_a_chat(client: httpx.Client, name) -> None:
     plain = {"model": "talker", "messages": USER, "temperature": 0}
     CHAT[name](Route(client, "/v1/chat/completions", plain), name)
 
 
 @probed(COMPLETION)
-def test_a_field_of_a_completion(client, name):
+def test_a_field_of_a_completion(client: httpx.Client, name) -> None:
     plain = {"model": "talker", "prompt": "x", "temperature": 0}
     COMPLETION[name](Route(client, "/v1/completions", plain), name)
 
 
 @probed(EMBEDDING)
-def test_a_field_of_an_embedding(client, name):
+def test_a_field_of_an_embedding(client: httpx.Client, name) -> None:
     plain = {"model": "embedder", "input": "x"}
     EMBEDDING[name](Route(client, "/v1/embeddings", plain), name)
 
 
 @probed(RESPONSE)
-def test_a_field_of_a_response(client, name):
+def test_a_field_of_a_response(client: httpx.Client, name) -> None:
     plain = {"model": "talker", "input": "x", "temperature": 0}
     RESPONSE[name](Route(client, "/v1/responses", plain), name)
 
 
 @probed(COUNT)
-def test_a_field_of_a_count_of_tokens(client, name):
+def test_a_field_of_a_count_of_tokens(client: httpx.Client, name) -> None:
     plain = {"model": "talker", "input": "x"}
     COUNT[name](Route(client, "/v1/responses/input_tokens", plain), name)

@@ -7,7 +7,10 @@ Elsewhere: what reaches a model (tests/server/test_ollama_generate.py), pictures
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
+import httpx
 import pytest
 from support.contract import JSON, Case, listed
 
@@ -16,16 +19,16 @@ pytestmark = pytest.mark.server
 HELLO = "Hello, world."
 
 
-def generate(holds, **body):
+def generate(holds: Callable[[Any], bool], **body: Any) -> Case:
     return Case("/api/generate", {"model": "talker", "prompt": "x", **body}, holds)
 
 
-def options(holds, **given):
+def options(holds: Callable[[Any], bool] | Callable[[Any], Any], **given: Any) -> Case:
     model = given.pop("model", "endless")
     return generate(holds, model=model, stream=False, options=given)
 
 
-def shown(text, **body):
+def shown(text: str, **body: Any) -> Case:
     """What a model is given is this."""
     return generate(
         lambda a: a.json["_debug_info"]["rendered_template"].strip() == text,
@@ -33,14 +36,14 @@ def shown(text, **body):
     )  # fmt: skip
 
 
-def kinds(answer):
+def kinds(answer) -> list[Any]:
     """Which texts each line has."""
     names = ("response", "thinking")
     found = [tuple(name for name in names if line.get(name)) for line in answer.lines]
     return [kind for kind in found if kind]
 
 
-def refused(*told, **body):
+def refused(*told: str, **body: Any) -> Case:
     return generate(lambda a: a.refuses(400, *told), **body)
 
 
@@ -183,18 +186,20 @@ CASES = {
 
 
 @listed(CASES)
-def test_generate(client, case):
+def test_generate(client: httpx.Client, case) -> None:
     case.check(client)
 
 
-def test_a_prompt_of_the_cache_is_counted_whole(client):
+def test_a_prompt_of_the_cache_is_counted_whole(client: httpx.Client) -> None:
     body = {"model": "talker", "prompt": "this is a prompt", "stream": False}
     first, second = (client.post("/api/generate", json=body).json() for _ in range(2))
     assert first["prompt_eval_count"] == second["prompt_eval_count"] > 0
     assert second["prompt_eval_cached_count"] > 0
 
 
-def test_the_system_message_and_messages_of_a_model_hold_until_there_is_a_context(client):
+def test_the_system_message_and_messages_of_a_model_hold_until_there_is_a_context(
+    client: httpx.Client,
+) -> None:
     made = {
         "model": "begun", "from": "talker", "system": "own", "stream": False,
         "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}],

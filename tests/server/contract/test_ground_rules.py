@@ -8,10 +8,13 @@ Elsewhere: hosts and origins (tests/server/test_http.py, test_safe_defaults.py),
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
+import httpx
 import pytest
-from support.contract import JSON, Case, listed
+from support.contract import JSON, Answer, Case, listed
 
 pytestmark = pytest.mark.server
 
@@ -20,23 +23,23 @@ UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z")
 LOCAL = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)")
 
 
-def generate(holds, **body):
+def generate(holds: Callable[[Any], bool], **body: Any) -> Case:
     return Case("/api/generate", {"model": "talker", "prompt": "x", **body}, holds)
 
 
-def is_streamed(answer):
+def is_streamed(answer: Answer) -> list[Any] | bool:
     return answer.lines and answer.response.headers["transfer-encoding"] == "chunked"
 
 
-def is_one_object(answer):
+def is_one_object(answer: Answer) -> bool:
     return answer.status == 200 and answer.kind == JSON and isinstance(answer.json, dict)
 
 
-def keeps(holds, value):
+def keeps(holds: Callable[[Any], Any], value: float | str | list[Any]) -> Case:
     return generate(holds, prompt="", keep_alive=value)
 
 
-def is_fine(answer):
+def is_fine(answer: Answer) -> bool:
     return answer.status == 200
 
 
@@ -122,11 +125,11 @@ RULES = {
 
 
 @listed(RULES)
-def test_rule(client, case):
+def test_rule(client: httpx.Client, case) -> None:
     case.check(client)
 
 
-def test_model_kept_forever_expires_far_in_the_future(client):
+def test_model_kept_forever_expires_far_in_the_future(client: httpx.Client) -> None:
     keeps(is_fine, -1).check(client)
     models = client.get("/api/ps").json()["models"]
     [model] = [model for model in models if model["name"] == "talker:latest"]

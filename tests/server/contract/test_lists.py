@@ -5,8 +5,11 @@ Elsewhere: the order and the details of fake models (tests/server/test_ollama_li
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
+import httpx
 import pytest
 from support.contract import JSON, Case, listed
 
@@ -23,11 +26,11 @@ PROCESS = {
 }  # fmt: skip
 
 
-def is_hex(digest):
+def is_hex(digest) -> bool:
     return len(digest) == 64 and not set(digest) - set("0123456789abcdef")
 
 
-def tags(holds):
+def tags(holds: Callable[[Any], bool]) -> Case:
     """What holds of all models that there are."""
     return Case(
         "/api/tags", None, lambda a: a.kind == JSON and holds(a.json["models"]), method="GET"
@@ -62,11 +65,11 @@ CASES = {
 
 
 @listed(CASES)
-def test_lists(client, case):
+def test_lists(client: httpx.Client, case) -> None:
     case.check(client)
 
 
-def test_models_in_memory_are_listed_the_one_that_stays_longest_first(client):
+def test_models_in_memory_are_listed_the_one_that_stays_longest_first(client: httpx.Client) -> None:
     for name, keep_alive in (("talker", "10m"), ("thinker", -1), ("endless", "1h")):
         body = {"model": name, "keep_alive": keep_alive, "options": {"num_ctx": 128}}
         client.post("/api/generate", json=body).raise_for_status()

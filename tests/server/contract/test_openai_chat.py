@@ -7,12 +7,15 @@ calls: tests/clients. What reaches the template: here, over a model that only re
 from __future__ import annotations
 
 import json
+from typing import Any
 
+import httpx
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from support.sse import data_of
 
 from tampu.engine.prompts import ChatPrompt
+from tests.server.conftest import Site
 
 pytestmark = pytest.mark.server
 
@@ -24,21 +27,21 @@ PAIR = {"model": "pair", "tools": [*TOOLS, {"type": "function", "function": {"na
 CALLER = {"model": "caller", "tools": TOOLS}
 
 
-def ask(client, status=200, **more):
+def ask(client, status: int = 200, **more: Any):
     body = {"model": "talker", "messages": USER, "temperature": 0} | more
     response = client.post(PATH, json=body)
     assert response.status_code == status, response.text
     return response
 
 
-def whole(client, **more):
+def whole(client, **more: Any):
     """Return the answer; the package's own model finds nothing wrong with it."""
     answer = ask(client, **more).json()
     ChatCompletion.model_validate(answer, strict=True)
     return answer
 
 
-def stream(client, **more):
+def stream(client, **more: Any) -> list[Any]:
     """Return the chunks; the package's own model finds nothing wrong with them."""
     chunks = data_of(ask(client, stream=True, **more))
     for chunk in chunks:
@@ -46,11 +49,11 @@ def stream(client, **more):
     return chunks
 
 
-def deltas(chunks):
+def deltas(chunks) -> list[Any]:
     return [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
 
 
-def test_answer_is_a_completion_with_a_choice_and_usage(client):
+def test_answer_is_a_completion_with_a_choice_and_usage(client: httpx.Client) -> None:
     answer = whole(client)
     assert answer["id"].startswith("chatcmpl-")
     assert (answer["object"], answer["model"]) == ("chat.completion", "talker")
@@ -67,11 +70,11 @@ def test_answer_is_a_completion_with_a_choice_and_usage(client):
     assert usage["prompt_tokens_details"]["cached_tokens"] <= usage["prompt_tokens"]
 
 
-def test_the_model_has_the_name_that_was_asked_for(client):
+def test_the_model_has_the_name_that_was_asked_for(client: httpx.Client) -> None:
     assert whole(client, model="talker:latest")["model"] == "talker:latest"
 
 
-def test_reasoning_is_separate_and_counted(client):
+def test_reasoning_is_separate_and_counted(client: httpx.Client) -> None:
     answer = whole(client, model="thinker")
     message = answer["choices"][0]["message"]
     assert (message["reasoning"], message["content"]) == ("Let me see.", "It is four.")
@@ -79,7 +82,7 @@ def test_reasoning_is_separate_and_counted(client):
     assert 2 <= usage["completion_tokens_details"]["reasoning_tokens"] < usage["completion_tokens"]
 
 
-def test_calls_have_ids_and_arguments_as_text_and_no_content(client):
+def test_calls_have_ids_and_arguments_as_text_and_no_content(client: httpx.Client) -> None:
     [choice] = whole(client, **PAIR)["choices"]
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"]["content"] is None
@@ -91,7 +94,7 @@ def test_calls_have_ids_and_arguments_as_text_and_no_content(client):
     assert all(call["id"].startswith("call_") for call in calls)
 
 
-def test_stream_starts_with_the_role_and_ends_with_the_reason(client):
+def test_stream_starts_with_the_role_and_ends_with_the_reason(client: httpx.Client) -> None:
     chunks = stream(client)
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
     assert deltas(chunks)[0] == {"role": "assistant", "content": ""}
@@ -102,19 +105,19 @@ def test_stream_starts_with_the_role_and_ends_with_the_reason(client):
     assert "".join(delta.get("content", "") for delta in deltas(chunks)) == "Hello, world."
 
 
-def test_a_stream_has_one_id_and_one_time(client):
+def test_a_stream_has_one_id_and_one_time(client: httpx.Client) -> None:
     chunks = stream(client, n=2)
     assert len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}) == 1
 
 
-def test_reasoning_and_content_are_never_in_the_same_chunk(client):
+def test_reasoning_and_content_are_never_in_the_same_chunk(client: httpx.Client) -> None:
     found = deltas(stream(client, model="thinker"))
     assert not [delta for delta in found if delta.get("content") and "reasoning" in delta]
     assert "".join(delta.get("reasoning", "") for delta in found) == "Let me see."
     assert "".join(delta.get("content", "") for delta in found) == "It is four."
 
 
-def test_a_streamed_call_is_its_name_first_and_then_its_arguments(client):
+def test_a_streamed_call_is_its_name_first_and_then_its_arguments(client: httpx.Client) -> None:
     chunks = stream(client, **PAIR)
     assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
     pieces = [piece for delta in deltas(chunks) for piece in delta.get("tool_calls", ())]
@@ -126,7 +129,7 @@ def test_a_streamed_call_is_its_name_first_and_then_its_arguments(client):
         assert json.loads(arguments) == {"b": 2, "a": 1}
 
 
-def test_requested_usage_is_a_last_chunk_without_choices(client):
+def test_requested_usage_is_a_last_chunk_without_choices(client: httpx.Client) -> None:
     *chunks, last = stream(client, n=2, stream_options={"include_usage": True})
     assert last["choices"] == []
     assert last["usage"]["completion_tokens"] == 2 * 5
@@ -135,7 +138,7 @@ def test_requested_usage_is_a_last_chunk_without_choices(client):
         assert not [chunk for chunk in stream(client, **options) if "usage" in chunk]
 
 
-def test_each_choice_is_complete_with_and_without_streaming(client):
+def test_each_choice_is_complete_with_and_without_streaming(client: httpx.Client) -> None:
     answer = whole(client, n=3)
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
     chunks = stream(client, n=3)
@@ -147,7 +150,7 @@ def test_each_choice_is_complete_with_and_without_streaming(client):
         assert text == answer["choices"][index]["message"]["content"] == "Hello, world."
 
 
-def test_a_streams_log_probabilities_are_those_of_the_whole_answer(client):
+def test_a_streams_log_probabilities_are_those_of_the_whole_answer(client: httpx.Client) -> None:
     for more in ({}, {"model": "thinker"}, CALLER):
         wanted = {**more, "logprobs": True, "top_logprobs": 2}
         answer = whole(client, **wanted)["choices"][0]["logprobs"]["content"]
@@ -163,18 +166,18 @@ def test_a_streams_log_probabilities_are_those_of_the_whole_answer(client):
             assert bytes(score["bytes"]).decode() == score["token"]
 
 
-def test_reached_length_limit_is_reported(client):
+def test_reached_length_limit_is_reported(client: httpx.Client) -> None:
     assert whole(client, max_tokens=2)["choices"][0]["finish_reason"] == "length"
     chunks = stream(client, max_tokens=2)
     assert chunks[-1]["choices"][0]["finish_reason"] == "length"
 
 
-def test_a_stop_string_is_not_part_of_the_answer(client):
+def test_a_stop_string_is_not_part_of_the_answer(client: httpx.Client) -> None:
     [choice] = whole(client, stop=[" world"])["choices"]
     assert (choice["message"]["content"], choice["finish_reason"]) == ("Hello,", "stop")
 
 
-def test_the_input_can_be_counted_before(client):
+def test_the_input_can_be_counted_before(client: httpx.Client) -> None:
     counted = client.post(f"{PATH}/input_tokens", json={"model": "talker", "messages": USER}).json()
     assert counted == {
         "object": "response.input_tokens",
@@ -183,7 +186,7 @@ def test_the_input_can_be_counted_before(client):
 
 
 @pytest.mark.parametrize("budget", [0, 1])
-def test_reasoning_ends_when_its_budget_is_used_up(client, budget):
+def test_reasoning_ends_when_its_budget_is_used_up(client: httpx.Client, budget: int) -> None:
     for more in ({"think_budget": budget}, {"options": {"think_budget": budget}}):
         answer = whole(client, model="tryer", **more)
         message = answer["choices"][0]["message"]
@@ -192,7 +195,7 @@ def test_reasoning_ends_when_its_budget_is_used_up(client, budget):
         assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] >= budget
 
 
-def test_reasoning_within_its_budget_is_unchanged(client):
+def test_reasoning_within_its_budget_is_unchanged(client: httpx.Client) -> None:
     message = whole(client, model="thinker", think_budget=9)["choices"][0]["message"]
     assert (message["reasoning"], message["content"]) == ("Let me see.", "It is four.")
 
@@ -208,7 +211,11 @@ def test_reasoning_within_its_budget_is_unchanged(client):
     ],
     ids=lambda value: value["type"] if isinstance(value, dict) else "",
 )
-def test_an_answer_follows_a_grammar(client, format, text):
+def test_an_answer_follows_a_grammar(
+    client: httpx.Client,
+    format: dict[str, Any],
+    text: set[str],
+) -> None:
     assert whole(client, response_format=format)["choices"][0]["message"]["content"] in text
 
 
@@ -232,7 +239,9 @@ ONE = {"type": "function", "function": {"name": "sub"}}
     ],
     ids=["auto", "not given", "none", "required", "named", "allowed"],
 )
-def test_a_choice_of_tools_is_honoured(client, choice, names):
+def test_a_choice_of_tools_is_honoured(
+    client: httpx.Client, choice: str | dict[str, Any] | None, names: list[str]
+) -> None:
     asked = {"model": "pair", "tools": FIXED, "reasoning_effort": "none", "max_tokens": 400}
     message = whole(client, **asked, tool_choice=choice)["choices"][0]["message"]
     assert [call["function"]["name"] for call in message.get("tool_calls", ())] == names
@@ -247,14 +256,18 @@ def test_a_choice_of_tools_is_honoured(client, choice, names):
         ({"messages": [{"role": "user", "content": "long " * 300}], "truncate": False}, ""),
     ],
 )  # fmt: skip
-def test_error_before_generation_has_its_status_in_a_stream_too(client, more, told):
+def test_error_before_generation_has_its_status_in_a_stream_too(
+    client: httpx.Client,
+    more: dict[str, Any],
+    told: str,
+) -> None:
     if "truncate" in more:  # of Ollama's own API, so without effect here
         assert deltas(stream(client, **more))
         return
     assert told in ask(client, 400, stream=True, **more).json()["error"]["message"]
 
 
-def asked(site, **more):
+def asked(site, **more: Any) -> tuple[ChatPrompt, Any]:
     """Return the prompt and the options that a request comes to, over a model that repeats it."""
     body = {"model": "thinker", "messages": USER} | more
     [response] = site.call(("POST", PATH, {"json": body}))
@@ -288,7 +301,7 @@ def asked(site, **more):
     ],
     ids=lambda value: json.dumps(value)[:60],
 )  # fmt: skip
-def test_an_option_means(site, more, expected):
+def test_an_option_means(site: Site, more, expected) -> None:
     _, options = asked(site, **more)
     assert {name: getattr(options, name) for name in expected} == expected
 
@@ -298,12 +311,12 @@ def test_an_option_means(site, more, expected):
     [("none", False), ("minimal", "low"), ("low", "low"), ("medium", "medium"), ("high", "high"),
      ("xhigh", "max"), ("max", "max"), (None, None)],
 )  # fmt: skip
-def test_an_effort_means(site, effort, think):
+def test_an_effort_means(site: Site, effort: str | None, think: bool | str | None) -> None:
     prompt, _ = asked(site, reasoning_effort=effort)
     assert prompt.think == think
 
 
-def test_how_a_model_is_loaded_can_be_said_here_too(site):
+def test_how_a_model_is_loaded_can_be_said_here_too(site: Site) -> None:
     asked(site, num_ctx=512, keep_alive="1h")
     [(_, runner)] = site.start.runners
     assert runner.options.context == 512
@@ -334,7 +347,11 @@ CALL = {"id": "c1", "type": "function", "function": FUNCTION}
     ids=["parts of text", "developer", "calls without content", "result of a tool", "reasoning",
          "reasoning_content", "refusal"],
 )  # fmt: skip
-def test_a_message_reaches_the_template_as(site, message, expected):
+def test_a_message_reaches_the_template_as(
+    site: Site,
+    message: dict[str, Any],
+    expected: dict[str, Any],
+) -> None:
     prompt, _ = asked(site, messages=[message, *USER])
     assert prompt.messages[0] == expected
 
@@ -350,7 +367,9 @@ def test_a_message_reaches_the_template_as(site, message, expected):
     ],
     ids=["audio", "file", "address", "path", "no type"],
 )
-def test_a_part_that_cannot_be_read_is_refused(client, part, told):
+def test_a_part_that_cannot_be_read_is_refused(
+    client: httpx.Client, part: dict[str, Any], told: str
+) -> None:
     error = ask(client, 400, messages=[{"role": "user", "content": [part]}]).json()["error"]
     assert told in error["message"]
     assert "messages[0].content[0]" in error["message"]

@@ -9,8 +9,11 @@ import base64
 import gzip
 import json
 import struct
+from collections.abc import Callable
+from typing import Any
 from urllib.parse import quote
 
+import httpx
 import pytest
 import zstandard
 from openai.types import Completion, CreateEmbeddingResponse, Model
@@ -22,24 +25,24 @@ pytestmark = pytest.mark.server
 HELLO, COMMA = VOCABULARY, VOCABULARY + 1  # the tokens of what the model says first
 
 
-def complete(client, status=200, **more):
+def complete(client: httpx.Client, status: int = 200, **more: Any) -> httpx.Response:
     body = {"model": "talker", "prompt": "x", "temperature": 0} | more
     response = client.post("/v1/completions", json=body)
     assert response.status_code == status, response.text
     return response
 
 
-def whole(client, **more):
+def whole(client: httpx.Client, **more: Any):
     answer = complete(client, **more).json()
     Completion.model_validate(answer, strict=True)
     return answer
 
 
-def texts(answer):
+def texts(answer) -> list[Any]:
     return [choice["text"] for choice in answer["choices"]]
 
 
-def test_completion_is_a_text_with_a_reason_and_usage(client):
+def test_completion_is_a_text_with_a_reason_and_usage(client: httpx.Client) -> None:
     answer = whole(client)
     assert answer["id"].startswith("cmpl-")
     assert (answer["object"], answer["model"]) == ("text_completion", "talker")
@@ -62,19 +65,19 @@ def test_completion_is_a_text_with_a_reason_and_usage(client):
     ],
     ids=["a text", "texts", "tokens", "lists of tokens", "both"],
 )
-def test_a_prompt_is(client, prompt, expected):
+def test_a_prompt_is(client: httpx.Client, prompt, expected: list[str]) -> None:
     answer = whole(client, prompt=prompt)
     assert texts(answer) == expected
     assert [choice["index"] for choice in answer["choices"]] == [*range(len(expected))]
 
 
-def test_a_length_is_16_unless_it_is_said(client):
+def test_a_length_is_16_unless_it_is_said(client: httpx.Client) -> None:
     assert whole(client, model="endless")["usage"]["completion_tokens"] == 16
     answer = whole(client, model="endless", max_tokens=5)
     assert answer["choices"][0]["finish_reason"] == "length"
 
 
-def test_a_stream_is_pieces_of_the_text_and_its_cost_if_it_is_wanted(client):
+def test_a_stream_is_pieces_of_the_text_and_its_cost_if_it_is_wanted(client: httpx.Client) -> None:
     chunks = data_of(complete(client, stream=True, n=2))
     assert not [chunk for chunk in chunks if "usage" in chunk]
     assert len({(chunk["id"], chunk["created"]) for chunk in chunks}) == 1
@@ -88,7 +91,7 @@ def test_a_stream_is_pieces_of_the_text_and_its_cost_if_it_is_wanted(client):
     assert {json.dumps(chunk["usage"]) for chunk in chunks} == {"null"}
 
 
-def test_echo_starts_each_answer_and_stream(client):
+def test_echo_starts_each_answer_and_stream(client: httpx.Client) -> None:
     assert texts(whole(client, prompt=["x", [HELLO]], echo=True)) == [
         "xHello, world.", "Hello, world.",
     ]  # fmt: skip
@@ -96,7 +99,7 @@ def test_echo_starts_each_answer_and_stream(client):
     assert "".join(one["text"] for chunk in chunks for one in chunk["choices"]) == "xHello, world."
 
 
-def test_log_probabilities_stand_at_their_offsets_in_a_stream_too(client):
+def test_log_probabilities_stand_at_their_offsets_in_a_stream_too(client: httpx.Client) -> None:
     scores = whole(client, logprobs=2)["choices"][0]["logprobs"]
     assert scores["tokens"] == ["Hello", ",", " world", "."]
     assert scores["text_offset"] == [0, 5, 6, 12]
@@ -107,18 +110,18 @@ def test_log_probabilities_stand_at_their_offsets_in_a_stream_too(client):
         assert [value for one in streamed for value in one[name]] == values
 
 
-def test_suffix_reaches_a_model_that_can_insert(client):
+def test_suffix_reaches_a_model_that_can_insert(client: httpx.Client) -> None:
     assert texts(whole(client, model="filler", suffix="y")) == ["Hello, world."]
     assert "does not support suffix" in complete(client, 400, suffix="y").text
 
 
-def embed(client, status=200, **more):
+def embed(client: httpx.Client, status: int = 200, **more: Any):
     response = client.post("/v1/embeddings", json={"model": "embedder", "input": "a"} | more)
     assert response.status_code == status, response.text
     return response.json()
 
 
-def test_embeddings_are_a_list_in_the_order_of_the_inputs(client):
+def test_embeddings_are_a_list_in_the_order_of_the_inputs(client: httpx.Client) -> None:
     answer = embed(client, input=["a cat", "a", "a cat"])
     CreateEmbeddingResponse.model_validate(answer, strict=True)
     assert (answer["object"], answer["model"]) == ("list", "embedder")
@@ -129,27 +132,27 @@ def test_embeddings_are_a_list_in_the_order_of_the_inputs(client):
     assert answer["usage"]["prompt_tokens"] == answer["usage"]["total_tokens"] > 3
 
 
-def test_base64_is_of_little_endian_numbers_of_32_bits(client):
+def test_base64_is_of_little_endian_numbers_of_32_bits(client: httpx.Client) -> None:
     plain = embed(client)["data"][0]["embedding"]
     text = embed(client, encoding_format="base64")["data"][0]["embedding"]
     data = base64.b64decode(text)
     assert [*struct.unpack(f"<{len(data) // 4}f", data)] == pytest.approx(plain, abs=1e-6)
 
 
-def test_fewer_dimensions_have_length_one_again(client):
+def test_fewer_dimensions_have_length_one_again(client: httpx.Client) -> None:
     whole = embed(client)["data"][0]["embedding"]
     short = embed(client, dimensions=8)["data"][0]["embedding"]
     length = sum(number**2 for number in whole[:8]) ** 0.5
     assert short == pytest.approx([number / length for number in whole[:8]], abs=1e-5)
 
 
-def test_an_input_may_be_tokens(client):
+def test_an_input_may_be_tokens(client: httpx.Client) -> None:
     assert embed(client, input=[5, 6, 7])["usage"]["prompt_tokens"] == 3
     assert len(embed(client, input=[[5], [6, 7]])["data"]) == 2
     assert "999999" in embed(client, 400, input=[999999])["error"]["message"]
 
 
-def test_the_models_are_a_list(client):
+def test_the_models_are_a_list(client: httpx.Client) -> None:
     answer = client.get("/v1/models").json()
     assert answer["object"] == "list"
     for model in answer["data"]:
@@ -160,12 +163,12 @@ def test_the_models_are_a_list(client):
 
 
 @pytest.mark.parametrize("name", ["talker", "talker:latest", quote("talker:latest", safe="")])
-def test_a_model_is_found_by_its_name_escaped_or_not(client, name):
+def test_a_model_is_found_by_its_name_escaped_or_not(client: httpx.Client, name: str) -> None:
     assert client.get(f"/v1/models/{name}").json()["id"].startswith("talker")
 
 
 @pytest.mark.parametrize("name", ["nobody", "library/nobody:7b", "library%2Fnobody%3A7b"])
-def test_unknown_model_is_404(client, name):
+def test_unknown_model_is_404(client: httpx.Client, name: str) -> None:
     response = client.get(f"/v1/models/{name}")
     assert response.status_code == 404
     assert response.json()["error"]["type"] == "not_found_error"
@@ -177,7 +180,12 @@ def test_unknown_model_is_404(client, name):
     ids=["zstd", "gzip"],
 )
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/completions"])
-def test_a_body_may_be_compressed(client, coding, pack, path):
+def test_a_body_may_be_compressed(
+    client: httpx.Client,
+    coding: str,
+    pack: Callable[[bytes | bytearray | memoryview[int]], bytes],
+    path: str,
+) -> None:
     body = {"model": "talker", "prompt" if "comp" in path else "input": "x"}
     response = client.post(
         path, content=pack(json.dumps(body).encode()), headers={"content-encoding": coding}

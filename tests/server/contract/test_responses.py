@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from itertools import groupby
+from typing import Any
 
+import httpx
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 from support.sse import named_of
 
 from tampu.engine.prompts import ChatPrompt
+from tests.server.conftest import Site
 
 pytestmark = pytest.mark.server
 
@@ -43,21 +46,21 @@ CALL = [
 ]
 
 
-def ask(client, status=200, **more):
+def ask(client, status: int = 200, **more: Any):
     body = {"model": "talker", "input": "x", "temperature": 0} | more
     response = client.post(PATH, json=body)
     assert response.status_code == status, response.text
     return response
 
 
-def whole(client, **more):
+def whole(client, **more: Any):
     """Return the response; the package's own model finds nothing wrong with it."""
     answer = ask(client, **more).json()
     Response.model_validate(answer)
     return answer
 
 
-def stream(client, **more):
+def stream(client, **more: Any) -> list[Any]:
     """Return the events; the package's own models find nothing wrong with them."""
     events = named_of(ask(client, stream=True, **more))
     for event in events:
@@ -65,7 +68,7 @@ def stream(client, **more):
     return events
 
 
-def kinds(events):
+def kinds(events) -> list[Any]:
     """Return the types of events in their order; several of one type that follow count once."""
     return [kind for kind, _ in groupby(event["type"] for event in events)]
 
@@ -82,14 +85,18 @@ def kinds(events):
     ],
     ids=["a message", "a thought", "a call after a message", "two calls", "cut by its length"],
 )  # fmt: skip
-def test_the_events_of_an_answer_come_in_this_order(client, more, expected):
+def test_the_events_of_an_answer_come_in_this_order(
+    client: httpx.Client,
+    more: dict[str, Any],
+    expected: list[str],
+) -> None:
     events = stream(client, **more)
     assert kinds(events) == expected
     assert [event["sequence_number"] for event in events] == [*range(len(events))]
 
 
 @pytest.mark.parametrize("model", ["talker", "thinker", "caller", "pair"])
-def test_the_last_event_holds_the_answer_without_a_stream(client, model):
+def test_the_last_event_holds_the_answer_without_a_stream(client: httpx.Client, model: str) -> None:
     tools = TOOLS if model in ("caller", "pair") else None
     answer = whole(client, model=model, tools=tools)
     events = stream(client, model=model, tools=tools)
@@ -104,7 +111,7 @@ def test_the_last_event_holds_the_answer_without_a_stream(client, model):
         }
 
 
-def test_events_belong_to_their_items(client):
+def test_events_belong_to_their_items(client: httpx.Client) -> None:
     events = stream(client, model="caller", tools=TOOLS)
     for place, group in groupby(
         [event for event in events if "output_index" in event], lambda event: event["output_index"]
@@ -119,7 +126,7 @@ def test_events_belong_to_their_items(client):
         assert told.get("text", told.get("arguments")) == text
 
 
-def test_response_repeats_the_request_and_has_usage(client):
+def test_response_repeats_the_request_and_has_usage(client: httpx.Client) -> None:
     answer = whole(client, metadata={"a": "b"}, instructions="be brief", max_output_tokens=50)
     assert answer["id"].startswith("resp_")
     assert (answer["object"], answer["status"], answer["error"]) == ("response", "completed", None)
@@ -138,21 +145,21 @@ def test_response_repeats_the_request_and_has_usage(client):
     assert usage["input_tokens_details"]["cached_tokens"] <= usage["input_tokens"]
 
 
-def test_items_have_ids_of_their_kind(client):
+def test_items_have_ids_of_their_kind(client: httpx.Client) -> None:
     items = whole(client, model="caller", tools=TOOLS)["output"]
     assert [item["id"].split("_")[0] for item in items] == ["rs", "msg", "fc"]
     assert items[2]["call_id"].startswith("call_")
     assert json.loads(items[2]["arguments"]) == {"b": 2, "a": 1}
 
 
-def test_reasoning_tokens_are_counted(client):
+def test_reasoning_tokens_are_counted(client: httpx.Client) -> None:
     answer = whole(client, model="thinker")
     assert answer["output"][0]["summary"] == [{"type": "summary_text", "text": "Let me see."}]
     details = answer["usage"]["output_tokens_details"]
     assert 2 <= details["reasoning_tokens"] < answer["usage"]["output_tokens"]
 
 
-def test_an_answer_cut_by_its_length_is_incomplete(client):
+def test_an_answer_cut_by_its_length_is_incomplete(client: httpx.Client) -> None:
     answer = whole(client, max_output_tokens=2)
     assert answer["status"] == "incomplete"
     assert answer["incomplete_details"] == {"reason": "max_output_tokens"}
@@ -168,7 +175,11 @@ def test_an_answer_cut_by_its_length_is_incomplete(client):
     ],
     ids=["text", "regex", "choices", "json_schema"],
 )
-def test_answer_follows_the_requested_format(client, form, texts):
+def test_answer_follows_the_requested_format(
+    client: httpx.Client,
+    form: dict[str, Any],
+    texts: list[str],
+) -> None:
     [item] = ask(client, text={"format": form}).json()["output"]
     assert item["content"][0]["text"] in texts
 
@@ -176,15 +187,17 @@ def test_answer_follows_the_requested_format(client, form, texts):
 @pytest.mark.parametrize(
     "form", [{"type": "json_schema"}, {"type": "regex"}, {"type": 5}, {}, "text", {"type": "xml"}]
 )
-def test_invalid_format_is_refused_by_its_name(client, form):
+def test_invalid_format_is_refused_by_its_name(
+    client: httpx.Client, form: dict[str, Any] | str
+) -> None:
     assert "format" in ask(client, 400, text={"format": form}).json()["error"]["message"]
 
 
-def test_stream_has_no_done_marker(client):
+def test_stream_has_no_done_marker(client: httpx.Client) -> None:
     assert b"[DONE]" not in ask(client, stream=True).content
 
 
-def test_an_input_too_long_is_refused_unless_it_may_be_cut(client):
+def test_an_input_too_long_is_refused_unless_it_may_be_cut(client: httpx.Client) -> None:
     turns = [{"role": "user", "content": "long " * 40}] * 9
     for more in ({}, {"stream": True}):
         error = ask(client, 400, input=turns, **more).json()["error"]
@@ -192,7 +205,7 @@ def test_an_input_too_long_is_refused_unless_it_may_be_cut(client):
     assert whole(client, input=turns, truncation="auto")["status"] == "completed"
 
 
-def asked(site, **more):
+def asked(site, **more: Any) -> list[Any]:
     """Return the messages that reach the template."""
     [response] = site.call(("POST", PATH, {"json": {"model": "thinker"} | more}))
     assert response.status_code == 200, response.text
@@ -234,7 +247,11 @@ TOLD = {
     ids=["a text", "a message", "a message by its type", "parts", "developer", "an answer",
          "a call and its output", "an output of parts", "a thought before a call"],
 )  # fmt: skip
-def test_an_input_reaches_the_template_as(site, items, expected):
+def test_an_input_reaches_the_template_as(
+    site: Site,
+    items: str | list[Any],
+    expected: list[Any],
+) -> None:
     assert asked(site, input=items) == expected
 
 
@@ -250,7 +267,9 @@ def test_an_input_reaches_the_template_as(site, items, expected):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_an_item_that_cannot_be_read_is_refused_at_its_place(client, item, told):
+def test_an_item_that_cannot_be_read_is_refused_at_its_place(
+    client: httpx.Client, item: dict[str, Any], told: str
+) -> None:
     error = ask(client, 400, input=[USER, item]).json()["error"]
     assert told in error["message"]
     assert "input[1]" in error["message"]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import httpx
 import pytest
 from support.contract import Case, listed
 
@@ -18,7 +22,7 @@ FIELDS = {
 
 
 @pytest.fixture(scope="module")
-def shown_client(client):
+def shown_client(client: httpx.Client) -> httpx.Client:
     made = {
         "model": "me/shown:v1", "from": "talker", "stream": False, "parameters": PARAMETERS,
         "system": "Be kind.", "license": ["MIT", "BSD"], "renderer": "qwen3-coder",
@@ -30,11 +34,11 @@ def shown_client(client):
     return client
 
 
-def show(holds, headers=None, **body):
+def show(holds: Callable[[Any], bool], headers: dict[Any, Any] | None = None, **body: Any) -> Case:
     return Case("/api/show", {"model": "me/shown:v1", **body}, holds, headers=headers)
 
 
-def line(name, value):
+def line(name: str, value: str) -> str:
     """A line of `parameters`: the name in 30 columns, the value as Go writes it."""
     return f"{name:<30} {value}"
 
@@ -127,11 +131,11 @@ CASES = {
 
 
 @listed(CASES)
-def test_show(shown_client, case):
+def test_show(shown_client: httpx.Client, case) -> None:
     case.check(shown_client)
 
 
-def test_a_model_that_sees_shows_its_projector(client):
+def test_a_model_that_sees_shows_its_projector(client: httpx.Client) -> None:
     shown = client.post("/api/show", json={"model": "demo"}).json()
     assert "vision" in shown["capabilities"]
     assert shown["model_info"]["general.architecture"]

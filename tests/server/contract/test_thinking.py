@@ -5,9 +5,13 @@ The model "tryer" begins inside a thought unless it is not to think; its prompt 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import anthropic
 import openai
 import pytest
+from support.serving import Server
 
 pytestmark = [pytest.mark.client, pytest.mark.server]
 
@@ -17,20 +21,22 @@ LEVELS = {"none": 6, "minimal": 5, "low": 5, "medium": 7, "high": 6, "xhigh": 6,
 
 
 @pytest.fixture
-def openai_client(contract_server):
+def openai_client(contract_server: Server) -> Iterator[openai.OpenAI]:
     url = f"{contract_server.url}/v1"
     with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
         yield client
 
 
 @pytest.fixture
-def anthropic_client(contract_server):
+def anthropic_client(contract_server: Server) -> Iterator[anthropic.Anthropic]:
     with anthropic.Anthropic(base_url=contract_server.url, api_key="none", max_retries=0) as client:
         yield client
 
 
 @pytest.mark.parametrize("effort", LEVELS)
-def test_an_effort_reaches_the_prompt_of_a_chat_and_of_a_response(openai_client, effort):
+def test_an_effort_reaches_the_prompt_of_a_chat_and_of_a_response(
+    openai_client: openai.OpenAI, effort: str
+) -> None:
     chat = {"model": "tryer", "messages": USER, "temperature": 0}
     plain = openai_client.chat.completions.create(**chat).usage.prompt_tokens
     asked = openai_client.chat.completions.create(**chat, reasoning_effort=effort)
@@ -59,8 +65,12 @@ def test_an_effort_reaches_the_prompt_of_a_chat_and_of_a_response(openai_client,
     ],
     ids=str,
 )
-def test_a_way_to_think_reaches_the_prompt_of_a_message(anthropic_client, more, effort):
-    def read(**given):
+def test_a_way_to_think_reaches_the_prompt_of_a_message(
+    anthropic_client: anthropic.Anthropic,
+    more: dict[str, Any],
+    effort: str | None,
+) -> None:
+    def read(**given: dict[Any, Any]) -> int:
         counted = anthropic_client.messages.count_tokens(model="tryer", messages=USER, **given)
         return counted.input_tokens
 
@@ -73,7 +83,7 @@ def test_a_way_to_think_reaches_the_prompt_of_a_message(anthropic_client, more, 
     assert kinds == (["text"] if effort == "none" else ["thinking", "text"])
 
 
-def test_streamed_reasoning_ends_at_its_budget(anthropic_client):
+def test_streamed_reasoning_ends_at_its_budget(anthropic_client: anthropic.Anthropic) -> None:
     thinking = {"type": "enabled", "budget_tokens": 1}
     with anthropic_client.messages.stream(
         model="tryer", messages=USER, max_tokens=30, thinking=thinking,
@@ -87,7 +97,7 @@ def test_streamed_reasoning_ends_at_its_budget(anthropic_client):
     assert message.usage.output_tokens_details.thinking_tokens < message.usage.output_tokens
 
 
-def test_a_budget_holds_with_a_form_too(openai_client):
+def test_a_budget_holds_with_a_form_too(openai_client: openai.OpenAI) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["yes"]}}}
     answer = openai_client.chat.completions.create(
         model="tryer",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -24,7 +26,7 @@ COUNTING = {
 
 
 @pytest.fixture(scope="module")
-def narrow(contract_models, tmp_path_factory) -> Iterator[Server]:
+def narrow(contract_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with room for one model."""
     home = tmp_path_factory.mktemp("home")
     server = start_server(
@@ -35,7 +37,7 @@ def narrow(contract_models, tmp_path_factory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def narrow_client(narrow) -> Iterator[httpx.Client]:
+def narrow_client(narrow: Server) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=narrow.url, timeout=30) as client:
         yield client
 
@@ -62,7 +64,7 @@ def busy(client: httpx.Client) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", COUNTING)
-def test_it_loads_no_weights(narrow, narrow_client, name):
+def test_it_loads_no_weights(narrow: Server, narrow_client: httpx.Client, name: str) -> None:
     body = {"model": "talker", **COUNTING[name]}
     answer = narrow_client.post(name.split(" ")[0], json=body)
     assert answer.status_code == 200, answer.text
@@ -71,7 +73,9 @@ def test_it_loads_no_weights(narrow, narrow_client, name):
     assert "tampu_model_memory_bytes{" not in narrow_client.get("/metrics").text
 
 
-def test_it_works_while_another_model_has_all_the_room(narrow, narrow_client):
+def test_it_works_while_another_model_has_all_the_room(
+    narrow: Server, narrow_client: httpx.Client
+) -> None:
     with busy(narrow_client):
         for name, more in COUNTING.items():
             body = {"model": "thinker", **more}
@@ -81,7 +85,7 @@ def test_it_works_while_another_model_has_all_the_room(narrow, narrow_client):
         assert not mapped(narrow, "thinker")
 
 
-def test_a_model_that_is_loaded_counts_for_itself(narrow_client):
+def test_a_model_that_is_loaded_counts_for_itself(narrow_client: httpx.Client) -> None:
     body = {"model": "talker", "messages": USER, "max_tokens": 3}
     usage = narrow_client.post("/v1/messages", json=body).json()["usage"]
     counted = narrow_client.post("/v1/messages/count_tokens", json=body).json()
@@ -89,7 +93,7 @@ def test_a_model_that_is_loaded_counts_for_itself(narrow_client):
     assert loaded(narrow_client) == ["talker:latest"]
 
 
-def test_tokens_and_texts_are_each_others(narrow_client):
+def test_tokens_and_texts_are_each_others(narrow_client: httpx.Client) -> None:
     text = "a cat é 猫\n"
     body = {"model": "talker", "text": text, "add_special": False, "pieces": True}
     told = narrow_client.post("/api/tokenize", json=body).json()
@@ -110,7 +114,12 @@ def test_tokens_and_texts_are_each_others(narrow_client):
         ("/api/detokenize", {"tokens": [-1]}, "-1"),
     ],
 )
-def test_invalid_requests_are_refused(narrow_client, path, body, told):
+def test_invalid_requests_are_refused(
+    narrow_client: httpx.Client,
+    path: str,
+    body: dict[str, Any],
+    told: str,
+) -> None:
     answer = narrow_client.post(path, json={"model": "talker", **body})
     assert answer.status_code == 400
     assert told in answer.json()["error"]

@@ -5,6 +5,11 @@ Elsewhere: what registries do (tests/server/test_transfers.py, tests/registry, t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
 import pytest
 from support.contract import Answer, Case, listed
 from support.local_http import Answer as LocalAnswer
@@ -19,11 +24,16 @@ INSECURE = {"insecure": True}
 CONFIG = b'{"model_format":"gguf"}'
 
 
-def case(path, holds, method="POST", **body):
+def case(
+    path: str,
+    holds: Callable[[Any], Any] | Callable[[Any], bool],
+    method: str = "POST",
+    **body: Any,
+) -> Case:
     return Case(path, body, holds, method=method)
 
 
-def is_done(answer):
+def is_done(answer) -> bool:
     return (answer.status, answer.response.content) == (200, b"")
 
 
@@ -64,18 +74,20 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def made_client(client):
+def made_client(client: httpx.Client) -> httpx.Client:
     body = {"model": "transferred", "from": "talker", "stream": False}
     client.post("/api/create", json=body).raise_for_status()
     return client
 
 
 @listed(CASES)
-def test_transfer(made_client, case):
+def test_transfer(made_client: httpx.Client, case) -> None:
     case.check(made_client)
 
 
-def test_pull_reports_steps_or_only_success_without_streaming(client, contract_models):
+def test_pull_reports_steps_or_only_success_without_streaming(
+    client: httpx.Client, contract_models: Path
+) -> None:
     weights = (contract_models / "talker.gguf").read_bytes()
     content = manifest([described(weights)], described(CONFIG, CONFIG_TYPE))
     with RogueRegistry(content, (weights, CONFIG)) as registry:

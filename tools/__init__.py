@@ -1,0 +1,1 @@
+"""Programs for building, checking and documenting the project."""
