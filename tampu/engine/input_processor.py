@@ -55,7 +55,7 @@ class InputProcessor:
 
     def generate(self, prompt: Prompt, options: GenerateOptions, sink: Sink) -> RequestHandle:
         """Begin a request; see `Engine.submit`."""
-        if self._model.graphs.longest_text is not None:
+        if self._model.graphs.max_bidirectional_tokens is not None:
             name = self._model.info.path.name
             raise RequestError(f"{name} does not generate text: it is an embedding model")
         given = self._inputs(prompt)
@@ -106,7 +106,7 @@ class InputProcessor:
 
     def warm_up(self) -> None:
         """Set up ahead of time what the first grammar and the first image will need."""
-        if self._model.graphs.longest_text is None:
+        if self._model.graphs.max_bidirectional_tokens is None:
             self._constraints.prepare()
         if self._model.vision is not None:
             self._decoder.prepare()
@@ -186,7 +186,7 @@ class InputProcessor:
             else:
                 tokens = [item for item in items if not isinstance(item, NumberedImage)]
                 pieces.append(np.asarray(known_tokens(tokens, self._tokenizer), np.int32))
-        inputs, longest = lay_out(pieces), self._model.graphs.longest_text
+        inputs, longest = lay_out(pieces), self._model.graphs.max_bidirectional_tokens
         if longest is None:
             return inputs
         if len(inputs.tokens) > longest:

@@ -111,7 +111,7 @@ class Footprint:
             device = device_map.of_layer(index)
             label = device.label if device else CPU
             weights[label] += size
-            weights[CPU if index in device_map.kept_experts else label] += experts
+            weights[CPU if index in device_map.cpu_experts else label] += experts
         for index, size in enumerate(layer_bytes(self.shapes, self.size, *self.types)):
             device = device_map.of_layer(index)
             stored[device.label if device else CPU] += size

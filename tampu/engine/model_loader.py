@@ -145,7 +145,8 @@ def _load(
         tokenizer = reading.result()
         _check_vocabulary(bound.file, tokenizer.vocabulary_size, bound.model)
         outputs = max_outputs(_cache_size(options), tokenizer.vocabulary_size)
-        choose_fetch(backend, bound.weights.packed, _tuning(options))
+        word, folder = options.tuning
+        choose_fetch(backend, bound.weights.packed, word, Path(folder) if folder else None)
         _reserve(graphs, options, outputs)
         scheduler = Scheduler(
             KVCacheManager(cache.groups()),
@@ -305,11 +306,6 @@ def _repack_cache(options: LoadOptions) -> RepackCache | None:
         return None
     folder, limit = options.repack_cache
     return RepackCache(Path(folder), limit)
-
-
-def _tuning(options: LoadOptions) -> Tuning:
-    fetch, folder = options.tuning
-    return Tuning(fetch, Path(folder) if folder else None)
 
 
 def _max_nodes(parts: Sequence[Weights], model: Model, size: CacheSize) -> int:

@@ -12,7 +12,7 @@ from tampu.engine.fit import Machine, free_on, place, survey
 from tampu.engine.memory import Footprint, WeightSizes, weight_sizes
 from tampu.errors import OutOfMemoryError, RequestError
 from tampu.kvcache import CacheSize
-from tampu.ml.device_map import DeviceMap
+from tampu.ml.device_map import AUTOMATIC, DeviceMap, Offload
 from tampu.ml.devices import Device
 from tampu.nn import LayerShape
 from tampu.store.model_info import read_model_info

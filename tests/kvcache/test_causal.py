@@ -241,8 +241,8 @@ def test_attention_over_the_cache_is_softmax_attention(
     steps.store(k[:before], v[:before], [Segment(cells[None, :before], 0)])
 
     def build(layer, keys, values) -> list[Any]:
-        queries = layer._context.host.from_floats(q, q.shape)
-        view = queries.strided(q.shape, queries.strides[:-1], context=layer._context)
+        queries = layer.context.host.from_floats(q, q.shape)
+        view = queries.strided(q.shape, queries.strides[:-1], context=layer.context)
         return [attention(view, keys, values, layer, scale=0.2)]
 
     (found,) = steps(k[before:], v[before:], [Segment(cells[None], before)], build)

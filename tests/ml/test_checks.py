@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tampu.errors import ShapeError
-from tampu.ml import GGMLType, RopeMode, RopeScaling, Tensor
+from tampu.ml import GGMLType, RopeMode, Tensor
 from tampu.ml.attention import flash_attention
 from tampu.ml.rotary import Rope
 
@@ -36,8 +36,7 @@ def flash(q, k, v, mask) -> Tensor:
 
 
 def rope(x, positions, dimensions: int = 4, factors: None = None) -> Tensor:
-    settings = {"base": 1e4, "mode": RopeMode.HALVES, "scaling": RopeScaling()}
-    return rotate(x, positions, dimensions=dimensions, factors=factors, **settings)
+    return Rope(dimensions, 1e4, RopeMode.HALVES, factors=factors)(x, positions)
 
 
 CALLS = {

@@ -16,10 +16,10 @@ class Machine:
     def __init__(self) -> None:
         self.wall = self.busy = self.own = 0.0
 
-    def measure(self) -> Sample:
-        return Sample(self.wall, self.busy, self.own)
+    def measure(self) -> CPUUsage:
+        return CPUUsage(self.wall, self.busy, self.own)
 
-    def run(self, fitting: FittingThreads, others: float, seconds: float = 1.0) -> int:
+    def run(self, fitting: AdaptiveThreads, others: float, seconds: float = 1.0) -> int:
         """Let one graph run while others use so many CPUs; return what comes of it."""
         used = fitting.begin()
         self.wall += seconds
@@ -58,24 +58,24 @@ def clock(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_others_get_the_cpus_that_they_use(
     machine: Machine, most: int, cpus: int, others: float, expected: int
 ) -> None:
-    fitting = FittingThreads(most, cpus, machine.measure)
+    fitting = AdaptiveThreads(most, cpus, machine.measure)
     assert machine.run(fitting, others) == expected
 
 
 def test_threads_return_when_other_processes_have_ended(machine: Machine) -> None:
-    fitting = FittingThreads(2, 2, machine.measure)
+    fitting = AdaptiveThreads(2, 2, machine.measure)
     assert [machine.run(fitting, others) for others in (0, 1, 1, 0, 0)] == [2, 1, 1, 2, 2]
 
 
 def test_short_graphs_are_measured_together(machine: Machine) -> None:
-    fitting = FittingThreads(2, 2, machine.measure)
+    fitting = AdaptiveThreads(2, 2, machine.measure)
     counts = [machine.run(fitting, 1, seconds=0.02) for _ in range(14)]
     assert counts[:12] == [2] * 12
     assert counts[-1] == 1
 
 
 def test_use_by_others_while_idle_does_not_count(machine: Machine) -> None:
-    fitting = FittingThreads(2, 2, machine.measure)
+    fitting = AdaptiveThreads(2, 2, machine.measure)
     machine.run(fitting, 0, seconds=0.02)
     machine.wall += 60
     machine.busy += 120

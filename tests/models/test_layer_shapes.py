@@ -151,5 +151,6 @@ def test_each_layer_is_allocated_what_it_stores(load: Callable[..., Any], cache_
 
 
 def test_shared_keys_are_listed_once(load: Callable[..., Any]) -> None:
-    stored = [(index, keys.heads, keys.features) for index, keys in load().cache.stored_keys(0)]
+    layers = load().cache.stored_layers(0)
+    stored = [(index, layer.shape.kv_heads, layer.shape.head_dim) for index, layer in layers]
     assert stored == [(0, KV_HEADS, KEY), (2, 1, KEY)]

@@ -92,6 +92,12 @@ def test_a_level_of_the_setting_is_used() -> None:
     assert find_kernels(KernelChoice.from_word("portable")).level == "portable"
 
 
+def test_sizes_over_4_gib_are_not_cut_off() -> None:
+    kernels = find_kernels(KernelChoice(level="portable"))
+    one = kernels.packed_bytes(GGMLType.Q8_0, 4096, 4096)
+    assert kernels.packed_bytes(GGMLType.Q8_0, 4096, 4096, experts=512) == 512 * one > 2**32
+
+
 def test_the_settings_know_the_words_and_the_levels() -> None:
     assert (*library.WORDS, *library.LEVELS) == settings.KERNELS
 

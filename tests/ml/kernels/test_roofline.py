@@ -59,8 +59,8 @@ def test_the_peaks_are_those_of_the_level(level_backends: Callable[..., Any], le
 
 
 def test_the_limit_is_what_an_operation_meets_first() -> None:
-    few = roofline.Work("product", "Q4_0", 8, 10**9, 8e9, "int8")
-    rate = roofline.rate_of(few, 0.05, PEAKS)
+    few = ("product", "Q4_0", 8)
+    rate = roofline.rate_of(few, 10**9, 8e9, "int8", 0.05, PEAKS)
     assert (rate.kind, rate.limit, rate.fraction) == ("memory", 40e9, 0.5)
     many = ("product", "Q4_0", 32)
     rate = roofline.rate_of(many, 10**9, 32e9, "int8", 0.064, PEAKS)

@@ -214,7 +214,7 @@ def test_a_file_of_another_machine_or_version_is_not_used(
     tmp_path: Path,
     change: dict[str, Any],
 ) -> None:
-    kept = Kept.of(tmp_path, backend.kernels.level, 1)
+    kept = FetchCache.of(tmp_path, backend.kernels.level, 1)
     kept.write(FASTEST)
     assert kept.read() == FASTEST
     kept.path.write_text(json.dumps(json.loads(kept.path.read_text()) | change))
@@ -238,9 +238,9 @@ def test_an_unwritable_folder_is_logged(
 def test_each_cpu_level_and_number_of_threads_has_a_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    names = {Kept.of(tmp_path, level, n).path for level in ("avx2", "avx512") for n in (1, 2)}
-    monkeypatch.setattr(tuning, "processor_name", lambda: "another")
-    names.add(Kept.of(tmp_path, "avx2", 1).path)
+    names = {FetchCache.of(tmp_path, level, n).path for level in ("avx2", "avx512") for n in (1, 2)}
+    monkeypatch.setattr(tuning, "cpu_name", lambda: "another")
+    names.add(FetchCache.of(tmp_path, "avx2", 1).path)
     monkeypatch.setattr(tuning, "LAYOUT_VERSION", 999)
     names.add(FetchCache.of(tmp_path, "avx2", 1).path)
     assert len(names) == 6
@@ -259,7 +259,7 @@ def test_a_cpu_is_identified_by_its_model_only(tmp_path: Path) -> None:
 
 
 def test_without_kernels_there_is_nothing_to_choose(plain_backend) -> None:
-    choose_fetch(plain_backend, [], Tuning("t0:1024:8"))
+    choose_fetch(plain_backend, [], "t0:1024:8")
     with pytest.raises(RequestError, match="fetch is auto or"):
         choose_fetch(plain_backend, [], "fast")
 
