@@ -10,8 +10,8 @@ from support.endless import make_endless_model
 from support.renamed import write_renamed
 from support.serving import Server, start_server
 
+from tampu.engine.load_options import choose_engine
 from tampu.worker import engines
-from tampu.worker.engines import choose_engine
 
 STRANGE = "xverse"  # llama.cpp has it; its tensors are Llama's
 

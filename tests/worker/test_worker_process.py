@@ -223,7 +223,7 @@ def test_a_process_killed_from_outside_is_noticed() -> None:
 
 def test_loading_that_stands_still_is_given_up() -> None:
     async def test() -> None:
-        with pytest.raises(RunnerDiedError, match=r"nothing was loaded for 0\.5 s"):
+        with pytest.raises(RunnerDiedError, match=r"made no progress for 0\.5 s"):
             await start("hangs", stall_s=0.5)
 
     run(test())
@@ -384,9 +384,9 @@ def test_a_process_that_hangs_is_killed_and_its_requests_told() -> None:
     async def test() -> None:
         worker = await start(hang_s=0.5)
         waiting = await begun(worker, "forever")
-        with pytest.raises(RunnerDiedError, match=r"did not answer for 0\.5 s"):
+        with pytest.raises(RunnerDiedError, match=r"did not respond for 0\.5 s"):
             await collect(worker, "hang")
-        with pytest.raises(RunnerDiedError, match="did not answer"):
+        with pytest.raises(RunnerDiedError, match="did not respond"):
             await waiting
         assert not worker.is_alive
         await worker.close()
