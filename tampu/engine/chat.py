@@ -53,19 +53,15 @@ class Tokenizer(Vocabulary, Protocol):
     @property
     def vocabulary_size(self) -> int:
         """The number of tokens."""
-        ...
 
     def control_tokens(self, texts: Iterable[str]) -> Mapping[str, int]:
         """Return the ids of the control tokens among these texts."""
-        ...
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of tokens."""
-        ...
 
     def token_bytes(self, id: int) -> bytes:
         """Return the bytes of a token."""
-        ...
 
 
 class Handle(Protocol):
@@ -74,11 +70,9 @@ class Handle(Protocol):
     @property
     def progress(self) -> tuple[int, int]:
         """The computed and the total prompt tokens; (0, 0): unknown."""
-        ...
 
     def cancel(self) -> None:
         """End it soon, with `Done("cancelled")`."""
-        ...
 
 
 class Backend(Protocol):
@@ -87,12 +81,10 @@ class Backend(Protocol):
     @property
     def context(self) -> int:
         """The context length of a slot in tokens."""
-        ...
 
     @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
-        ...
 
     def prepare_image(self, image: bytes, /) -> Sized:
         """Return the image in a file as the model takes it; its length is that of its inputs.
@@ -100,21 +92,17 @@ class Backend(Protocol):
         Raises:
             RequestError: if the model takes no images, or cannot take this one.
         """
-        ...
 
     def submit(
         self, prompt: Sequence[Item], options: GenerateOptions, sink: Callable[[Event], None]
     ) -> Handle:
         """Begin a request; `sink` receives its events on another thread."""
-        ...
 
     def embed(self, texts: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
         """Return the embeddings (texts, features) of texts given as tokens."""
-        ...
 
     def warm_up(self) -> None:
         """Set up ahead of time what the first grammar and the first image will need."""
-        ...
 
     def hang_reason(self, patience_s: float) -> str:
         """Return why the backend has failed; empty if it is running or idle.
@@ -122,7 +110,6 @@ class Backend(Protocol):
         Args:
             patience_s: how long anything may take without progress.
         """
-        ...
 
 
 class OutputParser:

@@ -47,7 +47,7 @@ from tampu.runner.layout import NumberedImage
 from tampu.runner.loop import EngineLoop
 from tampu.runner.request import GenerateOptions, generate_options, given_options
 from tampu.runner.sequence import Sink
-from tampu.runner.trace import Trace
+from tampu.runner.stats import Trace
 from tampu.sandbox.client import ForkServerClient
 from tampu.settings.settings import Settings
 from tampu.store.catalog import Prepared, prepare
@@ -137,19 +137,17 @@ class Engine:
         parts = (options.adapters, options.template, options.projector)
         found = prepare(str(path), *parts, settings)
         found = replace(found, parser=options.parser or found.parser)
+        options = msgspec.structs.replace(
+            options,
+            adapters=tuple((str(path), scale) for path, scale in found.adapters),
+            projector=str(found.projector) if found.projector else None,
+        )
         if is_loose:
             if values.get("context") is None:
                 options = msgspec.structs.replace(options, context=found.context)
             if offload is not None or not _PLACING & values.keys():
                 options = with_offload(options, offload or found.offload)
-        model = load_model(
-            found.path,
-            options,
-            adapters=found.adapters,
-            projector=found.projector,
-            progress=progress,
-            cancelled=cancelled,
-        )
+        model = load_model(found.path, options, progress=progress, cancelled=cancelled)
         return cls(model, time.monotonic_ns() - began, found, fork_server or ForkServerClient())
 
     def close(self) -> None:

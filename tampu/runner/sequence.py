@@ -46,7 +46,6 @@ class Constraint(Protocol):
 
     def begin(self) -> None:
         """Start computing the next mask in the background."""
-        ...
 
     def mask(self) -> npt.NDArray[np.uint32] | None:
         """Return which tokens may come next: bit i % 32 of word i // 32 for token i; None: any.
@@ -54,16 +53,13 @@ class Constraint(Protocol):
         Raises:
             GrammarError: if none may.
         """
-        ...
 
     def accept(self, token: int) -> None:
         """Advance past a token."""
-        ...
 
     @property
     def is_complete(self) -> bool:
         """Whether the answer is complete and only an end token may follow."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,25 +83,20 @@ class ProcessHandle(Protocol):
     @property
     def pid(self) -> int:
         """The process id."""
-        ...
 
     @property
     def stdout(self) -> asyncio.StreamReader | None:
         """Its output; None if that is not read."""
-        ...
 
     @property
     def returncode(self) -> int | None:
         """Its exit status; None while it runs."""
-        ...
 
     def kill(self) -> None:
         """End it by force."""
-        ...
 
     async def wait(self) -> int:
         """Wait until it has ended."""
-        ...
 
 
 class WorkerProcess:

@@ -93,29 +93,15 @@ def load_model(
     """
     if load.options.vocabulary_only:
         yield load_vocabulary(load, fork_server)
-        return
-    if load.options.engine == LLAMACPP:
-        with load_llamacpp(load, fork_server) as loaded:
+    elif load.options.engine == LLAMACPP:
+        from tampu.backends.llamacpp import load_llamacpp  # slow to import and rarely needed
+
+        with load_llamacpp(Path(load.path), load.options, fork_server) as (model, requests):
+            memory_bytes = psutil.Process().memory_info().rss
+            yield Loaded(model, requests, Ready(model.context, memory_bytes, engine=LLAMACPP))
+    else:
+        with load_engine(load, progress, cancelled, fork_server) as loaded:
             yield loaded
-        return
-    with load_engine(load, progress, cancelled, fork_server) as loaded:
-        yield loaded
-
-
-@contextmanager
-def load_llamacpp(load: Load, fork_server: ForkServerClient) -> Iterator[Loaded]:
-    """Load the model into llama.cpp; it is freed at the end.
-
-    Raises:
-        TampuError: if it cannot be loaded.
-    """
-    from tampu.backends import llamacpp  # slow to import and rarely needed
-
-    loaded = llamacpp.load_llamacpp(Path(load.path), load.options, fork_server)
-    with loaded as (model, requests):
-        memory_bytes = psutil.Process().memory_info().rss
-        ready = Ready(model.context, memory_bytes, engine=LLAMACPP)
-        yield Loaded(model, requests, ready)
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,6 @@ class Loader(Protocol):
         self, load: Load, progress: Callable[[float], None], cancelled: Callable[[], bool]
     ) -> AbstractContextManager[Loaded]:
         """Load the model, or raise TampuError."""
-        ...
 
 
 AnyCommand = TypeVar("AnyCommand", Embed, Encode, Decode)
