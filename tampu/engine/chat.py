@@ -205,14 +205,9 @@ class RequestBuilder:
         fork_server: ForkServerClient,
         parser: str = "",
     ) -> RequestBuilder:
-        """Return the builder for a model.
+        """Return the builder for a model; templates are rendered in a sandbox.
 
-        Args:
-            backend: the model.
-            template: its chat template; None if it has none.
-            metadata: of its file.
-            fork_server: forks the sandboxes that render.
-            parser: the name of the output parser in the Modelfile; "": by the template.
+        `parser` is the name of the output parser in the Modelfile; "": by the template.
         """
         tokenizer = backend.tokenizer
         prompts = PromptBuilder.for_model(template, tokenizer, metadata, fork_server, parser)

@@ -13,7 +13,7 @@ import logging
 import queue
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, TypeAlias
@@ -205,7 +205,8 @@ class Engine:
         Closing or dropping the iterator cancels the request. Options and errors are those of
         `generate`; errors of the computation are raised while iterating.
         """
-        return self._stream(lambda sink: self._begin(prompt, options, sink))
+        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        return Stream(events, *self._begin(prompt, options, events.put))
 
     def chat(
         self,
@@ -237,7 +238,8 @@ class Engine:
 
         The arguments are those of `chat`; otherwise it is like `stream`.
         """
-        return self._stream(lambda sink: self._begin_chat(messages, options, sink))
+        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        return Stream(events, *self._begin_chat(messages, options, events.put))
 
     def chat_prompt(
         self,
@@ -333,7 +335,7 @@ class Engine:
         Raises:
             RequestError: if the file cannot be written.
         """
-        with Trace(Path(path)) as trace:
+        with closing(Trace(Path(path))) as trace:
             self.runner.stats.trace = trace
             try:
                 yield
@@ -383,10 +385,6 @@ class Engine:
         if not rows:
             return np.empty((0, self.info.embedding_length), np.float32)
         return normalize(np.asarray(rows, np.float32))
-
-    def _stream(self, begin: Callable[[Sink], tuple[RequestHandle, OutputParser]]) -> Stream:
-        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        return Stream(events, *begin(events.put))
 
     def _begin(
         self, prompt: Prompt, given: Mapping[str, object], sink: Sink

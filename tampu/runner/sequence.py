@@ -87,13 +87,7 @@ class LogprobCollector:
     def __init__(
         self, tokens: npt.NDArray[np.int32], top: int, token_bytes: Callable[[int], bytes]
     ) -> None:
-        """Start without entries.
-
-        Args:
-            tokens: I32, (n,): the prompt.
-            top: how many of the most likely tokens to list for each.
-            token_bytes: returns a token's text in UTF-8.
-        """
+        """Start without entries; each will list the `top` most likely tokens."""
         self.entries: list[TokenLogprob] = []
         self._tokens = tokens
         self._top = top

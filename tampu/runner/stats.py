@@ -11,8 +11,6 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from tampu.errors import RequestError
 from tampu.ml.backend import Computed
@@ -70,15 +68,6 @@ class Trace:
             if not self._file.closed:
                 self._file.write("{}]\n")
                 self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:  # fmt: skip
-        self.close()
 
     def _write(self, event: Mapping[str, object]) -> None:
         line = json.dumps({"pid": 1, **event}, ensure_ascii=False)

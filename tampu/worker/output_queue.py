@@ -107,32 +107,24 @@ class OutputQueue:
 def joined(replies: Iterable[Reply]) -> list[Reply]:
     """Return replies with successive text deltas of each request joined."""
     found: list[Reply] = []
-    pieces: dict[int, list[TextDelta]] = {}
-    places: dict[int, int] = {}
+    deltas: dict[int, list[Answer]] = {}  # by their place in `found`
+    places: dict[int, int] = {}  # of the latest of them, by request
     for reply in replies:
         if isinstance(reply, Answer) and isinstance(reply.event, TextDelta):
-            if reply.request in pieces:
-                pieces[reply.request].append(reply.event)
+            place = places.setdefault(reply.request, len(found))
+            deltas.setdefault(place, []).append(reply)
+            if place < len(found):
                 continue
-            pieces[reply.request] = [reply.event]
-            places[reply.request] = len(found)
         elif isinstance(reply, Answer):
-            _close(found, reply.request, pieces, places)
+            places.pop(reply.request, None)
         found.append(reply)
-    for request in list(pieces):
-        _close(found, request, pieces, places)
+    for place, several in deltas.items():
+        if len(several) > 1:
+            events = [each.event for each in several if isinstance(each.event, TextDelta)]
+            delta = TextDelta(
+                "".join(event.text for event in events),
+                tuple(token for event in events for token in event.tokens),
+                tuple(entry for event in events for entry in event.logprobs),
+            )
+            found[place] = Answer(several[0].request, delta)
     return found
-
-
-def _close(
-    found: list[Reply], request: int, pieces: dict[int, list[TextDelta]], places: dict[int, int]
-) -> None:
-    """Replace the first of a request's deltas by the joined one."""
-    several = pieces.pop(request, [])
-    if len(several) > 1:
-        piece = TextDelta(
-            "".join(piece.text for piece in several),
-            tuple(token for piece in several for token in piece.tokens),
-            tuple(entry for piece in several for entry in piece.logprobs),
-        )
-        found[places[request]] = Answer(request, piece)

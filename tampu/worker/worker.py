@@ -231,12 +231,11 @@ class Worker:
         return sum(done for done, _ in found), sum(total for _, total in found)
 
     def _serve(self, load: Load) -> None:
-        def progress(fraction: float) -> None:
-            self._outbox.put(Progress(fraction))
-
         with ExitStack() as stack:
             try:
-                loading = self._loader(load, progress, self._closed.is_set)
+                loading = self._loader(
+                    load, lambda part: self._outbox.put(Progress(part)), self._closed.is_set
+                )
                 loaded = stack.enter_context(loading)
             except TampuError as error:
                 self._outbox.put(LoadFailed(type(error).__name__, str(error)))
