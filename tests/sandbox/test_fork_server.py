@@ -150,7 +150,7 @@ def test_failed_import_affects_only_its_own_sandbox(
     assert fork_server_of(sandboxes[1]) == fork_server
     logged = capfd.readouterr().err
     assert "cannot handle" in logged
-    assert "ModuleNotFoundError: No module named 'no_such_module'" in logged
+    assert "ModuleNotFoundError: No module named 'support.no_such_module'" in logged
 
 
 def test_shared_channel_reaches_the_same_fork_server(sandboxes, own) -> None:
