@@ -135,7 +135,7 @@ def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
         match = _LINE.fullmatch(line)
         word = match["word"].upper() if match else ""
         if match is None or word not in _READERS:
-            shown = line.strip(_SPACE).split()[0][:_SHOWN]
+            shown = _SPACES.split(line.strip(_SPACE))[0][:_SHOWN]
             known = ", ".join(_READERS)
             raise _wrong(begin + 1, f"unknown instruction {shown!r}; known: {known}")
         value = match["rest"].lstrip(_SPACE)
