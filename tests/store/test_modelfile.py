@@ -173,7 +173,6 @@ def test_line_of_unusual_whitespace_is_an_unknown_instruction() -> None:
         parse_modelfile("\x85")
 
 
-
 @given(st.text(max_size=200), st.lists(st.sampled_from(WHOLE.split("\n")), max_size=6))
 def test_any_text_is_parsed_or_a_typed_error(text: str, lines: list[str]) -> None:
     for one in (text, "\n".join([*lines, text])):
