@@ -58,9 +58,12 @@ def test_triple_quotes_hold_several_lines(text: str, is_it: bool, message: str) 
         (["/set"], "no", ["noformat", "nohistory", "nomarkdown", "nothink", "nowordwrap"]),
         (["/set", "parameter"], "temp", ["temperature"]),
         (["/show"], "", ["info", "license", "modelfile", "parameters", "system", "template"]),
-        (["/load"], "de", ["demo"]),
+        (["/load"], "de", ["demo", "demo:latest"]),
         (["/bye"], "", []),
     ],
 )
-def test_tab_knows_the_commands(before: list[str], word: str, found: list[str]) -> None:
-    assert choices(before, word, lambda _: ["demo"]) == found
+def test_tab_knows_the_commands(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: list[str], word: str, found: list[str]
+) -> None:
+    monkeypatch.setenv("TAMPU_MODELS", str(tmp_path))
+    assert choices(before, word) == found
