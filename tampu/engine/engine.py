@@ -392,8 +392,8 @@ class Engine:
         """Begin a request; its options replace the model's own defaults."""
         tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         options = generate_options({**self._defaults, **given})
-        begins_thought = self.requests.ends_in_reasoning(tokens)
-        options = self.requests.with_reasoning_tags(options, begins_thought=begins_thought)
+        ends_in_reasoning = self.requests.ends_in_reasoning(tokens)
+        options = self.requests.with_reasoning_tags(options, ends_in_reasoning=ends_in_reasoning)
         return self.submit(tokens, options, sink), OutputParser()
 
     def _begin_chat(

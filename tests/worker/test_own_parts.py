@@ -28,7 +28,7 @@ def test_a_template_of_the_load_options_replaces_the_files(model: Path) -> None:
     options = LoadOptions(template=TEMPLATE, context=32, threads=1, vocabulary_only=True)
     loaded = load_vocabulary(Load(str(model), options), FORK_SERVER)
     assert loaded.requests.prompts is not None
-    tokens = loaded.requests.prompts.tokens([{"role": "user", "content": "the"}], limit=100)
+    tokens = loaded.requests.prompts.build([{"role": "user", "content": "the"}], limit=100).tokens
     assert loaded.model.tokenizer.decode(tokens).strip() == "altheou"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tampu.chat.output import Content, Thinking
+from tampu.chat.output import Content, Reasoning
 from tampu.chat.output.reasoning import Think
 from tampu.cli.listing import models_table
 from tampu.cli.repl.backend import ChatBackend, ModelRef, show
@@ -139,7 +139,7 @@ class Session:
         if images:
             print(f"warning: {images} image(s) are not saved", file=sys.stderr)
 
-    def answer(self, text: str, images: Sequence[Any] = ()) -> Generator[Thinking | Content]:
+    def answer(self, text: str, images: Sequence[Any] = ()) -> Generator[Reasoning | Content]:
         """Yield the parts of the answer to a message; closing the iterator stops it.
 
         A stopped answer stays in the conversation, a failed one without text does not. A model
@@ -155,7 +155,7 @@ class Session:
                 for line in lines:
                     message = line.get("message", line)
                     if reasoning := message.get("thinking"):
-                        yield Thinking(str(reasoning))
+                        yield Reasoning(str(reasoning))
                     if content := message.get("content") or message.get("response"):
                         said.append(str(content))
                         yield Content(str(content))
