@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from tampu.version import __version__
 
 if TYPE_CHECKING:
-    from tampu.chat.output.deltas import ToolCall
+    from tampu.chat.output.stream_parser import ToolCall
     from tampu.engine.completion import ChatCompletion, Completion, RequestHandle, Stream
     from tampu.engine.engine import Engine
     from tampu.errors import TampuError
@@ -60,7 +60,7 @@ _HOMES = {
     "TampuError": "tampu.errors",
     "TextDelta": "tampu.runner.events",
     "TokenLogprob": "tampu.runner.events",
-    "ToolCall": "tampu.chat.output.deltas",
+    "ToolCall": "tampu.chat.output.stream_parser",
     "Usage": "tampu.runner.events",
 }
 

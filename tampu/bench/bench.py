@@ -37,28 +37,22 @@ class Subject(Protocol):
     @property
     def name(self) -> str:
         """Its name in tables."""
-        ...
 
     @property
     def vocabulary(self) -> int:
         """The size of the model's vocabulary."""
-        ...
 
     def rewind(self, depth: Sequence[int]) -> None:
         """Make these tokens the history, with nothing after them."""
-        ...
 
     def prefill(self, tokens: Sequence[int]) -> float:
         """Compute tokens in batches, and the logits of the last; return the seconds."""
-        ...
 
     def decode(self, tokens: Sequence[int]) -> float:
         """Compute tokens one at a time, with their logits; return the seconds."""
-        ...
 
     def close(self) -> None:
         """Free everything."""
-        ...
 
 
 class Native:

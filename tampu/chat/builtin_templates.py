@@ -1,9 +1,9 @@
-"""Prompts of some families, for weights' files that come without their template.
+"""Chat templates of some families, for weights' files without a template.
 
-Jinja of our own, to be rendered as any template (`tampu.chat.template`). The tokens and where they
-stand are the families'; the sentences that introduce tools are ours, so a publisher's template, if
-there is one, is better. Two sentences wake what a model was taught, and are the publishers':
-FunctionGemma's in front of its tools, and Cogito's that lets it think.
+They are Jinja, rendered like any other (`tampu.chat.template`). The tokens and their places are the
+families'; the sentences that introduce tools are ours, so a publisher's template is better. Two
+sentences are the publishers', since models were trained on them: FunctionGemma's in front of its
+tools, and Cogito's that turns reasoning on.
 """
 # ruff: noqa: E501 - the lines are the templates'
 
@@ -26,7 +26,7 @@ CHATML: Final = (
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
 )
 
-# ChatML with tools and thoughts, with names for what its families do not have in common.
+# ChatML with tools and reasoning, with names for the parts in which its families differ.
 _CHATML_TOOLS = (
     _TEXT
     + """\
@@ -50,7 +50,7 @@ BOS
         {{- '<|im_end|>\\n' if loop.last or loop.nextitem.role != 'tool' }}
     {%- else %}
         {{- '<|im_start|>' ~ message.role ~ '\\n' }}
-        THOUGHT
+        REASONING
         {{- text(message.content) }}
         {%- for call in message.tool_calls or [] %}CALL{%- endfor %}
         {{- '<|im_end|>\\n' }}
@@ -73,7 +73,7 @@ _QWEN = {
     "INTRODUCE": "# Tools\\n\\nThese functions may be called; each line has the signature of one:"
     "\\n<tools>\\n",
     "RESPONDER": "user", "RESPOND": "<tool_response>\\n", "RESPONDED": "\\n</tool_response>",
-    "BEGIN": "''", "THOUGHT": "",
+    "BEGIN": "''", "REASONING": "",
 }  # fmt: skip
 _HERMES = _QWEN | {
     "EXPLAIN": "\\n</tools>\\n\\nA call is JSON between tags, with its name and its arguments:\\n"
@@ -99,20 +99,20 @@ _TAGS = _QWEN | {
 }
 
 
-def _thinking(skipped: str) -> dict[str, str]:
-    """Return how an answer begins that has a thought, or none if `skipped`."""
+def _reasoning(skipped: str) -> dict[str, str]:
+    """Return the start of an answer with reasoning, or `skipped` without."""
     begin = f"('{skipped}' if enable_thinking is false else '<think>\\n')"
-    thought = """{%- if message.reasoning_content and ns.user < 0 %}
+    reasoning = """{%- if message.reasoning_content and ns.user < 0 %}
             {{- '<think>\\n' ~ message.reasoning_content ~ '\\n</think>\\n\\n' }}
         {%- endif %}"""
-    return {"BEGIN": begin, "THOUGHT": thought}
+    return {"BEGIN": begin, "REASONING": reasoning}
 
 
 QWEN3_VL: Final = _named(_CHATML_TOOLS, **_HERMES)
-QWEN3_VL_THINKING: Final = _named(_CHATML_TOOLS, **_HERMES | _thinking(""))
+QWEN3_VL_THINKING: Final = _named(_CHATML_TOOLS, **_HERMES | _reasoning(""))
 QWEN3_CODER: Final = _named(_CHATML_TOOLS, **_TAGS)
-QWEN35: Final = _named(_CHATML_TOOLS, **_TAGS | _thinking("<think>\\n\\n</think>\\n\\n"))
-NEMOTRON: Final = _named(_CHATML_TOOLS, **_TAGS | _thinking("<think></think>"))
+QWEN35: Final = _named(_CHATML_TOOLS, **_TAGS | _reasoning("<think>\\n\\n</think>\\n\\n"))
+NEMOTRON: Final = _named(_CHATML_TOOLS, **_TAGS | _reasoning("<think></think>"))
 LFM2: Final = _named(
     _CHATML_TOOLS,
     BOS="{{- bos_token }}", SPACE="\\n", TOOL="tool.function", COMMA=", ",
@@ -125,7 +125,7 @@ LFM2: Final = _named(
             {%- endfor %}
             {{- ')' ~ (']<|tool_call_end|>' if loop.last) }}
         """,
-    BEGIN="''", THOUGHT="",
+    BEGIN="''", REASONING="",
 )  # fmt: skip
 
 GLM: Final = (
@@ -250,7 +250,7 @@ COGITO: Final = (
 """
 )
 
-# What Gemma's two forms have in common, with names for their tokens.
+# The common parts of Gemma's two templates, with names for their tokens.
 _GEMMA = (
     _TEXT
     + """\
@@ -338,7 +338,7 @@ _GEMMA = (
 {%- endfor %}
 {%- if ns.is_open and ns.role != 'tool' %}{{- 'END\\n' }}{% endif %}
 {%- if add_generation_prompt %}
-    {%- if ns.role != 'tool' %}{{- 'TURNmodel\\n' ~ ('NO_THOUGHT' if not enable_thinking) }}
+    {%- if ns.role != 'tool' %}{{- 'TURNmodel\\n' ~ ('NO_REASONING' if not enable_thinking) }}
     {%- elif enable_thinking and 'THINK' %}{{- '<|channel>thought\\n' }}{% endif %}
 {%- endif %}
 """
@@ -348,15 +348,37 @@ _GEMMA4 = {
     "QUOTE": '<|"|>', "TURN": "<|turn>", "SYSTEM": "system", "END": "<turn|>",
     "THINK": "<|think|>\\n", "TOOLS": "", "DECLARE": "<|tool>", "DECLARED": "<tool|>",
     "CALL": "<|tool_call>", "CALLED": "<tool_call|>", "RESPOND": "<|tool_response>",
-    "RESPONDED": "<tool_response|>", "NO_THOUGHT": "",
+    "RESPONDED": "<tool_response|>", "NO_REASONING": "",
 }  # fmt: skip
 GEMMA4: Final = _named(_GEMMA, **_GEMMA4)
-GEMMA4_LARGE: Final = _named(_GEMMA, **_GEMMA4 | {"NO_THOUGHT": "<|channel>thought\\n<channel|>"})
+GEMMA4_LARGE: Final = _named(_GEMMA, **_GEMMA4 | {"NO_REASONING": "<|channel>thought\\n<channel|>"})
 FUNCTIONGEMMA: Final = _named(
     _GEMMA,
     QUOTE="<escape>", TURN="<start_of_turn>", SYSTEM="developer", END="<end_of_turn>", THINK="",
     TOOLS="You can do function calling with the following functions:",
     DECLARE="<start_function_declaration>", DECLARED="<end_function_declaration>",
     CALL="<start_function_call>", CALLED="<end_function_call>",
-    RESPOND="<start_function_response>", RESPONDED="<end_function_response>", NO_THOUGHT="",
+    RESPOND="<start_function_response>", RESPONDED="<end_function_response>", NO_REASONING="",
 )  # fmt: skip
+
+# By the names of Ollama's renderers.
+RENDERERS: Final[dict[str, str]] = {
+    "cogito": COGITO,
+    "deepseek3.1": DEEPSEEK,
+    "functiongemma": FUNCTIONGEMMA,
+    "gemma4": GEMMA4,
+    "gemma4-large": GEMMA4_LARGE,
+    "gemma4-small": GEMMA4,
+    "glm-4.7": GLM,
+    "lfm2": LFM2,
+    "lfm2-thinking": LFM2,
+    "nemotron-3-nano": NEMOTRON,
+    "olmo3": CHATML,
+    "olmo3-32b-think": CHATML,
+    "olmo3-think": CHATML,
+    "olmo3.1": CHATML,
+    "qwen3-coder": QWEN3_CODER,
+    "qwen3-vl-instruct": QWEN3_VL,
+    "qwen3-vl-thinking": QWEN3_VL_THINKING,
+    "qwen3.5": QWEN35,
+}

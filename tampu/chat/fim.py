@@ -1,8 +1,8 @@
-"""Prompts for text that belongs between two others: fill in the middle.
+"""Fill in the middle: prompts for the text between two others.
 
-A Modelfile's template may have a place for what comes behind; else a vocabulary may have tokens
-for it, as code models do. GGUF names them `tokenizer.ggml.fim_pre_token_id`, `..._suf_...` and
-`..._mid_...`; before, behind, and the place to write follow one another in that order.
+A Modelfile's template may have a place for the suffix; else a vocabulary may have tokens for it, as
+code models do: `tokenizer.ggml.fim_pre_token_id`, `..._suf_...` and `..._mid_...` in GGUF. Prefix,
+suffix and the place to write follow one another in that order.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _KEYS = ("fim_pre_token_id", "fim_suf_token_id", "fim_mid_token_id")
 
 
 class FillInTheMiddle:
-    """Makes such prompts for one model."""
+    """Makes these prompts for one model."""
 
     def __init__(
         self, vocabulary: Vocabulary, template: SandboxedTemplate | None, marks: tuple[int, ...]
     ) -> None:
-        """Use a template, or without one the tokens before, between and behind the texts."""
+        """Use a template, or without one the tokens before, between and after the texts."""
         self._vocabulary = vocabulary
         self._template = template
         self._marks = marks
@@ -40,14 +40,14 @@ class FillInTheMiddle:
         metadata: Metadata,
         fork_server: ForkServerClient,
     ) -> FillInTheMiddle | None:
-        """Return what makes them for a model; None if it cannot insert."""
+        """Return the maker of a model's prompts; None if it does not support them."""
         if isinstance(template, OllamaTemplate) and template.supports_insert:
             return cls(vocabulary, SandboxedTemplate(template, fork_server), ())
         marks = fim_tokens(metadata)
         return cls(vocabulary, None, marks) if marks else None
 
     def tokens(self, before: str, behind: str) -> list[int]:
-        """Return the prompt for what belongs between two texts.
+        """Return the prompt to fill in the text between two others.
 
         Raises:
             RequestError: when the template fails.
@@ -66,6 +66,6 @@ class FillInTheMiddle:
 
 
 def fim_tokens(metadata: Metadata) -> tuple[int, ...]:
-    """Return a vocabulary's tokens for filling in the middle; empty if it lacks one of them."""
+    """Return a vocabulary's FIM tokens; empty if it lacks one of them."""
     marks = tuple(metadata.integer(f"tokenizer.ggml.{key}", default=-1) for key in _KEYS)
     return marks if min(marks) >= 0 else ()

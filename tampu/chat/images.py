@@ -1,7 +1,7 @@
-"""Pictures in a conversation: where the template puts a message, its pictures come with it.
+"""Images in a conversation: they go where the template puts their message.
 
-A picture stands before its message's text, under a mark that nobody can guess: so no text from
-outside can be taken for a picture, and the mark survives whatever a template does to contents.
+An image stands before its message's text, as a placeholder that cannot be guessed: no text from
+outside can be mistaken for an image, and templates treat the placeholder as part of the text.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from tampu.chat.segments import PieceEncoder, Prompt, encode_prompt
 from tampu.errors import RequestError
 
 
-class Picture(Protocol):
-    """A picture that is ready for the model; its length is that of its inputs."""
+class PreparedImage(Protocol):
+    """An image that is prepared for the model; its length is that of its inputs."""
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The tokens that stand in the prompt for it."""
+        """Its tokens in the prompt."""
         ...
 
     def __len__(self) -> int:
-        """Return how many inputs it takes."""
+        """Return the number of its inputs."""
         ...
 
 
 Item: TypeAlias = int | Any
-"""A token, or a `Picture`."""
+"""A token, or a `PreparedImage`."""
 
 
 class ImagePlaceholders:
-    """The marks of one conversation's pictures."""
+    """The placeholders of one conversation's images."""
 
     def __init__(self) -> None:
         self._secret = secrets.token_hex(8)
-        self._pattern = re.compile(rf"\[picture-{self._secret}-(\d+)\]")
-        self._pictures: list[Picture] = []
+        self._pattern = re.compile(rf"\[image-{self._secret}-(\d+)\]")
+        self._images: list[PreparedImage] = []
 
     def place(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Return the messages with marks for their `images`, which must be `Picture`s."""
+        """Return the messages with placeholders for their `images`, each a `PreparedImage`."""
         return [
             {**message, "content": self._marks(message["images"]) + (message.get("content") or "")}
             if message.get("images")
@@ -50,12 +50,12 @@ class ImagePlaceholders:
         ]
 
     def encode(self, vocabulary: PieceEncoder, prompt: Prompt) -> list[Item]:
-        """Return a prompt's tokens with the pictures at their places.
+        """Return a prompt's tokens with the images at their places.
 
         Raises:
-            RequestError: if the template dropped a picture, or repeats one.
+            RequestError: if the template drops or repeats an image.
         """
-        if not self._pictures:
+        if not self._images:
             return [*encode_prompt(vocabulary, prompt)]
         items: list[Item] = []
         shown: list[int] = []
@@ -63,19 +63,19 @@ class ImagePlaceholders:
             is_first = not items
             items += encode_prompt(vocabulary, text) if is_first else vocabulary.encode_pieces(text)
             if number is not None:
-                items.append(self._pictures[number])
+                items.append(self._images[number])
                 shown.append(number)
-        if shown != list(range(len(self._pictures))):
-            raise RequestError("the model's chat template does not show every picture in its turn")
+        if shown != list(range(len(self._images))):
+            raise RequestError("the model's chat template does not show every image in its turn")
         return items
 
-    def _marks(self, pictures: Sequence[Picture]) -> str:
-        first = len(self._pictures)
-        self._pictures += pictures
-        return "".join(f"[picture-{self._secret}-{first + i}]" for i in range(len(pictures)))
+    def _marks(self, images: Sequence[PreparedImage]) -> str:
+        first = len(self._images)
+        self._images += images
+        return "".join(f"[image-{self._secret}-{first + i}]" for i in range(len(images)))
 
     def _parts(self, prompt: Prompt) -> Iterator[tuple[Prompt, int | None]]:
-        """Yield the text before each mark with the mark's number, and what is left."""
+        """Yield the text before each mark with the mark's number, and the rest."""
         text: list[tuple[str, bool]] = []
         for piece, is_trusted in prompt:
             before, *rest = self._pattern.split(piece)
@@ -87,5 +87,5 @@ class ImagePlaceholders:
 
 
 def length(items: Sequence[Item]) -> int:
-    """Return how many inputs a prompt takes."""
+    """Return the number of a prompt's inputs."""
     return sum(1 if isinstance(item, int) else len(item) for item in items)

@@ -1,8 +1,8 @@
 """Chat templates in Go's language, as models of Ollama's registry have them.
 
-They are given what Ollama gives them: `.System`, `.Messages`, `.Tools` and `.Think`, or, to
-templates without `.Messages`, one exchange after the other as `.System`, `.Prompt` and `.Response`.
-What is made of a template here is the same as of a Jinja template: see `template.ChatTemplate`.
+They get the same values as from Ollama: `.System`, `.Messages`, `.Tools` and `.Think`; templates
+without `.Messages` get one exchange after the other as `.System`, `.Prompt` and `.Response`.
+`OllamaTemplate` has the methods of `template.ChatTemplate`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tampu.chat.gotemplate import (
 )
 from tampu.chat.gotemplate.nodes import Action, Field, Pipeline
 from tampu.chat.output.parser_registry import chat_format
-from tampu.chat.output.reasoning import EFFORTS, Think
+from tampu.chat.output.reasoning import Think, check_think, with_reasoning
 from tampu.chat.segments import Prompt
 from tampu.chat.taint import joined, marked, pieces
 from tampu.errors import RequestError
@@ -47,7 +47,7 @@ class OllamaTemplate:
         """Parse the template.
 
         Raises:
-            ModelFileError: when it is no template, with the line.
+            ModelFileError: when it is not a valid template, with the line.
         """
         self.source = source
         template = parse(source)
@@ -58,14 +58,13 @@ class OllamaTemplate:
         self._until_response = until_field(template, "Response")
         self.variables = fields_used(template)
 
-    def thinking(self, think: Think) -> dict[str, Any]:
-        """Return the variables that tell the template how much the model shall think.
+    def think_variables(self, think: Think) -> dict[str, Any]:
+        """Return the variables that set the template's reasoning.
 
         Raises:
-            RequestError: for an effort that there is not.
+            RequestError: for an unknown effort.
         """
-        if isinstance(think, str) and think not in EFFORTS:
-            raise RequestError(f"think is {think!r}; it must be true, false, {', '.join(EFFORTS)}")
+        check_think(think)
         return {
             "Think": bool(think),
             "ThinkLevel": think if isinstance(think, str) else "",
@@ -79,18 +78,18 @@ class OllamaTemplate:
 
     @property
     def supports_thinking(self) -> bool:
-        """Whether the template knows of thoughts before the answer."""
+        """Whether the template supports reasoning."""
         known = self.variables & {"Think", "Thinking", "ThinkLevel", "IsThinkSet"}
-        return bool(known) and chat_format(self.source).thought is not None
+        return bool(known) and chat_format(self.source).reasoning is not None
 
     @property
     def continues_answers(self) -> bool:
-        """Whether it leaves an answer open that is the last message: Ollama's are written so."""
+        """Whether it leaves the last message open if it is an answer: Ollama's do."""
         return True
 
     @property
     def supports_insert(self) -> bool:
-        """Whether the template takes what comes behind the answer: fill in the middle."""
+        """Whether the template has a place for a suffix: fill in the middle."""
         return "Suffix" in self.variables
 
     def render(
@@ -109,7 +108,7 @@ class OllamaTemplate:
             RequestError: when the template fails on the conversation.
         """
         more = {name: marked(value) for name, value in (variables or {}).items()}
-        more = {**self.thinking(None), **more}
+        more = {**self.think_variables(None), **more}
         system, conversation = _collated([_read(message) for message in messages])
         if "Messages" in self.variables:
             values = {
@@ -124,19 +123,21 @@ class OllamaTemplate:
     def render_insert(
         self, prompt: str, suffix: str, variables: Mapping[str, Any] | None = None
     ) -> Prompt:
-        """Return the prompt for text that belongs between two others.
+        """Return the prompt to fill in the text between two others.
 
         Raises:
-            RequestError: when the template has no place for what comes behind, or fails.
+            RequestError: when the template has no place for a suffix, or fails.
         """
         if not self.supports_insert:
-            raise RequestError("the model's template has no .Suffix: it cannot insert")
-        values = {**self.thinking(None), **(variables or {})}
+            raise RequestError(
+                "the model's template does not support fill-in-the-middle (no .Suffix)"
+            )
+        values = {**self.think_variables(None), **(variables or {})}
         values |= {"Prompt": marked(prompt), "Suffix": marked(suffix), "Response": ""}
         return pieces(execute(self._template, values))
 
     def _exchanges(self, messages: Sequence[_Read], more: Mapping[str, Any]) -> list[str]:
-        """Write system, prompt and response again and again, until the last answer's place."""
+        """Write system, prompt and response of each exchange, up to the place of the answer."""
         written: list[str] = []
         order = ("System", "Prompt", "Response")
         values: dict[str, Any] = dict.fromkeys(order, "")
@@ -161,7 +162,7 @@ class _Read:
 
 
 def _read(message: Message) -> _Read:
-    fields = marked(message)
+    fields = marked(with_reasoning(message))
     content = fields.get("content")
     if isinstance(content, list):  # parts, of which only texts are written
         content = joined(
@@ -186,13 +187,12 @@ def _collated(messages: Sequence[_Read]) -> tuple[str, list[_Read]]:
 
 def _message_record(message: _Read) -> Record:
     fields = message.fields
-    thinking = fields.get("thinking") or fields.get("reasoning_content") or ""
     calls = fields.get("tool_calls") or []
     return Record(
         {
             "Role": message.role,
             "Content": message.content,
-            "Thinking": thinking,
+            "Thinking": fields.get("thinking") or fields.get("reasoning_content") or "",
             "Images": list(fields.get("images") or []),
             "ToolCalls": [_call_record(call, index) for index, call in enumerate(calls)],
             "ToolName": fields.get("tool_name") or fields.get("name") or "",

@@ -1,4 +1,4 @@
-"""A conversation as the prompt's tokens, shortened at its beginning when it is too long."""
+"""A conversation as the prompt's tokens, without its oldest messages if it is too long."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tampu.chat.images import ImagePlaceholders, Item, length
 from tampu.chat.output import ChatFormat, chat_format
 from tampu.chat.output.reasoning import Think
 from tampu.chat.sandboxed_template import SandboxedTemplate
-from tampu.chat.segments import PieceEncoder, text_of, trusted, untrusted
+from tampu.chat.segments import PieceEncoder, text_of
 from tampu.chat.template_loader import PromptTemplate
 from tampu.errors import ContextLengthError
 from tampu.sandbox.client import ForkServerClient
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Vocabulary(PieceEncoder, Protocol):
-    """What prompts, and what goes without a template, need of a tokenizer."""
+    """What prompts need of a tokenizer, with a template and without."""
 
     def encode(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
@@ -34,13 +34,13 @@ class BuiltPrompt:
     """A conversation as the model takes it.
 
     Attributes:
-        tokens: with the pictures at their places.
-        begins_thought: whether it ends inside a thought that the answer goes on.
-        dropped: how many tokens of the conversation are not in it, for they did not fit.
+        tokens: with the images at their places.
+        ends_in_reasoning: whether it ends inside reasoning that the output continues.
+        dropped: tokens of the conversation that did not fit.
     """
 
     tokens: list[Item]
-    begins_thought: bool = False
+    ends_in_reasoning: bool = False
     dropped: int = 0
 
     def __len__(self) -> int:
@@ -51,12 +51,12 @@ class PromptBuilder:
     """Turns conversations into prompts for one model.
 
     Attributes:
-        style: how the model writes its answers.
+        style: the format of the model's output.
     """
 
     def __init__(
         self,
-        template: PromptTemplate,
+        template: PromptTemplate | SandboxedTemplate,
         vocabulary: Vocabulary,
         eos: int | None = None,
         style: ChatFormat | None = None,
@@ -78,9 +78,9 @@ class PromptBuilder:
         fork_server: ForkServerClient,
         parser: str = "",
     ) -> PromptBuilder | None:
-        """Return what makes prompts for a model, in a sandbox; None if it has no template.
+        """Return the builder of a model's prompts, in a sandbox; None if it has no template.
 
-        `parser` is the Modelfile's name of what reads answers; "" lets the template decide.
+        `parser` is the Modelfile's PARSER; "" lets the template decide.
         """
         if template is None:
             return None
@@ -92,24 +92,9 @@ class PromptBuilder:
         )
 
     def prepare(self) -> None:
-        """Start what renders, without waiting for it; else the first conversation starts it."""
+        """Start the process that renders, without waiting for it."""
         if isinstance(self._template, SandboxedTemplate):
             self._template.prepare()
-
-    def tokens(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        limit: int,
-        truncate: bool = True,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        variables: Mapping[str, Any] | None = None,
-        think: Think = None,
-    ) -> list[Item]:
-        """Return the tokens that `build` gives."""
-        return self.build(
-            messages, limit=limit, truncate=truncate, tools=tools, variables=variables, think=think
-        ).tokens
 
     def build(
         self,
@@ -123,25 +108,25 @@ class PromptBuilder:
     ) -> BuiltPrompt:
         """Return the prompt, at most `limit` tokens where messages can be dropped.
 
-        If the last message is the assistant's, its text is the beginning of the answer.
+        If the last message is the assistant's, its text is the start of the answer.
 
         The oldest exchanges are dropped first; system messages and the last message stay, so the
-        prompt may be longer still, and it is for the engine to cut or refuse it.
+        prompt may still be longer; the engine then cuts or refuses it.
 
         Args:
             messages: with `role` and `content`, in the form of Hugging Face's templates; `images`
-                are pictures that are ready for the model.
+                are prepared for the model.
             limit: tokens.
             truncate: whether messages may be dropped.
             tools: functions that the model may call.
             variables: more values for the template.
-            think: whether the model shall think before it answers, or how much.
+            think: whether the model reasons before it answers, or how much.
 
         Raises:
             ContextLengthError: when it is too long and `truncate` is off.
             RequestError: when the template refuses the conversation.
         """
-        values = {**self._template.thinking(think), **(variables or {})}
+        values = {**self._template.think_variables(think), **(variables or {})}
         prompt = self._build(messages, tools, values)
         if len(prompt) <= limit:
             return prompt
@@ -177,17 +162,18 @@ class PromptBuilder:
             eos_token=self._eos_text,
             variables=values,
         )
-        thinks = self.style.begins_thought(text_of(prompt[-1:]))
-        if begun and thinks and self.style.thought is not None:
-            prompt, thinks = prompt + trusted(f"{self.style.thought.end}\n\n"), False
-        items = marks.encode(self._vocabulary, prompt + untrusted(begun))
-        return BuiltPrompt(items, thinks)
+        in_reasoning = self.style.ends_in_reasoning(text_of(prompt[-1:]))
+        if begun and in_reasoning and self.style.reasoning is not None:
+            prompt, in_reasoning = (*prompt, (f"{self.style.reasoning.end}\n\n", True)), False
+        if begun:
+            prompt = (*prompt, (begun, False))
+        return BuiltPrompt(marks.encode(self._vocabulary, prompt), in_reasoning)
 
     def _begun_answer(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """Return what the model's answer begins with: the text of an assistant's last message.
+        """Return the start of the model's answer: the text of an assistant's last message.
 
-        A template would close that message and begin another. Where an answer is more than text,
-        and where the template itself leaves it open, it is the template's.
+        A template would close that message and begin another. Tool calls, and templates that leave
+        the message open themselves, are left to the template.
         """
         last = messages[-1] if len(messages) > 1 else {}
         is_plain = last.get("role") == "assistant" and not last.get("tool_calls")
@@ -200,8 +186,8 @@ class PromptBuilder:
 def _starts(messages: Sequence[Mapping[str, Any]]) -> list[int]:
     """Return where a shortened conversation may begin: at a user's message, or at the last.
 
-    Not elsewhere: templates refuse what begins with an answer, or with the result of a tool whose
-    call is not there. An answer that is begun keeps the message that it answers.
+    Templates refuse conversations that begin with an answer, or with the result of a tool whose
+    call is missing. An answer that is begun keeps the message that it answers.
     """
     is_begun = len(messages) > 1 and messages[-1]["role"] == "assistant"
     last = len(messages) - (2 if is_begun else 1)

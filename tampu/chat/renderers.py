@@ -1,9 +1,8 @@
-"""What RENDERER of a Modelfile means here: whose template makes the prompts.
+"""RENDERER of a Modelfile: which template makes the prompts.
 
-Ollama makes the prompts of newer models by code that a renderer's name stands for; the template
-that such a model comes with is only `{{ .Prompt }}`. The code follows the template that the model's
-publisher wrote, in Jinja, which the weights' file usually holds: that one is used here. Source of
-the names: Ollama's model/renderers/renderer.go.
+Ollama makes the prompts of newer models with code, which RENDERER names; the template of such a
+model is only `{{ .Prompt }}`. The code follows the publisher's Jinja template, which the weights'
+file usually has: that one is used here. Source of the names: Ollama's model/renderers/renderer.go.
 """
 
 from __future__ import annotations
@@ -12,72 +11,37 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tampu.chat.builtin_templates import (
-    CHATML,
-    COGITO,
-    DEEPSEEK,
-    FUNCTIONGEMMA,
-    GEMMA4,
-    GEMMA4_LARGE,
-    GLM,
-    LFM2,
-    NEMOTRON,
-    QWEN3_CODER,
-    QWEN3_VL,
-    QWEN3_VL_THINKING,
-    QWEN35,
-)
+from tampu.chat.builtin_templates import CHATML, RENDERERS
+from tampu.chat.template import KEY
 
 if TYPE_CHECKING:
     from tampu.ml.metadata import Metadata
 
 _BARE = re.compile(r"\s*(\{\{-?\s*\.Prompt\s*-?\}\}\s*)?")
-_KEY = "tokenizer.chat_template"
-# The form of a family's prompts, for files without a template.
-RENDERERS: dict[str, str] = {
-    "cogito": COGITO,
-    "deepseek3.1": DEEPSEEK,
-    "functiongemma": FUNCTIONGEMMA,
-    "gemma4": GEMMA4,
-    "gemma4-large": GEMMA4_LARGE,
-    "gemma4-small": GEMMA4,
-    "glm-4.7": GLM,
-    "lfm2": LFM2,
-    "lfm2-thinking": LFM2,
-    "nemotron-3-nano": NEMOTRON,
-    "olmo3": CHATML,
-    "olmo3-32b-think": CHATML,
-    "olmo3-think": CHATML,
-    "olmo3.1": CHATML,
-    "qwen3-coder": QWEN3_CODER,
-    "qwen3-vl-instruct": QWEN3_VL,
-    "qwen3-vl-thinking": QWEN3_VL_THINKING,
-    "qwen3.5": QWEN35,
-}
 
 
 def own_template(stated: str, renderer: str, metadata: Metadata) -> str:
-    """Return the text of the template that goes before that of the weights' file; "" if none does.
+    """Return the template to use instead of the one in the weights' file; "" for that one.
 
     Args:
         stated: the Modelfile's template; "" without one.
-        renderer: the Modelfile's name of what makes prompts; "" without one.
+        renderer: the Modelfile's RENDERER; "" without one.
         metadata: of the weights' file.
     """
     if not renderer or not _is_bare(stated):
         return stated
-    if metadata.string(_KEY, default=""):
+    if metadata.string(KEY, default=""):
         return ""
     return RENDERERS.get(renderer, stated)
 
 
 def remarks(stated: str, renderer: str, metadata: Metadata) -> Iterator[str]:
-    """Yield what a user should know of a renderer; the arguments are those of `own_template`."""
+    """Yield notes on a renderer for the user; the arguments are those of `own_template`."""
     if not renderer:
         return
     if not _is_bare(stated):
         yield f"RENDERER {renderer} is kept, but prompts are made by the TEMPLATE"
-    elif metadata.string(_KEY, default=""):
+    elif metadata.string(KEY, default=""):
         if renderer not in RENDERERS:
             known = ", ".join(RENDERERS)
             yield (
@@ -98,5 +62,5 @@ def remarks(stated: str, renderer: str, metadata: Metadata) -> Iterator[str]:
 
 
 def _is_bare(template: str) -> bool:
-    """Whether a template only passes the prompt on."""
+    """Return whether a template only passes on the prompt."""
     return _BARE.fullmatch(template) is not None

@@ -1,9 +1,8 @@
-"""A model's template at work in a sandbox: no template can stop or fill the process that asks.
+"""Renders a model's template in a sandboxed process, so that no template can block or fill ours.
 
-`SandboxedTemplate` renders as `ChatTemplate` does, in a process of its own that has 2 s of CPU time
-and 256 MiB for each conversation (`tampu.sandbox.process`). The limits of
-`tampu.chat.jinja_sandbox` still hold there, and give the better messages; the process is for what
-gets past them.
+The process has 2 s of CPU time and 256 MiB for each conversation (`tampu.sandbox.process`). The
+limits of `tampu.chat.budget` hold there too, with better messages; the process is for what gets
+past them.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from tampu.sandbox.process import SandboxedProcess, SandboxLimits
 
 RENDERING = "tampu.chat.sandboxed_template:serve"
 RENDER_LIMITS = SandboxLimits(
-    cpu_s=MAX_SECONDS + 0.5,  # the sandbox's own limit comes first
+    cpu_s=MAX_SECONDS + 0.5,  # the budget's own limit comes first
     memory_bytes=256 << 20,
     result_bytes=16 * MAX_OUTPUT,  # a character may take six bytes and its piece some more
-    idle_s=None,  # it holds the compiled template, which takes longer to make than all the rest
+    idle_s=None,  # it holds the compiled template, which takes the longest to make
 )
 
 
 class _Answer(msgspec.Struct):
-    """What comes out of the sandbox, and may be anything."""
+    """A response of the sandbox, which may be anything."""
 
     prompt: Prompt = ()
     refusal: str = ""
@@ -55,18 +54,8 @@ class SandboxedTemplate:
         self._process = SandboxedProcess(RENDERING, fork_server, RENDER_LIMITS)
 
     @property
-    def supports_tools(self) -> bool:
-        """Whether the template shows tools to the model."""
-        return self._template.supports_tools
-
-    @property
-    def supports_thinking(self) -> bool:
-        """Whether the template knows of thoughts before the answer."""
-        return self._template.supports_thinking
-
-    @property
     def continues_answers(self) -> bool:
-        """Whether it leaves an answer open that is the last message."""
+        """Whether it leaves the last message open if it is an answer."""
         return self._template.continues_answers
 
     def prepare(self) -> None:
@@ -77,9 +66,9 @@ class SandboxedTemplate:
         """End the process."""
         self._process.close()
 
-    def thinking(self, think: Think) -> dict[str, Any]:
-        """Return the variables that tell the template how much the model shall think."""
-        return self._template.thinking(think)
+    def think_variables(self, think: Think) -> dict[str, Any]:
+        """Return the variables that set the template's reasoning."""
+        return self._template.think_variables(think)
 
     def render(
         self,
@@ -94,12 +83,12 @@ class SandboxedTemplate:
         """Return the prompt for the conversation, as `ChatTemplate.render` does.
 
         Raises:
-            RequestError: as there, and when the messages hold what JSON does not have, or the
-                template takes too much time or memory.
+            RequestError: as there, and when the messages are not plain data, or the template takes
+                too much time or memory.
         """
         asked = {
             "template": _sources(self._template),
-            "messages": [_without_pictures(message) for message in messages],
+            "messages": [_without_images(message) for message in messages],
             "tools": tools,
             "add_generation_prompt": add_generation_prompt,
             "bos_token": bos_token,
@@ -109,10 +98,10 @@ class SandboxedTemplate:
         return self._ask(asked)
 
     def render_insert(self, before: str, behind: str) -> Prompt:
-        """Return the prompt for what belongs between two texts.
+        """Return the prompt to fill in the text between two others.
 
         Raises:
-            RequestError: when the template has no place for it, fails, or takes too much.
+            RequestError: when the template has no place for a suffix, fails, or takes too much.
         """
         return self._ask({"template": _sources(self._template), "insert": [before, behind]})
 
@@ -138,10 +127,10 @@ def _sources(template: PromptTemplate) -> tuple[str, ...]:
     return ("go", template.source)
 
 
-def _without_pictures(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a message with numbers for its pictures: templates count them at most."""
-    pictures = message.get("images")
-    return {**message, "images": [*range(len(pictures))]} if pictures else message
+def _without_images(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a message with numbers for its images: templates at most count them."""
+    images = message.get("images")
+    return {**message, "images": [*range(len(images))]} if images else message
 
 
 _templates: dict[tuple[str, ...], PromptTemplate] = {}  # the one that this process renders

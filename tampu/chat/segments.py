@@ -1,8 +1,8 @@
-"""A prompt as pieces: which of its text the template wrote, and which came from outside.
+"""A prompt as pieces: text of the template, and text from outside.
 
-Control tokens written in the template's text are those tokens. The same characters in a message,
-in a tool's description or anywhere else that a caller fills in are characters like any other: no
-user can end a turn by typing what ends it.
+Control tokens in the template's text are those tokens. The same characters in a message, a tool's
+description or any other value of a caller are plain characters: no user can end a turn by typing
+the token that ends it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeAlias
 
 Prompt: TypeAlias = tuple[tuple[str, bool], ...]
-"""Pieces of text, each with whether it is trusted: whether it is the template's own."""
+"""Pieces of text, each with whether it is trusted: the template's own."""
 
 
 class PieceEncoder(Protocol):
@@ -36,16 +36,6 @@ class PieceEncoder(Protocol):
         ...
 
 
-def trusted(text: str) -> Prompt:
-    """Return text whose control tokens count as a prompt."""
-    return ((text, True),) if text else ()
-
-
-def untrusted(text: str) -> Prompt:
-    """Return text from outside as a prompt."""
-    return ((text, False),) if text else ()
-
-
 def merged(pieces: Iterable[tuple[str, bool]]) -> Prompt:
     """Return the pieces without empty ones, neighbours of the same kind joined."""
     runs: list[tuple[list[str], bool]] = []
@@ -67,10 +57,10 @@ def text_of(prompt: Prompt) -> str:
 def encode_prompt(tokenizer: PieceEncoder, pieces: Prompt) -> list[int]:
     """Return the tokens of a chat's prompt.
 
-    Control tokens come from trusted text alone; what lies between two of them is tokenised as one
-    text whoever wrote it, so that a prompt without stray control tokens has the very tokens that
-    it has in training. The begin token is put in front if the model wants it and the template did
-    not write it itself; no end token is added, because the answer is still to come.
+    Control tokens come from trusted text alone; the text between two of them is tokenized as one,
+    so that a prompt without stray control tokens has the same tokens as in training. The begin
+    token is added if the model wants it and the template did not write it; no end token is added,
+    because the answer follows.
     """
     ids = tokenizer.encode_pieces(pieces)
     bos = tokenizer.bos

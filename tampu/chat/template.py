@@ -1,7 +1,7 @@
 """Chat templates: a conversation as the prompt text that the model was trained on.
 
 The template is Jinja from the model's file (`tokenizer.chat_template`), written for Hugging Face's
-`apply_chat_template`, and rendered here to the same text. It is a stranger's code: see `sandbox`.
+`apply_chat_template`, and rendered here to the same text. It is untrusted: see `jinja_sandbox`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jinja2 import Template, TemplateError, TemplateSyntaxError, meta
 
 from tampu.chat.jinja_sandbox import TemplateEnvironment
 from tampu.chat.output.parser_registry import chat_format
-from tampu.chat.output.reasoning import Think, thinking_variables
+from tampu.chat.output.reasoning import Think, think_variables, with_reasoning
 from tampu.chat.segments import Prompt
 from tampu.chat.taint import marked, pieces
 from tampu.errors import ModelFileError, RequestError
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 KEY = "tokenizer.chat_template"
 _MESSAGE_LIMIT = 500
-_LONGEST = 512 * 1024  # characters; the longest in use have some 30,000
-# What a template's own code may raise, being code: it is the template that is wrong, not tampu.
+_MAX_LENGTH = 512 * 1024  # characters; the longest in use have some 30,000
+# What a template's own code may raise: an error in the template, not in tampu.
 _FAULTS = (
     TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError,
     RecursionError, MemoryError,
@@ -37,14 +37,14 @@ class ChatTemplate:
 
     Attributes:
         source: the Jinja text.
-        sources: it, and the text of the other one for conversations with tools.
+        sources: it, and the text of the template for conversations with tools.
     """
 
     def __init__(self, source: str, tool_source: str | None = None) -> None:
-        """Compile the template, and the model's other one for conversations with tools if any.
+        """Compile the template, and the model's template for conversations with tools if any.
 
         Raises:
-            ModelFileError: when it is no Jinja.
+            ModelFileError: when it is not valid Jinja.
         """
         self.source = source
         self.sources = (source, tool_source)
@@ -58,22 +58,22 @@ class ChatTemplate:
         """Return the template of a model file; None if it has none.
 
         Raises:
-            ModelFileError: when it is no Jinja.
+            ModelFileError: when it is not valid Jinja.
         """
         source = metadata.string(KEY, default="")
         return cls(source, metadata.string(f"{KEY}.tool_use", default="")) if source else None
 
-    def thinking(self, think: Think) -> dict[str, Any]:
-        """Return the variables that tell the template how much the model shall think.
+    def think_variables(self, think: Think) -> dict[str, Any]:
+        """Return the variables that set the template's reasoning.
 
         Raises:
-            RequestError: for an effort that there is not.
+            RequestError: for an unknown effort.
         """
-        return thinking_variables(self.variables, think)
+        return think_variables(self.variables, think)
 
     @cached_property
     def variables(self) -> frozenset[str]:
-        """The names of the values that the template asks for."""
+        """The names of the variables that the template asks for."""
         sources = {self.source, self._tool_source}
         trees = map(self._environment.parse, sources)
         return frozenset().union(*map(meta.find_undeclared_variables, trees))
@@ -85,12 +85,12 @@ class ChatTemplate:
 
     @property
     def supports_thinking(self) -> bool:
-        """Whether the template knows of thoughts before the answer."""
-        return chat_format(self.source).thought is not None
+        """Whether the template supports reasoning."""
+        return chat_format(self.source).reasoning is not None
 
     @property
     def continues_answers(self) -> bool:
-        """Whether it leaves an answer open that is the last message: few do."""
+        """Whether it leaves the last message open if it is an answer: few do."""
         return False
 
     def render(
@@ -103,17 +103,17 @@ class ChatTemplate:
         eos_token: str,
         variables: Mapping[str, Any] | None = None,
     ) -> Prompt:
-        """Return the prompt for the conversation: the template's text, and that of others.
+        """Return the prompt for the conversation.
 
-        All strings in `messages`, `tools` and `variables` are from others.
+        All strings in `messages`, `tools` and `variables` are untrusted.
 
         Args:
             messages: each with `role` and `content`, in the form of Hugging Face's templates.
             tools: functions that the model may call, each `{"type": "function", "function": ...}`.
-            add_generation_prompt: end with the beginning of the assistant's answer.
+            add_generation_prompt: end with the start of the assistant's answer.
             bos_token: the text of the vocabulary's token that begins a text.
             eos_token: the text of the one that ends it.
-            variables: more of what a template may ask for, such as `enable_thinking`.
+            variables: more values for the template, such as `enable_thinking`.
 
         Raises:
             RequestError: when the template refuses the conversation, or fails; or when a variable
@@ -121,7 +121,7 @@ class ChatTemplate:
         """
         template = self._tool_template if tools else self._template
         values = {
-            "messages": marked([_with_thoughts(message) for message in messages]),
+            "messages": marked([with_reasoning(message) for message in messages]),
             "tools": marked(tools) if tools else None,
             "add_generation_prompt": add_generation_prompt,
             "bos_token": bos_token,
@@ -147,8 +147,8 @@ class ChatTemplate:
         return pieces(texts)
 
     def _compile(self, source: str) -> Template:
-        if len(source) > _LONGEST:
-            raise ModelFileError(KEY, f"has {len(source)} characters, more than {_LONGEST}")
+        if len(source) > _MAX_LENGTH:
+            raise ModelFileError(KEY, f"has {len(source)} characters, more than {_MAX_LENGTH}")
         try:
             return self._environment.from_string(source)
         except TemplateSyntaxError as error:
@@ -157,18 +157,6 @@ class ChatTemplate:
             raise ModelFileError(KEY, f"{error or type(error).__name__}") from error
 
 
-def _with_thoughts(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a message whose thought, if it has one, is there under the names that templates use.
-
-    Most look for `reasoning_content`, gpt-oss's for `thinking`; the aliases are transformers'.
-    """
-    thoughts = (message.get(name) for name in ("reasoning_content", "thinking", "reasoning"))
-    thought = next((text for text in thoughts if text is not None), None)
-    if thought is None:
-        return message
-    return {"thinking": thought, **message, "reasoning_content": thought}
-
-
 def fault(reason: str) -> RequestError:
-    """Return the error for what a template refuses or fails at."""
+    """Return the error of a template that refuses a conversation or fails."""
     return RequestError(f"the model's chat template: {reason[:_MESSAGE_LIMIT]}")

@@ -5,7 +5,7 @@ Completion never fails and never warns.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -43,24 +43,15 @@ def check_engine(engine: str | None) -> str | None:
     return engine
 
 
-StoredModel = Annotated[
-    str, typer.Argument(metavar="MODEL", help="Name of a model.", autocompletion=complete_model)
-]
-ModelOrFile = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="Name of a model, or path of a GGUF file.",
-        autocompletion=complete_model,
-    ),
-]
+def model_argument(metavar: str, text: str) -> Any:
+    """Return an argument that completes the names of models."""
+    return typer.Argument(metavar=metavar, help=text, autocompletion=complete_model)
+
+
+StoredModel = Annotated[str, model_argument("MODEL", "Name of a model.")]
+ModelOrFile = Annotated[str, model_argument("MODEL", "Name of a model, or path of a GGUF file.")]
 NamePrefix = Annotated[
-    str,
-    typer.Argument(
-        metavar="PREFIX",
-        help="List only names with this prefix; case is ignored.",
-        autocompletion=complete_model,
-    ),
+    str, model_argument("PREFIX", "List only names with this prefix; case is ignored.")
 ]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Threads = Annotated[

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tampu.cli.arguments import complete_model, complete_type
+from tampu.cli.arguments import complete_type, model_argument
 from tampu.cli.progress import step_progress
 from tampu.cli.pull_push import pull_if_missing
 from tampu.errors import RequestError
@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
 
 def create_command(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME", help="Name of the new model.", autocompletion=complete_model
-        ),
-    ],
+    name: Annotated[str, model_argument("NAME", "Name of the new model.")],
     file: Annotated[
         Path, typer.Option("--file", "-f", help="Path of the Modelfile; - reads standard input.")
     ] = Path("Modelfile"),

@@ -1,4 +1,4 @@
-"""The entry point of the `tampu` command: what needs few imports is answered before the others."""
+"""The entry point of the `tampu` command. It runs quick commands with few imports."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _print_list(prefix: str) -> int:
 
 
 def _is_plain_list(arguments: list[str]) -> bool:
-    """Whether this is `list` or `ls`, with a prefix at most: parsing options takes its time."""
+    """Whether this is `list` or `ls` without options; importing the parser of options is slow."""
     is_list = arguments[:1] in (["list"], ["ls"])
     return is_list and len(arguments) <= 2 and not any(a.startswith("-") for a in arguments)
 

@@ -1,4 +1,4 @@
-"""How every command ends: an exit code, and one line for an error."""
+"""The end of every command: an exit code, and one line for an error."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ INTERRUPTED = 130
 
 
 def outcome(work: Callable[[], int], *, is_debug: bool = False) -> int:
-    """Do something and return the exit code.
+    """Run a command and return its exit code.
 
     Args:
-        work: what to do; returns an exit code.
-        is_debug: let errors come through, with their traceback.
+        work: the command; returns an exit code.
+        is_debug: raise errors, for their traceback.
     """
     try:
         return work()
@@ -27,7 +27,7 @@ def outcome(work: Callable[[], int], *, is_debug: bool = False) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has gone; Python must not complain when it flushes at exit.
+        # The reader of our output has ended; Python must not complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:

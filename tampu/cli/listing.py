@@ -1,4 +1,4 @@
-"""The list of models. It imports little, because people wait for it."""
+"""The list of models. It imports little, to be quick."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ID_LENGTH = 12
 
 
 def print_list(prefix: str, settings: Settings, *, as_json: bool) -> int:
-    """Print the models whose names begin so, and on standard error what is damaged.
+    """Print the models whose names have this prefix, and damaged ones on standard error.
 
     Returns:
         The exit code.
@@ -28,7 +28,7 @@ def print_list(prefix: str, settings: Settings, *, as_json: bool) -> int:
 
 
 def models_table(models: Iterable[tuple[str, str, int, float]]) -> str:
-    """Return the table of models: name, digest, bytes, and when each was changed in seconds."""
+    """Return the table of models: names, digests, bytes, times of change in seconds."""
     now = time.time()
     rows = [
         (name, digest[:_ID_LENGTH], human_bytes(size), human_age(now - modified_s))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tampu.cli.arguments import AsJSON, NamePrefix, StoredModel, complete_model
+from tampu.cli.arguments import AsJSON, NamePrefix, StoredModel, model_argument
 from tampu.cli.listing import print_list
 from tampu.cli.table import human_bytes
 from tampu.errors import ModelNotFoundError
@@ -23,18 +23,8 @@ def list_command(prefix: NamePrefix = "", json: AsJSON = False) -> None:
 
 
 def copy_command(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="SOURCE", help="Name of an existing model.", autocompletion=complete_model
-        ),
-    ],
-    destination: Annotated[
-        str,
-        typer.Argument(
-            metavar="DESTINATION", help="Name of the copy.", autocompletion=complete_model
-        ),
-    ],
+    source: Annotated[str, model_argument("SOURCE", "Name of an existing model.")],
+    destination: Annotated[str, model_argument("DESTINATION", "Name of the copy.")],
 ) -> None:
     """Give a model a second name; this takes no disk space."""
     store, name = stored_model(source, Settings.from_environment())
@@ -43,10 +33,7 @@ def copy_command(
 
 
 def remove_command(
-    models: Annotated[
-        list[str],
-        typer.Argument(metavar="MODEL", help="Names of models.", autocompletion=complete_model),
-    ],
+    models: Annotated[list[str], model_argument("MODEL", "Names of models.")],
 ) -> None:
     """Remove models, and the files that no other model uses."""
     from tampu.cli.server_client import HTTPServer, unload

@@ -21,7 +21,7 @@ import msgspec
 from tampu.cli.repl.spinner import prompt_bar
 from tampu.cli.serve import model_options
 from tampu.engine.engine import Engine
-from tampu.engine.load_options import LoadOptions
+from tampu.engine.load_options import LLAMACPP, LoadOptions, choose_engine
 from tampu.errors import ModelNotFoundError, RequestError, TampuError
 from tampu.sandbox.client import ForkServerClient
 from tampu.server.admission import Admission
@@ -38,7 +38,6 @@ from tampu.settings.settings import Settings
 from tampu.store.catalog import Catalog, Entry, resolve
 from tampu.store.library import Library, LocalModel
 from tampu.worker.client import WorkerProcess
-from tampu.worker.engines import LLAMACPP, choose_engine
 from tampu.worker.main import load_model
 from tampu.worker.protocol import Load
 from tampu.worker.thread import WorkerThread

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tampu.cli.arguments import Insecure, StoredModel, complete_model
+from tampu.cli.arguments import Insecure, StoredModel, model_argument
 from tampu.cli.models import stored_model
 from tampu.cli.progress import show_progress
 from tampu.errors import ModelNameError, ModelNotFoundError, RegistryError
@@ -30,12 +30,7 @@ LimitRate = Annotated[
 
 def pull_command(
     model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="Model name, such as llama3.2:1b or hf.co/user/repo:Q4_K_M.",
-            autocompletion=complete_model,
-        ),
+        str, model_argument("MODEL", "Model name, such as llama3.2:1b or hf.co/user/repo:Q4_K_M.")
     ],
     insecure: Insecure = False,
     limit_rate: LimitRate = None,

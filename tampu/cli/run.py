@@ -125,10 +125,8 @@ def converse(session: Session, view: View, question: str | None, settings: Setti
     Raises:
         TampuError: if there is no answer.
     """
-    if session.think is not None and session.think is not False:
-        from tampu.cli.repl.set_command import warn_if_not_reasoning
-
-        warn_if_not_reasoning(session)
+    if session.think:
+        session.warn_if_not_reasoning()
     if question is not None:
         from tampu.cli.repl.printing import answer
 

@@ -91,8 +91,8 @@ def as_text(info: ModelInfo, own: Modelfile, projector: Path | None = None) -> s
         projector: the file of the vision encoder, if it has its own.
     """
     from tampu.cli.show_sections import in_sections, projector_rows
+    from tampu.engine.load_options import AUTO, choose_engine
     from tampu.store.modelfile import parameter_texts
-    from tampu.worker.engines import AUTO, choose_engine
 
     rows = {
         "architecture": info.architecture,

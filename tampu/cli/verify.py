@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_format
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -58,13 +59,7 @@ def _as_text(found: VerifyResult) -> str:
 
 
 def _as_json(found: VerifyResult) -> str:
-    report = {
-        "models": found.models,
-        "blobs": found.blobs,
-        "size_bytes": found.size_bytes,
-        "problems": [
-            {"what": problem.what, "reason": problem.reason, "models": problem.models}
-            for problem in found.problems
-        ],
-    }
+    report = asdict(found)
+    for problem in report["problems"]:
+        del problem["digest"]
     return json_format.dumps(report, indent=2)

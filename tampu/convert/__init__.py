@@ -1,7 +1,8 @@
 """Converts Hugging Face checkpoints to GGUF files that tampu, llama.cpp and Ollama read.
 
 A model family is a small table of tensor names and keys. No code of a checkpoint is executed and
-no pickle is read.
+no pickle is read. Everywhere in this package a damaged or incomplete file raises ModelFileError,
+and an unsupported setting UnsupportedModelError.
 """
 
 from __future__ import annotations
@@ -129,11 +130,7 @@ def plan_conversion(
     metadata: Mapping[str, str | int | float | bool] | None = None,
     overrides: Sequence[Override] = (),
 ) -> PlannedFile:
-    """Return the file that `convert` writes.
-
-    Raises:
-        As `convert`.
-    """
+    """Return the file that `convert` writes, with its errors."""
     kind = file_type(type)
     checkpoint = Checkpoint.open(source)
     family = _family(checkpoint.config)

@@ -60,11 +60,7 @@ _USUAL = "1_Pooling/config.json"
 
 
 def pooling_metadata(checkpoint: Checkpoint, architecture: str) -> dict[str, object]:
-    """Return the key of the pooling; nothing for a checkpoint that states none.
-
-    Raises:
-        UnsupportedModelError: for pooling of another kind than mean, first or last token.
-    """
+    """Return the key of the pooling; nothing for a checkpoint that states none."""
     settings = checkpoint.json(_USUAL)
     if settings is None:
         return {} if architecture != "bert" else {f"{architecture}.pooling_type": 1}

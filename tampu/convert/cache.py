@@ -39,15 +39,7 @@ def is_checkpoint(path: Path) -> bool:
 def converted_file(folder: Path, cache: Path, *, progress: ProgressCallback | None = None) -> Path:
     """Return the GGUF file of a checkpoint, converting it on first use.
 
-    Concurrent processes wait for each other.
-
-    Args:
-        folder: with config.json, safetensors and tokenizer files.
-        cache: the cache folder.
-        progress: called with the bytes written and the total.
-
-    Raises:
-        As `convert`.
+    Concurrent processes wait for each other. Errors are those of `convert`.
     """
     folder = folder.resolve()
 
@@ -58,16 +50,7 @@ def converted_file(folder: Path, cache: Path, *, progress: ProgressCallback | No
 
 
 def converted_adapter(folder: Path, base: GGUFFile, cache: Path) -> Path:
-    """Return the GGUF file of a PEFT adapter, converting it on first use.
-
-    Args:
-        folder: with adapter_config.json and adapter_model.safetensors.
-        base: the base model's file.
-        cache: the cache folder.
-
-    Raises:
-        As `plan_adapter`.
-    """
+    """Return the GGUF file of a PEFT adapter, converting it on first use, as `plan_adapter`."""
     folder = folder.resolve()
     identity = f"{folder}\0{base.path.resolve()}"
     return _cached(cache, folder, identity, lambda path: plan_adapter(folder, base).write(path))

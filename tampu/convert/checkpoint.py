@@ -51,11 +51,7 @@ class StoredTensor:
     size_bytes: int
 
     def read(self) -> Stored:
-        """Return the elements as they are stored, mapped and not copied.
-
-        Raises:
-            ModelFileError: if the type is not F32, F16 or BF16, or the file was truncated.
-        """
+        """Return the elements as they are stored, mapped and not copied."""
         if self.dtype not in _READABLE:
             raise ModelFileError(
                 f"{self.path.name}: {self.name}",
@@ -64,11 +60,7 @@ class StoredTensor:
         return self._mapped(_READABLE[self.dtype])
 
     def read_bytes(self) -> npt.NDArray[np.uint8]:
-        """Return elements of one byte each, mapped and not copied.
-
-        Raises:
-            ModelFileError: if elements are larger, or the file was truncated.
-        """
+        """Return elements of one byte each, mapped and not copied."""
         if _ELEMENT_BYTES[self.dtype] != 1:
             raise ModelFileError(f"{self.path.name}: {self.name}", f"{self.dtype} is not one byte")
         return self._mapped(np.uint8)
@@ -219,11 +211,7 @@ def _indexed_files(index: Mapping[str, Any]) -> list[str]:
 
 
 def read_safetensors(path: Path) -> list[StoredTensor]:
-    """Return the tensors of a safetensors file, in the order of their data.
-
-    Raises:
-        ModelFileError: if the file is missing, or its table does not cover its data exactly.
-    """
+    """Return the tensors of a safetensors file, in the order of their data."""
     size = _regular_size(path)
     if size is None:
         raise ModelFileError(path.name, "the file is missing")

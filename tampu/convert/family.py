@@ -71,11 +71,7 @@ class Family:
     gather: Callable[[Iterable[StoredTensor]], Iterable[StoredTensor]] = iter
 
     def rename(self, name: str) -> str | None:
-        """Return the GGUF name of a checkpoint's tensor; None if it is ignored.
-
-        Raises:
-            ModelFileError: if the name is unknown.
-        """
+        """Return the GGUF name of a checkpoint's tensor; None if it is ignored."""
         template, numbers = self._template(name)
         if template in self.ignored:
             return None
@@ -96,11 +92,7 @@ class Family:
     def plan(
         self, tensors: Iterable[StoredTensor], parameters: Parameters, *, tied: bool
     ) -> dict[str, StoredTensor]:
-        """Return the tensors by their GGUF names, in the order of the file.
-
-        Raises:
-            ModelFileError: if two tensors get the same name, one is unknown or one is missing.
-        """
+        """Return the tensors by their GGUF names, in the order of the file."""
         plan: dict[str, StoredTensor] = {}
         for name, tensor in self._named(tensors):
             if tied and name == "output.weight":
@@ -168,10 +160,6 @@ def text_parameters(
         config: the text model's configuration.
         scalings: the supported types of RoPE scaling.
         truncates: as `Rope.metadata` takes it; False for gpt-oss only.
-
-    Raises:
-        ModelFileError: if a value is missing or invalid.
-        UnsupportedModelError: for another type of RoPE scaling.
     """
     heads = config.integer("num_attention_heads")
     key_value_heads = config.integer("num_key_value_heads", heads)

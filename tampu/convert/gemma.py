@@ -36,24 +36,14 @@ VISION_NAMES = {
 
 # Published files omit default values.
 _TEXT_DEFAULTS = {
-    "vocab_size": 262_208,
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 26,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "max_position_embeddings": 131_072,
-    "sliding_window": 4096,
-    "query_pre_attn_scalar": 256,
-    "rope_theta": 1e6,
-}
+    "vocab_size": 262_208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 4096,
+    "max_position_embeddings": 131_072, "query_pre_attn_scalar": 256, "rope_theta": 1e6,
+}  # fmt: skip
 _VISION_DEFAULTS = {
-    "num_hidden_layers": 12,
-    "hidden_size": 768,
-    "intermediate_size": 3072,
+    "num_hidden_layers": 12, "hidden_size": 768, "intermediate_size": 3072,
     "num_attention_heads": 12,
-}
+}  # fmt: skip
 _GEMMA2_PATTERN = 2  # every other layer has global attention
 _GEMMA3_PATTERN = 6
 _LAYERS_27B = 46  # of Gemma 2; readers know this size's attention scale
@@ -124,9 +114,6 @@ def layer_pattern(config: Config, layers: int, *, usual: int = _GEMMA3_PATTERN) 
         config: the text model's configuration.
         layers: the number of layers.
         usual: the default period.
-
-    Raises:
-        UnsupportedModelError: if `layer_types` has no such period.
     """
     stated = config.integer(
         "sliding_window_pattern", config.integer("_sliding_window_pattern", usual)

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import cast
+from typing import TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -34,14 +33,8 @@ _UINT32_RANGE = range(1 << 32)
 _ITEM_KINDS = {np.dtype(name): kind for kind, name in _FORMATS.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class TensorEntry:
-    """An entry of the tensor table; `offset` is relative to the start of the tensor data."""
-
-    name: str
-    shape: tuple[int, ...]  # slowest dimension first
-    type: GGMLType
-    offset: int
+# Name, shape (slowest dimension first), type, and offset from the start of the tensor data.
+TensorEntry: TypeAlias = tuple[str, tuple[int, ...], GGMLType, int]
 
 
 def encode_header(
@@ -55,19 +48,15 @@ def encode_header(
         metadata: keys and values.
         entries: the tensors, in the order of the file.
         kinds: GGUF's type numbers of keys that keep their type.
-
-    Raises:
-        ModelFileError: if a value has no GGUF type.
     """
     kinds = kinds or {}
     parts = [_MAGIC, struct.pack("<IQQ", _VERSION, len(entries), len(metadata))]
     for key, value in metadata.items():
         parts += [_text(key), _value(key, value, kinds.get(key))]
-    for entry in entries:
-        sizes = entry.shape[::-1]
-        parts.append(_text(entry.name))
-        parts.append(struct.pack(f"<I{len(sizes)}Q", len(sizes), *sizes))
-        parts.append(struct.pack("<IQ", int(entry.type), entry.offset))
+    for name, shape, kind, offset in entries:
+        parts.append(_text(name))
+        parts.append(struct.pack(f"<I{len(shape)}Q", len(shape), *shape[::-1]))
+        parts.append(struct.pack("<IQ", int(kind), offset))
     header = b"".join(parts)
     return header + bytes(-len(header) % alignment_of(metadata))
 

@@ -31,9 +31,6 @@ def decoded(blocks: StoredTensor, scales: StoredTensor) -> LazyTensor:
     Args:
         blocks: (experts, outputs, inputs / 32, 16), two values in a byte.
         scales: (experts, outputs, inputs / 32), exponents of two.
-
-    Raises:
-        ModelFileError: if their shapes or types do not match.
     """
     name = blocks.name.removesuffix(_BLOCKS)
     fits = blocks.shape == (*scales.shape, _HALF) and len(scales.shape) == 3

@@ -35,11 +35,7 @@ class LazyTensor(StoredTensor):
 
 
 def stacked(members: Sequence[StoredTensor]) -> LazyTensor:
-    """Return several tensors of one shape, stacked along a new slowest dimension.
-
-    Raises:
-        ModelFileError: if they differ in shape or type.
-    """
+    """Return several tensors of one shape, stacked along a new slowest dimension."""
     first = members[0]
     for member in members:
         if (member.shape, member.dtype) != (first.shape, first.dtype):
@@ -55,11 +51,7 @@ def stacked(members: Sequence[StoredTensor]) -> LazyTensor:
 
 
 def viewed(whole: StoredTensor, view: View) -> LazyTensor:
-    """Return a view of another tensor; it is read as a contiguous array.
-
-    Raises:
-        ModelFileError: if the tensor's shape does not fit the view.
-    """
+    """Return a view of another tensor; it is read as a contiguous array."""
     try:
         shape = view(whole.read()).shape
     except (ValueError, IndexError) as error:

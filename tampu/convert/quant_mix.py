@@ -91,14 +91,11 @@ class ModelShape:
 
     @classmethod
     def of(cls, architecture: str, keys: Mapping[str, object]) -> ModelShape:
-        """Return the model of a model.
+        """Return the facts about a model.
 
         Args:
             architecture: the name.
             keys: its metadata, without the architecture's prefix.
-
-        Raises:
-            ModelFileError: if a key is missing or not a number.
         """
         layers = _first(keys, "block_count", None)
         experts = _first(keys, "expert_count", 0)
@@ -133,11 +130,7 @@ class Override:
 
     @classmethod
     def parse(cls, text: str) -> Override:
-        """Parse `PATTERN=TYPE`.
-
-        Raises:
-            UnsupportedModelError: for an invalid regular expression or an unknown type.
-        """
+        """Parse `PATTERN=TYPE`."""
         pattern, _, name = text.rpartition("=")
         storable = {kind.base.name: kind.base for kind in FILE_TYPES.values()}
         if not pattern or name.upper() not in storable:

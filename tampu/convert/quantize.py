@@ -71,11 +71,7 @@ def quantize_file(
 def plan_quantization(
     source: Path, type: str, *, overrides: Sequence[Override] = (), requantize: bool = False
 ) -> PlannedFile:
-    """Return the file that `quantize_file` writes.
-
-    Raises:
-        As `quantize_file`.
-    """
+    """Return the file that `quantize_file` writes, with its errors."""
     kind = file_type(type)
     file = read_gguf(source)
     chosen = planned_types(file, kind, overrides)

@@ -31,11 +31,7 @@ def parameters(config: Config) -> Parameters:
 
 
 def _window(config: Config) -> int | None:
-    """Return the sliding window of all layers; None if there is none.
-
-    Raises:
-        UnsupportedModelError: if only some layers have it.
-    """
+    """Return the sliding window, which all layers or none must have; None if there is none."""
     if not config.flag("use_sliding_window", default=False) or "sliding_window" not in config:
         return None
     layers = config.layers()

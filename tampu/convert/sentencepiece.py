@@ -27,12 +27,7 @@ class SentencePieceModel:
 
 
 def read_sentencepiece(data: bytes, where: str = "tokenizer.model") -> SentencePieceModel:
-    """Return the model in `data`.
-
-    Raises:
-        ModelFileError: if `data` is not a SentencePiece model.
-        UnsupportedModelError: if the model is not of type BPE.
-    """
+    """Return the model in `data`."""
     pieces: list[str] = []
     scores: list[float] = []
     types: list[int] = []

@@ -21,15 +21,10 @@ from tampu.ml.types import GGMLType
 Floats = npt.NDArray[np.float32]
 
 _ALWAYS_F32 = (
-    "token_types.weight",
-    "position_embd.weight",
-    "v.position_embedding.weight",
-    "v.position_embd.weight",
-    "v.positional_embedding_vlm",
-    "v.tile_position_embd.weight",
-    "v.pre_tile_position_embd.weight",
-    "v.post_tile_position_embd.weight",
-)
+    "token_types.weight", "position_embd.weight", "v.position_embedding.weight",
+    "v.position_embd.weight", "v.positional_embedding_vlm", "v.tile_position_embd.weight",
+    "v.pre_tile_position_embd.weight", "v.post_tile_position_embd.weight",
+)  # fmt: skip
 _CHUNK_ELEMENTS = 256 << 10
 _F16_MAX = 65504.0
 
@@ -70,11 +65,7 @@ def row_ranges(rows: int, columns: int) -> Iterator[tuple[int, int]]:
 
 
 def encode_rows(name: str, read: Callable[[], Floats], kind: GGMLType) -> npt.NDArray[np.generic]:
-    """Return some rows of a tensor in its storage type.
-
-    Raises:
-        ModelFileError: as `encoded_parts` says.
-    """
+    """Return some rows of a tensor in its storage type, with the errors of `encoded_parts`."""
     values = read()
     if kind == GGMLType.F32:
         return values

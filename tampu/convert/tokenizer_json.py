@@ -62,12 +62,7 @@ def is_byte_level(tokenizer: Mapping[str, Any]) -> bool:
 
 
 def read_token_table(tokenizer: Mapping[str, Any]) -> TokenTable:
-    """Return the vocabulary of a tokenizer.json.
-
-    Raises:
-        ModelFileError: if it is damaged.
-        UnsupportedModelError: if it is not BPE or WordPiece, or its pre-tokenizer is unknown.
-    """
+    """Return the vocabulary of a tokenizer.json."""
     model = tokenizer.get("model")
     if not isinstance(model, dict):
         raise ModelFileError(FILE, "has no model")
@@ -212,11 +207,7 @@ def _gguf_wordpiece(token: str) -> str:
 
 
 def pretokenizer_name(node: Node | None) -> str:
-    """Return GGUF's name of a byte-level tokenizer's `pre_tokenizer`.
-
-    Raises:
-        UnsupportedModelError: if the pre-tokenizer is unknown.
-    """
+    """Return GGUF's name of a byte-level tokenizer's `pre_tokenizer`."""
     steps = tuple(step for part in flatten(node, "pretokenizers") for step in _patterns(part))
     name = _NAMES.get(steps)
     if name is None:
@@ -226,11 +217,7 @@ def pretokenizer_name(node: Node | None) -> str:
 
 
 def flatten(node: object, children: str, depth: int = 8) -> list[Node]:
-    """Return the steps of a (nested) `Sequence` of normalizers or pre-tokenizers.
-
-    Raises:
-        ModelFileError: if it is malformed or nested too deeply.
-    """
+    """Return the steps of a (nested) `Sequence` of normalizers or pre-tokenizers."""
     if node is None:
         return []
     if not isinstance(node, dict) or not isinstance(node.get("type"), str):

@@ -35,10 +35,6 @@ def tower_keys(vision: Config, *, image: int, patch: int) -> Parameters:
         vision: the tower's configuration.
         image: the default image size in pixels.
         patch: the default patch size in pixels.
-
-    Raises:
-        ModelFileError: if the image size is not a multiple of the patch size, or the embedding of
-            the number of heads.
     """
     side, square = vision.integer("image_size", image), vision.integer("patch_size", patch)
     if side % square:

@@ -27,24 +27,15 @@ from tampu.errors import ModelFileError
 _CONFIG = "tokenizer_config.json"
 # The name in tokenizer_config.json and config.json: GGUF's name of the id.
 _SPECIAL = {
-    "bos": "bos",
-    "unk": "unknown",
-    "sep": "seperator",  # GGUF's spelling
-    "pad": "padding",
-    "mask": "mask",
-    "cls": "cls",
-}
+    "bos": "bos", "unk": "unknown", "sep": "seperator",  # GGUF's spelling
+    "pad": "padding", "mask": "mask", "cls": "cls",
+}  # fmt: skip
 _MAX_ID_DIGITS = 10  # of an id
 _ADDED_SCORE = -1000.0
 
 
 def tokenizer_metadata(checkpoint: Checkpoint, size: int) -> dict[str, object]:
-    """Return the tokenizer's keys for a model with `size` rows of token embeddings.
-
-    Raises:
-        ModelFileError: if a file is missing or damaged, or has more tokens than the model.
-        UnsupportedModelError: for an unknown kind of tokenizer.
-    """
+    """Return the tokenizer's keys for a model with `size` rows of token embeddings."""
     tokenizer = checkpoint.json("tokenizer.json")
     settings = checkpoint.json(_CONFIG) or {}
     table = _read_token_table(checkpoint, tokenizer)
@@ -60,12 +51,9 @@ def tokenizer_metadata(checkpoint: Checkpoint, size: int) -> dict[str, object]:
         "tokenizer.ggml.tokens": table.tokens,
         "tokenizer.ggml.token_type": table.types,
     }
-    if table.scores is not None:
-        keys["tokenizer.ggml.scores"] = table.scores
-    if table.merges is not None:
-        keys["tokenizer.ggml.merges"] = table.merges
-    if table.add_space_prefix is not None:
-        keys["tokenizer.ggml.add_space_prefix"] = table.add_space_prefix
+    for key in ("scores", "merges", "add_space_prefix"):
+        if (value := getattr(table, key)) is not None:
+            keys[f"tokenizer.ggml.{key}"] = value
     keys |= _special_ids(checkpoint, settings, ids)
     keys |= _end_ids(checkpoint, settings, ids)
     keys |= _bos_eos_flags(tokenizer, settings, table.model)
@@ -80,13 +68,8 @@ def _read_token_table(checkpoint: Checkpoint, tokenizer: Mapping[str, Any] | Non
     data = checkpoint.data("tokenizer.model")
     if data is not None:
         model = read_sentencepiece(data)
-        return TokenTable(
-            "llama",
-            model.pieces,
-            model.types,
-            scores=model.scores,
-            add_space_prefix=model.add_space_prefix,
-        )
+        prefix = model.add_space_prefix
+        return TokenTable("llama", model.pieces, model.types, model.scores, add_space_prefix=prefix)
     if tokenizer is None:
         raise ModelFileError(str(checkpoint.folder), "no tokenizer.json and no tokenizer.model")
     return read_token_table(tokenizer)

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from tampu.convert.gguf_header import TensorEntry, alignment_of, encode_header
+from tampu.convert.gguf_header import alignment_of, encode_header
 from tampu.errors import ModelFileError
 from tampu.ml.atomic_file import atomic_file, check_free_space, translate_os_errors
 from tampu.ml.threads import usable_cpus
@@ -96,18 +96,14 @@ class PlannedFile:
     @cached_property
     def _header(self) -> bytes:
         entries = [
-            TensorEntry(tensor.name, tensor.shape, tensor.type, offset)
+            (tensor.name, tensor.shape, tensor.type, offset)
             for tensor, offset in zip(self.tensors, self._offsets, strict=False)
         ]
         return encode_header(self.metadata, entries, self.kinds)
 
     @property
     def size_bytes(self) -> int:
-        """The size of the file.
-
-        Raises:
-            ModelFileError: if a metadata value has no GGUF type.
-        """
+        """The size of the file."""
         return len(self._header) + self._offsets[-1]
 
     def write(

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from tampu.chat.fim import FillInTheMiddle
 from tampu.chat.images import Item
-from tampu.chat.output import ChatFormat, Content, MessageParser, Part, Thinking, ToolCall
+from tampu.chat.output import ChatFormat, Content, MessageParser, Part, Reasoning, ToolCall
 from tampu.chat.output.tool_grammar import (
-    Thought,
+    ReasoningMode,
     after_reasoning,
     tool_call_grammar,
     tool_calls_or_content,
@@ -53,19 +53,15 @@ class Tokenizer(Vocabulary, Protocol):
     @property
     def vocabulary_size(self) -> int:
         """The number of tokens."""
-        ...
 
     def control_tokens(self, texts: Iterable[str]) -> Mapping[str, int]:
         """Return the ids of the control tokens among these texts."""
-        ...
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of tokens."""
-        ...
 
     def token_bytes(self, id: int) -> bytes:
         """Return the bytes of a token."""
-        ...
 
 
 class Handle(Protocol):
@@ -74,11 +70,9 @@ class Handle(Protocol):
     @property
     def progress(self) -> tuple[int, int]:
         """The computed and the total prompt tokens; (0, 0): unknown."""
-        ...
 
     def cancel(self) -> None:
         """End it soon, with `Done("cancelled")`."""
-        ...
 
 
 class Backend(Protocol):
@@ -87,12 +81,10 @@ class Backend(Protocol):
     @property
     def context(self) -> int:
         """The context length of a slot in tokens."""
-        ...
 
     @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
-        ...
 
     def prepare_image(self, image: bytes, /) -> Sized:
         """Return the image in a file as the model takes it; its length is that of its inputs.
@@ -100,21 +92,17 @@ class Backend(Protocol):
         Raises:
             RequestError: if the model takes no images, or cannot take this one.
         """
-        ...
 
     def submit(
         self, prompt: Sequence[Item], options: GenerateOptions, sink: Callable[[Event], None]
     ) -> Handle:
         """Begin a request; `sink` receives its events on another thread."""
-        ...
 
     def embed(self, texts: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
         """Return the embeddings (texts, features) of texts given as tokens."""
-        ...
 
     def warm_up(self) -> None:
         """Set up ahead of time what the first grammar and the first image will need."""
-        ...
 
     def hang_reason(self, patience_s: float) -> str:
         """Return why the backend has failed; empty if it is running or idle.
@@ -122,7 +110,6 @@ class Backend(Protocol):
         Args:
             patience_s: how long anything may take without progress.
         """
-        ...
 
 
 class OutputParser:
@@ -162,7 +149,7 @@ class OutputParser:
             match part:
                 case Content(text=text):
                     yield TextDelta(text, *self._taken())
-                case Thinking(text=text):
+                case Reasoning(text=text):
                     yield ReasoningDelta(text, *self._taken())
                 case ToolCall():
                     if self._held:
@@ -218,14 +205,9 @@ class RequestBuilder:
         fork_server: ForkServerClient,
         parser: str = "",
     ) -> RequestBuilder:
-        """Return the builder for a model.
+        """Return the builder for a model; templates are rendered in a sandbox.
 
-        Args:
-            backend: the model.
-            template: its chat template; None if it has none.
-            metadata: of its file.
-            fork_server: forks the sandboxes that render.
-            parser: the name of the output parser in the Modelfile; "": by the template.
+        `parser` is the name of the output parser in the Modelfile; "": by the template.
         """
         tokenizer = backend.tokenizer
         prompts = PromptBuilder.for_model(template, tokenizer, metadata, fork_server, parser)
@@ -254,8 +236,8 @@ class RequestBuilder:
         parser = None
         if self._style is not None and isinstance(prompt, ChatPrompt):
             options = replace(options, shown=self._style.markers)
-            parser = self._style.parser(prompt.tools or (), thinks=built.begins_thought)
-        options = self.with_reasoning_tags(options, begins_thought=built.begins_thought)
+            parser = self._style.parser(prompt.tools or (), in_reasoning=built.ends_in_reasoning)
+        options = self.with_reasoning_tags(options, ends_in_reasoning=built.ends_in_reasoning)
         output = OutputParser(parser, built.dropped)
         return ModelRequest(built.tokens, options, output)
 
@@ -301,22 +283,22 @@ class RequestBuilder:
 
     def ends_in_reasoning(self, tokens: Sequence[Item]) -> bool:
         """Return whether a prompt ends inside reasoning."""
-        if self._style is None or self._style.thought is None:
+        if self._style is None or self._style.reasoning is None:
             return False
         text_of = self._backend.tokenizer.token_text
         end = [token for token in tokens[-_MAX_TAG_TOKENS:] if isinstance(token, int)]
-        return self._style.begins_thought("".join(map(text_of, end)))
+        return self._style.ends_in_reasoning("".join(map(text_of, end)))
 
     def with_reasoning_tags(
-        self, options: GenerateOptions, *, begins_thought: bool
+        self, options: GenerateOptions, *, ends_in_reasoning: bool
     ) -> GenerateOptions:
         """Return options with the model's reasoning tags, which a `think_budget` needs."""
-        if self._style is None or self._style.thought is None:
+        if self._style is None or self._style.reasoning is None:
             return options
         tags = ReasoningTags(
-            begin=self._style.thought.begin,
-            end=self._style.thought.end,
-            is_open=begins_thought,
+            begin=self._style.reasoning.begin,
+            end=self._style.reasoning.end,
+            is_open=ends_in_reasoning,
             anywhere=self._style.read is not None,
             markers=self._style.markers,
         )
@@ -335,23 +317,25 @@ class RequestBuilder:
                 raise RequestError("tool_choice needs a chat template, and this model has none")
             return grammar
         tokens = self._backend.tokenizer.control_tokens(style.markers)
-        thought = _thought(style, prompt, begins_thought=built.begins_thought)
+        reasoning = _reasoning_mode(style, prompt, ends_in_reasoning=built.ends_in_reasoning)
         tools, parallel = prompt.tools or (), form.is_parallel
         if form.must_call:
             return tool_call_grammar(
-                style, tools, tokens, name=form.tool, parallel=parallel, thought=thought
+                style, tools, tokens, name=form.tool, parallel=parallel, reasoning=reasoning
             )
         if grammar and form.may_call and style.call is not None:
             return tool_calls_or_content(
-                grammar, style, tools, tokens, parallel=parallel, thought=thought
+                grammar, style, tools, tokens, parallel=parallel, reasoning=reasoning
             )
-        return grammar and after_reasoning(grammar, style, tokens, thought)
+        return grammar and after_reasoning(grammar, style, tokens, reasoning)
 
 
-def _thought(style: ChatFormat, prompt: ChatPrompt, *, begins_thought: bool) -> Thought:
-    if begins_thought:
+def _reasoning_mode(
+    style: ChatFormat, prompt: ChatPrompt, *, ends_in_reasoning: bool
+) -> ReasoningMode:
+    if ends_in_reasoning:
         return "begun"
-    return "no" if prompt.think is False or style.thought is None else "may"
+    return "no" if prompt.think is False or style.reasoning is None else "may"
 
 
 def with_images(

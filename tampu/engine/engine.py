@@ -13,7 +13,7 @@ import logging
 import queue
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, TypeAlias
@@ -47,7 +47,7 @@ from tampu.runner.layout import NumberedImage
 from tampu.runner.loop import EngineLoop
 from tampu.runner.request import GenerateOptions, generate_options, given_options
 from tampu.runner.sequence import Sink
-from tampu.runner.trace import Trace
+from tampu.runner.stats import Trace
 from tampu.sandbox.client import ForkServerClient
 from tampu.settings.settings import Settings
 from tampu.store.catalog import Prepared, prepare
@@ -137,19 +137,17 @@ class Engine:
         parts = (options.adapters, options.template, options.projector)
         found = prepare(str(path), *parts, settings)
         found = replace(found, parser=options.parser or found.parser)
+        options = msgspec.structs.replace(
+            options,
+            adapters=tuple((str(path), scale) for path, scale in found.adapters),
+            projector=str(found.projector) if found.projector else None,
+        )
         if is_loose:
             if values.get("context") is None:
                 options = msgspec.structs.replace(options, context=found.context)
             if offload is not None or not _PLACING & values.keys():
                 options = with_offload(options, offload or found.offload)
-        model = load_model(
-            found.path,
-            options,
-            adapters=found.adapters,
-            projector=found.projector,
-            progress=progress,
-            cancelled=cancelled,
-        )
+        model = load_model(found.path, options, progress=progress, cancelled=cancelled)
         return cls(model, time.monotonic_ns() - began, found, fork_server or ForkServerClient())
 
     def close(self) -> None:
@@ -207,7 +205,8 @@ class Engine:
         Closing or dropping the iterator cancels the request. Options and errors are those of
         `generate`; errors of the computation are raised while iterating.
         """
-        return self._stream(lambda sink: self._begin(prompt, options, sink))
+        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        return Stream(events, *self._begin(prompt, options, events.put))
 
     def chat(
         self,
@@ -239,7 +238,8 @@ class Engine:
 
         The arguments are those of `chat`; otherwise it is like `stream`.
         """
-        return self._stream(lambda sink: self._begin_chat(messages, options, sink))
+        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        return Stream(events, *self._begin_chat(messages, options, events.put))
 
     def chat_prompt(
         self,
@@ -335,7 +335,7 @@ class Engine:
         Raises:
             RequestError: if the file cannot be written.
         """
-        with Trace(Path(path)) as trace:
+        with closing(Trace(Path(path))) as trace:
             self.runner.stats.trace = trace
             try:
                 yield
@@ -386,18 +386,14 @@ class Engine:
             return np.empty((0, self.info.embedding_length), np.float32)
         return normalize(np.asarray(rows, np.float32))
 
-    def _stream(self, begin: Callable[[Sink], tuple[RequestHandle, OutputParser]]) -> Stream:
-        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        return Stream(events, *begin(events.put))
-
     def _begin(
         self, prompt: Prompt, given: Mapping[str, object], sink: Sink
     ) -> tuple[RequestHandle, OutputParser]:
         """Begin a request; its options replace the model's own defaults."""
         tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         options = generate_options({**self._defaults, **given})
-        begins_thought = self.requests.ends_in_reasoning(tokens)
-        options = self.requests.with_reasoning_tags(options, begins_thought=begins_thought)
+        ends_in_reasoning = self.requests.ends_in_reasoning(tokens)
+        options = self.requests.with_reasoning_tags(options, ends_in_reasoning=ends_in_reasoning)
         return self.submit(tokens, options, sink), OutputParser()
 
     def _begin_chat(

@@ -36,12 +36,9 @@ class Machine:
 
 
 def survey(devices: Sequence[Device], cpu_bytes: int, part: float = 1.0) -> Machine:
-    """Return what a model can be loaded on.
+    """Return what a model can be loaded on, with this part of the GPUs' free memory.
 
-    Args:
-        devices: of this machine; integrated GPUs are used only if there are no others.
-        cpu_bytes: free memory of the CPU.
-        part: the part of the GPUs' free memory that may be used.
+    Integrated GPUs are used only if there are no others.
     """
     graphics = [device for device in devices if device.is_graphics]
     chosen = [device for device in graphics if device.kind == "gpu"] or graphics

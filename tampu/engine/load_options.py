@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 import msgspec
 
 from tampu.errors import RequestError
 from tampu.ml.device_map import Offload
+from tampu.models import architectures
 from tampu.sampling.options import CheckedOptions
 from tampu.sampling.parameters import DEFAULTS
+from tampu.settings.settings import ENGINES
 
 MAX_SLOTS = 1024
+AUTO, NATIVE, LLAMACPP = ENGINES
 
 
 class LoadOptions(CheckedOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -107,3 +111,17 @@ def with_offload(options: LoadOptions, offload: Offload) -> LoadOptions:
         main_gpu=offload.main,
         tensor_split=tuple(map(float, offload.split)),
     )
+
+
+def choose_engine(wanted: str, architecture: str) -> str:
+    """Return the engine for a model of an architecture.
+
+    Args:
+        wanted: native or llamacpp; auto: llama.cpp for architectures that the native engine does
+            not support, if it is installed.
+        architecture: of the model.
+    """
+    if wanted != AUTO:
+        return wanted
+    is_known = architecture in architectures()
+    return NATIVE if is_known or find_spec("xllamacpp") is None else LLAMACPP

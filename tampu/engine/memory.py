@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -82,11 +83,8 @@ class Footprint:
     """The memory that a model needs, for any device map.
 
     Attributes:
-        info: of the model.
         shapes: of each layer's cache.
-        size: of the cache.
         types: of keys and of values.
-        weights: their sizes.
     """
 
     info: ModelInfo
@@ -132,12 +130,7 @@ class Footprint:
         return [label for label, need in needs.items() if need.total > available[label]]
 
     def check(self, device_map: DeviceMap, available: Mapping[str, int], fewer: str = "") -> None:
-        """Refuse a device map that does not fit.
-
-        Args:
-            device_map: which device has which layer.
-            available: free bytes of each device, by its label.
-            fewer: how many layers would fit on devices, as a suggestion for the message.
+        """Refuse a device map that does not fit; `fewer` suggests another in the message.
 
         Raises:
             OutOfMemoryError: with the numbers, and what would fit.
@@ -181,15 +174,13 @@ class Footprint:
 
     def _longest(self, device_map: DeviceMap, available: Mapping[str, int]) -> int:
         """Return the longest context that fits, a multiple of 256; 0 if none does."""
-        low, high = 0, self.size.context // 256
-        while low < high:
-            middle = (low + high + 1) // 2
-            shorter = replace(self, size=replace(self.size, context=256 * middle))
-            if not shorter.shortage(device_map, available):
-                low = middle
-            else:
-                high = middle - 1
-        return 256 * low
+
+        def is_too_long(context: int) -> bool:
+            shorter = replace(self, size=replace(self.size, context=context))
+            return bool(shorter.shortage(device_map, available))
+
+        contexts = range(256, self.size.context + 1, 256)
+        return 256 * bisect_left(contexts, True, key=is_too_long)  # noqa: FBT003
 
 
 def readable(size: int) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from tampu.engine.fit import place, survey
@@ -68,8 +67,6 @@ def load_model(
     path: Path,
     options: LoadOptions,
     *,
-    adapters: Sequence[tuple[Path, float]] = (),
-    projector: Path | None = None,
     progress: Callable[[float], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> LoadedModel:
@@ -78,29 +75,18 @@ def load_model(
     Args:
         path: of the model's file.
         options: how to load it.
-        adapters: files of adapters, and the scale of each.
-        projector: the file of the vision encoder; None: it is in `path`, or there is none.
         progress: called with the fraction loaded, 0 to 1, from any thread.
         cancelled: called from time to time; once it returns True, loading is given up.
 
     Raises:
         As `Engine.load`.
     """
-    load = partial(
-        _load,
-        path,
-        options,
-        adapters=adapters,
-        projector=projector,
-        progress=progress,
-        cancelled=cancelled,
-    )
     for tenth in range(10, 0, -1):
         try:
-            return load(part=tenth / 10)
+            return _load(path, options, tenth / 10, progress, cancelled)
         except _DevicesFullError as error:
             log.warning("%s; loading fewer layers on the devices", error)
-    return load(part=0.0)
+    return _load(path, options, 0.0, progress, cancelled)
 
 
 class _DevicesFullError(OutOfMemoryError):
@@ -110,10 +96,7 @@ class _DevicesFullError(OutOfMemoryError):
 def _load(
     path: Path,
     options: LoadOptions,
-    *,
     part: float,
-    adapters: Sequence[tuple[Path, float]],
-    projector: Path | None,
     progress: Callable[[float], None] | None,
     cancelled: Callable[[], bool] | None,
 ) -> LoadedModel:
@@ -123,7 +106,7 @@ def _load(
         As `Engine.load`; _DevicesFullError if a smaller part may do.
     """
     with ExitStack() as resources:
-        bound = _bind(path, adapters, projector, resources)
+        bound = _bind(path, options, resources)
         footprint = bound.footprint(options)
         machine = survey(find_devices(), Backend.available_memory(), part)
         device_map = place(footprint, machine, options.offload)
@@ -211,26 +194,20 @@ class _Bound:
         )
 
 
-def _bind(
-    path: Path,
-    adapters: Sequence[tuple[Path, float]],
-    projector: Path | None,
-    resources: ExitStack,
-) -> _Bound:
+def _bind(path: Path, options: LoadOptions, resources: ExitStack) -> _Bound:
     """Open a model's files and bind their tensors by name."""
 
-    def declared(file: GGUFFile) -> Weights:
-        return resources.enter_context(Weights(file))
+    def opened(path: str | Path) -> Weights:
+        return resources.enter_context(Weights(read_gguf(path)))
 
-    file = read_gguf(path)
-    info = describe(file)
-    weights = declared(file)
-    tower = declared(read_gguf(projector)) if projector else None
-    model = bind_model(weights, tower)
-    others = [declared(read_gguf(adapter)) for adapter, _ in adapters]
-    for adapter, (_, scale) in zip(others, adapters, strict=True):
+    weights = opened(path)
+    info = describe(weights.file)
+    projector = opened(options.projector) if options.projector else None
+    model = bind_model(weights, projector)
+    others = [opened(adapter) for adapter, _ in options.adapters]
+    for adapter, (_, scale) in zip(others, options.adapters, strict=True):
         attach(model, weights, adapter, scale)
-    return _Bound(info, model, weights, [*others, *([tower] if tower else [])])
+    return _Bound(info, model, weights, [*others, *([projector] if projector else [])])
 
 
 def _read_tokenizer(metadata: Metadata, resources: ExitStack) -> Future[Tokenizer]:

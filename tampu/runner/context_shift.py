@@ -16,7 +16,7 @@ from tampu.ml import Backend, GGMLType, Tensor
 from tampu.nn import Model
 from tampu.runner.sequence import Sequence as RunningSequence
 
-_AT_ONCE = 512  # cells
+_MAX_CELLS = 512  # moved at once
 
 
 def shift_range(sequence: RunningSequence, keep: int) -> tuple[int, int]:
@@ -52,22 +52,15 @@ def shift_keys(
     cells: Sequence[npt.NDArray[np.int32]],
     offset: int,
 ) -> None:
-    """Move the keys of some cells to other positions, and wait for the result.
-
-    Args:
-        backend: computes it.
-        model: whose keys they are.
-        cache: holds them.
-        cells: for each group.
-        offset: is added to their positions.
+    """Add an offset to the positions of the keys in some cells, of each group, and wait.
 
     Raises:
         ComputeError: if the architecture cannot do it.
         OutOfMemoryError: if memory for it cannot be allocated.
     """
     for group, every in enumerate(cells):
-        for start in range(0, len(every), _AT_ONCE):
-            _shift_keys(backend, model, cache, group, every[start : start + _AT_ONCE], offset)
+        for start in range(0, len(every), _MAX_CELLS):
+            _shift_keys(backend, model, cache, group, every[start : start + _MAX_CELLS], offset)
 
 
 def _shift_keys(

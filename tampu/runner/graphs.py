@@ -132,11 +132,7 @@ class GraphCounts:
 
 
 class Graphs:
-    """Builds the model's graphs and computes steps with them.
-
-    Attributes:
-        counts: how many graphs were built, reused and evicted.
-    """
+    """Builds the model's graphs, computes steps with them, and counts both (`counts`)."""
 
     def __init__(self, backend: Backend, model: Model, cache: Cache, *, reuse: bool = True) -> None:
         self._backend = backend
@@ -147,11 +143,6 @@ class Graphs:
         self._limit = _MAX_GRAPHS if reuse else 0
         self._reserved = 0
         self.counts = GraphCounts()
-
-    @property
-    def positions_per_token(self) -> int:
-        """The number of coordinates of a token's position."""
-        return self._model.positions_per_token
 
     @property
     def largest_group(self) -> int:
@@ -171,11 +162,7 @@ class Graphs:
         return type(self._model).shift is not Model.shift
 
     def reserve(self, tokens: int, outputs: int) -> None:
-        """Allocate memory for the largest batches; after this, no step allocates on the device.
-
-        Args:
-            tokens: the maximum number of tokens in a batch.
-            outputs: the maximum number of tokens with logits in a batch.
+        """Allocate memory for batches of so many tokens and outputs; no step allocates later.
 
         Raises:
             OutOfMemoryError: if it does not fit.

@@ -89,14 +89,14 @@ class ImageStore:
         self._joined: tuple[tuple[int, ...], Embedding] | None = None
         self._bytes = 0
 
-    def number(self, picture: RGBImage) -> int:
+    def number(self, pixels: RGBImage) -> int:
         """Return the number of an image's content; equal pixels have equal numbers.
 
         The least recently seen of very many images is forgotten. It gets another number when it
         comes again, and is encoded again; a number is never used twice.
         """
-        digest = hashlib.sha256(repr(picture.shape).encode())
-        digest.update(np.ascontiguousarray(picture).data)
+        digest = hashlib.sha256(repr(pixels.shape).encode())
+        digest.update(np.ascontiguousarray(pixels).data)
         key = digest.digest()
         with self._numbering:
             if key not in self._numbers:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
@@ -18,60 +17,12 @@ from tampu.runner.output_processor import OutputProcessor, StepTokens
 from tampu.runner.scheduler import Scheduler
 
 
-class Job(ABC):
-    """One job. Its methods are called in this order; `fail` may take the place of any.
-
-    Attributes:
-        kind: its name in traces.
-    """
-
-    __slots__ = ()
-    kind: ClassVar[str]
-
-    @property
-    @abstractmethod
-    def size(self) -> int:
-        """The number of its tokens or rows."""
-
-    @property
-    def tokens(self) -> int:
-        """The number of its tokens."""
-        return 0
-
-    @abstractmethod
-    def prepare(self, graphs: Graphs) -> PreparedGraph:
-        """Prepare the graph and its inputs, except for tokens that are being sampled.
-
-        Raises:
-            TampuError: if the graph cannot be built.
-        """
-
-    def fill(self) -> bool:
-        """Fill in the tokens known by now; False: no request needs the job, and it is undone."""
-        return True
-
-    def launched(self) -> None:  # noqa: B027 - optional
-        """Record that the device computes it."""
-
-    @abstractmethod
-    def finish(self, computed: Computed, prepared: PreparedGraph) -> StepTokens:
-        """Process the results; return the tokens sampled from them."""
-
-    def deliver(self, sampled: StepTokens) -> None:  # noqa: B027 - an image has no text
-        """Send the text of the tokens to the callers."""
-
-    @abstractmethod
-    def fail(self, error: TampuError) -> None:
-        """End the sequences that depend on it."""
-
-    @abstractmethod
-    def described(self) -> dict[str, object]:
-        """Return its contents for a trace."""
-
-
 @dataclass(frozen=True, slots=True)
-class BatchJob(Job):
-    """Computes a batch of tokens."""
+class BatchJob:
+    """Computes a batch of tokens.
+
+    The methods are called in this order; `fail` may replace any.
+    """
 
     kind: ClassVar[str] = "batch"
     plan: Plan
@@ -89,11 +40,15 @@ class BatchJob(Job):
         return self.size
 
     def prepare(self, graphs: Graphs) -> PreparedGraph:
-        """Find or build the graph of its shape."""
+        """Find or build the graph of its shape.
+
+        Raises:
+            TampuError: if the graph cannot be built.
+        """
         return graphs.prepare(self.plan.inputs)
 
     def fill(self) -> bool:
-        """Fill in the tokens that were sampled since it was planned."""
+        """Fill in the tokens sampled since it was planned; False: no request needs it any more."""
         if not self.scheduler.is_needed(self.plan):
             self.scheduler.rollback(self.plan)
             return False
@@ -131,10 +86,11 @@ class BatchJob(Job):
 
 
 @dataclass(frozen=True, slots=True)
-class ImageJob(Job):
-    """Computes an image's encoder, or one chunk of it."""
+class ImageJob:
+    """Computes an image's encoder, or one chunk of it; see `BatchJob`."""
 
     kind: ClassVar[str] = "image"
+    tokens: ClassVar[int] = 0
     image: PlacedImage
     images: ImageStore
     outputs: OutputProcessor
@@ -148,12 +104,22 @@ class ImageJob(Job):
         """Find or build the graph of the next chunk."""
         return graphs.prepare_image(self.image.image, self.images.partial(self.image.number))
 
+    def fill(self) -> bool:
+        """Return True: there is nothing to fill in."""
+        return True
+
+    def launched(self) -> None:
+        """Do nothing."""
+
     def finish(self, computed: Computed, prepared: PreparedGraph) -> StepTokens:
         """Keep the embedding, or the chunk's result; it gives no token."""
         rows = np.asarray(computed.outputs[0], np.float32)
         keep = self.images.keep if prepared.is_complete else self.images.keep_partial
         keep(self.image.number, rows)
         return {}
+
+    def deliver(self, sampled: StepTokens) -> None:
+        """Do nothing: an image has no text."""
 
     def fail(self, error: TampuError) -> None:
         """End the sequences that contain the image."""
@@ -162,3 +128,6 @@ class ImageJob(Job):
     def described(self) -> dict[str, object]:
         """Return the image's number and size."""
         return {"image": self.image.number, "rows": self.size}
+
+
+Job: TypeAlias = BatchJob | ImageJob

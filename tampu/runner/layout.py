@@ -153,12 +153,9 @@ class InputLayout:
         return tuple(reversed(seen))
 
     def without(self, start: int, end: int, length: int) -> InputLayout:
-        """Return the layout of a sequence that loses the inputs in [start, end).
+        """Return the layout of a sequence of `length` inputs without those in [start, end).
 
-        Args:
-            start: of what is lost; no group is cut by it.
-            end: of what is lost; no group is cut by it.
-            length: of the sequence before.
+        These must not cut a group.
         """
         if not self.images and not self.groups and self.given is None:
             return self

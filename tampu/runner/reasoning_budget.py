@@ -21,10 +21,7 @@ def reasoning_budget(
 ) -> ReasoningBudget | None:
     """Return the reasoning budget of a request; None if it has none.
 
-    Args:
-        options: of the request.
-        tokenizer: of the model.
-        inner: the other constraint on its tokens.
+    `inner` is the other constraint on its tokens.
     """
     if options.think_budget is None or options.reasoning_tags is None:
         return None
@@ -58,7 +55,7 @@ class ReasoningBudget:
             tags: of the model.
             tokenizer: of the model.
             shown: control tokens that are part of the text.
-            inner: the other constraint on the answer's tokens.
+            inner: the other constraint on the tokens.
         """
         self._left = tokens
         self._tags = tags

@@ -55,7 +55,7 @@ class Scheduler:
             batch: the maximum number of prompt tokens in a batch.
             outputs: the maximum number of outputs of a batch, at least `slots`.
             positions_per_token: the number of coordinates of a position.
-            images: holds embeddings.
+            images: the embeddings of images.
         """
         self.kv_manager = kv_manager
         self.images = images or ImageStore(0)

@@ -46,7 +46,6 @@ class Constraint(Protocol):
 
     def begin(self) -> None:
         """Start computing the next mask in the background."""
-        ...
 
     def mask(self) -> npt.NDArray[np.uint32] | None:
         """Return which tokens may come next: bit i % 32 of word i // 32 for token i; None: any.
@@ -54,16 +53,13 @@ class Constraint(Protocol):
         Raises:
             GrammarError: if none may.
         """
-        ...
 
     def accept(self, token: int) -> None:
         """Advance past a token."""
-        ...
 
     @property
     def is_complete(self) -> bool:
         """Whether the answer is complete and only an end token may follow."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +87,7 @@ class LogprobCollector:
     def __init__(
         self, tokens: npt.NDArray[np.int32], top: int, token_bytes: Callable[[int], bytes]
     ) -> None:
-        """Start without entries.
-
-        Args:
-            tokens: I32, (n,): the prompt.
-            top: how many of the most likely tokens to list for each.
-            token_bytes: returns a token's text in UTF-8.
-        """
+        """Start without entries; each will list the `top` most likely tokens."""
         self.entries: list[TokenLogprob] = []
         self._tokens = tokens
         self._top = top

@@ -133,8 +133,10 @@ class ForkServer:
             if frame:
                 self._handle(json.loads(frame), sockets)
                 sockets = []
-        except Exception:  # noqa: BLE001 - fails this request only; its sender gets status 1
-            traceback.print_exc()
+        except Exception as error:  # noqa: BLE001 - fails this request only; its sender gets status 1
+            request = frame.decode("utf-8", "replace").strip()
+            message = f"the fork server cannot handle {request}: {type(error).__name__}: {error}"
+            sys.stderr.write(message + "\n")
             for lease in sockets[1:]:
                 _report(lease, 1)
         for end in sockets:

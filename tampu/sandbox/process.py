@@ -127,12 +127,9 @@ class SandboxedProcess:
         fork_server: ForkServerClient,
         limits: SandboxLimits | None = None,
     ) -> None:
-        """Set what runs in the process; it starts with the first call, or `start`.
+        """Set the function of the process, "module:function" from bytes to bytes.
 
-        Args:
-            function: "module:function", from bytes to bytes.
-            fork_server: what forks it.
-            limits: of each task.
+        The process starts with the first call, or with `start`.
         """
         self._function = function
         self._limits = limits or SandboxLimits()

@@ -9,11 +9,10 @@ from typing import Any
 import msgspec
 
 from tampu.chat.renderers import own_template
-from tampu.engine.load_options import LoadOptions
+from tampu.engine.load_options import LoadOptions, choose_engine
 from tampu.store.catalog import Entry
 from tampu.store.manifests import Media
 from tampu.store.model_info import ModelInfo
-from tampu.worker.engines import choose_engine
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ Progress = Callable[[int], None]
 
 
 class Blobs:
-    """The blobs of one store."""
+    """The blobs of one store; methods raise StoreError if one cannot be read or written."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -58,11 +58,7 @@ class Blobs:
         return found is not None and (size is None or found == size)
 
     def read(self, digest: Digest, max_bytes: int) -> bytes:
-        """Return a small blob's content, verified.
-
-        Raises:
-            StoreError: if it is missing, larger than `max_bytes`, or damaged.
-        """
+        """Return a small blob's content, verified."""
         size = self.size(digest)
         if size is None:
             raise StoreError(f"the blob {digest.short} is missing: pull the model again")
@@ -77,27 +73,15 @@ class Blobs:
         return content
 
     def verify(self, digest: Digest) -> bool:
-        """Return whether a blob matches its name.
-
-        Raises:
-            StoreError: if it cannot be read.
-        """
+        """Return whether a blob matches its name."""
         return hash_file(self.path(digest)) == digest
 
     def writer(self, lease: Lease) -> BlobWriter:
-        """Start a blob, which the lease will keep.
-
-        Raises:
-            StoreError: if the store cannot be written.
-        """
+        """Start a blob, which the lease will keep."""
         return BlobWriter(self._layout, lease)
 
     def put(self, content: bytes, lease: Lease) -> Digest:
-        """Store bytes and return their digest.
-
-        Raises:
-            StoreError: if they cannot be written.
-        """
+        """Store bytes and return their digest."""
         digest = Digest.of(content)
         lease.add([digest])
         if not self._holds(digest, content):
@@ -142,9 +126,6 @@ class Blobs:
         """Move a complete file from the store's incoming folder to its blob, durably.
 
         The caller has verified its digest.
-
-        Raises:
-            StoreError: if that fails; the file stays where it was.
         """
         with translate_os_errors(f"the blob {digest.short}"):
             make_folder(self._layout.blobs)
@@ -164,7 +145,7 @@ class Blobs:
 
 
 class BlobWriter(HeldFile):
-    """Writes a blob; it is discarded without `commit`."""
+    """Writes a blob; it is discarded without `commit`. An error of the system is a StoreError."""
 
     def __init__(self, layout: Layout, lease: Lease) -> None:
         super().__init__(layout.temporary())
@@ -177,11 +158,7 @@ class BlobWriter(HeldFile):
         self.size = 0
 
     def write(self, content: bytes | memoryview) -> None:
-        """Append bytes.
-
-        Raises:
-            StoreError: if they cannot be written.
-        """
+        """Append bytes."""
         with translate_os_errors("a blob"):
             write_all(self._descriptor, content)
         self._hash.update(content)
@@ -203,7 +180,7 @@ class BlobWriter(HeldFile):
 
 
 def hash_file(path: Path, progress: Progress | None = None) -> Digest:
-    """Return the digest of a regular file; `progress` is called with the bytes of each step.
+    """Return the digest of a file; `progress` is called with the bytes of each step.
 
     Raises:
         StoreError: if it cannot be read.

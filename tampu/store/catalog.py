@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -245,18 +245,17 @@ class Catalog:
         return self._entry(self.find(name))
 
     def entries(self) -> list[Entry]:
-        """Return all models with valid files, last modified first."""
-        return list(self._sound_entries())
-
-    def _sound_entries(self) -> Iterable[Entry]:
+        """Return all models with valid files, last modified first; others are logged."""
         listing = self.library.listing()
         for damaged in listing.damaged:
             logger.warning("not listed: %s: %s", damaged.path, damaged.reason)
+        found = []
         for model in listing.models:
             try:
-                yield self._entry(model)
+                found.append(self._entry(model))
             except TampuError as error:
                 logger.warning("not listed: %s", error)
+        return found
 
     def _entry(self, model: LocalModel) -> Entry:
         path = model.path

@@ -78,7 +78,7 @@ def create(
         builder.report_existing()
         report(Progress("writing manifest"))
         made = store.write(name, Manifest(config=described, layers=layers))
-    for warning in (*_renderer_warnings(made, builder), *_unused_parser_warnings(config)):
+    for warning in _warnings(made, config, builder):
         logger.warning("%s: %s", name.short, warning)
         report(Progress(f"warning: {warning}"))
     report(Progress("success"))
@@ -86,10 +86,9 @@ def create(
 
 
 def creating(library: Library, name: ModelName, spec: CreateSpec) -> Iterator[Progress]:
-    """Create a model on a thread and yield its steps; closing the iterator cancels.
+    """Create a model on a thread and yield its steps, with the errors of `create`.
 
-    Raises:
-        As `create`.
+    Closing the iterator cancels the creation.
     """
     steps: queue.SimpleQueue[Progress | TampuError | None] = queue.SimpleQueue()
     cancelled = threading.Event()
@@ -121,20 +120,12 @@ def creating(library: Library, name: ModelName, spec: CreateSpec) -> Iterator[Pr
         thread.join()
 
 
-def _renderer_warnings(made: StoredModel, builder: LayerBuilder) -> Iterator[str]:
-    return remarks(made.template, made.config.renderer, builder.info.metadata)
-
-
-def _unused_parser_warnings(config: ModelConfig) -> Iterator[str]:
+def _warnings(made: StoredModel, config: ModelConfig, builder: LayerBuilder) -> Iterator[str]:
+    yield from remarks(made.template, config.renderer, builder.info.metadata)
     if config.parser and config.parser not in PARSERS:
+        shown = "".join(c for c in config.parser[:80] if c.isprintable())
         known = ", ".join(PARSERS)
-        own = _shown(config.parser)
-        yield f"unknown PARSER {own} has no effect, the template decides; known: {known}"
-
-
-def _shown(name: str) -> str:
-    """Return an untrusted name for printing."""
-    return "".join(c for c in name[:80] if c.isprintable())
+        yield f"unknown PARSER {shown} has no effect, the template decides; known: {known}"
 
 
 def _check(spec: CreateSpec) -> None:
@@ -158,9 +149,9 @@ def _add_texts(builder: LayerBuilder, modelfile: Modelfile) -> None:
     set_text(Media.SYSTEM, modelfile.system)
     parameters = {**builder.parameters, **check_parameters(modelfile.parameters)}
     if parameters:
-        builder.layers[Media.PARAMS] = [builder.text(Media.PARAMS, _json(parameters))]
+        builder.layers[Media.PARAMS] = [builder.text(Media.PARAMS, msgspec.json.encode(parameters))]
     if modelfile.messages:
-        messages = _json(modelfile.messages)
+        messages = msgspec.json.encode(modelfile.messages)
         builder.layers[Media.MESSAGES] = [builder.text(Media.MESSAGES, messages)]
     for text in modelfile.licenses:
         layer = builder.text(Media.LICENSE, text.encode())
@@ -169,14 +160,9 @@ def _add_texts(builder: LayerBuilder, modelfile: Modelfile) -> None:
             licenses.append(layer)
 
 
-def _json(value: object) -> bytes:
-    return msgspec.json.encode(value)
-
-
 def _config(builder: LayerBuilder, modelfile: Modelfile) -> ModelConfig:
     """Return the config blob, from the weights' file and the Modelfile."""
-    info = builder.info
-    base = builder.config
+    info, base = builder.info, builder.config
     return ModelConfig(
         model_format="gguf",
         model_family=info.architecture,

@@ -69,7 +69,7 @@ class CreateSpec:
 
 
 class LayerBuilder:
-    """Collects the layers of a new model.
+    """Collects the layers of a new model; errors are those of `create`.
 
     Attributes:
         layers: by media type.
@@ -99,16 +99,8 @@ class LayerBuilder:
         return weights_file(self._store.layout, files)
 
     def add_sources(self, spec: CreateSpec) -> None:
-        """Add the weights and other sources.
-
-        Raises:
-            As `create`.
-        """
-        if spec.files:
-            with self._files(spec.files) as paths:
-                for name, path in paths.items():
-                    with _named(name, is_sent=True):
-                        self._add_path(path, spec)
+        """Add the weights and other sources."""
+        self._add_uploaded(spec.files, spec, self._add_path)
         for text in spec.modelfile.sources:
             found = path_of_source(text, spec.folder)
             if found is None:
@@ -120,16 +112,8 @@ class LayerBuilder:
             raise RequestError("none of the sources contains the weights of a model")
 
     def add_adapters(self, spec: CreateSpec) -> None:
-        """Add adapters; PEFT's are converted.
-
-        Raises:
-            As `create`.
-        """
-        if spec.adapter_files:
-            with self._files(spec.adapter_files) as paths:
-                for name, path in paths.items():
-                    with _named(name, is_sent=True):
-                        self._add_adapter(path, spec)
+        """Add adapters; PEFT's are converted."""
+        self._add_uploaded(spec.adapter_files, spec, self._add_adapter)
         for text in spec.modelfile.adapters:
             found = path_of_source(text, spec.folder)
             if found is None:
@@ -138,11 +122,7 @@ class LayerBuilder:
                 self._add_adapter(found, spec)
 
     def text(self, kind: Media, content: bytes) -> Descriptor:
-        """Store a text layer and return it.
-
-        Raises:
-            StoreError: if it cannot be written.
-        """
+        """Store a text layer and return it."""
         layer = Descriptor(kind, Digest.of(content), len(content))
         self._lease.add([layer.digest])
         if self._store.blobs.has(layer.digest, layer.size):
@@ -233,6 +213,15 @@ class LayerBuilder:
                 raise ModelFileError("general.type", "this file is not an adapter")
             layer = self._import(Media.ADAPTER, path, spec)
         self.layers.setdefault(Media.ADAPTER, []).append(layer)
+
+    def _add_uploaded(
+        self, files: Mapping[str, Digest], spec: CreateSpec, add: Callable[[Path, CreateSpec], None]
+    ) -> None:
+        if files:
+            with self._files(files) as paths:
+                for name, path in paths.items():
+                    with _named(name, is_sent=True):
+                        add(path, spec)
 
     @contextmanager
     def _files(self, files: Mapping[str, Digest]) -> Iterator[dict[str, Path]]:

@@ -14,7 +14,6 @@ deletes unknown files there.
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
 from pathlib import Path
 
 from tampu.store.names import Digest, ModelName
@@ -23,55 +22,23 @@ MANIFESTS = "manifests"
 NEWER_MANIFESTS = "manifest-v2"
 
 
-@dataclass(frozen=True, slots=True)
 class Layout:
     """The folders and files of the store at `root`."""
 
-    root: Path
-
-    @property
-    def manifests(self) -> Path:
-        """The folder where manifests are written."""
-        return self.root / MANIFESTS
-
-    @property
-    def manifest_folders(self) -> tuple[Path, Path]:
-        """The folders where manifests are read."""
-        return self.manifests, self.root / NEWER_MANIFESTS
-
-    @property
-    def blobs(self) -> Path:
-        """The folder of blobs."""
-        return self.root / "blobs"
-
-    @property
-    def ours(self) -> Path:
-        """The folder of tampu's own files."""
-        return self.root / ".tampu"
-
-    @property
-    def incoming(self) -> Path:
-        """The folder of incomplete blobs."""
-        return self.ours / "incoming"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.manifests = root / MANIFESTS  # where they are written
+        self.manifest_folders = (self.manifests, root / NEWER_MANIFESTS)  # where they are read
+        self.blobs = root / "blobs"
+        self.ours = root / ".tampu"  # tampu's own files
+        self.incoming = self.ours / "incoming"  # incomplete blobs
+        self.locks = self.ours / "locks"  # of single blobs
+        self.leases = self.ours / "leases"
+        self.lock = self.ours / "lock"  # the store's
 
     def temporary(self) -> Path:
         """Return a new path for a file that is being written."""
         return self.incoming / f"tmp-{secrets.token_hex(8)}"
-
-    @property
-    def locks(self) -> Path:
-        """The folder of locks on single blobs."""
-        return self.ours / "locks"
-
-    @property
-    def leases(self) -> Path:
-        """The folder of leases."""
-        return self.ours / "leases"
-
-    @property
-    def lock(self) -> Path:
-        """The store's lock."""
-        return self.ours / "lock"
 
     def manifest(self, name: ModelName) -> Path:
         """The manifest of a model."""

@@ -2,31 +2,36 @@
 
 They are looked up in this order, and an earlier one hides a later one of the same name: single
 files, GGUF files in tampu's folder, tampu's store in that folder, Ollama's store, Hugging Face's
-cache, LM Studio's folder, the built-in model. Nothing here opens a model's weights.
+cache, LM Studio's folder, the built-in model. Nothing here opens a model's weights. Files of other
+programs are only read:
+
+    Hugging Face's cache  models--<user>--<repo>/snapshots/<commit>/<file>, refs/main: a commit
+    LM Studio             <publisher>/<repo>/<file>
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from tampu.errors import ModelFileError, ModelNameError, ModelNotFoundError
 from tampu.ml.split_names import part_name, read_part_name
 from tampu.settings.settings import Settings
-from tampu.store.external import ExternalModel, hub_models, lm_studio_models
-from tampu.store.gguf_files import SUFFIX
+from tampu.store.gguf_files import SUFFIX, read_repository
 from tampu.store.manifests import Media
 from tampu.store.model import StoredModel
 from tampu.store.names import DEFAULT_TAG, ModelName
-from tampu.store.store import DamagedEntry, Store
+from tampu.store.store import DamagedEntry, Listing, Store
 
 BUILT_IN = "demo"
-OLLAMA_SERVICE_MODELS = Path(
-    "/usr/share/ollama/.ollama/models"
-)  # where Ollama's own service keeps them
+OLLAMA_SERVICE_MODELS = Path("/usr/share/ollama/.ollama/models")
+HUB_HOST = "hf.co"
+LM_STUDIO_HOST = "lmstudio"
+_MAX_DEPTH = 3
 _MAX_SHOWN_NAMES = 12
 
 
@@ -43,7 +48,7 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """A model on this machine.
+    """A model on this machine; its paths raise StoreError if a file is missing from the store.
 
     Attributes:
         name: the displayed name, with its tag.
@@ -68,11 +73,7 @@ class LocalModel:
 
     @property
     def path(self) -> Path:
-        """The file of its weights; the first shard, if they are split.
-
-        Raises:
-            StoreError: if the store's file is missing.
-        """
+        """The file of its weights; the first shard, if they are split."""
         return self.stored.model_path if self.stored else self.files[0]
 
     @property
@@ -84,11 +85,7 @@ class LocalModel:
 
     @property
     def projector_paths(self) -> tuple[Path, ...]:
-        """The files of its projectors.
-
-        Raises:
-            StoreError: if one is missing from the store.
-        """
+        """The files of its projectors."""
         return tuple(self.stored.paths(Media.PROJECTOR)) if self.stored else self.projectors
 
     def damaged(self, error: ModelFileError) -> ModelFileError:
@@ -96,14 +93,6 @@ class LocalModel:
         remedy = "run `tampu verify-store --repair`, then pull or create it again"
         reason = f"{error.reason}; {remedy}" if self.stored else error.reason
         return ModelFileError(f"the file of model {self.name} is damaged: {error.field}", reason)
-
-
-@dataclass(frozen=True, slots=True)
-class LocalModels:
-    """The models on this machine, last modified first, and the damaged entries."""
-
-    models: list[LocalModel] = field(default_factory=list)
-    damaged: list[DamagedEntry] = field(default_factory=list)
 
 
 class Library:
@@ -151,13 +140,13 @@ class Library:
             built_in=built_in_path(),
         )
 
-    def listing(self) -> LocalModels:
+    def listing(self) -> Listing[LocalModel]:
         """Return all models; a damaged entry never hides the others."""
         damaged: list[DamagedEntry] = []
         found: dict[str, LocalModel] = {}
         for model in self._all(damaged):
             found.setdefault(model.name.lower(), model)
-        return LocalModels(sorted(found.values(), key=lambda m: -m.modified_s), damaged)
+        return Listing(sorted(found.values(), key=lambda m: -m.modified_s), damaged)
 
     def find(self, text: str) -> LocalModel:
         """Return the model of a name, case-insensitive; the tag `latest` may be omitted.
@@ -170,21 +159,20 @@ class Library:
             name = ModelName.parse(text)
         except ModelNameError:
             name = None
-        found = (
-            self._find_in_files(text)
-            or (name and self._find_in_stores(name))
-            or self._find_elsewhere(text)
-        )
-        if found is None:
-            names = [model.name for model in self.listing().models]
-            there = ", ".join(_bare(name) for name in sorted(names)[:_MAX_SHOWN_NAMES]) or "none"
-            more = (
-                f" and {len(names) - _MAX_SHOWN_NAMES} more"
-                if len(names) > _MAX_SHOWN_NAMES
-                else ""
-            )
-            raise ModelNotFoundError(f"model {text[:200]!r} not found (there are: {there}{more})")
-        return found
+        for model in self._given():
+            if _is_named(model, text):
+                return model
+        for store, origin in self._stores() if name else ():
+            if name and store.find(name):
+                return _from_store(store.model(name), origin)
+        for model in self._others():
+            if _is_named(model, text):
+                return model
+        names = sorted(_bare(model.name) for model in self.listing().models)
+        there = ", ".join(names[:_MAX_SHOWN_NAMES]) or "none"
+        more = len(names) - _MAX_SHOWN_NAMES
+        there += f" and {more} more" if more > 0 else ""
+        raise ModelNotFoundError(f"model {text[:200]!r} not found (there are: {there})")
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -208,11 +196,9 @@ class Library:
     def _others(self) -> Iterator[LocalModel]:
         """Yield the models of other programs, and the built-in one."""
         if self._hub_cache is not None:
-            yield from (_from_external(m, Origin.HUB) for m in hub_models(self._hub_cache))
+            yield from _hub_models(self._hub_cache)
         if self._lm_studio is not None:
-            yield from (
-                _from_external(m, Origin.LM_STUDIO) for m in lm_studio_models(self._lm_studio)
-            )
+            yield from _lm_studio_models(self._lm_studio)
         if self._built_in is not None and self._built_in.is_file():
             name = f"{self._built_in.stem}:{DEFAULT_TAG}"
             yield _from_files(name, (self._built_in,), Origin.BUILT_IN)
@@ -221,18 +207,6 @@ class Library:
         if self.store is not None:
             yield self.store, Origin.STORE
         yield from ((store, Origin.OLLAMA) for store in self._ollama)
-
-    def _find_in_files(self, text: str) -> LocalModel | None:
-        return next((model for model in self._given() if _is_named(model, text)), None)
-
-    def _find_in_stores(self, name: ModelName) -> LocalModel | None:
-        for store, origin in self._stores():
-            if store.find(name):
-                return _from_store(store.model(name), origin)
-        return None
-
-    def _find_elsewhere(self, text: str) -> LocalModel | None:
-        return next((model for model in self._others() if _is_named(model, text)), None)
 
 
 def built_in_path() -> Path:
@@ -251,10 +225,6 @@ def _from_store(model: StoredModel, origin: Origin) -> LocalModel:
     )
 
 
-def _from_external(model: ExternalModel, origin: Origin) -> LocalModel:
-    return _from_files(model.name.short, model.files, origin, model.projectors)
-
-
 def _from_files(
     name: str, files: tuple[Path, ...], origin: Origin, projectors: tuple[Path, ...] = ()
 ) -> LocalModel:
@@ -269,6 +239,70 @@ def _from_files(
         files=files,
         projectors=projectors,
     )
+
+
+def _hub_models(cache: Path) -> Iterator[LocalModel]:
+    """Yield the models in Hugging Face's cache."""
+    for repository in _folders(cache):
+        kind, *names = repository.name.split("--")
+        if kind == "models" and len(names) == 2:
+            snapshot = _snapshot(repository)
+            if snapshot is not None:
+                yield from _models(snapshot, HUB_HOST, names[0], names[1], Origin.HUB)
+
+
+def _lm_studio_models(folder: Path) -> Iterator[LocalModel]:
+    """Yield the models in LM Studio's folder."""
+    for publisher in _folders(folder):
+        for repository in _folders(publisher):
+            yield from _models(
+                repository, LM_STUDIO_HOST, publisher.name, repository.name, Origin.LM_STUDIO
+            )
+
+
+def _models(
+    folder: Path, host: str, namespace: str, model: str, origin: Origin
+) -> Iterator[LocalModel]:
+    repository = read_repository(_files_below(folder))
+    projector = repository.projector
+    projectors = (folder / projector,) if projector else ()
+    for variant in repository.variants:
+        try:
+            name = ModelName(model, variant.tag, namespace, host)
+        except ModelNameError:  # only its path can be used
+            continue
+        files = tuple(folder / file for file in variant.files)
+        yield _from_files(name.short, files, origin, projectors)
+
+
+def _files_below(folder: Path) -> Iterator[str]:
+    """Yield the paths of GGUF files below a folder, relative to it."""
+    for parent, folders, files in os.walk(folder):
+        below = Path(parent).relative_to(folder)
+        if len(below.parts) >= _MAX_DEPTH:
+            folders.clear()
+        for file in files:
+            if file.lower().endswith(SUFFIX) and (Path(parent) / file).is_file():
+                yield (below / file).as_posix()
+
+
+def _snapshot(repository: Path) -> Path | None:
+    """Return the snapshot folder of the branch `main`, else the newest."""
+    snapshots = _folders(repository / "snapshots")
+    try:
+        main = (repository / "refs" / "main").read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        main = ""
+    chosen = [folder for folder in snapshots if folder.name == main]
+    newest = sorted(snapshots, key=lambda folder: folder.stat().st_mtime)
+    return next(iter(chosen or newest[-1:]), None)
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.is_dir())
+    except OSError:  # missing, or not readable
+        return []
 
 
 def _gguf_files(folder: Path | None) -> list[Path]:

@@ -6,6 +6,8 @@ Three rules keep a blob that is in use from being deleted:
 * before checking whether a blob exists to name it in a manifest, it is added to a lease, under the
   store's shared lock;
 * a lease is a file that its owner keeps locked, so the lease of a dead process can be recognized.
+
+All functions raise StoreError if a file cannot be created, written or locked.
 """
 
 from __future__ import annotations
@@ -34,11 +36,7 @@ POLL_S = 0.05
 
 @contextmanager
 def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
-    """Hold a file's lock, waiting for it.
-
-    Raises:
-        StoreError: if the file cannot be created or locked.
-    """
+    """Hold a file's lock, waiting for it."""
     descriptor = open_lock(path)
     try:
         with _translate_lock_errors():
@@ -73,11 +71,7 @@ class PolledLock(HeldFile):
     """A file lock that is polled instead of waited for; its file is removed on release."""
 
     def acquire(self) -> bool:
-        """Take the lock if it is free; return whether it is held now.
-
-        Raises:
-            StoreError: if the file cannot be created or locked.
-        """
+        """Take the lock if it is free; return whether it is held now."""
         descriptor = open_lock(self._path)
         # The previous holder removes the file before it releases the lock: then try a new file.
         if try_lock(descriptor, self._path):
@@ -91,11 +85,7 @@ class Lease(HeldFile):
     """A set of blobs that must not be deleted, because they are about to be used or named."""
 
     def __init__(self, layout: Layout) -> None:
-        """Create an empty lease.
-
-        Raises:
-            StoreError: if it cannot be written.
-        """
+        """Create an empty lease."""
         super().__init__(layout.leases / f"{os.getpid()}-{secrets.token_hex(8)}")
         self._layout = layout
         with locked(layout.lock, shared=True):  # until it is locked, it looks abandoned
@@ -104,11 +94,7 @@ class Lease(HeldFile):
                 raise StoreError(f"cannot lock {self._path.name}")
 
     def add(self, digests: Iterable[Digest]) -> None:
-        """Add blobs to the lease.
-
-        Raises:
-            StoreError: if it cannot be written.
-        """
+        """Add blobs to the lease."""
         lines = "".join(f"{digest}\n" for digest in digests).encode()
         with locked(self._layout.lock, shared=True), translate_os_errors("the lease"):
             write_all(self._descriptor, lines)
@@ -133,22 +119,14 @@ def remove_abandoned(path: Path) -> bool:
 
 
 def open_lock(path: Path) -> int:
-    """Open a lock file, creating it if needed, and return its descriptor.
-
-    Raises:
-        StoreError: if it cannot be created.
-    """
+    """Open a lock file, creating it if needed, and return its descriptor."""
     with translate_os_errors(f"the lock {path.name}"):
         make_folder(path.parent)
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
 
 def try_lock(descriptor: int, path: Path) -> bool:
-    """Lock a file if it is unlocked and still at its path; return whether it is locked now.
-
-    Raises:
-        StoreError: if the file system has no locks.
-    """
+    """Lock a file if it is unlocked and still at its path; return whether it is locked now."""
     with _translate_lock_errors():
         return lock_exclusively(descriptor, path)
 

@@ -40,7 +40,9 @@ class StoredMessage(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """A model of a store. Layers are read lazily.
+    """A model of a store.
+
+    Layers are read lazily; a missing, changed or damaged one raises StoreError.
 
     Attributes:
         name: as spelled in the store.
@@ -69,11 +71,7 @@ class StoredModel:
         return self.content if manifest == self.manifest else encode_manifest(manifest)
 
     def path_of(self, layer: Descriptor) -> Path:
-        """Return the file of a layer, in the store or outside.
-
-        Raises:
-            StoreError: if it is missing, has the wrong size, or was changed.
-        """
+        """Return the file of a layer, in the store or outside."""
         path = file_of(layer) or self.blobs.path(layer.digest)
         try:
             status = path.stat()
@@ -91,20 +89,12 @@ class StoredModel:
         return path
 
     def paths(self, *kinds: Media) -> list[Path]:
-        """Return the files of the layers of the given kinds, in order.
-
-        Raises:
-            StoreError: if one is missing or damaged.
-        """
+        """Return the files of the layers of the given kinds, in order."""
         return [self.path_of(layer) for layer in self.manifest.of_kind(*kinds)]
 
     @property
     def model_path(self) -> Path:
-        """The file of the weights; the first shard, if they are split.
-
-        Raises:
-            StoreError: if there is none, or a shard is missing.
-        """
+        """The file of the weights; the first shard, if they are split."""
         files = self.paths(Media.MODEL)
         if not files:
             raise StoreError(f"{self.name.short} has no GGUF file, so tampu cannot run it")
@@ -112,11 +102,7 @@ class StoredModel:
 
     @property
     def config(self) -> ModelConfig:
-        """Its config.
-
-        Raises:
-            StoreError: if the config is missing or damaged.
-        """
+        """Its config."""
         return read_config(self.blobs.read(self.manifest.config.digest, MAX_CONFIG_BYTES))
 
     @property
@@ -136,11 +122,7 @@ class StoredModel:
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """Its default options, by Ollama's names.
-
-        Raises:
-            StoreError: if they are not a JSON object.
-        """
+        """Its default options, by Ollama's names."""
         merged: dict[str, Any] = {}
         for text in self._texts(Media.PARAMS):
             merged |= self._json(text, dict[str, Any])
@@ -148,11 +130,7 @@ class StoredModel:
 
     @property
     def messages(self) -> list[StoredMessage]:
-        """The messages that every conversation starts with.
-
-        Raises:
-            StoreError: if they are not a list of messages.
-        """
+        """The messages that every conversation starts with."""
         texts = self._texts(Media.MESSAGES)
         return [message for text in texts for message in self._json(text, list[StoredMessage])]
 

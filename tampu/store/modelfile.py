@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -95,23 +95,24 @@ def format_modelfile(modelfile: Modelfile) -> str:
         RequestError: for a text that cannot be written in a Modelfile.
     """
     lines: list[str] = [f"FROM {_quoted(source)}" for source in modelfile.sources]
-    for word in ("template", "system"):
-        text = getattr(modelfile, word)
-        if text is not None:
-            lines.append(f"{word.upper()} {_quoted(text)}")
+    lines += _single_lines(modelfile, "template", "system")
     for name, value in modelfile.parameters.items():
         for item in value if isinstance(value, list) else [value]:
             lines.append(f"PARAMETER {name} {_parameter_text(item)}")
     lines += [f"ADAPTER {_quoted(adapter)}" for adapter in modelfile.adapters]
-    for word in ("renderer", "parser", "requires"):
-        text = getattr(modelfile, word)
-        if text is not None:
-            lines.append(f"{word.upper()} {_quoted(text)}")
+    lines += _single_lines(modelfile, "renderer", "parser", "requires")
     lines += [f"LICENSE {_quoted(text)}" for text in modelfile.licenses]
     lines += [
         f"MESSAGE {message.role} {_quoted(message.content)}" for message in modelfile.messages
     ]
     return "\n".join(lines) + "\n"
+
+
+def _single_lines(modelfile: Modelfile, *words: str) -> Iterator[str]:
+    for word in words:
+        text = getattr(modelfile, word)
+        if text is not None:
+            yield f"{word.upper()} {_quoted(text)}"
 
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -134,28 +135,21 @@ def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
         match = _LINE.fullmatch(line)
         word = match["word"].upper() if match else ""
         if match is None or word not in _READERS:
-            shown = line.strip(_SPACE).split()[0][:_SHOWN]
+            shown = _SPACES.split(line.strip(_SPACE))[0][:_SHOWN]
             known = ", ".join(_READERS)
             raise _wrong(begin + 1, f"unknown instruction {shown!r}; known: {known}")
         value = match["rest"].lstrip(_SPACE)
         quote = _opening(value, word)
         if quote and not _is_closed(_content(value, word), quote):
-            more = _closing(lines, place, quote)
-            if more is None:
+            rest = range(place, len(lines))
+            end = next((n + 1 for n in rest if lines[n].rstrip(_SPACE).endswith(quote)), None)
+            if end is None:
                 raise _wrong(begin + 1, f"{word}: the quote {quote} is not closed")
-            value = "\n".join([value, *lines[place:more]])
-            place = more
+            value = "\n".join([value, *lines[place:end]])
+            place = end
         if "\0" in value:
             raise _wrong(begin + 1, f"{word}: contains a NUL")
         yield begin + 1, word, value
-
-
-def _closing(lines: Sequence[str], place: int, quote: str) -> int | None:
-    """Return the index after the line that ends with a quote."""
-    for number in range(place, len(lines)):
-        if lines[number].rstrip(_SPACE).endswith(quote):
-            return number + 1
-    return None
 
 
 def _content(value: str, word: str) -> str:
@@ -219,7 +213,7 @@ def _pair(value: str, what: str) -> tuple[str, str]:
     return name, _text(rest[0])
 
 
-def _cached(name: str, read: Callable[[str], str]) -> Callable[[Modelfile, str], Modelfile]:
+def _set(name: str, read: Callable[[str], str]) -> Callable[[Modelfile, str], Modelfile]:
     def reader(modelfile: Modelfile, value: str) -> Modelfile:
         changes: dict[str, Any] = {name: read(value)}
         return replace(modelfile, **changes)
@@ -227,7 +221,7 @@ def _cached(name: str, read: Callable[[str], str]) -> Callable[[Modelfile, str],
     return reader
 
 
-def _more(name: str) -> Callable[[Modelfile, str], Modelfile]:
+def _append(name: str) -> Callable[[Modelfile, str], Modelfile]:
     def reader(modelfile: Modelfile, value: str) -> Modelfile:
         changes: dict[str, Any] = {name: (*getattr(modelfile, name), _needed(value))}
         return replace(modelfile, **changes)
@@ -236,16 +230,16 @@ def _more(name: str) -> Callable[[Modelfile, str], Modelfile]:
 
 
 _READERS: Mapping[str, Callable[[Modelfile, str], Modelfile]] = {
-    "FROM": _more("sources"),
+    "FROM": _append("sources"),
     "PARAMETER": _parameter,
-    "TEMPLATE": _cached("template", _text),
-    "SYSTEM": _cached("system", _text),
-    "ADAPTER": _more("adapters"),
-    "LICENSE": _more("licenses"),
+    "TEMPLATE": _set("template", _text),
+    "SYSTEM": _set("system", _text),
+    "ADAPTER": _append("adapters"),
+    "LICENSE": _append("licenses"),
     "MESSAGE": _message,
-    "REQUIRES": _cached("requires", _needed),
-    "RENDERER": _cached("renderer", _needed),
-    "PARSER": _cached("parser", _needed),
+    "REQUIRES": _set("requires", _needed),
+    "RENDERER": _set("renderer", _needed),
+    "PARSER": _set("parser", _needed),
 }
 _SINGLE = ("TEMPLATE", "SYSTEM", "REQUIRES", "RENDERER", "PARSER")
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from tampu.errors import ModelNameError, ModelNotFoundError, StoreError
 from tampu.ml.atomic_file import atomic_file, make_folder, sync_folder, translate_os_errors
@@ -18,6 +19,8 @@ from tampu.store.manifests import Manifest, encode_manifest, read_manifest
 from tampu.store.model import StoredModel, file_of
 from tampu.store.names import Digest, ModelName, canonical_host
 from tampu.store.shards import remove_stale_links
+
+M = TypeVar("M")
 
 logger = logging.getLogger(__name__)
 
@@ -35,15 +38,18 @@ class DamagedEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """The models of a store, last modified first, and the damaged entries."""
+class Listing(Generic[M]):
+    """Models, last modified first, and damaged entries."""
 
-    models: list[StoredModel] = field(default_factory=list)
+    models: list[M] = field(default_factory=list)
     damaged: list[DamagedEntry] = field(default_factory=list)
 
 
 class Store:
-    """The models in one folder. Safe for concurrent threads and processes."""
+    """The models in one folder. Safe for concurrent threads and processes.
+
+    Methods that write raise StoreError if the folder is another program's or cannot be written.
+    """
 
     def __init__(self, root: Path, *, is_writable: bool = True) -> None:
         """Use a folder, which need not exist.
@@ -63,7 +69,7 @@ class Store:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def listing(self) -> Listing:
+    def listing(self) -> Listing[StoredModel]:
         """Return all models; one damaged entry never hides the others."""
         models: dict[ModelName, StoredModel] = {}
         damaged: list[DamagedEntry] = []
@@ -105,11 +111,7 @@ class Store:
     # -- writing ---------------------------------------------------------------------------------
 
     def check_writable(self) -> None:
-        """Refuse to change another program's store.
-
-        Raises:
-            StoreError: if it is one.
-        """
+        """Refuse to change another program's store."""
         if not self.is_writable:
             raise StoreError(
                 f"{self.root} belongs to another program and is read-only; set TAMPU_MODELS to "
@@ -117,11 +119,7 @@ class Store:
             )
 
     def lease(self) -> Lease:
-        """Create a lease for blobs that no manifest names yet.
-
-        Raises:
-            StoreError: if the store cannot be written.
-        """
+        """Create a lease for blobs that no manifest names yet."""
         self.check_writable()
         return Lease(self.layout)
 
@@ -203,9 +201,6 @@ class Store:
 
         Returns:
             The removed blobs.
-
-        Raises:
-            StoreError: if one cannot be removed.
         """
         self.check_writable()
         now = time.time()

@@ -1,1 +1,1 @@
-"""A model in a process of its own: the protocol, its client and its main loop."""
+"""Worker processes, one per model: the protocol, its client and the worker itself."""

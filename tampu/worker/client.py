@@ -1,4 +1,4 @@
-"""The server's side of a model's process: start it, ask it, notice its death.
+"""The server's side of a worker: starts it, sends it requests, detects its crash.
 
 Everything here runs on one event loop and needs no lock.
 """
@@ -10,13 +10,13 @@ import logging
 import signal
 import socket
 import sys
-from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from tampu.chat.sandboxed_template import RENDERING
 from tampu.engine.load_options import LoadOptions
@@ -61,11 +61,11 @@ HANG_SECONDS = 60.0
 _CLOSE_SECONDS = 5.0
 _EXIT_SECONDS = 1.0
 _READ_BYTES = 64 * 1024
-_BEAT_SECONDS = 1.0
+_PING_SECONDS = 1.0
 _GRACE = 1.05
 _MEANINGS = {
-    signal.SIGBUS: " (the model's file was changed or cut short while it was in use)",
-    signal.SIGKILL: " (ended from outside: by the system if memory was short)",
+    signal.SIGBUS: " (the model's file was changed or truncated while in use)",
+    signal.SIGKILL: " (killed from outside, maybe by the system for lack of memory)",
 }
 _LAST_EVENTS = (Done, Failed, Embedded, Encoded, Decoded)
 
@@ -77,25 +77,47 @@ class _Events(asyncio.Queue[RequestEvent | None]):
     is_over = False
 
 
+class ProcessHandle(Protocol):
+    """The part of `asyncio.subprocess.Process` that is used; a thread can take its place."""
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+
+    @property
+    def stdout(self) -> asyncio.StreamReader | None:
+        """Its output; None if that is not read."""
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit status; None while it runs."""
+
+    def kill(self) -> None:
+        """End it by force."""
+
+    async def wait(self) -> int:
+        """Wait until it has ended."""
+
+
 class WorkerProcess:
     """A model in a process of its own."""
 
     def __init__(
         self,
-        process: Process,
+        process: ProcessHandle,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         name: str,
         fork_server: ForkServerClient,
         hang_s: float = HANG_SECONDS,
     ) -> None:
-        """Take over a process and our end of its socket; `start_worker` does it all."""
+        """Take over a process and our end of its socket; `start_worker` starts both."""
         self.name = name
         self._fork_server = fork_server
         self._hang_s = hang_s
         self._loop = asyncio.get_running_loop()
-        self._silent_s = self._beaten_s = 0.0
-        self._beat: asyncio.TimerHandle | None = None
+        self._silent_s = self._pinged_s = 0.0
+        self._ping_timer: asyncio.TimerHandle | None = None
         self._process = process
         self._writer = writer
         self._ready: Ready | None = None
@@ -111,34 +133,34 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """The process's number."""
+        """The process id."""
         return self._process.pid
 
     @property
     def ready(self) -> Ready:
-        """What loading has given."""
+        """The worker's report of the loaded model."""
         if self._ready is None:
             raise RunnerDiedError(f"model {self.name!r} is not loaded")
         return self._ready
 
     @property
     def is_alive(self) -> bool:
-        """Whether it takes requests."""
+        """Whether it accepts requests."""
         return not (self._cause or self._is_closing or self._is_gone)
 
     @property
     def cause(self) -> str:
-        """Why it has died; empty while it has not, or was closed."""
+        """Why it crashed; empty while it has not, or after `close`."""
         return "" if self._is_closing else self._cause
 
     async def load(
         self, path: Path, options: LoadOptions, progress: Progressed, stall_s: float
     ) -> None:
-        """Have the process load a model.
+        """Load a model in the process.
 
         Raises:
-            TampuError: the process's own refusal; RunnerDiedError when it died, or when nothing
-                was loaded for `stall_s` seconds.
+            TampuError: as the process reports it; RunnerDiedError if it crashed, or made no
+                progress for `stall_s` seconds.
         """
         await self._send(Load(str(path), options))
         while self._ready is None:
@@ -147,7 +169,7 @@ class WorkerProcess:
                     reply = await self._loading.get()
             except TimeoutError:
                 self._kill()
-                message = f"model {self.name!r}: nothing was loaded for {stall_s:g} s"
+                message = f"loading model {self.name!r} made no progress for {stall_s:g} s"
                 raise RunnerDiedError(message) from None
             match reply:
                 case Progress(fraction=fraction):
@@ -165,8 +187,8 @@ class WorkerProcess:
         """Yield the events of one request; closing the iterator cancels it.
 
         Raises:
-            TampuError: when the request fails; RunnerDiedError when the process has died,
-                RequestNotStartedError when it did so before it took up the request.
+            TampuError: if the request fails; RunnerDiedError if the process crashed, and
+                RequestNotStartedError if it did so before it started the request.
         """
         async with self._request(lambda n: Generate(n, prompt, options, form)) as events:
             while True:
@@ -201,13 +223,13 @@ class WorkerProcess:
 
     @asynccontextmanager
     async def _request(self, command: Callable[[int], Command]) -> AsyncIterator[_Events]:
-        """Send the command made for a new number; cancel it at the end unless it is complete."""
+        """Send a command with a new number; cancel it at the end unless it is complete."""
         if not self.is_alive:
             raise self._death(RequestNotStartedError)
         request, events = next(self._numbers), _Events()
         self._requests[request] = events
         try:
-            self._listen_for_beats()
+            self._start_pings()
             await self._send(command(request))
             yield events
         finally:
@@ -219,7 +241,7 @@ class WorkerProcess:
         """Return the next event of a request.
 
         Raises:
-            TampuError: if the request has failed, or the process has died.
+            TampuError: if the request has failed, or the process has crashed.
         """
         event = await events.get()
         events.is_over = event is None or isinstance(event, _LAST_EVENTS)
@@ -227,13 +249,13 @@ class WorkerProcess:
             raise self._death(RunnerDiedError if events.is_started else RequestNotStartedError)
         events.is_started = True
         if isinstance(event, Failed):
-            if event.kind == RunnerDiedError.__name__:  # the process cannot be used any more
+            if event.kind == RunnerDiedError.__name__:  # the process is unusable
                 self._kill(event.message)
             raise to_error(event.kind, event.message)
         return event
 
     async def close(self) -> None:
-        """End the process: by closing the socket, and by force if it does not follow."""
+        """End the process: by closing the socket, and by force if it does not exit then."""
         self._is_closing = True
         self._writer.close()
         await asyncio.gather(self._reader, self._output_reader)
@@ -249,24 +271,24 @@ class WorkerProcess:
         if self.is_alive:
             self._writer.write(to_frame(Cancel(request)))
 
-    def _listen_for_beats(self) -> None:
-        """While there are requests, the process has to show each second that it lives."""
-        if self._beat is None:
-            self._silent_s, self._beaten_s = 0.0, self._loop.time()
-            self._beat = self._loop.call_later(_BEAT_SECONDS, self._check_beat)
+    def _start_pings(self) -> None:
+        """Ping the process every second while it has requests."""
+        if self._ping_timer is None:
+            self._silent_s, self._pinged_s = 0.0, self._loop.time()
+            self._ping_timer = self._loop.call_later(_PING_SECONDS, self._check_ping)
 
-    def _check_beat(self) -> None:
-        self._beat = None
+    def _check_ping(self) -> None:
+        self._ping_timer = None
         if not self._requests or not self.is_alive:
             return
-        # It may have stood still itself meanwhile.
-        self._silent_s += min(self._loop.time() - self._beaten_s, 2 * _BEAT_SECONDS)
-        self._beaten_s = self._loop.time()
+        # This event loop may have been blocked itself.
+        self._silent_s += min(self._loop.time() - self._pinged_s, 2 * _PING_SECONDS)
+        self._pinged_s = self._loop.time()
         if self._silent_s > _GRACE * self._hang_s:
-            self._kill(f"it did not answer for {self._hang_s:g} s")
+            self._kill(f"it did not respond for {self._hang_s:g} s")
             return
         self._writer.write(to_frame(Ping(self._hang_s)))
-        self._beat = self._loop.call_later(_BEAT_SECONDS, self._check_beat)
+        self._ping_timer = self._loop.call_later(_PING_SECONDS, self._check_ping)
 
     async def _read_replies(self, reader: asyncio.StreamReader) -> None:
         buffer = bytearray()
@@ -288,33 +310,33 @@ class WorkerProcess:
             self._requests[reply.request].put_nowait(reply.event)
 
     async def _end(self) -> None:
-        """The socket has closed: find out why, and tell all who wait."""
+        """Find out why the socket was closed, and end all requests."""
         self._is_gone = True
         self._fork_server.release()
         try:
             async with asyncio.timeout(_CLOSE_SECONDS if self._is_closing else _EXIT_SECONDS):
                 await self._process.wait()
         except TimeoutError:
-            logger.warning("the process of model %r does not end: killed", self.name)
+            logger.warning("the worker of model %r does not exit: killed", self.name)
             self._kill()
             await self._process.wait()
         await asyncio.wait({self._output_reader}, timeout=_EXIT_SECONDS)
         exit_cause = describe_exit(self._process.returncode or 0, list(self._output))
         self._cause = self._cause or exit_cause
-        if self._beat is not None:
-            self._beat.cancel()
+        if self._ping_timer is not None:
+            self._ping_timer.cancel()
         if not self._is_closing:
-            logger.error("model %r died: %s", self.name, self._cause)
+            logger.error("the worker of model %r crashed: %s", self.name, self._cause)
         self._loading.put_nowait(None)
         for events in self._requests.values():
             events.put_nowait(None)
 
     async def _read_output(self, output: asyncio.StreamReader | None) -> None:
-        """Keep the last lines that the process writes, for the cause of its death."""
+        """Log the process's output, and keep its last lines for the cause of a crash."""
         while output is not None:
             try:
                 line = await output.readline()
-            except ValueError:  # a line too long for the buffer; what there was of it is gone
+            except ValueError:  # a line too long for the buffer; it is lost
                 continue
             if not line:
                 break
@@ -330,8 +352,8 @@ class WorkerProcess:
 
     def _death(self, kind: type[RunnerDiedError] = RunnerDiedError) -> RunnerDiedError:
         if self._is_closing:
-            kind = RunnerDiedError  # whoever closes it wants no other in its place
-        cause = self._cause or ("it was unloaded" if self._is_closing else "it is gone")
+            kind = RunnerDiedError  # the request must not start another
+        cause = self._cause or ("it was unloaded" if self._is_closing else "for an unknown reason")
         return kind(f"the process of model {self.name!r} has ended: {cause}")
 
 
@@ -352,23 +374,23 @@ async def start_worker(
     Args:
         path: the model's file.
         options: how it is loaded.
-        name: what the model is called in messages.
-        environment: the process's whole environment.
+        name: of the model in messages.
+        environment: the process's complete environment.
         fork_server: shared with the process.
-        progress: is told how much (0 to 1) is loaded.
+        progress: called with the fraction loaded, 0 to 1.
         stall_s: loading is given up after so many seconds without progress.
-        hang_s: it is killed when it has requests and does not answer for so many seconds.
-        program: what runs in the process.
+        hang_s: a process with requests is killed if it does not respond for so many seconds.
+        program: the command line of the process.
 
     Raises:
-        TampuError: when the model cannot be loaded; the process has ended then.
+        TampuError: if the model cannot be loaded; the process has ended then.
     """
     channel = fork_server.share()
     fork_server.acquire()
     ours, theirs = socket.socketpair()
     with channel, theirs:
         try:
-            fork_server.request(RENDERING)  # imported beside the loading
+            fork_server.request(RENDERING)  # import it while the model is loaded
             channels = ("--fork-server", str(channel.fileno()), "--socket", str(theirs.fileno()))
             process = await asyncio.create_subprocess_exec(
                 *(*program, *channels),
@@ -394,7 +416,7 @@ async def start_worker(
 
 
 def describe_exit(code: int, output: list[str]) -> str:
-    """Return why a process ended, from its exit code and the last lines it wrote."""
+    """Return why a process ended, from its exit status and its last lines of output."""
     if code >= 0:
         cause = f"exit code {code}"
     else:

@@ -1,4 +1,4 @@
-"""The entry point of a model's own process: `python -m tampu.worker.main --socket FD`."""
+"""The entry point of a worker process: `python -m tampu.worker.main --socket FD`."""
 
 from __future__ import annotations
 
@@ -13,59 +13,53 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
-import numpy as np
-import numpy.typing as npt
 import psutil
 
 from tampu.chat.template import ChatTemplate
 from tampu.chat.template_loader import read_template
-from tampu.engine.chat import Handle, RequestBuilder
+from tampu.engine.chat import RequestBuilder
 from tampu.engine.engine import Engine
 from tampu.engine.fit import free_on
+from tampu.engine.load_options import LLAMACPP
 from tampu.errors import RequestError
 from tampu.ml.devices import find_devices
 from tampu.ml.gguf import read_gguf
-from tampu.runner.events import Event
-from tampu.runner.request import GenerateOptions
 from tampu.sandbox import confinement
 from tampu.sandbox.client import ForkServerClient
 from tampu.tokenizer import Tokenizer
 from tampu.tokenizer.loading import load_tokenizer
-from tampu.worker.engines import LLAMACPP
 from tampu.worker.protocol import Load, Ready
 from tampu.worker.worker import Loaded, Worker
 
 _OOM_SCORE = 500
-_DEVICE_NEWS = 16  # AF_NETLINK, through which drivers find devices; no way to a network
+_AF_NETLINK = 16  # drivers find devices through it; it does not reach a network
 
-# Without weights there is no context that could be full.
-_NO_LIMIT = 2**31
-# Larger than the logits of a large vocabulary, which come and go with each token.
-_LARGE_BLOCK = 520 * 1024
+# Larger than the logits of a large vocabulary, which are allocated for each token.
+_LARGE_BLOCK_BYTES = 520 * 1024
 
 
 def confine() -> None:
-    """Tie this process to its parent, and take from it what it has no use for."""
+    """End this process with its parent, and forbid what it does not need."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     confinement.end_with_parent(signal.SIGKILL)
     confinement.set_no_new_privileges()
     confinement.set_oom_score(_OOM_SCORE)
-    confinement.forbid(confinement.MACHINE, families=(socket.AF_UNIX, _DEVICE_NEWS))
-    _give_large_blocks_back()
+    confinement.forbid(confinement.MACHINE, families=(socket.AF_UNIX, _AF_NETLINK))
+    _return_large_blocks()
 
 
-def _give_large_blocks_back() -> None:
-    """Have large blocks of memory go back to the system when they are freed.
+def _return_large_blocks() -> None:
+    """Let glibc return large freed blocks to the system.
 
-    glibc would keep larger and larger ones for the next of their size; graphs come in hundreds of
-    sizes, and what lies between them made the process two to three times as large within an hour.
+    By default it keeps larger and larger blocks for reuse. Graphs have hundreds of sizes, and the
+    fragmentation made the process two to three times as large within an hour.
     """
     mmap_threshold, library = -3, ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
-        library.mallopt(mmap_threshold, _LARGE_BLOCK)
+        library.mallopt(mmap_threshold, _LARGE_BLOCK_BYTES)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -73,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Run one model for a tampu server.")
     parser.add_argument("--socket", type=int, required=True, help="descriptor of a stream socket")
     parser.add_argument(
-        "--fork-server", type=int, help="descriptor of the server's (tampu.sandbox.fork_server)"
+        "--fork-server", type=int, help="descriptor of a channel to the server's fork server"
     )
     options = parser.parse_args(arguments)
     confine()
@@ -92,36 +86,22 @@ def load_model(
     cancelled: Callable[[], bool],
     fork_server: ForkServerClient,
 ) -> Iterator[Loaded]:
-    """Load what a load command asks for; it is closed at the end.
+    """Load the model of a load command; it is closed at the end.
 
     Raises:
-        TampuError: when the model cannot be loaded.
+        TampuError: if the model cannot be loaded.
     """
     if load.options.vocabulary_only:
         yield load_vocabulary(load, fork_server)
-        return
-    if load.options.engine == LLAMACPP:
-        with load_llamacpp(load, fork_server) as loaded:
+    elif load.options.engine == LLAMACPP:
+        from tampu.backends.llamacpp import load_llamacpp  # slow to import and rarely needed
+
+        with load_llamacpp(Path(load.path), load.options, fork_server) as (model, requests):
+            memory_bytes = psutil.Process().memory_info().rss
+            yield Loaded(model, requests, Ready(model.context, memory_bytes, engine=LLAMACPP))
+    else:
+        with load_engine(load, progress, cancelled, fork_server) as loaded:
             yield loaded
-        return
-    with load_engine(load, progress, cancelled, fork_server) as loaded:
-        yield loaded
-
-
-@contextmanager
-def load_llamacpp(load: Load, fork_server: ForkServerClient) -> Iterator[Loaded]:
-    """Load the model into the other engine; it is freed at the end.
-
-    Raises:
-        TampuError: when it cannot be loaded.
-    """
-    from tampu.backends import llamacpp  # slow to import, and seldom needed
-
-    loaded = llamacpp.load_llamacpp(Path(load.path), load.options, fork_server)
-    with loaded as (model, requests):
-        memory_bytes = psutil.Process().memory_info().rss
-        ready = Ready(model.context, memory_bytes, engine=LLAMACPP)
-        yield Loaded(model, requests, ready)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,25 +109,25 @@ class VocabularyOnly:
     """A model without its weights."""
 
     tokenizer: Tokenizer
-    context: int = _NO_LIMIT
+    context: int = 2**31  # no limit
 
     def prepare_image(self, _: bytes) -> NoReturn:
         """Refuse an image: only the vision encoder knows how many inputs it takes."""
         raise RequestError("images need the model's weights, and it was loaded without them")
 
-    def submit(self, _: Sequence[int], __: GenerateOptions, ___: Callable[[Event], None]) -> Handle:
+    def submit(self, *_: object) -> NoReturn:
         """Refuse: nothing can be computed."""
         raise RequestError("this model was loaded without its weights")
 
-    def embed(self, _: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
+    def embed(self, _: object) -> NoReturn:
         """Refuse: nothing can be computed."""
         raise RequestError("this model was loaded without its weights")
 
     def warm_up(self) -> None:
-        """Do nothing: there are no answers."""
+        """Do nothing."""
 
     def hang_reason(self, _: float) -> str:
-        """Return nothing: there is no loop."""
+        """Return "": nothing runs."""
         return ""
 
 
@@ -155,7 +135,7 @@ def load_vocabulary(load: Load, fork_server: ForkServerClient) -> Loaded:
     """Load a model's tokenizer and template alone.
 
     Raises:
-        TampuError: when the file is not sound.
+        TampuError: if the file is damaged.
     """
     metadata = read_gguf(load.path).metadata
     tokenizer = load_tokenizer(metadata)
@@ -173,17 +153,18 @@ def load_engine(
     cancelled: Callable[[], bool],
     fork_server: ForkServerClient,
 ) -> Iterator[Loaded]:
-    """Load the engine for a load command; it is closed at the end.
+    """Load the native engine; it is closed at the end.
 
     Raises:
-        TampuError: when the model cannot be loaded.
+        TampuError: if the model cannot be loaded.
     """
-    more: dict[str, Any] = {
-        "progress": progress,
-        "cancelled": cancelled,
-        "fork_server": fork_server,
-    }
-    with Engine.load(load.path, load.options, **more) as engine:
+    with Engine.load(
+        load.path,
+        load.options,
+        progress=progress,
+        cancelled=cancelled,
+        fork_server=fork_server,
+    ) as engine:
         memory_bytes = psutil.Process().memory_info().rss + engine.device_bytes
         free = free_on(find_devices())
         ready = Ready(engine.context, memory_bytes, engine.device_bytes, device_free=free)

@@ -1,10 +1,9 @@
-"""Replies of a model's process on their way to the server.
+"""The replies of a worker to the server; text deltas are coalesced.
 
-Each piece wakes the server, which may have to share the model's processors, and the tokens of a
-fast model come faster than anybody sees. So the pieces of an answer that come within a fiftieth of
-a second go together, within a twentieth if they come faster than anybody reads, and those of many
-answers within up to a tenth: up to 25 answers make no more than 250 pieces a second. A request's
-first piece and its end never wait.
+Every message wakes the server, which may share the model's CPUs. So the deltas of a request are
+sent at most every 20 ms, every 50 ms if there are more than 20 tokens in that time, and those of
+many requests at most every 100 ms: 25 requests make at most 250 messages a second. A request's
+first delta and its end never wait.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from tampu.worker.protocol import Answer, Reply
 
 GATHER_SECONDS = 0.02
 _FAST_SECONDS = 0.05
-_FAST_TOKENS = 20  # so many within `GATHER_SECONDS` are a thousand a second
+_FAST_TOKENS = 20  # in GATHER_SECONDS: a thousand a second
 _EACH_SECONDS = 0.004
-_LONGEST_SECONDS = 0.1
+_MAX_SECONDS = 0.1
 
 
 class OutputQueue:
-    """A queue whose reader gets all there is at once, pieces not more often than need be.
+    """A queue whose reader takes all replies together; text deltas wait for more.
 
-    Any number of threads may put; one takes.
+    Any thread may put; one takes.
     """
 
     def __init__(
@@ -36,12 +35,12 @@ class OutputQueue:
         clock: Callable[[], float] = time.monotonic,
         calls: SimpleQueue[None] | None = None,
     ) -> None:
-        """Let pieces wait.
+        """Start empty.
 
         Args:
-            gather_s: until so long after what was taken last.
-            clock: says what time it is, in seconds.
-            calls: wake the reader; whoever sets the clock gives one whose waiting moves it.
+            gather_s: text deltas wait until so many seconds after the last take.
+            clock: returns the time in seconds.
+            calls: wakes the reader; with a virtual clock, one whose waiting advances it.
         """
         self._gather_s = self._pause_s = gather_s
         self._clock = clock
@@ -53,7 +52,7 @@ class OutputQueue:
         self._taken_s = 0.0
 
     def put(self, reply: Reply, *, may_wait: bool = False) -> None:
-        """Add a reply; one that may wait goes with the next that may not, or when it is time."""
+        """Add a reply; one that may wait is sent with the next that may not, or after the pause."""
         self._replies.append(reply)
         if not may_wait:
             self._is_urgent = True
@@ -61,12 +60,12 @@ class OutputQueue:
             self._calls.put(None)
 
     def close(self) -> None:
-        """Let the reader end when it has taken what is there."""
+        """Let the reader end after it has taken the rest."""
         self._is_closed = self._is_urgent = True
         self._calls.put(None)
 
     def take(self) -> list[Reply]:
-        """Wait for replies and return them; none: it was closed."""
+        """Wait for replies and return them; empty after `close`."""
         while not self._replies:
             if self._is_closed:
                 return []
@@ -81,14 +80,14 @@ class OutputQueue:
         return found
 
     def _pause(self, pieces: int, tokens: int) -> float:
-        """Return how long pieces wait after so many, which were these many before they joined."""
+        """Return how long deltas wait after so many messages of so many tokens."""
         if not self._gather_s:
             return 0.0
         shortest = max(self._gather_s, _FAST_SECONDS if tokens > _FAST_TOKENS else 0.0)
-        return max(shortest, min(_EACH_SECONDS * pieces, _LONGEST_SECONDS))
+        return max(shortest, min(_EACH_SECONDS * pieces, _MAX_SECONDS))
 
     def _gather(self) -> None:
-        """Wait until it is time, or something cannot wait."""
+        """Wait until the pause is over, or a reply may not wait."""
         self._is_gathering = True
         while not self._is_urgent and (pause := self._left()) > 0:
             try:
@@ -106,34 +105,26 @@ class OutputQueue:
 
 
 def joined(replies: Iterable[Reply]) -> list[Reply]:
-    """Return replies with the neighbouring pieces of each request as one."""
+    """Return replies with successive text deltas of each request joined."""
     found: list[Reply] = []
-    pieces: dict[int, list[TextDelta]] = {}
-    places: dict[int, int] = {}
+    deltas: dict[int, list[Answer]] = {}  # by their place in `found`
+    places: dict[int, int] = {}  # of the latest of them, by request
     for reply in replies:
         if isinstance(reply, Answer) and isinstance(reply.event, TextDelta):
-            if reply.request in pieces:
-                pieces[reply.request].append(reply.event)
+            place = places.setdefault(reply.request, len(found))
+            deltas.setdefault(place, []).append(reply)
+            if place < len(found):
                 continue
-            pieces[reply.request] = [reply.event]
-            places[reply.request] = len(found)
         elif isinstance(reply, Answer):
-            _close(found, reply.request, pieces, places)
+            places.pop(reply.request, None)
         found.append(reply)
-    for request in list(pieces):
-        _close(found, request, pieces, places)
+    for place, several in deltas.items():
+        if len(several) > 1:
+            events = [each.event for each in several if isinstance(each.event, TextDelta)]
+            delta = TextDelta(
+                "".join(event.text for event in events),
+                tuple(token for event in events for token in event.tokens),
+                tuple(entry for event in events for entry in event.logprobs),
+            )
+            found[place] = Answer(several[0].request, delta)
     return found
-
-
-def _close(
-    found: list[Reply], request: int, pieces: dict[int, list[TextDelta]], places: dict[int, int]
-) -> None:
-    """Put the pieces of a request in the place of their first."""
-    several = pieces.pop(request, [])
-    if len(several) > 1:
-        piece = TextDelta(
-            "".join(piece.text for piece in several),
-            tuple(token for piece in several for token in piece.tokens),
-            tuple(entry for piece in several for entry in piece.logprobs),
-        )
-        found[places[request]] = Answer(request, piece)

@@ -33,7 +33,7 @@ class Load(msgspec.Struct, frozen=True, tag="load"):
 
 
 class Generate(msgspec.Struct, frozen=True, tag="generate"):
-    """Begin a request; `request` is the server's number for it."""
+    """Begin a request; `request` is the number that the server gives it."""
 
     request: int
     prompt: Prompt
@@ -42,13 +42,13 @@ class Generate(msgspec.Struct, frozen=True, tag="generate"):
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
-    """Nobody waits for this request any more; it ends with `Done("cancelled")`."""
+    """Cancel a request; it ends with `Done("cancelled")`."""
 
     request: int
 
 
 class Embed(msgspec.Struct, frozen=True, tag="embed"):
-    """Compute the embeddings of texts; one that is too long is cut if `truncate`, else refused."""
+    """Compute embeddings; an input that is too long is cut if `truncate` is set, else refused."""
 
     request: int
     inputs: tuple[TextPrompt | TokensPrompt, ...]
@@ -56,10 +56,10 @@ class Embed(msgspec.Struct, frozen=True, tag="embed"):
 
 
 class Encode(msgspec.Struct, frozen=True, tag="encode"):
-    """Return the tokens of a prompt, whatever its length.
+    """Return the tokens of a prompt of any length.
 
-    Of a text, `add_special` puts the model's beginning token in front, and `parse_special` reads
-    control tokens written in it.
+    For a text, `add_special` adds tokens such as BOS, and `parse_special` encodes control tokens
+    written in it as such.
     """
 
     request: int
@@ -76,7 +76,7 @@ class Decode(msgspec.Struct, frozen=True, tag="decode"):
 
 
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
-    """Say that you are there, and whether your loop made no progress for too long."""
+    """Ask for a sign of life, and whether the run loop has made no progress for `patience_s`."""
 
     patience_s: float
 
@@ -85,7 +85,7 @@ Command: TypeAlias = Load | Generate | Cancel | Embed | Encode | Decode | Ping
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
-    """This part of the model (0 to 1) is loaded."""
+    """This fraction of the model (0 to 1) is loaded."""
 
     fraction: float
 
@@ -95,10 +95,10 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
     Attributes:
         context: of each slot, in tokens.
-        memory_bytes: that it takes, on all devices together.
-        device_bytes: of these, on devices besides the processor.
-        engine: what computes.
-        device_free: bytes that those devices can still give; None: nobody asked, or there are none.
+        memory_bytes: that it takes on all devices, the CPU included.
+        device_bytes: that it takes on GPUs.
+        engine: native or llamacpp.
+        device_free: free bytes of the GPUs; None: unknown, or there are none.
     """
 
     context: int
@@ -138,14 +138,14 @@ class ToolCallJSON(msgspec.Struct, frozen=True, tag="tool_call"):
 
 
 class PromptTokenLogprobs(msgspec.Struct, frozen=True, tag="prompt_scored"):
-    """The first prompt token, and the log-probabilities of the others; before `Done`, if wanted."""
+    """The first prompt token, and the logprobs of the others; before `Done`, if requested."""
 
     first: bytes
     logprobs: tuple[TokenLogprob, ...]
 
 
 class Embedded(msgspec.Struct, frozen=True, tag="embedded"):
-    """Embeddings of length 1, little-endian F32, (inputs, width), and how many tokens were read."""
+    """Embeddings of length 1, little-endian F32, (inputs, width), and the number of tokens."""
 
     vectors: bytes
     width: int
@@ -153,7 +153,7 @@ class Embedded(msgspec.Struct, frozen=True, tag="embedded"):
 
 
 class Encoded(msgspec.Struct, frozen=True, tag="encoded"):
-    """A prompt's tokens, and the bytes that each stands for."""
+    """A prompt's tokens, and the bytes of each."""
 
     tokens: tuple[int, ...]
     pieces: tuple[bytes, ...]
@@ -179,7 +179,7 @@ class Answer(msgspec.Struct, frozen=True, tag="answer"):
 
 
 class Pong(msgspec.Struct, frozen=True, tag="pong"):
-    """The process is there; `stuck` says why it will give nothing more, if that is so."""
+    """The process is alive; `stuck` says why it makes no progress, if it makes none."""
 
     stuck: str = ""
 
@@ -192,16 +192,16 @@ _replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 
 
 def to_frame(message: Command | Reply) -> bytes:
-    """Return a message as the bytes that go over the socket."""
+    """Return a message as a frame."""
     body = _encoder.encode(message)
     return HEADER.pack(len(body)) + body
 
 
 def take_frames(buffer: bytearray) -> list[bytes]:
-    """Take the bodies of all whole frames from the beginning of what was received.
+    """Remove the complete frames at the start of a buffer, and return their bodies.
 
     Raises:
-        ConnectionError: for a frame that is too long; the other side has lost its way.
+        ConnectionError: for a frame that is too long: the other side has a bug.
     """
     bodies = []
     start = 0

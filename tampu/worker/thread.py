@@ -1,18 +1,16 @@
-"""A worker on a thread of this process, for a program with one user: it starts without a process.
+"""A worker on a thread of this process, for a program with one user: it starts faster.
 
-The client speaks to it as to a worker's process, over a socket pair.
+The client uses it like a worker process, over a socket pair.
 """
 
 from __future__ import annotations
 
 import asyncio
-import asyncio.subprocess
 import os
 import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 from tampu.engine.load_options import LoadOptions
 from tampu.sandbox.client import ForkServerClient
@@ -23,10 +21,10 @@ _NO_LIMIT_S = 1e9
 
 
 class WorkerThread:
-    """One worker; to the client it is the worker's process."""
+    """A worker on a thread; a `ProcessHandle` for its client."""
 
-    stdout = None
-    returncode = 0
+    stdout: asyncio.StreamReader | None = None
+    returncode: int | None = 0
 
     def __init__(self, loader: Loader, fork_server: ForkServerClient) -> None:
         """Run a worker that loads its model with `loader`."""
@@ -38,7 +36,7 @@ class WorkerThread:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """How many tokens of the prompts in progress are processed, and how many they have."""
+        """The processed and the total tokens of the running requests' prompts."""
         return self._worker.progress
 
     async def start(
@@ -50,16 +48,15 @@ class WorkerThread:
         progress: Callable[[float], None],
         hang_s: float = HANG_SECONDS,
     ) -> WorkerProcess:
-        """Load a model and return the client to it; arguments are those of `start_worker`.
+        """Load a model and return the worker's client; the arguments are those of `start_worker`.
 
         Raises:
-            TampuError: when the model cannot be loaded.
+            TampuError: if the model cannot be loaded.
         """
         self._fork_server.acquire()
         self._thread.start()
         reader, writer = await asyncio.open_unix_connection(sock=self._ours)
-        process = cast("asyncio.subprocess.Process", self)  # it has what the client uses of one
-        client = WorkerProcess(process, reader, writer, name, self._fork_server, hang_s)
+        client = WorkerProcess(self, reader, writer, name, self._fork_server, hang_s)
         try:
             await client.load(path, options, progress, _NO_LIMIT_S)
         except BaseException:
@@ -68,7 +65,7 @@ class WorkerThread:
         return client
 
     def kill(self) -> None:
-        """Have the worker end: a thread cannot be forced."""
+        """Close the worker's socket, so that it ends; a thread cannot be killed."""
         try:
             self._theirs.shutdown(socket.SHUT_RDWR)
         except OSError:

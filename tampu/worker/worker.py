@@ -62,17 +62,17 @@ from tampu.worker.protocol import (
 
 logger = logging.getLogger(__name__)
 
-# A process whose server is gone may finish what the device computes, not more.
+# After the server has disconnected, the process may finish the current step, but not more.
 _LAST_SECONDS = 10.0
-# What may be needed later is made when there was nothing to do for so long.
-_REST_SECONDS = 0.5
-# Requests that are prepared at once; templates and images wait for their sandboxes anyway.
+# After so long without requests, prepare what may be needed later.
+_IDLE_SECONDS = 0.5
+# Requests prepared at the same time; templates and images wait for their sandboxes anyway.
 _PREPARERS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A loaded model, and what builds its requests."""
+    """A loaded model, and the builder of its requests."""
 
     model: Backend
     requests: RequestBuilder
@@ -80,13 +80,12 @@ class Loaded:
 
 
 class Loader(Protocol):
-    """Loads a model; what it returns is closed at the end."""
+    """Loads a model, which is closed at the end."""
 
     def __call__(
         self, load: Load, progress: Callable[[float], None], cancelled: Callable[[], bool]
     ) -> AbstractContextManager[Loaded]:
         """Load the model, or raise TampuError."""
-        ...
 
 
 AnyCommand = TypeVar("AnyCommand", Embed, Encode, Decode)
@@ -113,14 +112,14 @@ class _Generation:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """How many tokens of the prompt are processed, and how many it has; (0, 0): unknown."""
+        """The processed and the total prompt tokens; (0, 0): unknown."""
         return self._handle.progress if self._handle else (0, 0)
 
     def begin(self, loaded: Loaded, command: Generate) -> None:
-        """Build the request and submit it, unless it was cancelled meanwhile.
+        """Build the request and submit it, unless it has been cancelled.
 
         Raises:
-            TampuError: if it is refused.
+            TampuError: if it is invalid.
         """
         self.since_s = time.monotonic()
         try:
@@ -137,7 +136,7 @@ class _Generation:
         self._keep(handle)
 
     def cancel(self) -> None:
-        """End it with `Done("cancelled")`: at once if it is still being prepared."""
+        """End it with `Done("cancelled")`, immediately if it is still being prepared."""
         with self._lock:
             handle = self._handle
         if handle is not None:
@@ -146,14 +145,14 @@ class _Generation:
             self.end(Done("cancelled", Usage()))
 
     def end(self, event: Done | Failed) -> None:
-        """Send its last event; what comes after it is ignored."""
+        """Send its last event; later events are ignored."""
         with self._lock:
             is_over, self._is_over = self._is_over, True
         if not is_over:
             self._outbox.put(Answer(self._request, event))
 
     def _keep(self, handle: Handle) -> None:
-        """Take the handle that cancels it; what was cancelled meanwhile is cancelled now."""
+        """Keep the handle that cancels it; use it now if the request has been cancelled."""
         with self._lock:
             self._handle = handle
             is_over = self._is_over
@@ -161,7 +160,7 @@ class _Generation:
             handle.cancel()
 
     def _announce(self) -> None:
-        """Send the prompt, once; a request that is refused has none."""
+        """Send the prompt's tokens, once; an invalid request has none."""
         with self._lock:
             prompted, self._prompted = self._prompted, None
         if prompted is not None and not self._is_over:
@@ -194,8 +193,8 @@ class Worker:
         Args:
             connection: our end of a stream socket; the caller closes it after `run`.
             loader: loads the model.
-            owns_process: the process has no other work: it warms up while it is idle, and exits
-                soon after the other side closed the socket.
+            owns_process: the process has no other work: it warms up while idle, and exits soon
+                after the other side has closed the socket.
         """
         self._owns_process = owns_process
         self._connection = connection
@@ -227,17 +226,16 @@ class Worker:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """How many tokens of the prompts in progress are processed, and how many they have."""
+        """The processed and the total tokens of the running requests' prompts."""
         found = [generation.progress for generation in list(self._generations.values())]
         return sum(done for done, _ in found), sum(total for _, total in found)
 
     def _serve(self, load: Load) -> None:
-        def progress(fraction: float) -> None:
-            self._outbox.put(Progress(fraction))
-
         with ExitStack() as stack:
             try:
-                loading = self._loader(load, progress, self._closed.is_set)
+                loading = self._loader(
+                    load, lambda part: self._outbox.put(Progress(part)), self._closed.is_set
+                )
                 loaded = stack.enter_context(loading)
             except TampuError as error:
                 self._outbox.put(LoadFailed(type(error).__name__, str(error)))
@@ -248,24 +246,24 @@ class Worker:
             self._closed.wait()
 
     def _prepare(self, loaded: Loaded) -> None:
-        """Have ready what first requests need: templates' process at once, the rest later."""
+        """Prepare for the first requests: the templates' sandbox now, the rest when idle."""
         if loaded.requests.prompts is not None:
             loaded.requests.prompts.prepare()
         if not self._owns_process:
             return
 
-        def when_it_rests() -> None:
-            while not self._closed.wait(_REST_SECONDS):
+        def warm_up_when_idle() -> None:
+            while not self._closed.wait(_IDLE_SECONDS):
                 if not self._generations:
                     loaded.model.warm_up()
                     gc.collect()
-                    gc.freeze()  # what stays until the end need not be looked through again
+                    gc.freeze()  # what stays until the end need not be scanned again
                     return
 
-        threading.Thread(target=when_it_rests, name="tampu-prepare", daemon=True).start()
+        threading.Thread(target=warm_up_when_idle, name="tampu-prepare", daemon=True).start()
 
     def _handle(self, loaded: Loaded, command: Command) -> None:
-        """Begin what a command asks for; on the reader's thread, so it must not take long."""
+        """Start a command; on the reader's thread, so it must not take long."""
         match command:
             case Generate(request=request):
                 generation = _Generation(request, self._outbox)
@@ -287,7 +285,7 @@ class Worker:
                 logger.warning("a second load command was ignored")
 
     def _hang_reason(self, patience_s: float) -> str:
-        """Return why preparing requests has failed; empty if it has not."""
+        """Return why preparing requests counts as hung; empty if it does not."""
         since = [each.since_s for each in [*self._generations.values()] if each.since_s]
         taken_s = time.monotonic() - min(since, default=time.monotonic())
         limit_s = _PREPARERS * patience_s  # they may wait for one another
@@ -308,7 +306,7 @@ class Worker:
         loaded: Loaded,
         command: AnyCommand,
     ) -> None:
-        """Answer a command that has one event only."""
+        """Reply to a command that has only one event."""
         try:
             event = work(loaded, command)
         except Exception as error:  # noqa: BLE001 - its request waits for an event
@@ -365,7 +363,7 @@ def _failed(error: Exception) -> Failed:
 
 
 def token_ids(items: Sequence[Item]) -> tuple[int, ...]:
-    """Return a prompt's tokens, with those that stand for pictures."""
+    """Return a prompt's tokens, with the placeholders of images."""
     return tuple(
         token for item in items for token in ((item,) if isinstance(item, int) else item.tokens)
     )
@@ -381,7 +379,7 @@ def _embedded(loaded: Loaded, command: Embed) -> Embedded:
             tokens = known_tokens(given.tokens, tokenizer)
         if len(tokens) > context and not command.truncate:
             raise ContextLengthError(
-                f"input {index} has {len(tokens)} tokens, the context {context}: shorten it, or "
+                f"input {index} has {len(tokens)} tokens, the context {context}: shorten it or "
                 "allow truncation"
             )
         texts.append(tokens[:context])

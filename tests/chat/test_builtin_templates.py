@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tampu.chat import builtin_templates
-from tampu.chat.output import Content, Thinking, ToolCall
+from tampu.chat.output import Content, Reasoning, ToolCall
 from tampu.chat.output.parser_registry import chat_format
 from tampu.chat.renderers import RENDERERS
 from tampu.chat.segments import text_of
@@ -284,7 +284,11 @@ def prompt(
     template: ChatTemplate, messages: list[object], think: bool | None = None, **more: Any
 ) -> str:
     pieces = template.render(
-        messages, bos_token="<s>", eos_token="</s>", variables=template.thinking(think), **more
+        messages,
+        bos_token="<s>",
+        eos_token="</s>",
+        variables=template.think_variables(think),
+        **more,
     )
     return text_of(pieces)
 
@@ -342,7 +346,7 @@ def test_answers_of_the_family_are_read(name: str, step: int) -> None:
         part for start in range(0, len(text), step) for part in parser.feed(text[start:][:step])
     ]
     parts += parser.finish()
-    thought = "".join(part.text for part in parts if isinstance(part, Thinking))
+    thought = "".join(part.text for part in parts if isinstance(part, Reasoning))
     said = "".join(part.text for part in parts if isinstance(part, Content))
     [call] = [part for part in parts if isinstance(part, ToolCall)]
     assert thought.strip() == ("Hm." if "Hm." in text else "")

@@ -73,7 +73,7 @@ def test_a_message_without_text_can_have_a_picture() -> None:
 
 @pytest.mark.seed("S65")
 def test_text_that_looks_like_a_mark_stays_text() -> None:
-    text = "[picture-0000000000000000-0][img-0]"
+    text = "[image-0000000000000000-0][img-0]"
     messages = [{"role": "user", "content": text, "images": [Shown(1)]}]
     assert "".join(map(str, spell(encode(messages, in_turn))[3:])) == text
 
@@ -81,5 +81,5 @@ def test_text_that_looks_like_a_mark_stays_text() -> None:
 @pytest.mark.parametrize("repeats", [0, 2])
 def test_a_template_that_drops_or_repeats_a_picture_is_refused(repeats: int) -> None:
     messages = [{"role": "user", "content": "a", "images": [Shown(1)]}]
-    with pytest.raises(RequestError, match="does not show every picture"):
+    with pytest.raises(RequestError, match="does not show every image"):
         encode(messages, lambda contents: tuple((c, False) for c in contents * repeats))

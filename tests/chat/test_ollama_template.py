@@ -115,11 +115,15 @@ def test_calls_of_tools_are_written_as_json() -> None:
 
 def test_thinking_reaches_the_template() -> None:
     template = OllamaTemplate("{{ .Think }} {{ .ThinkLevel }} {{ .IsThinkSet }} {{ .Prompt }}")
-    assert template.thinking("low") == {"Think": True, "ThinkLevel": "low", "IsThinkSet": True}
-    prompt = template.render(TALK[1:2], variables=template.thinking(False))
+    assert template.think_variables("low") == {
+        "Think": True,
+        "ThinkLevel": "low",
+        "IsThinkSet": True,
+    }
+    prompt = template.render(TALK[1:2], variables=template.think_variables(False))
     assert text_of(prompt) == "false  true Hi"
     with pytest.raises(RequestError, match="must be true, false, low"):
-        template.thinking("much")
+        template.think_variables("much")
 
 
 @pytest.mark.parametrize("source", [CHATML, LEGACY])

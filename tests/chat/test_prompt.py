@@ -88,7 +88,7 @@ def test_an_answer_that_is_begun_has_no_thought_before_it() -> None:
     builder = PromptBuilder(ChatTemplate(source), Letters())
     built = builder.build(talk("uhi", "aYes"), limit=100)
     assert "".join(map(chr, built.tokens)) == "^hi<think></think>\n\nYes"
-    assert not built.begins_thought
+    assert not built.ends_in_reasoning
 
 
 def test_a_prompt_tells_whether_it_begins_a_thought() -> None:
@@ -97,7 +97,7 @@ def test_a_prompt_tells_whether_it_begins_a_thought() -> None:
     )
     builder = PromptBuilder(ChatTemplate(source), Letters())
     messages = talk("u<think>")
-    assert builder.style.thought is not None
-    assert builder.build(messages, limit=99, think=True).begins_thought
-    assert not builder.build(messages, limit=99, think=False).begins_thought
-    assert not builder.build(messages, limit=99).begins_thought
+    assert builder.style.reasoning is not None
+    assert builder.build(messages, limit=99, think=True).ends_in_reasoning
+    assert not builder.build(messages, limit=99, think=False).ends_in_reasoning
+    assert not builder.build(messages, limit=99).ends_in_reasoning

@@ -31,7 +31,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     return run
 
 
-def test_the_version_is_told_before_anything_is_imported() -> None:
+def test_version_needs_few_imports() -> None:
     program = (
         "import sys; sys.argv = ['tampu', '--version']\n"
         "from tampu.cli.entry import main; main()\n"
@@ -41,18 +41,18 @@ def test_the_version_is_told_before_anything_is_imported() -> None:
     assert (done.returncode, done.stdout) == (0, f"tampu version {__version__}\n"), done.stderr
 
 
-def test_the_version_is_told_among_other_options_too(run: Callable[..., Any]) -> None:
+def test_version_with_other_options(run: Callable[..., Any]) -> None:
     assert run("--debug", "--version") == (0, f"tampu version {__version__}\n", "")
 
 
-def test_without_a_command_there_is_help(run: Callable[..., Any]) -> None:
+def test_no_command_prints_help(run: Callable[..., Any]) -> None:
     code, out, _ = run()
     assert code == 0
     for command in ("run", "serve", "show", "bench", "convert"):
         assert command in out
 
 
-def test_a_model_that_is_missing_is_pulled_or_it_is_told_why_not(run: Callable[..., Any]) -> None:
+def test_missing_model_that_cannot_be_pulled_reports_why(run: Callable[..., Any]) -> None:
     code, out, err = run("run", "127.0.0.1:1/x/nothing", "hi")
     assert (code, out) == (2, "")
     assert "not found (there are: demo); it cannot be pulled: 127.0.0.1 is in a private" in err
@@ -81,7 +81,7 @@ def test_a_model_that_is_missing_is_pulled_or_it_is_told_why_not(run: Callable[.
         (["serve", "--model", "nowhere.gguf"], "nowhere.gguf: no such file"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(
+def test_invalid_input_prints_one_line_and_exits_with_2(
     run: Callable[..., Any], arguments: list[str], told: str
 ) -> None:
     code, out, err = run(*arguments)
@@ -91,7 +91,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert told in err
 
 
-def test_a_damaged_model_is_one_line_too(run: Callable[..., Any], tmp_path: Path) -> None:
+def test_damaged_model_prints_one_line(run: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(b"GGUF\x03\x00\x00\x00")
     for command in (["show"], ["run"]):
         code, _, err = run(*command, tmp_path / "m.gguf", *(["hi"] if command == ["run"] else []))

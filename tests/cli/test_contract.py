@@ -1,4 +1,4 @@
-"""Ollama's commands and flags, each of them here; what they print is in the other modules."""
+"""All of Ollama's commands and flags exist; other modules test their output."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_has_its_flags_and_tells_them(run: Callable[..., Any], command: str) -> None:
+def test_command_has_its_flags_in_its_help(run: Callable[..., Any], command: str) -> None:
     found = typer.main.get_command(app.app).commands[command]
     flags = {flag for parameter in found.params for flag in parameter.opts}
     assert flags >= set(COMMANDS[command].split())
@@ -53,7 +53,7 @@ def test_a_command_has_its_flags_and_tells_them(run: Callable[..., Any], command
     assert all(flag in out for flag in COMMANDS[command].split())
 
 
-def test_help_is_a_command_too(run: Callable[..., Any]) -> None:
+def test_help_command(run: Callable[..., Any]) -> None:
     assert run("help")[1] == run("--help")[1]
     assert run("help", "pull")[1] == run("pull", "--help")[1]
     assert run("help", "nothing")[0] == 2
@@ -64,9 +64,7 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny(tmp_path_factory.mktemp("m") / "e.gguf", Tiny(context=16), pooling=1)
 
 
-def test_a_text_too_long_to_embed_is_cut_unless_it_may_not_be(
-    run: Callable[..., Any], embedder: Path
-) -> None:
+def test_text_too_long_to_embed_is_cut_or_refused(run: Callable[..., Any], embedder: Path) -> None:
     text = "word " * 50
     for flag in ((), ("--truncate",), ("--truncate=true",)):
         code, out, _ = run("run", embedder, *flag, text)
@@ -76,15 +74,13 @@ def test_a_text_too_long_to_embed_is_cut_unless_it_may_not_be(
     assert "true or false" in run("run", embedder, "--truncate=some", text)[2]
 
 
-def test_an_answer_that_only_repeats_itself_ends_here_too(
-    run: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_repeating_answer_ends(run: Callable[..., Any], tmp_path: Path) -> None:
     looper = write_scripted(tmp_path / "m.gguf", ["Well", " la"], repeats=1)
     assert run("run", looper, "x") == (0, "Well" + " la" * 31 + "\n", "")
     assert run("run", looper, "x", "--num-predict", "50")[1] == "Well" + " la" * 49 + "\n"
 
 
-def test_all_of_a_model_is_shown(run: Callable[..., Any], tmp_path: Path) -> None:
+def test_verbose_show_prints_metadata_and_tensors(run: Callable[..., Any], tmp_path: Path) -> None:
     path = write_scripted(tmp_path / "m.gguf", ["Well", " la"])
     short, whole = run("show", path)[1], run("show", path, "-v")[1]
     assert "Metadata" not in short
@@ -101,9 +97,7 @@ def test_all_of_a_model_is_shown(run: Callable[..., Any], tmp_path: Path) -> Non
                for line in tensors.splitlines())  # fmt: skip
 
 
-def test_a_models_least_version_and_its_projector_are_shown(
-    run: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_required_version_and_projector_are_shown(run: Callable[..., Any], tmp_path: Path) -> None:
     file = tmp_path / "Modelfile"
     path = write_scripted(tmp_path / "m.gguf", ["Well", " la"])
     file.write_text(f"FROM {path}\nREQUIRES 0.19.0\nPARAMETER repeat_penalty 1.0\n")

@@ -1,4 +1,4 @@
-"""`tampu create` and what `show` and `run` make of its models, from end to end."""
+"""`tampu create`, and `show` and `run` with its models, end to end."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
     return run
 
 
-def test_a_model_is_made_and_shown(run: Any) -> None:
+def test_model_is_created_and_shown(run: Any) -> None:
     code, out, err = run("create", "mine")
     assert (code, out) == (0, "created 'mine:latest'\n"), err
     assert "writing manifest\nsuccess" in err
@@ -69,7 +69,7 @@ def test_a_model_is_made_and_shown(run: Any) -> None:
     assert run("show", "mine", "--system", "--license")[0] == 2
 
 
-def test_the_modelfile_that_is_shown_makes_the_same_model(run: Any) -> None:
+def test_shown_modelfile_creates_the_same_model(run: Any) -> None:
     run("create", "mine")
     text = run("show", "mine", "--modelfile")[1]
     assert "# FROM mine:latest" in text
@@ -81,7 +81,7 @@ def test_the_modelfile_that_is_shown_makes_the_same_model(run: Any) -> None:
     assert again == shown
 
 
-def test_quantise_on_the_way_and_from_standard_input(
+def test_quantize_with_modelfile_from_standard_input(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("FROM m.gguf"))
@@ -89,7 +89,7 @@ def test_quantise_on_the_way_and_from_standard_input(
     assert "Q8_0" in run("show", "small")[1]
 
 
-def test_a_model_that_is_not_here_is_pulled_first(
+def test_missing_base_model_is_pulled_first(
     run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked: list[str] = []
@@ -110,7 +110,7 @@ def test_a_model_that_is_not_here_is_pulled_first(
     assert run("show", "mine", "--system")[1] == "x\n"
 
 
-def test_what_is_wrong_is_said_in_one_line(run: Any) -> None:
+def test_invalid_modelfile_prints_one_line(run: Any) -> None:
     Path("Bad").write_text("FROM m.gguf\nPARAMETER heat 1")
     code, _, err = run("create", "bad", "-f", "Bad")
     assert code == 2
@@ -119,7 +119,7 @@ def test_what_is_wrong_is_said_in_one_line(run: Any) -> None:
     assert run("create", "../bad")[0] == 2
 
 
-def test_the_engine_applies_all_of_it(run: Any) -> None:
+def test_engine_applies_the_modelfile(run: Any) -> None:
     run("create", "mine")
     with Engine.load("mine") as engine:
         assert engine.context == 48
@@ -134,7 +134,7 @@ def test_the_engine_applies_all_of_it(run: Any) -> None:
         assert "the it" not in prompt
 
 
-def test_run_applies_all_of_it(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_applies_the_modelfile(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run("create", "mine")
     seen: list[LoadOptions] = []
     load = Engine.load

@@ -1,4 +1,4 @@
-"""`tampu list`, `cp`, `rm`, `verify-store`, `ps`, `stop`: what they print and what they change."""
+"""`tampu list`, `cp`, `rm`, `verify-store`, `ps`, `stop`: their output and effects."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def test_the_list_has_ollamas_columns(store: Store, run: Callable[..., Any]) -> 
     assert run("ls", "RUNA/")[1].split() == f"{lines[0]} {lines[2]}".split()
 
 
-def test_the_list_is_also_json(store: Store, run: Callable[..., Any]) -> None:
+def test_list_as_json(store: Store, run: Callable[..., Any]) -> None:
     add_model(store, "m")
     rows = json.loads(run("list", "m", "--json")[1])
     assert [(row["name"], row["origin"]) for row in rows] == [("m:latest", "store")]
 
 
-def test_the_plain_list_imports_little_and_says_what_is_damaged(store: Store) -> None:
+def test_plain_list_needs_few_imports_and_reports_damage(store: Store) -> None:
     add_model(store, "good")
     add_model(store, "bad")
     store.layout.manifest(ModelName.parse("bad")).write_bytes(b"")
@@ -82,7 +82,7 @@ def test_the_plain_list_imports_little_and_says_what_is_damaged(store: Store) ->
 
 
 @pytest.mark.usefixtures("home")
-def test_the_plain_list_tells_an_error_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_list_prints_an_error_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TAMPU_NONSENSE", "1")
     done = subprocess.run([sys.executable, "-m", "tampu.cli.entry", "ls"], capture_output=True)
     assert done.returncode == 2
@@ -98,7 +98,7 @@ def test_a_model_is_copied_and_removed(store: Store, run: Callable[..., Any]) ->
 
 
 @pytest.mark.usefixtures("home")
-def test_what_is_damaged_can_be_removed(store: Store, run: Callable[..., Any]) -> None:
+def test_damaged_models_can_be_removed(store: Store, run: Callable[..., Any]) -> None:
     model = add_model(store, "whole")
     for name, content in (("empty", b""), ("half", b'{"schemaVersion":2')):
         add_model(store, name)
@@ -110,7 +110,7 @@ def test_what_is_damaged_can_be_removed(store: Store, run: Callable[..., Any]) -
     assert [each.digest for each in store.listing().models] == [model.digest]
 
 
-def test_what_is_not_there_is_told(run: Callable[..., Any]) -> None:
+def test_missing_models_are_errors(run: Callable[..., Any]) -> None:
     assert run("rm", "nothing") == (2, "", "Error: model 'nothing:latest' not found\n")
     assert run("cp", "nothing", "m")[0] == 2
     code, _, error = run("cp", "../x", "m")
@@ -118,7 +118,7 @@ def test_what_is_not_there_is_told(run: Callable[..., Any]) -> None:
     assert "is not valid" in error
 
 
-def test_verification_tells_and_mends(store: Store, run: Callable[..., Any]) -> None:
+def test_verify_store_reports_and_repairs_damage(store: Store, run: Callable[..., Any]) -> None:
     model = add_model(store, "m")
     assert run("verify-store")[:2] == (0, "1 model, 2 blobs, 58 B: all sound\n")
     model.model_path.chmod(0o644)
@@ -133,7 +133,7 @@ def test_verification_tells_and_mends(store: Store, run: Callable[..., Any]) -> 
     assert not model.blobs.has(model.manifest.layers[0].digest)
 
 
-def test_a_repair_frees_what_no_model_needs(store: Store, run: Callable[..., Any]) -> None:
+def test_repair_removes_unused_blobs(store: Store, run: Callable[..., Any]) -> None:
     add_model(store, "m")
     with store.lease() as lease:
         nameless = store.blobs.path(store.blobs.put(b"of a model that was never complete", lease))
@@ -149,7 +149,7 @@ def test_a_repair_frees_what_no_model_needs(store: Store, run: Callable[..., Any
     assert run("verify-store")[1] == "1 model, 2 blobs, 58 B: all sound\n"
 
 
-def test_names_are_completed(store: Store) -> None:
+def test_model_names_are_completed(store: Store) -> None:
     add_model(store, "Llama3:1b")
     add_model(store, "llama3")
     assert complete_model("lla") == ["Llama3:1b", "llama3", "llama3:latest"]
@@ -157,7 +157,7 @@ def test_names_are_completed(store: Store) -> None:
 
 
 @pytest.mark.usefixtures("home")
-def test_nothing_is_completed_when_the_environment_makes_no_sense(
+def test_invalid_environment_completes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TAMPU_NONSENSE", "1")
@@ -169,7 +169,7 @@ def test_nothing_is_completed_when_the_environment_makes_no_sense(
 
 @pytest.fixture
 def server(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, Any]]]:  # noqa: ARG001 - a fixture cannot use fixtures otherwise
-    """A server that has one model in memory and notes what it is asked."""
+    """A server with one model in memory, which records its requests."""
     asked = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -222,7 +222,7 @@ def test_a_model_is_stopped(server: list[tuple[str, Any]], run: Callable[..., An
     assert run("stop", "x") == (2, "", "Error: model 'x' not found\n")
 
 
-def test_a_model_in_memory_is_unloaded_before_it_is_removed(
+def test_loaded_model_is_unloaded_before_removal(
     server: list[tuple[str, Any]], store: Store, run: Callable[..., Any]
 ) -> None:
     add_model(store, "m")
@@ -232,13 +232,13 @@ def test_a_model_in_memory_is_unloaded_before_it_is_removed(
 
 
 @pytest.mark.usefixtures("home")
-def test_without_a_server_there_is_nothing_in_memory(run: Callable[..., Any]) -> None:
+def test_ps_without_a_server_is_an_error(run: Callable[..., Any]) -> None:
     code, _, error = run("ps")
     assert code == 2
     assert error.startswith("Error: no server is running at http://127.0.0.1:1")
 
 
-def test_where_and_how_long_a_model_is() -> None:
+def test_processor_and_until_columns() -> None:
     assert processor(0, 0) == processor(1, 2) == "Unknown"
     assert (processor(5, 0), processor(5, 5)) == ("100% CPU", "100% GPU")
     now = datetime(2026, 1, 1, tzinfo=UTC)
@@ -266,7 +266,7 @@ COMMANDS = ("run", "show", "pull", "push", "list", "ls", "ps", "stop", "cp", "cp
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_that_takes_a_model_completes_its_name(
+def test_commands_complete_model_names(
     store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     add_model(store, "llama3")
@@ -276,14 +276,14 @@ def test_every_command_that_takes_a_model_completes_its_name(
 
 @pytest.mark.parametrize("words", ["quantize a b", "convert d --type", "create x --quantize"])
 @pytest.mark.usefixtures("home")
-def test_types_of_weights_are_completed(
+def test_weight_types_are_completed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str
 ) -> None:
     assert completed(monkeypatch, capsys, f"tampu {words} Q5_K") == ["Q5_K_M", "Q5_K_S"]
     assert completed(monkeypatch, capsys, f"tampu {words} q6") == ["q6_k"]
 
 
-def test_the_shell_gets_its_names_from_the_program(store: Store) -> None:
+def test_shell_completion_runs_the_program(store: Store) -> None:
     add_model(store, "llama3")
     asked = {"COMP_WORDS": "tampu rm lla", "COMP_CWORD": "2", "_TAMPU_COMPLETE": "complete_bash"}
     environment = {"HOME": str(store.root.parents[3]), "PATH": "/usr/bin:/bin", **asked}
@@ -296,7 +296,7 @@ def test_the_shell_gets_its_names_from_the_program(store: Store) -> None:
     "arguments", [("cp", "demo", "x"), ("rm", "demo"), ("export", "demo"), ("push", "demo")]
 )
 @pytest.mark.usefixtures("store")
-def test_a_model_that_is_only_read_is_told_with_the_way_to_one_that_is_not(
+def test_read_only_model_error_says_how_to_copy_it(
     run: Callable[..., Any], arguments: tuple[str, ...]
 ) -> None:
     code, out, error = run(*arguments)
@@ -311,7 +311,7 @@ def test_a_model_that_is_only_read_is_told_with_the_way_to_one_that_is_not(
     "arguments", [("list",), ("show", "demo"), ("verify-store",), ("devices",), ("config",)]
 )
 @pytest.mark.usefixtures("store")
-def test_all_that_print_tables_print_json_too(
+def test_commands_with_tables_print_json(
     run: Callable[..., Any], arguments: tuple[str, ...]
 ) -> None:
     code, text, _ = run(*arguments)
@@ -321,7 +321,7 @@ def test_all_that_print_tables_print_json_too(
     assert text != as_json
 
 
-def test_a_model_is_shown_as_json_with_what_its_modelfile_says(
+def test_show_json_has_the_modelfiles_values(
     run: Callable[..., Any], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(home)

@@ -1,4 +1,4 @@
-"""`tampu run` without a server: models are loaded, kept and asked within the program."""
+"""`tampu run` without a server: models are loaded and used within the program."""
 
 from __future__ import annotations
 
@@ -94,13 +94,13 @@ def test_keep_alive_0_unloads_the_model_after_each_answer(serve):
         wait_until(lambda: loaded(server) == {}, "the model is unloaded")
 
 
-def test_an_idle_model_is_unloaded_after_its_time(serve):
+def test_idle_model_is_unloaded_after_keep_alive(serve):
     server = serve()
     text(session(server, keep_alive_s=0.01).answer("hello"))
     wait_until(lambda: loaded(server) == {}, "the model is unloaded")
 
 
-def test_another_model_takes_the_place_of_the_first(serve, folder):
+def test_switching_models_unloads_the_first(serve, folder):
     server = serve()
     one = session(server)
     one.load()
@@ -111,7 +111,7 @@ def test_another_model_takes_the_place_of_the_first(serve, folder):
     assert text(one.answer("hello"))
 
 
-def test_a_closed_answer_is_cancelled_and_the_next_one_comes(serve):
+def test_answer_after_a_cancelled_one(serve):
     server = serve()
     one = session(server, num_predict=-1)
     parts = one.answer("hello")

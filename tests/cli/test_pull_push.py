@@ -1,4 +1,4 @@
-"""What `tampu pull` shows: bars with rate and time left on a terminal, lines elsewhere."""
+"""The progress of `tampu pull`: bars with rate and time left on a terminal, else lines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def registry():
         yield registry
 
 
-def test_elsewhere_each_step_is_a_line(
+def test_each_step_is_a_line_without_a_terminal(
     registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TAMPU_MODELS", str(tmp_path))
@@ -43,9 +43,7 @@ def test_elsewhere_each_step_is_a_line(
 
 
 @pytest.mark.server
-def test_on_a_terminal_there_are_bars_with_the_rate_and_the_time_left(
-    registry, tmp_path: Path
-) -> None:
+def test_terminal_shows_bars_with_rate_and_time_left(registry, tmp_path: Path) -> None:
     def crawl(request: pytest.FixtureRequest) -> Answer | None:
         if len(request.path) < 60:
             return None

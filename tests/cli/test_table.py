@@ -37,10 +37,10 @@ def test_sizes_are_decimal(count: float, shown: str) -> None:
         (729 * DAY, "24 months"), (730 * DAY, "2 years"),
     ],
 )  # fmt: skip
-def test_spans_are_told_as_docker_tells_them(seconds: int, shown: str) -> None:
+def test_durations_are_worded_like_dockers(seconds: int, shown: str) -> None:
     assert human_span(seconds) == shown
     assert human_age(seconds) == f"{shown} ago"
 
 
-def test_what_is_new_or_in_the_future_is_new() -> None:
+def test_age_of_new_and_future_times() -> None:
     assert human_age(0.5) == human_age(-100) == "Less than a second ago"

@@ -1,4 +1,4 @@
-"""The code blocks of README and docs: what can run is run, and what is imported exists."""
+"""The code blocks of README and docs run, and their imports exist."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.server
-def test_readmes_python_runs(folder: Path, tmp_path: Path) -> None:
+def test_python_of_readme_runs(folder: Path, tmp_path: Path) -> None:
     server = start_server(tmp_path / "models", tmp_path)
     try:
         text = "\n".join(blocks(README, "python")).replace("http://127.0.0.1:11434", server.url)
@@ -91,7 +91,7 @@ def test_readmes_python_runs(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line", commands(README))
-def test_readmes_commands_run(line: str, folder: Path) -> None:
+def test_commands_of_readme_run(line: str, folder: Path) -> None:
     if any(line.startswith(known) for known in ELSEWHERE):
         return
     assert line.startswith("tampu "), f"not a command that this test knows: {line}"

@@ -51,7 +51,7 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         yield engine
 
 
-def test_reasoning_is_apart_from_the_text(thinker: Engine) -> None:
+def test_reasoning_is_separated_from_the_text(thinker: Engine) -> None:
     found = thinker.chat(USER, **GREEDY)
     assert (found.reasoning, found.text, found.tool_calls) == ("Let me see.", "Yes", [])
     assert len(found.tokens) == found.usage.generated_tokens - 1 == len(REASONS)
@@ -68,7 +68,7 @@ def test_a_stream_has_deltas_of_each_kind(thinker: Engine, caller: Engine) -> No
     assert [each for each in events if isinstance(each, ToolCall)] == [ToolCall("f", {"x": 1})]
 
 
-def test_tool_calls_are_apart_from_the_text(caller: Engine) -> None:
+def test_tool_calls_are_separated_from_the_text(caller: Engine) -> None:
     found = caller.chat(USER, tools=TOOLS, **GREEDY)
     assert (found.text, found.tool_calls) == ("", [ToolCall("f", {"x": 1})])
     assert caller.chat(USER, **GREEDY).text == "".join(CALLS)
@@ -104,7 +104,7 @@ def test_a_chat_without_reasoning_has_none(thinker: Engine) -> None:
     assert (found.reasoning, found.text) == ("", "Let me see.</think>Yes")
 
 
-def test_a_format_holds_after_the_reasoning(thinker: Engine) -> None:
+def test_a_format_applies_after_the_reasoning(thinker: Engine) -> None:
     found = thinker.chat(USER, format={"enum": ["Yes"]}, **GREEDY)
     assert (found.reasoning, found.text) == ("Let me see.", '"Yes"')
 

@@ -33,14 +33,14 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 @pytest.mark.seed("S2")
-def test_a_greedy_answer_is_the_likeliest_token_each_time(engine: Engine) -> None:
+def test_greedy_sampling_takes_the_likeliest_tokens(engine: Engine) -> None:
     tokens = engine.tokenize(PROMPT)
     for token in engine.generate(PROMPT, max_tokens=12, **GREEDY).tokens:
         assert token == engine.logits(tokens)[-1].argmax()
         tokens.append(token)
 
 
-def test_an_answer_has_its_text_tokens_and_cost(engine: Engine) -> None:
+def test_a_completion_has_text_tokens_and_usage(engine: Engine) -> None:
     found = engine.generate(PROMPT, max_tokens=9, **GREEDY)
     assert len(found.tokens) == 9
     assert found.reason == "length"
@@ -53,7 +53,7 @@ def test_an_answer_has_its_text_tokens_and_cost(engine: Engine) -> None:
     assert 0 < usage.total_ns < 10**11
 
 
-def test_text_and_its_tokens_are_the_same_prompt(engine: Engine) -> None:
+def test_a_text_and_its_tokens_give_the_same_completion(engine: Engine) -> None:
     tokens = engine.tokenize(PROMPT)
     assert tokens[0] == BOS
     assert engine.detokenize(tokens) == PROMPT
@@ -63,7 +63,7 @@ def test_text_and_its_tokens_are_the_same_prompt(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 7])
-def test_exactly_as_many_tokens_as_asked_for_are_generated(engine: Engine, count: int) -> None:
+def test_exactly_max_tokens_tokens_are_generated(engine: Engine, count: int) -> None:
     found = engine.generate(PROMPT, max_tokens=count, **GREEDY)
     assert (len(found.tokens), found.reason) == (count, "length")
 
@@ -108,7 +108,7 @@ def test_logprobs_are_those_of_the_logits(engine: Engine, top: int) -> None:
         assert [token for token, _ in entry.top] == np.argsort(-row)[:top].tolist()
 
 
-def test_what_was_computed_is_not_computed_again(engine: Engine) -> None:
+def test_a_cached_prefix_is_not_computed_again(engine: Engine) -> None:
     prompt = "the same beginning and then"
     engine.generate(prompt, max_tokens=1, **GREEDY)
     found = engine.generate(prompt + " more", max_tokens=1, **GREEDY)
@@ -119,7 +119,7 @@ def test_what_was_computed_is_not_computed_again(engine: Engine) -> None:
 # Piece by piece
 
 
-def test_the_pieces_of_a_stream_are_the_answer(engine: Engine) -> None:
+def test_the_deltas_of_a_stream_are_the_whole_output(engine: Engine) -> None:
     whole = engine.generate(PROMPT, max_tokens=20, **GREEDY)
     *texts, done = engine.stream(PROMPT, max_tokens=20, **GREEDY)
     assert all(isinstance(text, TextDelta) for text in texts)
@@ -129,7 +129,7 @@ def test_the_pieces_of_a_stream_are_the_answer(engine: Engine) -> None:
     assert (done.reason, done.usage.generated_tokens) == ("length", 20)
 
 
-def test_a_stream_tells_how_much_of_its_prompt_is_read(engine: Engine) -> None:
+def test_a_stream_reports_the_progress_of_its_prompt(engine: Engine) -> None:
     stream = engine.stream(PROMPT, max_tokens=3, **GREEDY)
     read, total = stream.progress
     assert 0 <= read <= total == len(engine.tokenize(PROMPT))
@@ -146,12 +146,12 @@ def test_closing_a_stream_cancels_the_request(engine: Engine) -> None:
     rest(engine)
 
 
-def test_a_stream_that_nobody_reads_is_cancelled_when_it_is_closed(engine: Engine) -> None:
+def test_closing_an_unread_stream_cancels_the_request(engine: Engine) -> None:
     engine.stream(PROMPT, **GREEDY).close()
     rest(engine)
 
 
-def test_a_stream_that_nobody_keeps_is_cancelled(engine: Engine) -> None:
+def test_dropping_a_stream_cancels_the_request(engine: Engine) -> None:
     engine.stream(PROMPT, **GREEDY)
     gc.collect()
     rest(engine)
@@ -235,7 +235,7 @@ def test_cancelling_a_task_cancels_its_request(engine: Engine) -> None:
     rest(engine)
 
 
-def test_closing_an_asynchronous_stream_cancels_its_request_at_once(engine: Engine) -> None:
+def test_closing_an_asynchronous_stream_cancels_its_request(engine: Engine) -> None:
     messages = [{"role": "user", "content": "the cat"}]
 
     async def ask() -> None:
@@ -249,7 +249,7 @@ def test_closing_an_asynchronous_stream_cancels_its_request_at_once(engine: Engi
     asyncio.run(ask())
 
 
-def test_an_event_loop_that_ends_before_its_answer_harms_nobody(
+def test_closing_the_event_loop_cancels_only_its_own_request(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def ask() -> AsyncIterator[TextDelta | ReasoningDelta | ToolCall | Done]:
@@ -269,7 +269,7 @@ def test_an_event_loop_that_ends_before_its_answer_harms_nobody(
 
 
 @pytest.mark.seed("S78")
-def test_requests_of_many_threads_get_what_each_would_get_alone(engine: Engine) -> None:
+def test_requests_of_many_threads_give_the_same_as_alone(engine: Engine) -> None:
     prompts = ["the cat", "he is in", "", "on a list of the", "an old", "it was the host"]
     expected = [engine.generate(prompt, max_tokens=15, **GREEDY).tokens for prompt in prompts]
     found = {}
@@ -286,7 +286,7 @@ def test_requests_of_many_threads_get_what_each_would_get_alone(engine: Engine) 
     rest(engine)
 
 
-def test_probes_and_answers_at_once_do_not_disturb_each_other(engine: Engine) -> None:
+def test_logits_and_completions_at_the_same_time_are_correct(engine: Engine) -> None:
     alone = engine.generate(PROMPT, max_tokens=30, **GREEDY).tokens
     logits = engine.logits("he is in the list")
     found = []

@@ -71,7 +71,7 @@ def places(engine: Engine) -> str:
      (None, "00000"), (Offload(main=1), "11111"), (Offload(5, split=(1, 1)), "00011"),
      (Offload(4, split=(1, 3)), "0111-")],
 )  # fmt: skip
-def test_layers_are_where_they_were_asked_to_be_and_give_the_same(
+def test_offloaded_layers_are_on_their_devices_and_give_the_same_logits(
     path: Path,
     devices: tuple[StandIn, StandIn],
     expected: tuple[Any, npt.NDArray[np.float32]],
@@ -89,7 +89,7 @@ def test_layers_are_where_they_were_asked_to_be_and_give_the_same(
 
 
 @pytest.mark.seed("S39", "S40")
-def test_no_device_gives_more_memory_after_loading(
+def test_no_device_memory_is_allocated_after_loading(
     path: Path, devices: tuple[StandIn, StandIn]
 ) -> None:
     with Engine.load(path, offload=Offload(3, split=(1, 1)), **SMALL) as engine:
@@ -116,7 +116,7 @@ def test_attention_is_the_same_however_it_is_computed(
         assert answers(engine) == expected[0]
 
 
-def test_a_tied_output_is_multiplied_where_the_output_layer_is(
+def test_tied_embeddings_are_on_the_device_of_the_output_layer(
     tmp_path: Path, devices: tuple[StandIn, StandIn]
 ) -> None:
     path = write_tiny(tmp_path / "tied.gguf", Tiny(layers=LAYERS, tied=True))
@@ -141,7 +141,7 @@ def mixture(path: Path) -> Path:
     return write_tiny(path, tiny, weights=weights)
 
 
-def test_when_space_is_short_experts_are_kept_and_the_answers_stay_the_same(
+def test_experts_stay_on_the_cpu_if_memory_is_short(
     tmp_path: Path, devices: tuple[StandIn, StandIn]
 ) -> None:
     path = mixture(tmp_path / "mixture.gguf")
@@ -159,7 +159,7 @@ def test_when_space_is_short_experts_are_kept_and_the_answers_stay_the_same(
     assert kept[0] == 0 < kept[1] < kept[2]
 
 
-def test_as_many_layers_go_as_there_is_room_for(
+def test_as_many_layers_are_offloaded_as_fit(
     path: Path, devices: tuple[StandIn, StandIn], expected: tuple[Any, npt.NDArray[np.float32]]
 ) -> None:
     found = []
@@ -173,7 +173,7 @@ def test_as_many_layers_go_as_there_is_room_for(
 
 
 @pytest.mark.seed("S41")
-def test_a_device_that_has_less_than_it_says_gets_fewer_layers(
+def test_a_device_with_less_memory_than_reported_gets_fewer_layers(
     path: Path,
     devices: tuple[StandIn, StandIn],
     expected: tuple[Any, npt.NDArray[np.float32]],
@@ -188,7 +188,7 @@ def test_a_device_that_has_less_than_it_says_gets_fewer_layers(
 
 
 @pytest.mark.seed("S6", "S41")
-def test_what_was_asked_for_and_does_not_fit_is_refused_and_leaves_nothing(
+def test_layers_that_do_not_fit_are_refused_and_nothing_stays_allocated(
     path: Path, devices: tuple[StandIn, StandIn]
 ) -> None:
     for each in devices:
@@ -203,7 +203,7 @@ def test_what_was_asked_for_and_does_not_fit_is_refused_and_leaves_nothing(
         Engine.load(path, offload=Offload(LAYERS + 1), **SMALL)
 
 
-def test_a_model_that_sees_sees_the_same(devices: tuple[StandIn, StandIn]) -> None:
+def test_an_offloaded_vision_model_gives_the_same(devices: tuple[StandIn, StandIn]) -> None:
     image = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     question = [{"role": "user", "content": "What is it?", "images": [image]}]
     options = {"context": 256, "threads": 1, "batch": 64}
@@ -215,9 +215,7 @@ def test_a_model_that_sees_sees_the_same(devices: tuple[StandIn, StandIn]) -> No
 
 
 @pytest.mark.seed("S75")
-def test_a_models_process_says_what_it_takes_of_devices(
-    path: Path, devices: tuple[StandIn, StandIn]
-) -> None:
+def test_a_worker_reports_its_device_memory(path: Path, devices: tuple[StandIn, StandIn]) -> None:
     options = LoadOptions(context=64, threads=1, gpu_layers=LAYERS + 1, tensor_split=(1.0, 1.0))
     with load_engine(
         Load(str(path), options), lambda _: None, lambda: False, FORK_SERVER
@@ -232,7 +230,7 @@ def test_a_models_process_says_what_it_takes_of_devices(
         assert loaded.ready.device_bytes == 0
 
 
-def test_a_file_that_is_not_mapped_gives_the_same(
+def test_a_model_without_mmap_gives_the_same(
     path: Path, expected: tuple[Any, npt.NDArray[np.float32]]
 ) -> None:
     with Engine.load(path, use_mmap=False, **SMALL) as engine:

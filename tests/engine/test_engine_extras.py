@@ -37,7 +37,7 @@ def test_an_answer_follows_a_schema(engine):
         assert isinstance(json.loads(text)["n"], int)
 
 
-def test_requests_with_and_without_a_form_run_together(engine):
+def test_requests_with_and_without_a_format_run_together(engine):
     expected = engine.generate(PROMPT, max_tokens=8, **GREEDY).text
     formed = engine.stream(PROMPT, format={"choices": ["yes"]}, seed=1)
     free = engine.generate(PROMPT, max_tokens=8, **GREEDY).text
@@ -45,7 +45,7 @@ def test_requests_with_and_without_a_form_run_together(engine):
     assert "".join(getattr(event, "text", "") for event in formed) == "yes"
 
 
-def test_a_form_that_cannot_be_is_refused(engine):
+def test_an_invalid_format_is_refused(engine):
     with pytest.raises(GrammarError):
         engine.generate(PROMPT, format={"type": "nothing that there is"})
 
@@ -53,7 +53,7 @@ def test_a_form_that_cannot_be_is_refused(engine):
 # The prompt's own log-probabilities
 
 
-def test_the_scores_of_a_prompt_are_those_of_its_logits(engine):
+def test_prompt_logprobs_are_those_of_the_logits(engine):
     tokens = engine.tokenize(PROMPT)
     found = engine.generate(tokens, max_tokens=2, prompt_logprobs=True, top_logprobs=2, **GREEDY)
     logits = engine.logits(tokens).astype(np.float64)
@@ -66,7 +66,7 @@ def test_the_scores_of_a_prompt_are_those_of_its_logits(engine):
     assert found.usage.cached_tokens == 0
 
 
-def test_without_asking_there_are_none(engine):
+def test_prompt_logprobs_are_returned_only_if_requested(engine):
     assert engine.generate(PROMPT, max_tokens=1).prompt_logprobs == ()
 
 
@@ -113,7 +113,7 @@ def test_at_trace_level_tokens_are_logged_by_number_and_text(engine, caplog):
     )
 
 
-def test_unusable_numbers_are_traced_to_the_layer_where_they_begin(tmp_path):
+def test_detect_nan_names_the_first_layer_with_nan(tmp_path):
     weights = tiny_weights(Tiny())
     weights["blk.1.ffn_down.weight"][:] = np.nan
     path = write_tiny(tmp_path / "bad.gguf", weights=weights)
@@ -128,7 +128,7 @@ def test_unusable_numbers_are_traced_to_the_layer_where_they_begin(tmp_path):
             bad.generate(PROMPT)
 
 
-def test_looking_at_every_value_changes_none(tmp_path):
+def test_detect_nan_changes_no_result(tmp_path):
     with Engine.load(write_tiny(tmp_path / "tiny.gguf"), **SMALL) as watched:
         expected = watched.generate(PROMPT, max_tokens=5, **GREEDY).tokens
         watched.detect_nan()
@@ -138,7 +138,7 @@ def test_looking_at_every_value_changes_none(tmp_path):
 # Pictures
 
 
-def test_a_model_of_text_takes_no_pictures(engine):
+def test_a_text_model_refuses_images(engine):
     with pytest.raises(RequestError, match="takes no images: it has no vision encoder"):
         engine.prepare_image(b"")
     with pytest.raises(RequestError, match="takes no images"):
@@ -164,14 +164,14 @@ def ask(engine, image, question="What color is the shape?", **options):
 
 
 @pytest.mark.seed("S33", "S53", "S61", "S62", "S64")
-def test_the_model_says_what_it_sees(seeing):
+def test_an_answer_describes_the_image(seeing):
     red, blue = picture((220, 20, 20)), picture((30, 60, 220))
     assert "red" in ask(seeing, red).text.lower()
     assert "blue" in ask(seeing, blue).text.lower()
 
 
 @pytest.mark.seed("S19")
-def test_a_picture_is_embedded_once(seeing):
+def test_an_image_is_encoded_once(seeing):
     image = picture((20, 160, 40), at=(30, 50))
     first = ask(seeing, image)
     steps = seeing.runner.stats.steps
@@ -186,7 +186,7 @@ def test_a_picture_is_embedded_once(seeing):
 
 
 @pytest.mark.seed("S54")
-def test_prompts_that_differ_in_the_picture_alone_share_no_row_of_it(seeing):
+def test_prompts_with_different_images_share_no_rows_of_them(seeing):
     one, two = picture((220, 20, 20), at=(8, 8)), picture((30, 60, 220), at=(8, 8))
     ask(seeing, one)
     found = ask(seeing, two)
@@ -195,7 +195,7 @@ def test_prompts_that_differ_in_the_picture_alone_share_no_row_of_it(seeing):
 
 
 @pytest.mark.seed("S62", "S78")
-def test_two_pictures_at_once_do_not_mix(seeing):
+def test_two_images_at_the_same_time_do_not_mix(seeing):
     red, blue = picture((220, 20, 20)), picture((30, 60, 220))
     streams = [
         seeing.stream_chat(
@@ -210,7 +210,7 @@ def test_two_pictures_at_once_do_not_mix(seeing):
 
 
 @pytest.mark.seed("S66")
-def test_a_prompt_with_pictures_begins_once(seeing):
+def test_a_prompt_with_images_has_one_bos_token(seeing):
     messages = [{"role": "user", "content": "a", "images": [picture((0, 0, 0))] * 2}]
     items = seeing.chat_prompt(messages)
     bos = seeing.tokenizer.bos

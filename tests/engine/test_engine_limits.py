@@ -42,7 +42,7 @@ def load(tmp_path: Path) -> Iterator[Callable[..., Any]]:
 
 
 @pytest.mark.seed("S80")
-def test_an_answer_longer_than_the_context_goes_on(engine: Engine) -> None:
+def test_output_continues_past_the_context_length(engine: Engine) -> None:
     found = engine.generate(PROMPT, max_tokens=200, **GREEDY)
     assert len(found.tokens) == 200
     assert found.usage.dropped_tokens > 100
@@ -55,7 +55,7 @@ def test_without_shifting_a_full_context_ends_the_answer(engine: Engine) -> None
     assert len(engine.tokenize(PROMPT)) + len(found.tokens) == engine.context + 1
 
 
-def test_an_answer_that_only_repeats_its_last_token_ends_where_it_is_told(tmp_path: Path) -> None:
+def test_output_that_repeats_one_token_ends_at_the_limit(tmp_path: Path) -> None:
     looper = write_scripted(tmp_path / "m.gguf", ["Well", " la"], repeats=1)
     with Engine.load(looper, threads=1, context=128) as engine:
         found = engine.generate("x", max_tokens=100, max_repeated_tokens=30, **GREEDY)
@@ -66,7 +66,7 @@ def test_an_answer_that_only_repeats_its_last_token_ends_where_it_is_told(tmp_pa
             engine.generate("x", max_repeated_tokens=0)
 
 
-def test_what_repeats_in_turns_goes_on(tmp_path: Path) -> None:
+def test_alternating_tokens_do_not_count_as_repeats(tmp_path: Path) -> None:
     endless = write_scripted(tmp_path / "m.gguf", [" la", " li"], repeats=2)
     with Engine.load(endless, threads=1, context=128) as engine:
         found = engine.generate("x", max_tokens=100, max_repeated_tokens=1, **GREEDY)
@@ -84,7 +84,7 @@ def test_a_prompt_longer_than_the_context_is_refused_with_the_numbers(engine: En
             ask([BOS] * 65)
 
 
-def test_a_prompt_longer_than_the_context_is_cut_if_it_may_be(engine: Engine) -> None:
+def test_a_prompt_longer_than_the_context_is_truncated_if_allowed(engine: Engine) -> None:
     prompt = [BOS, *[290] * 50, *[280] * 30]
     found = engine.generate(prompt, truncate=True, keep=2, max_tokens=2, **GREEDY)
     assert found.usage.prompt_tokens == 64
@@ -94,7 +94,7 @@ def test_a_prompt_longer_than_the_context_is_cut_if_it_may_be(engine: Engine) ->
 
 
 @pytest.mark.seed("S39", "S40")
-def test_after_loading_nothing_is_allocated_any_more(
+def test_nothing_is_allocated_after_loading(
     load: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = load(slots=2)
@@ -135,17 +135,17 @@ def test_logits_do_not_depend_on_the_chunks(engine: Engine, chunk: int) -> None:
 
 
 @pytest.mark.parametrize("chunk", [0, -1])
-def test_a_chunk_has_at_least_a_token(engine: Engine, chunk: int) -> None:
+def test_a_chunk_below_one_is_refused(engine: Engine, chunk: int) -> None:
     with pytest.raises(RequestError, match=f"chunk must be 1 or more, not {chunk}"):
         engine.logits(PROMPT, chunk=chunk)
 
 
-def test_pictures_are_refused_by_a_text_model(engine: Engine) -> None:
+def test_a_text_model_refuses_an_image_in_logits(engine: Engine) -> None:
     with pytest.raises(RequestError, match=r"tiny\.gguf takes no images"):
         engine.logits(PROMPT, images=["cat.png"])
 
 
-def test_embeddings_have_length_one_and_tell_texts_apart(engine: Engine) -> None:
+def test_embeddings_have_length_one_and_differ_between_texts(engine: Engine) -> None:
     found = engine.embed([PROMPT, "he is", PROMPT])
     assert found.shape == (3, 32)
     assert found.dtype == np.float32
@@ -155,11 +155,11 @@ def test_embeddings_have_length_one_and_tell_texts_apart(engine: Engine) -> None
     assert np.array_equal(engine.embed(PROMPT), engine.embed([PROMPT]))
 
 
-def test_no_texts_have_no_embeddings(engine: Engine) -> None:
+def test_embedding_no_texts_gives_an_empty_array(engine: Engine) -> None:
     assert engine.embed([]).shape == (0, 32)
 
 
-def test_pooling_is_what_the_file_says(load: Callable[..., Any]) -> None:
+def test_pooling_is_that_of_the_file(load: Callable[..., Any]) -> None:
     found = {}
     for pooling in (None, 1, 2, 3):
         engine = load(pooling=pooling)
@@ -189,7 +189,7 @@ def test_a_token_outside_the_vocabulary_is_refused(engine: Engine, token: int) -
             ask([BOS, token])
 
 
-def test_an_unknown_option_is_refused_with_those_that_are_known(engine: Engine) -> None:
+def test_an_unknown_option_is_refused_with_the_known_ones(engine: Engine) -> None:
     with pytest.raises(RequestError, match="temprature") as caught:
         engine.generate(PROMPT, temprature=0.5)
     known = str(caught.value).partition("known: ")[2].rstrip(")").split(", ")
@@ -219,14 +219,14 @@ def test_options_out_of_range_are_refused_by_name(engine: Engine, options, reaso
 
 
 @pytest.mark.parametrize("value", [1, 0.5, True])
-def test_numbers_are_taken_where_numbers_are_wanted(engine: Engine, value: float) -> None:
+def test_integers_are_accepted_for_floats(engine: Engine, value: float) -> None:
     assert engine.generate(PROMPT, max_tokens=1, min_p=0, temperature=float(value)).tokens
 
 
 # The end
 
 
-def test_closing_ends_the_requests_under_way(load: Callable[..., Any]) -> None:
+def test_closing_ends_running_requests(load: Callable[..., Any]) -> None:
     engine = load()
     stream = engine.stream(PROMPT, **GREEDY)
     next(stream)
@@ -247,7 +247,7 @@ def test_a_closed_engine_refuses_everything(load: Callable[..., Any]) -> None:
     assert engine.tokenize("the") == [BOS, 259, 286, 264]
 
 
-def test_a_model_whose_logits_are_no_numbers_fails_with_a_clear_error(tmp_path: Path) -> None:
+def test_nan_logits_are_reported_clearly(tmp_path: Path) -> None:
     weights = tiny_weights(Tiny())
     weights["output.weight"][:] = np.nan
     path = write_tiny(tmp_path / "nan.gguf", weights=weights)

@@ -20,7 +20,7 @@ def picture(seed: int, side: int) -> npt.NDArray[Any]:
 
 
 @pytest.mark.seed("S39", "S40", "S41", "S42")
-def test_the_worst_requests_take_no_more_memory_than_loading_did() -> None:
+def test_the_largest_requests_need_no_more_memory_than_loading() -> None:
     with Engine.load("demo", context=512, slots=3, threads=1, batch=64) as engine:
         backend = engine.runner.graphs._backend
         reserved = backend.graph_bytes
@@ -41,7 +41,7 @@ def test_the_worst_requests_take_no_more_memory_than_loading_did() -> None:
 
 
 @pytest.mark.seed("S62", "S78")
-def test_sixty_four_sequences_at_once_give_what_each_gives_alone(tmp_path: Path) -> None:
+def test_sixty_four_sequences_give_the_same_as_alone(tmp_path: Path) -> None:
     path = write_tiny(tmp_path / "tiny.gguf")
     source = random.Random(0)
     texts = [" ".join(source.sample(TEXT.split(), source.randrange(1, 8))) for _ in range(64)]
@@ -58,7 +58,7 @@ def test_sixty_four_sequences_at_once_give_what_each_gives_alone(tmp_path: Path)
 
 @pytest.mark.seed("S80")
 @pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma3"])
-def test_an_answer_goes_on_over_a_full_context(tmp_path: Path, architecture: str) -> None:
+def test_output_continues_after_a_full_context(tmp_path: Path, architecture: str) -> None:
     path = write_tiny(tmp_path / "tiny.gguf", Tiny(architecture=architecture))
     with Engine.load(path, context=32, slots=1, threads=1) as engine:
         found = engine.generate(TEXT, max_tokens=150, truncate=True, **GREEDY)
@@ -68,7 +68,7 @@ def test_an_answer_goes_on_over_a_full_context(tmp_path: Path, architecture: str
 
 
 @pytest.mark.parametrize("cache_type", ["q8_0/f16", "f16/q8_0", "q8_0/q4_0", "f32/f16"])
-def test_keys_and_values_may_have_types_of_their_own(tmp_path: Path, cache_type: str) -> None:
+def test_keys_and_values_may_have_different_types(tmp_path: Path, cache_type: str) -> None:
     path = write_tiny(tmp_path / "tiny.gguf", Tiny(head_dim=32))
     with Engine.load(path, context=64, threads=1) as plain:
         expected = plain.logits(TEXT)
@@ -80,7 +80,7 @@ def test_keys_and_values_may_have_types_of_their_own(tmp_path: Path, cache_type:
 
 
 @pytest.mark.seed("S2", "S78")
-def test_requests_with_a_common_beginning_read_it_once(tmp_path: Path) -> None:
+def test_a_common_prefix_is_computed_once(tmp_path: Path) -> None:
     path = write_tiny(tmp_path / "tiny.gguf")
     with Engine.load(path, context=256, slots=8, threads=1, batch=32) as engine:
         shared = engine.tokenize(TEXT * 3)[:100]
@@ -94,7 +94,7 @@ def test_requests_with_a_common_beginning_read_it_once(tmp_path: Path) -> None:
         assert again.usage.cached_tokens == len(shared)
 
 
-def test_equal_prompts_at_once_cost_one(tmp_path: Path) -> None:
+def test_equal_prompts_are_computed_once(tmp_path: Path) -> None:
     path = write_tiny(tmp_path / "tiny.gguf")
     with Engine.load(path, context=256, slots=4, threads=1) as engine:
         prompt = engine.tokenize(TEXT)

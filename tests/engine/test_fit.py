@@ -59,7 +59,7 @@ def names(device_map: DeviceMap) -> str:
     [(0, "---------"), (1, "-------0-"), (3, "-----000-"), (8, "00000000-"), (9, "000000000"),
      (99, "000000000")],
 )  # fmt: skip
-def test_so_many_of_the_last_layers_go_the_output_layer_at_the_very_end(
+def test_the_last_layers_are_offloaded_with_the_output_layer_last(
     footprint: Callable[..., Any], count: int, layers: str
 ) -> None:
     assert names(place(footprint(), machine(1000), Offload(count))) == layers
@@ -72,7 +72,7 @@ def test_so_many_of_the_last_layers_go_the_output_layer_at_the_very_end(
      (4, (1, 1), "----0011-"), (9, (0, 1), "111111111"), (9, (1, 0), "000000000"),
      (9, (1,), "000000000"), (9, (0.5, 0.5), "000001111")],
 )  # fmt: skip
-def test_layers_are_shared_out_in_proportion(
+def test_layers_are_split_in_proportion(
     footprint: Callable[..., Any], count: int, split: tuple[float, ...], layers: str
 ) -> None:
     assert names(place(footprint(), machine(1000, 1000), Offload(count, split=split))) == layers
@@ -82,13 +82,13 @@ def test_layers_are_shared_out_in_proportion(
 @pytest.mark.parametrize(
     ("main", "layers"), [(0, "000000000"), (1, "111111111"), (None, "111111111")]
 )
-def test_the_main_device_takes_them_all_if_they_fit_else_that_with_the_most_memory(
+def test_the_main_device_is_filled_first_by_default_the_largest(
     footprint: Callable[..., Any], main: int | None, layers: str
 ) -> None:
     assert names(place(footprint(), machine(500, 600), Offload(main=main))) == layers
 
 
-def test_what_does_not_fit_the_main_device_goes_on_to_the_next(
+def test_layers_that_do_not_fit_the_main_device_go_to_the_next(
     footprint: Callable[..., Any],
 ) -> None:
     found = place(footprint(), machine(90, 90), Offload(9, main=1))
@@ -100,7 +100,7 @@ def test_what_does_not_fit_the_main_device_goes_on_to_the_next(
     [(Offload(main=2), r"main_gpu 2 does not exist: the devices are CUDA\.0, CUDA\.1"),
      (Offload(split=(1, 1, 1)), r"tensor_split has 3 parts; the devices are CUDA\.0, CUDA\.1")],
 )  # fmt: skip
-def test_a_device_that_there_is_not_is_refused(
+def test_a_missing_device_is_refused(
     footprint: Callable[..., Any], asked: Offload, match: str
 ) -> None:
     with pytest.raises(RequestError, match=match):
@@ -110,7 +110,7 @@ def test_a_device_that_there_is_not_is_refused(
 @pytest.mark.parametrize(
     "options", [{"layers": -1}, {"main": -1}, {"split": (1, -1)}, {"split": (0, 0)}]
 )
-def test_values_out_of_their_range_are_refused(
+def test_values_out_of_range_are_refused(
     options: dict[str, Any],
 ) -> None:
     with pytest.raises(RequestError, match=r"num_gpu|main_gpu|tensor_split"):
@@ -134,7 +134,9 @@ def test_without_devices_everything_is_on_the_cpu(
     [(1000, "000000000"), (120, "000000000"), (100, "00000000-"), (60, "---00000-"),
      (20, "-------0-"), (10, "---------")],
 )  # fmt: skip
-def test_as_many_layers_go_as_fit(footprint: Callable[..., Any], memory: int, layers: str) -> None:
+def test_as_many_layers_are_placed_as_fit(
+    footprint: Callable[..., Any], memory: int, layers: str
+) -> None:
     found = place(footprint(), machine(memory), AUTOMATIC)
     assert names(found) == layers
     needs = footprint().needs(found)
@@ -143,13 +145,13 @@ def test_as_many_layers_go_as_fit(footprint: Callable[..., Any], memory: int, la
         assert needs["CUDA.0"].cache == CACHE * (BLOCKS - layers[:8].count("-"))
 
 
-def test_few_devices_are_better_than_many(footprint: Callable[..., Any]) -> None:
+def test_fewer_devices_are_preferred(footprint: Callable[..., Any]) -> None:
     assert names(place(footprint(), machine(300, 200, 400), AUTOMATIC)) == "222222222"
     assert set(names(place(footprint(), machine(80, 70, 10), AUTOMATIC))) == {"0", "1"}
 
 
 @pytest.mark.parametrize(("memory", "kept"), [(1000, 0), (700, 2), (130, 8)])
-def test_experts_stay_with_the_processor_before_a_layer_does(
+def test_experts_stay_on_the_cpu_before_a_whole_layer_does(
     footprint: Callable[..., Any], memory: int, kept: int
 ) -> None:
     found = place(footprint(experts=90), machine(memory), AUTOMATIC)
@@ -157,7 +159,7 @@ def test_experts_stay_with_the_processor_before_a_layer_does(
     assert found.cpu_experts == frozenset(range(kept))
 
 
-def test_when_all_experts_stay_and_it_is_too_little_layers_stay_too(
+def test_layers_stay_on_the_cpu_if_keeping_all_experts_is_not_enough(
     footprint: Callable[..., Any],
 ) -> None:
     found = place(footprint(experts=90), machine(70), AUTOMATIC)
@@ -169,7 +171,7 @@ def test_when_all_experts_stay_and_it_is_too_little_layers_stay_too(
 
 
 @pytest.mark.seed("S41")
-def test_what_was_asked_for_and_does_not_fit_is_told_for_each_device(
+def test_the_error_has_the_need_of_each_device(
     footprint: Callable[..., Any],
 ) -> None:
     with pytest.raises(OutOfMemoryError) as caught:
@@ -183,7 +185,9 @@ def test_what_was_asked_for_and_does_not_fit_is_told_for_each_device(
 
 
 @pytest.mark.seed("S41")
-def test_a_shorter_context_and_a_smaller_cache_are_told_too(footprint: Callable[..., Any]) -> None:
+def test_the_error_suggests_a_shorter_context_and_a_smaller_cache(
+    footprint: Callable[..., Any],
+) -> None:
     with pytest.raises(OutOfMemoryError) as caught:
         place(footprint(context=65536), machine(200), Offload(9))
     text = str(caught.value)
@@ -199,7 +203,7 @@ def test_a_shorter_context_and_a_smaller_cache_are_told_too(footprint: Callable[
 
 
 @pytest.mark.seed("S41")
-def test_both_the_device_and_the_processor_may_be_too_small(footprint: Callable[..., Any]) -> None:
+def test_the_device_and_the_cpu_may_both_be_too_small(footprint: Callable[..., Any]) -> None:
     with pytest.raises(OutOfMemoryError, match=r"on CUDA\.0: .* are available, nor on CPU\.0: "):
         place(footprint(), machine(10, processor=10), Offload(4))
     with pytest.raises(OutOfMemoryError, match=r"fit on CPU\.0: "):
@@ -216,7 +220,7 @@ class Found(Device):
         return self.handle * MB, 2 * self.handle * MB
 
 
-def test_the_processor_and_accelerators_take_no_layers_and_integrated_graphics_only_alone() -> None:
+def test_integrated_gpus_are_used_only_without_others() -> None:
     integrated = Found(1000, "Vulkan", 0, "integrated-gpu", "product")
     discrete = Found(8000, "CUDA", 0, "gpu", "product")
     others = (Found(1, "BLAS", 0, "accelerator", "p"), Found(1, "CPU", 0, "cpu", "p"))
@@ -225,7 +229,7 @@ def test_the_processor_and_accelerators_take_no_layers_and_integrated_graphics_o
     assert survey(others, 5) == Machine((), {"CPU.0": 5})
 
 
-def test_a_part_of_the_free_memory_is_left_to_others() -> None:
+def test_a_part_of_the_free_memory_is_reserved() -> None:
     small, large = (Found(size, "CUDA", n, "gpu", "p") for n, size in enumerate((1000, 20_000)))
     assert survey([small, large], 5).available == {
         "CUDA.0": 900 * MB, "CUDA.1": (20_000 - 457) * MB, "CPU.0": 5,

@@ -80,14 +80,14 @@ def refused(error, match: str | None, path: Path, **options: Any) -> str:
 
 
 @pytest.mark.parametrize("type_", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
-def test_weights_of_any_type_load_and_answer(path: Path, type_: str) -> None:
+def test_weights_of_all_types_load_and_generate(path: Path, type_: str) -> None:
     write_tiny(path, Tiny(embedding=64), types={"q.weight": type_, "ffn_up.weight": type_})
     with load(path) as engine:
         assert len(engine.generate("the", max_tokens=3, temperature=0).tokens) == 3
 
 
 @pytest.mark.seed("S83")
-def test_a_model_in_k_quants_runs(path: Path) -> None:
+def test_a_model_with_k_quants_generates(path: Path) -> None:
     tiny = Tiny(embedding=256, heads=16, feed_forward=256, layers=1)
     names = ("attn_q", "attn_k", "ffn_gate", "ffn_up", "output")
     types = {f"{name}.weight": "Q4_K" for name in names}
@@ -100,7 +100,7 @@ def test_a_model_in_k_quants_runs(path: Path) -> None:
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3", "gemma3"])
 @pytest.mark.seed("S3")
-def test_every_architecture_loads_and_answers(path: Path, architecture: str) -> None:
+def test_every_architecture_loads_and_generates(path: Path, architecture: str) -> None:
     write_tiny(path, Tiny(architecture=architecture, biases=architecture == "qwen2"))
     with load(path) as engine:
         assert engine.info.architecture == architecture
@@ -123,7 +123,7 @@ def test_attention_and_cache_are_chosen_at_loading(
 
 
 @pytest.mark.seed("S75", "S76")
-def test_an_engine_says_what_it_loaded(path: Path) -> None:
+def test_an_engine_reports_what_it_has_loaded(path: Path) -> None:
     write_tiny(path, Tiny(context=777))
     with load(path, context=40) as engine:
         assert engine.context == 40
@@ -150,20 +150,20 @@ def test_a_missing_file_is_named(path: Path) -> None:
     assert str(path) in message
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
+def test_a_folder_is_refused(tmp_path: Path) -> None:
     refused(ModelNotFoundError, "is a folder", tmp_path)
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"GGUF", b"Once upon a time there was a text file.\n" * 9, b"\0" * 4096]
 )
-def test_what_is_no_model_is_refused(path: Path, data: bytes) -> None:
+def test_a_file_that_is_not_a_model_is_refused(path: Path, data: bytes) -> None:
     path.write_bytes(data)
     refused(ModelFileError, None, path)
 
 
 @pytest.mark.parametrize("part", [0.001, 0.1, 0.5, 0.9, 0.999])
-def test_a_file_that_was_cut_is_refused(path: Path, part: float) -> None:
+def test_a_truncated_file_is_refused(path: Path, part: float) -> None:
     write_tiny(path)
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * part)])
@@ -182,7 +182,7 @@ def test_a_missing_tensor_is_named(path: Path) -> None:
     refused(ModelFileError, r"missing from the file: blk\.1\.attn_v\.weight", path)
 
 
-def test_a_tensor_that_nothing_uses_is_named(path: Path) -> None:
+def test_an_unused_tensor_is_named(path: Path) -> None:
     weights = tiny_weights(Tiny())
     weights["blk.0.attn_z.weight"] = weights["output_norm.weight"]
     write_tiny(path, weights=weights)
@@ -191,7 +191,9 @@ def test_a_tensor_that_nothing_uses_is_named(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["token_embd.weight", "output.weight"])
 @pytest.mark.parametrize("rows", [VOCABULARY // 2, VOCABULARY - 1, VOCABULARY + 8])
-def test_weights_for_another_number_of_tokens_are_refused(path: Path, name: str, rows: int) -> None:
+def test_embeddings_of_another_vocabulary_size_are_refused(
+    path: Path, name: str, rows: int
+) -> None:
     weights = tiny_weights(Tiny())
     weights[name] = np.resize(weights[name], (rows, 32))
     write_tiny(path, weights=weights)
@@ -229,7 +231,7 @@ def test_options_out_of_range_are_refused_with_the_range(
     refused(RequestError, f"{option} must be {allowed}.*not {value}", path, **{option: value})
 
 
-def test_an_unknown_cache_type_is_refused_with_those_that_are_known(path: Path) -> None:
+def test_an_unknown_cache_type_is_refused_with_the_known_ones(path: Path) -> None:
     write_tiny(path)
     refused(RequestError, "'q5_9' is unknown; known: f32, f16", path, cache_type="q5_9")
 

@@ -148,7 +148,9 @@ def test_failed_import_affects_only_its_own_sandbox(
         wrong.call(b"")
     wrong.close()
     assert fork_server_of(sandboxes[1]) == fork_server
-    assert "no_such_module" in capfd.readouterr().err
+    logged = capfd.readouterr().err
+    assert "cannot handle" in logged
+    assert "ModuleNotFoundError: No module named 'support.no_such_module'" in logged
 
 
 def test_shared_channel_reaches_the_same_fork_server(sandboxes, own) -> None:

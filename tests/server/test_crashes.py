@@ -184,7 +184,7 @@ def test_hung_model_is_killed_and_reported(start: Callable[..., Any]) -> None:
             [worker] = server.workers()
             worker.suspend()  # for ever: the stream ends only if the server ends the process
             error, seconds = last_error(lines)
-        assert "did not answer for 2 s" in error
+        assert "did not respond for 2 s" in error
         assert seconds >= 1
         assert answers(client)
 

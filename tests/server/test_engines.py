@@ -10,8 +10,8 @@ from support.endless import make_endless_model
 from support.renamed import write_renamed
 from support.serving import Server, start_server
 
-from tampu.worker import engines
-from tampu.worker.engines import choose_engine
+from tampu.engine import load_options
+from tampu.engine.load_options import choose_engine
 
 STRANGE = "xverse"  # llama.cpp has it; its tensors are Llama's
 
@@ -29,7 +29,7 @@ def test_whoever_names_an_engine_gets_it() -> None:
 def test_without_llama_cpp_the_native_engine_says_that_it_does_not_know(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(engines, "find_spec", lambda _: None)
+    monkeypatch.setattr(load_options, "find_spec", lambda _: None)
     assert choose_engine("auto", STRANGE) == "native"
 
 

@@ -168,6 +168,11 @@ def test_texts_that_cannot_be_quoted_are_refused() -> None:
         format_modelfile(Modelfile(sources=("x",), system='a"\nb"""\nc'))
 
 
+def test_line_of_unusual_whitespace_is_an_unknown_instruction() -> None:
+    with pytest.raises(RequestError, match="line 1: unknown instruction"):
+        parse_modelfile("\x85")
+
+
 @given(st.text(max_size=200), st.lists(st.sampled_from(WHOLE.split("\n")), max_size=6))
 def test_any_text_is_parsed_or_a_typed_error(text: str, lines: list[str]) -> None:
     for one in (text, "\n".join([*lines, text])):

@@ -25,7 +25,7 @@ LAST = {
 
 
 class FakeServer:
-    """Answers with a few words, or with what the question asks for.
+    """Answers with a few words, or as the question says.
 
     Attributes:
         adds_prefix: as of a server.

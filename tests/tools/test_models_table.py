@@ -39,7 +39,7 @@ def test_the_table_replaces_the_one_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("column", COLUMNS)
-def test_no_comparison_counts_in_two_columns(column: str) -> None:
+def test_comparison_is_in_one_column(column: str) -> None:
     for what in ("F32, at once", "F32, cache F16", "MXFP4", "F32, text with 1 pictures"):
         if COLUMNS[column](what):
             assert sum(belongs(what) for belongs in COLUMNS.values()) == 1

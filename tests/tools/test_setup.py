@@ -1,4 +1,4 @@
-"""What the set-up says where something that it needs is missing: its name and the package."""
+"""The errors of the set-up: what is missing, and the package that has it."""
 
 import subprocess
 import sys
@@ -38,31 +38,31 @@ def set_up(tmp_path: Path) -> Callable[..., Any]:
 PYTHON = f'exec "{sys.executable}" "$@"'
 
 
-def test_python_is_missing(set_up: Callable[..., Any]) -> None:
+def test_missing_python_is_reported(set_up: Callable[..., Any]) -> None:
     line = set_up()
     assert "no Python 3.11 or newer found" in line
     assert line.endswith("apt-get install python3 python3-venv")
 
 
-def test_the_compilers_are_missing(set_up: Callable[..., Any]) -> None:
+def test_missing_compilers_are_reported(set_up: Callable[..., Any]) -> None:
     line = set_up(python3=PYTHON)
     assert "no C compiler found (cc)" in line
     assert line.endswith("apt-get install build-essential")
 
 
-def test_only_the_c_compiler_is_there(set_up: Callable[..., Any]) -> None:
+def test_missing_cpp_compiler_is_reported(set_up: Callable[..., Any]) -> None:
     assert "no C compiler found (c++)" in set_up(python3=PYTHON, cc="exit 0")
 
 
 @pytest.mark.parametrize(("wanted", "header"), [("none", "stdlib.h"), ("stdlib", "vector")])
-def test_the_headers_are_missing(set_up: Callable[..., Any], wanted: str, header: str) -> None:
+def test_missing_headers_are_reported(set_up: Callable[..., Any], wanted: str, header: str) -> None:
     knows = f'read -r include; case "$include" in *{wanted}*) exit 0;; esac; exit 1'
     line = set_up(python3=PYTHON, cc="exit 0", c__=knows)
     assert f"cannot compile a program with <{header}>" in line
     assert line.endswith("apt-get install build-essential")
 
 
-def test_the_module_venv_is_missing(set_up: Callable[..., Any]) -> None:
+def test_missing_venv_module_is_reported(set_up: Callable[..., Any]) -> None:
     python = 'case "$1$2" in -mvenv) exit 1;; esac; ' + PYTHON
     version = "{}.{}".format(*sys.version_info)
     line = set_up(python3=python, cc="exit 0", c__="exit 0", rm="exit 0")

@@ -26,7 +26,7 @@ def collected(repository: Path, readme: str) -> str:
     return (repository / "build" / "index.md").read_text()
 
 
-def test_links_between_pages_lead_to_the_sites_pages(repository) -> None:
+def test_links_between_pages_are_links_of_the_site(repository) -> None:
     assert collected(repository, "[run](docs/run.md#a)") == "[run](run.md#a)"
     assert "[the start](index.md#use)" in (repository / "build" / "run.md").read_text()
 
@@ -48,12 +48,12 @@ def test_pages_with_diagrams_load_the_script_of_the_site(repository) -> None:
     assert (repository / "build" / "mermaid.min.js").read_text() == "draw()"
 
 
-def test_every_dead_link_is_named(repository) -> None:
+def test_dead_links_are_listed(repository) -> None:
     with pytest.raises(SystemExit, match=r"README.md: a.md\nREADME.md: docs/b.md"):
         collected(repository, "[a](a.md) [b](docs/b.md)")
 
 
-def test_every_page_of_this_repository_has_only_live_links(tmp_path: Path) -> None:
+def test_this_repository_has_no_dead_links(tmp_path: Path) -> None:
     (tmp_path / "mermaid.js").touch()
     pages.collect_pages(tmp_path / "pages", tmp_path / "mermaid.js")
     assert (tmp_path / "pages" / "index.md").exists()

@@ -42,7 +42,7 @@ def spread(replies, request: int):
 
 
 @given(st.lists(events))
-def test_each_request_hears_the_same_in_fewer_pieces(replies: list[Any]) -> None:
+def test_joining_deltas_changes_no_request(replies: list[Any]) -> None:
     found = joined(replies)
     for request in (1, 2, 3):
         assert [*spread(found, request)] == [*spread(replies, request)]
@@ -88,7 +88,7 @@ def timed(calls: Calls, gather_s: float) -> OutputQueue:
     return OutputQueue(gather_s, clock=lambda: calls.now_s, calls=calls)
 
 
-def test_pieces_that_may_wait_are_gathered(calls: Calls) -> None:
+def test_deltas_that_may_wait_are_gathered(calls: Calls) -> None:
     outbox = timed(calls, 0.1)
     outbox.put(piece(1, "a"))
     assert outbox.take() == [piece(1, "a")]
@@ -99,7 +99,7 @@ def test_pieces_that_may_wait_are_gathered(calls: Calls) -> None:
     assert calls.now_s - began_s == pytest.approx(0.1)
 
 
-def test_pieces_that_come_when_it_is_time_do_not_wait(calls: Calls) -> None:
+def test_deltas_after_the_pause_do_not_wait(calls: Calls) -> None:
     outbox = timed(calls, 0.1)
     outbox.put(piece(1, "a"))
     outbox.take()
@@ -109,7 +109,7 @@ def test_pieces_that_come_when_it_is_time_do_not_wait(calls: Calls) -> None:
     assert calls.now_s == later_s
 
 
-def test_after_many_tokens_at_once_the_next_wait_longer(calls: Calls) -> None:
+def test_deltas_wait_longer_after_many_tokens(calls: Calls) -> None:
     outbox = timed(calls, 0.001)
     for _ in range(30):
         outbox.put(piece(1, "a"), may_wait=True)
@@ -120,7 +120,7 @@ def test_after_many_tokens_at_once_the_next_wait_longer(calls: Calls) -> None:
     assert calls.now_s - began_s == pytest.approx(0.05)
 
 
-def test_what_cannot_wait_takes_along_what_waits(calls: Calls) -> None:
+def test_an_urgent_reply_is_sent_with_the_waiting_ones(calls: Calls) -> None:
     outbox = timed(calls, 60)
     outbox.put(piece(1, "a"))
     outbox.take()
@@ -131,7 +131,7 @@ def test_what_cannot_wait_takes_along_what_waits(calls: Calls) -> None:
     assert calls.now_s == began_s
 
 
-def test_a_reader_that_waits_is_woken_from_another_thread() -> None:
+def test_a_waiting_reader_is_woken_from_another_thread() -> None:
     outbox = OutputQueue(gather_s=10**6)
     outbox.put(piece(1, "a"))
     outbox.take()
@@ -142,7 +142,7 @@ def test_a_reader_that_waits_is_woken_from_another_thread() -> None:
     other.join()
 
 
-def test_the_reader_gets_all_from_any_thread_and_then_the_end() -> None:
+def test_the_reader_gets_the_replies_of_all_threads_and_then_the_end() -> None:
     outbox = OutputQueue(gather_s=0.001)
     texts = ["".join(map(chr, range(97, 97 + size))) for size in range(1, 20)]
 

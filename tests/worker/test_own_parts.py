@@ -24,11 +24,11 @@ def model(tmp_path: Path) -> Path:
     return write_tiny(tmp_path / "m.gguf", Tiny(context=64), template="{{ messages }}")
 
 
-def test_a_template_in_place_of_the_files(model: Path) -> None:
+def test_a_template_of_the_load_options_replaces_the_files(model: Path) -> None:
     options = LoadOptions(template=TEMPLATE, context=32, threads=1, vocabulary_only=True)
     loaded = load_vocabulary(Load(str(model), options), FORK_SERVER)
     assert loaded.requests.prompts is not None
-    tokens = loaded.requests.prompts.tokens([{"role": "user", "content": "the"}], limit=100)
+    tokens = loaded.requests.prompts.build([{"role": "user", "content": "the"}], limit=100).tokens
     assert loaded.model.tokenizer.decode(tokens).strip() == "altheou"
 
 
@@ -51,7 +51,7 @@ def test_adapters(model: Path, tmp_path: Path) -> None:
     assert np.abs(answers[0] - answers[1]).max() > 0.01
 
 
-def test_a_folder_of_packed_weights(tmp_path: Path) -> None:
+def test_repacked_weights_are_cached_in_a_folder(tmp_path: Path) -> None:
     model = write_tiny(tmp_path / "m.gguf", Tiny(context=64), types={"ffn_up.weight": "Q8_0"})
     options = LoadOptions(repack_cache=(str(tmp_path / "packed"), 10**9), context=32, threads=1)
     with load_engine(Load(str(model), options), lambda _: None, lambda: False, FORK_SERVER):

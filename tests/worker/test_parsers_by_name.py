@@ -22,7 +22,7 @@ from tampu.worker.protocol import Load
 
 
 @pytest.mark.parametrize("is_whole", [False, True])
-def test_it_reaches_the_process_that_runs_the_model(tmp_path: Path, *, is_whole: bool) -> None:
+def test_the_parser_reaches_the_worker(tmp_path: Path, *, is_whole: bool) -> None:
     model = write_tiny(tmp_path / "m.gguf", Tiny(context=64), template="{{ messages }}")
     load = Load(str(model), LoadOptions(parser="harmony", context=32, threads=1))
     if is_whole:
@@ -34,7 +34,7 @@ def test_it_reaches_the_process_that_runs_the_model(tmp_path: Path, *, is_whole:
     assert prompts.style.name == "harmony"
 
 
-def test_it_comes_from_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_parser_comes_from_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TAMPU_MODELS", str(tmp_path / "models"))
     write_tiny(tmp_path / "m.gguf", Tiny(context=64), template="{{ messages }}")
@@ -59,7 +59,7 @@ JINJA = "{% for message in messages %}{{ message.role }}: {{ message.content }}\
         ("TEMPLATE {{ .Prompt }}", "{{ .Prompt }}"),
     ],
 )
-def test_a_renderer_means_the_template_of_the_weights_everywhere(
+def test_a_renderer_selects_the_template_of_the_weights(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

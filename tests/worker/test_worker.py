@@ -159,7 +159,7 @@ def test_the_cancelled_request_ends_before_the_slow_template(slow: SlowPrompts) 
         client.until(is_end_of(2))
 
 
-def test_a_request_that_is_being_prepared_is_cancelled_at_once(slow: SlowPrompts) -> None:
+def test_a_request_is_cancelled_immediately_while_it_is_prepared(slow: SlowPrompts) -> None:
     with served(slow) as client:
         client.send(generate(1, CHAT))
         assert slow.entered.wait(PATIENCE_S)
@@ -185,7 +185,7 @@ def test_a_template_that_uses_its_whole_budget_delays_no_cancel() -> None:
         assert isinstance(last.event, Failed)
 
 
-def test_a_bug_in_preparing_ends_its_request_alone(
+def test_a_bug_in_preparing_ends_only_its_own_request(
     slow: SlowPrompts, caplog: pytest.LogCaptureFixture
 ) -> None:
     slow.build = None
@@ -213,7 +213,7 @@ def test_the_output_of_a_chat_is_parsed() -> None:
         assert isinstance(done, Done)
 
 
-def test_a_bug_in_the_output_parser_ends_its_request_alone(
+def test_a_bug_in_the_output_parser_ends_only_its_own_request(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     prompts = PromptBuilder(ChatTemplate("{{ messages[-1].content }}"), Characters())

@@ -101,7 +101,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_a_request_comes_back_as_its_events() -> None:
+def test_a_request_yields_its_events() -> None:
     async def test() -> None:
         seen = []
         worker = await start(progress=seen.append)
@@ -119,7 +119,7 @@ def test_a_request_comes_back_as_its_events() -> None:
     run(test())
 
 
-def test_requests_run_at_once_and_keep_apart() -> None:
+def test_concurrent_requests_do_not_mix() -> None:
     async def test() -> None:
         worker = await start()
         texts = [f"text {i}" for i in range(20)]
@@ -190,7 +190,7 @@ def test_a_damaged_model_is_refused_and_its_process_ends() -> None:
 @pytest.mark.parametrize(
     ("order", "cause"), [("kill now", "signal SIGKILL"), ("exit bye", r"exit code 7: saying bye")]
 )
-def test_a_death_ends_all_requests_with_its_cause_soon(order: str, cause: str) -> None:
+def test_a_crash_ends_all_requests_with_its_cause(order: str, cause: str) -> None:
     async def test() -> None:
         begin = time.monotonic()
         worker = await start(hang_s=10**6)  # so that nothing tells of it but the death itself
@@ -210,7 +210,7 @@ def test_a_death_ends_all_requests_with_its_cause_soon(order: str, cause: str) -
     run(test())
 
 
-def test_a_process_killed_from_outside_is_noticed() -> None:
+def test_a_worker_killed_from_outside_is_detected() -> None:
     async def test() -> None:
         worker = await start()
         os.kill(worker.pid, signal.SIGABRT)
@@ -221,9 +221,9 @@ def test_a_process_killed_from_outside_is_noticed() -> None:
     run(test())
 
 
-def test_loading_that_stands_still_is_given_up() -> None:
+def test_loading_without_progress_is_given_up() -> None:
     async def test() -> None:
-        with pytest.raises(RunnerDiedError, match=r"nothing was loaded for 0\.5 s"):
+        with pytest.raises(RunnerDiedError, match=r"made no progress for 0\.5 s"):
             await start("hangs", stall_s=0.5)
 
     run(test())
@@ -241,7 +241,7 @@ def test_loading_can_be_cancelled() -> None:
     run(test())
 
 
-def test_requests_under_way_end_when_the_model_is_closed() -> None:
+def test_running_requests_end_when_the_model_is_closed() -> None:
     async def test() -> None:
         worker = await start()
         request = await begun(worker, "forever")
@@ -254,7 +254,7 @@ def test_requests_under_way_end_when_the_model_is_closed() -> None:
 
 def test_an_exit_is_described_by_signal_or_code_and_the_last_line() -> None:
     assert describe_exit(-11, []) == "signal SIGSEGV"
-    assert describe_exit(-9, []).startswith("signal SIGKILL (ended from outside")
+    assert describe_exit(-9, []).startswith("signal SIGKILL (killed from outside")
     assert describe_exit(-6, ["a", "GGML_ASSERT"]) == "signal SIGABRT: GGML_ASSERT"
     assert describe_exit(3, ["x" * 1000]) == "exit code 3: " + "x" * 500
     assert describe_exit(-99, []) == "signal 99"
@@ -278,7 +278,7 @@ def test_texts_and_tokens_are_embedded_in_their_order() -> None:
     run(test())
 
 
-def test_a_text_too_long_to_embed_is_cut_or_refused() -> None:
+def test_a_text_too_long_to_embed_is_truncated_or_refused() -> None:
     async def test() -> None:
         worker = await start()
         found = await worker.embed([TextPrompt("a" * 200)])
@@ -290,7 +290,7 @@ def test_a_text_too_long_to_embed_is_cut_or_refused() -> None:
     run(test())
 
 
-def test_prompts_become_tokens_and_tokens_text() -> None:
+def test_prompts_are_encoded_and_tokens_are_decoded() -> None:
     async def test() -> None:
         worker = await start()
         encoded = await worker.encode(TextPrompt("hé"))
@@ -303,7 +303,7 @@ def test_prompts_become_tokens_and_tokens_text() -> None:
     run(test())
 
 
-def test_what_forms_need_is_made_when_there_is_nothing_else_to_do() -> None:
+def test_structured_output_is_prepared_when_the_worker_is_idle() -> None:
     async def test() -> None:
         worker = await start()
         while joined_piece((await collect(worker, "prepared"))[1:-1]).text != "True":
@@ -313,7 +313,7 @@ def test_what_forms_need_is_made_when_there_is_nothing_else_to_do() -> None:
     run(test())
 
 
-def test_a_loop_that_is_stuck_in_a_living_process_is_killed_and_its_requests_told() -> None:
+def test_a_worker_whose_loop_hangs_is_killed_and_its_requests_fail() -> None:
     async def test() -> None:
         worker = await start(hang_s=1.5)
         began = time.monotonic()
@@ -325,7 +325,7 @@ def test_a_loop_that_is_stuck_in_a_living_process_is_killed_and_its_requests_tol
     run(test())
 
 
-def test_a_device_that_never_answers_is_found_out(tmp_path: Path) -> None:
+def test_a_device_that_hangs_is_detected(tmp_path: Path) -> None:
     model = make_endless_model(tmp_path / "checkpoint", tmp_path / "tiny.gguf")
 
     async def test() -> None:
@@ -346,7 +346,7 @@ def test_a_device_that_never_answers_is_found_out(tmp_path: Path) -> None:
     run(test())
 
 
-def test_a_file_cut_short_under_a_loaded_model_is_named_as_the_cause(tmp_path: Path) -> None:
+def test_truncating_the_file_of_a_loaded_model_is_reported_as_the_cause(tmp_path: Path) -> None:
     model = make_endless_model(tmp_path / "checkpoint", tmp_path / "tiny.gguf")
 
     async def test() -> None:
@@ -365,7 +365,7 @@ def test_a_file_cut_short_under_a_loaded_model_is_named_as_the_cause(tmp_path: P
     run(test())
 
 
-def test_who_stood_still_himself_takes_no_process_for_hanging() -> None:
+def test_a_blocked_event_loop_does_not_take_its_worker_for_hung() -> None:
     async def test() -> None:
         worker = await start(hang_s=100.0)
         events = worker.generate(TextPrompt("forever"), OPTIONS)
@@ -380,13 +380,13 @@ def test_who_stood_still_himself_takes_no_process_for_hanging() -> None:
     run(test(), patience_s=10**6)  # of the time that it believes in
 
 
-def test_a_process_that_hangs_is_killed_and_its_requests_told() -> None:
+def test_a_hung_worker_is_killed_and_its_requests_fail() -> None:
     async def test() -> None:
         worker = await start(hang_s=0.5)
         waiting = await begun(worker, "forever")
-        with pytest.raises(RunnerDiedError, match=r"did not answer for 0\.5 s"):
+        with pytest.raises(RunnerDiedError, match=r"did not respond for 0\.5 s"):
             await collect(worker, "hang")
-        with pytest.raises(RunnerDiedError, match="did not answer"):
+        with pytest.raises(RunnerDiedError, match="did not respond"):
             await waiting
         assert not worker.is_alive
         await worker.close()
@@ -395,7 +395,7 @@ def test_a_process_that_hangs_is_killed_and_its_requests_told() -> None:
     run(test())
 
 
-def test_a_process_whose_engine_is_lost_is_ended() -> None:
+def test_a_worker_whose_engine_has_failed_is_killed() -> None:
     async def test() -> None:
         worker = await start()
         with pytest.raises(RunnerDiedError, match="the loop is gone"):

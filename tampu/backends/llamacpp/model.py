@@ -40,15 +40,7 @@ class LlamaModel:
         structured_outputs: StructuredOutputs,
         projector: MultimodalProjector | None = None,
     ) -> None:
-        """Take over a model that a server has loaded.
-
-        Args:
-            server: llama.cpp's.
-            tokenizer: of the model.
-            context: the length of a slot's context.
-            structured_outputs: compiles the grammars of requests.
-            projector: encodes images; None: the model takes none.
-        """
+        """Take over a model that a server has loaded, with slots of this context length."""
         self._server = server
         self._structured_outputs = structured_outputs
         self._projector = projector

@@ -19,11 +19,9 @@ class TokenBytes(Protocol):
 
     def all_token_bytes(self) -> list[bytes]:
         """Return the bytes of every token; b"" for control tokens."""
-        ...
 
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes of a token."""
-        ...
 
 
 class Retokenizer:

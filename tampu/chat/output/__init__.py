@@ -1,18 +1,17 @@
-"""A model's answer apart into thinking, content and tool calls.
+"""A model's output split into reasoning, content and tool calls.
 
-- parts.py: what comes out
-- reading.py: how a text that comes in pieces is read
-- answer.py: `ChatFormat`, a family's way to write an answer, and `MessageParser`
-- calls.py, literals.py, signatures.py: what stands between the tags of a call
-- families.py: the formats, and which of them a model has
+- stream_parser.py: the parts of an output; reading a text that comes in pieces
+- message_parser.py: `ChatFormat`, the format of a family's output, and `MessageParser`
+- tool_calls.py, literals.py, signatures.py: the text between the tags of a call
+- parser_registry.py: the formats, and which of them a model has
 - harmony.py: the one format that is not tags around calls
-- thinking.py: the template's variables that turn thinking on and off
-- forced.py, arguments.py: grammars of calls, for a choice of tools that the model must make
+- reasoning.py: the template's variables that turn reasoning on and off
+- tool_grammar.py, arguments.py: grammars of calls, for `tool_choice`
 """
 
-from tampu.chat.output.deltas import Content, Part, Thinking, ToolCall
 from tampu.chat.output.message_parser import ChatFormat, MessageParser
 from tampu.chat.output.parser_registry import PARSERS, chat_format
+from tampu.chat.output.stream_parser import Content, Part, Reasoning, ToolCall
 
 __all__ = [
     "PARSERS",
@@ -20,7 +19,7 @@ __all__ = [
     "Content",
     "MessageParser",
     "Part",
-    "Thinking",
+    "Reasoning",
     "ToolCall",
     "chat_format",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Arguments that are written one by one, not as one JSON object, as parts of a Lark grammar."""
+"""Grammars of arguments that are written one by one, not as one JSON object."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from tampu.chat.output.signatures import types_of
+from tampu.chat.output.signatures import mapping_or_empty, types_of
 from tampu.sampling.grammar import lark_json, lark_text
 
 _ANYTHING = r"/(?s:.*)/"
 
 
 class ArgumentRules:
-    """Rules that a grammar needs besides those that it writes in place.
+    """Rules that a grammar needs besides those written in place.
 
     Attributes:
         lines: the rules.
     """
 
     def __init__(self, tokens: Mapping[str, int]) -> None:
-        """Take the control tokens that stand for themselves."""
+        """Take the control tokens, which are written as tokens."""
         self.lines: list[str] = []
         self._tokens = tokens
 
@@ -38,33 +38,32 @@ class ArgumentRules:
         return f"{name} {self.literal(end[plain:])}" if end[plain:] else name
 
 
-Written: TypeAlias = Callable[[dict[str, Any], ArgumentRules], str]
+WriteArguments: TypeAlias = Callable[[dict[str, Any], ArgumentRules], str]
 
 
-def _function_tags(schema: dict[str, Any], rules: ArgumentRules) -> str:
-    return _in_order(
-        schema, lambda key, value: _text_value(
-            rules, f"<parameter={key}>\n", value, "\n</parameter>\n")
-    )  # fmt: skip
+def _tagged(begin: str, end: str) -> WriteArguments:
+    """Return what writes arguments between tags; in `begin` KEY and IS_TEXT are filled in."""
+
+    def write(schema: dict[str, Any], rules: ArgumentRules) -> str:
+        parameters, required = _parameters(schema)
+        parts: list[str] = []
+        for key, value in parameters.items():
+            is_text = "true" if _is_text(value) else "false"
+            tag = begin.replace("IS_TEXT", is_text).replace("KEY", key)
+            parts.append(f"({_text_value(rules, tag, value, end)}){'' if key in required else '?'}")
+        return " ".join(parts) or '""'
+
+    return write
 
 
-def _argument_tags(schema: dict[str, Any], rules: ArgumentRules) -> str:
-    return _in_order(
-        schema, lambda key, value: _text_value(
-            rules, f"<arg_key>{key}</arg_key>\n<arg_value>", value, "</arg_value>\n")
-    )  # fmt: skip
+function_tags = _tagged("<parameter=KEY>\n", "\n</parameter>\n")
+argument_tags = _tagged("<arg_key>KEY</arg_key>\n<arg_value>", "</arg_value>\n")
+dsml = _tagged('<｜DSML｜parameter name="KEY" string="IS_TEXT">', "</｜DSML｜parameter>\n")
 
 
-def _dsml(schema: dict[str, Any], rules: ArgumentRules) -> str:
-    def one(key: str, value: dict[str, Any]) -> str:
-        is_text = "true" if _is_text(value) else "false"
-        begin = f'<｜DSML｜parameter name="{key}" string="{is_text}">'
-        return _text_value(rules, begin, value, "</｜DSML｜parameter>\n")
+def pythonic(schema: dict[str, Any], rules: ArgumentRules) -> str:
+    """Write arguments as Python's keyword arguments."""
 
-    return _in_order(schema, one)
-
-
-def _pythonic(schema: dict[str, Any], rules: ArgumentRules) -> str:
     def one(key: str, value: dict[str, Any]) -> str:
         if types_of(value) == {"boolean"}:
             return f'{rules.literal(f"{key}=")} ("True" | "False")'
@@ -73,46 +72,30 @@ def _pythonic(schema: dict[str, Any], rules: ArgumentRules) -> str:
     return _separated(schema, one, '", "')
 
 
-def _gemma(quote: str) -> Written:
-    def value_of(value: Mapping[str, Any], rules: ArgumentRules) -> str:
+def gemma(quote: str) -> WriteArguments:
+    """Return what writes arguments as Gemma does, with `quote` around strings."""
+
+    def write_value(value: Mapping[str, Any], rules: ArgumentRules) -> str:
         if "enum" in value or "const" in value:
             choices = value.get("enum", [value.get("const")])
-            return (
-                "(" + " | ".join(rules.literal(_shown(choice, quote)) for choice in choices) + ")"
-            )
+            return f"({' | '.join(rules.literal(_shown(choice, quote)) for choice in choices)})"
         types = types_of(value)
         if types == {"object"} and value.get("properties"):
-            inner = _separated(
-                dict(value),
-                lambda key, item: f"{rules.literal(f'{key}:')} {value_of(item, rules)}",
-                '","',
-            )
-            return f'"{{" {inner} "}}"'
+            return f'"{{" {write(dict(value), rules)} "}}"'
         if types == {"array"} and isinstance(value.get("items"), Mapping):
-            item = value_of(value["items"], rules)
-            items = f'({item} ("," {item})*)'
-            return f'"[" {items}{"" if value.get("minItems") else "?"} "]"'
+            item = write_value(value["items"], rules)
+            return f'"[" ({item} ("," {item})*){"" if value.get("minItems") else "?"} "]"'
         if types and types <= {"integer", "number", "boolean", "null"}:
             return lark_json(value)
         return f"{rules.literal(quote)} {rules.text_until(quote)}"
 
     def write(schema: dict[str, Any], rules: ArgumentRules) -> str:
         def one(key: str, value: dict[str, Any]) -> str:
-            return f"{rules.literal(f'{key}:')} {value_of(value, rules)}"
+            return f"{rules.literal(f'{key}:')} {write_value(value, rules)}"
 
         return _separated(schema, one, '","')
 
     return write
-
-
-BY_NAME: Mapping[str, Written] = {
-    "argument-tags": _argument_tags,
-    "dsml": _dsml,
-    "function-tags": _function_tags,
-    "functiongemma": _gemma("<escape>"),
-    "gemma": _gemma('<|"|>'),
-    "pythonic": _pythonic,
-}
 
 
 def _shown(value: object, quote: str) -> str:
@@ -131,39 +114,27 @@ def _text_value(rules: ArgumentRules, begin: str, value: dict[str, Any], end: st
         return f"{rules.literal(begin)} ({written}) {rules.literal(end)}"
     if _is_text(value):
         tag = end.strip()
-        return (
-            f"{rules.literal(begin)} {rules.text_until(tag)} {rules.literal(end.partition(tag)[2])}"
-        )
+        after = rules.literal(end.partition(tag)[2])
+        return f"{rules.literal(begin)} {rules.text_until(tag)} {after}"
     return f"{rules.literal(begin)} {lark_json(value)} {rules.literal(end)}"
 
 
 def _parameters(schema: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], set[str]]:
-    """Return the parameters with their schemas, in order, and which of them must be there."""
+    """Return the parameters with their schemas, in order, and the names of the required ones."""
     definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-    properties = schema.get("properties")
-    found = properties if isinstance(properties, Mapping) else {}
     parameters = {
-        str(key): {**(found[key] if isinstance(found[key], Mapping) else {}), **definitions}
-        for key in found
+        str(key): {**mapping_or_empty(value), **definitions}
+        for key, value in mapping_or_empty(schema.get("properties")).items()
     }
     required = schema.get("required")
-    return parameters, {str(key) for key in required} if isinstance(
-        required, list | tuple
-    ) else set()
-
-
-def _in_order(schema: dict[str, Any], write: Callable[[str, dict[str, Any]], str]) -> str:
-    parameters, required = _parameters(schema)
-    parts = [
-        f"({write(key, parameters[key])}){'' if key in required else '?'}" for key in parameters
-    ]
-    return " ".join(parts) or '""'
+    names = required if isinstance(required, list | tuple) else ()
+    return parameters, set(map(str, names))
 
 
 def _separated(
     schema: dict[str, Any], write: Callable[[str, dict[str, Any]], str], separator: str
 ) -> str:
-    """Return parameters with a separator between: those that must be there first."""
+    """Return parameters with a separator between, the required ones first."""
     parameters, required = _parameters(schema)
     must = [f"({write(key, parameters[key])})" for key in parameters if key in required]
     may = [f"({write(key, parameters[key])})" for key in parameters if key not in required]

@@ -3,24 +3,23 @@
     <|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>final<|message|>...
     <|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{...}<|call|>
 
-The prompt ends with `<|start|>assistant`. What is for nobody in particular on the channel
-`analysis` is a thought; on `commentary` and `final` it is content.
+The prompt ends with `<|start|>assistant`. Messages without a recipient are reasoning on the channel
+`analysis`, and content on `commentary` and `final`.
 """
 
 from __future__ import annotations
 
 import re
 
-from tampu.chat.output.deltas import ToolCall
-from tampu.chat.output.literals import decoded_json
+from tampu.chat.output.literals import json_object
 from tampu.chat.output.signatures import Signatures
-from tampu.chat.output.stream_parser import Parts, Reader, Script
+from tampu.chat.output.stream_parser import Parts, Reader, Script, ToolCall
 
 MARKERS = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>")
 _ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
-# What a header consists of: markers, a recipient, and the names of a role, a channel and a type.
+# A header: markers, a recipient, and the names of a role, a channel and a type.
 _HEADER = re.compile(
     r"(?:\s*(?:<\|(?:start|channel|constrain)\|>|to=[^\s<]+|[\w./:-]+)){0,8}\s*", re.ASCII
 )
@@ -36,9 +35,9 @@ def read_harmony(
     parts: Parts,
     signatures: Signatures,
     *,
-    thinks: bool,  # noqa: ARG001
+    in_reasoning: bool,  # noqa: ARG001  # the prompt ends before the first header
 ) -> Script[None]:
-    """Read the messages of an answer."""
+    """Read the messages of an output."""
     opened = ""
     if not (yield from reader.begins(_is_header)):
         opened = (yield from reader.until(("<|start|>", "<|channel|>"), parts.content)) or ""
@@ -49,7 +48,7 @@ def read_harmony(
             if not _is_begun(header):
                 parts.content(header)
             return
-        if not _HEADER.fullmatch(header):  # what is no header is text: nothing of it is lost
+        if not _HEADER.fullmatch(header):  # text, then: nothing is lost
             parts.content(header)
         recipient = _RECIPIENT.search(header)
         channel = _CHANNEL.search(header)
@@ -57,9 +56,9 @@ def read_harmony(
             text, end = yield from reader.take(_ENDS)
             _call(parts, signatures, recipient[1], text)
         elif channel and channel[1] == "analysis":
-            parts.begin_thought()
-            end = yield from reader.until(_ENDS, parts.thinking)
-            parts.end_thought()
+            parts.begin_reasoning()
+            end = yield from reader.until(_ENDS, parts.reasoning)
+            parts.end_reasoning()
         else:
             end = yield from reader.until(_ENDS, parts.content)
         if end is None:
@@ -75,7 +74,7 @@ def _is_header(text: str) -> bool | None:
 
 
 def _is_begun(header: str) -> bool:
-    """Whether this is the beginning of a header, which the answer's end cut off."""
+    """Whether this is the start of a header that the output's end cut off."""
     match = _BEGUN_HEADER.fullmatch(header)
     return match is not None and all(
         any(name.startswith(given or "") for name in names)
@@ -84,13 +83,12 @@ def _is_begun(header: str) -> bool:
 
 
 def _call(parts: Parts, signatures: Signatures, recipient: str, text: str) -> None:
-    """Take in a message to a function; one to anything else, or that is no JSON, is content."""
-    name = recipient.removeprefix("functions.")
+    """Add a message to a function; without tools, or if it is not a JSON object, as content."""
     try:
-        arguments = decoded_json(text.strip() or "{}")
+        arguments = json_object(text.strip() or "{}")
     except ValueError:
         arguments = None
-    if signatures and isinstance(arguments, dict):
-        parts.calls([ToolCall(name, arguments)])
+    if signatures and arguments is not None:
+        parts.calls([ToolCall(recipient.removeprefix("functions."), arguments)])
     else:
         parts.content(text)

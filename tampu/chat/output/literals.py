@@ -8,21 +8,21 @@ from typing import Any, NoReturn
 
 import msgspec
 
-_DEEPEST = 64
+_MAX_DEPTH = 64
 _NAME = re.compile(r"[A-Za-z_][\w.\-]*")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _SPACE = re.compile(r"\s*")
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "\n": ""}
-_CONSTANTS = {"true": True, "false": False, "null": None, "True": True, "False": False,
-              "None": None}  # fmt: skip
+CONSTANTS = {"true": True, "false": False, "null": None, "True": True, "False": False,
+             "None": None}  # fmt: skip
 
 
 def decoded_json(text: str) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        ValueError: if it is none, or holds what cannot be written again (lone surrogates).
+        ValueError: if it is not JSON, or has lone surrogates.
     """
     try:
         return msgspec.json.decode(text.encode())
@@ -30,11 +30,23 @@ def decoded_json(text: str) -> Any:
         raise ValueError(str(error)) from None
 
 
+def json_object(text: str) -> dict[str, Any]:
+    """Return the JSON object in a text.
+
+    Raises:
+        ValueError: if it is not one.
+    """
+    value = decoded_json(text)
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    return value
+
+
 def decoded_sequence(text: str, separators: str) -> list[Any]:
     """Return the values of JSON texts one after the other, `separators` and space between them.
 
     Raises:
-        ValueError: if anything of the text is no JSON.
+        ValueError: if any part is not JSON.
     """
     decoder = json.JSONDecoder()
     between = re.compile(f"[{re.escape(separators)}\\s]*")
@@ -61,9 +73,9 @@ class Literals:
 
     Args:
         text: to read.
-        quote: what stands around strings; None: the quotes of Python.
+        quote: the text around strings; None: Python's quotes.
 
-    Every method raises ValueError for what it cannot read.
+    Every method raises ValueError for other text.
     """
 
     def __init__(self, text: str, quote: str | None = None) -> None:
@@ -95,7 +107,7 @@ class Literals:
 
     def value(self, depth: int = 0) -> Any:
         """Return the next value."""
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             self._fail("less nesting")
         for begin, end in ("[]", "()"):
             if self._skip(begin):
@@ -108,9 +120,9 @@ class Literals:
             self._position = match.end()
             return decoded_json(_json_number(match.group()))
         name = self._name()
-        if name not in _CONSTANTS:
+        if name not in CONSTANTS:
             self._fail("a value")
-        return _CONSTANTS[name]
+        return CONSTANTS[name]
 
     def _call(self) -> tuple[str, dict[str, Any]]:
         name = self._name()

@@ -1,22 +1,22 @@
-"""Most families' answers: thoughts between tags, calls between tags, content around them."""
+"""The output of most families: reasoning between tags, calls between tags, content around them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
-from tampu.chat.output.deltas import Part, ToolCall
 from tampu.chat.output.signatures import Signatures
-from tampu.chat.output.stream_parser import Parts, Reader, Script
+from tampu.chat.output.stream_parser import Part, Parts, Reader, Script, ToolCall
 
-ReadCalls: TypeAlias = Callable[[str, Signatures], list[ToolCall] | None]
-"""Returns the calls that a text between the tags stands for; None if it is none."""
+ReadCalls: TypeAlias = Callable[[str, Signatures], list[ToolCall]]
+"""Returns the calls in the text between the tags; raises ValueError for any other text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """What stands before and after something; an `end` of "" is the end of the answer."""
+    """The texts before and after something; an `end` of "" is the end of the output."""
 
     begin: str
     end: str
@@ -29,138 +29,144 @@ class CallSyntax:
     Attributes:
         tags: around one call or several.
         read: the calls in the text between.
-        bare: says of a text's beginning whether it is a call without tags (None: too short to
-            tell); only an answer that begins so is one.
-        wire: the name of the grammar of forced calls (`tampu.chat.output.tool_grammar`).
+        bare: returns whether an output begins with a call without tags; None: too short to know.
     """
 
     tags: Tags
     read: ReadCalls
-    wire: str
     bare: Callable[[str], bool | None] | None = None
 
 
-class Answer(Protocol):
-    """Reads a whole answer."""
+class ReadOutput(Protocol):
+    """Reads a whole output."""
 
     def __call__(
-        self, reader: Reader, parts: Parts, signatures: Signatures, *, thinks: bool
+        self, reader: Reader, parts: Parts, signatures: Signatures, *, in_reasoning: bool
     ) -> Script[None]:
-        """Read to the end; `thinks`: the prompt has begun a thought already."""
+        """Read to the end; `in_reasoning`: the prompt ends inside reasoning."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatFormat:
-    """One family's way to write an answer.
+    """The format of one family's output.
 
     Attributes:
         name: of the format.
-        thought: the tags of a thought; None if the family has none.
+        reasoning: the tags of reasoning; None if the family has none.
         call: how calls are written; None if the family has none.
-        dropped: tags that say nothing to a reader.
-        markers: control tokens that the parser must see in the text; others need not be shown.
-        read: reads an answer in place of all the above, except that they still say what exists.
+        dropped: tags without a meaning for readers.
+        inner: control tokens of the format besides its tags.
+        read: reads an output in place of all the above, which then only state what exists.
     """
 
     name: str
-    thought: Tags | None = None
+    reasoning: Tags | None = None
     call: CallSyntax | None = None
     dropped: tuple[str, ...] = ()
-    markers: tuple[str, ...] = ()
-    read: Answer | None = None
+    inner: tuple[str, ...] = ()
+    read: ReadOutput | None = None
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """The texts that the parser must see even if they are control tokens."""
+        if self.read:
+            return self.inner
+        tags = [tags for tags in (self.call and self.call.tags, self.reasoning) if tags]
+        texts = [text for each in tags for text in (each.begin, each.end) if text]
+        return (*texts, *self.dropped, *self.inner)
 
     def parser(
-        self, tools: Sequence[Mapping[str, Any]] = (), *, thinks: bool = False
+        self, tools: Sequence[Mapping[str, Any]] = (), *, in_reasoning: bool = False
     ) -> MessageParser:
-        """Return a parser of one answer.
+        """Return a parser of one output.
 
         Args:
             tools: that the model may call; without any, nothing is read as a call.
-            thinks: whether the prompt ends inside a thought (`begins_thought`).
+            in_reasoning: whether the prompt ends inside reasoning (`ends_in_reasoning`).
         """
-        return MessageParser(self, tools, thinks=thinks)
+        return MessageParser(self, tools, in_reasoning=in_reasoning)
 
-    def begins_thought(self, prompt: str) -> bool:
-        """Return whether a prompt ends inside a thought that the answer goes on with."""
-        if self.thought is None:
+    def ends_in_reasoning(self, prompt: str) -> bool:
+        """Return whether a prompt ends inside reasoning that the output continues."""
+        if self.reasoning is None:
             return False
-        return prompt.rstrip().endswith(self.thought.begin.rstrip())
+        return prompt.rstrip().endswith(self.reasoning.begin.rstrip())
 
 
 class MessageParser:
-    """Takes one answer apart as it comes.
+    """Splits one output into parts as it comes.
 
-    It never raises, whatever the model writes: what only looks like a call is content. Any split of
-    the text into pieces gives the same parts, neighbours of the same kind joined.
+    It never raises, whatever the model writes: text that only looks like a call is content. Any
+    split of the text into pieces gives the same parts, neighbours of the same kind joined.
     """
 
     def __init__(
-        self, style: ChatFormat, tools: Sequence[Mapping[str, Any]] = (), *, thinks: bool = False
+        self, style: ChatFormat, tools: Sequence[Mapping[str, Any]], *, in_reasoning: bool
     ) -> None:
         self._reader = Reader()
         self._parts = Parts()
         signatures = Signatures(tools)
-        if style.read:
-            self._script = style.read(self._reader, self._parts, signatures, thinks=thinks)
-        else:
-            self._script = read_tagged(self._reader, self._parts, signatures, style, thinks=thinks)
+        read = style.read or partial(_read_tagged, style)
+        self._script = read(self._reader, self._parts, signatures, in_reasoning=in_reasoning)
         next(self._script, None)
 
     def feed(self, text: str) -> list[Part]:
-        """Return what is certain now that `text` has come."""
+        """Return the parts that are certain after `text`."""
         self._reader.give(text)
         next(self._script, None)
         return self._parts.collected()
 
     def finish(self) -> list[Part]:
-        """Return what was held back; the answer has ended."""
+        """Return the parts that were held back; the output has ended."""
         self._reader.end()
         next(self._script, None)
         self._parts.finish()
         return self._parts.collected()
 
 
-def read_tagged(
-    reader: Reader, parts: Parts, signatures: Signatures, style: ChatFormat, *, thinks: bool
+def _read_tagged(
+    style: ChatFormat, reader: Reader, parts: Parts, signatures: Signatures, *, in_reasoning: bool
 ) -> Script[None]:
-    """Read an answer of thoughts, calls and content."""
-    thought = style.thought
+    """Read an output of reasoning, calls and content."""
+    reasoning = style.reasoning
     call = style.call if signatures else None
     tags = (*((call.tags.begin,) if call else ()), *style.dropped)
-    if thinks and thought:
-        yield from _read_thought(reader, parts, thought)
+    if in_reasoning and reasoning:
+        yield from _read_reasoning(reader, parts, reasoning)
     while True:
-        may_think = thought is not None and not parts.has_content
         if call and call.bare and not parts.has_content and (yield from reader.begins(call.bare)):
             yield from _read_call(reader, parts, signatures, call, Tags("", ""))
             continue
-        wanted = (thought.begin, *tags) if thought and may_think else tags
+        may_reason = reasoning is not None and not parts.has_content
+        wanted = (reasoning.begin, *tags) if reasoning and may_reason else tags
         tag = yield from reader.until(wanted, parts.content)
         if tag is None:
             return
-        if thought and tag == thought.begin:
+        if reasoning and tag == reasoning.begin:
             if parts.has_content:
                 parts.content(tag)
             else:
-                yield from _read_thought(reader, parts, thought)
+                yield from _read_reasoning(reader, parts, reasoning)
         elif call and tag == call.tags.begin:
             yield from _read_call(reader, parts, signatures, call, call.tags)
 
 
-def _read_thought(reader: Reader, parts: Parts, tags: Tags) -> Script[None]:
-    parts.begin_thought()
-    yield from reader.until((tags.end,), parts.thinking)
-    parts.end_thought()
+def _read_reasoning(reader: Reader, parts: Parts, tags: Tags) -> Script[None]:
+    parts.begin_reasoning()
+    yield from reader.until((tags.end,), parts.reasoning)
+    parts.end_reasoning()
 
 
 def _read_call(
     reader: Reader, parts: Parts, signatures: Signatures, call: CallSyntax, tags: Tags
 ) -> Script[None]:
-    """Read to the end of a call; what is none is content, tags and all."""
-    ends = (tags.end,) if tags.end else ()
-    body, end = yield from reader.take(ends)
-    calls = call.read(body, signatures)
+    """Read to the end of a call; any other text is content, tags and all."""
+    body, end = yield from reader.take((tags.end,) if tags.end else ())
+    try:
+        calls = call.read(body, signatures)
+    except ValueError:
+        calls = []
     if calls:
         parts.calls(calls)
     else:

@@ -1,11 +1,12 @@
-"""The formats, and which of them a model has: told by its PARSER, else from its template's text."""
+"""The formats, and which of them a model has, by its PARSER or else its template's text."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from tampu.chat.output.harmony import MARKERS, read_harmony
-from tampu.chat.output.message_parser import CallSyntax, ChatFormat, Tags
+from tampu.chat.output.message_parser import CallSyntax, ChatFormat, ReadCalls, ReadOutput, Tags
 from tampu.chat.output.tool_calls import (
     argument_tags,
     deepseek_calls,
@@ -22,7 +23,7 @@ THINK = Tags("<think>", "</think>")
 
 
 def _is_json_call(text: str) -> bool | None:
-    """Say whether a text begins as a call that is nothing but JSON, as Llama 3 writes it."""
+    """Return whether a text begins as a call in bare JSON, as Llama 3 writes it."""
     start = "".join(text[:200].split())
     keys = ('{"name"', '{"type":"function"', '{"function"', '{"parameters"')
     if any(start.startswith(key) for key in keys):
@@ -31,7 +32,7 @@ def _is_json_call(text: str) -> bool | None:
 
 
 def _is_pythonic_call(text: str) -> bool | None:
-    """Say whether a text begins as a list of calls, as Llama 3.2 and 4 may write them."""
+    """Return whether a text begins as a list of calls, as Llama 3.2 and 4 may write them."""
     start = text.lstrip()
     if not start.startswith("["):
         return False if start else None
@@ -41,104 +42,78 @@ def _is_pythonic_call(text: str) -> bool | None:
     return True if bracket and name else None
 
 
-def _tagged(begin: str, end: str, read: object, wire: str) -> CallSyntax:
-    return CallSyntax(tags=Tags(begin, end), read=read, wire=wire)  # type: ignore[arg-type]
+def _format(
+    name: str,
+    begin: str,
+    end: str,
+    read_calls: ReadCalls,
+    *inner: str,
+    reasoning: Tags | None = None,
+    dropped: tuple[str, ...] = (),
+    bare: Callable[[str], bool | None] | None = None,
+    read: ReadOutput | None = None,
+) -> ChatFormat:
+    call = CallSyntax(tags=Tags(begin, end), read=read_calls, bare=bare)
+    return ChatFormat(
+        name=name, reasoning=reasoning, call=call, dropped=dropped, inner=inner, read=read
+    )
 
 
-# What must be in a template's text, and the format of models that have such a template. The first
-# that fits counts; the more peculiar ones come first.
+_HERMES = _format("hermes", "<tool_call>", "</tool_call>", json_calls)
+_LLAMA3 = _format("llama3", "<|python_tag|>", "", json_calls, bare=_is_json_call)
+# Texts that only the templates of a format have, and the format. The first row that matches
+# counts, so the most specific ones come first.
 FORMATS: tuple[tuple[tuple[str, ...], ChatFormat], ...] = (
     (("<|channel|>", "<|message|>"),
-     ChatFormat(name="harmony", thought=Tags("<|channel|>analysis<|message|>", "<|end|>"),
-                call=_tagged("<|channel|>commentary to=functions.", "<|call|>", json_calls,
-                             "harmony"),
-                markers=MARKERS, read=read_harmony)),
+     _format("harmony", "<|channel|>commentary to=functions.", "<|call|>", json_calls, *MARKERS,
+             reasoning=Tags("<|channel|>analysis<|message|>", "<|end|>"), read=read_harmony)),
     (("<|tool_call>",),
-     ChatFormat(name="gemma4", thought=Tags("<|channel>thought\n", "<channel|>"),
-                call=_tagged("<|tool_call>", "<tool_call|>", gemma_calls('<|"|>'), "gemma"),
-                markers=("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", '<|"|>'))),
+     _format("gemma4", "<|tool_call>", "<tool_call|>", gemma_calls('<|"|>'), "<|channel>", '<|"|>',
+             reasoning=Tags("<|channel>thought\n", "<channel|>"))),
     (("<start_function_call>",),
-     ChatFormat(name="functiongemma",
-                call=_tagged("<start_function_call>", "<end_function_call>",
-                             gemma_calls("<escape>"), "gemma"),
-                markers=("<start_function_call>", "<end_function_call>", "<escape>"))),
+     _format("functiongemma", "<start_function_call>", "<end_function_call>",
+             gemma_calls("<escape>"), "<escape>")),
     (("[TOOL_CALLS]",),
-     ChatFormat(name="mistral", call=_tagged("[TOOL_CALLS]", "", mistral_calls, "mistral"),
-                markers=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "[THINK]", "[/THINK]"))),
+     _format("mistral", "[TOOL_CALLS]", "", mistral_calls, "[ARGS]", "[CALL_ID]", "[THINK]",
+             "[/THINK]")),
     (("｜DSML｜",),
-     ChatFormat(name="deepseek-dsml", thought=THINK,
-                call=_tagged("<｜DSML｜function_calls>", "</｜DSML｜function_calls>", dsml_calls,
-                             "dsml"),
-                markers=("｜DSML｜", "<think>", "</think>"))),
+     _format("deepseek-dsml", "<｜DSML｜function_calls>", "</｜DSML｜function_calls>", dsml_calls,
+             "｜DSML｜", reasoning=THINK)),
     (("<｜tool▁calls▁begin｜>",),
-     ChatFormat(name="deepseek", thought=THINK,
-                call=_tagged("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", deepseek_calls,
-                             "deepseek"),
-                markers=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>",
-                         "<｜tool▁call▁end｜>", "<｜tool▁sep｜>", "<think>", "</think>"))),
+     _format("deepseek", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", deepseek_calls,
+             "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>", reasoning=THINK)),
     (("<|START_ACTION|>",),
-     ChatFormat(name="command-r7b", thought=Tags("<|START_THINKING|>", "<|END_THINKING|>"),
-                call=_tagged("<|START_ACTION|>", "<|END_ACTION|>", fenced_actions, "command-r7b"),
-                dropped=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>",
-                         "<|END_TEXT|>"),
-                markers=("<|START_THINKING|>", "<|END_THINKING|>", "<|START_ACTION|>",
-                         "<|END_ACTION|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>",
-                         "<|START_TEXT|>", "<|END_TEXT|>"))),
+     _format("command-r7b", "<|START_ACTION|>", "<|END_ACTION|>", fenced_actions,
+             reasoning=Tags("<|START_THINKING|>", "<|END_THINKING|>"),
+             dropped=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>",
+                      "<|END_TEXT|>"))),
     (("Action:", "```json", "tool_name"),
-     ChatFormat(name="command-r",
-                call=_tagged("Action: ```json", "```", fenced_actions, "command-r"))),
+     _format("command-r", "Action: ```json", "```", fenced_actions)),
     (("<|tool_call_start|>",),
-     ChatFormat(name="lfm2",
-                call=_tagged("<|tool_call_start|>", "<|tool_call_end|>", pythonic_calls, "lfm2"),
-                markers=("<|tool_call_start|>", "<|tool_call_end|>"))),
+     _format("lfm2", "<|tool_call_start|>", "<|tool_call_end|>", pythonic_calls)),
     (("<arg_key>",),
-     ChatFormat(name="glm", thought=THINK,
-                call=_tagged("<tool_call>", "</tool_call>", argument_tags, "glm"),
-                markers=("<think>", "</think>", "<tool_call>", "</tool_call>", "<arg_key>",
-                         "</arg_key>", "<arg_value>", "</arg_value>"))),
+     _format("glm", "<tool_call>", "</tool_call>", argument_tags, "<arg_key>", "</arg_key>",
+             "<arg_value>", "</arg_value>", reasoning=THINK)),
     (("<function=", "<parameter="),
-     ChatFormat(name="qwen3-coder",
-                call=_tagged("<tool_call>", "</tool_call>", function_tags, "function-tags"),
-                markers=("<tool_call>", "</tool_call>"))),
-    (("<tool_call>",),
-     ChatFormat(name="hermes", call=_tagged("<tool_call>", "</tool_call>", json_calls, "hermes"),
-                markers=("<tool_call>", "</tool_call>"))),
-    (("<|tool_call|>",),
-     ChatFormat(name="granite", call=_tagged("<|tool_call|>", "", json_calls, "granite"),
-                markers=("<|tool_call|>",))),
-    (("<|python_tag|>",),
-     ChatFormat(name="llama3",
-                call=CallSyntax(tags=Tags("<|python_tag|>", ""), read=json_calls, wire="llama3",
-                                bare=_is_json_call),
-                markers=("<|python_tag|>",))),
-    (("<|start_header_id|>", '"parameters"'),
-     ChatFormat(name="llama3",
-                call=CallSyntax(tags=Tags("<|python_tag|>", ""), read=json_calls, wire="llama3",
-                                bare=_is_json_call),
-                markers=("<|python_tag|>",))),
+     _format("qwen3-coder", "<tool_call>", "</tool_call>", function_tags)),
+    (("<tool_call>",), _HERMES),
+    (("<|tool_call|>",), _format("granite", "<|tool_call|>", "", json_calls)),
+    (("<|python_tag|>",), _LLAMA3),
+    (("<|start_header_id|>", '"parameters"'), _LLAMA3),
     (("[func_name1(",),
-     ChatFormat(name="pythonic",
-                call=CallSyntax(tags=Tags("<|python_start|>", "<|python_end|>"),
-                                read=pythonic_calls, wire="pythonic", bare=_is_pythonic_call),
-                markers=("<|python_start|>", "<|python_end|>"))),
-    (("tool_code",),
-     ChatFormat(name="gemma3",
-                call=_tagged("```tool_code", "```", pythonic_calls, "tool-code"))),
+     _format("pythonic", "<|python_start|>", "<|python_end|>", pythonic_calls,
+             bare=_is_pythonic_call)),
+    (("tool_code",), _format("gemma3", "```tool_code", "```", pythonic_calls)),
 )  # fmt: skip
-_ANY_TOOLS = ChatFormat(
-    name="hermes", call=_tagged("<tool_call>", "</tool_call>", json_calls, "hermes")
-)
-_THOUGHTS = (
+_REASONING = (
     THINK,
     Tags("[THINK]", "[/THINK]"),
     Tags("<|START_THINKING|>", "<|END_THINKING|>"),
     Tags("<seed:think>", "</seed:think>"),
     Tags("<reasoning>", "</reasoning>"),
 )
-
-
 _PLAIN = ChatFormat(name="plain")
-# Ollama's names of parsers: the format, and the tags of a thought that a template need not show.
+# Ollama's names of parsers: the format, and the tags of reasoning that a template need not show.
 PARSERS: dict[str, tuple[str, Tags | None]] = {
     "cogito": ("deepseek", THINK),
     "deepseek3": ("deepseek", THINK),
@@ -162,34 +137,21 @@ PARSERS: dict[str, tuple[str, Tags | None]] = {
 
 
 def chat_format(template: str, architecture: str = "", parser: str = "") -> ChatFormat:
-    """Return the format in which a model answers.
+    """Return the format of a model's output.
 
     Args:
         template: the text of its chat template, Jinja or Go; "" if it has none.
-        architecture: of the model, for templates that do not show how it answers.
-        parser: the name that its Modelfile gives to what reads answers, one of `PARSERS`; "" and
-            others let the template decide.
+        architecture: of the model, for templates that do not show the format.
+        parser: the Modelfile's PARSER, one of `PARSERS`; "" and others let the template decide.
     """
-    name, thought = PARSERS.get(parser, ("", None))
+    name, reasoning = PARSERS.get(parser, ("", None))
     if name == _PLAIN.name:
         return _PLAIN
-    named = next((style for _, style in FORMATS if style.name == name), None)
-    return _with_thought(named or _told_by(template, architecture), template, thought)
-
-
-def _told_by(template: str, architecture: str) -> ChatFormat:
-    found = next(
-        (style for signs, style in FORMATS if all(sign in template for sign in signs)), None
-    )
-    if found is None and architecture == "gpt-oss":
-        found = FORMATS[0][1]
-    return found or _ANY_TOOLS
-
-
-def _with_thought(style: ChatFormat, template: str, thought: Tags | None) -> ChatFormat:
-    """Return a format with the tags of thoughts: its own, those in the template, or the given."""
-    if style.thought is None:
-        thought = next((tags for tags in _THOUGHTS if tags.end in template), thought)
-        markers = (thought.begin, thought.end) if thought else ()
-        style = replace(style, thought=thought, markers=(*style.markers, *markers))
-    return style
+    found = (style for _, style in FORMATS if style.name == name)
+    if not name:
+        found = (style for signs, style in FORMATS if all(sign in template for sign in signs))
+    style = next(found, FORMATS[0][1] if architecture == "gpt-oss" else _HERMES)
+    if style.reasoning is not None:
+        return style
+    reasoning = next((tags for tags in _REASONING if tags.end in template), reasoning)
+    return replace(style, reasoning=reasoning)

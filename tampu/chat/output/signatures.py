@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tampu.chat.output.literals import decoded_json
+from tampu.chat.output.literals import CONSTANTS, decoded_json
 
 _TYPES_OF = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
-_PYTHON = {"True": True, "False": False, "None": None}
 
 
 class Signatures:
-    """What is known of tools, each `{"type": "function", "function": {...}}`; false if none."""
+    """The parameters of tools, each `{"type": "function", "function": {...}}`; false if none."""
 
     def __init__(self, tools: Sequence[Mapping[str, Any]] = ()) -> None:
         self._parameters: dict[str, Mapping[str, Any]] = {}
         for tool in tools:
-            function = _mapping(tool.get("function", tool))
-            schema = _mapping(function.get("parameters"))
-            self._parameters[str(function.get("name"))] = _mapping(schema.get("properties"))
+            function = mapping_or_empty(tool.get("function", tool))
+            schema = mapping_or_empty(function.get("parameters"))
+            self._parameters[str(function.get("name"))] = mapping_or_empty(schema.get("properties"))
 
     def __bool__(self) -> bool:
         return bool(self._parameters)
@@ -28,13 +27,13 @@ class Signatures:
         return name in self._parameters
 
     def value(self, function: str, parameter: str, text: str) -> Any:
-        """Return the value that a bare text stands for: what its parameter's schema says it is."""
-        schema = _mapping(self._parameters.get(function, {}).get(parameter))
+        """Return the value of a bare text, of the type in its parameter's schema."""
+        schema = mapping_or_empty(self._parameters.get(function, {}).get(parameter))
         types = types_of(schema)
         if not types or ("string" in types and not (text == "null" and "null" in types)):
             return text
-        if text in _PYTHON:
-            return _PYTHON[text]
+        if text in CONSTANTS:
+            return CONSTANTS[text]
         try:
             return decoded_json(text)
         except ValueError:
@@ -49,11 +48,12 @@ def types_of(schema: Mapping[str, Any]) -> set[str]:
         types = {name for name in named if isinstance(name, str)}
     for key in ("anyOf", "oneOf"):
         for other in schema.get(key) or () if isinstance(schema.get(key), Sequence) else ():
-            types |= types_of(_mapping(other))
+            types |= types_of(mapping_or_empty(other))
     if not types and isinstance(schema.get("enum"), Sequence):
         types = {_TYPES_OF.get(type(value), "object") for value in schema["enum"]}
     return types
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def mapping_or_empty(value: object) -> Mapping[str, Any]:
+    """Return a mapping; an empty one for anything else."""
     return value if isinstance(value, Mapping) else {}

@@ -1,7 +1,7 @@
 """Reading a text that comes in pieces, so that the pieces make no difference.
 
-What reads is a generator (a *script*): it asks for the text up to a tag, and is suspended while it
-cannot be known whether the tag comes. Text that cannot be part of a tag is handed on at once.
+The reader of a format is a generator (a *script*): it asks for the text up to a tag, and is
+suspended while the tag may still come. Text that cannot be part of a tag is passed on immediately.
 
     text  <tool_call>  {...}  </tool_call>  text  <tool_c|
     out   a tag                             out   held back: may become a tag
@@ -11,16 +11,43 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Sequence
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from tampu.chat.output.deltas import Content, Part, Thinking, ToolCall
+import msgspec
 
 Result = TypeVar("Result")
 Script: TypeAlias = Generator[None, None, Result]
 
 
+class Reasoning(msgspec.Struct, frozen=True):
+    """Text of the model's reasoning."""
+
+    text: str
+
+
+class Content(msgspec.Struct, frozen=True):
+    """Text for the reader."""
+
+    text: str
+
+
+class ToolCall(msgspec.Struct, frozen=True, tag="tool_call"):
+    """A function that the model wants called; the arguments are in the model's order.
+
+    `id` is the model's own name for the call, in the formats that have one.
+    """
+
+    name: str
+    arguments: dict[str, Any]
+    id: str | None = None
+
+
+Part: TypeAlias = Reasoning | Content | ToolCall
+_Text: TypeAlias = type[Reasoning] | type[Content]
+
+
 class Reader:
-    """The text of an answer so far; scripts take it from here."""
+    """The text of an output so far; scripts take it from here."""
 
     def __init__(self) -> None:
         self._text = ""
@@ -32,11 +59,11 @@ class Reader:
         self._text += text
 
     def end(self) -> None:
-        """Say that there is no more text."""
+        """Note that there is no more text."""
         self._has_ended = True
 
     def until(self, tags: tuple[str, ...], sink: Callable[[str], None]) -> Script[str | None]:
-        """Hand on the text before the first of the tags, and return which it was.
+        """Pass on the text before the first of the tags, and return the tag.
 
         Of tags that begin at the same place the longest counts. At the end of the text: None.
         """
@@ -45,10 +72,10 @@ class Reader:
             match = finder.search(self._text)
             held = len(self._text) if self._has_ended else _held(self._text, tags)
             if match and match.start() < held:
-                self._hand_on(match.start(), sink)
+                self._pass_on(match.start(), sink)
                 self._text = self._text[len(match.group()) :]
                 return match.group()
-            self._hand_on(held, sink)
+            self._pass_on(held, sink)
             if self._has_ended:
                 return None
             yield
@@ -60,12 +87,12 @@ class Reader:
         return "".join(parts), tag
 
     def begins(self, judge: Callable[[str], bool | None]) -> Script[bool]:
-        """Return what `judge` says of the beginning of the text; it says None for too short."""
+        """Return what `judge` returns for the start of the text; None means too short to know."""
         while (verdict := judge(self._text)) is None and not self._has_ended:
             yield
         return bool(verdict)
 
-    def _hand_on(self, length: int, sink: Callable[[str], None]) -> None:
+    def _pass_on(self, length: int, sink: Callable[[str], None]) -> None:
         if length:
             sink(self._text[:length])
             self._text = self._text[length:]
@@ -79,7 +106,7 @@ class Reader:
 
 
 def _held(text: str, tags: tuple[str, ...]) -> int:
-    """Return where the longest end of the text starts that may be the beginning of a tag."""
+    """Return where the longest end of the text starts that may be the start of a tag."""
     longest = max(map(len, tags), default=1)
     for start in range(max(0, len(text) - longest + 1), len(text)):
         ending = text[start:]
@@ -89,51 +116,51 @@ def _held(text: str, tags: tuple[str, ...]) -> int:
 
 
 class Parts:
-    """Collects what a script makes of the text; white space around calls and thoughts goes."""
+    """Collects the parts of a text, without white space around calls and reasoning."""
 
     def __init__(self) -> None:
         self.has_content = False
         self._parts: list[Part] = []
-        self._kind: type[Thinking] | type[Content] = Content
+        self._kind: _Text = Content
         self._space = ""  # white space that counts only if text of its kind comes after it
         self._skips = False  # whether white space here belongs to what came before
 
     def collected(self) -> list[Part]:
-        """Return what has come since the last time."""
+        """Return the parts since the last call."""
         parts, self._parts = self._parts, []
         return parts
 
-    def thinking(self, text: str) -> None:
-        """Take in text of a thought."""
-        self._text(Thinking, text)
+    def reasoning(self, text: str) -> None:
+        """Add text of reasoning."""
+        self._text(Reasoning, text)
 
     def content(self, text: str) -> None:
-        """Take in text for the reader."""
+        """Add text for the reader."""
         self._text(Content, text)
 
     def calls(self, calls: Sequence[ToolCall]) -> None:
-        """Take in calls."""
+        """Add calls."""
         self._border(Content)
         self._parts += calls
 
-    def begin_thought(self) -> None:
-        """Note that a thought begins here."""
-        self._border(Thinking)
+    def begin_reasoning(self) -> None:
+        """Begin reasoning."""
+        self._border(Reasoning)
 
-    def end_thought(self) -> None:
-        """Note that a thought ends here."""
+    def end_reasoning(self) -> None:
+        """End reasoning."""
         self._border(Content)
 
     def finish(self) -> None:
-        """Hand out what white space was held back."""
+        """Add the white space that was held back."""
         if self._space and self._kind is Content:
             self._add(Content, self._space)
         self._space = ""
 
-    def _border(self, following: type[Thinking] | type[Content]) -> None:
+    def _border(self, following: _Text) -> None:
         self._kind, self._space, self._skips = following, "", True
 
-    def _text(self, kind: type[Thinking] | type[Content], text: str) -> None:
+    def _text(self, kind: _Text, text: str) -> None:
         if kind is not self._kind:
             self._border(kind)
         if self._skips:
@@ -148,7 +175,7 @@ class Parts:
             self.has_content = self.has_content or kind is Content
         self._space += text[len(certain) :]
 
-    def _add(self, kind: type[Thinking] | type[Content], text: str) -> None:
+    def _add(self, kind: _Text, text: str) -> None:
         if self._parts and isinstance(self._parts[-1], kind):
             self._parts[-1] = kind(self._parts[-1].text + text)
         else:

@@ -1,191 +1,178 @@
-"""The calls in the text between a format's tags; each function returns None for what is none."""
+"""The calls in the text between a format's tags; ValueError for any other text."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from tampu.chat.output.deltas import ToolCall
-from tampu.chat.output.literals import Literals, decoded_json, decoded_sequence
+from tampu.chat.output.literals import Literals, decoded_json, decoded_sequence, json_object
 from tampu.chat.output.signatures import Signatures
+from tampu.chat.output.stream_parser import ToolCall
 
-_LONGEST_PYTHON = 1 << 20  # characters; it is read in Python, JSON is not
+_MAX_PYTHON = 1 << 20  # characters: Python code reads them, unlike JSON
 _NAMES = ("name", "tool_name", "function")
 _ARGUMENTS = ("arguments", "parameters", "args")
 _IDS = ("id", "tool_call_id")
 _FUNCTION = re.compile(r"\s*<function=([^>\s]+)>\s*")
 _PARAMETER = re.compile(r"\s*<parameter=([^>]+)>")
-_PARAMETER_END = re.compile(r"</parameter>|<parameter=|</function>")
+# Some models forget the closing tag before the next parameter.
+_PARAMETER_END = re.compile(r"</parameter>|(?=<parameter=)|</function>")
 _ARGUMENTS_OF = re.compile(r"\s*([^\s<>{}]+)\s*")
 _ARGUMENT = re.compile(r"\s*<arg_key>([^<]*)</arg_key>\s*<arg_value>")
+_ARGUMENT_END = re.compile("</arg_value>")
 _INVOKE = re.compile(r'\s*<｜DSML｜invoke name="([^"]*)">\s*')
 _INVOKE_END = re.compile(r"\s*</｜DSML｜invoke>\s*")
 _DSML_PARAMETER = re.compile(r'\s*<｜DSML｜parameter name="([^"]*)"(?: string="(true|false)")?>')
+_DSML_PARAMETER_END = re.compile("</｜DSML｜parameter>")
+_MISTRAL = re.compile(r"\s*([^\s\[{]+)(?:\[CALL_ID\]([^\[{]*))?(?:\[ARGS\])?\s*(\{.*)", re.DOTALL)
 
 
-def json_calls(body: str, _: Signatures) -> list[ToolCall] | None:
+def json_calls(body: str, _: Signatures) -> list[ToolCall]:
     """`{"name": ..., "arguments": {...}}`: one, a list of them, or some with `;` between."""
-    try:
-        values = decoded_sequence(body, ";")
-    except ValueError:
-        return None
+    values = decoded_sequence(body, ";")
     if len(values) == 1 and isinstance(values[0], list):
         values = values[0]
-    return _all(map(_call, values))
+    return list(map(_json_call, values))
 
 
-def pythonic_calls(body: str, _: Signatures) -> list[ToolCall] | None:
+def pythonic_calls(body: str, _: Signatures) -> list[ToolCall]:
     """`[name(key=value), ...]`, with or without the brackets."""
-    if len(body) > _LONGEST_PYTHON:
-        return None
-    try:
-        return [ToolCall(name, arguments) for name, arguments in Literals(body).calls()]
-    except (ValueError, UnicodeError):
-        return None
+    _require(len(body) <= _MAX_PYTHON)
+    return [ToolCall(name, arguments) for name, arguments in Literals(body).calls()]
 
 
-def gemma_calls(quote: str) -> Callable[[str, Signatures], list[ToolCall] | None]:
+def gemma_calls(quote: str) -> Callable[[str, Signatures], list[ToolCall]]:
     """`call:name{key:value,...}`, with `quote` around strings."""
 
-    def read(body: str, _: Signatures) -> list[ToolCall] | None:
-        if len(body) > _LONGEST_PYTHON or not body.lstrip().startswith("call:"):
-            return None
-        try:
-            name, arguments = Literals(body.lstrip()[5:], quote).named_object()
-        except (ValueError, UnicodeError):
-            return None
-        return [ToolCall(name, arguments)]
+    def read(body: str, _: Signatures) -> list[ToolCall]:
+        body = body.lstrip()
+        _require(len(body) <= _MAX_PYTHON and body.startswith("call:"))
+        return [ToolCall(*Literals(body[5:], quote).named_object())]
 
     return read
 
 
-def function_tags(body: str, signatures: Signatures) -> list[ToolCall] | None:
+def function_tags(body: str, signatures: Signatures) -> list[ToolCall]:
     r"""`<function=name><parameter=key>\nvalue\n</parameter>...</function>`, as Qwen 3 Coder."""
-    start = _FUNCTION.match(body)
-    if not start:
-        return None
-    name, position = start[1], start.end()
-    arguments: dict[str, Any] = {}
-    while parameter := _PARAMETER.match(body, position):
-        # Some models forget the closing tag before the next parameter.
-        end = _PARAMETER_END.search(body, parameter.end())
-        if not end:
-            return None
-        text = body[parameter.end() : end.start()].removeprefix("\n").removesuffix("\n")
-        arguments[parameter[1]] = signatures.value(name, parameter[1], text)
-        position = end.start() if end.group().startswith("<p") else end.end()
-    is_whole = body[position:].strip() in {"", "</function>"}
-    return [ToolCall(name, arguments)] if is_whole else None
+
+    def value(key: re.Match[str], text: str) -> Any:
+        return signatures.value(name, key[1], text.removeprefix("\n").removesuffix("\n"))
+
+    name, start = _name(_FUNCTION, body)
+    arguments, end = _tagged(body, start, _PARAMETER, _PARAMETER_END, value)
+    _require(body[end:].strip() in {"", "</function>"})
+    return [ToolCall(name, arguments)]
 
 
-def argument_tags(body: str, signatures: Signatures) -> list[ToolCall] | None:
+def argument_tags(body: str, signatures: Signatures) -> list[ToolCall]:
     r"""`name\n<arg_key>key</arg_key>\n<arg_value>value</arg_value>...`, as GLM does."""
-    start = _ARGUMENTS_OF.match(body)
-    if not start:
-        return None
-    name, position = start[1], start.end()
-    arguments: dict[str, Any] = {}
-    while key := _ARGUMENT.match(body, position):
-        end = body.find("</arg_value>", key.end())
-        if end < 0:
-            return None
-        arguments[key[1]] = signatures.value(name, key[1], body[key.end() : end])
-        position = end + len("</arg_value>")
-    return None if body[position:].strip() else [ToolCall(name, arguments)]
+
+    def value(key: re.Match[str], text: str) -> Any:
+        return signatures.value(name, key[1], text)
+
+    name, start = _name(_ARGUMENTS_OF, body)
+    arguments, end = _tagged(body, start, _ARGUMENT, _ARGUMENT_END, value)
+    _require(not body[end:].strip())
+    return [ToolCall(name, arguments)]
 
 
-def mistral_calls(body: str, signatures: Signatures) -> list[ToolCall] | None:
-    """A JSON list, or `name[CALL_ID]id[ARGS]{...}` once or again after each `[TOOL_CALLS]`."""
-    if body.lstrip().startswith(("[{", "[ {", "[\n")):
-        return json_calls(body, signatures)
-    return _all(map(_mistral_call, body.split("[TOOL_CALLS]")))
-
-
-def deepseek_calls(body: str, _: Signatures) -> list[ToolCall] | None:
-    """Calls between tags of their own: `name<sep>{...}`, or with a type and a JSON fence."""
-    begin, end = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
-    parts = [part.strip() for part in body.replace(end, begin).split(begin)]
-    return _all(_deepseek_call(part) for part in parts if part)
-
-
-def dsml_calls(body: str, _: Signatures) -> list[ToolCall] | None:
+def dsml_calls(body: str, _: Signatures) -> list[ToolCall]:
     """DeepSeek 3.2's XML of invocations, whose parameters say whether they are strings."""
+
+    def value(key: re.Match[str], text: str) -> Any:
+        return decoded_json(text) if key[2] == "false" else text
+
     calls: list[ToolCall] = []
     position = 0
     while start := _INVOKE.match(body, position):
-        position = start.end()
-        arguments: dict[str, Any] = {}
-        while item := _DSML_PARAMETER.match(body, position):
-            end = body.find("</｜DSML｜parameter>", item.end())
-            if end < 0:
-                return None
-            text = body[item.end() : end]
-            try:
-                arguments[item[1]] = decoded_json(text) if item[2] == "false" else text
-            except ValueError:
-                return None
-            position = end + len("</｜DSML｜parameter>")
-        close = _INVOKE_END.match(body, position)
-        position = close.end() if close else position
+        arguments, position = _tagged(
+            body, start.end(), _DSML_PARAMETER, _DSML_PARAMETER_END, value
+        )
+        if close := _INVOKE_END.match(body, position):
+            position = close.end()
         calls.append(ToolCall(start[1], arguments))
-    return None if body[position:].strip() else calls or None
+    _require(not body[position:].strip())
+    return calls
 
 
-def fenced_actions(body: str, signatures: Signatures) -> list[ToolCall] | None:
-    """Command R's list of actions; the tool that only answers is no call."""
+def mistral_calls(body: str, signatures: Signatures) -> list[ToolCall]:
+    """A JSON list, or `name[CALL_ID]id[ARGS]{...}` once or again after each `[TOOL_CALLS]`."""
+    if body.lstrip().startswith(("[{", "[ {", "[\n")):
+        return json_calls(body, signatures)
+    calls: list[ToolCall] = []
+    for text in body.split("[TOOL_CALLS]"):
+        match = _MISTRAL.fullmatch(text)
+        if match is None:
+            raise ValueError("not a call")
+        calls.append(ToolCall(match[1], json_object(match[3].strip()), match[2]))
+    return calls
+
+
+def deepseek_calls(body: str, _: Signatures) -> list[ToolCall]:
+    """Calls between tags of their own: `name<sep>{...}`, or with a type and a JSON fence."""
+    begin, end = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
+    calls: list[ToolCall] = []
+    for part in filter(None, map(str.strip, body.replace(end, begin).split(begin))):
+        name, separator, text = part.partition("<｜tool▁sep｜>")
+        if name.strip() == "function" and "```json" in text:
+            name, _fence, fenced = text.partition("```json")
+            text = fenced.strip().removesuffix("```")
+        _require(bool(separator and name.strip()))
+        calls.append(ToolCall(name.strip(), json_object(text.strip())))
+    return calls
+
+
+def fenced_actions(body: str, signatures: Signatures) -> list[ToolCall]:
+    """Command R's list of actions, without the tool that only answers."""
     calls = json_calls(body.strip().removesuffix("```"), signatures)
-    return calls and [call for call in calls if call.name != "directly_answer"]
+    return [call for call in calls if call.name != "directly_answer"]
 
 
-def _call(value: Any) -> ToolCall | None:
-    if not isinstance(value, dict):
-        return None
+def _json_call(value: Any) -> ToolCall:
+    _require(isinstance(value, dict))
     if isinstance(value.get("function"), dict):
         value = value["function"] | {key: value[key] for key in _IDS if key in value}
-    name = next((value[key] for key in _NAMES if key in value), None)
-    arguments: Any = next((value[key] for key in _ARGUMENTS if key in value), {})
-    if isinstance(arguments, str):
-        arguments = _object(arguments)
-    if not isinstance(name, str) or not name or not isinstance(arguments, dict | None):
-        return None
-    given = next((value[key] for key in _IDS if key in value), None)
-    return ToolCall(name, arguments or {}, given if isinstance(given, str) else None)
-
-
-def _mistral_call(text: str) -> ToolCall | None:
-    match = re.fullmatch(
-        r"\s*([^\s\[{]+)(?:\[CALL_ID\]([^\[{]*))?(?:\[ARGS\])?\s*(\{.*)", text, re.DOTALL
+    name, arguments, id = (
+        next((value[key] for key in keys if key in value), None)
+        for keys in (_NAMES, _ARGUMENTS, _IDS)
     )
-    arguments = _object(match[3].strip()) if match else None
-    return ToolCall(match[1], arguments, match[2]) if match and arguments is not None else None
+    if isinstance(arguments, str):
+        text, arguments = arguments, None
+        with suppress(ValueError):
+            arguments = json_object(text)
+    if not isinstance(name, str) or not name or not isinstance(arguments, dict | None):
+        raise ValueError("not a call")
+    return ToolCall(name, arguments or {}, id if isinstance(id, str) else None)
 
 
-def _deepseek_call(text: str) -> ToolCall | None:
-    before, separator, after = text.partition("<｜tool▁sep｜>")
-    if not separator:
-        return None
-    if before.strip() == "function" and "```json" in after:
-        name, _, fenced = after.partition("```json")
-        after = fenced.strip().removesuffix("```")
-    else:
-        name = before
-    arguments = _object(after.strip())
-    return ToolCall(name.strip(), arguments) if arguments is not None and name.strip() else None
+def _name(pattern: re.Pattern[str], body: str) -> tuple[str, int]:
+    """Return the function's name at the start of a call, and where it ends."""
+    match = pattern.match(body)
+    if match is None:
+        raise ValueError("not a call")
+    return match[1], match.end()
 
 
-def _object(text: str) -> dict[str, Any] | None:
-    try:
-        value = decoded_json(text)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
+def _tagged(
+    body: str,
+    position: int,
+    begin: re.Pattern[str],
+    end: re.Pattern[str],
+    value: Callable[[re.Match[str], str], Any],
+) -> tuple[dict[str, Any], int]:
+    """Return the arguments between tags from a position on, and where they end."""
+    arguments: dict[str, Any] = {}
+    while key := begin.match(body, position):
+        close = end.search(body, key.end())
+        if close is None:
+            raise ValueError("an argument does not end")
+        arguments[key[1]] = value(key, body[key.end() : close.start()])
+        position = close.end()
+    return arguments, position
 
 
-def _all(calls: Any) -> list[ToolCall] | None:
-    found: list[ToolCall] = []
-    for call in calls:
-        if call is None:
-            return None
-        found.append(call)
-    return found or None
+def _require(is_call: bool) -> None:  # noqa: FBT001
+    if not is_call:
+        raise ValueError("not a call")

@@ -1,11 +1,11 @@
-r"""Grammars of answers that must call a tool, in each format's way to write calls.
+r"""Grammars of outputs that must call a tool, in each format.
 
-    start:   thought? call (between call)*
+    start:   reasoning? call (between call)*
     call:    "<tool_call>\n{name: f, arguments: " JSON "}\n</tool_call>" | ...
 
-What these grammars allow, the format's parser reads back. Where arguments are JSON, they follow the
-tool's whole schema. Where they are written one by one as text, each follows its type, choices and
-inner schema; lengths and patterns of plain texts are not enforced there.
+The format's parser reads back what these grammars allow. Arguments in JSON follow the tool's whole
+schema. Arguments that are written one by one as text follow their types, choices and inner schemas;
+lengths and patterns of plain texts are not enforced.
 """
 
 from __future__ import annotations
@@ -15,28 +15,37 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from tampu.chat.output.arguments import BY_NAME, ArgumentRules
+from tampu.chat.output.arguments import (
+    ArgumentRules,
+    WriteArguments,
+    argument_tags,
+    dsml,
+    function_tags,
+    gemma,
+    pythonic,
+)
 from tampu.chat.output.message_parser import ChatFormat
+from tampu.chat.output.signatures import mapping_or_empty
 from tampu.errors import RequestError
 from tampu.sampling.grammar import ANSWER, Grammar, lark_json, lark_text
 
-Thought: TypeAlias = Literal["no", "may", "begun"]
-"""Whether an answer may begin with a thought, or begins inside one."""
+ReasoningMode: TypeAlias = Literal["no", "may", "begun"]
+"""Whether an output may begin with reasoning, or begins inside it."""
 
 _SPACE = r"/[ \n]{0,3}/"
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """How calls are written: around all, and around each with `%s` for the tool's name.
+    """The text around all calls, and around each with `%s` for the tool's name.
 
     Attributes:
         before: all calls.
         begin: of each call, up to its arguments.
         end: of each call.
-        between: two calls; None where an answer has one call only.
+        between: two calls; None where an output has one call only.
         after: all calls.
-        arguments: how they are written (`tampu.chat.output.arguments`), else JSON.
+        arguments: writes them; None: JSON.
     """
 
     before: str
@@ -44,10 +53,10 @@ class Wire:
     end: str
     between: str | None
     after: str
-    arguments: str = "json"
+    arguments: WriteArguments | None = None
 
 
-_WIRES = {
+_WIRES = {  # by the names of formats
     "hermes": Wire("", '<tool_call>\n{"name": "%s", "arguments": ', "}\n</tool_call>", "\n", ""),
     "granite": Wire("<|tool_call|>[", '{"name": "%s", "arguments": ', "}", ", ", "]"),
     "llama3": Wire("", '{"name": "%s", "parameters": ', "}", "; ", ""),
@@ -63,17 +72,17 @@ _WIRES = {
     "command-r7b": Wire("<|START_ACTION|>[",
                         '{"tool_call_id": "0", "tool_name": "%s", "parameters": ', "}", ", ",
                         "]<|END_ACTION|>"),
-    "lfm2": Wire("<|tool_call_start|>[", "%s(", ")", ", ", "]<|tool_call_end|>", "pythonic"),
-    "pythonic": Wire("[", "%s(", ")", ", ", "]", "pythonic"),
-    "tool-code": Wire("```tool_code\n", "%s(", ")", "\n", "\n```", "pythonic"),
-    "function-tags": Wire("", "<tool_call>\n<function=%s>\n", "</function>\n</tool_call>", "\n", "",
-                          "function-tags"),
-    "glm": Wire("", "<tool_call>%s\n", "</tool_call>", "\n", "", "argument-tags"),
-    "dsml": Wire("<｜DSML｜function_calls>\n", '<｜DSML｜invoke name="%s">\n',
-                 "</｜DSML｜invoke>\n", "", "</｜DSML｜function_calls>", "dsml"),
-    "gemma": Wire("", "<|tool_call>call:%s{", "}<tool_call|>", "", "", "gemma"),
+    "lfm2": Wire("<|tool_call_start|>[", "%s(", ")", ", ", "]<|tool_call_end|>", pythonic),
+    "pythonic": Wire("[", "%s(", ")", ", ", "]", pythonic),
+    "gemma3": Wire("```tool_code\n", "%s(", ")", "\n", "\n```", pythonic),
+    "qwen3-coder": Wire("", "<tool_call>\n<function=%s>\n", "</function>\n</tool_call>", "\n", "",
+                        function_tags),
+    "glm": Wire("", "<tool_call>%s\n", "</tool_call>", "\n", "", argument_tags),
+    "deepseek-dsml": Wire("<｜DSML｜function_calls>\n", '<｜DSML｜invoke name="%s">\n',
+                          "</｜DSML｜invoke>\n", "", "</｜DSML｜function_calls>", dsml),
+    "gemma4": Wire("", "<|tool_call>call:%s{", "}<tool_call|>", "", "", gemma('<|"|>')),
     "functiongemma": Wire("", "<start_function_call>call:%s{", "}<end_function_call>", "", "",
-                          "functiongemma"),
+                          gemma("<escape>")),
 }  # fmt: skip
 
 
@@ -84,9 +93,9 @@ def tool_call_grammar(
     *,
     name: str | None = None,
     parallel: bool = True,
-    thought: Thought = "may",
+    reasoning: ReasoningMode = "may",
 ) -> Grammar:
-    """Return the grammar of an answer that calls a tool.
+    """Return the grammar of an output that calls a tool.
 
     Args:
         style: of the model.
@@ -94,21 +103,21 @@ def tool_call_grammar(
         tokens: the ids of the format's markers that are control tokens, by their texts.
         name: the only tool that may be called; None: any.
         parallel: whether more than one may be called.
-        thought: whether the answer may think first.
+        reasoning: whether the output may begin with it.
 
     Raises:
         RequestError: if there is no such tool, or the model's format has no calls.
         GrammarError: for a tool's schema that is wrong or not supported.
     """
     wire = _wire(style, tokens)
-    functions = [_mapping(tool.get("function", tool)) for tool in tools]
+    functions = [mapping_or_empty(tool.get("function", tool)) for tool in tools]
     chosen = [function for function in functions if name in {None, function.get("name")}]
     if not chosen:
         raise RequestError(
             f"tool_choice: there is no tool {name!r}" if name else "tools: none given"
         )
     rules = ArgumentRules(tokens)
-    start = _start(style, tokens, thought, "calls", rules)
+    start = _start(style, tokens, reasoning, "calls", rules)
     lines = _calls(wire, chosen, tokens, rules, parallel=parallel)
     return Grammar.lark("\n".join([start, *lines, *rules.lines]))
 
@@ -120,9 +129,9 @@ def tool_calls_or_content(
     tokens: Mapping[str, int],
     *,
     parallel: bool = True,
-    thought: Thought = "may",
+    reasoning: ReasoningMode = "may",
 ) -> Grammar:
-    """Return the grammar of an answer that calls tools, or has content that follows a grammar.
+    """Return the grammar of an output that calls tools, or has content that follows a grammar.
 
     Args:
         grammar: of the content.
@@ -130,27 +139,27 @@ def tool_calls_or_content(
         tools: as `tool_call_grammar` takes them.
         tokens: likewise.
         parallel: likewise.
-        thought: likewise.
+        reasoning: likewise.
 
     Raises:
         As `tool_call_grammar`.
     """
     wire = _wire(style, tokens)
     rules = ArgumentRules(tokens)
-    functions = [_mapping(tool.get("function", tool)) for tool in tools]
+    functions = [mapping_or_empty(tool.get("function", tool)) for tool in tools]
     lines = _calls(wire, functions, tokens, rules, parallel=parallel)
-    start = _start(style, tokens, thought, f"(calls | {_content(style, tokens)})", rules)
+    start = _start(style, tokens, reasoning, f"(calls | {_content(style, tokens)})", rules)
     return grammar.within("\n".join([start, *lines, *rules.lines]))
 
 
 def after_reasoning(
-    grammar: Grammar, style: ChatFormat, tokens: Mapping[str, int], thought: Thought
+    grammar: Grammar, style: ChatFormat, tokens: Mapping[str, int], reasoning: ReasoningMode
 ) -> Grammar:
-    """Return a grammar for the content of an answer that may begin with a thought."""
-    if style.name != "harmony" and (thought == "no" or style.thought is None):
+    """Return a grammar for the content of an output that may begin with reasoning."""
+    if style.name != "harmony" and (reasoning == "no" or style.reasoning is None):
         return grammar
     rules = ArgumentRules(tokens)
-    start = _start(style, tokens, thought, _content(style, tokens), rules)
+    start = _start(style, tokens, reasoning, _content(style, tokens), rules)
     return grammar.within("\n".join([start, *rules.lines]))
 
 
@@ -162,7 +171,7 @@ def _calls(
     *,
     parallel: bool,
 ) -> list[str]:
-    """Return the rules `calls`, one or more calls with what is around them, and `one`."""
+    """Return the rules `calls`, one or more calls with the text around them, and `one`."""
     one = " | ".join(f"({_call(wire, function, rules)})" for function in functions)
     calls = [lark_text(wire.before, tokens), "one"]
     if parallel and wire.between is not None:
@@ -180,31 +189,27 @@ def _content(style: ChatFormat, tokens: Mapping[str, int]) -> str:
 def _start(
     style: ChatFormat,
     tokens: Mapping[str, int],
-    thought: Thought,
+    reasoning: ReasoningMode,
     rest: str,
     rules: ArgumentRules,
 ) -> str:
-    """Return the rule `start`, the thought before the rest."""
-    if style.thought is None or thought == "no":
+    """Return the rule `start`, reasoning before the rest."""
+    if style.reasoning is None or reasoning == "no":
         return f"start: {rest}"
-    inside = rules.text_until(style.thought.end)
+    inside = rules.text_until(style.reasoning.end)
     if style.name == "harmony":
         inside += f" {rules.literal('<|start|>assistant')}"
-    if thought == "begun":
+    if reasoning == "begun":
         return f"start: {inside} {_SPACE} {rest}"
-    begin = lark_text(style.thought.begin, tokens)
+    begin = lark_text(style.reasoning.begin, tokens)
     return f"start: ({begin} {inside} {_SPACE})? {rest}"
 
 
 def _wire(style: ChatFormat, tokens: Mapping[str, int]) -> Wire:
     if style.call is None:
-        raise RequestError("tool_choice: the model's answers have no form for calls")
-    name = style.call.wire
-    if name == "mistral" and "[ARGS]" in tokens:
-        name = "mistral-named"
-    if style.name == "functiongemma":
-        name = "functiongemma"
-    return _WIRES[name]
+        raise RequestError("tool_choice: the model's output format has no tool calls")
+    has_names = style.name == "mistral" and "[ARGS]" in tokens
+    return _WIRES["mistral-named" if has_names else style.name]
 
 
 def _call(wire: Wire, function: Mapping[str, Any], rules: ArgumentRules) -> str:
@@ -213,24 +218,15 @@ def _call(wire: Wire, function: Mapping[str, Any], rules: ArgumentRules) -> str:
         raise RequestError("tools: each needs a name")
     quoted = json.dumps(name, ensure_ascii=False)[1:-1] if '"name": "%s"' in wire.begin else name
     schema = _parameters(function)
-    if wire.arguments == "json":
-        arguments = lark_json(schema)
-    else:
-        arguments = BY_NAME[wire.arguments](schema, rules)
+    arguments = wire.arguments(schema, rules) if wire.arguments else lark_json(schema)
     begin, end = rules.literal(wire.begin.replace("%s", quoted)), rules.literal(wire.end)
     return f"{begin} {arguments} {end}"
 
 
 def _parameters(function: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema of a tool's arguments; without parameters there are none."""
-    schema = dict(_mapping(function.get("parameters")))
-    if (
-        not {"properties", "$ref", "anyOf", "allOf", "oneOf", "additionalProperties"}
-        & schema.keys()
-    ):
+    schema = dict(mapping_or_empty(function.get("parameters")))
+    stated = {"properties", "$ref", "anyOf", "allOf", "oneOf", "additionalProperties"}
+    if not stated & schema.keys():
         schema["additionalProperties"] = False
     return {"type": "object", **schema}
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

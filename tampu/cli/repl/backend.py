@@ -56,7 +56,7 @@ class ModelRef:
         info: from its file.
         parameters: its defaults, by Ollama's names.
         system: its system message, or empty.
-        messages: the messages that its conversations begin with.
+        messages: the first messages of its conversations.
     """
 
     name: str

@@ -79,7 +79,7 @@ class Conversation:
             return
 
     def _is_command(self, text: str) -> bool:
-        """Whether a text begins with a slash, and not with the path of an image."""
+        """Whether a text starts with a slash, and not with the path of an image."""
         if not text.startswith("/"):
             return False
         first = next(mentions(text), None) if self._session.can_see else None
@@ -101,7 +101,7 @@ class Conversation:
             print("Usage:\n  /save MODEL")
 
     def _print_messages(self) -> None:
-        """Print the messages that the model's conversations begin with."""
+        """Print the messages that come with the model."""
         for message in self._session.messages:
             if message["role"] == "user":
                 print(PROMPT + without_controls(message["content"]).replace("\n", f"\n{MORE}"))

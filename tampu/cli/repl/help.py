@@ -13,7 +13,7 @@ COMMANDS = '''\
   /?, /help         Show this help; also /? set, /? show
   /? shortcuts      Show the keys
 
-  """ begins and ends a message of several lines.
+  """ starts and ends a message of several lines.
   ./image.png in a message adds the image, if the model takes images.'''
 
 SET = '''\

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TextIO
 
-from tampu.chat.output import Content, Thinking
+from tampu.chat.output import Content, Reasoning
 from tampu.cli.repl.images import ImageFile, take_images
 from tampu.cli.repl.session import Session, timing_lines
 from tampu.cli.repl.spinner import Spinner
@@ -46,9 +46,9 @@ class AnswerPrinter:
         self._reasoning: TextWriter | None = None
         self._content: TextWriter | None = None
 
-    def show(self, part: Thinking | Content) -> None:
+    def show(self, part: Reasoning | Content) -> None:
         """Print a part."""
-        if isinstance(part, Thinking):
+        if isinstance(part, Reasoning):
             if not self._view.hides_reasoning:
                 self._show_reasoning(part.text)
             return

@@ -7,14 +7,18 @@ import termios
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.history import FileHistory
 
+from tampu.cli.arguments import complete_model
+from tampu.cli.parameters import REQUESTED
 from tampu.cli.repl.help import TOPICS
-
-if TYPE_CHECKING:
-    from prompt_toolkit.completion import Completer
+from tampu.cli.repl.keys import key_bindings
 
 PROMPT = ">>> "
 MORE = "... "
@@ -25,7 +29,7 @@ _INPUT, _LOCAL = 0, 3  # indices in the list that termios returns
 
 
 class Reader(Protocol):
-    """Where messages come from."""
+    """A source of messages."""
 
     def read(self) -> str:
         """Return a message; in triple quotes it has several lines.
@@ -94,6 +98,28 @@ class History(FileHistory):
             self._path.write_bytes(rest)
 
 
+class CommandCompleter(Completer):
+    """Completes commands, their arguments and the names of models."""
+
+    def get_completions(self, document: Document, _: CompleteEvent) -> Iterable[Completion]:
+        """Yield the completions of the last word of a line that starts with a slash."""
+        line = document.text_before_cursor
+        if not line.startswith("/") or "\n" in line:
+            return
+        *before, word = line.split(" ")
+        for choice in choices(before, word):
+            yield Completion(choice, start_position=-len(word))
+
+
+def choices(before: list[str], word: str) -> list[str]:
+    """Return the completions of a word, after the words before it."""
+    if before in (["/load"], ["/save"]):
+        return complete_model(word)
+    is_parameter = before == ["/set", "parameter"]
+    known = REQUESTED if is_parameter else TOPICS.get(" ".join(before), ())
+    return sorted(name for name in known if name.startswith(word))
+
+
 class TerminalReader:
     """Reads messages from this process's terminal."""
 
@@ -105,11 +131,6 @@ class TerminalReader:
             is_kept: whether new messages are written there.
             editor: the command that edits a message; None: that of VISUAL or EDITOR.
         """
-        from prompt_toolkit import PromptSession
-        from prompt_toolkit.formatted_text import FormattedText
-
-        from tampu.cli.repl.keys import key_bindings
-
         self._history = History(history, is_kept=is_kept)
         self._hint = FormattedText([(_GREY, "Send a message (/? for help)")])
         self._session: PromptSession[str] = PromptSession(
@@ -117,7 +138,7 @@ class TerminalReader:
             multiline=True,
             prompt_continuation=lambda *_: MORE,
             key_bindings=key_bindings(is_open, editor),
-            completer=_completer(),
+            completer=CommandCompleter(),
             complete_while_typing=False,
             enable_suspend=True,
             tempfile_suffix=".md",
@@ -134,39 +155,6 @@ class TerminalReader:
     def keep_history(self, *, is_kept: bool) -> None:
         """Write messages to the history from now on, or stop writing them."""
         self._history.is_kept = is_kept
-
-
-def _completer() -> Completer:
-    """Return the completer of commands and model names."""
-    from prompt_toolkit.completion import Completer, Completion
-    from prompt_toolkit.completion.base import CompleteEvent
-    from prompt_toolkit.document import Document
-
-    from tampu.cli.arguments import complete_model
-
-    class Commands(Completer):
-        def get_completions(self, document: Document, _: CompleteEvent) -> Iterable[Completion]:
-            line = document.text_before_cursor
-            if not line.startswith("/") or "\n" in line:
-                return
-            *before, word = line.split(" ")
-            for choice in choices(before, word, complete_model):
-                yield Completion(choice, start_position=-len(word))
-
-    return Commands()
-
-
-def choices(before: list[str], word: str, models: object) -> list[str]:
-    """Return the completions of a word, after the words before it."""
-    if before in (["/load"], ["/save"]) and callable(models):
-        return [*models(word)]
-    if before == ["/set", "parameter"]:
-        from tampu.cli.parameters import REQUESTED
-
-        known: Iterable[str] = REQUESTED
-    else:
-        known = TOPICS.get(" ".join(before), ())
-    return sorted(name for name in known if name.startswith(word))
 
 
 @contextmanager

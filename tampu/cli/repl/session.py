@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tampu.chat.output import Content, Thinking
+from tampu.chat.output import Content, Reasoning
 from tampu.chat.output.reasoning import Think
 from tampu.cli.listing import models_table
 from tampu.cli.repl.backend import ChatBackend, ModelRef, show
@@ -73,11 +73,6 @@ class Session:
         self.parameters |= parameters or {}
 
     @property
-    def can_think(self) -> bool:
-        """Whether the model can reason before it answers."""
-        return "thinking" in self.model.info.capabilities
-
-    @property
     def can_see(self) -> bool:
         """Whether the model takes images."""
         return "vision" in self.model.info.capabilities
@@ -95,6 +90,12 @@ class Session:
         """
         GenerateOptions(**given_options(self.parameters))
         grammar_of(self.format)
+
+    def warn_if_not_reasoning(self) -> None:
+        """Warn if the model cannot reason."""
+        if "thinking" not in self.model.info.capabilities:
+            name = self.model.name
+            print(f"warning: {name} cannot reason; it answers without reasoning", file=sys.stderr)
 
     def load(self) -> None:
         """Load the model."""
@@ -138,11 +139,11 @@ class Session:
         if images:
             print(f"warning: {images} image(s) are not saved", file=sys.stderr)
 
-    def answer(self, text: str, images: Sequence[Any] = ()) -> Generator[Thinking | Content]:
+    def answer(self, text: str, images: Sequence[Any] = ()) -> Generator[Reasoning | Content]:
         """Yield the parts of the answer to a message; closing the iterator stops it.
 
         A stopped answer stays in the conversation, a failed one without text does not. A model
-        without a template continues the text and remembers nothing.
+        without a template continues the text without the conversation.
         """
         question: dict[str, Any] = {"role": "user", "content": text}
         if images:
@@ -154,7 +155,7 @@ class Session:
                 for line in lines:
                     message = line.get("message", line)
                     if reasoning := message.get("thinking"):
-                        yield Thinking(str(reasoning))
+                        yield Reasoning(str(reasoning))
                     if content := message.get("content") or message.get("response"):
                         said.append(str(content))
                         yield Content(str(content))
@@ -211,7 +212,7 @@ class Session:
         body = self._body(self.model, self.parameters)
         if self.format is not None:
             body["format"] = self.format
-        if self.can_think and self.think is not None:
+        if self.think is not None and "thinking" in self.model.info.capabilities:
             body["think"] = self.think
         if not self.model.info.template:
             return "/api/generate", body | {"prompt": question["content"], "system": self.system}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -91,13 +90,6 @@ class SetCommand:
     def _think(self, level: str) -> str:
         if level and level not in EFFORTS:
             raise RequestError(f"think is {level!r}; it must be {', '.join(EFFORTS)}, or nothing")
-        warn_if_not_reasoning(self._session)
+        self._session.warn_if_not_reasoning()
         self._session.think = level or True
         return f"Set 'think' mode to '{level}'." if level else "Set 'think' mode."
-
-
-def warn_if_not_reasoning(session: Session) -> None:
-    """Warn if the model cannot reason."""
-    if not session.can_think:
-        name = session.model.name
-        print(f"warning: {name} cannot reason; it answers without reasoning", file=sys.stderr)

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from tampu.engine.load_options import choose_engine
 from tampu.ml.gguf import read_gguf
 from tampu.server.generation_request import MAX_DURATION_S
 from tampu.server.model_defaults import ModelDefaults
@@ -19,7 +20,6 @@ from tampu.store.manifests import ModelConfig
 from tampu.store.model import StoredMessage
 from tampu.store.model_info import ModelInfo, plain_metadata
 from tampu.store.modelfile import Modelfile, format_modelfile, parameter_texts
-from tampu.worker.engines import choose_engine
 
 _MAX_VALUES = 5
 _HIDDEN = ("general.name", "tokenizer.chat_template")

@@ -61,17 +61,12 @@ class HubFile(msgspec.Struct, frozen=True):
 class HubRepository:
     """One repository of the hub."""
 
-    def __init__(self, session: Session, name: ModelName) -> None:
-        self.session = session
+    def __init__(self, transport: Transport, name: ModelName, options: RemoteOptions) -> None:
+        self.session = Session(transport, options.hub, token=options.hub_token, signs_in=False)
         self.name = name
 
     def find_model(self) -> RemoteModel:
-        """Return the model of the tag, which is a quantization or a file name.
-
-        Raises:
-            RegistryError: if there is none; the message lists the tags.
-            NetworkError: if a retry may help.
-        """
+        """Return the model of the tag, which is a quantization or a file name."""
         files = {file.path: file for file in self._files() if file.type == "file"}
         repository = read_repository(files)
         variant = repository.find(self.name.tag)
@@ -149,9 +144,3 @@ class HubRepository:
         tags = ", ".join(variant.tag for variant in repository.variants[:20])
         there = f"available: {tags}" if tags else f"it has no {SUFFIX} file"
         return f"{self.name.repository} has no {self.name.tag}; {there}"
-
-
-def open_hub(transport: Transport, name: ModelName, options: RemoteOptions) -> HubRepository:
-    """Return the repository of a model."""
-    session = Session(transport, options.hub, token=options.hub_token, signs_in=False)
-    return HubRepository(session, name)

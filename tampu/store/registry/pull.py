@@ -12,10 +12,10 @@ from tampu.store.manifests import Descriptor
 from tampu.store.model import file_of
 from tampu.store.names import ModelName
 from tampu.store.registry.download import Download
-from tampu.store.registry.hub import open_hub
+from tampu.store.registry.hub import HubRepository
 from tampu.store.registry.options import HUB_HOSTS, MAX_ATTEMPTS, RemoteOptions
 from tampu.store.registry.progress import Progress
-from tampu.store.registry.remote import RangesIgnoredError, RemoteModel, open_registry
+from tampu.store.registry.remote import RangesIgnoredError, Registry, RemoteModel
 from tampu.store.registry.transport import NetworkError, RateLimiter, Transport, UnreachableError
 from tampu.store.store import Store
 
@@ -41,9 +41,9 @@ def pull(store: Store, name: ModelName, options: RemoteOptions) -> Iterator[Prog
     with closing(Transport(options)) as transport, store.lease() as lease:
         yield Progress("pulling manifest")
         registry = (
-            open_hub(transport, name, options)
+            HubRepository(transport, name, options)
             if name.host.lower() in HUB_HOSTS
-            else open_registry(transport, name, options)
+            else Registry(transport, name, options)
         )
         model = _with_retries(registry.find_model, options)
         if any(file_of(blob) is not None for blob in model.manifest.blobs()):

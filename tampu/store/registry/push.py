@@ -23,7 +23,7 @@ from tampu.store.model import StoredModel
 from tampu.store.names import Digest, ModelName
 from tampu.store.registry.options import MAX_ATTEMPTS, RemoteOptions
 from tampu.store.registry.progress import Progress
-from tampu.store.registry.remote import Registry, open_registry
+from tampu.store.registry.remote import Registry
 from tampu.store.registry.transport import (
     NetworkError,
     RateLimiter,
@@ -57,7 +57,7 @@ def push(store: Store, name: ModelName, options: RemoteOptions) -> Iterator[Prog
     with closing(Transport(options)) as transport, store.lease() as lease:
         model = store.model(name)
         lease.add(blob.digest for blob in model.manifest.blobs())
-        registry = open_registry(transport, model.name, options)
+        registry = Registry(transport, model.name, options)
         pusher = _Pusher(registry, model, options)
         for blob in model.manifest.distinct_blobs():
             yield from pusher.push_blob(blob)

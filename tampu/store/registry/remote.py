@@ -29,7 +29,10 @@ class RangesIgnoredError(RegistryError):
 
 
 class BlobSource:
-    """A remote blob that several threads can read in ranges."""
+    """A remote blob that several threads can read in ranges.
+
+    Raises RegistryError for an invalid response, NetworkError if a retry may help.
+    """
 
     def __init__(self, session: Session, path: str, size: int) -> None:
         """Read from `path` of a registry or hub; `size` bytes are expected there."""
@@ -39,13 +42,7 @@ class BlobSource:
         self._storage: str | None = None  # the address that the registry last redirected to
 
     def open(self, start: int = 0, end: int | None = None) -> Response:
-        """Return a response with the bytes in [start, end); without an end, the whole blob.
-
-        Raises:
-            RangesIgnoredError: if the server does not support range requests.
-            RegistryError: for an invalid response.
-            NetworkError: if a retry may help.
-        """
+        """Return a response with the bytes in [start, end); without an end, the whole blob."""
         headers = {"Range": f"bytes={start}-{end - 1}"} if end is not None else {}
         response = self._from_storage(headers) or self._from_registry(headers)
         try:
@@ -115,18 +112,19 @@ class RemoteModel:
 class Registry:
     """One repository of a registry that speaks the OCI protocol as Ollama's does."""
 
-    def __init__(self, session: Session, name: ModelName) -> None:
-        self.session = session
+    def __init__(self, transport: Transport, name: ModelName, options: RemoteOptions) -> None:
+        self.session = Session(
+            transport,
+            options.base_of(name),
+            realm_hosts=options.realm_hosts(options.host_of(name)),
+            sign=options.signer(),
+            logins=dict(options.logins),
+        )
         self.name = name
         self.path = f"/v2/{name.repository}"
 
     def find_model(self) -> RemoteModel:
-        """Return the model of the tag.
-
-        Raises:
-            RegistryError: if there is none, or its manifest is invalid.
-            NetworkError: if a retry may help.
-        """
+        """Return the model of the tag."""
         path = f"{self.path}/manifests/{self.name.tag}"
         response = self.session.send("GET", path, {"Accept": ACCEPT})
         if response.status == 404:
@@ -143,25 +141,8 @@ class Registry:
 
 
 def checked_manifest(content: bytes, where: str) -> Manifest:
-    """Parse a manifest from a registry.
-
-    Raises:
-        RegistryError: if it is invalid.
-    """
+    """Parse a manifest from a registry."""
     try:
         return read_manifest(content)
     except StoreError as error:
         raise RegistryError(f"{where}: {error}") from error
-
-
-def open_registry(transport: Transport, name: ModelName, options: RemoteOptions) -> Registry:
-    """Return the repository of a model."""
-    host = options.host_of(name)
-    session = Session(
-        transport,
-        options.base_of(name),
-        realm_hosts=options.realm_hosts(host),
-        sign=options.signer(),
-        logins=dict(options.logins),
-    )
-    return Registry(session, name)

@@ -54,7 +54,10 @@ class UnreachableError(NetworkError):
 
 
 class Response:
-    """A response whose body has not been read."""
+    """A response whose body has not been read.
+
+    Reading raises NetworkError if the connection broke or stalled.
+    """
 
     def __init__(self, response: urllib3.BaseHTTPResponse, url: str) -> None:
         self._response = response
@@ -69,23 +72,14 @@ class Response:
         return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
     def read(self, max_bytes: int) -> bytes:
-        """Return received bytes of the body, at most `max_bytes`; none at its end.
-
-        Raises:
-            NetworkError: if the connection broke or stalled.
-        """
+        """Return received bytes of the body, at most `max_bytes`; none at its end."""
         try:
             return self._response.read1(max_bytes, decode_content=False)
         except (HTTPError, OSError) as error:
             raise NetworkError(f"lost the connection to {host_of(self.url)}") from error
 
     def read_all(self, max_bytes: int) -> bytes:
-        """Return the whole body and close the response.
-
-        Raises:
-            RegistryError: if it has more than `max_bytes` bytes, or is compressed.
-            NetworkError: if the connection broke or stalled.
-        """
+        """Return the whole body and close the response; an error if it is compressed or larger."""
         with self:
             if self.headers.get("Content-Encoding", "identity") != "identity":
                 raise RegistryError(f"{host_of(self.url)} sent a compressed response")
@@ -174,11 +168,7 @@ class Transport:
         return Response(response, url)
 
     def check_url(self, url: str) -> None:
-        """Refuse a URL that is not allowed.
-
-        Raises:
-            RegistryError: if it is refused.
-        """
+        """Raise RegistryError for a URL that is not allowed."""
         try:
             parts = urlsplit(url)
             port_is_sound = parts.port != 0

@@ -84,7 +84,7 @@ def saved(image: Image.Image, kind: str, **more: Any) -> bytes:
     return content.getvalue()
 
 
-def test_a_picture_has_the_scores_of_the_native_engine(loaded, files):
+def test_an_image_gives_the_logprobs_of_the_native_engine(loaded, files):
     """With the line breaks that the model learnt around pictures, which llama.cpp leaves out."""
     model, prompts = loaded
     text, eyes = files
@@ -106,12 +106,12 @@ def test_a_picture_has_the_scores_of_the_native_engine(loaded, files):
 
 
 @pytest.mark.parametrize("kind", ["PNG", "GIF", "WEBP", "BMP", "JPEG"])
-def test_pictures_of_all_formats_are_seen(loaded, kind):
+def test_images_of_all_formats_are_understood(loaded, kind):
     image = Image.open(io.BytesIO(picture())).convert("RGB")
     assert said(answer(loaded, asked(saved(image, kind)))) == "Red."
 
 
-def test_pictures_stand_where_they_were_put_and_are_counted(loaded):
+def test_images_are_at_their_positions_and_are_counted(loaded):
     model, prompts = loaded
     messages = [*asked(picture()), {"role": "assistant", "content": "Red."},
                 *asked(picture(), picture())]  # fmt: skip
@@ -122,7 +122,7 @@ def test_pictures_stand_where_they_were_put_and_are_counted(loaded):
     assert events[-1].usage.prompt_tokens == len(prompt)
 
 
-def test_a_prompt_that_is_too_long_with_its_pictures_is_refused(loaded):
+def test_a_prompt_that_is_too_long_with_its_images_is_refused(loaded):
     model, _ = loaded
     [message] = with_images(asked(*[picture()] * 14), model.prepare_image)
     prompt = [model.tokenizer.bos, *message["images"]]
@@ -131,7 +131,7 @@ def test_a_prompt_that_is_too_long_with_its_pictures_is_refused(loaded):
     assert "the context 256" in str(caught.value)
 
 
-def test_an_answer_about_a_picture_ends_when_the_context_is_full(loaded):
+def test_output_about_an_image_ends_when_the_context_is_full(loaded):
     model, prompts = loaded
     prompt = prompts.build(with_images(asked(picture()), model.prepare_image), limit=255)
     [*_, done] = events_of(model, prompt.tokens, max_tokens=None, ignore_eos=True)
@@ -140,13 +140,13 @@ def test_an_answer_about_a_picture_ends_when_the_context_is_full(loaded):
 
 
 @pytest.mark.parametrize("text", ["<end_of_turn>", "x <start_of_image> y", "<bos>"])
-def test_a_text_that_llama_cpp_would_take_for_a_control_token_is_refused(loaded, text):
+def test_text_that_llama_cpp_reads_as_a_control_token_is_refused(loaded, text):
     with pytest.raises(RequestError, match=r"cannot put an image into .* would read a text"):
         answer(loaded, asked(picture(), text=text))
     assert said(answer(loaded, asked(text=text)))
 
 
-def test_a_text_that_has_llama_cpps_mark_is_refused(loaded):
+def test_text_with_the_media_marker_of_llama_cpp_is_refused(loaded):
     model, _ = loaded
     mark = model._projector._mark
     assert len(mark) > 30
@@ -154,20 +154,20 @@ def test_a_text_that_has_llama_cpps_mark_is_refused(loaded):
         answer(loaded, asked(picture(), text=f"look: {mark}"))
 
 
-def test_what_is_no_picture_is_refused(loaded):
+def test_a_file_that_is_not_an_image_is_refused(loaded):
     with pytest.raises(RequestError, match="format is not supported"):
         answer(loaded, asked(b"not a picture"))
     with pytest.raises(RequestError, match="damaged or truncated"):
         answer(loaded, asked(picture()[:100]))
 
 
-def test_more_pixels_than_llama_cpp_is_given_are_refused(loaded):
+def test_an_image_with_too_many_pixels_is_refused(loaded):
     large = saved(Image.new("RGB", (4100, 4100)), "PNG")
     with pytest.raises(RequestError, match="16810000 pixels; the limit of the llama"):
         answer(loaded, asked(large))
 
 
-def test_without_a_projector_there_are_no_pictures_and_that_is_said(files):
+def test_an_image_without_a_projector_is_refused(files):
     text, _ = files
     with load_llamacpp(text, LoadOptions(**OPTIONS), FORK_SERVER) as (model, *_):
         plain = asked()
@@ -176,7 +176,7 @@ def test_without_a_projector_there_are_no_pictures_and_that_is_said(files):
             with_images(asked(picture()), model.prepare_image)
 
 
-def test_a_model_with_its_eyes_in_the_same_file_is_refused():
+def test_a_model_with_its_vision_encoder_in_the_same_file_is_refused():
     with pytest.raises(UnsupportedModelError, match="separate mmproj file"), \
          load_llamacpp(built_in_path(), LoadOptions(**OPTIONS), FORK_SERVER):  # fmt: skip
         pass

@@ -85,7 +85,7 @@ def scores_of(events: Sequence[Event]) -> list[float]:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("more", [{}, {"ignore_eos": True, "temperature": 0.0}])
-def test_an_answer_has_its_form(
+def test_the_output_follows_its_grammar(
     model: LlamaModel,
     wanted: dict[str, Any],
     pattern: str,
@@ -114,7 +114,7 @@ def test_an_answer_has_its_form(
         },
     ],
 )  # fmt: skip
-def test_random_weights_give_what_a_schema_allows(
+def test_random_weights_follow_a_schema(
     model: LlamaModel,
     schema: dict[str, Any],
     seed: int,
@@ -123,7 +123,7 @@ def test_random_weights_give_what_a_schema_allows(
     jsonschema.validate(json.loads(text), schema)
 
 
-def test_a_form_that_llama_cpp_does_not_have_is_an_error_and_the_next_request_an_answer(
+def test_an_unsupported_grammar_fails_and_the_next_request_succeeds(
     model: LlamaModel,
 ) -> None:
     failed = ask(model, format=NOT_THERE)[-1]
@@ -132,7 +132,7 @@ def test_a_form_that_llama_cpp_does_not_have_is_an_error_and_the_next_request_an
     assert said(ask(model, format={"choices": ["yes"]})) == "yes"
 
 
-def test_a_model_whose_tokens_llama_cpp_misspells_is_refused_a_form(tmp_path: Path) -> None:
+def test_structured_output_is_refused_for_misspelled_tokens(tmp_path: Path) -> None:
     path = write_scripted(tmp_path / "spaces.gguf", ["Hello", " world"])
     with load_llamacpp(path, LoadOptions(**OPTIONS), FORK_SERVER) as (model, *_):
         assert said(ask(model, temperature=0.0)) == "Hello world"
@@ -140,13 +140,13 @@ def test_a_model_whose_tokens_llama_cpp_misspells_is_refused_a_form(tmp_path: Pa
             ask(model, format="json")
 
 
-def test_a_grammar_that_leads_nowhere_is_an_error(model: LlamaModel) -> None:
+def test_a_grammar_without_any_text_is_refused(model: LlamaModel) -> None:
     dead = {"lark": 'start: A "b"\nA: /[a]/ & ~/[a]/'}
     with pytest.raises(RequestError, match="allows no text at all"):
         ask(model, format=dead)
 
 
-def test_a_form_stop_strings_and_scores_go_together(model: LlamaModel) -> None:
+def test_a_grammar_stop_strings_and_logprobs_combine(model: LlamaModel) -> None:
     options = {"format": {"regex": "a{3}b{9}"}, "stop": ("bb",), "logprobs": True}
     events = ask(model, **options, top_logprobs=2)
     assert said(events) == "aaa"
@@ -157,13 +157,13 @@ def test_a_form_stop_strings_and_scores_go_together(model: LlamaModel) -> None:
 # -- tokens ------------------------------------------------------------------------------------
 
 
-def test_characters_of_several_tokens_come_whole(model: LlamaModel) -> None:
+def test_characters_of_several_tokens_are_complete(model: LlamaModel) -> None:
     events = ask(model, format={"choices": [CHARACTERS * 3]})
     assert said(events) == CHARACTERS * 3
     assert model.tokenizer.decode(tokens_of(events)) == CHARACTERS * 3
 
 
-def test_tokens_that_were_not_told_are_found_from_their_bytes() -> None:
+def test_missing_tokens_are_recovered_from_their_bytes() -> None:
     class Bytes:
         def all_token_bytes(self) -> list[bytes]:
             return [b"", *(bytes([byte]) for byte in range(1, 256)), b"\xf0\x9f", b"ab"]
@@ -179,14 +179,14 @@ def test_tokens_that_were_not_told_are_found_from_their_bytes() -> None:
 
 
 @pytest.mark.parametrize("most", [0, 1, 7])
-def test_there_are_no_more_tokens_than_wanted(model: LlamaModel, most: int) -> None:
+def test_no_more_than_max_tokens_are_returned(model: LlamaModel, most: int) -> None:
     events = ask(model, max_tokens=most, ignore_eos=True)
     assert (events[-1].reason, events[-1].usage.generated_tokens) == ("length", most)
     assert len(tokens_of(events)) <= most
 
 
 @pytest.mark.parametrize(("budget", "most"), [(0, 12), (3, 12), (3, 3), (3, 5), (50, 12)])
-def test_a_thought_ends_when_its_budget_is_used_up_as_in_the_native_engine(
+def test_reasoning_ends_at_its_budget_as_in_the_native_engine(
     model: LlamaModel, path: Path, budget: int, most: int
 ) -> None:
     prompt = [1, 20, 21, 2, 35]  # its answer has no bytes, which tokens share
@@ -203,15 +203,13 @@ def test_a_thought_ends_when_its_budget_is_used_up_as_in_the_native_engine(
     assert events[-1].usage.prompt_tokens == len(prompt)
 
 
-def test_an_answer_has_a_form_or_a_budget_of_thoughts(model: LlamaModel) -> None:
+def test_a_grammar_with_a_think_budget_is_refused(model: LlamaModel) -> None:
     tags = {"begin": "<t>", "end": "</t>"}
     with pytest.raises(RequestError, match="either structured output or think_budget"):
         ask(model, think_budget=1, reasoning_tags=tags, format="json")
 
 
-def test_a_prompts_tokens_have_the_scores_of_the_native_engine(
-    model: LlamaModel, path: Path
-) -> None:
+def test_prompt_logprobs_are_those_of_the_native_engine(model: LlamaModel, path: Path) -> None:
     options = {"prompt_logprobs": True, "logprobs": True, "top_logprobs": 2, "max_tokens": 1}
     with Engine.load(path, **OPTIONS) as engine:
         native = engine.generate(PROMPT, **options).prompt_logprobs
@@ -234,7 +232,7 @@ def test_many_requests_wait_for_one_another(model: LlamaModel) -> None:
         assert not isinstance(events[-1], Failed)
 
 
-def test_requests_that_are_cancelled_end_and_make_room(model: LlamaModel) -> None:
+def test_cancelled_requests_end_and_free_their_slots(model: LlamaModel) -> None:
     received: queue.SimpleQueue[Event] = queue.SimpleQueue()
     options = generate_options({"ignore_eos": True})  # without end
     requests = [model.submit(PROMPT, options, received.put) for _ in range(2)]
@@ -253,7 +251,7 @@ def test_requests_that_are_cancelled_end_and_make_room(model: LlamaModel) -> Non
 # -- parts of models ---------------------------------------------------------------------------
 
 
-def test_an_adapter_changes_a_model_as_in_the_native_engine(path: Path, tmp_path: Path) -> None:
+def test_an_adapter_gives_the_same_as_in_the_native_engine(path: Path, tmp_path: Path) -> None:
     adapter = write_adapter(tmp_path / "adapter.gguf", "llama")
     with Engine.load(path, adapters=[(adapter, 1.0)], **OPTIONS) as engine:
         native = engine.generate(PROMPT, temperature=0.0, max_tokens=8, ignore_eos=True).tokens
@@ -295,7 +293,7 @@ def write_adapter(path: Path, architecture: str) -> Path:
     return path
 
 
-def test_an_answer_that_only_repeats_its_last_token_ends_where_it_is_told(tmp_path: Path) -> None:
+def test_output_that_repeats_one_token_ends_at_the_limit(tmp_path: Path) -> None:
     looper = write_scripted(tmp_path / "m.gguf", ["Well", " la"], repeats=1)
     with load_llamacpp(looper, LoadOptions(**OPTIONS), FORK_SERVER) as (model, *_):
         events = ask(model, temperature=0.0, max_tokens=100, max_repeated_tokens=30)

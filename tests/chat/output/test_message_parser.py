@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tampu.chat.output import PARSERS, Content, Thinking, ToolCall, chat_format
+from tampu.chat.output import PARSERS, Content, Reasoning, ToolCall, chat_format
 from tampu.chat.output.parser_registry import FORMATS
 from tampu.chat.output.stream_parser import Reader
 
@@ -37,8 +37,8 @@ def parse(
     *,
     tools: tuple[()] | list[dict[str, Any]] = TOOLS,
     thinks: bool = False,
-) -> list[Thinking | Content | ToolCall]:
-    parser = chat_format(template).parser(tools, thinks=thinks)
+) -> list[Reasoning | Content | ToolCall]:
+    parser = chat_format(template).parser(tools, in_reasoning=thinks)
     merged = []
     for part in [*(part for piece in pieces for part in parser.feed(piece)), *parser.finish()]:
         if merged and type(merged[-1]) is type(part) and not isinstance(part, ToolCall):
@@ -67,12 +67,12 @@ EXAMPLES = [
                "<tool_call>{\"name\": \"g\"}</tool_call>\nOk ", [Content("I look."), F, G,
                                                                Content("Ok ")]),
     ("hermes" + THINK, f"<think>\nHm. \n</think>\n\n<tool_call>{CALL}</tool_call>",
-     [Thinking("Hm."), F]),
-    ("hermes" + THINK, "<think>a</think>\n\nb", [Thinking("a"), Content("b")]),
-    ("hermes" + THINK, "<think>cut off", [Thinking("cut off")]),
+     [Reasoning("Hm."), F]),
+    ("hermes" + THINK, "<think>a</think>\n\nb", [Reasoning("a"), Content("b")]),
+    ("hermes" + THINK, "<think>cut off", [Reasoning("cut off")]),
     ("hermes" + THINK, "say <think>x</think>", [Content("say <think>x</think>")]),
     ("hermes" + THINK, f"<think><tool_call>{CALL}</tool_call></think>ok",
-     [Thinking(f"<tool_call>{CALL}</tool_call>"), Content("ok")]),
+     [Reasoning(f"<tool_call>{CALL}</tool_call>"), Content("ok")]),
     ("hermes", f"<tool_call>{CALL}", [F]),
     ("hermes", "a <tool_call>{\"name\": \"f\", \"argu", [
         Content("a <tool_call>{\"name\": \"f\", \"argu")]),
@@ -119,15 +119,15 @@ EXAMPLES = [
      [ToolCall("g", {}, "abc")]),
     ("mistral", 'Hm[TOOL_CALLS]f[ARGS]{"a": 1, "s": "x y"}[TOOL_CALLS]g{}', [Content("Hm"), F, G]),
     ("mistral", "[TOOL_CALLS]g[CALL_ID]id9[ARGS]{}", [ToolCall("g", {}, "id9")]),
-    ("mistral [THINK][/THINK]", "[THINK]so[/THINK]yes", [Thinking("so"), Content("yes")]),
+    ("mistral [THINK][/THINK]", "[THINK]so[/THINK]yes", [Reasoning("so"), Content("yes")]),
     ("mistral", "[TOOL_CALLS]what?", [Content("[TOOL_CALLS]what?")]),
     # Harmony
     ("harmony", "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final"
-                "<|message|>Yes.", [Thinking("Hm."), Content("Yes.")]),
+                "<|message|>Yes.", [Reasoning("Hm."), Content("Yes.")]),
     ("harmony", "<|channel|>commentary to=functions.f <|constrain|>json<|message|>"
                 '{"a": 1, "s": "x y"}<|call|>', [F]),
     ("harmony", "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant to=functions.g"
-                "<|channel|>commentary json<|message|>{}", [Thinking("Hm"), G]),
+                "<|channel|>commentary json<|message|>{}", [Reasoning("Hm"), G]),
     ("harmony", "<|channel|>commentary<|message|>I plan.<|end|><|start|>assistant<|channel|>"
                 "commentary to=functions.f<|message|>{\"a\": 1, \"s\": \"x y\"}",
      [Content("I plan."), F]),
@@ -135,14 +135,14 @@ EXAMPLES = [
     ("harmony", "plain", [Content("plain")]),
     ("harmony", "<|channel|>final", []),
     ("harmony", "<|channel|>commentary to=functions.f <|constrain|>js", []),
-    ("harmony", "<|channel|>analysis<|message|>Hm<|end|><|start|>assis", [Thinking("Hm")]),
+    ("harmony", "<|channel|>analysis<|message|>Hm<|end|><|start|>assis", [Reasoning("Hm")]),
     ("harmony", "<|channel|>The answer is 4", [Content("<|channel|>The answer is 4")]),
-    ("harmony", "<|channel|>analysis<|message|>Hm<|end|>It is 4", [Thinking("Hm"),
+    ("harmony", "<|channel|>analysis<|message|>Hm<|end|>It is 4", [Reasoning("Hm"),
                                                                    Content("It is 4")]),
     ("harmony", "<|start|>Yes, 4!<|message|>four", [Content("<|start|>Yes, 4!four")]),
     # Gemma
     ("gemma4", '<|channel>thought\nHm\n<channel|><|tool_call>call:f{a:1,s:<|"|>x y<|"|>}'
-               "<tool_call|>", [Thinking("Hm"), F]),
+               "<tool_call|>", [Reasoning("Hm"), F]),
     ("gemma4", '<|tool_call>call:f{o:{k:[1,true,null,<|"|>{,}<|"|>]}}<tool_call|>',
      [ToolCall("f", {"o": {"k": [1, True, None, "{,}"]}})]),
     ("gemma4", "<|tool_call>call:g{}<tool_call|>ok", [G, Content("ok")]),
@@ -155,7 +155,7 @@ EXAMPLES = [
     ("deepseek", deepseek(f"function{SEP}f\n```json\n" '{"a": 1, "s": "x y"}\n```'), [F]),
     ("deepseek", "Ok" + deepseek(f'f{SEP}{{"a": 1, "s": "x y"}}', f"g{SEP}{{}}"),
      [Content("Ok"), F, G]),
-    ("deepseek", "<think>Hm</think>" + deepseek(f"g{SEP}{{}}"), [Thinking("Hm"), G]),
+    ("deepseek", "<think>Hm</think>" + deepseek(f"g{SEP}{{}}"), [Reasoning("Hm"), G]),
     ("deepseek", deepseek("x"), [Content(deepseek("x"))]),
     ("deepseek-dsml", dsml('<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="a" string="false">1'
                            '</｜DSML｜parameter>\n<｜DSML｜parameter name="s" string="true">x y'
@@ -174,7 +174,7 @@ EXAMPLES = [
      [F]),
     ("command-r7b", "<|START_THINKING|>Hm<|END_THINKING|><|START_ACTION|>\n[{\"tool_call_id\": "
                     "\"0\", \"tool_name\": \"g\", \"parameters\": {}}]\n<|END_ACTION|>",
-     [Thinking("Hm"), ToolCall("g", {}, "0")]),
+     [Reasoning("Hm"), ToolCall("g", {}, "0")]),
     ("command-r7b", "<|START_RESPONSE|>Yes<|END_RESPONSE|>", [Content("Yes")]),
     ("granite", f"<|tool_call|>[{CALL}]", [F]),
 ]  # fmt: skip
@@ -206,15 +206,15 @@ def test_the_template_tells_the_format() -> None:
         assert chat_format(" ".join(signs)).name == style.name
     assert chat_format("").name == "hermes"
     assert chat_format("", "gpt-oss").name == "harmony"
-    assert chat_format("<think>\n</think>").thought is not None
-    assert chat_format("").thought is None
+    assert chat_format("<think>\n</think>").reasoning is not None
+    assert chat_format("").reasoning is None
 
 
 def test_a_thought_may_begin_in_the_prompt() -> None:
     style = chat_format("<think></think>")
-    assert style.begins_thought("<|assistant|><think>\n")
-    assert not style.begins_thought("<|assistant|><think>\n\n</think>\n\n")
-    assert parse(THINK, "so</think>yes", thinks=True) == [Thinking("so"), Content("yes")]
+    assert style.ends_in_reasoning("<|assistant|><think>\n")
+    assert not style.ends_in_reasoning("<|assistant|><think>\n\n</think>\n\n")
+    assert parse(THINK, "so</think>yes", thinks=True) == [Reasoning("so"), Content("yes")]
 
 
 def test_content_is_not_held_back_longer_than_needed() -> None:
@@ -360,13 +360,13 @@ def test_a_named_parser_comes_before_the_template(parser: str) -> None:
     name, thought = PARSERS[parser]
     style = chat_format("[TOOL_CALLS]", "gpt-oss", parser)
     assert style.name == name
-    assert thought is None or style.thought == thought
+    assert thought is None or style.reasoning == thought
     assert (style.call is None) == (parser == "passthrough")
 
 
 def test_a_named_parser_reads_the_template_s_thoughts_and_an_unknown_one_decides_nothing() -> None:
-    assert chat_format("<think>\n</think>", parser="qwen3-coder").thought is not None
-    assert chat_format("", parser="qwen3").thought is None
+    assert chat_format("<think>\n</think>", parser="qwen3-coder").reasoning is not None
+    assert chat_format("", parser="qwen3").reasoning is None
     assert chat_format("[TOOL_CALLS]", parser="nobody") == chat_format("[TOOL_CALLS]")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tampu.chat.output.reasoning import thinking_variables
+from tampu.chat.output.reasoning import think_variables
 from tampu.errors import RequestError
 
 
@@ -32,9 +32,9 @@ def test_the_variables_are_those_that_the_template_asks_for(
     think: bool | str | None,
     expected: dict[str, Any],
 ) -> None:
-    assert thinking_variables(names, think) == expected
+    assert think_variables(names, think) == expected
 
 
 def test_an_unknown_effort_is_refused() -> None:
     with pytest.raises(RequestError, match="low, medium, high, max"):
-        thinking_variables({"thinking"}, "huge")
+        think_variables({"thinking"}, "huge")

@@ -13,7 +13,7 @@ from support import nonsense
 from support.fork_server import FORK_SERVER
 from support.vocabularies import CONTROL, USER_DEFINED, byte_level
 
-from tampu.chat.output import Content, Thinking, ToolCall
+from tampu.chat.output import Content, Reasoning, ToolCall
 from tampu.chat.output.message_parser import ChatFormat, Tags
 from tampu.chat.output.parser_registry import FORMATS
 from tampu.chat.output.tool_grammar import after_reasoning, tool_call_grammar, tool_calls_or_content
@@ -54,7 +54,7 @@ KINDS = {"control": CONTROL, "text": USER_DEFINED}
 @functools.cache
 def tokenizer(name, kind) -> Tokenizer:
     style = STYLES[name]
-    tags = (style.thought.begin, style.thought.end) if style.thought else ()
+    tags = (style.reasoning.begin, style.reasoning.end) if style.reasoning else ()
     markers = sorted({marker for marker in (*style.markers, *tags) if marker.startswith(("<", "["))
                       and "\n" not in marker and marker.count("<|") < 2})  # fmt: skip
     types = dict.fromkeys(markers, KINDS[kind])
@@ -89,7 +89,7 @@ def answers(
 
 
 def parts(style: ChatFormat, text, *, thinks: bool = False) -> list[Any]:
-    parser = style.parser(TOOLS, thinks=thinks)
+    parser = style.parser(TOOLS, in_reasoning=thinks)
     return [*parser.feed(text), *parser.finish()]
 
 
@@ -100,7 +100,7 @@ def test_every_answer_is_calls_whose_arguments_follow_their_schemas(
     tokens = vocabulary.control_tokens(style.markers)
     schemas = {item["function"]["name"]: item["function"].get("parameters", {"maxProperties": 0})
                for item in TOOLS}  # fmt: skip
-    for text in answers(model, tool_call_grammar(style, TOOLS, tokens, thought="no")):
+    for text in answers(model, tool_call_grammar(style, TOOLS, tokens, reasoning="no")):
         calls = parts(style, text)
         assert calls, text
         for call in calls:
@@ -113,7 +113,7 @@ def test_one_tool_can_be_asked_for_and_called_once_only(
 ) -> None:
     style, vocabulary, _ = model
     tokens = vocabulary.control_tokens(style.markers)
-    grammar = tool_call_grammar(style, TOOLS, tokens, name="book", parallel=False, thought="no")
+    grammar = tool_call_grammar(style, TOOLS, tokens, name="book", parallel=False, reasoning="no")
     for text in answers(model, grammar, 2):
         [call] = parts(style, text)
         assert call.name == "book"
@@ -122,13 +122,13 @@ def test_one_tool_can_be_asked_for_and_called_once_only(
 def test_a_thought_may_come_first(model: tuple[ChatFormat, Any, Constraints]) -> None:
     style, vocabulary, _ = model
     tokens = vocabulary.control_tokens(style.markers)
-    if style.thought is None:
+    if style.reasoning is None:
         return
-    grammar = tool_call_grammar(style, TOOLS, tokens, parallel=False, thought="begun")
-    for text in answers(model, grammar, endings=[style.thought.end]):
+    grammar = tool_call_grammar(style, TOOLS, tokens, parallel=False, reasoning="begun")
+    for text in answers(model, grammar, endings=[style.reasoning.end]):
         if style.name != "harmony":
             *thoughts, _ = parts(style, text, thinks=True)
-            assert all(isinstance(part, Thinking | ToolCall) for part in thoughts)
+            assert all(isinstance(part, Reasoning | ToolCall) for part in thoughts)
 
 
 def test_content_after_a_thought_follows_its_grammar(
@@ -138,7 +138,7 @@ def test_content_after_a_thought_follows_its_grammar(
     tokens = vocabulary.control_tokens(style.markers)
     for thought in ("no", "may"):
         grammar = after_reasoning(Grammar.choices(["yes", "no"]), style, tokens, thought)
-        ends = [style.thought.end] if style.thought else []
+        ends = [style.reasoning.end] if style.reasoning else []
         for text in answers(model, grammar, 2, ends):
             *_, last = parts(style, text)
             assert isinstance(last, Content)
@@ -151,7 +151,7 @@ def test_content_that_follows_a_grammar_or_calls(
     style, vocabulary, _ = model
     tokens = vocabulary.control_tokens(style.markers)
     content = Grammar.choices(["yes", "no"])
-    grammar = tool_calls_or_content(content, style, TOOLS, tokens, parallel=False, thought="no")
+    grammar = tool_calls_or_content(content, style, TOOLS, tokens, parallel=False, reasoning="no")
     seen = set()
     for text in answers(model, grammar, 6):
         [part] = parts(style, text)
@@ -166,7 +166,7 @@ def test_texts_may_hold_what_they_like(model: tuple[ChatFormat, Any, Constraints
     style, vocabulary, _ = model
     tokens = vocabulary.control_tokens(style.markers)
     tools = [tool("say", "text", text={"type": "string"}, more=WORD)]
-    grammar = tool_call_grammar(style, tools, tokens, parallel=False, thought="no")
+    grammar = tool_call_grammar(style, tools, tokens, parallel=False, reasoning="no")
     endings = [TEXT_ENDS[style.name]] if style.name in TEXT_ENDS else []
     for text in answers(model, grammar, endings=endings):
         [call] = parts(style, text)
@@ -184,5 +184,5 @@ def test_what_cannot_be_forced_is_an_error() -> None:
         tool_call_grammar(style, [{"function": {}}], {})
     with pytest.raises(GrammarError, match=re.escape("/properties/a/uniqueItems")):
         tool_call_grammar(style, [tool("f", a={"uniqueItems": True})], {})
-    with pytest.raises(RequestError, match="no form for calls"):
-        tool_call_grammar(type(style)(name="none", thought=Tags("a", "b")), TOOLS, {})
+    with pytest.raises(RequestError, match="output format has no tool calls"):
+        tool_call_grammar(type(style)(name="none", reasoning=Tags("a", "b")), TOOLS, {})

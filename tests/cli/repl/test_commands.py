@@ -1,4 +1,4 @@
-"""Every command of Ollama's conversations, and what is told; effects: test_conversation.py."""
+"""The output of every command of Ollama's conversations; test_conversation.py has the effects."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_tells_what_it_did(
+def test_command_prints_its_result(
     converse: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
 ) -> None:
     monkeypatch.setenv("TAMPU_MODELS", str(tmp_path))
@@ -66,7 +66,7 @@ def test_a_command_tells_what_it_did(
 
 
 @pytest.mark.parametrize("command", WRONG)
-def test_what_is_wrong_is_told_and_the_conversation_goes_on(
+def test_invalid_command_prints_an_error_and_the_conversation_continues(
     converse: Callable[..., Any], command: str
 ) -> None:
     _, out, err = converse(command, "hello")
@@ -76,6 +76,8 @@ def test_what_is_wrong_is_told_and_the_conversation_goes_on(
 
 
 @pytest.mark.parametrize("command", ["/bye", "/exit"])
-def test_leaving_leaves(server: FakeServer, converse: Callable[..., Any], command: str) -> None:
+def test_bye_and_exit_end_the_conversation(
+    server: FakeServer, converse: Callable[..., Any], command: str
+) -> None:
     converse(command, "hello")
     assert server.asked == []

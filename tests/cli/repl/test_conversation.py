@@ -1,4 +1,4 @@
-"""Conversations: what the model is asked, what is remembered, what the commands do."""
+"""Conversations: requests to the model, the remembered messages, the effects of commands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ QUESTION = {"role": "user", "content": "hello"}
 ANSWER = {"role": "assistant", "content": "I say\x1b[2J."}
 
 
-def test_a_conversation_remembers(server: FakeServer, converse: Callable[..., Any]) -> None:
+def test_messages_and_answers_are_remembered(
+    server: FakeServer, converse: Callable[..., Any]
+) -> None:
     session, out, _ = converse("hello", "again", "/bye", "not read")
     assert [request["messages"] for request in server.asked] == [
         [QUESTION],
@@ -35,13 +37,11 @@ def test_a_conversation_remembers(server: FakeServer, converse: Callable[..., An
     assert out.count("I say") == 2
 
 
-def test_the_end_of_the_input_ends_the_conversation(converse: Callable[..., Any]) -> None:
+def test_end_of_input_ends_the_conversation(converse: Callable[..., Any]) -> None:
     assert converse("hello")[0].messages != []
 
 
-def test_an_interrupted_answer_is_stopped_and_the_conversation_goes_on(
-    server: FakeServer, converse: Callable[..., Any]
-) -> None:
+def test_interrupt_stops_the_answer_only(server: FakeServer, converse: Callable[..., Any]) -> None:
     session, _, _ = converse("interrupt", "hello")
     assert server.closed == 2
     assert [message["content"] for message in session.messages] == [
@@ -49,32 +49,34 @@ def test_an_interrupted_answer_is_stopped_and_the_conversation_goes_on(
     ]  # fmt: skip
 
 
-def test_an_interrupted_line_tells_how_to_leave_unless_it_was_begun(
+def test_interrupt_on_an_empty_line_prints_how_to_leave(
     converse: Callable[..., Any],
 ) -> None:
     assert "Ctrl-D" in converse(KeyboardInterrupt(), "/bye")[1]
     assert "Ctrl-D" not in converse(KeyboardInterrupt("he"), "/bye")[1]
 
 
-def test_a_failed_answer_is_told_and_the_conversation_goes_on(converse: Callable[..., Any]) -> None:
+def test_failed_answer_prints_an_error_and_the_conversation_continues(
+    converse: Callable[..., Any],
+) -> None:
     session, _, err = converse("refuse", "fail", "hello")
     assert err.splitlines() == ["Error: cannot", "Error: NaN"]
     assert session.messages[-1]["content"].startswith("I say")
 
 
-def test_a_message_may_have_several_lines(server: FakeServer, converse: Callable[..., Any]) -> None:
+def test_message_with_several_lines(server: FakeServer, converse: Callable[..., Any]) -> None:
     converse('"""one\ntwo\nthree""" rest', "/bye")
     assert server.asked[0]["messages"][-1]["content"] == "one\ntwo\nthree"
 
 
-def test_quotes_inside_a_line_are_text(server: FakeServer, converse: Callable[..., Any]) -> None:
+def test_triple_quotes_inside_a_line_are_text(
+    server: FakeServer, converse: Callable[..., Any]
+) -> None:
     converse('say """ now', "/bye")
     assert server.asked[0]["messages"][-1]["content"] == 'say """ now'
 
 
-def test_the_system_message_is_set_and_shown(
-    server: FakeServer, converse: Callable[..., Any]
-) -> None:
+def test_set_and_show_system_message(server: FakeServer, converse: Callable[..., Any]) -> None:
     _, out, _ = converse('/set system """be\nkind"""', "hello", "/show system", "/set system", "x")
     assert server.asked[0]["messages"][0] == {"role": "system", "content": "be\nkind"}
     assert "be\nkind" in out
@@ -100,7 +102,7 @@ def test_parameters_are_checked_and_used(server: FakeServer, converse: Callable[
     assert 'stop                           "a b"' in out
 
 
-def test_an_answer_may_be_held_to_a_form(server: FakeServer, converse: Callable[..., Any]) -> None:
+def test_set_format(server: FakeServer, converse: Callable[..., Any]) -> None:
     _, out, err = converse(
         "/set format json", "hello", "/set format nowhere",
         "/set noformat", "hello",
@@ -110,18 +112,18 @@ def test_an_answer_may_be_held_to_a_form(server: FakeServer, converse: Callable[
     assert "Disabled format." in out
 
 
-def test_clearing_forgets_the_messages(server: FakeServer, converse: Callable[..., Any]) -> None:
+def test_clear_removes_the_messages(server: FakeServer, converse: Callable[..., Any]) -> None:
     converse("hello", "/clear", "again")
     assert server.asked[1]["messages"] == [{"role": "user", "content": "again"}]
 
 
-def test_durations_are_printed_when_asked_for(converse: Callable[..., Any]) -> None:
+def test_set_verbose_prints_durations(converse: Callable[..., Any]) -> None:
     _, _, err = converse("/set verbose", "hello", "/set quiet", "hello")
     assert err.count("eval rate") == 2  # of the prompt and of the answer
     assert "load duration:" in err
 
 
-def test_commands_explain_themselves(converse: Callable[..., Any]) -> None:
+def test_help_and_usage_of_commands(converse: Callable[..., Any]) -> None:
     _, out, _ = converse(
         "/?", "/nope", "/set", "/set bogus", "/show", "/show info", "/show license", "/load",
         "/save", "/? set", "/? /shortcuts", "/show template",
@@ -136,7 +138,7 @@ def test_commands_explain_themselves(converse: Callable[..., Any]) -> None:
     assert "Ctrl-A" in out
 
 
-def test_each_way_to_see_answers_can_be_set(converse: Callable[..., Any]) -> None:
+def test_set_changes_the_view(converse: Callable[..., Any]) -> None:
     reader = Script(
         "/set nowordwrap", "/set nomarkdown", "/set nohistory", "/set nothink", "/set verbose"
     )
@@ -150,7 +152,7 @@ def test_each_way_to_see_answers_can_be_set(converse: Callable[..., Any]) -> Non
     assert reader.is_kept is True
 
 
-def test_thoughts_are_printed_before_the_answer_or_hidden(converse: Callable[..., Any]) -> None:
+def test_reasoning_is_printed_before_the_answer_or_hidden(converse: Callable[..., Any]) -> None:
     session, out, _ = converse("think", model="clever")
     assert out == "Thinking...\nI am not sure.\n...done thinking.\n\nWell: I say\x1b[2J.\n\n\n"
     assert session.messages[-1]["content"] == "Well: I say\x1b[2J."
@@ -158,9 +160,7 @@ def test_thoughts_are_printed_before_the_answer_or_hidden(converse: Callable[...
     assert out == "Well: I say\x1b[2J.\n\n\n"
 
 
-def test_how_much_the_model_thinks_can_be_set(
-    server: FakeServer, converse: Callable[..., Any]
-) -> None:
+def test_set_think(server: FakeServer, converse: Callable[..., Any]) -> None:
     _, out, err = converse(
         "/set think high", "x", "/set think much", "/set think", "x", "/set nothink", "x",
         model="clever",
@@ -171,7 +171,7 @@ def test_how_much_the_model_thinks_can_be_set(
     assert "warning: m cannot reason" in converse("/set think")[2]
 
 
-def test_another_model_is_loaded_with_the_conversation_it_begins_with(
+def test_load_switches_model_and_starts_its_conversation(
     server: FakeServer, converse: Callable[..., Any]
 ) -> None:
     session, out, _ = converse("hello", "/load saved", "and?")
@@ -185,7 +185,7 @@ def test_another_model_is_loaded_with_the_conversation_it_begins_with(
     assert session.model.name == "saved"
 
 
-def test_control_characters_of_a_model_do_not_reach_the_terminal(
+def test_control_characters_of_a_model_are_removed(
     server: FakeServer, converse: Callable[..., Any]
 ) -> None:
     message = {"role": "user", "content": "\x1b[2J\nb"}
@@ -195,7 +195,7 @@ def test_control_characters_of_a_model_do_not_reach_the_terminal(
     assert ">>> [2J\n... b\n" in out
 
 
-def test_if_loading_fails_the_current_model_stays(
+def test_failed_load_keeps_the_current_model(
     server: FakeServer, converse: Callable[..., Any]
 ) -> None:
     server.refusals = [ModelFileError("x", "damaged")]
@@ -218,7 +218,7 @@ def test_a_model_without_a_template_continues_the_text(
     ]  # fmt: skip
 
 
-def test_a_server_that_adds_the_prefix_gets_the_rest(
+def test_prefix_is_not_sent_to_a_server_that_adds_it(
     server: FakeServer, begin: Callable[..., Session]
 ) -> None:
     server.adds_prefix = True
@@ -228,7 +228,7 @@ def test_a_server_that_adds_the_prefix_gets_the_rest(
     ]  # fmt: skip
 
 
-def test_saving_creates_a_model(server: FakeServer, converse: Callable[..., Any]) -> None:
+def test_save_creates_a_model(server: FakeServer, converse: Callable[..., Any]) -> None:
     converse("/load saved", "hello", "/save mine")
     [created] = server.created
     assert (created["model"], created["from"], created["system"]) == ("mine", "saved", "Be kind.")
@@ -237,14 +237,14 @@ def test_saving_creates_a_model(server: FakeServer, converse: Callable[..., Any]
     ]  # fmt: skip
 
 
-def test_a_closed_answer_is_cancelled(server: FakeServer, begin: Callable[..., Session]) -> None:
+def test_closing_an_answer_cancels_it(server: FakeServer, begin: Callable[..., Session]) -> None:
     pieces = begin().answer("hello")
     next(pieces)
     pieces.close()
     assert server.closed == 1
 
 
-def test_a_saved_conversation_has_its_modelfile(converse: Callable[..., Any]) -> None:
+def test_show_modelfile_of_the_conversation(converse: Callable[..., Any]) -> None:
     _, out, _ = converse(
         "/load saved", "hello", "/set parameter seed 3", "/show modelfile", "/set system"
     )
@@ -254,7 +254,7 @@ def test_a_saved_conversation_has_its_modelfile(converse: Callable[..., Any]) ->
     )
 
 
-def test_durations_are_in_ollamas_form() -> None:
+def test_durations_are_formatted_like_ollamas() -> None:
     assert timing_lines(USAGE, 13_541_792) == (
         "total duration:       4.913541792s\n"
         "load duration:        13.541792ms\n"
@@ -267,19 +267,19 @@ def test_durations_are_in_ollamas_form() -> None:
     )
 
 
-def test_tokens_from_the_cache_are_told_and_not_part_of_the_rate() -> None:
+def test_cached_tokens_are_printed_and_excluded_from_the_rate() -> None:
     told = timing_lines(msgspec.structs.replace(USAGE, cached_tokens=13), 0)
     assert "prompt eval count:    26 token(s)\nprompt cached count:  13 token(s)\n" in told
     assert "prompt eval rate:     100.00 tokens/s\n" in told
 
 
-def test_options_are_read_by_type() -> None:
+def test_assignments_are_parsed_by_type() -> None:
     assert read_assignments(["temperature=1", "stop=a", "stop= b", "seed=3", "use_mmap=true"]) == {
         "temperature": 1.0, "stop": ["a", " b"], "seed": 3, "use_mmap": True,
     }  # fmt: skip
 
 
-def test_a_form_is_json_or_a_schema_or_its_file(tmp_path: Path) -> None:
+def test_format_is_json_or_a_schema_or_its_file(tmp_path: Path) -> None:
     path = tmp_path / "s.json"
     path.write_text('{"type": "object"}')
     assert read_format("json") == "json"
@@ -292,7 +292,7 @@ def test_a_form_is_json_or_a_schema_or_its_file(tmp_path: Path) -> None:
         read_format(str(path))
 
 
-def test_thinking_and_the_rest_are_read() -> None:
+def test_think_and_keep_alive_are_parsed() -> None:
     assert [read_think(text) for text in (None, "true", "false", "high")] == [
         None, True, False, "high",
     ]  # fmt: skip
@@ -309,14 +309,14 @@ def test_thinking_and_the_rest_are_read() -> None:
     ("piped", "words", "question"),
     [("", ["a", "b"], "a b"), ("file\n", ["what?"], "file\n what?"), ("file", [], "file")],
 )
-def test_what_is_piped_in_comes_before_the_prompt(
+def test_standard_input_precedes_the_prompt(
     monkeypatch: pytest.MonkeyPatch, piped: str, words: list[str], question: str
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(piped))
     assert run.read_question(words) == question
 
 
-def test_without_a_prompt_and_a_terminal_there_is_nothing_to_do(
+def test_no_prompt_without_a_terminal_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(""))

@@ -1,4 +1,4 @@
-"""Paths of pictures in messages."""
+"""Paths of images in messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tampu.errors import RequestError
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with pictures, where the program is."""
+    """A folder with images, where the program is."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sub").mkdir()
     for name in ("a.png", "b c.jpg", "sub/d.webp", "it's.PNG", "(e).png"):
@@ -44,12 +44,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("first\n./a.png\nlast", "first\n\nlast", ["a.png"]),
     ],
 )
-def test_paths_are_found_and_taken_out(here: Path, text: str, rest: str, names: list[str]) -> None:
+def test_image_paths_are_removed_from_the_text(
+    here: Path, text: str, rest: str, names: list[str]
+) -> None:
     text = text.replace("{here}", str(here)).replace("{folder}", here.name)
-    found, pictures, missing = take_images(text)
+    found, images, missing = take_images(text)
     assert found == rest.strip()
-    assert [image.path.resolve() for image in pictures] == [here / name for name in names]
-    assert all(image.content == image.path.read_bytes() for image in pictures)
+    assert [image.path.resolve() for image in images] == [here / name for name in names]
+    assert all(image.content == image.path.read_bytes() for image in images)
     assert missing == []
 
 
@@ -60,20 +62,20 @@ def test_paths_are_found_and_taken_out(here: Path, text: str, rest: str, names: 
         "./a.png.txt", "./a.pngs", "and/or", "./a.txt",
     ],
 )  # fmt: skip
-def test_what_is_no_path_of_a_picture_stays(here: Path, text: str) -> None:
+def test_other_text_is_unchanged(here: Path, text: str) -> None:
     assert here.is_dir()
     assert take_images(text) == (text, [], [])
 
 
-def test_a_path_that_leads_nowhere_stays_and_is_told(here: Path) -> None:
+def test_missing_image_path_stays_in_the_text(here: Path) -> None:
     text = f"see ./none.png and {here}/a.png"
-    rest, pictures, missing = take_images(text)
+    rest, images, missing = take_images(text)
     assert rest == "see ./none.png and"
-    assert len(pictures) == 1
+    assert len(images) == 1
     assert missing == [Path("none.png")]
 
 
-def test_a_file_that_is_no_picture_is_refused_by_its_name(here: Path) -> None:
+def test_invalid_image_file_is_refused_with_its_name(here: Path) -> None:
     (here / "no.png").write_text("text")
     (here / "big.png").write_bytes(b"")
     with (here / "big.png").open("r+b") as file:
@@ -83,13 +85,13 @@ def test_a_file_that_is_no_picture_is_refused_by_its_name(here: Path) -> None:
             take_images(f"./{name}.png")
 
 
-def test_the_home_folder_is_found(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tilde_is_the_home_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(here))
     assert take_images("~/a.png")[1][0].path == here / "a.png"
 
 
 @given(st.text("./ ~'\"\\apngj\n\0"))
-def test_any_text_has_its_mentions_in_order(text: str) -> None:
+def test_mentions_of_any_text_are_in_order(text: str) -> None:
     found = list(mentions(text))
     assert all(a.end <= b.start for a, b in pairwise(found))
     assert all(0 <= each.start < each.end <= len(text) for each in found)

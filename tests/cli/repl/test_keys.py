@@ -1,4 +1,4 @@
-"""The keys of the line on the terminal: what is typed, and the message that comes of it."""
+"""The keys of the input line, and the messages they produce."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENTER = "\r"
 
 
 def typed(history: Path, *lines: str) -> list[str]:
-    """Return the messages that lines of keys make."""
+    """Return the messages that lines of keys produce."""
     with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
         reader = TerminalReader(history, is_kept=True)
         messages = []
@@ -58,7 +58,7 @@ def typed(history: Path, *lines: str) -> list[str]:
         "a paste", "three quotes",
     ],
 )  # fmt: skip
-def test_keys_make_a_message(tmp_path: Path, keys: str, message: str) -> None:
+def test_editing_keys(tmp_path: Path, keys: str, message: str) -> None:
     assert typed(tmp_path / "history", keys + ENTER) == [message]
 
 
@@ -68,12 +68,12 @@ def test_keys_make_a_message(tmp_path: Path, keys: str, message: str) -> None:
      (CTRL["p"] * 2 + CTRL["n"], "two")],
     ids=["Ctrl-P", "twice", "up and down", "Ctrl-N"],
 )  # fmt: skip
-def test_earlier_messages_come_back(tmp_path: Path, keys: str, message: str) -> None:
+def test_history_keys(tmp_path: Path, keys: str, message: str) -> None:
     lines = [f"one{ENTER}", f"two{ENTER}", keys + ENTER]
     assert typed(tmp_path / "history", *lines)[-1] == message
 
 
-def test_nothing_more_is_the_end_and_a_line_is_abandoned(tmp_path: Path) -> None:
+def test_ctrl_d_ends_and_ctrl_c_discards_the_line(tmp_path: Path) -> None:
     with pytest.raises(EOFError):
         typed(tmp_path / "history", CTRL["d"])
     with pytest.raises(KeyboardInterrupt) as caught:
@@ -85,7 +85,7 @@ def test_nothing_more_is_the_end_and_a_line_is_abandoned(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["OLLAMA_EDITOR", "VISUAL"])
-def test_an_editor_writes_the_message(
+def test_ctrl_g_edits_the_message_in_an_editor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     editor, done = tmp_path / "editor", tmp_path / "done"
@@ -104,7 +104,7 @@ def test_an_editor_writes_the_message(
 
 
 def send_enter(keys, reader) -> None:
-    """Press Enter once an editor has written, and what it wrote is there."""
+    """Press Enter when the text of the editor has arrived."""
     written = reader._session.default_buffer
     wait_until(lambda: written.text == "this and more", "the editor has written")
     keys.send_text(ENTER)

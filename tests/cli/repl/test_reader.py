@@ -1,4 +1,4 @@
-"""What is typed: the history, several lines, completions."""
+"""The input line: history, several lines, completion."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tampu.cli.repl.reader import History, choices, is_open, without_quotes
 
 
-def test_the_history_is_kept_for_its_owner_alone(tmp_path: Path) -> None:
+def test_history_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "new" / "history"
     History(path, is_kept=True).store_string("one\ntwo")
     history = History(path, is_kept=False)
@@ -19,7 +19,7 @@ def test_the_history_is_kept_for_its_owner_alone(tmp_path: Path) -> None:
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_history_that_has_grown_loses_its_older_half(tmp_path: Path) -> None:
+def test_large_history_loses_its_older_half(tmp_path: Path) -> None:
     path = tmp_path / "history"
     path.write_text("".join(f"\n# time\n+{number:0999}\n" for number in range(1200)))
     found = [*History(path, is_kept=True).load_history_strings()]
@@ -28,7 +28,7 @@ def test_a_history_that_has_grown_loses_its_older_half(tmp_path: Path) -> None:
     assert all(len(message) == 999 for message in found)
 
 
-def test_a_history_that_cannot_be_written_is_none(tmp_path: Path) -> None:
+def test_unwritable_history_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     history = History(tmp_path / "file" / "history", is_kept=True)
     history.store_string("x")
@@ -46,7 +46,7 @@ def test_a_history_that_cannot_be_written_is_none(tmp_path: Path) -> None:
         ('/set system """x', True, "/set system x"),
     ],
 )
-def test_triple_quotes_hold_several_lines(text: str, is_it: bool, message: str) -> None:
+def test_triple_quotes_span_several_lines(text: str, is_it: bool, message: str) -> None:
     assert is_open(text) is is_it
     assert without_quotes(text) == message
 
@@ -58,9 +58,12 @@ def test_triple_quotes_hold_several_lines(text: str, is_it: bool, message: str) 
         (["/set"], "no", ["noformat", "nohistory", "nomarkdown", "nothink", "nowordwrap"]),
         (["/set", "parameter"], "temp", ["temperature"]),
         (["/show"], "", ["info", "license", "modelfile", "parameters", "system", "template"]),
-        (["/load"], "de", ["demo"]),
+        (["/load"], "de", ["demo", "demo:latest"]),
         (["/bye"], "", []),
     ],
 )
-def test_tab_knows_the_commands(before: list[str], word: str, found: list[str]) -> None:
-    assert choices(before, word, lambda _: ["demo"]) == found
+def test_tab_completes_commands(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: list[str], word: str, found: list[str]
+) -> None:
+    monkeypatch.setenv("TAMPU_MODELS", str(tmp_path))
+    assert choices(before, word) == found

@@ -46,7 +46,7 @@ def home(tmp_path: Path) -> dict[Any, Any]:
 
 @pytest.fixture
 def run(server: Server, home: dict[Any, Any]) -> Callable[..., Any]:
-    """Run `tampu run` to its end beside the server, or beside what another address has."""
+    """Run `tampu run` to its end, with the server or another address."""
 
     def run(*arguments: str, text=None, **variables: str) -> subprocess.CompletedProcess[Any]:
         return subprocess.run(
@@ -89,7 +89,7 @@ def loaded(server: Server) -> dict[Any, Any]:
 
 @pytest.fixture(autouse=True)
 def nothing_loaded(server: Server) -> Iterator[None]:
-    """Unload what a test has left in the server's memory."""
+    """Unload all models after a test."""
     yield
     for model in loaded(server):
         asked = {"model": model, "keep_alive": 0}
@@ -116,7 +116,7 @@ def listening(answer: bytes) -> tuple[HTTPServer, str]:
     return other, f"127.0.0.1:{other.server_port}"
 
 
-def test_the_server_answers_and_keeps_the_model_as_long_as_is_said(
+def test_server_answers_and_keeps_the_model_for_keepalive(
     server: Server, run: Callable[..., Any]
 ) -> None:
     first = run("demo", "--verbose", *QUESTION)
@@ -131,7 +131,7 @@ def test_the_server_answers_and_keeps_the_model_as_long_as_is_said(
     assert kept["expires_at"] > "2100"
 
 
-def test_a_form_and_parameters_reach_the_server(run: Callable[..., Any]) -> None:
+def test_format_and_parameters_reach_the_server(run: Callable[..., Any]) -> None:
     answer = run("demo", "--format", '{"type": "integer"}', *QUESTION)
     assert isinstance(json.loads(answer.stdout), int)
     answer = run("tiny", "--num-predict", "3", "--verbose", "hello")
@@ -166,7 +166,7 @@ def test_a_conversation_at_a_terminal(server: Server, terminal: Callable[..., An
     httpx.request("DELETE", f"{server.url}/api/delete", json={"model": "mine"})
 
 
-def test_a_picture_gets_the_same_answer_here_and_there(
+def test_image_gets_the_same_answer_with_and_without_a_server(
     run: Callable[..., Any], nowhere: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "a picture.png"
@@ -179,7 +179,7 @@ def test_a_picture_gets_the_same_answer_here_and_there(
     assert int(counts[0]) > 30  # the picture is among them
 
 
-def test_ctrl_c_ends_the_answer_in_the_server_too(
+def test_ctrl_c_cancels_the_answer_in_the_server(
     server: Server, terminal: Callable[..., Any]
 ) -> None:
     opened = terminal("tiny", "-o", "temperature=0", lines=12)
@@ -194,7 +194,7 @@ def test_ctrl_c_ends_the_answer_in_the_server_too(
     assert opened.wait() == 0
 
 
-def test_a_death_is_told_and_the_conversation_goes_on(
+def test_worker_crash_prints_an_error_and_the_conversation_continues(
     server: Server, terminal: Callable[..., Any]
 ) -> None:
     opened = terminal("tiny", "-o", "temperature=0", columns=200, lines=50)
@@ -210,7 +210,7 @@ def test_a_death_is_told_and_the_conversation_goes_on(
     assert opened.wait() == 0
 
 
-def test_without_a_server_or_with_a_stranger_the_model_runs_here(
+def test_model_runs_here_without_a_server_or_with_another_program(
     server: Server, run: Callable[..., Any], nowhere: str
 ) -> None:
     alone = run("demo", *QUESTION, TAMPU_HOST=nowhere)
@@ -226,7 +226,7 @@ def test_without_a_server_or_with_a_stranger_the_model_runs_here(
     assert loaded(server) == {}
 
 
-def test_a_file_and_a_model_that_the_server_lacks_run_here(
+def test_files_and_models_missing_on_the_server_run_here(
     server: Server, run: Callable[..., Any], tmp_path: Path
 ) -> None:
     folder = tmp_path / "models"

@@ -1,4 +1,4 @@
-"""What is seen of an answer: words that wrap, Markdown as it comes, spinner and bar."""
+"""The screen during an answer: wrapped words, Markdown in pieces, spinner and progress bar."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ The [end](https://e.example).
 
 
 class Screen(io.StringIO):
-    """A terminal: what was written, and what is seen of it."""
+    """A terminal with its screen and scrollback."""
 
     def __init__(self, columns: int = 40, lines: int = 50) -> None:
         super().__init__()
@@ -97,24 +97,24 @@ def test_markdown_is_rendered() -> None:
 
 @pytest.mark.parametrize("size", [1, 3, 7, 50])
 @pytest.mark.parametrize("pause", [0.0, 1.0])
-def test_markdown_that_comes_in_pieces_ends_as_markdown_in_one(size: int, pause: float) -> None:
+def test_markdown_in_pieces_renders_like_markdown_in_one(size: int, pause: float) -> None:
     pieces = [ANSWER[start : start + size] for start in range(0, len(ANSWER), size)]
     assert written(pieces, pause=pause) == written([ANSWER])
 
 
-def test_what_is_taller_than_the_screen_scrolls_and_stays_whole() -> None:
+def test_text_taller_than_the_screen_scrolls_without_loss() -> None:
     lines = [f"{number} line" for number in range(40)]
     for text in ("```\n" + "\n".join(lines) + "\n```\n", "\n".join(lines)):
         seen = written(re.findall(r"\S+|\s+", text), lines=6)
         assert [line.strip() for line in seen.splitlines()] == lines
 
 
-def test_what_a_terminal_would_obey_is_left_out() -> None:
+def test_control_characters_are_removed_from_markdown() -> None:
     assert written(["a\x1b[2J\x1b]0;title\x07b"]) == "a[2J]0;titleb"
 
 
 @given(st.lists(st.text("ab \n#*`|-_[](<>!1.é猫", max_size=12), max_size=12))
-def test_any_markdown_can_be_shown(pieces: list[Any]) -> None:
+def test_any_markdown_renders(pieces: list[Any]) -> None:
     assert "\x1b" not in written(pieces, lines=8)
 
 
@@ -127,14 +127,14 @@ def wrapped(pieces: list[Any] | str, columns: int = 30) -> str:
     return screen.seen
 
 
-def test_words_go_to_the_next_line_whole() -> None:
+def test_lines_break_between_words() -> None:
     text = "one two three four five six seven\n  eight\nnine"
     shown = "one two three four five\nsix seven\n  eight\nnine"
     assert wrapped([text]) == wrapped(text) == shown
     assert wrapped(["猫" * 5 + " " + "猫" * 10]) == "猫 猫 猫 猫 猫\n".replace(" ", "") + "猫" * 10
 
 
-def test_a_word_longer_than_a_line_is_broken_by_the_terminal() -> None:
+def test_word_longer_than_a_line_is_broken_by_the_terminal() -> None:
     assert wrapped("x " + "y" * 40).split() == ["x", "y" * 30, "y" * 10]
 
 
@@ -147,21 +147,21 @@ def test_wrapping_changes_nothing_but_spaces(text: str) -> None:
         assert all(cells(line) <= 30 for line in wrapped(text).splitlines())
 
 
-def test_control_characters_reach_files_but_no_terminal() -> None:
+def test_control_characters_are_removed_for_terminals_only() -> None:
     out = io.StringIO()
     TextWriter(out).write("a\x1b[2J\tb")
     TextWriter(out, is_terminal=True).write("a\x1b[2J\tb")
     assert out.getvalue() == "a\x1b[2J\tba[2J\tb"
 
 
-def test_the_bar_shows_how_far_the_prompt_is_read() -> None:
+def test_prompt_progress_bar() -> None:
     assert prompt_bar(0, 0) == prompt_bar(7, 7) == ""
     assert (
         prompt_bar(1024, 4096) == f"processing the prompt ▕{'█' * 6}{' ' * 18}▏ 1,024/4,096 tokens"
     )
 
 
-def test_the_bar_goes_away_when_the_answer_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spinner_disappears_when_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Screen(80)
     monkeypatch.setattr("sys.stderr", screen)
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -172,7 +172,7 @@ def test_the_bar_goes_away_when_the_answer_begins(monkeypatch: pytest.MonkeyPatc
         assert screen.seen == ""
 
 
-def test_nothing_is_shown_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_spinner_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with Spinner(lambda: prompt_bar(1, 2)):
         pass
     assert capsys.readouterr().err == ""

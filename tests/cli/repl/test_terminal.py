@@ -1,4 +1,4 @@
-"""`tampu run` in a terminal, with the built-in model: what somebody types and sees."""
+"""`tampu run` in a terminal, with the built-in model: its input and screen."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def terminal(home: dict[Any, Any]) -> Iterator[Callable[..., Any]]:
         each.close()
 
 
-def test_a_session_as_a_person_has_it(terminal: Callable[..., Any], tmp_path: Path) -> None:
+def test_typical_session(terminal: Callable[..., Any], tmp_path: Path) -> None:
     first = terminal()
     first.wait_for("Send a message")
     first.type("What is 27 + 58?\r")
@@ -76,7 +76,7 @@ def test_a_session_as_a_person_has_it(terminal: Callable[..., Any], tmp_path: Pa
     assert "secret" not in history.read_text()
 
 
-def test_ctrl_c_stops_the_answer_and_not_the_program(terminal: Callable[..., Any]) -> None:
+def test_ctrl_c_stops_the_answer_only(terminal: Callable[..., Any]) -> None:
     numbers = '{"type": "array", "items": {"type": "integer"}, "minItems": 900}'
     opened = terminal("--format", numbers, lines=12)
     opened.wait_for("Send a message")
@@ -90,7 +90,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(terminal: Callable[..., Any
     assert "Cleared the conversation.\n>>> What is 27 + 58?\n85\n\n>>> /bye" in opened.text
 
 
-def test_a_picture_is_named_in_the_message(terminal: Callable[..., Any], tmp_path: Path) -> None:
+def test_image_path_in_a_message(terminal: Callable[..., Any], tmp_path: Path) -> None:
     path = tmp_path / "a picture.png"
     Image.fromarray(np.full((64, 64, 3), (220, 30, 30), np.uint8)).save(path)
     (tmp_path / "no.png").write_text("text")
@@ -107,9 +107,7 @@ def test_a_picture_is_named_in_the_message(terminal: Callable[..., Any], tmp_pat
     assert opened.wait() == 0
 
 
-def test_one_answer_on_a_terminal_and_one_into_a_pipe(
-    terminal: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_single_answer_on_a_terminal(terminal: Callable[..., Any], tmp_path: Path) -> None:
     opened = terminal("--verbose", "What is 27 + 58?")
     opened.wait_for("85", "eval rate:")
     assert opened.wait() == 0
