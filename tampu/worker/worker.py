@@ -123,7 +123,7 @@ class _Generation:
         """
         self.since_s = time.monotonic()
         try:
-            built = loaded.requests.build(command.prompt, command.options, command.form)
+            built = loaded.requests.build(command.prompt, command.options, command.structure)
             if self._is_over:
                 return
             tokens, self.output = token_ids(built.tokens), built.output

@@ -33,15 +33,13 @@ class FakeRunner:
         self.is_alive = True
         self.cause = ""
         self.requests = []
-        self.forms = []
         self.cancelled = 0
         self.running = 0
 
-    async def generate(self, prompt: str, options: Any, form: Any = None):
+    async def generate(self, prompt: str, options: Any, _structure: Any = None):
         self.requests.append((prompt, options))
-        self.forms.append(form)
         match prompt:
-            case TextPrompt(text=text) | FIMPrompt(before=text):
+            case TextPrompt(text=text) | FIMPrompt(prefix=text):
                 pass
             case TokensPrompt(tokens=tokens):
                 text = " ".join(map(str, tokens))
