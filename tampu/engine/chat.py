@@ -116,11 +116,9 @@ class OutputParser:
     """Splits the output of one request into content, reasoning and tool calls."""
 
     def __init__(self, parser: MessageParser | None = None, dropped: int = 0) -> None:
-        """Start an output.
+        """Start an output; without a parser all text is content.
 
-        Args:
-            parser: of the model's chat format; None: all text is content.
-            dropped: tokens dropped from the conversation, for the usage.
+        `dropped` is the number of tokens dropped from the conversation, for the usage.
         """
         self._parser = parser
         self._dropped = dropped
@@ -221,7 +219,7 @@ class RequestBuilder:
 
         Args:
             prompt: of any kind.
-            options: of the request; `truncate` also allows to drop messages.
+            options: of the request; `truncate` also allows dropping messages.
             structure: the structure of the output; None: the grammar of `options`.
 
         Raises:
